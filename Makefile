@@ -1,0 +1,29 @@
+# make train   creates .venv, installs, and trains APPO on CartPole-v1
+# make test    creates .venv, installs, and runs the test suite
+# make lint    style and types
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: train test lint clean
+
+train: .venv/installed
+	$(BIN)/headrace train appo --recipe cartpole
+
+test: .venv/installed
+	$(BIN)/python -m pytest
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
+		setuptools wheel "torch==2.13.0"
+	$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
+		--no-build-isolation --editable ".[box2d,envpool,dev]"
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache

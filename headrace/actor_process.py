@@ -1,0 +1,51 @@
+"""What runs in an actor's process; the fork server imports this module once for all of them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Connection
+
+import cloudpickle
+import torch
+from torch import Tensor
+
+from headrace.actor import Actor, ActorSpec, weight_spec
+from headrace.platform import die_with_parent, keep_freed_memory
+from headrace.transport.queue import NUM_HEADER_FIELDS
+from headrace.transport.shm import ShmPort
+from headrace.transport.slab import Slab
+from headrace.transport.weights import WeightStore
+
+
+def run_actor(
+    pickled: bytes,
+    index: int,
+    generation: int,
+    pipe: Connection,
+    slab_buffer: Tensor,
+    weight_buffer: Tensor,
+) -> None:
+    """Build the actor and deliver rollouts until the learner closes the pipe or dies.
+
+    An exception ends the process with exit code 1 after its traceback has been sent.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_with_parent()
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    port = ShmPort(pipe)
+    try:
+        spec: ActorSpec = cloudpickle.loads(pickled)
+        layout = spec.spec()
+        num_slots = Slab.count(slab_buffer, layout, NUM_HEADER_FIELDS)
+        slab = Slab(layout, num_slots, NUM_HEADER_FIELDS, slab_buffer)
+        weights = WeightStore(weight_spec(spec.policy), weight_buffer)
+        actor = Actor(spec, index, generation, port, weights, slab)
+        while actor.run_once():
+            pass
+    except BaseException:
+        port.fail(traceback.format_exc())
+        sys.exit(1)

@@ -1,0 +1,79 @@
+"""APPO: IMPALA's machine with PPO's clipped surrogate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from headrace.algos.common import (
+    Hyperparameters,
+    check_clipping,
+    evaluate,
+    require,
+    total_loss,
+)
+from headrace.ops import losses
+from headrace.ops.returns import vtrace
+from headrace.types import Batch, Fresh, Metrics
+
+
+@dataclass(frozen=True)
+class APPO(Hyperparameters):
+    """Asynchronous PPO: V-trace targets (Espeholt et al. 2018), clipped surrogate (Schulman 2017).
+
+    The advantage is ``r + gamma v' - V`` without the factor rho: the clipped ratio carries it.
+    """
+
+    max_lag: int = 2
+    """How many updates a waiting rollout may lag behind the learner."""
+    learning_rate: float = 6e-4
+    clip: float = 0.2
+    """The ratio pi/mu is clipped to [1 - clip, 1 + clip] in the surrogate."""
+    rho_bar: float = 1.0
+    """Clip of the importance ratio in the temporal difference: fixes the value's fixed point."""
+    c_bar: float = 1.0
+    """Clip of the ratio in the trace coefficients: speed of contraction."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.clip > 0, "clip", self.clip, "above 0")
+        check_clipping(self.rho_bar, self.c_bar, 1.0, self.max_lag)
+
+    def batches(self, policy: nn.Module, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+        """One batch, used once."""
+        yield fresh()
+
+    def loss(
+        self, policy: nn.Module, batch: Batch, state: dict[str, Any]
+    ) -> tuple[Tensor, Metrics]:
+        """Clipped surrogate on V-trace's advantage, value and entropy terms; sums."""
+        log_prob, entropy, value = evaluate(policy, batch)
+        log_ratio = log_prob - batch.log_prob
+        returns = vtrace(
+            log_ratio,
+            batch.reward,
+            value,
+            batch.terminated,
+            batch.first,
+            gamma=self.gamma,
+            lam=self.lam,
+            rho_bar=self.rho_bar,
+            c_bar=self.c_bar,
+        )
+        policy_loss, clipped = losses.ppo_clip_loss(
+            log_ratio, returns.advantage, batch.valid, self.clip
+        )
+        loss, metrics = total_loss(
+            self,
+            policy_loss,
+            losses.value_loss(value[:-1], returns.vs, batch.valid),
+            entropy,
+            value[:-1],
+            returns.vs,
+            log_ratio,
+            batch,
+        )
+        return loss, metrics | {"clipfrac": clipped}

@@ -1,0 +1,108 @@
+"""What the four algorithms share: hyperparameters that every one has, and the value/entropy terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from headrace.errors import ConfigError
+from headrace.ops import losses
+from headrace.types import Batch, Metrics
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """Fields of every algorithm; the learner and its optimiser read them."""
+
+    learning_rate: float = 3e-4
+    """Step size of the optimiser at the start."""
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    """Constant, or linear to 0 at total_steps; counted in environment steps."""
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    """Adam, or RMSProp with decay 0.99 as IMPALA used it."""
+    optimizer_eps: float = 1e-5
+    """The epsilon in the optimiser's denominator."""
+    max_grad_norm: float = 0.5
+    """Global norm to which the mean gradient is clipped; inf switches clipping off."""
+    gamma: float = 0.99
+    """Discount per environment step."""
+    lam: float = 0.95
+    """Lambda of GAE, or of V-trace (IMPALA, Remark 2: in the trace coefficients c only)."""
+    value_coef: float = 0.5
+    """Weight of the value loss, which is half the squared error."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+
+    def __post_init__(self) -> None:
+        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")
+        require(0 <= self.gamma <= 1, "gamma", self.gamma, "between 0 and 1")
+        require(0 <= self.lam <= 1, "lam", self.lam, "between 0 and 1")
+        require(self.max_grad_norm > 0, "max_grad_norm", self.max_grad_norm, "above 0 (inf: off)")
+        require(self.value_coef >= 0, "value_coef", self.value_coef, "0 or more")
+        require(self.entropy_coef >= 0, "entropy_coef", self.entropy_coef, "0 or more")
+
+    def init(self, policy: nn.Module) -> dict[str, Any]:
+        """No state beyond the optimiser's."""
+        return {}
+
+    def after_step(self, policy: nn.Module, state: dict[str, Any], metrics: dict[str, float]) -> bool:
+        """Never ends an update early."""
+        return False
+
+
+def require(condition: bool, name: str, value: object, valid: str) -> None:
+    """Raise ConfigError naming the setting, its value and what is valid unless it holds."""
+    if not condition:
+        raise ConfigError(f"{name}={value!r} must be {valid}")
+
+
+def check_clipping(rho_bar: float, c_bar: float, pg_rho_bar: float, max_lag: int) -> None:
+    """V-trace's thresholds, and an asynchronous lag (IMPALA, theorem 1 assumes rho_bar >= c_bar)."""
+    require(c_bar > 0, "c_bar", c_bar, "above 0")
+    require(pg_rho_bar > 0, "pg_rho_bar", pg_rho_bar, "above 0")
+    require(rho_bar >= c_bar, "rho_bar", rho_bar, f"at least c_bar={c_bar} (nearest: {c_bar})")
+    require(max_lag >= 1, "max_lag", max_lag, "1 or more (0 is synchronous: use A2C or PPO)")
+
+
+def evaluate(policy: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """The policy on a batch with its bootstrap row.
+
+    Returns:
+        log pi(action) ``[T, B]``, entropy ``[T, B]``, values ``[T(+1), B]``.
+    """
+    params, value, _ = policy(batch.obs, batch.first, batch.core)
+    params = params[: len(batch.valid)]
+    distribution = policy.distribution
+    return distribution.log_prob(params, batch.action), distribution.entropy(params), value
+
+
+def total_loss(
+    hyper: Hyperparameters,
+    policy_loss: Tensor,
+    value_loss: Tensor,
+    entropy: Tensor,
+    value: Tensor,
+    target: Tensor,
+    log_ratio: Tensor,
+    batch: Batch,
+) -> tuple[Tensor, Metrics]:
+    """``policy + value_coef * value - entropy_coef * entropy`` and the metrics, all sums.
+
+    Args:
+        policy_loss, value_loss: 0-d sums.
+        entropy, value, target, log_ratio (log pi - log mu): ``[T, B]``.
+    """
+    entropy_sum = losses.masked_sum(entropy, batch.valid)
+    loss = policy_loss + hyper.value_coef * value_loss - hyper.entropy_coef * entropy_sum
+    with torch.no_grad():
+        metrics = {
+            "policy_loss": policy_loss.detach(),
+            "value_loss": value_loss.detach(),
+            "entropy": entropy_sum.detach(),
+            "approx_kl": losses.approx_kl(log_ratio.detach(), batch.valid),
+            **losses.value_moments(value.detach(), target, batch.valid),
+        }
+    return loss, metrics

@@ -1,0 +1,142 @@
+"""Synchronous PPO: targets once, then epochs of shuffled minibatches with a clipped surrogate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from headrace.algos.common import Hyperparameters, evaluate, require, total_loss
+from headrace.ops import losses, tree
+from headrace.ops.returns import gae
+from headrace.types import Batch, Fresh, Metrics
+
+
+@dataclass(frozen=True)
+class PPO(Hyperparameters):
+    """PPO (Schulman et al. 2017): clipped surrogate, optionally with an adaptive KL penalty."""
+
+    max_lag: ClassVar[int] = 0
+
+    epochs: int = 4
+    """Passes over each batch."""
+    minibatches: int = 4
+    """Parts into which each pass is split."""
+    clip: float = 0.2
+    """The ratio pi/mu is clipped to [1 - clip, 1 + clip]."""
+    value_clip: float | None = None
+    """Clip the value's change per update to this; None: no clipping."""
+    normalize_advantage: bool = True
+    """Scale each minibatch's advantages to mean 0 and standard deviation 1."""
+    kl_coef: float = 0.0
+    """Weight of the penalty KL(mu || pi) at the start."""
+    kl_target: float | None = None
+    """Adapt kl_coef so that the KL per update stays near this (Schulman 2017, section 4)."""
+    kl_stop: float | None = None
+    """End an update early, in all epochs, once a minibatch's KL exceeds this."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.epochs >= 1, "epochs", self.epochs, "1 or more")
+        require(self.minibatches >= 1, "minibatches", self.minibatches, "1 or more")
+        require(self.clip > 0, "clip", self.clip, "above 0")
+        require(self.kl_coef >= 0, "kl_coef", self.kl_coef, "0 or more")
+        require(
+            self.kl_target is None or (self.kl_target > 0 and self.kl_coef > 0),
+            "kl_target", self.kl_target, f"above 0 and needs kl_coef > 0 (is {self.kl_coef})",
+        )  # fmt: skip
+
+    def init(self, policy: nn.Module) -> dict[str, Any]:
+        """The penalty's weight, the last update's KL, and the generator that shuffles."""
+        return {
+            "kl_coef": self.kl_coef,
+            "last_kl": None,
+            "generator": torch.Generator().manual_seed(torch.initial_seed() % 2**31),
+        }
+
+    def batches(self, policy: nn.Module, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+        """Targets from the policy before the first step, then ``epochs * minibatches`` parts."""
+        self._adapt_penalty(state)
+        samples = flatten(self._with_targets(policy, fresh()))
+        num_samples = samples.num_steps
+        for _ in range(self.epochs):
+            order = torch.randperm(num_samples, generator=state["generator"])
+            for index in order.to(samples.valid.device).chunk(self.minibatches):
+                part = samples.columns(index)
+                yield self._normalized(part) if self.normalize_advantage else part
+
+    def _with_targets(self, policy: nn.Module, batch: Batch) -> Batch:
+        with torch.no_grad():
+            _, value, _ = policy(batch.obs, batch.first, batch.core)
+            advantage, target = gae(
+                batch.reward, value, batch.terminated, batch.first, self.gamma, self.lam
+            )
+        targets = {"advantage": advantage, "target": target, "old_value": value[:-1]}
+        return replace(batch, targets=targets)
+
+    def _normalized(self, batch: Batch) -> Batch:
+        advantage = batch.targets["advantage"]
+        real = advantage[batch.valid]
+        if len(real) < 2:
+            return batch
+        scaled = (advantage - real.mean()) / (real.std() + 1e-8)
+        return replace(batch, targets=batch.targets | {"advantage": scaled})
+
+    def loss(
+        self, policy: nn.Module, batch: Batch, state: dict[str, Any]
+    ) -> tuple[Tensor, Metrics]:
+        """Clipped surrogate, value loss, entropy bonus and KL penalty; sums."""
+        log_prob, entropy, value = evaluate(policy, batch)
+        log_ratio = log_prob - batch.log_prob
+        targets = batch.targets
+        policy_loss, clipped = losses.ppo_clip_loss(
+            log_ratio, targets["advantage"], batch.valid, self.clip
+        )
+        if self.value_clip is None:
+            value_loss = losses.value_loss(value, targets["target"], batch.valid)
+        else:
+            value_loss = losses.clipped_value_loss(
+                value, targets["old_value"], targets["target"], batch.valid, self.value_clip
+            )
+        loss, metrics = total_loss(
+            self, policy_loss, value_loss, entropy, value, targets["target"], log_ratio, batch
+        )
+        if state["kl_coef"] > 0:
+            loss = loss + state["kl_coef"] * losses.approx_kl(log_ratio, batch.valid)
+        return loss, metrics | {"clipfrac": clipped}
+
+    def after_step(self, policy: nn.Module, state: dict[str, Any], metrics: dict[str, float]) -> bool:
+        """Remember the KL for the next update's penalty; stop when it is too large."""
+        state["last_kl"] = metrics["approx_kl"]
+        return self.kl_stop is not None and metrics["approx_kl"] > self.kl_stop
+
+    def _adapt_penalty(self, state: dict[str, Any]) -> None:
+        if self.kl_target is None or state["last_kl"] is None:
+            return
+        if state["last_kl"] > 1.5 * self.kl_target:
+            state["kl_coef"] *= 2.0
+        elif state["last_kl"] < self.kl_target / 1.5:
+            state["kl_coef"] /= 2.0
+
+
+def flatten(batch: Batch) -> Batch:
+    """``T * B`` columns of one row each, the bootstrap row dropped: samples to shuffle."""
+    rows, num_columns = batch.valid.shape
+
+    def flat(x: Tensor) -> Tensor:
+        return x[:rows].reshape(1, rows * num_columns, *x.shape[2:])
+
+    return Batch(
+        obs=tree.map_leaves(flat, batch.obs),
+        first=flat(batch.first),
+        action=tree.map_leaves(flat, batch.action),
+        log_prob=flat(batch.log_prob),
+        reward=flat(batch.reward),
+        terminated=flat(batch.terminated),
+        valid=flat(batch.valid),
+        core=batch.core,
+        targets={name: flat(x) for name, x in batch.targets.items()},
+    )

@@ -1,0 +1,106 @@
+"""The functions that a user calls: train, resume, load."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from headrace import checkpoint
+from headrace.algos.common import Hyperparameters
+from headrace.config import Config, from_json, unknown_setting
+from headrace.evaluation import Evaluation, evaluate
+from headrace.metrics import Result
+from headrace.nn.policy import Policy
+from headrace.platform import torch_threads
+from headrace.report import Report
+from headrace.trainer import Trainer
+
+Callback = Callable[[Result], bool | None]
+
+
+def train(
+    env: Any, algo: Hyperparameters | None = None, callbacks: Iterable[Callback] = (), **settings: Any
+) -> Policy:
+    """Train on an environment and return the policy; results are in its run directory.
+
+    Args:
+        env: Gymnasium id, Env class or callable; or a whole :class:`Config`.
+        algo: ``hr.APPO()``, ``hr.PPO(...)`` …; APPO by default.
+        callbacks: called with every Result; one that returns False ends the run.
+        **settings: fields of :class:`Config`.
+
+    Raises:
+        ConfigError: a setting is unknown or wrong; nothing was started.
+    """
+    for name in settings:
+        if name not in {f.name for f in dataclasses.fields(Config)}:
+            raise unknown_setting(name)
+    if algo is not None:
+        settings["algo"] = algo
+    config = dataclasses.replace(env, **settings) if isinstance(env, Config) else Config(env, **settings)
+    return run(config, callbacks)
+
+
+def resume(run_dir: str | Path, callbacks: Iterable[Callback] = (), **settings: Any) -> Policy:
+    """Continue a run from its latest checkpoint, with some settings replaced.
+
+    Raises:
+        CheckpointError: there is no checkpoint to continue from.
+    """
+    return run(resume_config(run_dir, **settings), callbacks)
+
+
+def resume_config(run_dir: str | Path, **settings: Any) -> Config:
+    """The config that continues a run; see :func:`resume`."""
+    values = checkpoint.read_config(checkpoint.find(run_dir))["config"]
+    settings = {"resume": True, "overwrite": False, "run_dir": str(run_dir), **settings}
+    return from_json(values, **settings)
+
+
+def load(run_dir: str | Path, which: str = "latest") -> Policy:
+    """The policy of a run directory or checkpoint folder, ready for ``predict``.
+
+    Args:
+        which: ``latest`` or ``best`` (by training return).
+
+    Raises:
+        CheckpointError: it is missing, corrupt or not headrace's.
+    """
+    return checkpoint.load_policy(checkpoint.find(run_dir, which))
+
+
+def run(config: Config, callbacks: Iterable[Callback] = (), started: float | None = None) -> Policy:
+    """Train with progress on the terminal, evaluate, draw, and write ``summary.json``.
+
+    Args:
+        started: when the run counts as started, on the clock of ``time.monotonic()``.
+    """
+    with Report(config) as report, Trainer(config, started, report.say) as trainer:
+        report.begin(trainer.run_dir)
+        for result in trainer:
+            report.update(result)
+            if any([callback(result) is False for callback in callbacks]):
+                trainer.stop()
+        summary = trainer.summary()
+        evaluation = _evaluate(trainer)
+        if evaluation is not None:
+            summary["evaluation"] = dataclasses.asdict(evaluation)
+        checkpoint.write_json(trainer.run_dir / "summary.json", summary)
+        report.end(trainer.run_dir, summary)
+    return trainer.policy
+
+
+def _evaluate(trainer: Trainer) -> Evaluation | None:
+    config = trainer.config
+    if not config.eval_episodes or trainer.interrupted:
+        return None
+    with torch_threads(1):
+        return evaluate(
+            trainer.policy.to("cpu"),
+            trainer.env,
+            config.eval_episodes,
+            engine=config.engine,
+            env_kwargs=config.env_kwargs,
+        )

@@ -1,0 +1,172 @@
+"""The command line: ``headrace train|resume|evaluate|plot``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+USAGE = """\
+usage: headrace COMMAND …
+
+  train ALGORITHM [--recipe NAME] [--env-id ID] …   train a2c, ppo, impala or appo (--help: all settings)
+  resume RUN [--total-steps N] …                    continue a run from its latest checkpoint
+  evaluate RUN [--episodes N] [--json] [--video DIR]
+  plot RUN [RUN …] [--output PNG]                   draw learning curves
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    commands = {"train": _train, "resume": _resume, "evaluate": _evaluate, "plot": _plot}
+    if not argv or argv[0] not in commands:
+        known = argv and argv[0] in ("-h", "--help")
+        print(USAGE, end="", file=sys.stdout if known else sys.stderr)
+        return 0 if known else 2
+    if argv[0] in ("train", "resume") and not {"-h", "--help", "serial"} & set(argv):
+        from headrace.fleet import start_fork_server
+
+        start_fork_server()  # imports torch beside this process
+    from headrace.errors import HeadraceError
+
+    try:
+        return commands[argv[0]](argv[1:])
+    except HeadraceError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 2
+
+
+def _train(argv: list[str]) -> int:
+    import tyro
+
+    from headrace.algos import ALGORITHMS
+    from headrace.api import run
+    from headrace.errors import ConfigError, nearest
+    from headrace.platform import process_started
+
+    name = argv[0] if argv else ""
+    if name not in ALGORITHMS:
+        hint = nearest(name, ALGORITHMS)
+        if name in ("-h", "--help"):
+            print(USAGE, end="")
+            return 0
+        raise ConfigError(f"train needs an algorithm: {', '.join(ALGORITHMS)}; got {name!r}.{hint}")
+    default, rest = _default_config(name, argv[1:])
+    config = tyro.cli(
+        type(default),
+        prog=f"headrace train {name}",
+        args=rest,
+        default=default,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff)[:1],
+    )
+    run(config, started=process_started())
+    return 0
+
+
+def _default_config(name: str, argv: list[str]) -> tuple[Any, list[str]]:
+    """The config that the flags modify (a recipe's if one is named), and the other arguments."""
+    from headrace.algos import ALGORITHMS
+    from headrace.config import Config
+
+    for i, argument in enumerate(argv):
+        flag, equals, value = argument.partition("=")
+        if flag == "--recipe":
+            from headrace.recipes import recipe
+
+            rest = argv[:i] + argv[i + (1 if equals else 2) :]
+            return recipe(value if equals else "".join(argv[i + 1 : i + 2]), name), rest
+    return Config(algo=ALGORITHMS[name]()), argv
+
+
+def _resume(argv: list[str]) -> int:
+    import tyro
+
+    from headrace.api import resume_config, run
+    from headrace.platform import process_started
+
+    def resume(
+        run_dir: Annotated[str, tyro.conf.Positional],
+        total_steps: int | None = None,
+        stop_return: float | None = None,
+    ) -> None:
+        """Continue a run from its latest checkpoint.
+
+        Args:
+            run_dir: the run directory.
+            total_steps: a new number of environment steps after which training ends.
+            stop_return: a new mean return that ends training.
+        """
+        given = {"total_steps": total_steps, "stop_return": stop_return}
+        settings = {name: value for name, value in given.items() if value is not None}
+        run(resume_config(run_dir, **settings), started=process_started())
+
+    tyro.cli(resume, prog="headrace resume", args=argv)
+    return 0
+
+
+def _evaluate(argv: list[str]) -> int:
+    import tyro
+
+    from headrace import checkpoint
+    from headrace.api import load
+    from headrace.evaluation import evaluate, record_video
+
+    def command(
+        run_dir: Annotated[str, tyro.conf.Positional],
+        episodes: int = 20,
+        seed: int = 1_000_000,
+        which: str = "latest",
+        json: bool = False,
+        video: str | None = None,
+    ) -> None:
+        """Play episodes with the deterministic policy of a run.
+
+        Args:
+            run_dir: a run directory or checkpoint folder.
+            episodes: how many.
+            seed: of the environments.
+            which: latest or best.
+            json: print one line of JSON.
+            video: folder for an animated picture of one episode.
+        """
+        policy = load(run_dir, which)
+        config = checkpoint.read_config(checkpoint.find(run_dir, which))["config"]
+        result = evaluate(
+            policy, config["env"], episodes, seed, config["engine"], config["env_kwargs"]
+        )
+        if json:
+            print(result.to_json())
+        else:
+            print(
+                f"{result.episodes} episodes: return {result.mean:.2f} ± {result.std:.2f} "
+                f"(min {result.min:.2f}, max {result.max:.2f}), length {result.mean_length:.1f}"
+            )
+        if video is not None:
+            path = record_video(policy, config["env"], Path(video), seed, config["env_kwargs"])
+            print(f"video: {path}", file=sys.stderr)
+
+    tyro.cli(command, prog="headrace evaluate", args=argv)
+    return 0
+
+
+def _plot(argv: list[str]) -> int:
+    import tyro
+
+    from headrace.plot import plot
+
+    def command(runs: Annotated[list[Path], tyro.conf.Positional], output: Path | None = None) -> None:
+        """Draw learning curves of runs.
+
+        Args:
+            runs: run directories.
+            output: the PNG to write; curve.png in the first run by default.
+        """
+        print(f"picture: {plot(runs, output)}")
+
+    tyro.cli(command, prog="headrace plot", args=argv)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""The settings of a run, checked as a whole before any process starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+
+from headrace.algos import ALGORITHMS, APPO
+from headrace.algos.common import Hyperparameters, require
+from headrace.envs.make import env_name
+from headrace.errors import ConfigError, nearest
+from headrace.nn.torsos import Network
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that a run depends on; ``config.json`` in its directory holds the resolved form."""
+
+    env: Annotated[Any, tyro.conf.arg(name="env-id", constructor=str)] = "CartPole-v1"
+    """Gymnasium id, Env class, or a callable that returns an Env."""
+    algo: Hyperparameters = field(default_factory=APPO)
+    """The algorithm and its hyperparameters."""
+    env_kwargs: Annotated[dict[str, Any], tyro.conf.arg(constructor=json.loads, metavar="JSON")] = (
+        field(default_factory=dict)
+    )
+    """Keyword arguments of the environment, on the command line as a JSON object."""
+    engine: str = "auto"
+    """How environments are vectorised: auto, native, envpool or sync."""
+    transport: Literal["shm", "serial"] = "shm"
+    """Actors as processes with shared memory, or all in one process."""
+    num_actors: int = 1
+    """Actors, each a process of its own with transport=shm."""
+    envs_per_actor: int = 64
+    """Environments that each actor steps together."""
+    fragment_length: int = 32
+    """Steps per rollout."""
+    batch_size: int | None = None
+    """Steps per update; None: one rollout from every actor."""
+    total_steps: int = 1_000_000
+    """Environment steps after which training ends."""
+    stop_return: float | None = None
+    """End once the mean return of the last 100 training episodes reaches this."""
+    seed: int = 0
+    """Of weights, environments, actions and shuffling."""
+    network: Network = field(default_factory=Network)
+    """The policy's torsos."""
+    device: str = "cpu"
+    """Where the learner computes: cpu, cuda, cuda:1 …"""
+    learner_threads: int | None = None
+    """Threads that compute gradients on a CPU; None: one per core, 1 with transport=serial."""
+    max_policy_lag: int | None = None
+    """Drop (and count) rollouts that are more updates older than this; None: never."""
+    deterministic: bool = False
+    """Each checkpoint resets all environments, so that a resumed run equals an uninterrupted one."""
+    checkpoint_interval: int = 1_000_000
+    """Environment steps between checkpoints; one more is written at the end."""
+    keep_checkpoints: int = 3
+    """How many of the latest checkpoints stay on disk, besides the best."""
+    eval_episodes: int = 20
+    """Episodes of the closing evaluation with the deterministic policy; 0: none."""
+    run_dir: str | None = None
+    """Where results go; None: runs/<environment>-<algorithm>-<time>."""
+    resume: bool = False
+    """Continue the run in run_dir."""
+    overwrite: bool = False
+    """Delete what is in run_dir first."""
+    max_restarts: int = 10
+    """How many deaths of actors are made good before the run ends with an error."""
+    actor_timeout_s: float = 300.0
+    """An actor that delivers nothing for so long is killed and replaced."""
+    log_interval_s: float = 1.0
+    """Seconds between results."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_actors", "envs_per_actor", "fragment_length", "total_steps"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
+        require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "0 or more")
+        require(self.actor_timeout_s > 0, "actor_timeout_s", self.actor_timeout_s, "above 0")
+        require(0 <= self.seed < 2**31, "seed", self.seed, "between 0 and 2147483647")
+        require(self.checkpoint_interval >= 1, "checkpoint_interval", self.checkpoint_interval, "1 or more")
+        require(self.keep_checkpoints >= 1, "keep_checkpoints", self.keep_checkpoints, "1 or more")
+        require(not (self.resume and self.overwrite), "resume", True, "alone, without overwrite")
+        self._check_choices()
+        self._check_batch()
+
+    def _check_choices(self) -> None:
+        if not isinstance(self.algo, tuple(ALGORITHMS.values())):
+            raise ConfigError(
+                f"algo={self.algo!r} must be an instance of one of "
+                f"{', '.join(c.__name__ for c in ALGORITHMS.values())}"
+            )
+        for name, known in (("transport", ("shm", "serial")),
+                            ("engine", ("auto", "native", "envpool", "sync"))):  # fmt: skip
+            value = getattr(self, name)
+            if value not in known:
+                raise ConfigError(
+                    f"{name}={value!r} is unknown; choose {', '.join(known)}.{nearest(value, known)}"
+                )
+        check_device(self.device)
+        if self.deterministic and self.algo.max_lag > 0 and self.transport != "serial":
+            raise ConfigError(
+                f"deterministic=True needs a synchronous algorithm (a2c, ppo) or transport='serial': "
+                f"{self.algo_name} with transport={self.transport!r} depends on timing"
+            )
+
+    def _check_batch(self) -> None:
+        unit = self.rollout_steps * (self.num_actors if self.algo.max_lag == 0 else 1)
+        size = self.resolved_batch_size
+        if size < 1 or size % unit:
+            low = size // unit * unit
+            near = " or ".join(str(x) for x in (low, low + unit) if x > 0)
+            actors = f" * num_actors={self.num_actors}" if unit != self.rollout_steps else ""
+            raise ConfigError(
+                f"batch_size={size} must be a multiple of {unit} = fragment_length="
+                f"{self.fragment_length} * envs_per_actor={self.envs_per_actor}{actors}; "
+                f"nearest: {near}"
+            )
+
+    @property
+    def algo_name(self) -> str:
+        """The command-line name of the algorithm."""
+        return next(name for name, cls in ALGORITHMS.items() if type(self.algo) is cls)
+
+    @property
+    def rollout_steps(self) -> int:
+        """Steps in one rollout."""
+        return self.fragment_length * self.envs_per_actor
+
+    @property
+    def resolved_batch_size(self) -> int:
+        """Steps per update."""
+        return self.rollout_steps * self.num_actors if self.batch_size is None else self.batch_size
+
+    @property
+    def rollouts_per_update(self) -> int:
+        """R: rollouts that one update consumes."""
+        return self.resolved_batch_size // self.rollout_steps
+
+    @property
+    def slots_per_actor(self) -> int:
+        """``(max_lag + 1) * ceil(R / num_actors)``."""
+        return (self.algo.max_lag + 1) * -(-self.rollouts_per_update // self.num_actors)
+
+    @property
+    def resolved_learner_threads(self) -> int:
+        """Threads that compute gradients."""
+        if self.learner_threads is not None:
+            return max(1, self.learner_threads)
+        return 1 if self.transport == "serial" else num_cores()
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict that :func:`from_json` reads back."""
+        values = dataclasses.asdict(self)
+        values["algo"] = {"name": self.algo_name, **values["algo"]}
+        values["env"] = self.env if isinstance(self.env, str) else import_path(self.env)
+        return values
+
+
+def from_json(values: dict[str, Any], **overrides: Any) -> Config:
+    """The config that :meth:`Config.to_json` wrote, with some settings replaced.
+
+    Raises:
+        ConfigError: a setting is unknown to this version.
+    """
+    values = {**values, **overrides}
+    algo = dict(values["algo"])
+    cls = ALGORITHMS[algo.pop("name")]
+    network = values["network"]
+    known = {f.name for f in dataclasses.fields(Config)}
+    for name in values:
+        if name not in known:
+            raise ConfigError(f"setting {name!r} is unknown.{nearest(name, known)}")
+    hidden = tuple(network["hidden"])
+    values |= {"algo": cls(**algo), "network": Network(**{**network, "hidden": hidden})}
+    return Config(**values)
+
+
+def import_path(env: Any) -> str:
+    """``module:qualified.name`` of a callable or class, or its bare name if it has none."""
+    module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", None)
+    return f"{module}:{name}" if module and name else env_name(env)
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_device(device: str) -> None:
+    """Raise ConfigError unless torch can use ``device`` here."""
+    available = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    if torch.cuda.is_available():
+        available.append("cuda")
+    if torch.backends.mps.is_available():
+        available.append("mps")
+    if device not in available:
+        raise ConfigError(
+            f"device={device!r} is not available here; choose {', '.join(available)}"
+        )
+
+
+def unknown_setting(name: str) -> ConfigError:
+    """The error for a keyword that is no setting, naming the closest one."""
+    known = {f.name for f in dataclasses.fields(Config)}
+    hint = nearest(name, known)
+    for cls in ALGORITHMS.values():
+        if name in {f.name for f in dataclasses.fields(cls)}:
+            hint = f" It belongs to the algorithm: {cls.__name__}({name}=…)."
+            break
+    return ConfigError(f"setting {name!r} is unknown.{hint}")
+
+
+def default_run_dir(config: Config, now: str) -> Path:
+    """``runs/<environment>-<algorithm>-<time>``."""
+    name = env_name(config.env).replace("/", "-").replace(":", "-")
+    return Path("runs") / f"{name}-{config.algo_name}-{now}"

@@ -1,0 +1,215 @@
+"""Vector environments of other kinds, made to follow the NEXT_STEP convention of headrace.types."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
+
+from headrace.errors import ConfigError, EnvironmentFault
+from headrace.ops import tree
+
+
+def next_step(envs: VectorEnv, name: str) -> VectorEnv:
+    """``envs`` itself if it autoresets in NEXT_STEP mode, else adapted to it.
+
+    Args:
+        name: of the environment, for messages.
+
+    Raises:
+        ConfigError: the autoreset mode is unknown.
+    """
+    declared = envs.metadata.get("autoreset_mode")
+    try:
+        mode = AutoresetMode(declared)
+    except ValueError as error:
+        raise ConfigError(
+            f"{name} doesn't say how it resets: metadata['autoreset_mode'] is {declared!r}, "
+            "not a gymnasium.vector.AutoresetMode"
+        ) from error
+    return envs if mode is AutoresetMode.NEXT_STEP else NextStep(envs, name)
+
+
+class NextStep(VectorWrapper):
+    """NEXT_STEP autoreset on top of a vector environment in SAME_STEP or DISABLED mode.
+
+    At an episode's end the final observation is returned, and the step after it is a filler: its
+    action is ignored, its observation is the reset's, its reward is 0 and no flag is set. All
+    environments below can only be stepped together, so one that awaits its filler plays one step
+    of an episode that nobody sees and is then reset again; it therefore draws more resets from its
+    random stream than in NEXT_STEP mode. ``infos`` are those of the environments below.
+
+    Args:
+        envs: supports ``reset(options={"reset_mask": mask})`` and leaves the other rows alone.
+        name: of the environment, for messages.
+    """
+
+    def __init__(self, envs: VectorEnv, name: str = "the environment") -> None:
+        super().__init__(envs)
+        mode = AutoresetMode(envs.metadata["autoreset_mode"])
+        self._same_step = mode is AutoresetMode.SAME_STEP
+        self._name = name
+        self._ended = np.zeros(envs.num_envs, bool)  # [B] whose next step is a filler
+        self._mask_is_obeyed = False
+        self.metadata = {**envs.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all environments, or those of ``options["reset_mask"]``."""
+        mask = (options or {}).get("reset_mask")
+        self._ended = np.zeros_like(self._ended) if mask is None else self._ended & ~mask
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """One step of every environment; a filler for those that ended with the previous one.
+
+        Raises:
+            EnvironmentFault: the environments below ignore the reset mask, or don't return the
+                final observation in ``infos["final_obs"]``.
+        """
+        fillers = self._ended
+        some_fillers = bool(fillers.any())
+        if some_fillers and not self._same_step:
+            self.env.reset(options={"reset_mask": fillers.copy()})
+        obs, reward, terminated, truncated, infos = self.env.step(actions)
+        if some_fillers:
+            obs = self._restart(obs, fillers)
+            pass
+            terminated, truncated = terminated & ~fillers, truncated & ~fillers
+        self._ended = np.logical_or(terminated, truncated)
+        if self._same_step and self._ended.any():
+            if "final_obs" not in infos:
+                raise EnvironmentFault(
+                    f"{self._name} ended an episode in SAME_STEP mode without infos['final_obs']"
+                )
+            obs = _with_rows(obs, infos["final_obs"], self._ended)
+        return obs, reward, terminated, truncated, infos
+
+    def _restart(self, obs: Any, mask: np.ndarray) -> Any:
+        """``obs`` with the rows of ``mask`` reset."""
+        obs = tree.map_leaves(np.array, obs)  # the reset may write into the same memory
+        fresh, _ = self.env.reset(options={"reset_mask": mask.copy()})
+        if not self._mask_is_obeyed and not mask.all():
+            self._check_kept(obs, fresh, ~mask)
+        return _with_rows(obs, fresh, mask)
+
+    def _check_kept(self, before: Any, after: Any, kept: np.ndarray) -> None:
+        for old, new in zip(tree.leaves(before), tree.leaves(after), strict=True):
+            nan = old.dtype.kind == "f"
+            if not np.array_equal(old[kept], np.asarray(new)[kept], equal_nan=nan):
+                raise EnvironmentFault(
+                    f"{self._name} ignores reset(options={{'reset_mask': …}}): environments "
+                    "outside the mask changed, so its autoreset mode can't be adapted"
+                )
+        self._mask_is_obeyed = True
+
+
+def _with_rows(obs: Any, rows: Any, mask: np.ndarray) -> Any:
+    """A copy of the batched ``obs`` with the rows of ``mask`` taken from ``rows``.
+
+    ``rows`` is batched like ``obs``, or is an object array with one observation per row.
+    """
+    if isinstance(rows, np.ndarray) and rows.dtype == object:
+        copied = tree.map_leaves(np.array, obs)
+        for i in np.flatnonzero(mask):
+            tree.map_leaves(lambda to, row, i=i: to.__setitem__(i, row), copied, rows[i])
+        return copied
+    if isinstance(obs, dict):
+        return {key: _with_rows(obs[key], rows[key], mask) for key in obs}
+    if isinstance(obs, tuple):
+        return tuple(_with_rows(o, r, mask) for o, r in zip(obs, rows, strict=True))
+    merged = np.array(obs)
+    merged[mask] = np.asarray(rows)[mask]
+    return merged
+
+
+class EnvPool(VectorEnv):
+    """A pool of envpool's C++ environments as a Gymnasium vector environment.
+
+    One thread steps all of them unless ``kwargs`` says otherwise: actors are the parallelism.
+    Environment ``i`` is seeded with ``seed + i``. envpool can't tell an episode that terminates
+    exactly at its time limit from one that is truncated there; it says truncated.
+
+    Args:
+        env_id: one of ``envpool.list_all_envs()``.
+        seed: int32, of the pool until ``reset(seed=…)`` gives another.
+        kwargs: envpool's settings, such as ``max_episode_steps``.
+
+    Raises:
+        ConfigError: envpool refuses the settings.
+    """
+
+    metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(self, env_id: str, num_envs: int, seed: int, kwargs: dict[str, Any]) -> None:
+        self._env_id, self._kwargs = env_id, {"num_threads": 1, **kwargs, "num_envs": num_envs}
+        self._seed, self._used = seed, False
+        self._pool = self._make(seed)
+        self.num_envs = num_envs
+        with warnings.catch_warnings():  # envpool states float32 bounds in float64
+            warnings.filterwarnings("ignore", message=".*precision lowered")
+            observation_space, action_space = self._pool.observation_space, self._pool.action_space
+        self.single_observation_space = _unbounded(observation_space)
+        self.single_action_space = action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        discrete = isinstance(action_space, (Discrete, MultiDiscrete))
+        self._action_dtype = np.dtype(np.int32) if discrete else action_space.dtype
+
+    def _make(self, seed: int) -> Any:
+        import envpool
+
+        try:
+            return envpool.make_gymnasium(self._env_id, seed=int(seed), **self._kwargs)
+        except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(f"envpool refuses to make {self._env_id}: {reason}") from error
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all environments; with a seed, the pool is made anew, as envpool needs.
+
+        Raises:
+            ValueError: ``options`` isn't empty.
+        """
+        if options:
+            raise ValueError(f"environments of envpool take no reset options, got {options}")
+        if seed is not None and (self._used or seed != self._seed):
+            self._pool.close()
+            self._seed, self._pool = seed, self._make(seed)
+        self._used = True
+        return self._pool.reset()
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """One step of every environment; the arrays are the caller's to keep."""
+        if self._action_dtype is not None:
+            actions = np.asarray(actions, self._action_dtype)
+        return self._pool.step(actions)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Free the pool and its threads."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+
+def _unbounded(space: gymnasium.Space) -> gymnasium.Space:
+    """``space`` with infinities where envpool writes the limits of the number format.
+
+    It writes the smallest *positive* float where there is no lower bound.
+    """
+    if isinstance(space, gymnasium.spaces.Dict):
+        return gymnasium.spaces.Dict({key: _unbounded(part) for key, part in space.items()})
+    if not isinstance(space, Box) or space.dtype is None or space.dtype.kind != "f":
+        return space
+    limits = np.finfo(space.dtype)
+    low = np.where((space.low == limits.tiny) | (space.low == limits.min), -np.inf, space.low)
+    high = np.where(space.high == limits.max, np.inf, space.high)
+    return Box(low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype.type)

@@ -1,0 +1,297 @@
+"""From a Gymnasium id, an EnvSpec, a class or a callable to a vector environment.
+
+Three engines make it: ``native`` (the environment's own vectorised version), ``envpool`` (C++) and
+``sync`` (Gymnasium's loop over single environments). Whichever does, the result autoresets in
+NEXT_STEP mode.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from headrace.envs.adapters import EnvPool, next_step
+from headrace.errors import ConfigError, nearest
+
+Target: TypeAlias = EnvSpec | Callable[..., Any]
+
+_MAKE_KWARGS = ("max_episode_steps", "disable_env_checker", "render_mode")  # gymnasium.make's own
+_MAX_SEED = 2**31 - 1  # envpool's seeds are int32
+_MAX_ACTORS = 1024
+
+
+class _Unavailable(Exception):
+    """Why an engine can't make an environment, as a clause."""
+
+
+def make_vec(
+    env: Any,
+    num_envs: int,
+    engine: str = "auto",
+    env_kwargs: dict[str, Any] | None = None,
+    seed: int = 0,
+) -> VectorEnv:
+    """``num_envs`` copies of an environment, stepped together in NEXT_STEP autoreset.
+
+    Observations may live in memory that the next step overwrites: copy what you keep.
+
+    Args:
+        env: a Gymnasium id (``"CartPole-v1"``, ``"module:Id-v0"``), an EnvSpec, an Env class, a
+            callable that returns an Env, or a VectorEnv class, which is called with ``num_envs``.
+        engine: ``native``, ``envpool``, ``sync``, or ``auto`` for the first of them that can make
+            it; envpool only replaces environments that come with Gymnasium. Engines may differ in
+            their random streams and, rarely, in their spaces.
+        env_kwargs: given to the environment.
+        seed: of an envpool pool until ``reset(seed=…)``; other engines are seeded by that alone.
+
+    Raises:
+        ConfigError: env or engine is unknown, or the engine can't make this environment.
+    """
+    if engine != "auto" and engine not in _ENGINES:
+        choices = ("auto", *_ENGINES)
+        raise ConfigError(
+            f"engine={engine!r} is unknown; choose {', '.join(choices)}.{nearest(engine, choices)}"
+        )
+    if num_envs < 1:
+        raise ConfigError(f"num_envs={num_envs} must be at least 1")
+    target, kwargs = resolve(env), dict(env_kwargs or {})
+    reasons: dict[str, str] = {}
+    for name in _candidates(target) if engine == "auto" else [engine]:
+        try:
+            return _ENGINES[name](target, num_envs, kwargs, seed)
+        except _Unavailable as reason:
+            reasons[name] = str(reason)
+    if engine == "auto":
+        clauses = [f"engine {name}: {reason}" for name, reason in reasons.items()]
+        raise ConfigError(f"{env_name(target)} can't be made ({'; '.join(clauses)})")
+    others = [f"{name!r}" for name in _ENGINES if name != engine and _works(name, target, kwargs)]
+    raise ConfigError(
+        f"engine={engine!r} can't make {env_name(target)} because {reasons[engine]}; "
+        + (f"engine={' or '.join(others)} can" if others else "no other engine can either")
+    )
+
+
+def resolve(env: Any) -> Target:
+    """What ``env`` stands for, in a form that can be pickled to a process without its registration.
+
+    Returns:
+        the EnvSpec of an id, or the class or callable itself.
+
+    Raises:
+        ConfigError: the id is unknown, or ``env`` is of another type.
+    """
+    if isinstance(env, str):
+        env = _find(env)
+    if isinstance(env, EnvSpec):
+        # In another process __main__ is another module, so a name in it becomes the object.
+        for field in ("entry_point", "vector_entry_point"):
+            entry = getattr(env, field)
+            if isinstance(entry, str) and entry.startswith("__main__:"):
+                change: dict[str, Any] = {field: load_env_creator(entry)}
+                env = dataclasses.replace(env, **change)
+        return env
+    if callable(env):
+        return env
+    raise ConfigError(
+        f"env={env!r} is neither a Gymnasium id, an EnvSpec, an environment class "
+        "nor a callable that returns an environment"
+    )
+
+
+def _find(env_id: str) -> Target:
+    module, _, name = env_id.rpartition(":")
+    found: Any = None
+    if module:
+        try:
+            found = importlib.import_module(module)
+        except ImportError as error:
+            raise ConfigError(
+                f"env={env_id!r} needs module {module!r}, which can't be imported ({error})"
+            ) from error
+    if name in gymnasium.registry:
+        return gymnasium.registry[name]
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if callable(found):
+        return found
+    if not module and _in_envpool(name):
+        return EnvSpec(name)
+    raise ConfigError(
+        f"env={env_id!r} is unknown; register it with gymnasium.register, or name the module that "
+        f"does, as in 'module:Id-v0'.{nearest(name, gymnasium.registry)}"
+    )
+
+
+def env_name(env: Any) -> str:
+    """A short name for messages and paths: the id, or the name of the class or function."""
+    if isinstance(env, str):
+        return env
+    if isinstance(env, EnvSpec):
+        return env.id
+    if isinstance(env, functools.partial):
+        return env_name(env.func)
+    return getattr(env, "__name__", type(env).__name__)
+
+
+def env_seed(seed: int, actor: int, num_envs: int, generation: int = 0) -> int:
+    """Base seed of an actor's environments: environment ``i`` uses ``env_seed(…) + i``, an int32.
+
+    No two environments of a run share a seed, up to 1024 actors and ``2**21 / num_envs``
+    generations. Runs with other seeds use other ranges, except by a chance of about one in
+    ``2**31 / num_envs`` for each pair of actors.
+
+    Args:
+        seed: of the run.
+        actor: its index.
+        generation: how often the actor was restarted.
+    """
+    num_blocks = _MAX_SEED // num_envs
+    start = int(np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0])
+    return (start + generation * _MAX_ACTORS + actor) % num_blocks * num_envs
+
+
+# -- engines: each returns the vector environment or raises _Unavailable ----------------------
+
+
+def _native(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
+    if isinstance(target, EnvSpec):
+        envs = _from_vector_entry_point(target, num_envs, kwargs)
+    elif _is_vector_class(target):
+        _check_kwargs(target, kwargs)
+        envs = target(num_envs=num_envs, **kwargs)
+    else:
+        raise _Unavailable("it isn't a VectorEnv class and has no vector entry point")
+    try:
+        return next_step(envs, env_name(target))
+    except ConfigError as error:
+        envs.close()
+        raise _Unavailable(str(error)) from error
+
+
+def _from_vector_entry_point(spec: EnvSpec, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
+    if spec.vector_entry_point is None:
+        raise _Unavailable("it has no vector entry point")
+    limit = {} if spec.max_episode_steps is None else {"max_episode_steps": 0}
+    try:
+        _check_kwargs(_load(spec.vector_entry_point), {**limit, **spec.kwargs, **kwargs})
+        return gymnasium.make_vec(spec, num_envs, "vector_entry_point", **kwargs)
+    except (ImportError, gymnasium.error.Error) as error:
+        raise _Unavailable(_clause(error)) from error
+
+
+def _envpool(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
+    if not isinstance(target, EnvSpec):
+        raise _Unavailable("envpool makes environments by id only")
+    if importlib.util.find_spec("envpool") is None:
+        raise _Unavailable("envpool isn't installed (pip install 'headrace[envpool]')")
+    if not _in_envpool(target.id):
+        raise _Unavailable("envpool has no environment of this id")
+    if target.additional_wrappers:
+        raise _Unavailable("envpool can't apply its wrappers")
+    known = gymnasium.registry.get(target.id, EnvSpec(target.id)).kwargs
+    settings = {k: v for k, v in target.kwargs.items() if k not in known or known[k] != v}
+    if target.max_episode_steps is not None:
+        settings["max_episode_steps"] = target.max_episode_steps
+    try:
+        return EnvPool(target.id, num_envs, seed, {**settings, **kwargs})
+    except ConfigError as error:
+        raise _Unavailable(str(error)) from error
+
+
+def _sync(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
+    if isinstance(target, EnvSpec):
+        if target.entry_point is None:
+            raise _Unavailable("no single environment is registered under its id")
+        own = {k: v for k, v in kwargs.items() if k not in _MAKE_KWARGS}
+        # The checks of gymnasium.make cost time at every step, and the loop keeps the order.
+        spec = dataclasses.replace(target, order_enforce=False)
+        create = functools.partial(gymnasium.make, spec, **{"disable_env_checker": True, **kwargs})
+    elif _is_vector_class(target):
+        raise _Unavailable("it is a VectorEnv class")
+    else:
+        own, create = kwargs, functools.partial(target, **kwargs)
+
+    def create_one() -> gymnasium.Env:
+        env = create()
+        if not isinstance(env, gymnasium.Env):
+            raise _Unavailable(f"it returned {type(env).__name__}, which isn't a gymnasium.Env")
+        return env
+
+    try:
+        _check_kwargs(_load(target.entry_point) if isinstance(target, EnvSpec) else target, own)
+        return SyncVectorEnv(
+            [create_one] * num_envs, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP
+        )
+    except (ImportError, gymnasium.error.Error) as error:
+        raise _Unavailable(_clause(error)) from error
+
+
+_ENGINES: dict[str, Callable[[Target, int, dict[str, Any], int], VectorEnv]] = {
+    "native": _native,
+    "envpool": _envpool,
+    "sync": _sync,
+}
+
+
+def _candidates(target: Target) -> list[str]:
+    """The engines that ``auto`` tries, best first."""
+    if not isinstance(target, EnvSpec):
+        return ["native" if _is_vector_class(target) else "sync"]
+    entry = target.entry_point
+    # A user's own environment never falls to another of the same id, nor imports envpool.
+    gymnasiums = entry is None or (isinstance(entry, str) and entry.startswith("gymnasium.envs."))
+    names = ["native"] if target.vector_entry_point is not None else []
+    if gymnasiums and importlib.util.find_spec("envpool") is not None:
+        names.append("envpool")
+    return [*names, "sync"]
+
+
+def _works(engine: str, target: Target, kwargs: dict[str, Any]) -> bool:
+    try:
+        _ENGINES[engine](target, 1, kwargs, 0).close()
+    except Exception:  # the user's environment may raise anything
+        return False
+    return True
+
+
+def _in_envpool(env_id: str) -> bool:
+    if importlib.util.find_spec("envpool") is None:
+        return False
+    import envpool  # takes a second, hence here
+
+    return env_id in envpool.list_all_envs()
+
+
+def _is_vector_class(target: Any) -> bool:
+    return isinstance(target, type) and issubclass(target, VectorEnv)
+
+
+def _load(entry_point: Any) -> Callable[..., Any]:
+    return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+
+
+def _check_kwargs(creator: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+    try:
+        parameters = inspect.signature(creator).parameters
+    except (TypeError, ValueError):  # some builtins have none
+        return
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in kwargs:
+        if name not in parameters:
+            accepted = ", ".join(p for p in parameters if p != "num_envs") or "nothing"
+            raise _Unavailable(f"{env_name(creator)} takes {accepted}, but no {name!r}")
+
+
+def _clause(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")

@@ -1,0 +1,32 @@
+"""The errors that headrace raises on purpose: one clear sentence each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HeadraceError(Exception):
+    """Base of all errors below."""
+
+
+class ConfigError(HeadraceError, ValueError):
+    """A setting is wrong; nothing was started."""
+
+
+class EnvironmentFault(HeadraceError, RuntimeError):
+    """An environment broke its contract (NaN, wrong shape)."""
+
+
+class ActorFailed(HeadraceError, RuntimeError):
+    """An actor died more often than ``max_restarts`` allows, or never answered."""
+
+
+class CheckpointError(HeadraceError, RuntimeError):
+    """A run directory or checkpoint is missing, corrupt or of another kind."""
+
+
+def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
+    """`` Did you mean …?`` with the closest known words, or an empty string."""
+    close = difflib.get_close_matches(word, list(known), n=count, cutoff=0.5)
+    return f" Did you mean {', '.join(map(repr, close))}?" if close else ""

@@ -1,0 +1,155 @@
+"""The learner: fresh batch → loss → gradient → optimiser, with nothing that waits.
+
+Losses are sums, so a batch may be cut into column chunks that fit the processor's cache and are
+worked on by several threads: the gradients of the chunks, added up in their order and divided by
+the number of valid steps, are the gradient of the batch, bit for bit the same on every run.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.nn.policy import Policy
+from headrace.ops.losses import explained_variance
+from headrace.types import Algorithm, Batch, Fresh, Metrics
+
+_MIN_CHUNK_STEPS = 512
+
+
+def flatten_parameters(policy: torch.nn.Module) -> Tensor:
+    """Move all parameters into one flat float32 tensor that they are views of, and return it."""
+    parameters = list(policy.parameters())
+    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+    offset = 0
+    for p in parameters:
+        p.data = flat[offset : offset + p.numel()].view(p.shape)
+        offset += p.numel()
+    return flat
+
+
+class Learner:
+    """Owns the trained parameters and the optimiser.
+
+    Args:
+        policy: moved to ``device``; its parameters become views of one flat tensor.
+        algorithm: a dataclass of ``headrace.algos``.
+        num_threads: how many chunks are worked on at a time (1 on an accelerator).
+        chunk_steps: steps per chunk, rounded down to whole columns.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        algorithm: Algorithm,
+        num_threads: int = 1,
+        chunk_steps: int = 4096,
+        device: str = "cpu",
+    ) -> None:
+        self.policy = policy.to(device)
+        self.algorithm, self.device = algorithm, torch.device(device)
+        self._num_threads, self._chunk_steps = num_threads, chunk_steps
+        if self.device.type != "cpu":
+            self._num_threads, self._chunk_steps = 1, 1 << 62
+        self._flat = flatten_parameters(policy)
+        self._flat.grad = torch.zeros_like(self._flat)
+        self._parameters = list(policy.parameters())
+        self.optimizer = make_optimizer(self._flat, algorithm)
+        self.state = algorithm.init(policy)
+        self.num_steps = 0  # optimiser steps
+        self._pool = ThreadPoolExecutor(
+            self._num_threads, "headrace-learner", initializer=torch.set_num_threads, initargs=(1,)
+        )
+
+    def update(self, fresh: Fresh, learning_rate: float) -> dict[str, float]:
+        """All optimiser steps of one update; returns the mean metrics over its steps."""
+        self.optimizer.param_groups[0]["lr"] = learning_rate
+        per_step: list[dict[str, float]] = []
+        batches = self.algorithm.batches(self.policy, fresh, self.state)
+        for batch in batches:
+            per_step.append(self._step(batch))
+            if self.algorithm.after_step(self.policy, self.state, per_step[-1]):
+                batches.close()  # type: ignore[attr-defined]
+                break
+        return mean_metrics(per_step)
+
+    def _step(self, batch: Batch) -> dict[str, float]:
+        gradient, sums, count = self.gradient(batch)
+        gradient /= max(count, 1)
+        norm = float(gradient.norm())
+        if norm > self.algorithm.max_grad_norm:
+            gradient *= self.algorithm.max_grad_norm / norm
+        self._flat.grad = gradient
+        self.optimizer.step()
+        self.num_steps += 1
+        return step_metrics(sums, count) | {"grad_norm": norm}
+
+    def gradient(self, batch: Batch) -> tuple[Tensor, Metrics, int]:
+        """Gradient of the SUMMED loss as one flat vector, the metrics' sums, the valid steps."""
+        share = max(_MIN_CHUNK_STEPS, -(-batch.num_steps // self._num_threads))
+        chunks = batch.split(min(self._chunk_steps, share))
+        parts = list(self._pool.map(self._chunk_gradient, chunks))
+        gradient, sums = parts[0]
+        for more_gradient, more_sums in parts[1:]:
+            gradient += more_gradient
+            sums = {name: sums[name] + more_sums[name] for name in sums}
+        return gradient, sums, int(batch.valid.sum())
+
+    def _chunk_gradient(self, chunk: Batch) -> tuple[Tensor, Metrics]:
+        loss, metrics = self.algorithm.loss(self.policy, chunk, self.state)
+        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        flat = torch.cat(
+            [
+                (torch.zeros_like(p) if g is None else g).reshape(-1)
+                for p, g in zip(self._parameters, gradients, strict=True)
+            ]
+        )
+        return flat, metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimiser, algorithm state and counters, as tensors and plain values."""
+        state = {
+            name: value.get_state() if isinstance(value, torch.Generator) else value
+            for name, value in self.state.items()
+        }
+        return {"optimizer": self.optimizer.state_dict(), "state": state, "num_steps": self.num_steps}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        self.optimizer.load_state_dict(saved["optimizer"])
+        for name, value in saved["state"].items():
+            if isinstance(self.state[name], torch.Generator):
+                self.state[name].set_state(value)
+            else:
+                self.state[name] = value
+        self.num_steps = saved["num_steps"]
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._pool.shutdown()
+
+
+def make_optimizer(flat: Tensor, algorithm: Algorithm) -> torch.optim.Optimizer:
+    """Adam, or RMSProp without momentum and with decay 0.99 (IMPALA, Table D.1)."""
+    if algorithm.optimizer == "adam":
+        return torch.optim.Adam([flat], lr=algorithm.learning_rate, eps=algorithm.optimizer_eps)
+    return torch.optim.RMSprop([flat], lr=algorithm.learning_rate, alpha=0.99, eps=algorithm.optimizer_eps)
+
+
+def step_metrics(sums: Metrics, count: int) -> dict[str, float]:
+    """Means per valid step, and the explained variance of the values where it is defined."""
+    values = {name: float(value) for name, value in sums.items()}
+    moments = [values.pop(k) for k in ("target_sum", "target_sq", "error_sum", "error_sq")]
+    means = {name: value / max(count, 1) for name, value in values.items()}
+    explained = explained_variance(*moments, count)
+    return means if explained is None else means | {"explained_variance": explained}
+
+
+def mean_metrics(per_step: list[dict[str, float]]) -> dict[str, float]:
+    """Average over steps of each metric that any of them has."""
+    names = {name for metrics in per_step for name in metrics}
+    present = {name: [m[name] for m in per_step if name in m] for name in sorted(names)}
+    return {name: sum(values) / len(values) for name, values in present.items()}

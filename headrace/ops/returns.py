@@ -1,0 +1,188 @@
+"""Targets and advantages from streams of experience: GAE and V-trace.
+
+Both are one recurrence that runs backwards in time, ``x_t = delta_t + decay_t * x_{t+1}``. Ends of
+episodes need no case of their own: a terminated step has discount 0, and after a truncated step
+comes a filler, whose ``delta`` and ``decay`` are 0, so that ``x`` is 0 there and ``vs = V``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class VTrace(NamedTuple):
+    """What V-trace gives, each ``[T, B]`` and detached; on fillers ``vs`` is V, the rest 0."""
+
+    vs: Tensor  # [T, B]  targets of the values
+    pg_advantage: Tensor  # [T, B]  min(pg_rho_bar, ratio_t) * (q_t - V(x_t))
+    advantage: Tensor  # [T, B]  q_t - V(x_t), for losses that weigh with the ratio themselves
+
+
+@torch.no_grad()
+def reverse_linear_recurrence(inputs: Tensor, decays: Tensor) -> Tensor:
+    """``x_t = inputs_t + decays_t * x_{t+1}`` with ``x_T = 0``, in about log2(T) rounds.
+
+    After the round with stride ``s`` row ``t`` holds the sum of its first ``2 s`` terms; rows
+    within ``s`` of the end are complete already and stay as they are.
+
+    Args:
+        inputs: ``[T, B]``, floating.
+        decays: ``[T, B]``, same dtype; finite (the last row has no effect).
+
+    Returns:
+        ``x`` ``[T, B]``, detached: no gradient flows through this function.
+
+    Raises:
+        ValueError: not rank 2, T is 0, or the shapes differ.
+        TypeError: dtypes differ or are not floating.
+    """
+    if inputs.dim() != 2 or inputs.shape != decays.shape or not len(inputs):
+        raise ValueError(
+            f"inputs and decays must both be [T, B] with T >= 1, got {tuple(inputs.shape)} and "
+            f"{tuple(decays.shape)}"
+        )
+    _check_floating(inputs=inputs, decays=decays)
+    num_rows = len(inputs)
+    x = inputs.clone()
+    decay = decays[:-1]  # row t: the product of the decays from t to t + stride - 1
+    stride = 1
+    while stride < num_rows:
+        # addcmul allocates its result before anything is written: no read sees a new row.
+        x[:-stride] = torch.addcmul(x[:-stride], decay, x[stride:])
+        decay = decay[:-stride] * decay[stride:]
+        stride *= 2
+    return x
+
+
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    first: Tensor,
+    gamma: float,
+    lam: float,
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimation (Schulman et al. 2016, equation 16).
+
+    ``A_t = sum_l (gamma lam)^l delta_{t+l}`` with ``delta_t = r_t + gamma V(x_{t+1}) - V(x_t)``,
+    where V after a terminated step is 0 and the sum stops at an episode's end, however it ended.
+
+    Args:
+        reward: ``[T, B]``, floating; anything on fillers, NaN too.
+        value: ``[T+1, B]``, same dtype; the last row bootstraps.
+        terminated: ``[T, B]`` bool.
+        first: ``[T+1, B]`` bool; step t is a filler where ``first[t + 1]``.
+        gamma: discount.
+        lam: decay of the sum.
+
+    Returns:
+        advantage ``[T, B]`` (0 on fillers) and value target ``advantage + V`` ``[T, B]``, detached.
+
+    Raises:
+        ValueError: a shape is wrong.
+        TypeError: a dtype is wrong.
+    """
+    _check_stream(reward, value, terminated, first)
+    with torch.no_grad():
+        valid_t = ~first[1:]
+        discount_t = (valid_t & ~terminated).to(value.dtype).mul_(gamma)
+        v_t, v_tp1 = value[:-1], value[1:]
+        delta_t = torch.where(valid_t, reward + discount_t * v_tp1 - v_t, 0.0)
+        advantage_t = reverse_linear_recurrence(delta_t, discount_t * lam)
+        return advantage_t, advantage_t + v_t
+
+
+def vtrace(
+    log_ratio: Tensor,
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    first: Tensor,
+    gamma: float,
+    lam: float = 1.0,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+    pg_rho_bar: float = 1.0,
+) -> VTrace:
+    """V-trace targets and advantages (Espeholt et al. 2018, section 4).
+
+    With ``ratio_t = pi(a_t | x_t) / mu(a_t | x_t)``, ``rho_t = min(rho_bar, ratio_t)`` and
+    ``c_t = lam * min(c_bar, ratio_t)`` (remark 2: lambda is in c only), equation 1 in the form of
+    remark 1 is::
+
+        vs_t - V(x_t) = rho_t (r_t + gamma V(x_{t+1}) - V(x_t)) + gamma c_t (vs_{t+1} - V(x_{t+1}))
+
+    and the advantage of section 4.2 is ``q_t - V(x_t)`` with ``q_t = r_t + gamma vs_{t+1}``, where
+    vs after the last row is V(x_T). At a terminated step gamma counts as 0. After a truncated one
+    the filler's vs is V of the final observation, so q bootstraps from that and the trace is cut.
+
+    Args:
+        log_ratio: ``[T, B]``, floating, log pi - log mu; anything on fillers, NaN too.
+        reward: ``[T, B]``, same dtype; anything on fillers, NaN too.
+        value: ``[T+1, B]``, same dtype; the last row bootstraps.
+        terminated: ``[T, B]`` bool.
+        first: ``[T+1, B]`` bool; step t is a filler where ``first[t + 1]``.
+        gamma: discount.
+        lam: extra decay of the trace.
+        rho_bar, c_bar, pg_rho_bar: where ratios are clipped, up to ``math.inf``. The paper's
+            analysis needs ``rho_bar >= c_bar``; here any values are computed as they are given.
+
+    Returns:
+        ``vs``, ``pg_advantage`` and ``advantage``, all detached, also from ``log_ratio``.
+
+    Raises:
+        ValueError: a shape is wrong.
+        TypeError: a dtype is wrong.
+    """
+    _check_stream(reward, value, terminated, first, log_ratio)
+    with torch.no_grad():
+        valid_t = ~first[1:]
+        discount_t = (valid_t & ~terminated).to(value.dtype).mul_(gamma)
+        v_t, v_tp1 = value[:-1], value[1:]
+        ratio_t = torch.where(valid_t, log_ratio, 0.0).exp_()
+        rho_t = ratio_t.clamp(max=rho_bar)
+        c_t = ratio_t.clamp(max=c_bar).mul_(lam)
+        delta_t = rho_t * torch.where(valid_t, reward + discount_t * v_tp1 - v_t, 0.0)
+        vs_t = v_t + reverse_linear_recurrence(delta_t, discount_t * c_t)
+        vs_tp1 = torch.cat((vs_t[1:], value[-1:]))
+        advantage_t = torch.where(valid_t, reward + discount_t * vs_tp1 - v_t, 0.0)
+        return VTrace(vs_t, ratio_t.clamp(max=pg_rho_bar) * advantage_t, advantage_t)
+
+
+def _check_stream(
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    first: Tensor,
+    log_ratio: Tensor | None = None,
+) -> None:
+    """Rank, shape and dtype of a time-major stream; raises ValueError or TypeError."""
+    if reward.dim() != 2 or not len(reward):
+        raise ValueError(f"reward must be [T, B] with T >= 1, got {tuple(reward.shape)}")
+    num_steps, num_columns = reward.shape
+    floating = {"reward": reward, "value": value}
+    if log_ratio is not None:
+        floating["log_ratio"] = log_ratio
+    _check_floating(**floating)
+    for name, x in (floating | {"terminated": terminated, "first": first}).items():
+        rows = num_steps + (name in ("value", "first"))
+        if x.shape != (rows, num_columns):
+            raise ValueError(
+                f"{name} must be {(rows, num_columns)} for T={num_steps}, B={num_columns}, got "
+                f"{tuple(x.shape)}"
+            )
+    if terminated.dtype != torch.bool or first.dtype != torch.bool:
+        raise TypeError(
+            f"terminated and first must be bool, got {terminated.dtype} and {first.dtype}"
+        )
+
+
+def _check_floating(**tensors: Tensor) -> None:
+    """One floating dtype for all; raises TypeError."""
+    dtypes = {x.dtype for x in tensors.values()}
+    if len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point:
+        got = ", ".join(f"{name} {x.dtype}" for name, x in tensors.items())
+        raise TypeError(f"expected one floating dtype, got {got}")

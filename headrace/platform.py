@@ -1,0 +1,64 @@
+"""Settings of the process that make tensors on a CPU fast, and that keep children from outliving it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import connection, parent_process
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+_LARGE_BYTES = 1 << 30
+
+
+def keep_freed_memory() -> None:
+    """Let the C allocator reuse large freed blocks instead of returning them to the kernel.
+
+    Activations of a few MB are allocated and freed many times a second; by default glibc maps and
+    unmaps each of them, and the page faults cost more than the arithmetic. No effect elsewhere.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
+        libc.mallopt(_M_TOP_PAD, 16 << 20)
+
+
+def die_with_parent() -> None:
+    """End this child process as soon as its parent is gone, whatever it is doing."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="headrace-parent-watch", daemon=True).start()
+
+
+def process_started() -> float:
+    """When this process was started, on the clock of ``time.monotonic()``; now where unknown."""
+    try:
+        with open("/proc/self/stat", encoding="ascii") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError):
+        age_s = 0.0
+    return time.monotonic() - age_s
+
+
+@contextlib.contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use ``count`` threads per operation inside the block."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

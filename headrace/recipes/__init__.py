@@ -1,0 +1,36 @@
+"""Recipes: one short function per environment, a tuned and tested Config per algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.config import Config
+from headrace.errors import ConfigError, nearest
+from headrace.recipes.cartpole import cartpole
+from headrace.recipes.lunarlander import lunarlander
+from headrace.recipes.pendulum import pendulum
+
+RECIPES: dict[str, Callable[[str], Config]] = {
+    "cartpole": cartpole,
+    "lunarlander": lunarlander,
+    "pendulum": pendulum,
+}
+
+
+def recipe(name: str, algorithm: str) -> Config:
+    """The Config of a recipe for one algorithm.
+
+    Raises:
+        ConfigError: there is no such recipe, or none for this algorithm.
+    """
+    if name not in RECIPES:
+        raise ConfigError(
+            f"recipe={name!r} is unknown; choose {', '.join(RECIPES)}.{nearest(name, RECIPES)}"
+        )
+    try:
+        return RECIPES[name](algorithm)
+    except KeyError as error:
+        raise ConfigError(f"recipe {name} has no setting for algorithm {algorithm!r}") from error
+
+
+__all__ = ["RECIPES", "cartpole", "lunarlander", "pendulum", "recipe"]

@@ -1,0 +1,137 @@
+"""What a run shows on the terminal: progress while it trains, one screen when it ends."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from headrace.config import Config
+from headrace.metrics import Result, read_jsonl
+
+_PLAIN_INTERVAL_S = 5.0
+
+
+class Report:
+    """A live line on a terminal, a plain line every few seconds elsewhere.
+
+    Args:
+        config: of the run. console: where to write; standard output by default.
+    """
+
+    def __init__(self, config: Config, console: Console | None = None) -> None:
+        self._config = config
+        self._console = console or Console(highlight=False)
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[line]}"),
+            console=self._console,
+        )
+        self._task = self._progress.add_task(
+            config.algo_name, total=config.total_steps, line="starting"
+        )
+        self._live = Live(self._progress, console=self._console, transient=True)
+        self._last_plain_s = -_PLAIN_INTERVAL_S
+
+    def __enter__(self) -> Report:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        self._console.print(text, soft_wrap=True, markup=False)
+
+    def begin(self, run_dir: Path) -> None:
+        """Say what runs and where it writes."""
+        config = self._config
+        self.say(
+            f"{config.algo_name} on {config.to_json()['env']}: {config.num_actors} actor(s) × "
+            f"{config.envs_per_actor} environments, fragments of {config.fragment_length}, "
+            f"batches of {config.resolved_batch_size:,}, {config.transport}; results in {run_dir}"
+        )
+
+    def update(self, result: Result) -> None:
+        """Show one result."""
+        line = main_line(result)
+        self._progress.update(self._task, completed=result.env_steps, line=line)
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._last_plain_s >= _PLAIN_INTERVAL_S:
+            self._last_plain_s = now
+            self.say(f"{result.env_steps:>12,} steps  {line}")
+
+    def end(self, run_dir: Path, summary: dict[str, Any]) -> None:
+        """Draw the picture and print the closing screen."""
+        from headrace.plot import plot
+
+        self._live.stop()
+        picture = plot([run_dir]) if read_jsonl(run_dir / "metrics.jsonl") else None
+        self._console.print(Panel(closing_table(run_dir, summary, picture), expand=False))
+
+
+def main_line(result: Result) -> str:
+    """The one line that says how it goes and where the time goes."""
+    parts = [f"{result.sps:,.0f} steps/s"]
+    if result.episode_return is not None:
+        parts.insert(0, f"return {result.episode_return:.1f}")
+    if result.utilisation_actor is not None:
+        parts.append(
+            f"busy: learner {result.utilisation_learner:.0%}, actors {result.utilisation_actor:.0%}"
+        )
+    if result.lag_mean is not None:
+        parts.append(f"lag {result.lag_mean:.1f}")
+    if result.dropped:
+        parts.append(f"dropped {result.dropped}")
+    return " · ".join(parts)
+
+
+def closing_table(run_dir: Path, summary: dict[str, Any], picture: Path | None) -> Table:
+    """Return, speed, where the time went, lag, and the paths of what was written."""
+    table = Table.grid(padding=(0, 2))
+
+    def row(name: str, value: str) -> None:
+        table.add_row(f"[bold]{name}", value)
+
+    evaluation, mean = summary.get("evaluation"), summary["episodic_return"]
+    if evaluation:
+        row(
+            "evaluated return",
+            f"{evaluation['mean']:.1f} ± {evaluation['std']:.1f} "
+            f"({evaluation['episodes']} episodes, deterministic policy)",
+        )
+    if mean is not None:
+        row("training return", f"{mean:.1f} (last 100 episodes)")
+    row("environment steps", f"{summary['env_steps']:,} in {summary['seconds_total']:.1f} s")
+    row("speed", f"{summary['sps']:,.0f} steps/s after the first update")
+    if summary["seconds_to_first_update"] is not None:
+        row("first update", f"{summary['seconds_to_first_update']:.1f} s after the start")
+    times = summary["time"]
+    row(
+        "learner's time",
+        f"computing {times['learn']:.1f} s · waiting {times['wait']:.1f} s · "
+        f"publishing {times['sync']:.1f} s",
+    )
+    busy = summary["utilisation"]
+    if busy["actor"] is not None:
+        row("busy", f"learner {busy['learner']:.0%} · actors {busy['actor']:.0%}")
+    lag = summary["lag"]
+    if lag["mean"] is not None:
+        row("policy lag", f"mean {lag['mean']:.2f} · max {lag['max']} updates")
+    row("dropped rollouts", str(summary["dropped"]))
+    row("checkpoint", str(run_dir / "checkpoints" / "latest"))
+    row("metrics", str(run_dir / "metrics.jsonl"))
+    if picture is not None:
+        row("picture", str(picture))
+    return table

@@ -1,0 +1,119 @@
+"""What every transport of rollouts offers, and the header in front of each slot."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+
+class Header(NamedTuple):
+    """What travels beside a slot's tree, all int64."""
+
+    actor: int  # who filled it
+    sequence: int  # how many that actor had committed before
+    version: int  # of the weights that acted
+    valid_steps: int  # transitions in it, fillers left out
+    committed_ns: int  # monotonic clock at commit
+    acting_ns: int  # time it took to fill
+    waiting_ns: int  # time the actor waited for the slot
+
+
+NUM_HEADER_FIELDS = len(Header._fields)
+
+
+def read_header(row: np.ndarray) -> Header:
+    """The header stored in an int64 row."""
+    return Header(*map(int, row))
+
+
+class PeerDied(Exception):
+    """An actor ended; ``traceback`` is its own, empty when it was killed."""
+
+    def __init__(self, actor: int, traceback: str) -> None:
+        super().__init__(actor, traceback)
+        self.actor, self.traceback = actor, traceback
+
+
+class ActorPort(Protocol):
+    """The actor's end: ``acquire`` a slot, fill it, ``commit`` it."""
+
+    def acquire(self, timeout_s: float) -> int | None:
+        """The next free slot; None when the learner has closed the queue.
+
+        Raises:
+            TimeoutError: none came free in time; the message names the learner.
+        """
+
+    def commit(self, slot: int) -> None:
+        """Hand a filled slot to the learner."""
+
+
+class RolloutQueue(Protocol):
+    """The learner's end: ``take`` filled slots, ``release`` them when done."""
+
+    def take(self, count: int, timeout_s: float) -> list[int]:
+        """``count`` filled slots: in order of commit, or ``count / actors`` from each by actor.
+
+        Raises:
+            TimeoutError: too few came in time; the message names the silent actors.
+            PeerDied: an actor ended; raised once per death, before the timeout.
+        """
+
+    def release(self, slots: list[int]) -> None:
+        """Give slots back to the actors that own them."""
+
+    def tree(self, slot: int) -> Any:
+        """The tree of tensors in a slot."""
+
+    def header(self, slot: int) -> Header:
+        """The header of a slot."""
+
+    def depth(self) -> int:
+        """Rollouts that are committed and not yet taken."""
+
+    def close(self) -> None:
+        """Wake every actor and forget the slots; may be called twice."""
+
+
+class Pending:
+    """Committed slots, and the rule by which ``take`` hands them out.
+
+    Args:
+        num_actors: actors 0 … num_actors - 1.
+        ordered: equally many from each actor, by actor, so that the batch does not depend on
+            timing; otherwise by time of commit, so that a slow actor delays nobody.
+    """
+
+    def __init__(self, num_actors: int, ordered: bool) -> None:
+        self._ordered = ordered
+        self._by_actor: list[deque[tuple[int, int]]] = [deque() for _ in range(num_actors)]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_actor))
+
+    def add(self, actor: int, slot: int, committed_ns: int) -> None:
+        """Note a committed slot; an actor's slots come in its own order."""
+        self._by_actor[actor].append((committed_ns, slot))
+
+    def take(self, count: int) -> list[int] | None:
+        """``count`` slots, or None while there are too few."""
+        if not self._ordered:
+            if len(self) < count:
+                return None
+            return [self._earliest() for _ in range(count)]
+        share, rest = divmod(count, len(self._by_actor))
+        if rest:
+            raise ValueError(f"{count} rollouts can't come equally from {len(self._by_actor)} actors")
+        if min(map(len, self._by_actor)) < share:
+            return None
+        return [queue.popleft()[1] for queue in self._by_actor for _ in range(share)]
+
+    def _earliest(self) -> int:
+        return min(filter(None, self._by_actor), key=lambda queue: queue[0]).popleft()[1]
+
+    def missing(self, count: int) -> list[int]:
+        """The actors that a ``take`` of ``count`` still waits for."""
+        share = count // len(self._by_actor) if self._ordered else 1
+        return [actor for actor, queue in enumerate(self._by_actor) if len(queue) < share]

@@ -1,0 +1,99 @@
+"""Trees of tensors laid out in one flat byte buffer, private or shared between processes.
+
+Slots and weights are both such trees. A buffer in shared memory has no name on disk: it is freed
+by the kernel with the last process that maps it, however that process ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.ops import tree
+
+ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """Shape and dtype of one leaf."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Size, rounded up so that the next leaf starts on a cache line."""
+        size = torch.Size(self.shape).numel() * self.dtype.itemsize
+        return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def spec_of(values: Any) -> Any:
+    """The tree of :class:`ArraySpec` that describes a tree of tensors."""
+    return tree.map_leaves(lambda x: ArraySpec(tuple(x.shape), x.dtype), values)
+
+
+def num_bytes(spec: Any) -> int:
+    """Bytes that one tree of this spec occupies."""
+    return sum(leaf.num_bytes for leaf in tree.leaves(spec))
+
+
+def allocate(size: int, shared: bool) -> Tensor:
+    """``size`` zero bytes, in shared memory if asked."""
+    buffer = torch.zeros(size, dtype=torch.uint8)
+    return buffer.share_memory_() if shared else buffer
+
+
+def views(buffer: Tensor, spec: Any) -> Any:
+    """The tree of tensors of ``spec`` that alias ``buffer``, a flat uint8 tensor."""
+    offset = 0
+
+    def view(leaf: ArraySpec) -> Tensor:
+        nonlocal offset
+        size = torch.Size(leaf.shape).numel() * leaf.dtype.itemsize
+        part = buffer[offset : offset + size].view(leaf.dtype).view(leaf.shape)
+        offset += leaf.num_bytes
+        return part
+
+    return tree.map_leaves(view, spec)
+
+
+class Slab:
+    """``num_slots`` trees of one spec with a row of int64 header each.
+
+    Args:
+        spec: tree of :class:`ArraySpec` of one slot.
+        num_slots: how many.
+        num_header_fields: int64 numbers in front of each slot.
+        buffer: an existing slab's buffer to attach to; None allocates.
+        shared: allocate in shared memory.
+    """
+
+    def __init__(
+        self,
+        spec: Any,
+        num_slots: int,
+        num_header_fields: int,
+        buffer: Tensor | None = None,
+        shared: bool = False,
+    ) -> None:
+        full_spec = (ArraySpec((num_header_fields,), torch.int64), spec)
+        stride = num_bytes(full_spec)
+        self.buffer = allocate(stride * num_slots, shared) if buffer is None else buffer
+        self._slots = [self.buffer[i * stride : (i + 1) * stride] for i in range(num_slots)]
+        pairs = [views(slot, full_spec) for slot in self._slots]
+        self.headers = [header.numpy() for header, _ in pairs]
+        self.trees = [values for _, values in pairs]
+
+    @staticmethod
+    def count(buffer: Tensor, spec: Any, num_header_fields: int) -> int:
+        """How many slots of this layout fit a buffer."""
+        header = ArraySpec((num_header_fields,), torch.int64)
+        return buffer.numel() // num_bytes((header, spec))
+
+    def poison(self, slot: int) -> None:
+        """Fill a slot with bytes that are NaN as floats and -1 as integers."""
+        self._slots[slot].fill_(255)

@@ -1,0 +1,88 @@
+"""Weights in one flat versioned buffer that no reader can see half-written.
+
+    learner:  publish(version)        reader:  pull(newer_than)
+      write copy[(n + 1) % 2]           n = count; copy out copy[n % 2]
+      count = n + 1                     again if count has moved meanwhile
+
+The writer never touches the copy that ``count`` points to, so a reader whose ``count`` did not
+move has read one whole publication. Nobody waits for anybody.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.ops import tree
+from headrace.transport.slab import Slab
+
+_COUNT, _VERSION, _EPOCH = 0, 1, 2
+
+
+class WeightStore:
+    """One writer, any number of readers, in one process or several.
+
+    Args:
+        spec: tree of :class:`~headrace.transport.slab.ArraySpec` of the weights.
+        buffer: an existing store's buffer to attach to; None allocates.
+        shared: allocate in shared memory.
+    """
+
+    def __init__(self, spec: Any, buffer: Tensor | None = None, shared: bool = False) -> None:
+        self.spec = spec
+        self._slab = Slab(spec, 2, 3, buffer, shared)
+        self._count = self._slab.headers[0]
+
+    @property
+    def buffer(self) -> Tensor:
+        """What another process attaches to."""
+        return self._slab.buffer
+
+    def publish(self, version: int, epoch: int, weights: Any) -> None:
+        """Make ``weights`` (a tree of tensors on any device) the current ones.
+
+        Args:
+            version: number of updates behind these weights; must grow.
+            epoch: when it changes, actors reset their environments (see Actor).
+
+        Raises:
+            ValueError: the version did not grow.
+        """
+        count = int(self._count[_COUNT])
+        if count and version <= self._slab.headers[count % 2][_VERSION]:
+            raise ValueError(
+                f"version {version} was published after {self._slab.headers[count % 2][_VERSION]}"
+            )
+        target = (count + 1) % 2
+        tree.map_leaves(lambda to, src: to.copy_(src.detach()), self._slab.trees[target], weights)
+        self._slab.headers[target][_VERSION:] = version, epoch
+        _memory_fence()
+        self._count[_COUNT] = count + 1
+
+    def pull(self, newer_than: int, into: Any) -> tuple[int, int] | None:
+        """Copy the current weights into the tensors of ``into`` if they are newer.
+
+        Returns:
+            (version, epoch), or None when nothing newer than ``newer_than`` is published.
+        """
+        while True:
+            count = int(self._count[_COUNT])
+            _memory_fence()
+            if count == 0:
+                return None
+            _, version, epoch = map(int, self._slab.headers[count % 2])
+            if version > newer_than:
+                with torch.no_grad():
+                    tree.map_leaves(lambda to, src: to.copy_(src), into, self._slab.trees[count % 2])
+            _memory_fence()
+            if int(self._count[_COUNT]) == count:
+                return (version, epoch) if version > newer_than else None
+
+
+def _memory_fence() -> None:
+    # Taking and releasing a lock orders the memory accesses around it on every processor.
+    with threading.Lock():
+        pass

@@ -1,0 +1,147 @@
+"""The structure that travels from actors to the learner, and the conventions it carries.
+
+Everything is time-major. ``reward[t]`` is the reward *for* ``action[t]``, which was taken in
+``obs[t]`` and led to ``obs[t + 1]``. Environments are driven in Gymnasium's NEXT_STEP autoreset:
+the step after an episode's end ignores its action, returns the reset observation and is called a
+*filler*. ``first[t + 1]`` is true exactly when step ``t`` was a filler, so two fields carry all
+episode structure:
+
+    valid_t    = not first[t + 1]                     is step t a transition?
+    discount_t = gamma * (not terminated[t]) * valid_t
+
+At a truncation the final observation is ``obs[t + 1]`` and step ``t + 1`` is the filler, so
+bootstrapping from ``V(obs[t + 1])`` needs no extra field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from headrace.ops import tree
+
+Tree: TypeAlias = Any  # Tensor | dict[str, Tree] | tuple[Tree, ...]
+Metrics: TypeAlias = dict[str, Tensor]  # SUMS over valid steps, 0-d
+
+
+@dataclass
+class Rollout:
+    """``T`` steps of ``B`` environments by one actor, under one version of the policy."""
+
+    obs: Tree  # [T+1, B, ...]  the last row only bootstraps
+    first: Tensor  # [T+1, B] bool  obs[t] came from a reset
+    action: Tree  # [T, B, ...]
+    log_prob: Tensor  # [T, B] float32  under the behaviour policy
+    reward: Tensor  # [T, B] float32
+    terminated: Tensor  # [T, B] bool
+    core: Tree  # [B, ...]  recurrent state before first[0]'s reset; () without recurrence
+    version: Tensor  # [B] int64  version of the behaviour policy
+    episode_return: Tensor  # [T, B] float32  of the episode that ends with this step, else NaN
+    episode_length: Tensor  # [T, B] float32  likewise
+
+    def as_tree(self) -> dict[str, Tree]:
+        """The same tensors as a plain dict, which is all that a transport knows."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass
+class Batch:
+    """Learner-owned data of one optimiser step, ``B`` columns of ``T`` steps.
+
+    ``obs`` and ``first`` have ``T + 1`` rows when the bootstrap row is needed and ``T`` when the
+    targets are already in ``targets`` (PPO's minibatches, where ``T`` may be 1).
+    """
+
+    obs: Tree  # [T(+1), B, ...]
+    first: Tensor  # [T(+1), B] bool
+    action: Tree  # [T, B, ...]
+    log_prob: Tensor  # [T, B] float32  log mu(action | obs)
+    reward: Tensor  # [T, B] float32
+    terminated: Tensor  # [T, B] bool
+    valid: Tensor  # [T, B] bool  false on fillers
+    core: Tree  # [B, ...]
+    targets: dict[str, Tensor]  # [T, B] each, what the algorithm computed beforehand
+
+    @property
+    def num_steps(self) -> int:
+        """Rows times columns, fillers included."""
+        return self.valid.numel()
+
+    def columns(self, index: slice | Tensor) -> Batch:
+        """The batch of these columns only (dimension 1; dimension 0 of ``core``)."""
+        parts = {
+            field.name: tree.map_leaves(lambda x: x[:, index], getattr(self, field.name))
+            for field in fields(self)
+            if field.name != "core"
+        }
+        return Batch(core=tree.map_leaves(lambda x: x[index], self.core), **parts)
+
+    def split(self, max_steps: int) -> list[Batch]:
+        """Groups of whole columns with at most ``max_steps`` steps each (at least one column)."""
+        rows, num_columns = self.valid.shape
+        width = max(1, max_steps // rows)
+        return [self.columns(slice(i, i + width)) for i in range(0, num_columns, width)]
+
+
+Fresh = Callable[[], Batch]
+
+
+class Algorithm(Protocol):
+    """What a learner needs to know of an algorithm; see ``headrace/algos``."""
+
+    learning_rate: float
+    lr_schedule: str
+    optimizer: str
+    optimizer_eps: float
+    max_grad_norm: float
+
+    @property
+    def max_lag(self) -> int:
+        """How many updates a waiting rollout may lag; 0 makes training synchronous."""
+
+    def init(self, policy: nn.Module) -> dict[str, Any]:
+        """Mutable state that is checkpointed: target network, buffers, adaptive coefficients."""
+
+    def batches(self, policy: nn.Module, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+        """Batches of one update, one optimiser step each; ``fresh()`` gives new data."""
+
+    def loss(
+        self, policy: nn.Module, batch: Batch, state: dict[str, Any]
+    ) -> tuple[Tensor, Metrics]:
+        """The loss and its parts as SUMS over valid steps; the learner divides."""
+
+    def after_step(
+        self, policy: nn.Module, state: dict[str, Any], metrics: dict[str, float]
+    ) -> bool:
+        """Called with the step's mean metrics; True ends the update early."""
+
+
+def gather(rollouts: list[Rollout], device: torch.device | str = "cpu") -> Batch:
+    """Copy rollouts of equal length, side by side, into learner-owned memory.
+
+    Args:
+        rollouts: each ``[T, B_i]``; they may be views of slots that are about to be reused.
+
+    Returns:
+        a batch of ``[T, sum(B_i)]`` on ``device``.
+    """
+    def join(name: str, dim: int) -> Tree:
+        parts = [getattr(rollout, name) for rollout in rollouts]
+        return tree.map_leaves(lambda *leaves: torch.cat(leaves, dim).to(device), *parts)
+
+    first = join("first", 1)
+    return Batch(
+        obs=join("obs", 1),
+        first=first,
+        action=join("action", 1),
+        log_prob=join("log_prob", 1),
+        reward=join("reward", 1),
+        terminated=join("terminated", 1),
+        valid=~first[1:],
+        core=join("core", 0),
+        targets={},
+    )

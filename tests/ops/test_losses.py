@@ -1,0 +1,280 @@
+"""Losses and statistics against plain loops, and where gradients may go."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from headrace.ops import losses
+from headrace.ops.returns import gae, vtrace
+from tests.ops.oracles import random_stream
+
+assert_equal = functools.partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
+CLIP = 0.2
+
+
+@dataclass
+class Case:
+    """Random inputs ``[T, B]`` float64 that are leaves with gradients; NaN where not valid."""
+
+    log_prob: Tensor
+    log_ratio: Tensor
+    advantage: Tensor
+    value: Tensor
+    old_value: Tensor
+    target: Tensor
+    valid: Tensor
+
+    def leaves(self) -> dict[str, Tensor]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "valid"}
+
+    def steps(self) -> list[dict[str, float]]:
+        """The valid steps as plain numbers."""
+        return [
+            {name: x[t, b].item() for name, x in self.leaves().items()}
+            for t, b in self.valid.nonzero().tolist()
+        ]
+
+
+def case(seed: int = 0, filler_value: float = math.nan) -> Case:
+    generator = torch.Generator().manual_seed(seed)
+    valid = torch.rand(9, 7, generator=generator) > 0.25
+    parts = {}
+    for name in ("log_prob", "log_ratio", "advantage", "value", "old_value", "target"):
+        x = torch.randn(9, 7, generator=generator, dtype=torch.float64)
+        x = x * 0.4 if name == "log_ratio" else x
+        parts[name] = torch.where(valid, x, filler_value).requires_grad_()
+    return Case(**parts, valid=valid)
+
+
+def gradients(loss: Tensor, c: Case) -> dict[str, Tensor]:
+    """Of every input that the loss depends on."""
+    assert loss.shape == ()
+    names = list(c.leaves())
+    grads = torch.autograd.grad(loss, list(c.leaves().values()), allow_unused=True)
+    return {name: g for name, g in zip(names, grads, strict=True) if g is not None}
+
+
+def check_loss(loss: Tensor, c: Case, expected: float, **slopes: list[float]) -> None:
+    """The value, and the gradient by input over the valid steps; 0 on fillers, none elsewhere."""
+    assert_equal(loss.item(), expected)
+    grads = gradients(loss, c)
+    assert set(grads) == set(slopes)
+    for name, slope in slopes.items():
+        wanted = torch.zeros_like(grads[name])
+        wanted[c.valid] = torch.tensor(slope, dtype=torch.float64)
+        assert_equal(grads[name], wanted)
+
+
+def clipped(x: float, low: float, high: float) -> float:
+    return max(low, min(high, x))
+
+
+def check_policy_gradient(module: ModuleType) -> None:
+    c = case()
+    s = c.steps()
+    loss = module.policy_gradient_loss(c.log_prob, c.advantage, c.valid)
+    expected = -sum(x["log_prob"] * x["advantage"] for x in s)
+    check_loss(loss, c, expected, log_prob=[-x["advantage"] for x in s])
+
+
+def check_ppo_clip(module: ModuleType) -> None:
+    c = case()
+    expected, count, slope = 0.0, 0, []
+    for x in c.steps():
+        ratio, a = math.exp(x["log_ratio"]), x["advantage"]
+        free, bounded = ratio * a, clipped(ratio, 1 - CLIP, 1 + CLIP) * a
+        expected -= min(free, bounded)
+        slope.append(-free if free <= bounded else 0.0)
+        count += abs(ratio - 1) > CLIP
+    loss, clipped_count = module.ppo_clip_loss(c.log_ratio, c.advantage, c.valid, CLIP)
+    check_loss(loss, c, expected, log_ratio=slope)
+    assert clipped_count.item() == count
+    assert not clipped_count.requires_grad
+
+
+def check_value(module: ModuleType) -> None:
+    c = case()
+    s = c.steps()
+    loss = module.value_loss(c.value, c.target, c.valid)
+    expected = sum(0.5 * (x["value"] - x["target"]) ** 2 for x in s)
+    check_loss(loss, c, expected, value=[x["value"] - x["target"] for x in s])
+
+
+def check_clipped_value(module: ModuleType) -> None:
+    c = case()
+    expected, slope = 0.0, []
+    for x in c.steps():
+        free = x["value"] - x["target"]
+        change = x["value"] - x["old_value"]
+        moved = x["old_value"] + clipped(change, -CLIP, CLIP) - x["target"]
+        expected += 0.5 * max(free**2, moved**2)
+        slope.append(free if abs(change) < CLIP or free**2 > moved**2 else 0.0)
+    loss = module.clipped_value_loss(c.value, c.old_value, c.target, c.valid, CLIP)
+    check_loss(loss, c, expected, value=slope)
+
+
+def check_masked_sum(module: ModuleType) -> None:
+    c = case()
+    s = c.steps()
+    loss = module.masked_sum(c.value, c.valid)
+    check_loss(loss, c, sum(x["value"] for x in s), value=[1.0] * len(s))
+
+
+def check_approx_kl(module: ModuleType) -> None:
+    c = case()
+    ratio = [math.exp(x["log_ratio"]) for x in c.steps()]
+    expected = sum(r - 1 - math.log(r) for r in ratio)
+    loss = module.approx_kl(c.log_ratio, c.valid)
+    check_loss(loss, c, expected, log_ratio=[r - 1 for r in ratio])
+
+
+def check_moments(module: ModuleType) -> None:
+    c = case()
+    s = c.steps()
+    errors = [x["target"] - x["value"] for x in s]
+    sums = module.value_moments(c.value, c.target, c.valid)
+    expected = {
+        "target_sum": sum(x["target"] for x in s),
+        "target_sq": sum(x["target"] ** 2 for x in s),
+        "error_sum": sum(errors),
+        "error_sq": sum(e**2 for e in errors),
+    }
+    assert set(sums) == set(expected)
+    for name, value in expected.items():
+        assert sums[name].shape == ()
+        assert not sums[name].requires_grad
+        assert_equal(sums[name].item(), value)
+    target = torch.tensor([x["target"] for x in s], dtype=torch.float64)
+    ratio = torch.tensor(errors, dtype=torch.float64).var() / target.var()
+    result = module.explained_variance(**expected, count=len(s))
+    assert_equal(result, 1.0 - ratio.item())
+
+
+CHECKS = (
+    check_policy_gradient,
+    check_ppo_clip,
+    check_value,
+    check_clipped_value,
+    check_masked_sum,
+    check_approx_kl,
+    check_moments,
+)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda f: f.__name__[6:])
+def test_value_and_gradient_equal_the_sum_over_valid_steps(
+    check: Callable[[ModuleType], None],
+) -> None:
+    check(losses)
+
+
+def every_loss(c: Case) -> list[Tensor]:
+    return [
+        losses.policy_gradient_loss(c.log_prob, c.advantage, c.valid),
+        losses.ppo_clip_loss(c.log_ratio, c.advantage, c.valid, CLIP)[0],
+        losses.value_loss(c.value, c.target, c.valid),
+        losses.clipped_value_loss(c.value, c.old_value, c.target, c.valid, CLIP),
+        losses.masked_sum(c.value, c.valid),
+        losses.approx_kl(c.log_ratio, c.valid),
+    ]
+
+
+@pytest.mark.parametrize("filler_value", [math.nan, math.inf, -math.inf, 1e300])
+def test_what_stands_on_fillers_changes_neither_values_nor_gradients(filler_value: float) -> None:
+    clean, dirty = case(filler_value=0.0), case(filler_value=filler_value)
+    for a, b in zip(every_loss(clean), every_loss(dirty), strict=True):
+        assert a.item() == b.item()
+        grads_a, grads_b = gradients(a, clean), gradients(b, dirty)
+        assert all(torch.equal(grads_a[name], grads_b[name]) for name in grads_a)
+
+
+def test_losses_of_column_chunks_add_up() -> None:
+    c = case(filler_value=0.0)
+
+    def columns(s: slice) -> Case:
+        return Case(**{name: x[:, s] for name, x in vars(c).items()})
+
+    left, right = every_loss(columns(slice(0, 3))), every_loss(columns(slice(3, None)))
+    for whole, a, b in zip(every_loss(c), left, right, strict=True):
+        assert_equal(whole, a + b)
+
+
+def test_a_batch_of_fillers_costs_nothing() -> None:
+    c = case()
+    c.valid = torch.zeros_like(c.valid)
+    assert [loss.item() for loss in every_loss(c)] == [0.0] * 6
+
+
+@pytest.mark.parametrize("estimator", ["gae", "vtrace"])
+def test_policy_losses_move_no_value_and_value_losses_move_no_policy(estimator: str) -> None:
+    s = random_stream(2, 8, 5)
+    log_prob = torch.where(s.filler, 0.0, s.log_ratio).requires_grad_()
+    value = s.value.requires_grad_()
+    log_ratio = log_prob - 0.1
+    if estimator == "gae":
+        advantage, target = gae(s.reward, value, s.terminated, s.first, 0.9, 0.9)
+    else:
+        target, advantage, _ = vtrace(log_ratio, s.reward, value, s.terminated, s.first, 0.9)
+    policy_losses = (
+        losses.policy_gradient_loss(log_prob, advantage, ~s.filler),
+        losses.ppo_clip_loss(log_ratio, advantage, ~s.filler, CLIP)[0],
+    )
+    for loss in policy_losses:
+        on_value, on_policy = torch.autograd.grad(loss, (value, log_prob), allow_unused=True)
+        assert on_value is None
+        assert on_policy.isfinite().all()
+        assert on_policy.abs().sum() > 0
+    loss = losses.value_loss(value[:-1], target, ~s.filler)
+    on_value, on_policy = torch.autograd.grad(loss, (value, log_prob), allow_unused=True)
+    assert on_policy is None
+    assert on_value.isfinite().all()
+    assert on_value.abs().sum() > 0
+
+
+def test_approx_kl_s_expectation_under_mu_is_kl_of_mu_and_pi() -> None:
+    log_mu = torch.tensor([0.5, -1.0, 0.2], dtype=torch.float64).log_softmax(-1)
+    log_pi = torch.tensor([-0.3, 0.4, 0.1], dtype=torch.float64).log_softmax(-1)
+    valid = torch.ones(1, 1, dtype=torch.bool)
+    expected = sum(
+        log_mu[a].exp() * losses.approx_kl((log_pi - log_mu)[a].view(1, 1), valid) for a in range(3)
+    )
+    assert_equal(expected, (log_mu.exp() * (log_mu - log_pi)).sum())
+
+
+def test_explained_variance_is_one_for_a_perfect_fit_and_ignores_a_constant_offset() -> None:
+    target = torch.randn(8, 5, generator=torch.Generator().manual_seed(0)) + 1000.0
+    valid = torch.ones(8, 5, dtype=torch.bool)
+    for offset in (0.0, 3.0):
+        sums = losses.value_moments(target - offset, target, valid)
+        result = losses.explained_variance(**{k: x.item() for k, x in sums.items()}, count=40)
+        assert result == pytest.approx(1.0, abs=1e-6)
+
+
+def test_explained_variance_is_undefined_without_variance_or_with_one_step() -> None:
+    target = torch.full((8, 5), 0.1)
+    sums = losses.value_moments(target - 1, target, torch.ones(8, 5, dtype=torch.bool))
+    assert losses.explained_variance(**{k: x.item() for k, x in sums.items()}, count=40) is None
+    assert losses.explained_variance(2.0, 4.0, 0.0, 0.0, count=1) is None
+    assert losses.explained_variance(0.0, 0.0, 0.0, 0.0, count=0) is None
+
+
+def test_a_wrong_shape_or_dtype_is_an_error() -> None:
+    x, valid = torch.ones(3, 2), torch.ones(3, 2, dtype=torch.bool)
+    with pytest.raises(ValueError, match="x must be"):
+        losses.masked_sum(x[..., None], valid)
+    with pytest.raises(ValueError, match="target must be"):
+        losses.value_loss(x, x[:1], valid)
+    with pytest.raises(ValueError, match="valid must be"):
+        losses.masked_sum(x[0], valid[0])
+    with pytest.raises(TypeError, match="valid must be bool"):
+        losses.masked_sum(x, x)
+    with pytest.raises(TypeError, match="log_ratio must be floating"):
+        losses.approx_kl(x.long(), valid)

@@ -1,0 +1,247 @@
+"""Broken copies of each op, every one of which its check must reject.
+
+A mutant is one textual replacement in the source of one function or class. Its check is the one
+that judges the real op in the test file beside this one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+from headrace.ops import distributions, losses, returns
+from tests.ops import test_distributions as on_distributions
+from tests.ops import test_losses as on_losses
+from tests.ops import test_returns as on_returns
+
+Check = Callable[[ModuleType], None]
+
+DELTA = "torch.where(valid_t, reward + discount_t * v_tp1 - v_t, 0.0)"
+NEXT_ENDS = "torch.cat((first[2:], torch.zeros_like(first[:1])))"  # is step t + 1 a filler?
+GRAD, NO_GRAD = "with torch.enable_grad():", "with torch.no_grad():"
+
+# What is broken, in which function, the text that is replaced, and by what.
+RECURRENCE = [
+    ("writes into the caller's tensor", "x = inputs.clone()", "x = inputs"),
+    ("decays shifted by one row", "decays[:-1]", "decays[1:]"),
+    ("products not accumulated", "decay[:-stride] * decay[stride:]", "decay[:-stride] * 1.0"),
+    ("stops a round early", "stride < num_rows", "2 * stride < num_rows"),
+    ("inputs beyond the next row lost", "stride < num_rows", "stride < min(num_rows, 2)"),
+]
+BOTH_STREAMS = [
+    ("mask of the wrong row", "first[1:]", "first[:-1]"),
+    ("carried sum not masked", "(valid_t & ~terminated)", "(~terminated)"),
+    ("termination ignored", "(valid_t & ~terminated)", "valid_t"),
+    (
+        "truncation as termination",
+        "(valid_t & ~terminated)",
+        f"(valid_t & ~terminated & ~{NEXT_ENDS})",
+    ),
+    ("TD error not masked", DELTA, "(reward + discount_t * v_tp1 - v_t)"),
+    ("NaN multiplied by 0", DELTA, "valid_t * (reward + discount_t * v_tp1 - v_t)"),
+    ("own value in place of the next", DELTA, DELTA.replace("v_tp1", "v_t")),
+    ("undiscounted", ".mul_(gamma)", ""),
+    (
+        "fragment's end as termination",
+        "v_t, v_tp1 = value[:-1], value[1:]",
+        "v_t, v_tp1 = value[:-1], torch.cat((value[1:-1], 0 * value[-1:]))",
+    ),
+    ("gradient through the outputs", NO_GRAD, GRAD),
+]
+GAE = [
+    ("lambda ignored", "discount_t * lam", "discount_t"),
+    ("trace undiscounted", "discount_t * lam", "(discount_t > 0).double() * lam"),
+    ("advantage as target", "advantage_t + v_t", "advantage_t + 0 * v_t"),
+    ("next value in the target", "advantage_t + v_t", "advantage_t + v_tp1"),
+]
+ADVANTAGE = "torch.where(valid_t, reward + discount_t * vs_tp1 - v_t, 0.0)"
+VTRACE = [
+    ("ratio inverted", "log_ratio, 0.0)", "-log_ratio, 0.0)"),
+    ("ratio not exponentiated", ".exp_()", ".add_(1.0)"),
+    ("ratio of fillers not masked", "torch.where(valid_t, log_ratio, 0.0)", "(log_ratio + 0.0)"),
+    ("c_bar used for rho", "max=rho_bar", "max=c_bar"),
+    ("rho_bar used for c", "max=c_bar", "max=rho_bar"),
+    ("c_bar fixed at 1", "max=c_bar", "max=1.0"),
+    ("rho_bar fixed at 1", "max=rho_bar", "max=1.0"),
+    ("pg_rho_bar ignored", "max=pg_rho_bar", "max=float('inf')"),
+    ("rho_bar used for the policy gradient", "max=pg_rho_bar", "max=rho_bar"),
+    ("clip from below", "clamp(max=rho_bar)", "clamp(min=rho_bar)"),
+    ("lambda ignored", ".mul_(lam)", ""),
+    ("lambda in rho", "rho_t * torch.where", "lam * rho_t * torch.where"),
+    (
+        "lambda in q",
+        "reward + discount_t * vs_tp1",
+        "reward + discount_t * (lam * vs_tp1 + (1 - lam) * v_tp1)",
+    ),
+    ("TD error without rho", "rho_t * torch.where", "torch.where"),
+    ("trace without c", "discount_t * c_t", "discount_t"),
+    ("last row's q without bootstrap", "value[-1:]))", "0 * value[-1:]))"),
+    ("q from V in place of vs", "discount_t * vs_tp1", "discount_t * v_tp1"),
+    ("vs - V as advantage", ADVANTAGE, "(vs_t - v_t)"),
+    ("advantage not masked", ADVANTAGE, "(reward + discount_t * vs_tp1 - v_t)"),
+    ("q across the episode's end", ADVANTAGE, ADVANTAGE.replace("discount_t", "gamma")),
+    (
+        "advantages swapped",
+        "ratio_t.clamp(max=pg_rho_bar) * advantage_t, advantage_t",
+        "advantage_t, ratio_t.clamp(max=pg_rho_bar) * advantage_t",
+    ),
+    ("policy gradient unweighted", "ratio_t.clamp(max=pg_rho_bar) * advantage_t", "advantage_t"),
+    (
+        "ratio in the plain advantage",
+        "* advantage_t, advantage_t)",
+        "* advantage_t, rho_t * advantage_t)",
+    ),
+]
+POLICY_GRADIENT = [
+    ("mean", ".sum()", ".mean()"),
+    ("sign", "return -(", "return ("),
+    ("gradient through the advantage", "advantage.detach()", "advantage"),
+    ("log_prob not masked", "torch.where(valid, log_prob, 0.0)", "log_prob"),
+    ("advantage not masked", "torch.where(valid, advantage.detach(), 0.0)", "advantage.detach()"),
+    ("mask inverted", "torch.where(valid, log_prob", "torch.where(~valid, log_prob"),
+]
+PPO_CLIP = [
+    ("mean", "clipped_t * advantage_t).sum()", "clipped_t * advantage_t).mean()"),
+    ("sign", "-torch.minimum", "torch.minimum"),
+    ("max in place of min", "torch.minimum", "torch.maximum"),
+    ("clip without min", "torch.minimum(ratio_t * ", "torch.minimum(clipped_t * "),
+    ("no clip", ", clipped_t * advantage_t", ", ratio_t * advantage_t"),
+    ("clip at 1 / (1 + clip)", "1.0 - clip", "1.0 / (1.0 + clip)"),
+    ("gradient through the advantage", "advantage.detach()", "advantage"),
+    ("masked after exp", "valid, log_ratio, 0.0).exp()", "valid, log_ratio.exp(), 1.0)"),
+    ("ratio inverted", "valid, log_ratio, 0.0)", "valid, -log_ratio, 0.0)"),
+    ("unclipped steps counted", " != ", " == "),
+]
+ERROR = "value - target.detach()"
+VALUE = [
+    ("mean", ".sum()", ".mean()"),
+    ("no 1/2", "0.5 * ", ""),
+    ("gradient through the target", "target.detach()", "target"),
+    ("not masked", f"torch.where(valid, {ERROR}, 0.0)", f"({ERROR})"),
+    (
+        "masked after the square",
+        f"torch.where(valid, {ERROR}, 0.0).square()",
+        f"torch.where(valid, ({ERROR}).square(), 0.0)",
+    ),
+    ("absolute error", ".square()", ".abs()"),
+]
+CLIPPED_VALUE = [
+    ("mean", ".sum()", ".mean()"),
+    ("no 1/2", "0.5 * ", ""),
+    ("min in place of max", "torch.maximum", "torch.minimum"),
+    ("clip around the target", "old_t + (value - old_t)", "target_t + (value - target_t)"),
+    ("gradient through the old value", "old_value.detach()", "old_value"),
+    ("gradient through the target", "target.detach()", "target"),
+    ("value not masked", "torch.where(valid, value - target_t, 0.0)", "(value - target_t)"),
+    ("moved value not masked", "torch.where(valid, moved_t - target_t, 0.0)", "moved_t - target_t"),
+    ("clipped on one side", "clamp(-clip, clip)", "clamp(max=clip)"),
+]
+APPROX_KL = [
+    ("direction", "(log_ratio_t.expm1() - log_ratio_t)", "((-log_ratio_t).expm1() + log_ratio_t)"),
+    ("-log r alone", "(log_ratio_t.expm1() - log_ratio_t)", "(-log_ratio_t)"),
+    ("half the square", "(log_ratio_t.expm1() - log_ratio_t)", "0.5 * log_ratio_t.square()"),
+    ("mean", ".sum()", ".mean()"),
+    ("not masked", "torch.where(valid, log_ratio, 0.0)", "log_ratio"),
+]
+MOMENTS = [
+    ("mean", "error_t.square().sum()", "error_t.square().mean()"),
+    ("sign of the error", "valid, target - value", "valid, value - target"),
+    ("target not masked", "torch.where(valid, target, 0.0)", "target"),
+    ("error not masked", "torch.where(valid, target - value, 0.0)", "(target - value)"),
+]
+EXPLAINED = [
+    ("error's mean not removed", "- (float(error_sum) / count) ** 2", ""),
+    ("target's mean not removed", "- (float(target_sum) / count) ** 2", ""),
+    ("unexplained variance", "return 1.0 - (", "return ("),
+]
+CATEGORICAL = [
+    ("entropy's sign", "return -(log_p.exp()", "return (log_p.exp()"),
+    ("entropy's mean", "clamp_min(-1000.0)).sum(-1)", "clamp_min(-1000.0)).mean(-1)"),
+    ("KL's direction", "p = log_p.exp()", "p, log_p, log_q = log_q.exp(), log_q, log_p"),
+    ("KL's mean", "log_p - log_q, 0.0)).sum(-1)", "log_p - log_q, 0.0)).mean(-1)"),
+    ("logits as log-probabilities", "params.log_softmax(-1).gather", "params.gather"),
+    ("probability", "params.log_softmax(-1).gather", "params.softmax(-1).gather"),
+    ("least likely mode", "return params.argmax", "return params.argmin"),
+]
+FORBIDDEN = [
+    ("0 * log 0 in the entropy", ".clamp_min(-1000.0)", ""),
+    ("0 * log 0 in the KL", "torch.where(p > 0.0, log_p - log_q, 0.0)", "(log_p - log_q)"),
+    ("KL hides a forbidden action", "log_p - log_q, 0.0)", "log_p - log_q.clamp_min(-9.0), 0.0)"),
+]
+CATEGORICAL_SAMPLES = [
+    ("Gumbel's sign", ".log_().neg_()", ".log_()"),
+    ("uniform noise", "exponential_(generator=generator)", "uniform_(generator=generator)"),
+    ("greedy", "(params + noise)", "(params + 0 * noise)"),
+]
+MEAN, LOG_STD = "params[..., : self.dim]", "params[..., self.dim :]"
+GAUSSIAN = [
+    ("log_prob averaged", "+ log_std).sum(-1)", "+ log_std).mean(-1)"),
+    ("log variance", "mean) * torch.exp(-log_std)", "mean) * torch.exp(-0.5 * log_std)"),
+    ("no log std", "0.5 * z.square() + log_std).sum", "0.5 * z.square()).sum"),
+    ("constant of one dimension", "- 0.5 * self.dim * LOG_2PI", "- 0.5 * LOG_2PI"),
+    ("entropy's sign", "return log_std.sum(-1) +", "return -log_std.sum(-1) -"),
+    ("entropy's constant", "(1.0 + LOG_2PI)", "LOG_2PI"),
+    ("KL's direction", "log_std_p - log_std_q", "log_std_q - log_std_p"),
+    ("KL scaled by p", "torch.exp(-log_std_q)", "torch.exp(-log_std_p)"),
+    ("KL averaged", "- log_scale).sum(-1)", "- log_scale).mean(-1)"),
+    ("parameters swapped", f"{MEAN}, {LOG_STD}", f"{LOG_STD}, {MEAN}"),
+]
+GAUSSIAN_SAMPLES = [
+    ("log std as std", "log_std.exp(), noise", "log_std, noise"),
+    ("uniform noise", "torch.randn", "torch.rand"),
+    ("no mean", "torch.addcmul(mean,", "torch.addcmul(0 * mean,"),
+]
+
+GROUPS: list[tuple[ModuleType, str, Check, list[tuple[str, str, str]]]] = [
+    (returns, "reverse_linear_recurrence", on_returns.check_recurrence, RECURRENCE),
+    (returns, "gae", on_returns.check_gae, BOTH_STREAMS + GAE),
+    (returns, "vtrace", on_returns.check_vtrace, BOTH_STREAMS + VTRACE),
+    (losses, "policy_gradient_loss", on_losses.check_policy_gradient, POLICY_GRADIENT),
+    (losses, "ppo_clip_loss", on_losses.check_ppo_clip, PPO_CLIP),
+    (losses, "value_loss", on_losses.check_value, VALUE),
+    (losses, "clipped_value_loss", on_losses.check_clipped_value, CLIPPED_VALUE),
+    (losses, "masked_sum", on_losses.check_masked_sum, [("mean", ".sum()", ".mean()")]),
+    (losses, "approx_kl", on_losses.check_approx_kl, APPROX_KL),
+    (losses, "value_moments", on_losses.check_moments, MOMENTS),
+    (losses, "explained_variance", on_losses.check_moments, EXPLAINED),
+    (distributions, "Categorical", on_distributions.check_categorical, CATEGORICAL),
+    (distributions, "Categorical", on_distributions.check_forbidden_action, FORBIDDEN),
+    (distributions, "Categorical", on_distributions.check_categorical_samples, CATEGORICAL_SAMPLES),
+    (distributions, "DiagGaussian", on_distributions.check_gaussian, GAUSSIAN),
+    (distributions, "DiagGaussian", on_distributions.check_gaussian_samples, GAUSSIAN_SAMPLES),
+]
+MUTANTS = [
+    pytest.param(module, owner, check, old, new, id=f"{owner}: {name}")
+    for module, owner, check, mutants in GROUPS
+    for name, old, new in mutants
+]
+
+
+def mutate(module: ModuleType, owner: str, old: str, new: str) -> ModuleType:
+    """The module with ``old`` replaced once in the source of ``owner``, which must contain it."""
+    healthy = inspect.getsource(getattr(module, owner))
+    assert old in healthy, f"{owner} no longer contains {old!r}: update the mutant"
+    source = inspect.getsource(module)
+    mutant = ModuleType(module.__name__)
+    code = source.replace(healthy, healthy.replace(old, new, 1))
+    exec(compile(code, f"<mutant of {owner}>", "exec"), vars(mutant))
+    return mutant
+
+
+@pytest.mark.parametrize(("module", "owner", "check", "old", "new"), MUTANTS)
+def test_every_mutant_is_caught(
+    module: ModuleType, owner: str, check: Check, old: str, new: str
+) -> None:
+    broken = mutate(module, owner, old, new)
+    with pytest.raises(AssertionError):
+        check(broken)
+
+
+@pytest.mark.parametrize(("module", "check"), dict.fromkeys((m, c) for m, _, c, _ in GROUPS))
+def test_an_unchanged_copy_passes_its_check(module: ModuleType, check: Check) -> None:
+    copy = ModuleType(module.__name__)
+    exec(compile(inspect.getsource(module), "<copy>", "exec"), vars(copy))
+    check(copy)

@@ -1,0 +1,217 @@
+"""One suite over every transport: order, back-pressure, deaths, exactly-once delivery."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+
+import pytest
+import torch
+
+from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
+from headrace.transport.serial import SerialQueue
+from headrace.transport.shm import ShmPort, ShmQueue
+from headrace.transport.slab import ArraySpec, Slab
+
+SPEC = {"value": ArraySpec((4,), torch.int64), "noise": ArraySpec((3,), torch.float32)}
+NUM_ACTORS, PER_ACTOR = 3, 2
+
+
+def fill(slab: Slab, port, actor: int, sequence: int, timeout_s: float = 10.0) -> bool:
+    """What an actor does, without a policy: the values name the actor and the sequence."""
+    slot = port.acquire(timeout_s)
+    if slot is None:
+        return False
+    slab.trees[slot]["value"].fill_(1000 * actor + sequence)
+    slab.trees[slot]["noise"].fill_(0.5)
+    slab.headers[slot][:] = Header(actor, sequence, sequence, 4, time.monotonic_ns(), 0, 0)
+    port.commit(slot)
+    return True
+
+
+def shm_actor(
+    queue, buffer, pipe, actor: int, count: int, delay_s: float, fault: str
+) -> None:
+    torch.set_num_threads(1)  # the pool of threads did not survive the fork
+    queue.close()  # a forked child must not hold the learner's ends
+    slab, port = Slab(SPEC, NUM_ACTORS * PER_ACTOR, NUM_HEADER_FIELDS, buffer), ShmPort(pipe)
+    for sequence in range(count):
+        time.sleep(delay_s)
+        if fault == "kill" and sequence == count - 1:
+            port.acquire(10.0)
+            os.kill(os.getpid(), 9)
+        if fault == "raise" and sequence == count - 1:
+            port.fail("Traceback: the simulator broke")
+            os._exit(1)
+        if not fill(slab, port, actor, sequence):
+            return
+    while fault == "" and port.acquire(60.0) is not None:
+        pass  # idle until closed
+
+
+class Shm:
+    """Actors in processes."""
+
+    def __init__(self, ordered: bool) -> None:
+        self.slab = Slab(SPEC, NUM_ACTORS * PER_ACTOR, NUM_HEADER_FIELDS, shared=True)
+        self.queue = ShmQueue(self.slab, NUM_ACTORS, PER_ACTOR, ordered, poison=True)
+        self.processes: list = []
+
+    def start(self, counts, delays=(0.0,) * NUM_ACTORS, faults=("",) * NUM_ACTORS) -> None:
+        for actor in range(NUM_ACTORS):
+            self.start_one(actor, counts[actor], delays[actor], faults[actor])
+
+    def start_one(self, actor: int, count: int, delay: float = 0.0, fault: str = "") -> None:
+        pipe = self.queue.connect(actor)
+        process = multiprocessing.get_context("fork").Process(
+            target=shm_actor,
+            args=(self.queue, self.slab.buffer, pipe, actor, count, delay, fault),
+        )
+        process.start()
+        pipe.close()
+        self.processes.append(process)
+
+    def close(self) -> None:
+        self.queue.close()
+        for process in self.processes:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+class Serial:
+    """Actors as plain calls."""
+
+    def __init__(self, ordered: bool) -> None:
+        self.slab = Slab(SPEC, NUM_ACTORS * PER_ACTOR, NUM_HEADER_FIELDS)
+        self.queue = SerialQueue(self.slab, NUM_ACTORS, PER_ACTOR, ordered, poison=True)
+
+    def start(self, counts, delays=None, faults=None) -> None:
+        self.sequence = [0] * NUM_ACTORS
+        for actor in range(NUM_ACTORS):
+            port = self.queue.port(actor)
+
+            def run_once(actor=actor, port=port) -> None:
+                fill(self.slab, port, actor, self.sequence[actor])
+                self.sequence[actor] += 1
+
+            self.queue.attach(actor, run_once)
+
+    def close(self) -> None:
+        self.queue.close()
+
+
+@pytest.fixture(params=[Serial, Shm], ids=["serial", "shm"])
+def transport(request):
+    made = []
+
+    def make(ordered: bool):
+        made.append(request.param(ordered))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def values(queue, slots) -> list[int]:
+    return [int(queue.tree(slot)["value"][0]) for slot in slots]
+
+
+def test_every_rollout_arrives_exactly_once_in_its_actors_order(transport):
+    t = transport(ordered=False)
+    t.start(counts=[20] * NUM_ACTORS, delays=(0.0, 0.002, 0.001))
+    seen: dict[int, list[int]] = {a: [] for a in range(NUM_ACTORS)}
+    while sum(map(len, seen.values())) < 12 * NUM_ACTORS:
+        slots = t.queue.take(2, 10.0)
+        for slot in slots:
+            tree, header = t.queue.tree(slot), t.queue.header(slot)
+            assert (tree["value"] == 1000 * header.actor + header.sequence).all()
+            assert (tree["noise"] == 0.5).all()  # nothing poisoned is ever seen
+            seen[header.actor].append(header.sequence)
+        t.queue.release(slots)
+    for sequences in seen.values():
+        assert sequences == list(range(len(sequences)))
+
+
+def test_ordered_take_gives_the_same_number_from_each_actor_by_actor(transport):
+    t = transport(ordered=True)
+    t.start(counts=[8] * NUM_ACTORS, delays=(0.02, 0.0, 0.01))
+    for update in range(4):
+        slots = t.queue.take(2 * NUM_ACTORS, 10.0)
+        first, second = 2 * update, 2 * update + 1
+        assert values(t.queue, slots) == [
+            1000 * a + s for a in range(NUM_ACTORS) for s in (first, second)
+        ]
+        t.queue.release(slots)
+
+
+def test_an_actor_never_has_more_rollouts_out_than_it_owns_slots(transport):
+    t = transport(ordered=False)
+    t.start(counts=[20] * NUM_ACTORS)
+    taken = t.queue.take(NUM_ACTORS * PER_ACTOR, 10.0)
+    assert sorted(t.queue.header(s).sequence for s in taken) == sorted(
+        list(range(PER_ACTOR)) * NUM_ACTORS
+    )
+    with pytest.raises(TimeoutError, match="actors"):
+        t.queue.take(1, 0.2)  # all slots are held here, so nobody can deliver
+    t.queue.release(taken)
+    assert len(t.queue.take(1, 10.0)) == 1
+
+
+def test_closing_twice_is_harmless_and_wakes_the_actors(transport):
+    t = transport(ordered=False)
+    t.start(counts=[20] * NUM_ACTORS)
+    t.queue.take(1, 10.0)
+    t.queue.close()
+    t.queue.close()
+    if isinstance(t, Shm):
+        for process in t.processes:
+            process.join(5)
+            assert process.exitcode == 0
+    else:
+        assert t.queue.port(0).acquire(1.0) is None
+
+
+@pytest.mark.parametrize(("fault", "words"), [("kill", ""), ("raise", "the simulator broke")])
+def test_a_dead_actor_raises_at_once_with_its_own_traceback_and_loses_only_its_open_slot(
+    fault, words
+):
+    t = Shm(ordered=False)
+    try:
+        t.start(counts=(3, 50, 50), faults=(fault, "", ""))
+        start, seen = time.monotonic(), []
+        with pytest.raises(PeerDied) as death:
+            while True:
+                slots = t.queue.take(1, 30.0)
+                seen += values(t.queue, slots)
+                t.queue.release(slots)
+        assert time.monotonic() - start < 15
+        assert death.value.actor == 0
+        assert words in death.value.traceback
+        t.start_one(0, 5)
+        again: list[int] = []
+        while not again or again[-1] != 4:
+            slots = t.queue.take(1, 10.0)
+            again += [v for v in values(t.queue, slots) if v < 1000]
+            t.queue.release(slots)
+        assert [v for v in seen if v < 1000] + again == [0, 1, 0, 1, 2, 3, 4]
+    finally:
+        t.close()
+
+
+def test_a_slow_actor_delays_nobody_when_order_is_free():
+    t = Shm(ordered=False)
+    try:
+        t.start(counts=(1, 200, 200), delays=(30.0, 0.0, 0.0))
+        for _ in range(50):
+            slots = t.queue.take(2, 5.0)
+            assert all(t.queue.header(s).actor != 0 for s in slots)
+            t.queue.release(slots)
+        assert t.queue.silent_s(0) > 0
+    finally:
+        for process in t.processes:
+            process.kill()
+        t.close()

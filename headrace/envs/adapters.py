@@ -45,7 +45,7 @@ class NextStep(VectorWrapper):
     random stream than in NEXT_STEP mode. ``infos`` are those of the environments below.
 
     Args:
-        envs: supports ``reset(options={"reset_mask": mask})`` and leaves the other rows alone.
+        envs: supports ``reset(options={"reset_mask": mask})`` and returns the other rows unchanged.
         name: of the environment, for messages.
     """
 
@@ -80,7 +80,7 @@ class NextStep(VectorWrapper):
         obs, reward, terminated, truncated, infos = self.env.step(actions)
         if some_fillers:
             obs = self._restart(obs, fillers)
-            pass
+            reward = np.where(fillers, np.zeros_like(reward), reward)
             terminated, truncated = terminated & ~fillers, truncated & ~fillers
         self._ended = np.logical_or(terminated, truncated)
         if self._same_step and self._ended.any():
@@ -93,11 +93,12 @@ class NextStep(VectorWrapper):
 
     def _restart(self, obs: Any, mask: np.ndarray) -> Any:
         """``obs`` with the rows of ``mask`` reset."""
-        obs = tree.map_leaves(np.array, obs)  # the reset may write into the same memory
-        fresh, _ = self.env.reset(options={"reset_mask": mask.copy()})
-        if not self._mask_is_obeyed and not mask.all():
-            self._check_kept(obs, fresh, ~mask)
-        return _with_rows(obs, fresh, mask)
+        check = not (self._mask_is_obeyed or mask.all())
+        before = tree.map_leaves(np.array, obs) if check else None  # reset may reuse the memory
+        obs, _ = self.env.reset(options={"reset_mask": mask.copy()})
+        if check:
+            self._check_kept(before, obs, ~mask)
+        return obs
 
     def _check_kept(self, before: Any, after: Any, kept: np.ndarray) -> None:
         for old, new in zip(tree.leaves(before), tree.leaves(after), strict=True):

@@ -23,9 +23,9 @@ _COUNTING_SPACE = (-1.0, float(_MAX_ID), (4,), np.float32)
 _NO_ACTION = -1
 
 
-def counting_length(episode: Any, episode_length: int = 5) -> Any:
-    """Steps of a CountingEnv's episode: ``episode_length``, plus 0, 1 and 2 in turn."""
-    return episode_length + episode % 3
+def counting_length(env_id: Any, episode: Any, episode_length: int = 5) -> Any:
+    """Steps of a CountingEnv's episode: ``episode_length`` plus 0, 1 and 2 in turn."""
+    return episode_length + (env_id + episode) % 3
 
 
 def counting_truncates(env_id: Any, episode: Any) -> Any:
@@ -72,7 +72,7 @@ class CountingEnv(gymnasium.Env):
         """Count one step."""
         reward = counting_reward(self._episode, self._step, int(action))
         self._step += 1
-        ends = self._step >= counting_length(self._episode, self._episode_length)
+        ends = self._step >= counting_length(self._env, self._episode, self._episode_length)
         by_truncation = counting_truncates(self._env, self._episode)
         observation = self._observe(int(action))
         return observation, reward, ends and not by_truncation, ends and by_truncation, {}
@@ -148,7 +148,7 @@ class CountingVectorEnv(VectorEnv):
         reward = counting_reward(episode, step, np.asarray(actions))
         self._obs[:, 2] += 1
         self._obs[:, 3] = actions
-        self._ended = self._obs[:, 2] >= counting_length(episode, self._episode_length)
+        self._ended = self._obs[:, 2] >= counting_length(env_id, episode, self._episode_length)
         if fillers.any():
             self._begin(fillers)
             reward[fillers] = 0.0
@@ -156,7 +156,8 @@ class CountingVectorEnv(VectorEnv):
         terminated, truncated = self._ended & ~by_truncation, self._ended & by_truncation
         infos: dict[str, Any] = {}
         if self._mode is AutoresetMode.SAME_STEP and self._ended.any():
-            infos = {"final_obs": self._obs.copy(), "_final_obs": self._ended.copy()}
+            final_obs = np.where(self._ended[:, None], self._obs, np.float32(np.nan))
+            infos = {"final_obs": final_obs, "_final_obs": self._ended.copy()}
             self._begin(self._ended.copy())
         return self._obs.copy(), reward, terminated, truncated, infos
 

@@ -137,6 +137,30 @@ print(envs.reset(seed=5)[0].tolist(), [envs.step(np.zeros(2, int))[3].any() for 
     assert "True" in run.stdout  # the time limit of the registration came along
 
 
+def test_an_environment_that_a_script_defines_and_registers_travels_by_value(tmp_path):
+    path, script = tmp_path / "env.pkl", tmp_path / "script.py"
+    script.write_text(f"""
+import cloudpickle, gymnasium
+from headrace.envs.make import resolve
+from headrace.envs.testing import CountingEnv
+class Mine(CountingEnv):
+    pass
+gymnasium.register("Mine-v0", "__main__:Mine")
+open({str(path)!r}, "wb").write(cloudpickle.dumps(resolve("Mine-v0")))
+""")
+    subprocess.run([sys.executable, script], check=True, timeout=60)
+    code = f"""
+import pickle
+from headrace.envs import make_vec
+print(make_vec(pickle.load(open({str(path)!r}, "rb")), 2).envs[0].unwrapped)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert "Mine" in run.stdout
+
+
 def test_importing_the_package_or_making_ones_own_environment_imports_no_envpool():
     code = """
 import sys

@@ -178,7 +178,7 @@ def test_an_episode_ends_with_its_final_observation_and_the_right_flag(case, str
     assert not case.starts(final).any()
     if case.stride:
         env_id, episode, step, _ = final.T
-        assert (step == counting_length(episode)).all()
+        assert (step == counting_length(env_id, episode)).all()
         assert (stream.truncated[ended] == counting_truncates(env_id, episode)).all()
         assert (stream.terminated[ended] != stream.truncated[ended]).all()
         assert stream.terminated.any()
@@ -209,7 +209,7 @@ def test_every_step_of_every_episode_arrives_once_in_order_with_its_own_reward(c
         expected = [
             (SEED + i, episode, step)
             for episode in range(0, 40, case.stride)
-            for step in range(counting_length(episode))
+            for step in range(counting_length(SEED + i, episode))
         ]
         assert [tuple(row) for row in before[:, :3]] == expected[: len(before)]
         assert (reward == counting_reward(before[:, 1], before[:, 2], action)).all()
@@ -243,7 +243,7 @@ def test_every_environment_has_a_seed_of_its_own(case, stream):
 
 
 def step_often(envs: VectorEnv) -> None:
-    for _ in range(6):
+    for _ in range(8):
         envs.step(np.zeros(envs.num_envs, int))
 
 
@@ -268,7 +268,18 @@ def test_an_environment_that_ignores_the_reset_mask_is_found_out(mode):
 
     envs = make_vec(Ignorant, 4, env_kwargs={"autoreset_mode": mode})
     envs.reset(seed=0)
-    envs.env._obs[0, 2] = 3  # ends before the others, which must be left alone then
+    with pytest.raises(EnvironmentFault, match="ignores reset"):
+        step_often(envs)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_an_environment_that_ignores_it_is_found_out_though_it_reuses_its_memory(mode):
+    class Ignorant(SyncVectorEnv):
+        def reset(self, *, seed=None, options=None):
+            return super().reset(seed=seed)
+
+    envs = NextStep(Ignorant([CountingEnv] * 4, copy=False, autoreset_mode=mode))
+    envs.reset(seed=0)
     with pytest.raises(EnvironmentFault, match="ignores reset"):
         step_often(envs)
 
@@ -329,6 +340,7 @@ def test_episodes_of_one_step_alternate_with_fillers():
         stream = play(envs, 12)
         ended = stream.terminated | stream.truncated
         assert not (ended & stream.filler).any()
+        assert ended.sum(0).min() >= 3
         assert (ended[:-1] == stream.filler[1:]).all()
         assert (stream.obs[1:, :, 2][stream.filler] == 0).all()
 
@@ -337,7 +349,7 @@ def test_a_reset_forgets_pending_fillers():
     envs = make_vec(CountingVectorEnv, 2, env_kwargs={"autoreset_mode": "SameStep"})
     envs.reset(seed=0)
     ended = np.zeros(2, bool)
-    while not ended.any():
+    while not ended.any():  # the other one is still running
         _, _, terminated, truncated, _ = envs.step(np.zeros(2, int))
         ended = terminated | truncated
     envs.reset(seed=0)

@@ -45,8 +45,8 @@ def test_counting_episodes_differ_in_length_and_alternate_between_the_two_ends()
             if terminated or truncated:
                 break
         ends.append((steps, terminated, truncated))
-    assert [steps for steps, *_ in ends] == [4, 5, 6, 4, 5, 6]
-    assert [steps for steps, *_ in ends] == [counting_length(e, 4) for e in range(6)]
+    assert [steps for steps, *_ in ends] == [5, 6, 4, 5, 6, 4]
+    assert [steps for steps, *_ in ends] == [counting_length(10, e, 4) for e in range(6)]
     assert [end[1:] for end in ends] == [(True, False), (False, True)] * 3
 
 

@@ -242,7 +242,7 @@ class Actor:
                 self._spec.seed,
                 self._index,
                 self._spec.num_envs,
-                generation=self._generation + 1000 * epoch,
+                generation=self._generation + 16 * epoch,
             )
             self._collector.reset(seed)
 

@@ -10,6 +10,7 @@ from typing import Any
 from headrace import checkpoint
 from headrace.algos.common import Hyperparameters
 from headrace.config import Config, from_json, unknown_setting
+from headrace.errors import CheckpointError
 from headrace.evaluation import Evaluation, evaluate
 from headrace.metrics import Result
 from headrace.nn.policy import Policy
@@ -47,7 +48,7 @@ def resume(run_dir: str | Path, callbacks: Iterable[Callback] = (), **settings: 
     """Continue a run from its latest checkpoint, with some settings replaced.
 
     Raises:
-        CheckpointError: there is no checkpoint to continue from.
+        CheckpointError: there is no checkpoint to continue from, or it is another algorithm's.
     """
     return run(resume_config(run_dir, **settings), callbacks)
 
@@ -56,7 +57,13 @@ def resume_config(run_dir: str | Path, **settings: Any) -> Config:
     """The config that continues a run; see :func:`resume`."""
     values = checkpoint.read_config(checkpoint.find(run_dir))["config"]
     settings = {"resume": True, "overwrite": False, "run_dir": str(run_dir), **settings}
-    return from_json(values, **settings)
+    config = from_json(values, **settings)
+    if config.algo_name != values["algo"]["name"]:
+        raise CheckpointError(
+            f"run directory {run_dir} was trained with {values['algo']['name']}, so it can't be "
+            f"resumed with {config.algo_name}"
+        )
+    return config
 
 
 def load(run_dir: str | Path, which: str = "latest") -> Policy:

@@ -145,6 +145,10 @@ def read_config(folder: Path) -> dict[str, Any]:
         values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if values["format"] != FORMAT:
             raise CheckpointError(f"{folder} has format {values['format']}, this version reads {FORMAT}")
+        network = values["config"]["network"]
+        Network(**{**network, "hidden": tuple(network["hidden"])})
+        for name in ("observation_space", "action_space"):
+            space_from_json(values[name])
         return dict(values)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
@@ -181,10 +185,15 @@ def load_weights(folder: Path, policy: Policy) -> None:
         weights = load_file(file)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{file} is corrupt: {error}") from error
-    try:
-        policy.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CheckpointError(f"{file} belongs to another network: {error}") from error
+    ours = {name: list(value.shape) for name, value in policy.state_dict().items()}
+    theirs = {name: list(value.shape) for name, value in weights.items()}
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name):
+            raise CheckpointError(
+                f"{file} belongs to another network: its {name} is {theirs.get(name, 'missing')}, "
+                f"this run's is {ours.get(name, 'missing')}"
+            )
+    policy.load_state_dict(weights)
 
 
 def load_trainer(folder: Path) -> dict[str, Any]:
@@ -204,9 +213,12 @@ def prepare(run_dir: Path, resume: bool, overwrite: bool) -> None:
     """Create a run directory, refusing to mix two runs.
 
     Raises:
-        CheckpointError: it holds something already and neither resume nor overwrite was asked for.
+        CheckpointError: it holds something already and neither resume nor overwrite was asked for,
+            or there is nothing to resume.
     """
-    if run_dir.exists() and any(run_dir.iterdir()) and not resume:
+    if resume:
+        find(run_dir)
+    elif run_dir.exists() and any(run_dir.iterdir()):
         if not overwrite:
             raise CheckpointError(
                 f"run_dir={str(run_dir)!r} exists already: continue it with --resume, replace it "

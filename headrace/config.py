@@ -80,15 +80,26 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in ("num_actors", "envs_per_actor", "fragment_length", "total_steps"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
+            value = getattr(self, name)
+            require(isinstance(value, int), name, value, "a whole number (an int)")
+            require(value >= 1, name, value, "1 or more (nearest: 1)")
         require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "0 or more")
         require(self.actor_timeout_s > 0, "actor_timeout_s", self.actor_timeout_s, "above 0")
         require(0 <= self.seed < 2**31, "seed", self.seed, "between 0 and 2147483647")
         require(self.checkpoint_interval >= 1, "checkpoint_interval", self.checkpoint_interval, "1 or more")
         require(self.keep_checkpoints >= 1, "keep_checkpoints", self.keep_checkpoints, "1 or more")
+        require(self.eval_episodes >= 0, "eval_episodes", self.eval_episodes, "0 or more")
+        lag = self.max_policy_lag
+        require(lag is None or lag >= 0, "max_policy_lag", lag, "0 or more, or None")
         require(not (self.resume and self.overwrite), "resume", True, "alone, without overwrite")
         self._check_choices()
         self._check_batch()
+        try:
+            json.dumps(self.env_kwargs)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"env_kwargs={self.env_kwargs!r} can't be written to config.json: {error}"
+            ) from error
 
     def _check_choices(self) -> None:
         if not isinstance(self.algo, tuple(ALGORITHMS.values())):
@@ -170,15 +181,15 @@ def from_json(values: dict[str, Any], **overrides: Any) -> Config:
         ConfigError: a setting is unknown to this version.
     """
     values = {**values, **overrides}
-    algo = dict(values["algo"])
-    cls = ALGORITHMS[algo.pop("name")]
-    network = values["network"]
     known = {f.name for f in dataclasses.fields(Config)}
     for name in values:
         if name not in known:
-            raise ConfigError(f"setting {name!r} is unknown.{nearest(name, known)}")
-    hidden = tuple(network["hidden"])
-    values |= {"algo": cls(**algo), "network": Network(**{**network, "hidden": hidden})}
+            raise unknown_setting(name)
+    algo, network = values["algo"], values["network"]
+    if isinstance(algo, dict):
+        values["algo"] = ALGORITHMS[algo["name"]](**{k: v for k, v in algo.items() if k != "name"})
+    if isinstance(network, dict):
+        values["network"] = Network(**{**network, "hidden": tuple(network["hidden"])})
     return Config(**values)
 
 

@@ -104,7 +104,8 @@ class RolloutSource:
             ActorFailed: an actor died once too often, or nothing came in time.
             Stopped: ``stopped()`` turned true while waiting.
         """
-        deadline = time.monotonic() + 2 * self._config.actor_timeout_s
+        patience_s = 2 * self._config.actor_timeout_s
+        deadline = time.monotonic() + patience_s
         while True:
             try:
                 slots = self._queue.take(count, _POLL_S)
@@ -112,6 +113,7 @@ class RolloutSource:
             except PeerDied as death:
                 assert self._fleet is not None
                 self._notify(self._fleet.replace(death))
+                deadline = time.monotonic() + patience_s
             except TimeoutError as error:
                 if self._fleet is None or time.monotonic() > deadline:
                     raise ActorFailed(str(error)) from error

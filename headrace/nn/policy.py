@@ -61,7 +61,7 @@ class Policy(nn.Module):
         Returns:
             distribution parameters ``[B, num_params]`` and the core after this step.
         """
-        return self._params(self.torso(features(self.observation_space, obs))), core
+        return self._params(self.torso(self._features(obs))), core
 
     def forward(self, obs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tensor, Tree]:
         """Time-major pass of both heads.
@@ -72,10 +72,14 @@ class Policy(nn.Module):
         Returns:
             parameters ``[T, B, num_params]``, values ``[T, B]``, the core after the last row.
         """
-        x = features(self.observation_space, obs)
+        x = self._features(obs).flatten(0, 1)
         hidden = self.torso(x)
         value_hidden = hidden if self.value_torso is None else self.value_torso(x)
-        return self._params(hidden), self.value_head(value_hidden).squeeze(-1), core
+        params, value = self._params(hidden), self.value_head(value_hidden)
+        return params.unflatten(0, first.shape), value.view(first.shape), core
+
+    def _features(self, obs: Tree) -> Tensor:
+        return features(self.observation_space, obs, self.policy_head.weight.dtype)
 
     def _params(self, hidden: Tensor) -> Tensor:
         outputs = self.policy_head(hidden)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError, nearest
+from headrace.nn.dense import DenseTanh
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": DenseTanh, "relu": nn.ReLU, "elu": nn.ELU}
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,12 @@ def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
 
 def mlp(num_inputs: int, network: Network) -> nn.Sequential:
     """``[..., num_inputs] -> [..., hidden[-1]]``, orthogonal with gain sqrt(2)."""
-    sizes = itertools.pairwise((num_inputs, *network.hidden))
     layers: list[nn.Module] = []
-    for num_in, num_out in sizes:
-        layers += [orthogonal(nn.Linear(num_in, num_out), math.sqrt(2)), ACTIVATIONS[network.activation]()]
+    for num_in, num_out in itertools.pairwise((num_inputs, *network.hidden)):
+        dense = DenseTanh if network.activation == "tanh" else nn.Linear
+        layers.append(orthogonal(dense(num_in, num_out), math.sqrt(2)))
+        if network.activation != "tanh":
+            layers.append(ACTIVATIONS[network.activation]())
     return nn.Sequential(*layers)
 
 
@@ -68,9 +71,8 @@ def num_features(space: gymnasium.Space) -> int:
     )
 
 
-def features(space: gymnasium.Space, obs: Tensor) -> Tensor:
-    """Float features ``[..., num_features(space)]`` of a batch of observations of ``space``."""
+def features(space: gymnasium.Space, obs: Tensor, dtype: torch.dtype) -> Tensor:
+    """Features ``[..., num_features(space)]`` of a batch of observations of ``space``."""
     if isinstance(space, gymnasium.spaces.Discrete):
-        index = obs.long() - int(space.start)
-        return nn.functional.one_hot(index, int(space.n)).to(torch.float32)
-    return obs if obs.is_floating_point() and obs.dtype != torch.float64 else obs.float()
+        obs = nn.functional.one_hot(obs.long() - int(space.start), int(space.n))
+    return obs.to(dtype)

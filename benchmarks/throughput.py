@@ -1,0 +1,358 @@
+"""Training speed of headrace beside Stable-Baselines3 and beside what this machine could do.
+
+    python benchmarks/throughput.py                          # CartPole-v1, native environments
+    python benchmarks/throughput.py --env-id LunarLander-v3  # with envpool
+    python benchmarks/throughput.py --engine sync            # Gymnasium's Python loop
+
+Each figure comes from a process of its own, and repeats are interleaved (A B C A B C …), so that a
+noisy minute hits everybody; ratios are medians of the ratios within a repeat. Start-up and the
+first update don't count. The *ceiling* is ``cores / (environment + inference + learning)`` with
+the cost per step of each part, alone on one core, in handwritten torch; of each part the cheapest
+of several ways counts, so that a slow one can't flatter the efficiency.
+
+headrace's steps are transitions: the fillers that autoreset costs don't count, but take their time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from common import (
+    FRAGMENT_LENGTH,
+    HIDDEN,
+    figure,
+    machine,
+    measure_ceiling,
+    measure_env,
+    run,
+    write_csv,
+)
+from rich.console import Console
+from rich.table import Table
+
+# Best settings by engine. on_policy: A2C and PPO wait for all actors, so they use every core to act.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "native": {
+        "async": {"num_actors": 1, "envs_per_actor": 256, "batch_size": 16384},
+        "on_policy": {"num_actors": 2, "envs_per_actor": 128, "batch_size": 16384},
+        "steps": 3_000_000,
+    },
+    "envpool": {
+        "async": {"num_actors": 2, "envs_per_actor": 64, "batch_size": 8192},
+        "on_policy": {"num_actors": 2, "envs_per_actor": 64, "batch_size": 8192},
+        "steps": 600_000,
+    },
+    "sync": {
+        "async": {"num_actors": 2, "envs_per_actor": 64, "batch_size": 8192},
+        "on_policy": {"num_actors": 2, "envs_per_actor": 64, "batch_size": 8192},
+        "steps": 600_000,
+    },
+}
+SB3_ROLLOUT_STEPS = 16384  # before each update
+SB3_GRID = {"n_envs": (8, 16, 64), "threads": (1, 2), "batch_size": (4096, 16384)}
+SB3_UPDATES = {"tune": 2, "run": 8}  # measured, after a first one that isn't
+TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True)
+class Args:
+    """Measure training speed; see the top of the file."""
+
+    env_id: str = "CartPole-v1"
+    """A Gymnasium id with a Box observation of rank 1 and Discrete actions."""
+    steps: int | None = None
+    """Steps per headrace run; None: by engine, see SETTINGS."""
+    repeats: int = 3
+    """How often everything is measured."""
+    engine: str = "auto"
+    """headrace's engine: auto, native, envpool or sync."""
+    output: Path = Path("results/throughput")
+    """Folder for runs.csv, summary.csv and throughput.png."""
+    skip_sb3: bool = False
+    """Leave Stable-Baselines3 out."""
+    one: str | None = None
+    """Internal: one measurement, as a JSON object, in this process."""
+
+
+# -- measurements, each in a process of its own ----------------------------------------------------
+
+
+def measure_headrace(env_id: str, engine: str, algo: str, steps: int, **settings: Any) -> dict:
+    """Train and return steps per second after the first update."""
+    import headrace as hr
+
+    epochs = {} if settings.get("epochs") is None else {"epochs": settings["epochs"]}
+    settings.pop("epochs", None)
+    algos = {"appo": hr.APPO, "impala": hr.IMPALA, "a2c": hr.A2C, "ppo": hr.PPO}
+    with tempfile.TemporaryDirectory() as folder:
+        config = hr.Config(
+            env_id,
+            algos[algo](**epochs),
+            engine=engine,
+            fragment_length=FRAGMENT_LENGTH,
+            total_steps=steps,
+            network=hr.Network(HIDDEN, "tanh", shared=False),
+            run_dir=f"{folder}/run",
+            eval_episodes=0,
+            **settings,
+        )
+        with hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr)) as trainer:
+            for _ in trainer:
+                pass
+        busy = trainer.summary()["utilisation"]
+    return {"sps": trainer.sps, "learner_busy": busy["learner"], "actor_busy": busy["actor"]}
+
+
+def measure_sb3(env_id: str, algo: str, grid: list[dict[str, int]], updates: int) -> dict:
+    """The fastest entry of a grid: ``{"sps": …, "best": entry}``."""
+    rates = [sb3_rate(env_id, algo, updates, **entry) for entry in grid]
+    best = max(range(len(grid)), key=rates.__getitem__)
+    return {"sps": rates[best], "best": grid[best]}
+
+
+def sb3_rate(
+    env_id: str, algo: str, updates: int, n_envs: int, threads: int, batch_size: int = 0
+) -> float:
+    """Steps per second of Stable-Baselines3 after its first update, one pass per sample."""
+    import stable_baselines3 as sb3
+    import torch
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+
+    torch.set_num_threads(threads)
+    begun: list[float] = []
+
+    class Clock(BaseCallback):
+        def _on_rollout_start(self) -> None:
+            begun.append(time.perf_counter())
+
+        def _on_step(self) -> bool:
+            return True
+
+    network = {"net_arch": {"pi": list(HIDDEN), "vf": list(HIDDEN)}, "activation_fn": torch.nn.Tanh}
+    common: dict[str, Any] = {
+        "env": make_vec_env(env_id, n_envs, seed=0),  # DummyVecEnv, its fastest for cheap steps
+        "n_steps": SB3_ROLLOUT_STEPS // n_envs,
+        "policy_kwargs": network,
+        "device": "cpu",
+        "seed": 0,
+    }
+    if algo == "ppo":
+        model = sb3.PPO("MlpPolicy", batch_size=batch_size, n_epochs=1, **common)
+    else:
+        model = sb3.A2C("MlpPolicy", **common)
+    model.learn(SB3_ROLLOUT_STEPS * (updates + 1), callback=Clock())
+    return SB3_ROLLOUT_STEPS * updates / (time.perf_counter() - begun[1])
+
+
+MEASURE = {
+    "headrace": measure_headrace, "sb3": measure_sb3, "env": measure_env, "ceiling": measure_ceiling
+}  # fmt: skip
+
+
+# -- the comparison --------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Job:
+    """One line of the table: what is measured, by which function, with which arguments."""
+
+    name: str
+    measure: str
+    arguments: dict[str, Any]
+
+
+@dataclass
+class Outcome:
+    """The figures of a job in every repeat."""
+
+    job: Job
+    results: list[dict[str, Any]]  # with sps, rss_gb, pss_gb, processes, and more by kind
+
+    @property
+    def sps(self) -> list[float]:
+        """Steps per second of each repeat."""
+        return [result["sps"] for result in self.results]
+
+    def relative_to(self, other: Outcome | None) -> float | None:
+        """Median over repeats of the ratio within a repeat."""
+        if other is None:
+            return None
+        return statistics.median(a / b for a, b in zip(self.sps, other.sps, strict=True))
+
+    def peak(self, name: str) -> float:
+        """The largest value over the repeats."""
+        return max(result[name] for result in self.results)
+
+
+def engine_of(env_id: str, engine: str) -> str:
+    """The engine that ``auto`` means for this environment."""
+    from headrace import make_vec
+
+    if engine != "auto":
+        return engine
+    envs = make_vec(env_id, 1)
+    envs.close()
+    return {"EnvPool": "envpool", "SyncVectorEnv": "sync"}.get(type(envs.unwrapped).__name__, "native")
+
+
+def headrace_jobs(args: Args, engine: str) -> list[Job]:
+    """The algorithms with this engine's settings; CartPole also in Gymnasium's Python loop."""
+    variants = [
+        ("APPO", {"algo": "appo"}, "async", engine),
+        ("IMPALA", {"algo": "impala"}, "async", engine),
+        ("A2C", {"algo": "a2c"}, "on_policy", engine),
+        ("PPO, one epoch", {"algo": "ppo", "epochs": 1}, "on_policy", engine),
+        ("PPO, default epochs", {"algo": "ppo"}, "on_policy", engine),
+    ]
+    if args.env_id.startswith("CartPole") and engine != "sync":
+        variants.append(("APPO, engine=sync", {"algo": "appo"}, "async", "sync"))
+    jobs = []
+    for name, algo, kind, used in variants:
+        steps = SETTINGS[used]["steps"] if args.steps is None else args.steps
+        arguments = {"env_id": args.env_id, "engine": used, "steps": steps}
+        jobs.append(Job(f"headrace {name}", "headrace", arguments | algo | SETTINGS[used][kind]))
+    return jobs
+
+
+def sb3_job(args: Args, algo: str, console: Console) -> Job:
+    """Stable-Baselines3 with the fastest entry of the grid."""
+    names = [name for name in SB3_GRID if algo == "ppo" or name != "batch_size"]
+    grid = [
+        dict(zip(names, values, strict=True))
+        for values in itertools.product(*(SB3_GRID[name] for name in names))
+    ]
+    arguments = {"env_id": args.env_id, "algo": algo}
+    tune = Job("", "sb3", arguments | {"grid": grid, "updates": SB3_UPDATES["tune"]})
+    best = measure(tune)["best"]
+    console.print(f"SB3 {algo.upper()}: the fastest of {len(grid)} settings is {best}")
+    name = f"Stable-Baselines3 {algo.upper()}"
+    return Job(name, "sb3", arguments | {"grid": [best], "updates": SB3_UPDATES["run"]})
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """Run one job in a process of its own; its result with peak memory of all its processes."""
+    request = json.dumps({"measure": job.measure, **job.arguments})
+    done = run([sys.executable, __file__, "--one", request], TIMEOUT_S)
+    memory = {
+        "rss_gb": done.memory.rss / 1e9,
+        "pss_gb": done.memory.pss / 1e9,
+        "processes": done.memory.processes,
+    }
+    return done.last_json() | memory
+
+
+def compare(args: Args, console: Console) -> list[Outcome]:
+    """All jobs, interleaved."""
+    engine = engine_of(args.env_id, args.engine)
+    jobs = headrace_jobs(args, engine)
+    if not args.skip_sb3:
+        jobs += [sb3_job(args, "ppo", console), sb3_job(args, "a2c", console)]
+    shape = SETTINGS[engine]["async"]
+    alone = {"env_id": args.env_id, "engine": engine, "num_envs": shape["envs_per_actor"]}
+    jobs.append(Job("environment alone, one core", "env", alone))
+    jobs.append(Job("ceiling", "ceiling", alone | {"batch_size": shape["batch_size"]}))
+    outcomes = [Outcome(job, []) for job in jobs]
+    for repeat, (i, outcome) in itertools.product(range(args.repeats), enumerate(outcomes)):
+        outcome.results.append(measure(outcome.job))
+        done, total = repeat * len(jobs) + i + 1, args.repeats * len(jobs)
+        console.print(f"[{done:>2}/{total}] {outcome.job.name}: {outcome.sps[-1]:,.0f} steps/s")
+    return outcomes
+
+
+def summarise(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    """One row per job: what the table shows."""
+    by_name = {outcome.job.name: outcome for outcome in outcomes}
+    peer, ceiling = by_name.get("Stable-Baselines3 PPO"), by_name["ceiling"]
+    rows = []
+    for outcome in outcomes:
+        name, trains = outcome.job.name, outcome.job.measure in ("headrace", "sb3")
+        bounded = name in ("headrace APPO", "headrace IMPALA")
+        rows.append({
+            "name": name,
+            "sps_median": statistics.median(outcome.sps),
+            "sps_min": min(outcome.sps),
+            "sps_max": max(outcome.sps),
+            "ratio_to_sb3_ppo": outcome.relative_to(peer) if trains else None,
+            "efficiency": outcome.relative_to(ceiling) if bounded else None,
+            "peak_rss_sum_gb": outcome.peak("rss_gb") if trains else None,
+            "peak_pss_sum_gb": outcome.peak("pss_gb") if trains else None,
+            "processes": outcome.peak("processes") if trains else None,
+        })  # fmt: skip
+    return rows
+
+
+def show(rows: list[dict[str, Any]], outcomes: list[Outcome], title: str, console: Console) -> None:
+    """The table, and what the ceiling is made of."""
+    table = Table(title=title, title_justify="left")
+    columns = {
+        "steps/s (median)": lambda r: f"{r['sps_median']:,.0f}",
+        "min–max": lambda r: f"{r['sps_min']:,.0f}–{r['sps_max']:,.0f}",
+        "× SB3 PPO": lambda r: r["ratio_to_sb3_ppo"] and f"{r['ratio_to_sb3_ppo']:.1f}",
+        "of ceiling": lambda r: r["efficiency"] and f"{r['efficiency']:.0%}",
+        "peak RSS, sum": lambda r: r["processes"] and f"{r['peak_rss_sum_gb']:.2f} GB",
+        "peak PSS, sum": lambda r: r["processes"] and f"{r['peak_pss_sum_gb']:.2f} GB",
+        "processes": lambda r: r["processes"] and str(r["processes"]),
+    }
+    table.add_column("")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(row["name"], *(cell(row) for cell in columns.values()))
+    console.print(table)
+    console.print("RSS counts a shared page once per process, PSS once in all.")
+    console.print("The ceiling's parts, median µs per step, one core (the cheapest counts):")
+    parts = [result["us_per_step"] for result in outcomes[-1].results]
+    for part, ways in parts[0].items():
+        costs = {way: statistics.median(p[part][way] for p in parts) for way in ways}
+        console.print(f"  {part}: " + " · ".join(f"{k} {v:.3f}" for k, v in costs.items()))
+
+
+def draw(rows: list[dict[str, Any]], title: str, path: Path) -> None:
+    """Horizontal bars of the medians, whiskers from minimum to maximum."""
+    picture, panel = figure(9, 0.42 * len(rows) + 1.4, title)
+    names, medians = [row["name"] for row in rows], [row["sps_median"] for row in rows]
+    low = [row["sps_median"] - row["sps_min"] for row in rows]
+    high = [row["sps_max"] - row["sps_median"] for row in rows]
+    colors = ["#1f77b4" if n.startswith("headrace") else "#999999" for n in names]
+    panel.barh(names, medians, xerr=[low, high], color=colors, ecolor="#333333", capsize=3)
+    panel.bar_label(panel.containers[-1], [f"{m:,.0f}" for m in medians], padding=6, fontsize=8)
+    panel.set(xlabel="steps per second", xlim=(0, 1.15 * max(row["sps_max"] for row in rows)))
+    panel.invert_yaxis()
+    picture.savefig(path, dpi=120)
+
+
+def main(args: Args) -> None:
+    """Measure, print, and write the files; or one measurement with ``--one``."""
+    if args.one is not None:
+        request = json.loads(args.one)
+        print(json.dumps(MEASURE[request.pop("measure")](**request)))
+        return
+    console = Console(highlight=False, markup=False)
+    title = f"{args.env_id}, {args.repeats} repeats on {machine()}"
+    console.print(title)
+    outcomes = compare(args, console)
+    rows = summarise(outcomes)
+    args.output.mkdir(parents=True, exist_ok=True)
+    runs = [
+        {"name": o.job.name, "repeat": i, **r, **o.job.arguments}
+        for o in outcomes
+        for i, r in enumerate(o.results)
+    ]
+    write_csv(args.output / "runs.csv", runs)
+    write_csv(args.output / "summary.csv", [row | {"machine": machine()} for row in rows])
+    draw(rows, title, args.output / "throughput.png")
+    show(rows, outcomes, title, console)
+    console.print(f"written: {args.output}/runs.csv, summary.csv, throughput.png")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))

@@ -1,0 +1,133 @@
+"""What the tests of whole runs share: tiny settings, whole runs, scripts in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import headrace as hr
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """Makes the Config of a run that takes a second."""
+
+    def make(**settings) -> hr.Config:
+        defaults = {
+            "env": "CartPole-v1",
+            "algo": hr.PPO(epochs=2, minibatches=2),
+            "envs_per_actor": 8,
+            "fragment_length": 8,
+            "learner_threads": 1,
+            "total_steps": 640,
+            "eval_episodes": 0,
+            "log_interval_s": 0.0,  # a result after every update
+            "run_dir": str(tmp_path / "run"),
+        }
+        return hr.Config(**(defaults | settings))
+
+    return make
+
+
+@pytest.fixture
+def finish():
+    """Trains to the end, or to the update after which ``until(result)`` is true."""
+
+    def run(config, until=lambda result: False) -> tuple[hr.Trainer, list[hr.Result]]:
+        results = []
+        with hr.Trainer(config, notify=lambda text: None) as trainer:
+            for result in trainer:
+                results.append(result)
+                if until(result):
+                    trainer.stop()
+        return trainer, results
+
+    return run
+
+
+class Script:
+    """A Python program in a session of its own, with all that it prints in one file."""
+
+    def __init__(self, folder: Path, arguments: list[str]) -> None:
+        self._output = folder / "output.txt"
+        with self._output.open("w") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=folder,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._output.read_text()
+
+    def wait_for(self, words: str, timeout_s: float = 40.0) -> None:
+        """Wait until ``words`` were printed."""
+        deadline = time.monotonic() + timeout_s
+        while words not in self.output:
+            assert self.process.poll() is None, f"it ended early:\n{self.output}"
+            assert time.monotonic() < deadline, f"{words!r} never came:\n{self.output}"
+            time.sleep(0.02)
+
+    def wait(self, timeout_s: float = 40.0) -> int:
+        """Wait for its end; returns the exit status."""
+        return self.process.wait(timeout_s)
+
+    def family(self) -> list[psutil.Process]:
+        """The process, its children, and theirs."""
+        parent = psutil.Process(self.process.pid)
+        return [parent, *parent.children(recursive=True)]
+
+    def end(self) -> None:
+        """Kill whatever is left of it."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait(10)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts ``python *arguments`` in ``tmp_path``."""
+    scripts = []
+
+    def run(*arguments: str) -> Script:
+        scripts.append(Script(tmp_path, list(arguments)))
+        return scripts[-1]
+
+    yield run
+    for script in scripts:
+        script.end()
+
+
+@pytest.fixture
+def gone():
+    """Whether processes have ended (or wait only to be reaped) within some seconds."""
+
+    def check(processes: list[psutil.Process], timeout_s: float = 5.0) -> list[psutil.Process]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            alive = [p for p in processes if _runs(p)]
+            if not alive or time.monotonic() > deadline:
+                return alive
+            time.sleep(0.05)
+
+    return check
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import dataclasses
+
+import gymnasium
+import pytest
+import torch
+
+import headrace as hr
+from headrace.algos.ppo import flatten
+from headrace.learner import Learner
+from headrace.nn import Network, Policy
+from headrace.types import Batch
+
+ALGOS = [hr.A2C(), hr.IMPALA(), hr.APPO(), hr.PPO(epochs=2, minibatches=3, kl_coef=0.1)]
+IDS = [type(a).__name__ for a in ALGOS]
+
+
+def make_policy(dtype=torch.float32) -> Policy:
+    torch.manual_seed(0)
+    box = gymnasium.spaces.Box(-1, 1, (3,))
+    return Policy(box, gymnasium.spaces.Discrete(4), Network((16,))).to(dtype)
+
+
+def make_batch(rows: int = 12, columns: int = 40, dtype=torch.float32) -> Batch:
+    g = torch.Generator().manual_seed(5)
+    first = torch.rand(rows + 1, columns, generator=g) < 0.15
+    return Batch(
+        obs=torch.randn(rows + 1, columns, 3, generator=g, dtype=dtype),
+        first=first,
+        action=torch.randint(4, (rows, columns), generator=g),
+        log_prob=-1.4 + 0.2 * torch.randn(rows, columns, generator=g, dtype=dtype),
+        reward=torch.randn(rows, columns, generator=g, dtype=dtype),
+        terminated=torch.rand(rows, columns, generator=g) < 0.1,
+        valid=~first[1:],
+        core=(),
+        targets={},
+    )
+
+
+def first_batch(learner: Learner, batch: Batch) -> Batch:
+    return next(iter(learner.algorithm.batches(learner.policy, lambda: batch, learner.state)))
+
+
+@pytest.mark.parametrize("algo", ALGOS, ids=IDS)
+def test_cutting_a_batch_into_chunks_and_threads_leaves_its_gradient(algo):
+    results = []
+    for threads, chunk in ((1, 10**9), (1, 50), (3, 70)):
+        learner = Learner(make_policy(torch.float64), algo, threads, chunk)
+        part = first_batch(learner, make_batch(dtype=torch.float64))
+        results.append(learner.gradient(part))
+        learner.close()
+    for gradient, sums, count in results[1:]:
+        torch.testing.assert_close(gradient, results[0][0], rtol=1e-10, atol=1e-10)
+        assert count == results[0][2]
+        for name, value in sums.items():
+            torch.testing.assert_close(value, results[0][1][name], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("algo", ALGOS, ids=IDS)
+def test_threads_that_race_give_bit_identical_weights(algo):
+    weights = []
+    for _ in range(2):
+        learner = Learner(make_policy(), algo, num_threads=4, chunk_steps=24)
+        for _ in range(5):
+            learner.update(lambda: make_batch(columns=200), 1e-3)
+        weights.append([p.clone() for p in learner.policy.parameters()])
+        learner.close()
+    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+@pytest.mark.parametrize("algo", ALGOS, ids=IDS)
+def test_nothing_on_a_filler_changes_the_gradient_or_the_metrics(algo):
+    clean, dirty = make_batch(), make_batch()
+    filler = ~dirty.valid
+    assert filler.any()
+    dirty.reward[filler] = float("nan")
+    dirty.log_prob[filler] = float("nan")
+    dirty.terminated[filler] = True
+    learners = [Learner(make_policy(), algo) for _ in range(2)]
+    parts = [first_batch(one, b) for one, b in zip(learners, (clean, dirty), strict=True)]
+    (g0, s0, c0), (g1, s1, c1) = (
+        one.gradient(part) for one, part in zip(learners, parts, strict=True)
+    )
+    assert torch.equal(g0, g1)
+    assert c0 == c1 == int(parts[0].valid.sum())
+    assert all(torch.equal(s0[name], s1[name]) for name in s0)
+
+
+@pytest.mark.parametrize("algo", ALGOS, ids=IDS)
+def test_the_step_is_the_sum_divided_by_the_valid_count_and_clipped_to_the_norm(algo):
+    algo = dataclasses.replace(algo, max_grad_norm=0.01, optimizer="rmsprop", optimizer_eps=1e3)
+    learner = Learner(make_policy(), algo)
+    before = torch.cat([p.detach().reshape(-1).clone() for p in learner.policy.parameters()])
+    part = first_batch(learner, make_batch())
+    gradient, _, count = learner.gradient(part)
+    expected = gradient / count
+    expected *= 0.01 / expected.norm()
+    metrics = learner._step(part)
+    learner.optimizer.param_groups[0]["lr"] = algo.learning_rate
+    after = torch.cat([p.detach().reshape(-1) for p in learner.policy.parameters()])
+    step = -algo.learning_rate * expected / ((0.01 * expected**2).sqrt() + 1e3)
+    torch.testing.assert_close(after - before, step, rtol=0.05, atol=1e-8)
+    assert metrics["grad_norm"] == pytest.approx(float((gradient / count).norm()), rel=1e-5)
+
+
+def test_the_policy_loss_moves_no_value_weight_and_the_value_loss_no_policy_weight():
+    for algo in (hr.A2C(value_coef=0.0), hr.IMPALA(value_coef=0.0), hr.APPO(value_coef=0.0)):
+        learner = Learner(make_policy(), algo)
+        learner.gradient(make_batch())
+        loss, _ = algo.loss(learner.policy, make_batch(), learner.state)
+        value = [*learner.policy.value_torso.parameters(), *learner.policy.value_head.parameters()]
+        grads = torch.autograd.grad(loss, value, allow_unused=True)
+        assert all(g is None or not g.any() for g in grads)
+
+
+def test_ppo_with_learning_rate_zero_has_the_same_loss_in_every_epoch_and_ratio_one():
+    algo = hr.PPO(epochs=3, minibatches=1, normalize_advantage=False)
+    learner = Learner(make_policy(), algo)
+    batch = make_batch()
+    with torch.no_grad():
+        params, _, _ = learner.policy(batch.obs, batch.first, ())
+        batch.log_prob = learner.policy.distribution.log_prob(params[:-1], batch.action)
+    seen = []
+    learner.optimizer.param_groups[0]["lr"] = 0.0
+    for part in algo.batches(learner.policy, lambda: batch, learner.state):
+        seen.append(learner._step(part))
+    assert len(seen) == 3
+    for metrics in seen:
+        assert metrics["policy_loss"] == pytest.approx(seen[0]["policy_loss"], abs=1e-6)
+        assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+        assert metrics["clipfrac"] == 0.0
+
+
+def test_ppo_visits_every_sample_once_per_epoch_and_never_recomputes_its_targets():
+    algo = hr.PPO(epochs=2, minibatches=3, normalize_advantage=False)
+    learner = Learner(make_policy(), algo)
+    batch = make_batch()
+    batch.reward = torch.arange(batch.num_steps, dtype=torch.float32).view(batch.valid.shape)
+    advantages: list[dict[float, float]] = [{}, {}]
+    for i, part in enumerate(algo.batches(learner.policy, lambda: batch, learner.state)):
+        pairs = zip(part.reward[0].tolist(), part.targets["advantage"][0].tolist(), strict=True)
+        advantages[i // 3].update(pairs)
+        learner._step(part)
+    assert len(advantages[0]) == batch.num_steps
+    assert advantages[0] == advantages[1]
+
+
+def test_ppo_stops_all_epochs_once_the_kl_is_too_large():
+    algo = hr.PPO(epochs=5, minibatches=2, kl_stop=1e-9, learning_rate=0.1)
+    learner = Learner(make_policy(), algo)
+    learner.update(make_batch, 0.1)
+    assert learner.num_steps == 1
+
+
+@pytest.mark.parametrize(("kl", "factor"), [(0.1, 2.0), (0.001, 0.5), (0.01, 1.0)])
+def test_ppos_penalty_doubles_above_and_halves_below_its_target(kl, factor):
+    algo = hr.PPO(kl_coef=0.2, kl_target=0.01)
+    learner = Learner(make_policy(), algo)
+    algo.after_step(learner.policy, learner.state, {"approx_kl": kl})
+    next(iter(algo.batches(learner.policy, make_batch, learner.state)))
+    assert learner.state["kl_coef"] == pytest.approx(0.2 * factor)
+
+
+def test_flattening_drops_the_bootstrap_row_and_keeps_steps_together():
+    batch = make_batch()
+    flat = flatten(batch)
+    assert flat.valid.shape == (1, batch.num_steps)
+    torch.testing.assert_close(flat.obs[0], batch.obs[:-1].reshape(-1, 3))
+    torch.testing.assert_close(flat.reward[0], batch.reward.reshape(-1))
+    assert torch.equal(flat.action[0], batch.action.reshape(-1))

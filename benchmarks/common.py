@@ -9,6 +9,7 @@ import contextlib
 import csv
 import itertools
 import json
+import math
 import os
 import platform
 import subprocess
@@ -22,6 +23,7 @@ from typing import Any
 
 import psutil
 from matplotlib.figure import Figure
+from rich.console import Console
 
 FRAGMENT_LENGTH = 64
 HIDDEN = (64, 64)  # tanh, separate networks for policy and value, in every program
@@ -134,6 +136,14 @@ def machine() -> str:
     )
 
 
+def wide_console() -> Console:
+    """Standard output, wide enough for the tables also where it isn't a terminal."""
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 140
+    return console
+
+
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
     """Rows with a header of all their keys, in order of appearance."""
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -143,15 +153,37 @@ def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def figure(width: float, height: float, title: str) -> tuple[Figure, Any]:
-    """A figure with one panel and a small title."""
-    picture = Figure(figsize=(width, height), layout="constrained")
+def draw_bars(rows: list[dict[str, Any]], title: str, path: Path) -> None:
+    """Horizontal bars of ``sps_median`` with whiskers from ``sps_min`` to ``sps_max``."""
+    picture = Figure(figsize=(9, 0.42 * len(rows) + 1.4), layout="constrained")
     panel = picture.subplots()
     panel.set_title(title, fontsize="small", wrap=True)
-    return picture, panel
+    names, medians = [row["name"] for row in rows], [row["sps_median"] for row in rows]
+    low = [row["sps_median"] - row["sps_min"] for row in rows]
+    high = [row["sps_max"] - row["sps_median"] for row in rows]
+    colors = ["#1f77b4" if name.startswith("headrace") else "#999999" for name in names]
+    panel.barh(names, medians, xerr=[low, high], color=colors, ecolor="#333333", capsize=3)
+    for i, row in enumerate(rows):
+        panel.annotate(f"{row['sps_median']:,.0f}", (row["sps_max"], i), (6, 0),
+                       textcoords="offset points", va="center", fontsize=8)  # fmt: skip
+    panel.set(xlabel="steps per second", xlim=(0, 1.15 * max(row["sps_max"] for row in rows)))
+    panel.invert_yaxis()
+    picture.savefig(path, dpi=120)
 
 
 # -- the ceiling: nothing of headrace but its vector environments ----------------------------------
+
+
+def engine_of(env_id: str, engine: str) -> str:
+    """The engine that ``auto`` means for this environment."""
+    from headrace import make_vec
+
+    if engine != "auto":
+        return engine
+    envs = make_vec(env_id, 1)
+    envs.close()
+    name = type(envs.unwrapped).__name__
+    return {"EnvPool": "envpool", "SyncVectorEnv": "sync"}.get(name, "native")
 
 
 def measure_env(env_id: str, engine: str, num_envs: int) -> dict:
@@ -162,9 +194,7 @@ def measure_env(env_id: str, engine: str, num_envs: int) -> dict:
     envs.action_space.seed(0)
     actions = itertools.cycle([envs.action_space.sample() for _ in range(100)])
     envs.reset(seed=0)
-    seconds = best_of(lambda: envs.step(next(actions)))
-    envs.close()
-    return {"sps": num_envs / seconds}
+    return {"sps": num_envs / best_of(lambda: envs.step(next(actions)))}
 
 
 def measure_ceiling(env_id: str, engine: str, num_envs: int, batch_size: int) -> dict:
@@ -193,14 +223,14 @@ def measure_ceiling(env_id: str, engine: str, num_envs: int, batch_size: int) ->
 def best_of(call: Callable[[], Any]) -> float:
     """Seconds per call: the best of three stretches of PART_S / 3, after a warm-up."""
     call()
-    results = []
+    best = math.inf
     for _ in range(3):
-        start, count = time.perf_counter(), 0
-        while (seconds := time.perf_counter() - start) < PART_S / 3 or not count:
+        start, seconds, count = time.perf_counter(), 0.0, 0
+        while seconds < PART_S / 3:
             call()
-            count += 1
-        results.append(seconds / count)
-    return min(results)
+            seconds, count = time.perf_counter() - start, count + 1
+        best = min(best, seconds / count)
+    return best
 
 
 def plain_network(num_inputs: int, num_outputs: int) -> Any:

@@ -25,37 +25,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import common
 import tyro
-from common import (
-    FRAGMENT_LENGTH,
-    HIDDEN,
-    figure,
-    machine,
-    measure_ceiling,
-    measure_env,
-    run,
-    write_csv,
-)
 from rich.console import Console
 from rich.table import Table
 
-# Best settings by engine. on_policy: A2C and PPO wait for all actors, so they use every core to act.
+# Best settings by engine. A2C and PPO wait for each other's data, so they act on every core.
+_SMALL = {"num_actors": 2, "envs_per_actor": 64, "batch_size": 8192}
 SETTINGS: dict[str, dict[str, Any]] = {
     "native": {
         "async": {"num_actors": 1, "envs_per_actor": 256, "batch_size": 16384},
-        "on_policy": {"num_actors": 2, "envs_per_actor": 128, "batch_size": 16384},
+        "on_policy": {"num_actors": 2, "envs_per_actor": 256, "batch_size": 32768},
         "steps": 3_000_000,
     },
-    "envpool": {
-        "async": {"num_actors": 2, "envs_per_actor": 64, "batch_size": 8192},
-        "on_policy": {"num_actors": 2, "envs_per_actor": 64, "batch_size": 8192},
-        "steps": 600_000,
-    },
-    "sync": {
-        "async": {"num_actors": 2, "envs_per_actor": 64, "batch_size": 8192},
-        "on_policy": {"num_actors": 2, "envs_per_actor": 64, "batch_size": 8192},
-        "steps": 600_000,
-    },
+    "envpool": {"async": _SMALL, "on_policy": _SMALL, "steps": 600_000},
+    "sync": {"async": _SMALL, "on_policy": _SMALL, "steps": 600_000},
 }
 SB3_ROLLOUT_STEPS = 16384  # before each update
 SB3_GRID = {"n_envs": (8, 16, 64), "threads": (1, 2), "batch_size": (4096, 16384)}
@@ -83,24 +67,20 @@ class Args:
     """Internal: one measurement, as a JSON object, in this process."""
 
 
-# -- measurements, each in a process of its own ----------------------------------------------------
-
-
 def measure_headrace(env_id: str, engine: str, algo: str, steps: int, **settings: Any) -> dict:
     """Train and return steps per second after the first update."""
     import headrace as hr
 
-    epochs = {} if settings.get("epochs") is None else {"epochs": settings["epochs"]}
-    settings.pop("epochs", None)
+    epochs = {name: settings.pop(name) for name in ("epochs",) if name in settings}
     algos = {"appo": hr.APPO, "impala": hr.IMPALA, "a2c": hr.A2C, "ppo": hr.PPO}
     with tempfile.TemporaryDirectory() as folder:
         config = hr.Config(
             env_id,
             algos[algo](**epochs),
             engine=engine,
-            fragment_length=FRAGMENT_LENGTH,
+            fragment_length=common.FRAGMENT_LENGTH,
             total_steps=steps,
-            network=hr.Network(HIDDEN, "tanh", shared=False),
+            network=hr.Network(common.HIDDEN, "tanh", shared=False),
             run_dir=f"{folder}/run",
             eval_episodes=0,
             **settings,
@@ -108,15 +88,15 @@ def measure_headrace(env_id: str, engine: str, algo: str, steps: int, **settings
         with hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr)) as trainer:
             for _ in trainer:
                 pass
-        busy = trainer.summary()["utilisation"]
-    return {"sps": trainer.sps, "learner_busy": busy["learner"], "actor_busy": busy["actor"]}
+    busy = {f"{name}_busy": share for name, share in trainer.summary()["utilisation"].items()}
+    return {"sps": trainer.sps} | busy
 
 
 def measure_sb3(env_id: str, algo: str, grid: list[dict[str, int]], updates: int) -> dict:
     """The fastest entry of a grid: ``{"sps": …, "best": entry}``."""
-    rates = [sb3_rate(env_id, algo, updates, **entry) for entry in grid]
-    best = max(range(len(grid)), key=rates.__getitem__)
-    return {"sps": rates[best], "best": grid[best]}
+    rates = [(sb3_rate(env_id, algo, updates, **entry), i) for i, entry in enumerate(grid)]
+    sps, best = max(rates)
+    return {"sps": sps, "best": grid[best]}
 
 
 def sb3_rate(
@@ -138,28 +118,22 @@ def sb3_rate(
         def _on_step(self) -> bool:
             return True
 
-    network = {"net_arch": {"pi": list(HIDDEN), "vf": list(HIDDEN)}, "activation_fn": torch.nn.Tanh}
-    common: dict[str, Any] = {
+    layers = {"pi": list(common.HIDDEN), "vf": list(common.HIDDEN)}
+    settings: dict[str, Any] = {
         "env": make_vec_env(env_id, n_envs, seed=0),  # DummyVecEnv, its fastest for cheap steps
         "n_steps": SB3_ROLLOUT_STEPS // n_envs,
-        "policy_kwargs": network,
-        "device": "cpu",
-        "seed": 0,
-    }
+        "policy_kwargs": {"net_arch": layers, "activation_fn": torch.nn.Tanh},
+    } | {"device": "cpu", "seed": 0}
     if algo == "ppo":
-        model = sb3.PPO("MlpPolicy", batch_size=batch_size, n_epochs=1, **common)
-    else:
-        model = sb3.A2C("MlpPolicy", **common)
+        settings |= {"batch_size": batch_size, "n_epochs": 1}
+    model = {"ppo": sb3.PPO, "a2c": sb3.A2C}[algo]("MlpPolicy", **settings)
     model.learn(SB3_ROLLOUT_STEPS * (updates + 1), callback=Clock())
     return SB3_ROLLOUT_STEPS * updates / (time.perf_counter() - begun[1])
 
 
-MEASURE = {
-    "headrace": measure_headrace, "sb3": measure_sb3, "env": measure_env, "ceiling": measure_ceiling
-}  # fmt: skip
+MEASURE = {"headrace": measure_headrace, "sb3": measure_sb3}
+MEASURE |= {"env": common.measure_env, "ceiling": common.measure_ceiling}
 
-
-# -- the comparison --------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
 class Job:
@@ -188,21 +162,6 @@ class Outcome:
             return None
         return statistics.median(a / b for a, b in zip(self.sps, other.sps, strict=True))
 
-    def peak(self, name: str) -> float:
-        """The largest value over the repeats."""
-        return max(result[name] for result in self.results)
-
-
-def engine_of(env_id: str, engine: str) -> str:
-    """The engine that ``auto`` means for this environment."""
-    from headrace import make_vec
-
-    if engine != "auto":
-        return engine
-    envs = make_vec(env_id, 1)
-    envs.close()
-    return {"EnvPool": "envpool", "SyncVectorEnv": "sync"}.get(type(envs.unwrapped).__name__, "native")
-
 
 def headrace_jobs(args: Args, engine: str) -> list[Job]:
     """The algorithms with this engine's settings; CartPole also in Gymnasium's Python loop."""
@@ -226,33 +185,28 @@ def headrace_jobs(args: Args, engine: str) -> list[Job]:
 def sb3_job(args: Args, algo: str, console: Console) -> Job:
     """Stable-Baselines3 with the fastest entry of the grid."""
     names = [name for name in SB3_GRID if algo == "ppo" or name != "batch_size"]
-    grid = [
-        dict(zip(names, values, strict=True))
-        for values in itertools.product(*(SB3_GRID[name] for name in names))
+    values = itertools.product(*(SB3_GRID[name] for name in names))
+    grid = [dict(zip(names, entry, strict=True)) for entry in values]
+    arguments: dict[str, Any] = {"env_id": args.env_id, "algo": algo}
+    best = measure(Job("", "sb3", arguments | {"grid": grid, "updates": SB3_UPDATES["tune"]}))[
+        "best"
     ]
-    arguments = {"env_id": args.env_id, "algo": algo}
-    tune = Job("", "sb3", arguments | {"grid": grid, "updates": SB3_UPDATES["tune"]})
-    best = measure(tune)["best"]
     console.print(f"SB3 {algo.upper()}: the fastest of {len(grid)} settings is {best}")
-    name = f"Stable-Baselines3 {algo.upper()}"
-    return Job(name, "sb3", arguments | {"grid": [best], "updates": SB3_UPDATES["run"]})
+    arguments |= {"grid": [best], "updates": SB3_UPDATES["run"]}
+    return Job(f"Stable-Baselines3 {algo.upper()}", "sb3", arguments)
 
 
 def measure(job: Job) -> dict[str, Any]:
     """Run one job in a process of its own; its result with peak memory of all its processes."""
     request = json.dumps({"measure": job.measure, **job.arguments})
-    done = run([sys.executable, __file__, "--one", request], TIMEOUT_S)
-    memory = {
-        "rss_gb": done.memory.rss / 1e9,
-        "pss_gb": done.memory.pss / 1e9,
-        "processes": done.memory.processes,
-    }
-    return done.last_json() | memory
+    done = common.run([sys.executable, __file__, "--one", request], TIMEOUT_S)
+    gb = {"rss_gb": done.memory.rss / 1e9, "pss_gb": done.memory.pss / 1e9}
+    return done.last_json() | gb | {"processes": done.memory.processes}
 
 
 def compare(args: Args, console: Console) -> list[Outcome]:
     """All jobs, interleaved."""
-    engine = engine_of(args.env_id, args.engine)
+    engine = common.engine_of(args.env_id, args.engine)
     jobs = headrace_jobs(args, engine)
     if not args.skip_sb3:
         jobs += [sb3_job(args, "ppo", console), sb3_job(args, "a2c", console)]
@@ -263,8 +217,8 @@ def compare(args: Args, console: Console) -> list[Outcome]:
     outcomes = [Outcome(job, []) for job in jobs]
     for repeat, (i, outcome) in itertools.product(range(args.repeats), enumerate(outcomes)):
         outcome.results.append(measure(outcome.job))
-        done, total = repeat * len(jobs) + i + 1, args.repeats * len(jobs)
-        console.print(f"[{done:>2}/{total}] {outcome.job.name}: {outcome.sps[-1]:,.0f} steps/s")
+        count = f"[{repeat * len(jobs) + i + 1:>2}/{args.repeats * len(jobs)}]"
+        console.print(f"{count} {outcome.job.name}: {outcome.sps[-1]:,.0f} steps/s")
     return outcomes
 
 
@@ -275,6 +229,10 @@ def summarise(outcomes: list[Outcome]) -> list[dict[str, Any]]:
     rows = []
     for outcome in outcomes:
         name, trains = outcome.job.name, outcome.job.measure in ("headrace", "sb3")
+        peaks = {
+            name: max(result[name] for result in outcome.results) if trains else None
+            for name in ("rss_gb", "pss_gb", "processes")
+        }
         bounded = name in ("headrace APPO", "headrace IMPALA")
         rows.append({
             "name": name,
@@ -283,9 +241,7 @@ def summarise(outcomes: list[Outcome]) -> list[dict[str, Any]]:
             "sps_max": max(outcome.sps),
             "ratio_to_sb3_ppo": outcome.relative_to(peer) if trains else None,
             "efficiency": outcome.relative_to(ceiling) if bounded else None,
-            "peak_rss_sum_gb": outcome.peak("rss_gb") if trains else None,
-            "peak_pss_sum_gb": outcome.peak("pss_gb") if trains else None,
-            "processes": outcome.peak("processes") if trains else None,
+            **peaks,
         })  # fmt: skip
     return rows
 
@@ -298,13 +254,13 @@ def show(rows: list[dict[str, Any]], outcomes: list[Outcome], title: str, consol
         "min–max": lambda r: f"{r['sps_min']:,.0f}–{r['sps_max']:,.0f}",
         "× SB3 PPO": lambda r: r["ratio_to_sb3_ppo"] and f"{r['ratio_to_sb3_ppo']:.1f}",
         "of ceiling": lambda r: r["efficiency"] and f"{r['efficiency']:.0%}",
-        "peak RSS, sum": lambda r: r["processes"] and f"{r['peak_rss_sum_gb']:.2f} GB",
-        "peak PSS, sum": lambda r: r["processes"] and f"{r['peak_pss_sum_gb']:.2f} GB",
+        "peak RSS, sum": lambda r: r["processes"] and f"{r['rss_gb']:.2f} GB",
+        "peak PSS, sum": lambda r: r["processes"] and f"{r['pss_gb']:.2f} GB",
         "processes": lambda r: r["processes"] and str(r["processes"]),
     }
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(row["name"], *(cell(row) for cell in columns.values()))
     console.print(table)
@@ -316,40 +272,26 @@ def show(rows: list[dict[str, Any]], outcomes: list[Outcome], title: str, consol
         console.print(f"  {part}: " + " · ".join(f"{k} {v:.3f}" for k, v in costs.items()))
 
 
-def draw(rows: list[dict[str, Any]], title: str, path: Path) -> None:
-    """Horizontal bars of the medians, whiskers from minimum to maximum."""
-    picture, panel = figure(9, 0.42 * len(rows) + 1.4, title)
-    names, medians = [row["name"] for row in rows], [row["sps_median"] for row in rows]
-    low = [row["sps_median"] - row["sps_min"] for row in rows]
-    high = [row["sps_max"] - row["sps_median"] for row in rows]
-    colors = ["#1f77b4" if n.startswith("headrace") else "#999999" for n in names]
-    panel.barh(names, medians, xerr=[low, high], color=colors, ecolor="#333333", capsize=3)
-    panel.bar_label(panel.containers[-1], [f"{m:,.0f}" for m in medians], padding=6, fontsize=8)
-    panel.set(xlabel="steps per second", xlim=(0, 1.15 * max(row["sps_max"] for row in rows)))
-    panel.invert_yaxis()
-    picture.savefig(path, dpi=120)
-
-
 def main(args: Args) -> None:
     """Measure, print, and write the files; or one measurement with ``--one``."""
     if args.one is not None:
         request = json.loads(args.one)
         print(json.dumps(MEASURE[request.pop("measure")](**request)))
         return
-    console = Console(highlight=False, markup=False)
-    title = f"{args.env_id}, {args.repeats} repeats on {machine()}"
-    console.print(title)
+    console = common.wide_console()
+    title = f"{args.env_id}, {args.repeats} repeats on {common.machine()}"
+    console.print(title, soft_wrap=True)
     outcomes = compare(args, console)
     rows = summarise(outcomes)
     args.output.mkdir(parents=True, exist_ok=True)
-    runs = [
-        {"name": o.job.name, "repeat": i, **r, **o.job.arguments}
-        for o in outcomes
-        for i, r in enumerate(o.results)
-    ]
-    write_csv(args.output / "runs.csv", runs)
-    write_csv(args.output / "summary.csv", [row | {"machine": machine()} for row in rows])
-    draw(rows, title, args.output / "throughput.png")
+    common.write_csv(args.output / "runs.csv", [
+        {"name": o.job.name, "repeat": i, **result, **o.job.arguments}
+        for o in outcomes for i, result in enumerate(o.results)
+    ])  # fmt: skip
+    common.write_csv(
+        args.output / "summary.csv", [row | {"machine": common.machine()} for row in rows]
+    )
+    common.draw_bars(rows, title, args.output / "throughput.png")
     show(rows, outcomes, title, console)
     console.print(f"written: {args.output}/runs.csv, summary.csv, throughput.png")
 

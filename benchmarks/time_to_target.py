@@ -1,0 +1,272 @@
+"""Wall-clock from process start to a mean return of 475 on CartPole-v1, beside Stable-Baselines3.
+
+    python benchmarks/time_to_target.py --seeds 5 --algos appo,impala,ppo,a2c,sb3
+
+headrace runs its real command with its recipe; Stable-Baselines3 runs PPO with the settings that
+rl-baselines3-zoo tuned for this environment. Both stop once the mean return of the last 100
+training episodes reaches the target, and the clock includes interpreter start and imports. For
+headrace it also includes the closing checkpoint. Runs take turns: all programs with seed 0, then
+all with seed 1 and so on. A run that misses the target counts as infinitely long.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import statistics
+import sys
+import sysconfig
+import tempfile
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from common import Finished, machine, run, wide_console, write_csv
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+TARGET = 475.0
+WINDOW = 100
+# CartPole-v1 in hyperparams/ppo.yml of https://github.com/DLR-RM/rl-baselines3-zoo
+ZOO = {
+    "n_steps": 32,
+    "batch_size": 256,
+    "gae_lambda": 0.8,
+    "gamma": 0.98,
+    "n_epochs": 20,
+    "ent_coef": 0.0,
+}
+ZOO_NUM_ENVS, ZOO_TIMESTEPS = 8, 100_000
+ZOO_LEARNING_RATE, ZOO_CLIP_RANGE = 0.001, 0.2  # both fall linearly to 0 over ZOO_TIMESTEPS
+MAX_HORIZONS = 10
+COLORS = {"appo": "C0", "impala": "C1", "ppo": "C2", "a2c": "C4", "sb3": "0.45"}
+
+
+@dataclass(frozen=True)
+class Args:
+    """Measure the time to the target; see the top of the file."""
+
+    seeds: int = 5
+    """Seeds 0 … seeds - 1."""
+    algos: str = "appo,impala,ppo,a2c,sb3"
+    """headrace's algorithms and sb3, separated by commas."""
+    limit_s: float = 120.0
+    """A run that takes longer is stopped and counts as missed."""
+    sb3_threads: int = 1
+    """Threads of torch in Stable-Baselines3 (one is fastest for its small batches)."""
+    output: Path = Path("results/time_to_target")
+    """Folder for runs.csv, curves.csv, summary.csv and time_to_target.png."""
+    one_sb3: str | None = None
+    """Internal: one run of Stable-Baselines3 in this process, its arguments as a JSON object."""
+
+
+@dataclass
+class Run:
+    """One run; ``seconds`` is infinite if it missed the target."""
+
+    algo: str
+    seed: int
+    seconds: float  # from process start to the target
+    wall_s: float  # from process start to its end
+    final_return: float | None
+    env_steps: int
+    curve: list[tuple[float, float]]  # seconds, mean return of the last 100 episodes
+
+
+def run_sb3(seed: int, started: float, limit_s: float, threads: int) -> dict[str, Any]:
+    """Train Stable-Baselines3's PPO until the target or the limit; ``started`` is monotonic."""
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+
+    torch.set_num_threads(threads)
+    curve: list[tuple[float, float]] = []
+    returns: deque[float] = deque(maxlen=WINDOW)
+
+    class Watch(BaseCallback):
+        reached_s: float | None = None
+
+        def _on_step(self) -> bool:
+            ended = [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
+            returns.extend(ended)
+            seconds = time.monotonic() - started
+            if ended and len(returns) == WINDOW and statistics.fmean(returns) >= TARGET:
+                self.reached_s = seconds
+            return self.reached_s is None and seconds < limit_s
+
+        def _on_rollout_end(self) -> None:
+            if returns:
+                curve.append((time.monotonic() - started, statistics.fmean(returns)))
+
+    model = PPO(
+        "MlpPolicy",
+        make_vec_env("CartPole-v1", ZOO_NUM_ENVS, seed=seed),
+        learning_rate=lambda remaining: ZOO_LEARNING_RATE * remaining,
+        clip_range=lambda remaining: ZOO_CLIP_RANGE * remaining,
+        seed=seed,
+        device="cpu",
+        **ZOO,
+    )
+    watch = Watch()
+    for horizon in range(MAX_HORIZONS):
+        # A further horizon goes on where the first ended, as SB3 does on a second call of learn:
+        # the schedules then fall linearly from what that is of all steps so far.
+        model.learn(ZOO_TIMESTEPS, callback=watch, reset_num_timesteps=horizon == 0)
+        if watch.reached_s is not None or time.monotonic() - started >= limit_s:
+            break
+    mean = statistics.fmean(returns) if returns else None
+    if watch.reached_s is not None:
+        curve.append((watch.reached_s, mean))
+    steps = model.num_timesteps
+    return {"seconds": watch.reached_s, "return": mean, "env_steps": steps, "curve": curve}
+
+
+def sb3(seed: int, args: Args) -> Run:
+    """A run of Stable-Baselines3 in a process of its own."""
+    values = {"seed": seed, "limit_s": args.limit_s, "threads": args.sb3_threads}
+    request = json.dumps(values | {"started": time.monotonic()})
+    # It keeps the limit itself; the rest is for its last update.
+    done = run([sys.executable, __file__, "--one-sb3", request], args.limit_s + 15, False)
+    result = done.last_json()
+    seconds = math.inf if result["seconds"] is None else result["seconds"]
+    curve = [tuple(point) for point in result["curve"]]
+    return Run("sb3", seed, seconds, done.wall_s, result["return"], result["env_steps"], curve)
+
+
+def headrace(algo: str, seed: int, args: Args) -> Run:
+    """``headrace train ALGO --recipe cartpole``, whose recipe stops at the target."""
+    command = [str(Path(sysconfig.get_path("scripts")) / "headrace"), "train", algo]
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        command += ["--recipe", "cartpole", "--seed", str(seed), "--eval-episodes", "0"]
+        done = run([*command, "--run-dir", str(run_dir)], args.limit_s, False)
+        if not (run_dir / "summary.json").exists():
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
+        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+        lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return headrace_run(algo, seed, done, summary, [json.loads(line) for line in lines])
+
+
+def headrace_run(
+    algo: str, seed: int, done: Finished, summary: dict[str, Any], lines: list[dict[str, float]]
+) -> Run:
+    """What a run directory says."""
+    final, name = summary["episodic_return"], "charts/episodic_return"
+    reached = final is not None and final >= TARGET and not done.timed_out
+    curve = [(line["seconds"], line[name]) for line in lines if name in line]
+    seconds = summary["seconds_total"] if reached else math.inf
+    return Run(algo, seed, seconds, done.wall_s, final, summary["env_steps"], curve)
+
+
+def summarise(runs: list[Run], algos: list[str]) -> list[dict[str, Any]]:
+    """One row per program."""
+    medians = {a: statistics.median(r.seconds for r in runs if r.algo == a) for a in algos}
+    rows = []
+    for algo in algos:
+        own = [r for r in runs if r.algo == algo]
+        peer, own_median = medians.get("sb3", math.inf), medians[algo]
+        both = math.isfinite(peer) and math.isfinite(own_median)
+        rows.append({
+            "algo": algo,
+            "reached": f"{sum(math.isfinite(r.seconds) for r in own)} of {len(own)}",
+            "seconds_median": own_median,
+            "seconds_min": min(r.seconds for r in own),
+            "seconds_max": max(r.seconds for r in own),
+            "wall_s_median": statistics.median(r.wall_s for r in own),
+            "env_steps_median": statistics.median(r.env_steps for r in own),
+            "times_faster_than_sb3": peer / own_median if both else None,
+        })  # fmt: skip
+    return rows
+
+
+def draw(runs: list[Run], title: str, path: Path) -> None:
+    """Return against seconds, one line per run, a dot where the target was reached."""
+    picture = Figure(figsize=(9, 4.5), layout="constrained")
+    panel = picture.subplots()
+    seen: set[str] = set()
+    for r in runs:
+        label = None if r.algo in seen else ("Stable-Baselines3 PPO" if r.algo == "sb3" else r.algo)
+        seen.add(r.algo)
+        color = COLORS.get(r.algo, "C5")
+        xs, ys = zip(*r.curve, strict=True) if r.curve else ((), ())
+        panel.plot(xs, ys, ".-", color=color, label=label, alpha=0.8, linewidth=1.2, markersize=2)
+        if math.isfinite(r.seconds):
+            panel.plot([r.seconds], [r.final_return], "o", color=color, markersize=5)
+    panel.axhline(TARGET, color="0.6", linestyle="--", linewidth=0.8)
+    panel.set_title(title, fontsize="small", wrap=True)
+    panel.set(xlabel="seconds since the process was started", ylabel="return (last 100 episodes)")
+    panel.set(xlim=(0, None), ylim=(0, 510))
+    panel.legend(fontsize="small")
+    panel.grid(alpha=0.3)
+    picture.savefig(path, dpi=120)
+
+
+def spell(seconds: float) -> str:
+    """Seconds for the table."""
+    return f"{seconds:.1f} s" if math.isfinite(seconds) else "missed"
+
+
+def show(runs: list[Run], rows: list[dict[str, Any]], title: str, console: Console) -> None:
+    """The table: one row per program, the seeds side by side."""
+    table = Table(title=title, title_justify="left")
+    for name in ("", "reached", "median", "× SB3", "by seed", "whole process", "steps (median)"):
+        table.add_column(name, justify="left" if name in ("", "by seed") else "right")
+    for row in rows:
+        table.add_row(
+            row["algo"],
+            row["reached"],
+            spell(row["seconds_median"]),
+            "" if row["times_faster_than_sb3"] is None else f"{row['times_faster_than_sb3']:.1f}",
+            ", ".join(spell(r.seconds) for r in runs if r.algo == row["algo"]),
+            f"{row['wall_s_median']:.1f} s",
+            f"{row['env_steps_median']:,.0f}",
+        )
+    console.print(table)
+
+
+def write(runs: list[Run], rows: list[dict[str, Any]], title: str, output: Path) -> None:
+    """Three tables and the picture."""
+    output.mkdir(parents=True, exist_ok=True)
+    flat = [{k: v for k, v in vars(r).items() if k != "curve"} for r in runs]
+    write_csv(output / "runs.csv", flat)
+    write_csv(output / "summary.csv", [row | {"machine": machine()} for row in rows])
+    points = [
+        {"algo": r.algo, "seed": r.seed, "seconds": x, "return": y}
+        for r in runs
+        for x, y in r.curve
+    ]
+    write_csv(output / "curves.csv", points)
+    draw(runs, title, output / "time_to_target.png")
+
+
+def main(args: Args) -> None:
+    """Run everything, print, and write the files."""
+    if args.one_sb3 is not None:
+        print(json.dumps(run_sb3(**json.loads(args.one_sb3))))
+        return
+    console = wide_console()
+    algos = args.algos.split(",")
+    title = f"CartPole-v1 to {TARGET:.0f}, {args.seeds} seed(s) on {machine()}"
+    console.print(title, soft_wrap=True)
+    runs: list[Run] = []
+    for seed, algo in itertools.product(range(args.seeds), algos):
+        runs.append(sb3(seed, args) if algo == "sb3" else headrace(algo, seed, args))
+        last, total = runs[-1], args.seeds * len(algos)
+        console.print(
+            f"[{len(runs):>2}/{total}] {algo} seed {seed}: {spell(last.seconds)}, "
+            f"return {last.final_return or 0.0:.1f}, {last.env_steps:,} steps"
+        )
+    rows = summarise(runs, algos)
+    write(runs, rows, title, args.output)
+    show(runs, rows, title, console)
+    console.print(f"written: {args.output}/runs.csv, summary.csv, curves.csv, time_to_target.png")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))

@@ -39,8 +39,20 @@ _HOME = {
 }
 
 __all__ = [
-    "A2C", "APPO", "Config", "IMPALA", "Network", "PPO", "Policy", "Result", "Trainer",
-    "evaluate", "load", "make_vec", "resume", "train",
+    "A2C",
+    "APPO",
+    "IMPALA",
+    "PPO",
+    "Config",
+    "Network",
+    "Policy",
+    "Result",
+    "Trainer",
+    "evaluate",
+    "load",
+    "make_vec",
+    "resume",
+    "train",
 ]  # fmt: skip
 
 

@@ -40,19 +40,18 @@ def rollout_spec(policy: Policy, num_steps: int, num_envs: int) -> dict[str, Any
     )
     steps = (num_steps, num_envs)
     rows = (num_steps + 1, num_envs)
-    core = tree.map_leaves(lambda x: ArraySpec(tuple(x.shape), x.dtype), policy.initial_core(num_envs))
-    return Rollout(
+    return dict(  # noqa: C408  the fields of Rollout
         obs=ArraySpec((*rows, *obs.shape), obs.dtype),
         first=ArraySpec(rows, torch.bool),
         action=ArraySpec((*steps, *action.shape), action.dtype),
         log_prob=ArraySpec(steps, torch.float32),
         reward=ArraySpec(steps, torch.float32),
         terminated=ArraySpec(steps, torch.bool),
-        core=core,
+        core=spec_of(policy.initial_core(num_envs)),
         version=ArraySpec((num_envs,), torch.int64),
         episode_return=ArraySpec(steps, torch.float32),
         episode_length=ArraySpec(steps, torch.float32),
-    ).as_tree()  # type: ignore[arg-type]
+    )
 
 
 class EpisodeTotals:

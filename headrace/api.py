@@ -22,7 +22,10 @@ Callback = Callable[[Result], bool | None]
 
 
 def train(
-    env: Any, algo: Hyperparameters | None = None, callbacks: Iterable[Callback] = (), **settings: Any
+    env: Any,
+    algo: Hyperparameters | None = None,
+    callbacks: Iterable[Callback] = (),
+    **settings: Any,
 ) -> Policy:
     """Train on an environment and return the policy; results are in its run directory.
 
@@ -40,7 +43,9 @@ def train(
             raise unknown_setting(name)
     if algo is not None:
         settings["algo"] = algo
-    config = dataclasses.replace(env, **settings) if isinstance(env, Config) else Config(env, **settings)
+    config = (
+        dataclasses.replace(env, **settings) if isinstance(env, Config) else Config(env, **settings)
+    )
     return run(config, callbacks)
 
 
@@ -88,8 +93,9 @@ def run(config: Config, callbacks: Iterable[Callback] = (), started: float | Non
         report.begin(trainer.run_dir)
         for result in trainer:
             report.update(result)
-            if any([callback(result) is False for callback in callbacks]):
-                trainer.stop()
+            for callback in callbacks:
+                if callback(result) is False:
+                    trainer.stop()
         summary = trainer.summary()
         evaluation = _evaluate(trainer)
         if evaluation is not None:

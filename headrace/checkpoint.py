@@ -144,7 +144,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if values["format"] != FORMAT:
-            raise CheckpointError(f"{folder} has format {values['format']}, this version reads {FORMAT}")
+            raise CheckpointError(
+                f"{folder} has format {values['format']}, this version reads {FORMAT}"
+            )
         network = values["config"]["network"]
         Network(**{**network, "hidden": tuple(network["hidden"])})
         for name in ("observation_space", "action_space"):

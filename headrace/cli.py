@@ -1,6 +1,6 @@
 """The command line: ``headrace train|resume|evaluate|plot``."""
 
-from __future__ import annotations
+# Annotations are evaluated here at once: tyro reads those of functions that import it themselves.
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 USAGE = """\
 usage: headrace COMMAND …
 
-  train ALGORITHM [--recipe NAME] [--env-id ID] …   train a2c, ppo, impala or appo (--help: all settings)
+  train ALGORITHM [--recipe NAME] [--env-id ID] …   a2c, ppo, impala or appo (--help: settings)
   resume RUN [--total-steps N] …                    continue a run from its latest checkpoint
   evaluate RUN [--episodes N] [--json] [--video DIR]
   plot RUN [RUN …] [--output PNG]                   draw learning curves
@@ -155,7 +155,9 @@ def _plot(argv: list[str]) -> int:
 
     from headrace.plot import plot
 
-    def command(runs: Annotated[list[Path], tyro.conf.Positional], output: Path | None = None) -> None:
+    def command(
+        runs: Annotated[list[Path], tyro.conf.Positional], output: Path | None = None
+    ) -> None:
         """Draw learning curves of runs.
 
         Args:

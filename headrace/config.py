@@ -21,7 +21,7 @@ from headrace.nn.torsos import Network
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that a run depends on; ``config.json`` in its directory holds the resolved form."""
+    """Everything that a run depends on; written to ``config.json`` in its directory."""
 
     env: Annotated[Any, tyro.conf.arg(name="env-id", constructor=str)] = "CartPole-v1"
     """Gymnasium id, Env class, or a callable that returns an Env."""
@@ -58,7 +58,7 @@ class Config:
     max_policy_lag: int | None = None
     """Drop (and count) rollouts that are more updates older than this; None: never."""
     deterministic: bool = False
-    """Each checkpoint resets all environments, so that a resumed run equals an uninterrupted one."""
+    """Each checkpoint resets all environments, so that resuming changes nothing."""
     checkpoint_interval: int = 1_000_000
     """Environment steps between checkpoints; one more is written at the end."""
     keep_checkpoints: int = 3
@@ -86,7 +86,12 @@ class Config:
         require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "0 or more")
         require(self.actor_timeout_s > 0, "actor_timeout_s", self.actor_timeout_s, "above 0")
         require(0 <= self.seed < 2**31, "seed", self.seed, "between 0 and 2147483647")
-        require(self.checkpoint_interval >= 1, "checkpoint_interval", self.checkpoint_interval, "1 or more")
+        require(
+            self.checkpoint_interval >= 1,
+            "checkpoint_interval",
+            self.checkpoint_interval,
+            "1 or more",
+        )
         require(self.keep_checkpoints >= 1, "keep_checkpoints", self.keep_checkpoints, "1 or more")
         require(self.eval_episodes >= 0, "eval_episodes", self.eval_episodes, "0 or more")
         lag = self.max_policy_lag
@@ -112,12 +117,14 @@ class Config:
             value = getattr(self, name)
             if value not in known:
                 raise ConfigError(
-                    f"{name}={value!r} is unknown; choose {', '.join(known)}.{nearest(value, known)}"
+                    f"{name}={value!r} is unknown; choose {', '.join(known)}."
+                    f"{nearest(value, known)}"
                 )
         check_device(self.device)
         if self.deterministic and self.algo.max_lag > 0 and self.transport != "serial":
             raise ConfigError(
-                f"deterministic=True needs a synchronous algorithm (a2c, ppo) or transport='serial': "
+                "deterministic=True needs a synchronous algorithm (a2c, ppo) or "
+                "transport='serial': "
                 f"{self.algo_name} with transport={self.transport!r} depends on timing"
             )
 
@@ -212,9 +219,7 @@ def check_device(device: str) -> None:
     if torch.backends.mps.is_available():
         available.append("mps")
     if device not in available:
-        raise ConfigError(
-            f"device={device!r} is not available here; choose {', '.join(available)}"
-        )
+        raise ConfigError(f"device={device!r} is not available here; choose {', '.join(available)}")
 
 
 def unknown_setting(name: str) -> ConfigError:

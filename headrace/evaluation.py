@@ -59,7 +59,11 @@ def evaluate(
     try:
         obs, _ = envs.reset(seed=seed)
         state, start = None, np.ones(num_envs, bool)
-        total, length, filler = np.zeros(num_envs), np.zeros(num_envs, int), np.zeros(num_envs, bool)
+        total, length, filler = (
+            np.zeros(num_envs),
+            np.zeros(num_envs, int),
+            np.zeros(num_envs, bool),
+        )
         while quota.any():
             action, state = policy.predict(obs, state, start, deterministic)
             obs, reward, terminated, truncated, _ = envs.step(action)

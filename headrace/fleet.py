@@ -101,7 +101,14 @@ class Fleet:
         pipe = self._queue.connect(actor)
         process = _context().Process(  # type: ignore[attr-defined]
             target=run_actor,
-            args=(self._spec, actor, self.num_restarts, pipe, self._slab.buffer, self._weights.buffer),
+            args=(
+                self._spec,
+                actor,
+                self.num_restarts,
+                pipe,
+                self._slab.buffer,
+                self._weights.buffer,
+            ),
             name=f"headrace-actor-{actor}",
             daemon=True,
         )
@@ -115,7 +122,7 @@ class Fleet:
         return [self._processes[a].pid or 0 for a in sorted(self._processes)]
 
     def replace(self, death: PeerDied) -> str:
-        """Start a new process for a dead actor; returns what happened, in one line.
+        """Start a new process for a dead actor; returns what happened, with its traceback.
 
         Raises:
             ActorFailed: ``max_restarts`` is used up; carries the actor's own traceback.
@@ -136,7 +143,8 @@ class Fleet:
             )
         self.num_restarts += 1
         self._start_one(death.actor)
-        return f"actor {death.actor}: {cause} (restart {self.num_restarts}/{self._max_restarts})"
+        line = f"actor {death.actor}: {cause} (restart {self.num_restarts}/{self._max_restarts})"
+        return f"{death.traceback.rstrip()}\n{line}" if death.traceback else line
 
     def kill_silent(self, timeout_s: float) -> None:
         """Kill actors that have had a free slot for ``timeout_s`` and delivered nothing."""

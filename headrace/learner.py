@@ -8,6 +8,7 @@ the number of valid steps, are the gradient of the batch, bit for bit the same o
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -66,9 +67,14 @@ class Learner:
 
     def update(self, fresh: Fresh, learning_rate: float) -> dict[str, float]:
         """All optimiser steps of one update; returns the mean metrics over its steps."""
+
+        def scaled() -> Batch:
+            batch = fresh()
+            return replace(batch, reward=batch.reward * self.algorithm.reward_scale)
+
         self.optimizer.param_groups[0]["lr"] = learning_rate
         per_step: list[dict[str, float]] = []
-        batches = self.algorithm.batches(self.policy, fresh, self.state)
+        batches = self.algorithm.batches(self.policy, scaled, self.state)
         for batch in batches:
             per_step.append(self._step(batch))
             if self.algorithm.after_step(self.policy, self.state, per_step[-1]):
@@ -115,7 +121,8 @@ class Learner:
             name: value.get_state() if isinstance(value, torch.Generator) else value
             for name, value in self.state.items()
         }
-        return {"optimizer": self.optimizer.state_dict(), "state": state, "num_steps": self.num_steps}
+        optimizer = self.optimizer.state_dict()
+        return {"optimizer": optimizer, "state": state, "num_steps": self.num_steps}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
@@ -136,15 +143,17 @@ def make_optimizer(flat: Tensor, algorithm: Algorithm) -> torch.optim.Optimizer:
     """Adam, or RMSProp without momentum and with decay 0.99 (IMPALA, Table D.1)."""
     if algorithm.optimizer == "adam":
         return torch.optim.Adam([flat], lr=algorithm.learning_rate, eps=algorithm.optimizer_eps)
-    return torch.optim.RMSprop([flat], lr=algorithm.learning_rate, alpha=0.99, eps=algorithm.optimizer_eps)
+    return torch.optim.RMSprop(
+        [flat], lr=algorithm.learning_rate, alpha=0.99, eps=algorithm.optimizer_eps
+    )
 
 
 def step_metrics(sums: Metrics, count: int) -> dict[str, float]:
     """Means per valid step, and the explained variance of the values where it is defined."""
     values = {name: float(value) for name, value in sums.items()}
-    moments = [values.pop(k) for k in ("target_sum", "target_sq", "error_sum", "error_sq")]
+    moments = {k: values.pop(k) for k in ("target_sum", "target_sq", "error_sum", "error_sq")}
     means = {name: value / max(count, 1) for name, value in values.items()}
-    explained = explained_variance(*moments, count)
+    explained = explained_variance(**moments, count=count)
     return means if explained is None else means | {"explained_variance": explained}
 
 

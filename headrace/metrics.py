@@ -116,7 +116,7 @@ class Meter:
     def __init__(self) -> None:
         self.wait_s = self.learn_s = self.sync_s = 0.0
         self.acting_ns = self.waiting_ns = 0
-        self.num_rollouts = self.lag_sum = 0
+        self.num_rollouts = self.lag_sum = self.env_steps = 0
         self.lag_max: int | None = None
         self.depths: list[int] = []
         self.losses: list[dict[str, float]] = []
@@ -125,6 +125,7 @@ class Meter:
         """Note a rollout that is trained on."""
         self.acting_ns += header.acting_ns
         self.waiting_ns += header.waiting_ns
+        self.env_steps += header.valid_steps
         self.num_rollouts += 1
         self.lag_sum += lag
         self.lag_max = lag if self.lag_max is None else max(lag, self.lag_max)
@@ -136,9 +137,11 @@ class Meter:
         self.sync_s += other.sync_s
         self.acting_ns += other.acting_ns
         self.waiting_ns += other.waiting_ns
+        self.env_steps += other.env_steps
         self.num_rollouts += other.num_rollouts
         self.lag_sum += other.lag_sum
-        self.lag_max = max((m for m in (self.lag_max, other.lag_max) if m is not None), default=None)
+        known = [lag for lag in (self.lag_max, other.lag_max) if lag is not None]
+        self.lag_max = max(known, default=None)
         self.depths = (self.depths + other.depths)[-1000:]
         self.losses = (self.losses + other.losses)[-1000:]
 
@@ -167,7 +170,7 @@ class Meter:
     def result(self, episodes: Episodes, **known: Any) -> Result:
         """The :class:`Result` of these sums; ``known`` are the fields that a meter can't know."""
         returns, lengths = episodes.returns, episodes.lengths
-        losses = {name: self.loss(name) for name in LOSSES}
+        losses: dict[str, Any] = {name: self.loss(name) for name in LOSSES}
         return Result(
             episode_return=episodes.mean_return,
             episode_return_min=min(returns, default=None),

@@ -1,4 +1,4 @@
-"""Settings of the process that make tensors on a CPU fast, and that keep children from outliving it."""
+"""What a process sets for itself: memory, threads, and an end with its parent."""
 
 from __future__ import annotations
 

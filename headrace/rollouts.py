@@ -1,7 +1,8 @@
-"""Where rollouts come from: the slots, the weights and the actors of one transport, as one object."""
+"""Where rollouts come from: slots, weights and actors of one transport, as one object."""
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from typing import Any
@@ -53,7 +54,7 @@ class RolloutSource:
             num_envs=config.envs_per_actor,
             num_steps=config.fragment_length,
             seed=config.seed,
-            policy=policy,
+            policy=copy.deepcopy(policy).cpu(),  # an actor needs no accelerator
         )
         shared = config.transport == "shm"
         num_slots = config.num_actors * config.slots_per_actor
@@ -95,9 +96,7 @@ class RolloutSource:
         """Make the policy's weights the ones that actors pull next."""
         self._weights.publish(version, epoch, policy_weights(policy))
 
-    def take(
-        self, count: int, stopped: Callable[[], bool]
-    ) -> list[tuple[int, Header, Rollout]]:
+    def take(self, count: int, stopped: Callable[[], bool]) -> list[tuple[int, Header, Rollout]]:
         """``count`` rollouts as (slot, header, views of the slot); dead actors are replaced.
 
         Raises:
@@ -115,8 +114,10 @@ class RolloutSource:
                 self._notify(self._fleet.replace(death))
                 deadline = time.monotonic() + patience_s
             except TimeoutError as error:
-                if self._fleet is None or time.monotonic() > deadline:
+                if self._fleet is None:
                     raise ActorFailed(str(error)) from error
+                if time.monotonic() > deadline:
+                    raise ActorFailed(f"{error}, nor in the {patience_s:g} s before") from error
                 self.kill_hung()
             if stopped():
                 raise Stopped

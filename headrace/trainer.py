@@ -1,13 +1,12 @@
 """The one file that wires the parts together.
 
-    actors ──► queue ──► fresh() ──► learner.update ──► publish ──► release
-                          │ counts, drops what is too old
+actors ──► queue ──► fresh() ──► learner.update ──► publish ──► release
+                      │ counts, drops what is too old
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import signal
 import threading
 import time
@@ -29,6 +28,7 @@ from headrace.nn.policy import Policy
 from headrace.platform import keep_freed_memory, torch_threads
 from headrace.rollouts import RolloutSource, Stopped
 from headrace.types import Batch, Rollout, gather
+
 
 class Trainer:
     """A run: iterate over it to train, a :class:`~headrace.metrics.Result` about every second.
@@ -52,25 +52,26 @@ class Trainer:
         self.config, self._notify = config, notify
         self._started = time.monotonic() if started is None else started
         self.env = resolve(config.env)
-        self.run_dir = Path(config.run_dir or default_run_dir(config, time.strftime("%Y%m%d-%H%M%S")))
+        now = time.strftime("%Y%m%d-%H%M%S")
+        self.run_dir = Path(config.run_dir or default_run_dir(config, now))
         if config.transport == "shm":
             start_fork_server()
         spaces = self._probe()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self.policy = Policy(*spaces, config.network)
+            self.learner = Learner(
+                self.policy,
+                config.algo,  # type: ignore[arg-type]  # the base class alone has no loss
+                num_threads=config.resolved_learner_threads,
+                device=config.device,
+            )
         self._saved_config = {
             "format": checkpoint.FORMAT,
             "config": config.to_json(),
             "observation_space": checkpoint.space_to_json(spaces[0]),
             "action_space": checkpoint.space_to_json(spaces[1]),
         }
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            self.policy = Policy(*spaces, config.network)
-            self.learner = Learner(
-                self.policy,
-                config.algo,
-                num_threads=config.resolved_learner_threads,
-                device=config.device,
-            )
         checkpoint.prepare(self.run_dir, config.resume, config.overwrite)
         self.env_steps = self.updates = self.dropped = self._epoch = 0
         self.episodes, self._meter, self._total = Episodes(), Meter(), Meter()
@@ -163,9 +164,9 @@ class Trainer:
         learned = time.monotonic()
         meter.learn_s = learned - start - meter.wait_s
         self.updates += 1
+        self.env_steps += meter.env_steps
         interval = self.config.checkpoint_interval
         if self.env_steps // interval > before // interval and not self._finished():
-            self._epoch += self.config.deterministic
             self._save()
         source.publish(self.policy, self.updates, self._epoch)
         source.release(taken)
@@ -191,7 +192,6 @@ class Trainer:
                     continue
                 taken.append(slot)
                 kept.append(rollout)
-                self.env_steps += header.valid_steps
                 meter.rollout(header, lag)
         meter.wait_s += time.monotonic() - start
         meter.depths.append(source.depth)
@@ -243,6 +243,7 @@ class Trainer:
         }
 
     def _save(self) -> Path:
+        self._epoch += self.config.deterministic
         state = {
             "env_steps": self.env_steps,
             "updates": self.updates,

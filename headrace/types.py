@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headrace.ops import tree
 
@@ -42,10 +42,6 @@ class Rollout:
     version: Tensor  # [B] int64  version of the behaviour policy
     episode_return: Tensor  # [T, B] float32  of the episode that ends with this step, else NaN
     episode_length: Tensor  # [T, B] float32  likewise
-
-    def as_tree(self) -> dict[str, Tree]:
-        """The same tensors as a plain dict, which is all that a transport knows."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass
@@ -87,35 +83,51 @@ class Batch:
         return [self.columns(slice(i, i + width)) for i in range(0, num_columns, width)]
 
 
+class ActorCritic(Protocol):
+    """What an algorithm needs to know of a policy; see ``headrace/nn``."""
+
+    @property
+    def distribution(self) -> Any:
+        """See ``headrace/ops/distributions.py``."""
+
+    def __call__(self, obs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tensor, Tree]:
+        """Distribution parameters ``[T, B, P]``, values ``[T, B]`` and the last core."""
+
+
 Fresh = Callable[[], Batch]
 
 
 class Algorithm(Protocol):
     """What a learner needs to know of an algorithm; see ``headrace/algos``."""
 
-    learning_rate: float
-    lr_schedule: str
-    optimizer: str
-    optimizer_eps: float
-    max_grad_norm: float
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def reward_scale(self) -> float: ...
+    @property
+    def optimizer(self) -> str: ...
+    @property
+    def optimizer_eps(self) -> float: ...
+    @property
+    def max_grad_norm(self) -> float: ...
 
     @property
     def max_lag(self) -> int:
         """How many updates a waiting rollout may lag; 0 makes training synchronous."""
 
-    def init(self, policy: nn.Module) -> dict[str, Any]:
+    def init(self, policy: ActorCritic) -> dict[str, Any]:
         """Mutable state that is checkpointed: target network, buffers, adaptive coefficients."""
 
-    def batches(self, policy: nn.Module, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
         """Batches of one update, one optimiser step each; ``fresh()`` gives new data."""
 
     def loss(
-        self, policy: nn.Module, batch: Batch, state: dict[str, Any]
+        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
     ) -> tuple[Tensor, Metrics]:
         """The loss and its parts as SUMS over valid steps; the learner divides."""
 
     def after_step(
-        self, policy: nn.Module, state: dict[str, Any], metrics: dict[str, float]
+        self, policy: ActorCritic, state: dict[str, Any], metrics: dict[str, float]
     ) -> bool:
         """Called with the step's mean metrics; True ends the update early."""
 
@@ -129,6 +141,7 @@ def gather(rollouts: list[Rollout], device: torch.device | str = "cpu") -> Batch
     Returns:
         a batch of ``[T, sum(B_i)]`` on ``device``.
     """
+
     def join(name: str, dim: int) -> Tree:
         parts = [getattr(rollout, name) for rollout in rollouts]
         return tree.map_leaves(lambda *leaves: torch.cat(leaves, dim).to(device), *parts)

@@ -1,7 +1,8 @@
-"""What the tests of whole runs share: tiny settings, whole runs, scripts in a process of their own."""
+"""What the tests of whole runs share: tiny settings, whole runs, scripts in their own process."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -90,10 +91,8 @@ class Script:
 
     def end(self) -> None:
         """Kill whatever is left of it."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait(10)
 
 

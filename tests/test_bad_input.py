@@ -1,4 +1,4 @@
-"""Bad input is answered by one sentence before any actor starts, and leaves no trace on the disk."""
+"""Bad input is answered by one sentence before any actor starts, and nothing is written."""
 
 from __future__ import annotations
 

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from headrace.algos.common import Hyperparameters, evaluate, total_loss
 from headrace.ops import losses
 from headrace.ops.returns import gae
-from headrace.types import Batch, Fresh, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Metrics
 
 
 @dataclass(frozen=True)
 class A2C(Hyperparameters):
     """A2C (Mnih et al. 2016, synchronous) with generalised advantages (Schulman et al. 2016)."""
 
-    max_lag: ClassVar[int] = 0
-
     learning_rate: float = 1e-3
     lam: float = 1.0
 
-    def batches(self, policy: nn.Module, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
         """One batch, used once."""
         yield fresh()
 
     def loss(
-        self, policy: nn.Module, batch: Batch, state: dict[str, Any]
+        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
     ) -> tuple[Tensor, Metrics]:
         """``-log pi * A`` with A from GAE, plus value and entropy terms; sums."""
         log_prob, entropy, value = evaluate(policy, batch)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from headrace.algos.common import (
     Hyperparameters,
@@ -17,7 +17,7 @@ from headrace.algos.common import (
 )
 from headrace.ops import losses
 from headrace.ops.returns import vtrace
-from headrace.types import Batch, Fresh, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Metrics
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class APPO(Hyperparameters):
         require(self.clip > 0, "clip", self.clip, "above 0")
         check_clipping(self.rho_bar, self.c_bar, 1.0, self.max_lag)
 
-    def batches(self, policy: nn.Module, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
         """One batch, used once."""
         yield fresh()
 
     def loss(
-        self, policy: nn.Module, batch: Batch, state: dict[str, Any]
+        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
     ) -> tuple[Tensor, Metrics]:
         """Clipped surrogate on V-trace's advantage, value and entropy terms; sums."""
         log_prob, entropy, value = evaluate(policy, batch)

@@ -1,4 +1,4 @@
-"""What the four algorithms share: hyperparameters that every one has, and the value/entropy terms."""
+"""What all algorithms share: hyperparameters that each has, and the value and entropy terms."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headrace.errors import ConfigError
 from headrace.ops import losses
-from headrace.types import Batch, Metrics
+from headrace.types import ActorCritic, Batch, Metrics
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Hyperparameters:
     """The epsilon in the optimiser's denominator."""
     max_grad_norm: float = 0.5
     """Global norm to which the mean gradient is clipped; inf switches clipping off."""
+    reward_scale: float = 1.0
+    """Factor on every reward before learning; reported returns are not scaled."""
     gamma: float = 0.99
     """Discount per environment step."""
     lam: float = 0.95
@@ -38,17 +40,25 @@ class Hyperparameters:
 
     def __post_init__(self) -> None:
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")
+        require(self.reward_scale > 0, "reward_scale", self.reward_scale, "above 0")
         require(0 <= self.gamma <= 1, "gamma", self.gamma, "between 0 and 1")
         require(0 <= self.lam <= 1, "lam", self.lam, "between 0 and 1")
         require(self.max_grad_norm > 0, "max_grad_norm", self.max_grad_norm, "above 0 (inf: off)")
         require(self.value_coef >= 0, "value_coef", self.value_coef, "0 or more")
         require(self.entropy_coef >= 0, "entropy_coef", self.entropy_coef, "0 or more")
 
-    def init(self, policy: nn.Module) -> dict[str, Any]:
+    @property
+    def max_lag(self) -> int:
+        """How many updates a waiting rollout may lag: 0, synchronous, unless it is a field."""
+        return 0
+
+    def init(self, policy: ActorCritic) -> dict[str, Any]:
         """No state beyond the optimiser's."""
         return {}
 
-    def after_step(self, policy: nn.Module, state: dict[str, Any], metrics: dict[str, float]) -> bool:
+    def after_step(
+        self, policy: ActorCritic, state: dict[str, Any], metrics: dict[str, float]
+    ) -> bool:
         """Never ends an update early."""
         return False
 
@@ -60,14 +70,14 @@ def require(condition: bool, name: str, value: object, valid: str) -> None:
 
 
 def check_clipping(rho_bar: float, c_bar: float, pg_rho_bar: float, max_lag: int) -> None:
-    """V-trace's thresholds, and an asynchronous lag (IMPALA, theorem 1 assumes rho_bar >= c_bar)."""
+    """V-trace's thresholds (IMPALA, theorem 1 assumes rho_bar >= c_bar) and an asynchronous lag."""
     require(c_bar > 0, "c_bar", c_bar, "above 0")
     require(pg_rho_bar > 0, "pg_rho_bar", pg_rho_bar, "above 0")
     require(rho_bar >= c_bar, "rho_bar", rho_bar, f"at least c_bar={c_bar} (nearest: {c_bar})")
     require(max_lag >= 1, "max_lag", max_lag, "1 or more (0 is synchronous: use A2C or PPO)")
 
 
-def evaluate(policy: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+def evaluate(policy: ActorCritic, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """The policy on a batch with its bootstrap row.
 
     Returns:

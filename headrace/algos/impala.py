@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from headrace.algos.common import Hyperparameters, check_clipping, evaluate, total_loss
 from headrace.ops import losses
 from headrace.ops.returns import vtrace
-from headrace.types import Batch, Fresh, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Metrics
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class IMPALA(Hyperparameters):
         super().__post_init__()
         check_clipping(self.rho_bar, self.c_bar, self.pg_rho_bar, self.max_lag)
 
-    def batches(self, policy: nn.Module, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
         """One batch, used once."""
         yield fresh()
 
     def loss(
-        self, policy: nn.Module, batch: Batch, state: dict[str, Any]
+        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
     ) -> tuple[Tensor, Metrics]:
         """``-rho log pi (r + gamma v' - V)`` plus value and entropy terms (section 4.2); sums."""
         log_prob, entropy, value = evaluate(policy, batch)

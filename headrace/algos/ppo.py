@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headrace.algos.common import Hyperparameters, evaluate, require, total_loss
 from headrace.ops import losses, tree
 from headrace.ops.returns import gae
-from headrace.types import Batch, Fresh, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Metrics
 
 
 @dataclass(frozen=True)
 class PPO(Hyperparameters):
     """PPO (Schulman et al. 2017): clipped surrogate, optionally with an adaptive KL penalty."""
-
-    max_lag: ClassVar[int] = 0
 
     epochs: int = 4
     """Passes over each batch."""
@@ -49,7 +47,7 @@ class PPO(Hyperparameters):
             "kl_target", self.kl_target, f"above 0 and needs kl_coef > 0 (is {self.kl_coef})",
         )  # fmt: skip
 
-    def init(self, policy: nn.Module) -> dict[str, Any]:
+    def init(self, policy: ActorCritic) -> dict[str, Any]:
         """The penalty's weight, the last update's KL, and the generator that shuffles."""
         return {
             "kl_coef": self.kl_coef,
@@ -57,7 +55,7 @@ class PPO(Hyperparameters):
             "generator": torch.Generator().manual_seed(torch.initial_seed() % 2**31),
         }
 
-    def batches(self, policy: nn.Module, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
         """Targets from the policy before the first step, then ``epochs * minibatches`` parts."""
         self._adapt_penalty(state)
         samples = flatten(self._with_targets(policy, fresh()))
@@ -68,7 +66,7 @@ class PPO(Hyperparameters):
                 part = samples.columns(index)
                 yield self._normalized(part) if self.normalize_advantage else part
 
-    def _with_targets(self, policy: nn.Module, batch: Batch) -> Batch:
+    def _with_targets(self, policy: ActorCritic, batch: Batch) -> Batch:
         with torch.no_grad():
             _, value, _ = policy(batch.obs, batch.first, batch.core)
             advantage, target = gae(
@@ -86,7 +84,7 @@ class PPO(Hyperparameters):
         return replace(batch, targets=batch.targets | {"advantage": scaled})
 
     def loss(
-        self, policy: nn.Module, batch: Batch, state: dict[str, Any]
+        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
     ) -> tuple[Tensor, Metrics]:
         """Clipped surrogate, value loss, entropy bonus and KL penalty; sums."""
         log_prob, entropy, value = evaluate(policy, batch)
@@ -108,7 +106,9 @@ class PPO(Hyperparameters):
             loss = loss + state["kl_coef"] * losses.approx_kl(log_ratio, batch.valid)
         return loss, metrics | {"clipfrac": clipped}
 
-    def after_step(self, policy: nn.Module, state: dict[str, Any], metrics: dict[str, float]) -> bool:
+    def after_step(
+        self, policy: ActorCritic, state: dict[str, Any], metrics: dict[str, float]
+    ) -> bool:
         """Remember the KL for the next update's penalty; stop when it is too large."""
         state["last_kl"] = metrics["approx_kl"]
         return self.kl_stop is not None and metrics["approx_kl"] > self.kl_stop

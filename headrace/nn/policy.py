@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.nn.torsos import Network, features, mlp, num_features, orthogonal
-from headrace.ops.distributions import Categorical, distribution_for
+from headrace.ops.distributions import DiagGaussian, distribution_for
 from headrace.types import Tree
 
 
@@ -37,8 +37,8 @@ class Policy(nn.Module):
         self.action_space = action_space
         self.network = network or Network()
         self.distribution = distribution_for(action_space)
-        discrete = isinstance(self.distribution, Categorical)
-        num_outputs = self.distribution.num_params if discrete else self.distribution.dim
+        gaussian = self.distribution if isinstance(self.distribution, DiagGaussian) else None
+        num_outputs = gaussian.dim if gaussian else self.distribution.num_params
         width = self.network.hidden[-1]
         self.torso = mlp(num_features(observation_space), self.network)
         self.value_torso = (
@@ -46,7 +46,7 @@ class Policy(nn.Module):
         )
         self.policy_head = orthogonal(nn.Linear(width, num_outputs), 0.01)
         self.value_head = orthogonal(nn.Linear(width, 1), 1.0)
-        self.log_std = None if discrete else nn.Parameter(torch.zeros(num_outputs))
+        self.log_std = nn.Parameter(torch.zeros(num_outputs)) if gaussian else None
 
     def initial_core(self, num_envs: int) -> Tree:
         """Recurrent state at the start of an episode, ``[num_envs, ...]``; () here."""
@@ -120,7 +120,8 @@ class Policy(nn.Module):
         array = np.asarray(obs)
         single = array.ndim == len(self.observation_space.shape or ())
         batch = torch.as_tensor(array[None] if single else array, device=device)
-        first = np.broadcast_to(bool(state is None) if episode_start is None else episode_start, len(batch))
+        start = state is None if episode_start is None else episode_start
+        first = np.broadcast_to(start, len(batch))
         core = self.initial_core(len(batch)) if state is None else state
         params, core = self.act(batch, torch.as_tensor(first.copy(), device=device), core)
         if deterministic:

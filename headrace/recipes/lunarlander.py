@@ -9,7 +9,9 @@ from headrace.config import Config
 def lunarlander(algorithm: str = "appo") -> Config:
     """Settings for envpool's or Gymnasium's (box2d) LunarLander."""
     algos = {
-        "ppo": PPO(learning_rate=1e-3, gamma=0.999, lam=0.98, epochs=4, minibatches=8, entropy_coef=0.01),
+        "ppo": PPO(
+            learning_rate=1e-3, gamma=0.999, lam=0.98, epochs=4, minibatches=8, entropy_coef=0.01
+        ),
         "impala": IMPALA(learning_rate=1e-3, gamma=0.999, lam=0.98, entropy_coef=0.01),
         "appo": APPO(learning_rate=1e-3, gamma=0.999, lam=0.98, entropy_coef=0.01),
     }

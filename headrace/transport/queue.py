@@ -105,7 +105,9 @@ class Pending:
             return [self._earliest() for _ in range(count)]
         share, rest = divmod(count, len(self._by_actor))
         if rest:
-            raise ValueError(f"{count} rollouts can't come equally from {len(self._by_actor)} actors")
+            raise ValueError(
+                f"{count} rollouts can't come equally from {len(self._by_actor)} actors"
+            )
         if min(map(len, self._by_actor)) < share:
             return None
         return [queue.popleft()[1] for queue in self._by_actor for _ in range(share)]

@@ -21,7 +21,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from headrace.transport.queue import Header, Pending, PeerDied, read_header
+from headrace.transport.queue import Header, PeerDied, Pending, read_header
 from headrace.transport.slab import Slab
 
 _NUMBER = struct.Struct("<q")

@@ -76,7 +76,9 @@ class WeightStore:
             _, version, epoch = map(int, self._slab.headers[count % 2])
             if version > newer_than:
                 with torch.no_grad():
-                    tree.map_leaves(lambda to, src: to.copy_(src), into, self._slab.trees[count % 2])
+                    tree.map_leaves(
+                        lambda to, src: to.copy_(src), into, self._slab.trees[count % 2]
+                    )
             _memory_fence()
             if int(self._count[_COUNT]) == count:
                 return (version, epoch) if version > newer_than else None

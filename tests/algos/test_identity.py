@@ -42,7 +42,9 @@ def test_the_discrete_identity_is_solved(algo, tmp_path):
     assert final_return(algo, tmp_path, continuous=False) >= 7.9  # of 8
 
 
-@pytest.mark.parametrize("algo", [ALGOS["ppo"], ALGOS["a2c"], ALGOS["appo"]], ids=["ppo", "a2c", "appo"])
+@pytest.mark.parametrize(
+    "algo", [ALGOS["ppo"], ALGOS["a2c"], ALGOS["appo"]], ids=["ppo", "a2c", "appo"]
+)
 def test_the_continuous_identity_is_solved(algo, tmp_path):
     assert final_return(algo, tmp_path, continuous=True) >= -0.25  # of 0
 

@@ -30,9 +30,7 @@ def fill(slab: Slab, port, actor: int, sequence: int, timeout_s: float = 10.0) -
     return True
 
 
-def shm_actor(
-    queue, buffer, pipe, actor: int, count: int, delay_s: float, fault: str
-) -> None:
+def shm_actor(queue, buffer, pipe, actor: int, count: int, delay_s: float, fault: str) -> None:
     torch.set_num_threads(1)  # the pool of threads did not survive the fork
     queue.close()  # a forked child must not hold the learner's ends
     slab, port = Slab(SPEC, NUM_ACTORS * PER_ACTOR, NUM_HEADER_FIELDS, buffer), ShmPort(pipe)

@@ -1,0 +1,245 @@
+"""What breaks is replaced, reported and counted, and nothing half-written is trained on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import threading
+import time
+from collections import deque
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import headrace as hr
+from headrace.envs.make import make_vec, resolve
+from headrace.envs.testing import counting_length, counting_reward, counting_truncates
+from headrace.errors import ActorFailed, EnvironmentFault
+from headrace.rollouts import RolloutSource
+
+FAULTY = "headrace.envs.testing:FaultyEnv"
+COUNTING = "headrace.envs.testing:CountingVectorEnv"
+NUM_KILLS = int(os.environ.get("HEADRACE_KILLS", "10"))
+
+
+@pytest.fixture
+def faulty(tiny, tmp_path):
+    """Trains on FaultyEnv; returns the trainer, what it said, and the error that ended it."""
+
+    def run(mode: str, once: bool = False, **settings):
+        kwargs = {"mode": mode, "fail_at_step": 20}
+        if once:
+            kwargs["once"] = str(tmp_path / "happened")
+        config = tiny(env=FAULTY, env_kwargs=kwargs, envs_per_actor=2, **settings)
+        said: list[str] = []
+        with hr.Trainer(config, notify=said.append) as trainer:
+            try:
+                results = list(trainer)
+            except (ActorFailed, EnvironmentFault) as error:
+                return trainer, said, error
+        assert results[-1].restarts == len(said)
+        return trainer, said, None
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("mode", "cause"),
+    [
+        ("raise", "RuntimeError: FaultyEnv failed at step 20, as asked"),
+        ("nan", "FaultyEnv returned nan in its observation"),
+        ("exit", "ended with exit code 13"),
+        ("hang", "delivered nothing in time"),
+    ],
+)
+def test_an_actor_that_breaks_once_is_replaced_and_the_run_goes_on(faulty, mode, cause):
+    timeout_s = 2.0 if mode == "hang" else 60.0
+    trainer, said, error = faulty(mode, once=True, total_steps=320, actor_timeout_s=timeout_s)
+    assert error is None
+    assert len(said) == 1
+    assert "actor 0" in said[0]
+    assert cause in said[0]
+    assert trainer.env_steps >= 320
+
+
+def test_an_environment_that_always_raises_ends_the_run_with_its_own_traceback(faulty):
+    trainer, said, error = faulty("raise", max_restarts=2)
+    text = str(error)
+    assert "max_restarts=2" in text
+    assert "Traceback" in text
+    assert 'raise RuntimeError(f"FaultyEnv failed at step {self._life}, as asked")' in text
+    assert len(said) == 2
+    # Each of three lives delivered the two whole fragments before its twentieth step, no more.
+    assert trainer.updates == 6
+    assert trainer.env_steps == 6 * 2 * 8
+
+
+def test_an_environment_that_always_hangs_uses_up_the_restarts(faulty):
+    _, said, error = faulty("hang", max_restarts=1, actor_timeout_s=1.5)
+    assert len(said) == 1
+    assert "delivered nothing in time" in str(error)
+    assert "max_restarts=1" in str(error)
+
+
+@pytest.mark.parametrize("transport", ["shm", "serial"])
+def test_a_nan_is_never_trained_on_and_the_environment_is_named(faulty, transport):
+    trainer, _, error = faulty("nan", max_restarts=0, transport=transport)
+    assert "FaultyEnv returned nan in its observation[0]" in str(error)
+    assert trainer.updates == 2
+    assert all(torch.isfinite(p).all() for p in trainer.policy.parameters())
+
+
+def test_an_actor_gone_at_startup_is_an_error_and_not_a_wait_for_ever(tiny):
+    def broken():
+        if threading.current_thread() is threading.main_thread() and os.getppid() != parent:
+            raise OSError("no licence for the simulator here")
+        return resolve(FAULTY)()
+
+    parent = os.getppid()
+    with pytest.raises(ActorFailed, match="no licence for the simulator here"):
+        list(hr.Trainer(tiny(env=broken, max_restarts=1), notify=lambda text: None))
+
+
+# -- SIGKILL of actors --------------------------------------------------------------------------
+
+
+class Killer(threading.Thread):
+    """Kills a random actor at random instants, each time after the last loss was made good."""
+
+    def __init__(self, source: RolloutSource, count: int) -> None:
+        super().__init__(daemon=True)
+        self.source, self.count, self.done = source, count, 0
+        self.stopped = threading.Event()
+        self._random = random.Random(0)
+
+    def run(self) -> None:
+        while self.done < self.count and not self.stopped.is_set():
+            time.sleep(self._random.uniform(0.0, 0.1))
+            with contextlib.suppress(ProcessLookupError, IndexError):
+                os.kill(self._random.choice(self.source.pids()), signal.SIGKILL)
+                self.done += 1
+            while self.source.num_restarts < self.done and not self.stopped.is_set():
+                time.sleep(0.001)
+
+
+def check_whole(rollout) -> None:
+    """Every row of a CountingEnv's rollout follows from the row before it."""
+    obs, first = rollout.obs.numpy(), rollout.first.numpy()
+    valid = ~first[1:]
+    env, episode, step, _ = np.moveaxis(obs[:-1], -1, 0)
+    env_after, episode_after, step_after, action_seen = np.moveaxis(obs[1:], -1, 0)
+    action, reward = rollout.action.numpy(), rollout.reward.numpy()
+    ended = step >= counting_length(env, episode)
+    assert (env_after == env).all()
+    assert (valid == ~ended).all()  # the step after an end, and no other, is a filler
+    assert (episode_after == episode + ~valid).all()
+    assert (step_after == np.where(valid, step + 1, 0)).all()
+    assert (action_seen == np.where(valid, action, -1)).all()
+    assert (reward == np.where(valid, counting_reward(episode, step, action), 0)).all()
+    ends_here = valid & (step_after >= counting_length(env, episode))
+    terminated = ends_here & ~counting_truncates(env, episode)
+    assert (rollout.terminated.numpy() == terminated).all()
+    assert (~np.isnan(rollout.episode_return.numpy()) == ends_here).all()
+    assert torch.isfinite(rollout.log_prob).all()
+
+
+def test_actors_killed_at_random_instants_lose_nothing_but_their_open_rollouts(tiny):
+    config = tiny(env=COUNTING, algo=hr.APPO(), num_actors=2, max_restarts=NUM_KILLS)
+    envs = make_vec(config.env, 1)
+    policy = hr.Policy(envs.single_observation_space, envs.single_action_space)
+    source = RolloutSource(config, resolve(config.env), policy, 0, 0, lambda text: None)
+    killer, version, lives, after = Killer(source, NUM_KILLS), 0, 0, 0
+    latest: dict[int, tuple[int, np.ndarray]] = {}  # by actor: sequence, last observations
+    seen: set[tuple[int, int]] = set()  # the first environment of a life, and the sequence
+    held: deque = deque()  # slots that a slow learner would still be reading
+    try:
+        source.release([slot for slot, _, _ in source.take(1, lambda: False)])
+        killer.start()
+        while after < 20:  # rollouts after the last replacement
+            after += source.num_restarts == NUM_KILLS
+            [(slot, header, rollout)] = source.take(1, lambda: False)
+            obs = rollout.obs.numpy()
+            check_whole(rollout)
+            assert (rollout.version == header.version).all()
+            assert header.valid_steps == int((~rollout.first[1:]).sum())
+            key = (int(obs[0, 0, 0]), header.sequence)
+            assert key not in seen, "a rollout was delivered twice"
+            seen.add(key)
+            if header.sequence == 0:
+                lives += 1
+                assert rollout.first[0].all()
+            elif header.actor in latest:
+                assert header.sequence == latest[header.actor][0] + 1
+                assert (obs[0] == latest[header.actor][1]).all()
+            latest[header.actor] = (header.sequence, obs[-1].copy())
+            held.append((slot, obs, obs.copy()))
+            if len(held) == 4:
+                slot, now, then = held.popleft()
+                assert (now == then).all(), "a slot was written to while the learner held it"
+                source.release([slot])
+            version += 1
+            source.publish(policy, version, 0)
+        assert source.num_restarts == killer.done == NUM_KILLS
+        assert lives >= 2
+    finally:
+        killer.stopped.set()
+        killer.join(5)
+        source.close()
+
+
+def test_an_actor_leaves_ctrl_c_to_the_trainer(tiny):
+    with hr.Trainer(tiny(total_steps=10**9), notify=lambda text: None) as trainer:
+        for result in trainer:
+            if result.updates == 1:
+                pids = trainer.source.pids()
+                os.kill(pids[0], signal.SIGINT)
+            if result.updates == 30:
+                trainer.stop()
+        assert trainer.source.num_restarts == 0
+
+
+def test_training_survives_killed_actors_and_counts_them(tiny):
+    with hr.Trainer(tiny(total_steps=10**9), notify=lambda text: None) as trainer:
+        for result in trainer:
+            if result.updates == 3 * (result.restarts + 1):
+                if result.restarts == 3:
+                    trainer.stop()
+                else:
+                    os.kill(trainer.source.pids()[0], signal.SIGKILL)
+                    time.sleep(0.05)  # the death is noticed before three more updates
+        assert result.restarts == 3
+        pids = trainer.source.pids()
+    assert result.updates >= 12
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+# -- SIGKILL of the trainer ---------------------------------------------------------------------
+
+TRAINER = """
+import headrace as hr
+
+hr.train(
+    "headrace.envs.testing:FaultyEnv", hr.A2C(), num_actors=2, envs_per_actor=1, fragment_length=8,
+    env_kwargs={"mode": "hang", "fail_at_step": 12}, total_steps=10**9, run_dir="run",
+    log_interval_s=0.0, callbacks=[lambda result: print("UPDATE", flush=True)],
+)
+"""
+
+
+@pytest.mark.parametrize(("moment", "num_processes"), [("results in", 2), ("UPDATE", 4)])
+def test_nothing_outlives_a_killed_trainer(start, gone, moment, num_processes):
+    script = start("-c", TRAINER)
+    script.wait_for(moment)
+    time.sleep(0.2)  # by now both actors hang in their environment
+    family = script.family()
+    assert len(family) >= num_processes  # itself, the fork server, and then two actors
+    os.kill(script.process.pid, signal.SIGKILL)
+    script.wait(5)
+    assert gone(family, timeout_s=5.0) == []
+    ours = re.compile("|".join(rf"_{p.pid}_" for p in family))
+    assert [name for name in os.listdir("/dev/shm") if ours.search(name)] == []

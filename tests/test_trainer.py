@@ -1,0 +1,190 @@
+"""Whole runs: reproducible, ended when asked, and reported without holes or NaN."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import headrace as hr
+from headrace.metrics import read_jsonl
+
+COUNTING = "headrace.envs.testing:CountingEnv"
+IDENTITY = "headrace.envs.testing:IdentityVectorEnv"
+
+
+class TwoObservations(gymnasium.Env):
+    """One step per episode, an observation of two numbers."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 2.0, True, False, {}
+
+
+@pytest.fixture
+def weights(tiny, finish, tmp_path):
+    """The weights after 50 updates."""
+    runs = iter(range(10))
+
+    def train(algo, **settings) -> dict[str, torch.Tensor]:
+        run_dir = str(tmp_path / f"run{next(runs)}")
+        config = tiny(algo=algo, num_actors=2, total_steps=10**6, run_dir=run_dir, **settings)
+        trainer, results = finish(config, until=lambda result: result.updates == 50)
+        assert results[-1].updates == trainer.updates == 50
+        return trainer.policy.state_dict()
+
+    return train
+
+
+@pytest.mark.parametrize("algo", [hr.PPO(epochs=2, minibatches=2), hr.A2C()], ids=["ppo", "a2c"])
+def test_one_seed_gives_the_same_weights_serially_and_with_shared_memory(weights, algo):
+    serial, shm = weights(algo, transport="serial"), weights(algo, transport="shm")
+    other = weights(algo, transport="serial", seed=1)
+    assert serial.keys() == shm.keys()
+    for name, value in serial.items():
+        assert torch.equal(value, shm[name]), name
+        assert value.ndim == 1 or not torch.equal(value, other[name]), name
+
+
+# -- the end of a run ---------------------------------------------------------------------------
+
+
+def test_a_run_ends_at_total_steps_counting_transitions_only(tiny, finish):
+    trainer, results = finish(tiny(env=COUNTING, total_steps=600, transport="serial"))
+    per_update = np.diff([0, *(r.env_steps for r in results)])
+    assert results[-2].env_steps < 600 <= results[-1].env_steps == trainer.env_steps
+    assert (per_update <= 64).all()
+    assert (per_update[1:] < 64).all()  # every fragment of 8 holds an end, hence a filler
+
+
+def test_stop_return_ends_a_run_once_100_episodes_reach_it(tiny, finish):
+    reached = tiny(env=TwoObservations, stop_return=2.0, total_steps=10**6, transport="serial")
+    trainer, results = finish(reached)
+    assert results[-1].episodes >= 100 > results[-2].episodes
+    assert results[-1].episode_return == 2.0
+    assert (trainer.run_dir / "checkpoints" / "latest").is_dir()
+
+
+def test_a_stop_return_that_is_not_reached_does_not_end_a_run(tiny, finish):
+    _, results = finish(tiny(env=TwoObservations, stop_return=2.01, transport="serial"))
+    assert results[-1].env_steps >= 640
+
+
+def test_a_callback_that_returns_false_ends_the_run_and_none_does_not(tiny, tmp_path):
+    seen = []
+
+    def stop(result):
+        seen.append(result.updates)
+        return result.updates < 3
+
+    config = tiny(total_steps=10**6, transport="serial")
+    policy = hr.train(config, callbacks=[lambda result: None, stop, lambda result: 0])
+    assert seen == [1, 2, 3]
+    assert isinstance(policy, hr.Policy)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["updates"] == 3
+
+
+# -- what a run reports -------------------------------------------------------------------------
+
+
+def test_a_result_has_none_until_there_is_a_value_and_its_scalars_are_finite(tiny, finish):
+    kwargs = {"episode_length": 12}
+    _, results = finish(tiny(env=COUNTING, env_kwargs=kwargs, transport="serial"))
+    early, late = results[0], results[-1]
+    for name in ("episode_return", "episode_return_min", "episode_return_max", "episode_length"):
+        assert getattr(early, name) is None
+        assert getattr(late, name) is not None
+    assert early.episodes == 0
+    assert "charts/episodic_return" not in early.scalars()
+    assert late.episode_return_min <= late.episode_return <= late.episode_return_max
+    assert 12 <= late.episode_length <= 14
+    for result in results:
+        assert all(math.isfinite(value) for value in result.scalars().values())
+        assert result.updates == results.index(result) + 1
+    assert (late.lag_mean, late.lag_max, late.dropped, late.restarts) == (0.0, 0, 0, 0)
+
+
+def test_a_run_leaves_metrics_events_a_summary_and_a_picture(tiny, tmp_path):
+    results = []
+    policy = hr.train(tiny(eval_episodes=3), callbacks=[results.append])
+    run_dir = tmp_path / "run"
+    texts = (run_dir / "metrics.jsonl").read_text().splitlines()
+    lines = [json.loads(text) for text in texts]
+    assert [line["env_steps"] for line in lines] == [r.env_steps for r in results]
+    for line, result in zip(lines, results, strict=True):
+        assert {k: v for k, v in line.items() if "/" in k} == result.scalars()
+        assert not any(isinstance(v, float) and math.isnan(v) for v in line.values())
+
+    events = EventAccumulator(str(run_dir)).Reload()
+    returns = events.Scalars("charts/episodic_return")
+    expected = [r for r in results if r.episode_return is not None]
+    assert [event.step for event in returns] == [r.env_steps for r in expected]
+    assert [e.value for e in returns] == pytest.approx([r.episode_return for r in expected])
+
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert summary["env_steps"] == results[-1].env_steps
+    assert summary["updates"] == results[-1].updates
+    assert 0 < summary["seconds_to_first_update"] <= summary["seconds_total"]
+    again = hr.evaluate(hr.load(run_dir), "CartPole-v1", 3)
+    assert summary["evaluation"] == json.loads(again.to_json())
+    assert again == hr.evaluate(policy, "CartPole-v1", 3)
+    assert (run_dir / "curve.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_a_loaded_policy_predicts_for_one_observation_and_for_a_batch(tiny, finish, env):
+    trainer, _ = finish(tiny(env=env, total_steps=64, transport="serial"))
+    policy = hr.load(trainer.run_dir)
+    space = policy.observation_space
+    batch = np.random.default_rng(0).uniform(-1, 1, (5, *space.shape)).astype(space.dtype)
+    together, _ = policy.predict(batch)
+    alone = np.stack([policy.predict(obs)[0] for obs in batch])
+    assert together.shape == (5, *policy.action_space.shape)
+    np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(together, trainer.policy.predict(batch)[0])
+    assert all(policy.action_space.contains(action) for action in alone)
+    single = gymnasium.make(env)
+    assert space == trainer.policy.observation_space
+    assert policy.action_space == single.action_space
+
+
+def test_training_learns_what_the_identity_environment_shows(tiny, finish):
+    algo = hr.PPO(learning_rate=3e-3)
+    settings = {"env": IDENTITY, "algo": algo, "envs_per_actor": 32, "transport": "serial"}
+    _, results = finish(tiny(total_steps=20_000, fragment_length=16, **settings))
+    assert results[-1].episode_return > 7.0  # of 8; 2 by chance
+
+
+# -- lag ----------------------------------------------------------------------------------------
+
+
+def test_rollouts_beyond_max_policy_lag_are_dropped_and_counted(tiny, finish, tmp_path):
+    sizes = {"env": COUNTING, "algo": hr.APPO(max_lag=3), "num_actors": 2, "total_steps": 4000}
+    free, results = finish(tiny(**sizes, batch_size=64, run_dir=str(tmp_path / "free")))
+    assert max(r.lag_max for r in results) >= 1  # there is something to drop
+    assert free.dropped == 0
+    strict, results = finish(tiny(**sizes, batch_size=64, max_policy_lag=0))
+    assert max(r.lag_max for r in results) == 0
+    dropped = [r.dropped for r in results]
+    assert dropped == sorted(dropped)
+    assert dropped[-1] == strict.dropped == strict.summary()["dropped"] > 0
+    assert strict.env_steps <= 64 * strict.updates  # what was dropped is no step of training
+    assert read_jsonl(strict.run_dir / "metrics.jsonl")[-1]["lag/dropped"] == strict.dropped
+
+
+def test_without_a_limit_the_lag_stays_within_what_the_algorithm_states(tiny, finish):
+    for max_lag in (1, 2):
+        config = tiny(env=COUNTING, algo=hr.APPO(max_lag=max_lag), total_steps=3000, overwrite=True)
+        _, results = finish(config)
+        assert max(r.lag_max for r in results) <= max_lag

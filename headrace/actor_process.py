@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headrace.actor import Actor, ActorSpec, weight_spec
-from headrace.platform import die_with_parent, keep_freed_memory
+from headrace.platform import die_with_parent, keep_freed_memory, yield_to_learner
 from headrace.transport.queue import NUM_HEADER_FIELDS
 from headrace.transport.shm import ShmPort
 from headrace.transport.slab import Slab
@@ -33,6 +33,7 @@ def run_actor(
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield_to_learner()
     die_with_parent()
     keep_freed_memory()
     torch.set_num_threads(1)

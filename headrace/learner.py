@@ -16,6 +16,7 @@ from torch import Tensor
 
 from headrace.nn.policy import Policy
 from headrace.ops.losses import explained_variance
+from headrace.optimizer import Optimizer
 from headrace.types import Algorithm, Batch, Fresh, Metrics
 
 _MIN_CHUNK_STEPS = 512
@@ -56,9 +57,8 @@ class Learner:
         if self.device.type != "cpu":
             self._num_threads, self._chunk_steps = 1, 1 << 62
         self._flat = flatten_parameters(policy)
-        self._flat.grad = torch.zeros_like(self._flat)
         self._parameters = list(policy.parameters())
-        self.optimizer = make_optimizer(self._flat, algorithm)
+        self.optimizer = Optimizer(algorithm.optimizer, self._flat, algorithm.optimizer_eps)
         self.state = algorithm.init(policy)
         self.num_steps = 0  # optimiser steps
         self._pool = ThreadPoolExecutor(
@@ -72,24 +72,23 @@ class Learner:
             batch = fresh()
             return replace(batch, reward=batch.reward * self.algorithm.reward_scale)
 
-        self.optimizer.param_groups[0]["lr"] = learning_rate
         per_step: list[dict[str, float]] = []
         batches = self.algorithm.batches(self.policy, scaled, self.state)
         for batch in batches:
-            per_step.append(self._step(batch))
+            per_step.append(self.step(batch, learning_rate))
             if self.algorithm.after_step(self.policy, self.state, per_step[-1]):
                 batches.close()  # type: ignore[attr-defined]
                 break
         return mean_metrics(per_step)
 
-    def _step(self, batch: Batch) -> dict[str, float]:
+    def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
+        """One optimiser step; returns the mean metrics before it."""
         gradient, sums, count = self.gradient(batch)
         gradient /= max(count, 1)
         norm = float(gradient.norm())
         if norm > self.algorithm.max_grad_norm:
             gradient *= self.algorithm.max_grad_norm / norm
-        self._flat.grad = gradient
-        self.optimizer.step()
+        self.optimizer.step(gradient, learning_rate)
         self.num_steps += 1
         return step_metrics(sums, count) | {"grad_norm": norm}
 
@@ -97,7 +96,8 @@ class Learner:
         """Gradient of the SUMMED loss as one flat vector, the metrics' sums, the valid steps."""
         share = max(_MIN_CHUNK_STEPS, -(-batch.num_steps // self._num_threads))
         chunks = batch.split(min(self._chunk_steps, share))
-        parts = list(self._pool.map(self._chunk_gradient, chunks))
+        run = map if len(chunks) == 1 else self._pool.map
+        parts = list(run(self._chunk_gradient, chunks))
         gradient, sums = parts[0]
         for more_gradient, more_sums in parts[1:]:
             gradient += more_gradient
@@ -137,15 +137,6 @@ class Learner:
     def close(self) -> None:
         """Stop the threads."""
         self._pool.shutdown()
-
-
-def make_optimizer(flat: Tensor, algorithm: Algorithm) -> torch.optim.Optimizer:
-    """Adam, or RMSProp without momentum and with decay 0.99 (IMPALA, Table D.1)."""
-    if algorithm.optimizer == "adam":
-        return torch.optim.Adam([flat], lr=algorithm.learning_rate, eps=algorithm.optimizer_eps)
-    return torch.optim.RMSprop(
-        [flat], lr=algorithm.learning_rate, alpha=0.99, eps=algorithm.optimizer_eps
-    )
 
 
 def step_metrics(sums: Metrics, count: int) -> dict[str, float]:

@@ -27,6 +27,15 @@ def keep_freed_memory() -> None:
         libc.mallopt(_M_TOP_PAD, 16 << 20)
 
 
+def yield_to_learner() -> None:
+    """Lower this process's priority: where cores are short, the learner never waits for one.
+
+    Actors take what it leaves, which is everything whenever it has to wait for them.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(10)
+
+
 def die_with_parent() -> None:
     """End this child process as soon as its parent is gone, whatever it is doing."""
     parent = parent_process()

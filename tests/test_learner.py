@@ -96,8 +96,7 @@ def test_the_step_is_the_sum_divided_by_the_valid_count_and_clipped_to_the_norm(
     gradient, _, count = learner.gradient(part)
     expected = gradient / count
     expected *= 0.01 / expected.norm()
-    metrics = learner._step(part)
-    learner.optimizer.param_groups[0]["lr"] = algo.learning_rate
+    metrics = learner.step(part, algo.learning_rate)
     after = torch.cat([p.detach().reshape(-1) for p in learner.policy.parameters()])
     step = -algo.learning_rate * expected / ((0.01 * expected**2).sqrt() + 1e3)
     torch.testing.assert_close(after - before, step, rtol=0.05, atol=1e-8)
@@ -122,9 +121,8 @@ def test_ppo_with_learning_rate_zero_has_the_same_loss_in_every_epoch_and_ratio_
         params, _, _ = learner.policy(batch.obs, batch.first, ())
         batch.log_prob = learner.policy.distribution.log_prob(params[:-1], batch.action)
     seen = []
-    learner.optimizer.param_groups[0]["lr"] = 0.0
     for part in algo.batches(learner.policy, lambda: batch, learner.state):
-        seen.append(learner._step(part))
+        seen.append(learner.step(part, 0.0))
     assert len(seen) == 3
     for metrics in seen:
         assert metrics["policy_loss"] == pytest.approx(seen[0]["policy_loss"], abs=1e-6)
@@ -141,7 +139,7 @@ def test_ppo_visits_every_sample_once_per_epoch_and_never_recomputes_its_targets
     for i, part in enumerate(algo.batches(learner.policy, lambda: batch, learner.state)):
         pairs = zip(part.reward[0].tolist(), part.targets["advantage"][0].tolist(), strict=True)
         advantages[i // 3].update(pairs)
-        learner._step(part)
+        learner.step(part, 1e-3)
     assert len(advantages[0]) == batch.num_steps
     assert advantages[0] == advantages[1]
 

@@ -30,6 +30,10 @@ class APPO(Hyperparameters):
     max_lag: int = 2
     """How many updates a waiting rollout may lag behind the learner."""
     learning_rate: float = 6e-4
+    epochs: int = 1
+    """Passes over each batch; V-trace corrects the later ones too."""
+    minibatches: int = 1
+    """Groups of whole columns into which each pass is split, one optimiser step each."""
     clip: float = 0.2
     """The ratio pi/mu is clipped to [1 - clip, 1 + clip] in the surrogate."""
     rho_bar: float = 1.0
@@ -39,12 +43,16 @@ class APPO(Hyperparameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self.epochs >= 1, "epochs", self.epochs, "1 or more")
+        require(self.minibatches >= 1, "minibatches", self.minibatches, "1 or more")
         require(self.clip > 0, "clip", self.clip, "above 0")
         check_clipping(self.rho_bar, self.c_bar, 1.0, self.max_lag)
 
     def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
-        """One batch, used once."""
-        yield fresh()
+        """``epochs * minibatches`` groups of columns; targets are always the current policy's."""
+        batch = fresh()
+        for _ in range(self.epochs):
+            yield from batch.split(-(-batch.num_steps // self.minibatches))
 
     def loss(
         self, policy: ActorCritic, batch: Batch, state: dict[str, Any]

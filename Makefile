@@ -20,7 +20,7 @@ lint: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
-		setuptools wheel "torch==2.13.0"
+		setuptools "torch==2.13.0"
 	$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
 		--no-build-isolation --editable ".[box2d,envpool,dev]"
 	touch $@

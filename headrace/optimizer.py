@@ -37,7 +37,12 @@ class Optimizer:
     def step(self, gradient: Tensor, learning_rate: float) -> None:
         """One update with ``gradient`` ``[N]``."""
         state = self._state
-        shared = {"lr": learning_rate, "eps": self._eps, "weight_decay": 0.0, "maximize": False}
+        shared: dict[str, Any] = {
+            "lr": learning_rate,
+            "eps": self._eps,
+            "weight_decay": 0.0,
+            "maximize": False,
+        }
         if self._kind == "adam":
             adam(
                 [self._flat], [gradient], [state["mean"]], [state["square"]], [], [state["step"]],

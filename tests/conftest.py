@@ -12,8 +12,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 import headrace as hr
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tests run beside their own actor processes: torch's idle threads would only spin."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -7,13 +7,19 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.algos.ppo import flatten
+from headrace.algos.common import flatten
 from headrace.learner import Learner
 from headrace.nn import Network, Policy
 from headrace.types import Batch
 
-ALGOS = [hr.A2C(), hr.IMPALA(), hr.APPO(), hr.PPO(epochs=2, minibatches=3, kl_coef=0.1)]
-IDS = [type(a).__name__ for a in ALGOS]
+ALGOS = [
+    hr.A2C(),
+    hr.IMPALA(),
+    hr.APPO(),
+    hr.APPO(epochs=2, minibatches=3),
+    hr.PPO(epochs=2, minibatches=3, kl_coef=0.1),
+]
+IDS = ["a2c", "impala", "appo", "appo-minibatches", "ppo"]
 
 
 def make_policy(dtype=torch.float32) -> Policy:
@@ -130,8 +136,9 @@ def test_ppo_with_learning_rate_zero_has_the_same_loss_in_every_epoch_and_ratio_
         assert metrics["clipfrac"] == 0.0
 
 
-def test_ppo_visits_every_sample_once_per_epoch_and_never_recomputes_its_targets():
-    algo = hr.PPO(epochs=2, minibatches=3, normalize_advantage=False)
+@pytest.mark.parametrize("cls", [hr.PPO, hr.APPO])
+def test_epochs_visit_every_sample_once_each_and_never_recompute_the_targets(cls):
+    algo = cls(epochs=2, minibatches=3, normalize_advantage=False)
     learner = Learner(make_policy(), algo)
     batch = make_batch()
     batch.reward = torch.arange(batch.num_steps, dtype=torch.float32).view(batch.valid.shape)
@@ -158,6 +165,35 @@ def test_ppos_penalty_doubles_above_and_halves_below_its_target(kl, factor):
     algo.after_step(learner.policy, learner.state, {"approx_kl": kl})
     next(iter(algo.batches(learner.policy, make_batch, learner.state)))
     assert learner.state["kl_coef"] == pytest.approx(0.2 * factor)
+
+
+def test_minibatch_targets_of_appo_are_those_that_its_single_pass_uses():
+    whole, parts = hr.APPO(), hr.APPO(minibatches=2)
+    learner, batch = Learner(make_policy(torch.float64), parts), make_batch(dtype=torch.float64)
+    pieces = list(parts.batches(learner.policy, lambda: batch, learner.state))
+    sums = [parts.loss(learner.policy, piece, learner.state)[0] for piece in pieces]
+    expected, _ = whole.loss(learner.policy, batch, {})
+    torch.testing.assert_close(sum(sums), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_normalised_advantages_have_mean_zero_and_deviation_one_over_valid_samples():
+    algo = hr.APPO(minibatches=2, normalize_advantage=True)
+    learner = Learner(make_policy(), algo)
+    for part in algo.batches(learner.policy, make_batch, learner.state):
+        advantage = part.targets["advantage"][part.valid]
+        assert not part.valid.all()
+        assert advantage.mean().abs() < 1e-5
+        assert advantage.std() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_reward_scale_is_the_same_as_scaled_rewards():
+    weights = []
+    for scale, factor in ((3.0, 1.0), (1.0, 3.0)):
+        learner, batch = Learner(make_policy(), hr.IMPALA(reward_scale=scale)), make_batch()
+        batch.reward *= factor
+        learner.update(lambda batch=batch: batch, 1e-3)
+        weights.append([p.clone() for p in learner.policy.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
 
 
 def test_flattening_drops_the_bootstrap_row_and_keeps_steps_together():

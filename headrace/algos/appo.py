@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from headrace.algos.common import (
     Hyperparameters,
     check_clipping,
     evaluate,
+    new_generator,
+    normalized,
     require,
+    shuffled,
     total_loss,
 )
 from headrace.ops import losses
-from headrace.ops.returns import vtrace
+from headrace.ops.returns import VTrace, vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Metrics
 
 
@@ -31,9 +35,11 @@ class APPO(Hyperparameters):
     """How many updates a waiting rollout may lag behind the learner."""
     learning_rate: float = 6e-4
     epochs: int = 1
-    """Passes over each batch; V-trace corrects the later ones too."""
+    """Passes over each batch."""
     minibatches: int = 1
-    """Groups of whole columns into which each pass is split, one optimiser step each."""
+    """Random parts into which each pass is split, one optimiser step each."""
+    normalize_advantage: bool = False
+    """Scale each minibatch's advantages to mean 0 and deviation 1; needs several minibatches."""
     clip: float = 0.2
     """The ratio pi/mu is clipped to [1 - clip, 1 + clip] in the surrogate."""
     rho_bar: float = 1.0
@@ -45,22 +51,32 @@ class APPO(Hyperparameters):
         super().__post_init__()
         require(self.epochs >= 1, "epochs", self.epochs, "1 or more")
         require(self.minibatches >= 1, "minibatches", self.minibatches, "1 or more")
+        several = self.epochs * self.minibatches > 1
+        valid = "False with epochs=1 and minibatches=1 (nearest: minibatches=2)"
+        require(several or not self.normalize_advantage, "normalize_advantage", True, valid)
         require(self.clip > 0, "clip", self.clip, "above 0")
         check_clipping(self.rho_bar, self.c_bar, 1.0, self.max_lag)
 
-    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
-        """``epochs * minibatches`` groups of columns; targets are always the current policy's."""
-        batch = fresh()
-        for _ in range(self.epochs):
-            yield from batch.split(-(-batch.num_steps // self.minibatches))
+    def init(self, policy: ActorCritic) -> dict[str, Any]:
+        """The generator that shuffles."""
+        return {"generator": new_generator()}
 
-    def loss(
-        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
-    ) -> tuple[Tensor, Metrics]:
-        """Clipped surrogate on V-trace's advantage, value and entropy terms; sums."""
-        log_prob, entropy, value = evaluate(policy, batch)
-        log_ratio = log_prob - batch.log_prob
-        returns = vtrace(
+    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+        """The batch as it is, or with targets computed once and then shuffled as PPO does."""
+        batch = fresh()
+        if self.epochs * self.minibatches == 1:
+            yield batch  # its targets come from the same forward pass as its loss
+            return
+        with torch.no_grad():
+            log_prob, _, value = evaluate(policy, batch)
+            returns = self._returns(log_prob - batch.log_prob, value, batch)
+        targets = {"advantage": returns.advantage, "vs": returns.vs}
+        batch = replace(batch, targets=targets)
+        for part in shuffled(batch, self.epochs, self.minibatches, state["generator"]):
+            yield normalized(part) if self.normalize_advantage else part
+
+    def _returns(self, log_ratio: Tensor, value: Tensor, batch: Batch) -> VTrace:
+        return vtrace(
             log_ratio,
             batch.reward,
             value,
@@ -71,17 +87,21 @@ class APPO(Hyperparameters):
             rho_bar=self.rho_bar,
             c_bar=self.c_bar,
         )
-        policy_loss, clipped = losses.ppo_clip_loss(
-            log_ratio, returns.advantage, batch.valid, self.clip
-        )
+
+    def loss(
+        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
+    ) -> tuple[Tensor, Metrics]:
+        """Clipped surrogate on V-trace's advantage, value and entropy terms; sums."""
+        log_prob, entropy, value = evaluate(policy, batch)
+        log_ratio = log_prob - batch.log_prob
+        if batch.targets:
+            advantage, target = batch.targets["advantage"], batch.targets["vs"]
+        else:
+            _, _, advantage = returns = self._returns(log_ratio, value, batch)
+            value, target = value[:-1], returns.vs
+        policy_loss, clipped = losses.ppo_clip_loss(log_ratio, advantage, batch.valid, self.clip)
+        value_loss = losses.value_loss(value, target, batch.valid)
         loss, metrics = total_loss(
-            self,
-            policy_loss,
-            losses.value_loss(value[:-1], returns.vs, batch.valid),
-            entropy,
-            value[:-1],
-            returns.vs,
-            log_ratio,
-            batch,
+            self, policy_loss, value_loss, entropy, value, target, log_ratio, batch
         )
         return loss, metrics | {"clipfrac": clipped}

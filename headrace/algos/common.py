@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from headrace.errors import ConfigError
-from headrace.ops import losses
+from headrace.ops import losses, tree
 from headrace.types import ActorCritic, Batch, Metrics
 
 
@@ -116,3 +117,53 @@ def total_loss(
             **losses.value_moments(value.detach(), target, batch.valid),
         }
     return loss, metrics
+
+
+def new_generator() -> torch.Generator:
+    """A generator that shuffles, seeded from torch's own seed."""
+    return torch.Generator().manual_seed(torch.initial_seed() % 2**31)
+
+
+def shuffled(
+    batch: Batch, epochs: int, minibatches: int, generator: torch.Generator
+) -> Iterator[Batch]:
+    """``epochs`` passes over a batch that has its targets, in ``minibatches`` random parts each.
+
+    Yields:
+        batches of ``[1, about T * B / minibatches]``; every sample once per pass.
+    """
+    samples = flatten(batch)
+    for _ in range(epochs):
+        order = torch.randperm(samples.num_steps, generator=generator)
+        for index in order.to(samples.valid.device).chunk(minibatches):
+            yield samples.columns(index)
+
+
+def normalized(batch: Batch) -> Batch:
+    """The batch with its advantages at mean 0 and standard deviation 1 over valid steps."""
+    advantage = batch.targets["advantage"]
+    real = advantage[batch.valid]
+    if len(real) < 2:
+        return batch
+    scaled = (advantage - real.mean()) / (real.std() + 1e-8)
+    return replace(batch, targets=batch.targets | {"advantage": scaled})
+
+
+def flatten(batch: Batch) -> Batch:
+    """``T * B`` columns of one row each, the bootstrap row dropped: samples to shuffle."""
+    rows, num_columns = batch.valid.shape
+
+    def flat(x: Tensor) -> Tensor:
+        return x[:rows].reshape(1, rows * num_columns, *x.shape[2:])
+
+    return Batch(
+        obs=tree.map_leaves(flat, batch.obs),
+        first=flat(batch.first),
+        action=tree.map_leaves(flat, batch.action),
+        log_prob=flat(batch.log_prob),
+        reward=flat(batch.reward),
+        terminated=flat(batch.terminated),
+        valid=flat(batch.valid),
+        core=batch.core,
+        targets={name: flat(x) for name, x in batch.targets.items()},
+    )

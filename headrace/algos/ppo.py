@@ -9,8 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.algos.common import Hyperparameters, evaluate, require, total_loss
-from headrace.ops import losses, tree
+from headrace.algos.common import (
+    Hyperparameters,
+    evaluate,
+    new_generator,
+    normalized,
+    require,
+    shuffled,
+    total_loss,
+)
+from headrace.ops import losses
 from headrace.ops.returns import gae
 from headrace.types import ActorCritic, Batch, Fresh, Metrics
 
@@ -52,19 +60,15 @@ class PPO(Hyperparameters):
         return {
             "kl_coef": self.kl_coef,
             "last_kl": None,
-            "generator": torch.Generator().manual_seed(torch.initial_seed() % 2**31),
+            "generator": new_generator(),
         }
 
     def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
         """Targets from the policy before the first step, then ``epochs * minibatches`` parts."""
         self._adapt_penalty(state)
-        samples = flatten(self._with_targets(policy, fresh()))
-        num_samples = samples.num_steps
-        for _ in range(self.epochs):
-            order = torch.randperm(num_samples, generator=state["generator"])
-            for index in order.to(samples.valid.device).chunk(self.minibatches):
-                part = samples.columns(index)
-                yield self._normalized(part) if self.normalize_advantage else part
+        batch = self._with_targets(policy, fresh())
+        for part in shuffled(batch, self.epochs, self.minibatches, state["generator"]):
+            yield normalized(part) if self.normalize_advantage else part
 
     def _with_targets(self, policy: ActorCritic, batch: Batch) -> Batch:
         with torch.no_grad():
@@ -74,14 +78,6 @@ class PPO(Hyperparameters):
             )
         targets = {"advantage": advantage, "target": target, "old_value": value[:-1]}
         return replace(batch, targets=targets)
-
-    def _normalized(self, batch: Batch) -> Batch:
-        advantage = batch.targets["advantage"]
-        real = advantage[batch.valid]
-        if len(real) < 2:
-            return batch
-        scaled = (advantage - real.mean()) / (real.std() + 1e-8)
-        return replace(batch, targets=batch.targets | {"advantage": scaled})
 
     def loss(
         self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
@@ -120,23 +116,3 @@ class PPO(Hyperparameters):
             state["kl_coef"] *= 2.0
         elif state["last_kl"] < self.kl_target / 1.5:
             state["kl_coef"] /= 2.0
-
-
-def flatten(batch: Batch) -> Batch:
-    """``T * B`` columns of one row each, the bootstrap row dropped: samples to shuffle."""
-    rows, num_columns = batch.valid.shape
-
-    def flat(x: Tensor) -> Tensor:
-        return x[:rows].reshape(1, rows * num_columns, *x.shape[2:])
-
-    return Batch(
-        obs=tree.map_leaves(flat, batch.obs),
-        first=flat(batch.first),
-        action=tree.map_leaves(flat, batch.action),
-        log_prob=flat(batch.log_prob),
-        reward=flat(batch.reward),
-        terminated=flat(batch.terminated),
-        valid=flat(batch.valid),
-        core=batch.core,
-        targets={name: flat(x) for name, x in batch.targets.items()},
-    )

@@ -1,19 +1,28 @@
-"""LunarLander-v3 to a mean return of 200 and more."""
+"""LunarLander-v3 to a mean return above 200."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from headrace.algos import APPO, IMPALA, PPO
 from headrace.config import Config
 
 
-def lunarlander(algorithm: str = "appo") -> Config:
-    """Settings for envpool's or Gymnasium's (box2d) LunarLander."""
+def lunarlander(algorithm: str = "ppo") -> Config:
+    """PPO lands; APPO and IMPALA, one pass per sample, are fast and learn to hover.
+
+    With a discount below 0.999 hovering until the time limit looks as good as landing.
+    """
+    shared: dict[str, Any] = {
+        "gamma": 0.999,
+        "lam": 0.98,
+        "entropy_coef": 0.01,
+        "reward_scale": 0.05,
+    }
     algos = {
-        "ppo": PPO(
-            learning_rate=1e-3, gamma=0.999, lam=0.98, epochs=4, minibatches=8, entropy_coef=0.01
-        ),
-        "impala": IMPALA(learning_rate=1e-3, gamma=0.999, lam=0.98, entropy_coef=0.01),
-        "appo": APPO(learning_rate=1e-3, gamma=0.999, lam=0.98, entropy_coef=0.01),
+        "ppo": PPO(learning_rate=1e-3, epochs=4, minibatches=8, **shared),
+        "impala": IMPALA(learning_rate=3e-3, **shared),
+        "appo": APPO(learning_rate=3e-3, **shared),
     }
     return Config(
         env="LunarLander-v3",
@@ -21,5 +30,5 @@ def lunarlander(algorithm: str = "appo") -> Config:
         num_actors=2,
         envs_per_actor=32,
         fragment_length=64,
-        total_steps=6_000_000,
+        total_steps=1_500_000 if algorithm == "ppo" else 5_000_000,
     )

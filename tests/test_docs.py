@@ -1,0 +1,48 @@
+"""What the README shows is run: its Python, and its commands, in order, in an empty folder."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(python|bash)\n(.*?)```", README, re.DOTALL)
+
+
+def test_every_snippet_and_command_of_the_readme_runs(tmp_path):
+    num_run = 0
+    for language, text in BLOCKS:
+        if language == "python":
+            (tmp_path / "snippet.py").write_text(text)
+            commands = [[sys.executable, "snippet.py"]]
+        else:
+            lines = [line for line in text.splitlines() if line.startswith("headrace ")]
+            commands = [[sys.executable, "-m", "headrace.cli", *line.split()[1:]] for line in lines]
+        for command in commands:
+            run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+            assert run.returncode == 0, f"{command}\n{run.stdout}\n{run.stderr}"
+            num_run += 1
+    assert num_run >= 6
+    assert (tmp_path / "runs/demo/summary.json").exists()
+    assert (tmp_path / "curves.png").exists()
+
+
+@pytest.mark.parametrize("file", ["README.md", "docs/architecture.md"])
+def test_links_to_files_point_to_files(file):
+    text = (ROOT / file).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!http)([^)]+)\)", text):
+        assert ((ROOT / file).parent / target).exists(), target
+
+
+def test_the_first_snippet_is_short_and_the_make_targets_exist():
+    first = next(text for language, text in BLOCKS if language == "python")
+    assert len([line for line in first.splitlines() if line.strip()]) <= 5
+    targets = re.findall(r"^make (\w+)", README, re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text()
+    assert targets
+    assert all(f"\n{target}:" in makefile for target in targets)

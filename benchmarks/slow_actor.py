@@ -1,0 +1,97 @@
+"""Does one slow environment hold up the others?
+
+Four actors step environments that wait 1 ms a step. In the second run the environments of one
+actor wait 10 times as long. The rate of the *other three* is compared, with ``max_lag`` 2.
+
+    python benchmarks/slow_actor.py
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+import headrace as hr
+from headrace.rollouts import RolloutSource
+
+NUM_ACTORS, SECONDS, REPEATS, STEP_S = 4, 6.0, 3, 0.001
+
+
+class Waiting(gymnasium.Env):
+    """Waits at every step; ten times as long in the process that ``claim`` is given to.
+
+    Args:
+        claim: a path; the first process to create it is the slow one. Empty: none is.
+    """
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, claim: str) -> None:
+        self._wait_s = STEP_S
+        if claim:
+            try:
+                os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
+                self._wait_s = 10 * STEP_S
+            except FileExistsError:
+                pass
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        time.sleep(self._wait_s)
+        return np.zeros(4, np.float32), 0.0, False, False, {}
+
+
+def rollouts_per_second(claim: str) -> list[float]:
+    """Rate of each actor, slowest first."""
+    config = hr.Config(
+        Waiting, hr.APPO(), num_actors=NUM_ACTORS, envs_per_actor=1, fragment_length=32,
+        batch_size=32,
+    )  # fmt: skip
+    policy = hr.Policy(Waiting.observation_space, Waiting.action_space)
+    environment = lambda: Waiting(claim)  # noqa: E731
+    source = RolloutSource(config, environment, policy, 0, 0, print)
+    counts: collections.Counter[int] = collections.Counter()
+    try:
+        _count(source, collections.Counter(), 2.0)  # every actor has started
+        _count(source, counts, SECONDS)
+    finally:
+        source.close()
+    return sorted(counts[actor] / SECONDS for actor in range(NUM_ACTORS))
+
+
+def _count(source: RolloutSource, counts: collections.Counter[int], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for slot, header, _ in source.take(1, lambda: False):
+            counts[header.actor] += 1
+            source.release([slot])
+
+
+def main() -> None:
+    """Print the rates and their ratio, pair by pair."""
+    ratios = []
+    for repeat in range(REPEATS):
+        even = rollouts_per_second("")
+        with tempfile.TemporaryDirectory() as folder:
+            uneven = rollouts_per_second(str(Path(folder) / "claim"))
+        ratios.append(statistics.mean(uneven[1:]) / statistics.mean(even))
+        print(
+            f"repeat {repeat}: all alike {[f'{r:.1f}' for r in even]} rollouts/s, "
+            f"one slow {[f'{r:.1f}' for r in uneven]}; rate of the others × {ratios[-1]:.3f}"
+        )
+    print(f"median ratio {statistics.median(ratios):.3f}")
+
+
+if __name__ == "__main__":
+    main()

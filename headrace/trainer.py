@@ -57,7 +57,8 @@ class Trainer:
         if config.transport == "shm":
             start_fork_server()
         spaces = self._probe()
-        with torch.random.fork_rng(devices=[]):
+        # One thread: the bits of the initial weights must not depend on the number of cores.
+        with torch.random.fork_rng(devices=[]), torch_threads(1):
             torch.manual_seed(config.seed)
             self.policy = Policy(*spaces, config.network)
             self.learner = Learner(

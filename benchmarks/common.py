@@ -29,7 +29,7 @@ FRAGMENT_LENGTH = 64
 HIDDEN = (64, 64)  # tanh, separate networks for policy and value, in every program
 CHUNK_STEPS = 4096  # the ceiling's learner, besides whole batches
 PART_S = 0.6  # how long each part of the ceiling is measured
-RSS_INTERVAL_S, PSS_INTERVAL_S = 0.1, 0.5  # PSS makes the kernel walk page tables: ask less often
+RSS_INTERVAL_S, PSS_INTERVAL_S = 0.25, 2.0  # PSS makes the kernel walk page tables: ask less often
 
 
 @dataclass

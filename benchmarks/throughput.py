@@ -34,7 +34,12 @@ from rich.table import Table
 _SMALL = {"num_actors": 2, "envs_per_actor": 64, "batch_size": 8192}
 SETTINGS: dict[str, dict[str, Any]] = {
     "native": {
-        "async": {"num_actors": 1, "envs_per_actor": 256, "batch_size": 16384},
+        "async": {
+            "num_actors": 2,
+            "envs_per_actor": 512,
+            "fragment_length": 32,
+            "batch_size": 16384,
+        },
         "on_policy": {"num_actors": 2, "envs_per_actor": 256, "batch_size": 32768},
         "steps": 3_000_000,
     },
@@ -78,12 +83,11 @@ def measure_headrace(env_id: str, engine: str, algo: str, steps: int, **settings
             env_id,
             algos[algo](**epochs),
             engine=engine,
-            fragment_length=common.FRAGMENT_LENGTH,
             total_steps=steps,
             network=hr.Network(common.HIDDEN, "tanh", shared=False),
             run_dir=f"{folder}/run",
             eval_episodes=0,
-            **settings,
+            **({"fragment_length": common.FRAGMENT_LENGTH} | settings),
         )
         with hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr)) as trainer:
             for _ in trainer:

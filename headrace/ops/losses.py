@@ -10,6 +10,8 @@ All functions raise ValueError unless the shapes agree and are of rank 2, and Ty
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -34,6 +36,56 @@ def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, valid: Tensor) -> 
     _check(valid, log_prob=log_prob, advantage=advantage)
     advantage_t = torch.where(valid, advantage.detach(), 0.0)
     return -(torch.where(valid, log_prob, 0.0) * advantage_t).sum()
+
+
+def epsilon_policy_gradient_loss(
+    log_prob: Tensor, advantage: Tensor, valid: Tensor, epsilon: float
+) -> Tensor:
+    """``-sum log(pi(a_t | x_t) + epsilon) * A_t``: IMPALA's section 5.2.2, epsilon-correction.
+
+    Args:
+        log_prob: ``[T, B]``, under the policy that learns; -inf is allowed.
+        advantage: ``[T, B]``; detached here.
+        valid: ``[T, B]`` bool.
+        epsilon: above 0; the paper's is 1e-6.
+
+    Returns:
+        0-d sum.
+    """
+    _check(valid, log_prob=log_prob, advantage=advantage)
+    log_prob_t = torch.where(valid, log_prob, 0.0)
+    corrected_t = torch.logaddexp(log_prob_t, log_prob_t.new_tensor(epsilon).log())
+    return policy_gradient_loss(corrected_t, advantage, valid)
+
+
+def surrogate_log_ratio(
+    log_prob: Tensor, target_log_prob: Tensor, behaviour_log_prob: Tensor, kind: str, rho: float
+) -> Tensor:
+    """The log of one of IMPACT's likelihood ratios (Luo et al. 2020, section 4.1).
+
+    ``R1 = pi / pi_target``, ``R2 = pi / mu`` and ``R3 = pi / max(pi_target, mu / rho)``, which is
+    ``min(mu / pi_target, rho) * pi / mu`` (section 3.1).
+
+    Args:
+        log_prob: ``[T, B]``, log pi, under the policy that learns.
+        target_log_prob: ``[T, B]``, log pi_target; detached here.
+        behaviour_log_prob: ``[T, B]``, log mu, under the worker's policy; detached here.
+        kind: ``R1``, ``R2`` or ``R3``.
+        rho: at least 1; the paper's beta is ``1 / rho``.
+
+    Returns:
+        ``[T, B]``, to be given to ``ppo_clip_loss``; anything on fillers.
+
+    Raises:
+        KeyError: there is no such ratio.
+    """
+    target_t, behaviour_t = target_log_prob.detach(), behaviour_log_prob.detach()
+    denominator_t = {
+        "R1": target_t,
+        "R2": behaviour_t,
+        "R3": torch.maximum(target_t, behaviour_t - math.log(rho)),
+    }[kind]
+    return log_prob - denominator_t
 
 
 def ppo_clip_loss(

@@ -85,6 +85,34 @@ def check_policy_gradient(module: ModuleType) -> None:
     check_loss(loss, c, expected, log_prob=[-x["advantage"] for x in s])
 
 
+def check_epsilon_policy_gradient(module: ModuleType) -> None:
+    c = case()
+    s = c.steps()
+    loss = module.epsilon_policy_gradient_loss(c.log_prob, c.advantage, c.valid, 0.3)
+    pi = [math.exp(x["log_prob"]) for x in s]
+    expected = -sum(math.log(p + 0.3) * x["advantage"] for p, x in zip(pi, s, strict=True))
+    slope = [-x["advantage"] * p / (p + 0.3) for p, x in zip(pi, s, strict=True)]
+    check_loss(loss, c, expected, log_prob=slope)
+
+
+def check_surrogate_log_ratio(module: ModuleType) -> None:
+    c, rho = case(), 2.0
+    beta = 1 / rho
+    ratios: dict[str, list[float]] = {"R1": [], "R2": [], "R3": []}
+    for x in c.steps():
+        pi, target, mu = (math.exp(x[name]) for name in ("log_prob", "value", "old_value"))
+        ratios["R1"].append(pi / target)
+        ratios["R2"].append(pi / mu)
+        ratios["R3"].append(pi / max(target, beta * mu))
+    below = [a != b for a, b in zip(ratios["R1"], ratios["R3"], strict=True)]
+    assert any(below)  # pi_target < beta * mu
+    assert not all(below)
+    for kind, expected in ratios.items():
+        log_ratio = module.surrogate_log_ratio(c.log_prob, c.value, c.old_value, kind, rho)
+        loss = torch.where(c.valid, log_ratio, -math.inf).exp().sum()
+        check_loss(loss, c, sum(expected), log_prob=expected)
+
+
 def check_ppo_clip(module: ModuleType) -> None:
     c = case()
     expected, count, slope = 0.0, 0, []
@@ -160,6 +188,8 @@ def check_moments(module: ModuleType) -> None:
 
 CHECKS = (
     check_policy_gradient,
+    check_epsilon_policy_gradient,
+    check_surrogate_log_ratio,
     check_ppo_clip,
     check_value,
     check_clipped_value,
@@ -179,7 +209,14 @@ def test_value_and_gradient_equal_the_sum_over_valid_steps(
 def every_loss(c: Case) -> list[Tensor]:
     return [
         losses.policy_gradient_loss(c.log_prob, c.advantage, c.valid),
+        losses.epsilon_policy_gradient_loss(c.log_prob, c.advantage, c.valid, 1e-6),
         losses.ppo_clip_loss(c.log_ratio, c.advantage, c.valid, CLIP)[0],
+        losses.ppo_clip_loss(
+            losses.surrogate_log_ratio(c.log_ratio, c.value, c.old_value, "R3", 2.0),
+            c.advantage,
+            c.valid,
+            CLIP,
+        )[0],
         losses.value_loss(c.value, c.target, c.valid),
         losses.clipped_value_loss(c.value, c.old_value, c.target, c.valid, CLIP),
         losses.masked_sum(c.value, c.valid),
@@ -210,7 +247,7 @@ def test_losses_of_column_chunks_add_up() -> None:
 def test_a_batch_of_fillers_costs_nothing() -> None:
     c = case()
     c.valid = torch.zeros_like(c.valid)
-    assert [loss.item() for loss in every_loss(c)] == [0.0] * 6
+    assert [loss.item() for loss in every_loss(c)] == [0.0] * 8
 
 
 @pytest.mark.parametrize("estimator", ["gae", "vtrace"])
@@ -247,6 +284,32 @@ def test_approx_kl_s_expectation_under_mu_is_kl_of_mu_and_pi() -> None:
         log_mu[a].exp() * losses.approx_kl((log_pi - log_mu)[a].view(1, 1), valid) for a in range(3)
     )
     assert_equal(expected, (log_mu.exp() * (log_mu - log_pi)).sum())
+
+
+@pytest.mark.parametrize("rho", [1.0, 2.0, math.inf])
+def test_impacts_ratio_is_the_worker_s_times_the_clipped_ratio_of_worker_and_target(
+    rho: float,
+) -> None:
+    g = torch.Generator().manual_seed(0)
+    pi, target, mu = 3.0 * torch.randn(3, 40, 5, generator=g, dtype=torch.float64)
+    found = losses.surrogate_log_ratio(pi, target, mu, "R3", rho).exp()
+    expected = (mu - target).exp().clamp(max=rho) * (pi - mu).exp()
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=0.0)
+    unclipped = losses.surrogate_log_ratio(pi, target, mu, "R1", rho).exp()
+    assert torch.equal(found, unclipped) == (rho == math.inf)
+    assert (found <= unclipped).all()
+
+
+def test_the_epsilon_correction_bounds_the_loss_of_an_impossible_action() -> None:
+    log_prob = torch.tensor([[-math.inf, -50.0, -1.0]], dtype=torch.float64, requires_grad=True)
+    one, valid = torch.ones(1, 3, dtype=torch.float64), torch.ones(1, 3, dtype=torch.bool)
+    loss = losses.epsilon_policy_gradient_loss(log_prob, one, valid, 1e-6)
+    expected = -2 * math.log(1e-6) - math.log(math.exp(-1.0) + 1e-6)
+    assert loss.item() == pytest.approx(expected, abs=1e-12)
+    (slope,) = torch.autograd.grad(loss, log_prob)
+    assert_equal(slope[0, 0].item(), 0.0)
+    assert abs(slope[0, 1].item()) < 1e-14
+    assert slope[0, 2].item() == pytest.approx(-1.0, abs=1e-5)
 
 
 def test_explained_variance_is_one_for_a_perfect_fit_and_ignores_a_constant_offset() -> None:

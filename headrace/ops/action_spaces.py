@@ -1,0 +1,261 @@
+"""From Gymnasium's action spaces to distributions, and from their actions and masks back and forth.
+
+A policy's actions are trees of flat arrays: Discrete ``[...]`` int64 counted from 0, MultiDiscrete
+``[..., k]`` int64, MultiBinary ``[..., k]`` int8, Box ``[..., k]`` float32, and dicts and tuples of
+these, with any leading dimensions. Environments want :func:`to_env` of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from headrace.errors import ConfigError, nearest
+from headrace.ops.distributions import (
+    Bernoulli,
+    Categorical,
+    Composite,
+    DiagGaussian,
+    Distribution,
+    MultiCategorical,
+    SquashedGaussian,
+)
+
+Space: TypeAlias = gymnasium.Space[Any]
+Path: TypeAlias = tuple[Any, ...]  # keys of Dicts and indices of Tuples, from the outermost
+
+WORKS = "use Discrete, MultiDiscrete, MultiBinary, a floating Box, or a Dict or Tuple of these"
+
+
+def distribution_for(space: Space, squash: bool = False) -> Distribution:
+    """The distribution whose actions fit ``space``, as the module's docstring says.
+
+    Args:
+        space: of a single environment.
+        squash: Boxes get a :class:`SquashedGaussian` between their bounds in place of a
+            :class:`DiagGaussian` that is clipped to them.
+
+    Raises:
+        ConfigError: something in the space is not supported, or ``squash`` lacks finite bounds;
+            the message names its path.
+    """
+    return _distribution(space, squash, ())
+
+
+def _distribution(space: Space, squash: bool, path: Path) -> Distribution:
+    where = f"action space{_at(path)}: {space}"
+    if isinstance(space, spaces.Discrete):
+        return Categorical(int(space.n))
+    if isinstance(space, spaces.Dict | spaces.Tuple) and len(space.spaces) > 0:
+        parts = _parts(space)
+        keys = tuple(parts) if isinstance(space, spaces.Dict) else None
+        each = tuple(_distribution(part, squash, (*path, key)) for key, part in parts.items())
+        return Composite(each, keys)
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        raise ConfigError(f"{where} is empty: give it at least one action")
+    size = math.prod(space.shape or ())
+    if size == 0:
+        raise ConfigError(f"{where} has no elements: give it at least one")
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiCategorical(tuple(map(int, space.nvec.ravel())))
+    if isinstance(space, spaces.MultiBinary):
+        return Bernoulli(size)
+    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        raise ConfigError(f"{where} is not supported: {WORKS}")
+    if squash and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise ConfigError(
+            f"{where} has bounds from {space.low.min()} to {space.high.max()}, but squash=True "
+            f"needs finite ones: bound the Box, for example from -1 to 1, or set squash=False"
+        )
+    return SquashedGaussian(size) if squash else DiagGaussian(size)
+
+
+def to_env(space: Space, action: Any, squash: bool = False) -> Any:
+    """What an environment with ``space`` receives for a policy's ``action``.
+
+    Discrete and MultiDiscrete are counted from their ``start``, arrays get the space's shape and
+    dtype (a Discrete keeps its own), and Boxes are clipped to their bounds or, with ``squash``,
+    ``low + (tanh(action) + 1) / 2 * (high - low)``. Training uses the action as it was.
+
+    Args:
+        space: of a single environment.
+        action: tree of arrays, any leading dimensions; a Discrete that starts at 0 comes back as
+            the very same array.
+        squash: as in :func:`distribution_for`.
+    """
+    if isinstance(space, spaces.Discrete):
+        return action + space.start if space.start else action
+    if isinstance(space, spaces.Dict):
+        return {key: to_env(part, action[key], squash) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        pairs = zip(space.spaces, action, strict=True)
+        return tuple(to_env(part, a, squash) for part, a in pairs)
+    shaped = action.reshape(action.shape[:-1] + (space.shape or ()))
+    if isinstance(space, spaces.MultiDiscrete):
+        shaped = shaped + space.start
+    elif isinstance(space, spaces.Box):
+        if squash:
+            # The difference of two finite bounds may overflow, this sum may not.
+            share = (np.tanh(shaped) + 1.0) / 2.0
+            shaped = space.low * (1.0 - share) + space.high * share
+        shaped = np.clip(shaped, space.low, space.high)
+    return np.asarray(shaped, space.dtype)
+
+
+def flatten_mask(space: Space, mask: Any) -> np.ndarray:
+    """An environment's action mask as bits in the order of the distribution's logits.
+
+    Args:
+        space: of a single environment.
+        mask: true (or 1) where a choice is allowed. None allows everything. Discrete: ``[..., n]``;
+            MultiDiscrete: ``[..., sum(nvec)]`` or a tuple of ``[..., nvec[i]]``; Dict and Tuple: a
+            dict, which may lack keys, or a tuple with the mask of each component; always also
+            flat, ``[..., num_mask]``. Boxes and MultiBinaries have no bits.
+
+    Returns:
+        ``[..., num_mask]`` bool; the leading dimensions of components are broadcast, and those of a
+        mask that names no component are ().
+
+    Raises:
+        ConfigError: the mask fits the space in none of these ways.
+    """
+    return _flat_mask(space, mask, ())
+
+
+def _flat_mask(space: Space, mask: Any, path: Path) -> np.ndarray:
+    size = _num_mask(space)
+    if mask is None:
+        return np.ones(size, bool)
+    if isinstance(space, spaces.Dict | spaces.Tuple) and isinstance(mask, dict | tuple):
+        parts = _parts(space)
+        given = _components(space, mask, path)
+        each = [_flat_mask(part, given.get(key), (*path, key)) for key, part in parts.items()]
+        return _join(each, path)
+    if isinstance(space, spaces.MultiDiscrete) and isinstance(mask, tuple):
+        rows = _rows(mask)
+        if any(row is None or np.ndim(row) for row in rows):
+            return _join(_row_masks(space, rows, path), path)
+    return _bits(space, mask, size, path)
+
+
+def _bits(space: Space | str, mask: Any, size: int, path: Path) -> np.ndarray:
+    try:
+        array = np.asarray(mask)
+    except ValueError as error:
+        raise ConfigError(f"action mask{_at(path)} is no array: {error}") from error
+    if array.dtype.kind not in "biuf":
+        raise ConfigError(
+            f"action mask{_at(path)} is {type(mask).__name__} of {array.dtype}: give booleans "
+            f"[..., {size}] for {space}"
+        )
+    if array.ndim == 0 or array.shape[-1] != size:
+        hint = f"[..., {size}]" if size else "nothing (None), for it can't be masked"
+        raise ConfigError(
+            f"action mask{_at(path)} has the shape {array.shape}: {space} needs {hint}"
+        )
+    return array.astype(bool, copy=False)
+
+
+def _components(space: spaces.Dict | spaces.Tuple, mask: Any, path: Path) -> dict[Any, Any]:
+    """The masks that were given, by key or index."""
+    if isinstance(space, spaces.Dict):
+        if not isinstance(mask, dict):
+            raise ConfigError(
+                f"action mask{_at(path)} is a tuple: give a dict with keys of {list(space.spaces)}"
+            )
+        for key in mask:
+            if key not in space.spaces:
+                hint = nearest(str(key), map(str, space.spaces))
+                raise ConfigError(
+                    f"action mask{_at(path)} has the key {key!r}, which the action space "
+                    f"has not; it has {list(space.spaces)}.{hint}"
+                )
+        return mask
+    if isinstance(mask, dict) or len(mask) != len(space.spaces):
+        raise ConfigError(
+            f"action mask{_at(path)} must be a tuple of {len(space.spaces)} masks (None allows "
+            f"everything), got a {type(mask).__name__} of {len(mask)}"
+        )
+    return dict(enumerate(mask))
+
+
+def _rows(mask: Any) -> list[Any]:
+    """The arrays in nested tuples: one for each choice of a MultiDiscrete of any rank."""
+    if not isinstance(mask, tuple):
+        return [mask]
+    return [row for part in mask for row in _rows(part)]
+
+
+def _row_masks(space: spaces.MultiDiscrete, rows: list[Any], path: Path) -> list[np.ndarray]:
+    nvec = space.nvec.ravel().tolist()
+    if len(rows) != len(nvec):
+        raise ConfigError(
+            f"action mask{_at(path)} has {len(rows)} parts: {space} needs {len(nvec)}, "
+            f"of the sizes {nvec}"
+        )
+    return [
+        np.ones(n, bool) if row is None else _bits(f"{n} choices", row, n, (*path, i))
+        for i, (n, row) in enumerate(zip(nvec, rows, strict=True))
+    ]
+
+
+def _join(parts: list[np.ndarray], path: Path) -> np.ndarray:
+    """Concatenate along the last dimension what agrees in, or lacks, the leading ones."""
+    shapes = [part.shape[:-1] for part in parts]
+    try:
+        lead = np.broadcast_shapes(*shapes)
+    except ValueError as error:
+        raise ConfigError(
+            f"action mask{_at(path)} has parts with the leading dimensions {shapes}: "
+            f"give them the same"
+        ) from error
+    return np.concatenate([np.broadcast_to(p, (*lead, p.shape[-1])) for p in parts], -1)
+
+
+def mask_is_empty(distribution: Distribution, mask: np.ndarray) -> np.ndarray:
+    """Where some component of the action has nothing left to choose.
+
+    Args:
+        distribution: of the actions.
+        mask: ``[..., distribution.num_mask]`` bool.
+
+    Returns:
+        ``[...]`` bool; :meth:`apply_mask` leaves these components as they are.
+    """
+    if isinstance(distribution, Composite):
+        ends = np.cumsum([part.num_mask for part in distribution.parts])
+        masks = np.split(mask, ends[:-1], -1)
+        pairs = zip(distribution.parts, masks, strict=True)
+        return np.logical_or.reduce([mask_is_empty(part, m) for part, m in pairs])
+    if isinstance(distribution, MultiCategorical):
+        starts = np.cumsum([0, *distribution.nvec[:-1]])
+        return np.logical_not(np.logical_or.reduceat(mask, starts, axis=-1).all(-1))
+    if isinstance(distribution, Categorical):
+        return np.logical_not(mask.any(-1))
+    return np.zeros(mask.shape[:-1], bool)
+
+
+def _num_mask(space: Space) -> int:
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return sum(map(_num_mask, _parts(space).values()))
+    return 0
+
+
+def _parts(space: spaces.Dict | spaces.Tuple) -> dict[Any, Space]:
+    """The subspaces by key or index."""
+    if isinstance(space, spaces.Dict):
+        return dict(space.spaces)
+    return dict(enumerate(space.spaces))
+
+
+def _at(path: Path) -> str:
+    """`` at 'arm'/0``, or nothing for the whole."""
+    return f" at {'/'.join(map(repr, path))}" if path else ""

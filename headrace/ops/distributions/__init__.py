@@ -1,0 +1,38 @@
+"""Distributions of actions, as functions of the parameters that a network puts out.
+
+Noise is drawn apart from sampling, so that an actor draws it once for a whole fragment and a
+sample is then a function of its arguments. Parameters and actions may have any leading dimensions;
+log-probabilities, entropies and divergences are sums over the dimensions of one action. A logit of
+-inf forbids a choice and is safe in every method. Beside its methods each distribution has
+
+    num_outputs   what a policy's head puts out
+    num_free      parameters that depend on no observation: a Gaussian's log standard deviations
+    num_params    their sum; params = cat([outputs, free], -1)
+    num_noise     the noise's last dimension
+    num_mask      bits of an action mask, one for each choice; 0 where nothing can be masked
+    num_features  of an action that is an input of a network (:meth:`features`)
+
+Methods raise ValueError for a wrong shape or structure, and TypeError for a wrong dtype.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from headrace.ops.distributions.composite import Composite
+from headrace.ops.distributions.discrete import Bernoulli, Categorical, MultiCategorical
+from headrace.ops.distributions.gaussian import DiagGaussian, SquashedGaussian
+
+Distribution: TypeAlias = (
+    Categorical | MultiCategorical | Bernoulli | DiagGaussian | SquashedGaussian | Composite
+)
+
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Composite",
+    "DiagGaussian",
+    "Distribution",
+    "MultiCategorical",
+    "SquashedGaussian",
+]

@@ -10,18 +10,17 @@ themselves when the trainer is gone.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
-import sys
 import time
-import types
-from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
 from headrace.errors import ActorFailed
+from headrace.platform import main_hidden
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from headrace.actor import ActorSpec
     from headrace.transport.queue import PeerDied
     from headrace.transport.shm import ShmQueue
@@ -43,23 +42,8 @@ def start_fork_server() -> None:
         from multiprocessing import forkserver
 
         context.set_forkserver_preload(_PRELOAD)
-        with _main_hidden():
+        with main_hidden():
             forkserver.ensure_running()
-
-
-@contextlib.contextmanager
-def _main_hidden() -> Iterator[None]:
-    """Keep multiprocessing from running the user's script again in every child.
-
-    What a child needs travels by value (cloudpickle), so a script without
-    ``if __name__ == "__main__"`` works, and so does an environment defined in it.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 class Fleet:
@@ -69,6 +53,7 @@ class Fleet:
         spec: what each actor is built from.
         num_actors: how many; max_restarts: how many deaths in all are made good.
         queue, slab, weights: shared with the actors.
+        model_buffer: where they apply gradients, if they compute any.
     """
 
     def __init__(
@@ -79,12 +64,14 @@ class Fleet:
         queue: ShmQueue,
         slab: Slab,
         weights: WeightStore,
+        model_buffer: Tensor | None = None,
     ) -> None:
         import cloudpickle
 
         self._spec = cloudpickle.dumps(spec)
         self._num_actors, self._max_restarts = num_actors, max_restarts
         self._queue, self._slab, self._weights = queue, slab, weights
+        self._model_buffer = model_buffer
         self._processes: dict[int, BaseProcess] = {}
         self._hung: set[int] = set()
         self.num_restarts = 0
@@ -108,11 +95,12 @@ class Fleet:
                 pipe,
                 self._slab.buffer,
                 self._weights.buffer,
+                self._model_buffer,
             ),
             name=f"headrace-actor-{actor}",
             daemon=True,
         )
-        with _main_hidden():
+        with main_hidden():
             process.start()
         pipe.close()
         self._processes[actor] = process

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from multiprocessing import connection, parent_process
 
@@ -47,6 +49,21 @@ def die_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="headrace-parent-watch", daemon=True).start()
+
+
+@contextlib.contextmanager
+def main_hidden() -> Iterator[None]:
+    """Keep multiprocessing from running the user's script again in every child.
+
+    What a child needs travels by value (cloudpickle), so a script without
+    ``if __name__ == "__main__"`` works, and so does an environment defined in it.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def process_started() -> float:

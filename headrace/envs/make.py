@@ -1,8 +1,8 @@
 """From a Gymnasium id, an EnvSpec, a class or a callable to a vector environment.
 
-Three engines make it: ``native`` (the environment's own vectorised version), ``envpool`` (C++) and
-``sync`` (Gymnasium's loop over single environments). Whichever does, the result autoresets in
-NEXT_STEP mode.
+Four engines make it: ``native`` (the environment's own vectorised version), ``envpool`` (C++),
+``sync`` (Gymnasium's loop over single environments) and ``async`` (a process per environment, for
+slow ones). Whichever does, the result autoresets in NEXT_STEP mode.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import multiprocessing
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -21,6 +22,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from headrace.envs.adapters import EnvPool, next_step
+from headrace.envs.processes import Processes
 from headrace.errors import ConfigError, nearest
 
 Target: TypeAlias = EnvSpec | Callable[..., Any]
@@ -28,6 +30,7 @@ Target: TypeAlias = EnvSpec | Callable[..., Any]
 _MAKE_KWARGS = ("max_episode_steps", "disable_env_checker", "render_mode")  # gymnasium.make's own
 _MAX_SEED = 2**31 - 1  # envpool's seeds are int32
 _MAX_ACTORS = 1024
+_NEXT_STEP = AutoresetMode.NEXT_STEP
 
 
 class _Unavailable(Exception):
@@ -48,14 +51,16 @@ def make_vec(
     Args:
         env: a Gymnasium id (``"CartPole-v1"``, ``"module:Id-v0"``), an EnvSpec, an Env class, a
             callable that returns an Env, or a VectorEnv class, which is called with ``num_envs``.
-        engine: ``native``, ``envpool``, ``sync``, or ``auto`` for the first of them that can make
-            it; envpool only replaces environments that come with Gymnasium. Engines may differ in
-            their random streams and, rarely, in their spaces.
+        engine: ``native``, ``envpool``, ``sync``, ``async``, or ``auto`` for the first of the
+            first three that can make it; envpool only replaces environments that come with
+            Gymnasium. async starts a process per environment, and makes one more here to learn
+            its spaces. Engines may differ in their random streams and, rarely, in their spaces.
         env_kwargs: given to the environment.
         seed: of an envpool pool until ``reset(seed=…)``; other engines are seeded by that alone.
 
     Raises:
         ConfigError: env or engine is unknown, or the engine can't make this environment.
+        EnvironmentFault: an environment failed in its process (async).
     """
     if engine != "auto" and engine not in _ENGINES:
         choices = ("auto", *_ENGINES)
@@ -74,7 +79,9 @@ def make_vec(
     if engine == "auto":
         clauses = [f"engine {name}: {reason}" for name, reason in reasons.items()]
         raise ConfigError(f"{env_name(target)} can't be made ({'; '.join(clauses)})")
-    others = [f"{name!r}" for name in _ENGINES if name != engine and _works(name, target, kwargs)]
+    # What async can make, sync can, and no process starts for a hint.
+    hints = [name for name in _ENGINES if name not in (engine, "async")]
+    others = [f"{name!r}" for name in hints if _works(name, target, kwargs)]
     raise ConfigError(
         f"engine={engine!r} can't make {env_name(target)} because {reasons[engine]}; "
         + (f"engine={' or '.join(others)} can" if others else "no other engine can either")
@@ -209,6 +216,25 @@ def _envpool(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -
 
 
 def _sync(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
+    create = _creator(target, kwargs)
+    try:
+        return SyncVectorEnv([create] * num_envs, copy=False, autoreset_mode=_NEXT_STEP)
+    except (ImportError, gymnasium.error.Error) as error:
+        raise _Unavailable(_clause(error)) from error
+
+
+def _async(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
+    create = _creator(target, kwargs)
+    if multiprocessing.current_process().daemon:
+        raise _Unavailable("it starts processes, which a daemonic one, such as an actor, may not")
+    try:
+        return Processes(create, num_envs, env_name(target))
+    except (ImportError, gymnasium.error.Error) as error:
+        raise _Unavailable(_clause(error)) from error
+
+
+def _creator(target: Target, kwargs: dict[str, Any]) -> Callable[[], gymnasium.Env]:
+    """What makes one environment."""
     if isinstance(target, EnvSpec):
         if target.entry_point is None:
             raise _Unavailable("no single environment is registered under its id")
@@ -220,6 +246,10 @@ def _sync(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> V
         raise _Unavailable("it is a VectorEnv class")
     else:
         own, create = kwargs, functools.partial(target, **kwargs)
+    try:
+        _check_kwargs(_load(target.entry_point) if isinstance(target, EnvSpec) else target, own)
+    except (ImportError, gymnasium.error.Error) as error:
+        raise _Unavailable(_clause(error)) from error
 
     def create_one() -> gymnasium.Env:
         env = create()
@@ -227,19 +257,14 @@ def _sync(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> V
             raise _Unavailable(f"it returned {type(env).__name__}, which isn't a gymnasium.Env")
         return env
 
-    try:
-        _check_kwargs(_load(target.entry_point) if isinstance(target, EnvSpec) else target, own)
-        return SyncVectorEnv(
-            [create_one] * num_envs, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP
-        )
-    except (ImportError, gymnasium.error.Error) as error:
-        raise _Unavailable(_clause(error)) from error
+    return create_one
 
 
 _ENGINES: dict[str, Callable[[Target, int, dict[str, Any], int], VectorEnv]] = {
     "native": _native,
     "envpool": _envpool,
     "sync": _sync,
+    "async": _async,
 }
 
 

@@ -76,13 +76,17 @@ def test_a_native_version_without_an_autoreset_mode_falls_through_to_sync():
 
 def test_kwargs_reach_the_environment_through_every_engine():
     pytest.importorskip("envpool")
-    for engine in ("native", "envpool", "sync"):
+    for engine in ("native", "envpool", "sync", "async"):
         envs = make_vec("CartPole-v1", 1, engine, {"max_episode_steps": 3})
         envs.reset(seed=0)
         flags = [envs.step(np.zeros(1, int))[3][0] for _ in range(8)]
         assert flags == [False, False, True, False] * 2, engine
         envs.close()
-    for env, engine in ((CountingEnv, "sync"), (CountingVectorEnv, "native")):
+    for env, engine in (
+        (CountingEnv, "sync"),
+        (CountingEnv, "async"),
+        (CountingVectorEnv, "native"),
+    ):
         envs = make_vec(env, 1, engine, {"episode_length": 2})
         envs.reset(seed=0)
         assert [envs.step(np.zeros(1, int))[2][0] for _ in range(3)] == [False, True, False]
@@ -191,7 +195,7 @@ def test_the_seed_of_make_vec_seeds_envpool_until_reset_gets_another():
 
 def test_a_reset_without_a_seed_goes_on_in_the_random_stream():
     pytest.importorskip("envpool")
-    for engine in ("native", "envpool", "sync"):
+    for engine in ("native", "envpool", "sync", "async"):
         envs = make_vec("CartPole-v1", 2, engine)
         first, _ = envs.reset(seed=0)
         first = first.copy()
@@ -219,7 +223,10 @@ def test_envpools_spaces_state_no_bounds_that_observations_break():
         (("headrace.errors:Env-v0", 2), "env='headrace.errors:Env-v0' is unknown"),
         ((7, 2), "env=7 is neither a Gymnasium id"),
         ((CountingEnv, 0), "num_envs=0 must be at least 1"),
-        ((CountingEnv, 2, "nativ"), "engine='nativ' is unknown; choose auto, native, envpool, "),
+        (
+            (CountingEnv, 2, "nativ"),
+            "engine='nativ' is unknown; choose auto, native, envpool, sync, async",
+        ),
         ((CountingEnv, 2, "nativ"), "Did you mean 'native'"),
         (
             (CountingEnv, 2, "native"),
@@ -230,7 +237,10 @@ def test_envpools_spaces_state_no_bounds_that_observations_break():
         ((CountingVectorEnv, 2, "sync"), "it is a VectorEnv class; engine='native' can"),
         (("Pendulum-v1", 2, "native"), "it has no vector entry point; engine='.*sync' can"),
         ((CountingEnv, 2, "auto", {"size": 3}), "CountingEnv takes episode_length, but no 'size'"),
+        ((CountingVectorEnv, 2, "async"), "it is a VectorEnv class; engine='native' can"),
+        ((lambda: 3, 2, "async"), "it returned int, which isn't a gymnasium.Env"),
         (("CartPole-v1", 2, "sync", {"size": 3}), "but no 'size'; no other engine can either"),
+        (("CartPole-v1", 2, "async", {"size": 3}), "but no 'size'; no other engine can either"),
         ((lambda: 3, 2), "it returned int, which isn't a gymnasium.Env"),
         ((functools.partial(CountingVectorEnv, 2), 2), "it returned CountingVectorEnv"),
         ((EnvSpec("None-v0"), 2, "sync"), "no single environment is registered under its id"),

@@ -78,6 +78,8 @@ CASES = {
     "envpool cartpole": cartpole("envpool"),
     "envpool lunarlander": lunarlander(),
     "sync class": counting(lambda: make_vec(CountingEnv, NUM_ENVS)),
+    "async cartpole": cartpole("async"),
+    "async counting": counting(lambda: make_vec(CountingEnv, NUM_ENVS, "async")),
     "sync callable": counting(lambda: make_vec(lambda: CountingEnv(), NUM_ENVS, "sync")),
     **{f"sync counting {m.value}": counting_sync(m) for m in AutoresetMode},
     **{f"native counting {m.value}": counting_native(m) for m in AutoresetMode},

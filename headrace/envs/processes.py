@@ -1,0 +1,175 @@
+"""A process per environment, for environments that are slow."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import queue
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import connection
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.async_vector_env import _async_worker
+
+from headrace.errors import EnvironmentFault
+from headrace.platform import die_with_parent, main_hidden
+
+
+class Processes(AsyncVectorEnv):
+    """Gymnasium's AsyncVectorEnv, one process per environment, whose faults are found and named.
+
+        step(actions) ──► pipe per environment ──► process i: env.step
+             ▲                                         │
+             └── shared memory (observations), pipe ◄──┘
+
+    The parent waits for every process at each step; a process waits for its pipe alone. One that
+    dies ends that wait at once, one that hangs after ``timeout_s``. Processes ignore Ctrl-C, which
+    is the parent's to handle, and end with the parent however it ends. They come from a fork
+    server where there is one: forking a process that has threads (torch) may deadlock.
+
+    Args:
+        create: makes one environment; sent by value if a script defines it.
+        name: of the environment, for messages.
+        timeout_s: of every wait.
+
+    Raises:
+        EnvironmentFault: an environment raised, died or didn't answer; from the constructor,
+            ``reset`` and ``step``. Afterwards it can only be closed.
+    """
+
+    def __init__(
+        self,
+        create: Callable[[], gymnasium.Env],
+        num_envs: int,
+        name: str = "the environment",
+        timeout_s: float = 300.0,
+    ) -> None:
+        self._name, self._timeout_s = name, timeout_s
+        self.parent_pipes, self.processes = [], []
+        try:
+            with main_hidden():
+                super().__init__(
+                    [create] * num_envs,
+                    copy=False,
+                    context=_start_method(),
+                    worker=_serve,
+                    autoreset_mode=AutoresetMode.NEXT_STEP,
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_spaces(self) -> None:
+        with self._named_faults():
+            self.call_async("action_space")
+            self.call_wait(self._timeout_s)  # until they are up
+            super()._check_spaces()
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all environments; environment ``i`` with ``seed + i``."""
+        with self._named_faults():
+            self.reset_async(seed=seed, options=options)
+            return self.reset_wait(self._timeout_s)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """One step of every environment; observations are overwritten by the next one."""
+        with self._named_faults():
+            self.step_async(actions)
+            return self.step_wait(self._timeout_s)
+
+    @contextlib.contextmanager
+    def _named_faults(self) -> Iterator[None]:
+        try:
+            yield
+        except multiprocessing.TimeoutError as error:
+            silent = [i for i, pipe in enumerate(self.parent_pipes) if not pipe.poll()]
+            for i in silent:
+                self.processes[i].kill()
+            raise EnvironmentFault(
+                f"{self._name}: no answer in {self._timeout_s:g} s from environment "
+                f"{', '.join(map(str, silent))}"
+            ) from error
+        except (EOFError, ConnectionError) as error:
+            connection.wait([process.sentinel for process in self.processes], timeout=5.0)
+            dead = [i for i, process in enumerate(self.processes) if not process.is_alive()]
+            codes = ", ".join(f"{i} (exit code {self.processes[i].exitcode})" for i in dead)
+            raise EnvironmentFault(
+                f"{self._name}: the process of environment {codes} died"
+            ) from error
+
+    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
+        failed = [i for i, success in enumerate(successes) if not success]
+        traces: dict[int, str] = {}
+        with contextlib.suppress(queue.Empty):
+            while not traces.keys() >= set(failed):
+                index, *_, trace = self.error_queue.get(timeout=5.0)
+                traces[index] = trace
+        for index in failed:
+            trace = traces.get(index, "(lost)").rstrip()
+            raise EnvironmentFault(
+                f"{self._name}: environment {index} failed with {trace.splitlines()[-1]}"
+                f"\n\nIts traceback:\n{trace}"
+            )
+
+    def close_extras(self, timeout: float | None = 5.0, terminate: bool = False) -> None:
+        """End all processes: by asking them, and after ``timeout`` seconds by killing them."""
+        for pipe in self.parent_pipes:
+            with contextlib.suppress(OSError):
+                pipe.send(("close", None))
+        deadline = time.monotonic() + (0.0 if terminate or timeout is None else timeout)
+        for process in self.processes:
+            if process.is_alive():
+                process.join(max(0.0, deadline - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for pipe in self.parent_pipes:
+            pipe.close()
+
+
+class _Tracebacks:
+    """Puts errors in a queue as text only: a script's own exceptions can't be pickled."""
+
+    def __init__(self, errors: Any) -> None:
+        self._errors = errors
+
+    def put(self, error: tuple[int, Any, Any, str]) -> None:
+        index, *_, trace = error
+        self._errors.put((index, None, None, trace))
+
+
+def _serve(
+    index: int,
+    env_fn: Callable[[], gymnasium.Env],
+    pipe: Any,
+    parent_pipe: Any,
+    shared_memory: Any,
+    errors: Any,
+    *rest: Any,
+) -> None:
+    """What the process of one environment runs: Gymnasium's loop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+    errors = _Tracebacks(errors)
+    with contextlib.suppress(ConnectionError):  # the parent has gone
+        try:
+            env = env_fn()
+        except Exception:
+            errors.put((index, None, None, traceback.format_exc()))
+            pipe.send((None, False))
+            return
+        _async_worker(index, lambda: env, pipe, parent_pipe, shared_memory, errors, *rest)
+
+
+def _start_method() -> str:
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return "spawn"
+    multiprocessing.set_forkserver_preload([__name__])
+    return "forkserver"

@@ -1,0 +1,44 @@
+"""Environments whose every number is known beforehand, to test algorithms and plumbing with.
+
+``CountingEnv`` labels every step. ``IdentityEnv`` has a known optimum that is learnt in seconds,
+``SpaceIdentityEnv`` is the same for every action space, with or without action masks, and
+``MemoryEnv`` needs a policy that remembers. ``FaultyEnv`` breaks on purpose and ``SlowEnv`` takes
+its time. Those of the first four with ``Vector`` in their name are natively vectorised.
+"""
+
+from __future__ import annotations
+
+from headrace.envs.testing.counting import (
+    CountingEnv,
+    CountingVectorEnv,
+    counting_length,
+    counting_reward,
+    counting_truncates,
+)
+from headrace.envs.testing.faulty import FaultyEnv, SlowEnv
+from headrace.envs.testing.identity import IdentityEnv, IdentityVectorEnv
+from headrace.envs.testing.memory import MemoryEnv, MemoryVectorEnv
+from headrace.envs.testing.space_identity import (
+    SpaceIdentityEnv,
+    SpaceIdentityVectorEnv,
+    named_action_space,
+    random_return,
+)
+
+__all__ = [
+    "CountingEnv",
+    "CountingVectorEnv",
+    "FaultyEnv",
+    "IdentityEnv",
+    "IdentityVectorEnv",
+    "MemoryEnv",
+    "MemoryVectorEnv",
+    "SlowEnv",
+    "SpaceIdentityEnv",
+    "SpaceIdentityVectorEnv",
+    "counting_length",
+    "counting_reward",
+    "counting_truncates",
+    "named_action_space",
+    "random_return",
+]

@@ -1,0 +1,100 @@
+"""Environments that break on purpose or take their time."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from headrace.errors import ConfigError
+
+
+class _NoiseEnv(gymnasium.Env):
+    """Four numbers of noise, two actions, reward 1 per step, episodes of 20 steps."""
+
+    def __init__(self) -> None:
+        self.observation_space = Box(-1.0, 1.0, (4,), np.float32)
+        self.action_space = Discrete(2)
+        self._step = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        return self._observe(), 1.0, self._step >= 20, False, {}
+
+    def _observe(self) -> np.ndarray:
+        return self.np_random.uniform(-1, 1, 4).astype(np.float32)
+
+
+class FaultyEnv(_NoiseEnv):
+    """Observes noise until it breaks; four observed numbers, two actions, reward 1 per step.
+
+    Args:
+        fail_at_step: which step of its life fails, from 1; resets don't count.
+        mode: ``"raise"`` a RuntimeError, observe ``"nan"``, ``"hang"`` for ever, or ``"exit"`` the
+            process with status 13.
+        once: a path; the fault happens only to whoever creates this file, so that out of many
+            environments one fails, and its replacement doesn't.
+
+    Raises:
+        ConfigError: the mode is unknown.
+    """
+
+    def __init__(
+        self, fail_at_step: int = 10, mode: str = "raise", once: str | None = None
+    ) -> None:
+        super().__init__()
+        if mode not in ("raise", "nan", "hang", "exit"):
+            raise ConfigError(f"mode={mode!r} is unknown; choose raise, nan, hang or exit")
+        self._fail_at_step, self._mode, self._once = fail_at_step, mode, once
+        self._life = 0
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """One step, or the fault."""
+        self._life += 1
+        result = super().step(action)
+        if self._life != self._fail_at_step or not self._is_chosen():
+            return result
+        if self._mode == "raise":
+            raise RuntimeError(f"FaultyEnv failed at step {self._life}, as asked")
+        if self._mode == "exit":
+            os._exit(13)
+        while self._mode == "hang":
+            time.sleep(1.0)
+        return np.full_like(result[0], np.nan), *result[1:]
+
+    def _is_chosen(self) -> bool:
+        if self._once is None:
+            return True
+        try:
+            os.close(os.open(self._once, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+
+class SlowEnv(_NoiseEnv):
+    """Observes noise, as FaultyEnv does, and sleeps at every step.
+
+    Args:
+        step_seconds: how long a step takes.
+    """
+
+    def __init__(self, step_seconds: float = 0.01) -> None:
+        super().__init__()
+        self._step_seconds = step_seconds
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """One step, after the sleep."""
+        time.sleep(self._step_seconds)
+        return super().step(action)

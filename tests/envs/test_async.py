@@ -1,0 +1,234 @@
+"""The engine that gives each environment a process: the same stream, and every fault is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import contextmanager
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from gymnasium.spaces import Discrete
+
+from headrace.envs import make_vec
+from headrace.envs.processes import Processes
+from headrace.envs.testing import CountingEnv, FaultyEnv, SpaceIdentityEnv
+from headrace.errors import EnvironmentFault
+from headrace.ops import tree
+
+
+@contextmanager
+def opened(*args, **kwargs):
+    envs = make_vec(*args, **kwargs)
+    try:
+        yield envs
+    finally:
+        envs.close()
+
+
+def random_stream(envs, steps: int) -> list:
+    """Copies of all that a run of random actions returns."""
+    envs.action_space.seed(1)
+    rows = [tree.map_leaves(np.array, envs.reset(seed=11))]
+    for _ in range(steps):
+        rows.append(tree.map_leaves(np.array, envs.step(envs.action_space.sample())))
+    return rows
+
+
+@pytest.fixture
+def leaves_nothing(gone):
+    """Asserts that no process is left of what the test starts."""
+    make_vec(CountingEnv, 1, "async").close()  # the fork server stays
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    assert gone(list(set(psutil.Process().children(recursive=True)) - before)) == []
+
+
+@pytest.mark.parametrize(
+    ("env", "kwargs"),
+    [
+        ("CartPole-v1", {}),
+        (CountingEnv, {}),
+        (SpaceIdentityEnv, {"action_space": "tuple", "nested": True}),
+        (SpaceIdentityEnv, {"action_space": "dict"}),
+    ],
+)
+def test_it_gives_the_stream_of_the_sync_engine(env, kwargs):
+    streams = []
+    for engine in ("sync", "async"):
+        with opened(env, 3, engine, kwargs) as envs:
+            streams.append(random_stream(envs, 60))
+    for a, b in zip(*streams, strict=True):
+        assert [x.dtype for x in tree.leaves(a)] == [x.dtype for x in tree.leaves(b)]
+        for x, y in zip(tree.leaves(a), tree.leaves(b), strict=True):
+            assert np.array_equal(x, y)
+
+
+def test_infos_of_masks_come_as_from_the_sync_engine():
+    infos = []
+    for engine in ("sync", "async"):
+        with opened(SpaceIdentityEnv, 3, engine, {"mask": "info"}) as envs:
+            infos.append(envs.reset(seed=0)[1])
+    assert infos[0].keys() == infos[1].keys() == {"action_mask", "_action_mask"}
+    for key in infos[0]:
+        assert np.array_equal(infos[0][key], infos[1][key])
+
+
+def test_auto_never_chooses_it():
+    for env in (CountingEnv, "CartPole-v1", "Acrobot-v1"):
+        with opened(env, 1) as envs:
+            assert not isinstance(envs, Processes)
+
+
+def test_it_runs_one_process_per_environment_and_close_ends_them_also_twice(gone):
+    envs = make_vec(CountingEnv, 3, "async")
+    processes = [psutil.Process(p.pid) for p in envs.processes]
+    assert len({p.pid for p in processes} | {os.getpid()}) == 4
+    envs.reset(seed=0)
+    envs.close()
+    envs.close()
+    assert gone(processes) == []
+
+
+def test_a_process_that_died_is_named_at_once(leaves_nothing):
+    with opened(CountingEnv, 3, "async") as envs:
+        envs.reset(seed=0)
+        os.kill(envs.processes[1].pid, signal.SIGKILL)
+        started = time.monotonic()
+        with pytest.raises(EnvironmentFault, match=r"CountingEnv: .* 1 \(exit code -9\) died"):
+            envs.step(np.zeros(3, int))
+        assert time.monotonic() - started < 5
+
+
+def test_an_environment_that_ends_its_process_inside_a_step_is_named(tmp_path, leaves_nothing):
+    kwargs = {"fail_at_step": 2, "mode": "exit", "once": str(tmp_path / "done")}
+    with opened(FaultyEnv, 3, "async", kwargs) as envs:
+        envs.reset(seed=0)
+        envs.step(np.zeros(3, int))
+        with pytest.raises(EnvironmentFault, match=r"environment \d \(exit code 13\) died"):
+            envs.step(np.zeros(3, int))
+
+
+def test_an_environment_that_raises_is_named_with_its_traceback(leaves_nothing):
+    class Failing(CountingEnv):
+        def step(self, action):
+            if self._env == 7:
+                # Of a class that only this test has, and that can't be unpickled.
+                raise type("Odd", (Exception,), {"__init__": lambda self, a, b: None})(1, 2)
+            return super().step(action)
+
+    with opened(Failing, 3, "async") as envs:
+        envs.reset(seed=6)
+        with pytest.raises(EnvironmentFault, match=r"Failing: environment 1 failed with .*Odd"):
+            envs.step(np.zeros(3, int))
+
+
+def test_an_environment_that_hangs_is_named_after_the_timeout_and_killed(gone, tmp_path):
+    done = str(tmp_path / "done")
+    envs = Processes(lambda: FaultyEnv(1, "hang", done), 2, "Hanging", timeout_s=1.5)
+    processes = [psutil.Process(p.pid) for p in envs.processes]
+    envs.reset(seed=0)
+    started = time.monotonic()
+    with pytest.raises(EnvironmentFault, match=r"Hanging: no answer in 1.5 s from environment \d$"):
+        envs.step(np.zeros(2, int))
+    envs.close()
+    assert time.monotonic() - started < 5
+    assert gone(processes) == []
+
+
+def test_an_environment_that_cannot_be_made_in_its_process_is_named(leaves_nothing):
+    here = os.getpid()
+
+    def make() -> gymnasium.Env:
+        if os.getpid() != here:
+            raise OSError("no display")
+        return CountingEnv()
+
+    with pytest.raises(EnvironmentFault, match="make: environment 0 failed with OSError: no disp"):
+        make_vec(make, 2, "async")
+
+
+def test_environments_of_different_spaces_are_refused(leaves_nothing):
+    here = os.getpid()
+
+    def make() -> gymnasium.Env:
+        env = CountingEnv()
+        if os.getpid() != here:
+            env.action_space = Discrete(9)
+        return env
+
+    with pytest.raises(RuntimeError, match="action space different"):
+        make_vec(make, 2, "async")
+
+
+SCRIPT = """
+import sys, time
+import numpy as np
+from headrace.envs import make_vec
+from headrace.envs.testing import CountingEnv, FaultyEnv
+print("the script runs", flush=True)
+class Mine(CountingEnv):
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        return obs + np.float32([0, 0, 0, 8]), info
+class Hanging(FaultyEnv):
+    def __init__(self):
+        super().__init__(1, "hang")
+envs = make_vec(Hanging if "hang" in sys.argv else Mine, 2, "async")
+print("obs", envs.reset(seed=4)[0].tolist(), flush=True)
+"""
+
+
+def test_an_environment_of_a_script_without_a_main_guard_works_and_needs_no_close(tmp_path, start):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    script = start("script.py")
+    assert script.wait() == 0, script.output
+    assert "obs [[4.0, 0.0, 0.0, 7.0], [5.0, 0.0, 0.0, 7.0]]" in script.output
+    assert script.output.count("the script runs") == 1
+    assert "Traceback" not in script.output
+
+
+@pytest.mark.parametrize("mode", ["idle", "hang"])
+def test_processes_end_with_a_parent_that_is_killed_also_inside_a_step(tmp_path, start, gone, mode):
+    body = "envs.step(np.zeros(2, int))" if mode == "hang" else "time.sleep(60)"
+    (tmp_path / "script.py").write_text(SCRIPT + body)
+    script = start("script.py", mode)
+    script.wait_for("obs")
+    time.sleep(0.3)
+    family = script.family()
+    assert len(family) >= 3
+    family[0].kill()
+    assert gone(family) == []
+
+
+def test_processes_survive_ctrl_c_which_is_the_parents_to_handle():
+    with opened(CountingEnv, 2, "async") as envs:
+        envs.reset(seed=0)
+        for process in envs.processes:
+            os.kill(process.pid, signal.SIGINT)
+        obs, *_ = envs.step(np.ones(2, int))
+        assert obs[:, 2].tolist() == [1, 1]
+
+
+def test_inside_a_daemonic_process_it_is_refused_in_a_sentence(tmp_path, start):
+    (tmp_path / "script.py").write_text("""
+import multiprocessing
+from headrace.envs import make_vec
+from headrace.envs.testing import CountingEnv
+def child():
+    try:
+        make_vec(CountingEnv, 2, "async")
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+if __name__ == "__main__":
+    process = multiprocessing.get_context("fork").Process(target=child, daemon=True)
+    process.start()
+    process.join()
+""")
+    script = start("script.py")
+    assert script.wait() == 0
+    assert "ConfigError engine='async' can't make CountingEnv because it starts" in script.output
+    assert "engine='sync' can" in script.output

@@ -98,7 +98,8 @@ class APPO(Hyperparameters):
             advantage, target = batch.targets["advantage"], batch.targets["vs"]
         else:
             _, _, advantage = returns = self._returns(log_ratio, value, batch)
-            value, target = value[:-1], returns.vs
+            target = returns.vs
+        value = value[: len(batch.valid)]
         policy_loss, clipped = losses.ppo_clip_loss(log_ratio, advantage, batch.valid, self.clip)
         value_loss = losses.value_loss(value, target, batch.valid)
         loss, metrics = total_loss(

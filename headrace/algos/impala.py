@@ -1,17 +1,30 @@
-"""IMPALA: decoupled actors, V-trace off-policy correction, one pass over each batch."""
+"""IMPALA: decoupled actors, V-trace off-policy correction, optionally with uniform replay."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, cast
 
+import torch
 from torch import Tensor
 
-from headrace.algos.common import Hyperparameters, check_clipping, evaluate, total_loss
+from headrace.algos.common import (
+    Hyperparameters,
+    check_clipping,
+    evaluate,
+    new_generator,
+    require,
+    require_choice,
+    total_loss,
+)
+from headrace.algos.replay import ReplayBuffer, concatenate
 from headrace.ops import losses
-from headrace.ops.returns import vtrace
+from headrace.ops.returns import VTrace, vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Metrics
+
+_EPSILON = 1e-6  # section 5.2.2
 
 
 @dataclass(frozen=True)
@@ -29,13 +42,45 @@ class IMPALA(Hyperparameters):
     pg_rho_bar: float = 1.0
     """Clip of the ratio that weights the policy gradient."""
 
+    correction: Literal["vtrace", "one_step", "epsilon", "none"] = "vtrace"
+    """Off-policy correction (section 5.2.2); all but vtrace have plain n-step targets. one_step:
+    the ratio weights the advantage; epsilon: log(pi + 1e-6) in the policy gradient; none: none."""
+    replay_fraction: float = 0.0
+    """Share of each batch that is drawn from earlier trajectories; the paper tried 0.5."""
+    replay_capacity: int = 1024
+    """Trajectories of fragment_length steps of one environment that are kept for replay."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_clipping(self.rho_bar, self.c_bar, self.pg_rho_bar, self.max_lag)
+        require_choice("correction", self.correction, ("vtrace", "one_step", "epsilon", "none"))
+        valid = "at least 0 and below 1 (the paper's: 0.5)"
+        require(0 <= self.replay_fraction < 1, "replay_fraction", self.replay_fraction, valid)
+        valid = "1 or more (nearest: 1)"
+        require(self.replay_capacity >= 1, "replay_capacity", self.replay_capacity, valid)
+
+    def init(self, policy: ActorCritic) -> dict[str, Any]:
+        """The replay buffer and the generator that draws from it, if there is replay."""
+        if self.replay_fraction == 0:
+            return {}
+        device = next(cast(torch.nn.Module, policy).parameters()).device
+        buffer = ReplayBuffer(self.replay_capacity, device)
+        return {"replay": buffer, "generator": new_generator()}
 
     def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
-        """One batch, used once."""
-        yield fresh()
+        """One batch, used once; with replay, beside the columns that are drawn for it."""
+        batch = fresh()
+        if self.replay_fraction == 0:
+            yield batch
+            return
+        replay: ReplayBuffer = state["replay"]
+        parts = [batch]
+        if len(replay):
+            share = self.replay_fraction / (1.0 - self.replay_fraction)
+            num_drawn = max(1, round(share * batch.valid.shape[1]))
+            parts.append(replay.sample(num_drawn, state["generator"]))
+        replay.add(batch)
+        yield concatenate(parts)
 
     def loss(
         self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
@@ -43,21 +88,16 @@ class IMPALA(Hyperparameters):
         """``-rho log pi (r + gamma v' - V)`` plus value and entropy terms (section 4.2); sums."""
         log_prob, entropy, value = evaluate(policy, batch)
         log_ratio = log_prob - batch.log_prob
-        returns = vtrace(
-            log_ratio,
-            batch.reward,
-            value,
-            batch.terminated,
-            batch.first,
-            gamma=self.gamma,
-            lam=self.lam,
-            rho_bar=self.rho_bar,
-            c_bar=self.c_bar,
-            pg_rho_bar=self.pg_rho_bar,
-        )
+        returns = self._returns(log_ratio, value, batch)
+        if self.correction == "epsilon":
+            policy_loss = losses.epsilon_policy_gradient_loss(
+                log_prob, returns.pg_advantage, batch.valid, _EPSILON
+            )
+        else:
+            policy_loss = losses.policy_gradient_loss(log_prob, returns.pg_advantage, batch.valid)
         return total_loss(
             self,
-            losses.policy_gradient_loss(log_prob, returns.pg_advantage, batch.valid),
+            policy_loss,
             losses.value_loss(value[:-1], returns.vs, batch.valid),
             entropy,
             value[:-1],
@@ -65,3 +105,15 @@ class IMPALA(Hyperparameters):
             log_ratio,
             batch,
         )
+
+    def _returns(self, log_ratio: Tensor, value: Tensor, batch: Batch) -> VTrace:
+        """V-trace's, or n-step targets with the weight on the advantage that the correction has."""
+        stream = (batch.reward, value, batch.terminated, batch.first, self.gamma, self.lam)
+        if self.correction == "vtrace":
+            return vtrace(log_ratio, *stream, self.rho_bar, self.c_bar, self.pg_rho_bar)
+        returns = vtrace(torch.zeros_like(log_ratio), *stream, math.inf, math.inf, math.inf)
+        if self.correction != "one_step":
+            return returns
+        ratio = torch.where(batch.valid, log_ratio.detach(), 0.0).exp()
+        weighted = ratio.clamp(max=self.pg_rho_bar) * returns.advantage
+        return returns._replace(pg_advantage=weighted)

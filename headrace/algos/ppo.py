@@ -11,6 +11,8 @@ from torch import Tensor
 
 from headrace.algos.common import (
     Hyperparameters,
+    adapted_penalty,
+    check_penalty,
     evaluate,
     new_generator,
     normalized,
@@ -49,11 +51,7 @@ class PPO(Hyperparameters):
         require(self.epochs >= 1, "epochs", self.epochs, "1 or more")
         require(self.minibatches >= 1, "minibatches", self.minibatches, "1 or more")
         require(self.clip > 0, "clip", self.clip, "above 0")
-        require(self.kl_coef >= 0, "kl_coef", self.kl_coef, "0 or more")
-        require(
-            self.kl_target is None or (self.kl_target > 0 and self.kl_coef > 0),
-            "kl_target", self.kl_target, f"above 0 and needs kl_coef > 0 (is {self.kl_coef})",
-        )  # fmt: skip
+        check_penalty(self.kl_coef, self.kl_target)
 
     def init(self, policy: ActorCritic) -> dict[str, Any]:
         """The penalty's weight, the last update's KL, and the generator that shuffles."""
@@ -65,7 +63,7 @@ class PPO(Hyperparameters):
 
     def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
         """Targets from the policy before the first step, then ``epochs * minibatches`` parts."""
-        self._adapt_penalty(state)
+        state["kl_coef"] = adapted_penalty(state["kl_coef"], state["last_kl"], self.kl_target)
         batch = self._with_targets(policy, fresh())
         for part in shuffled(batch, self.epochs, self.minibatches, state["generator"]):
             yield normalized(part) if self.normalize_advantage else part
@@ -84,7 +82,7 @@ class PPO(Hyperparameters):
     ) -> tuple[Tensor, Metrics]:
         """Clipped surrogate, value loss, entropy bonus and KL penalty; sums."""
         log_prob, entropy, value = evaluate(policy, batch)
-        log_ratio = log_prob - batch.log_prob
+        log_ratio, value = log_prob - batch.log_prob, value[: len(batch.valid)]
         targets = batch.targets
         policy_loss, clipped = losses.ppo_clip_loss(
             log_ratio, targets["advantage"], batch.valid, self.clip
@@ -108,11 +106,3 @@ class PPO(Hyperparameters):
         """Remember the KL for the next update's penalty; stop when it is too large."""
         state["last_kl"] = metrics["approx_kl"]
         return self.kl_stop is not None and metrics["approx_kl"] > self.kl_stop
-
-    def _adapt_penalty(self, state: dict[str, Any]) -> None:
-        if self.kl_target is None or state["last_kl"] is None:
-            return
-        if state["last_kl"] > 1.5 * self.kl_target:
-            state["kl_coef"] *= 2.0
-        elif state["last_kl"] < self.kl_target / 1.5:
-            state["kl_coef"] /= 2.0

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from headrace.config import Config
 from headrace.errors import ConfigError, nearest
 from headrace.recipes.cartpole import cartpole
+from headrace.recipes.impact_paper import impact_continuous, impact_discrete
 from headrace.recipes.lunarlander import lunarlander
 from headrace.recipes.pendulum import pendulum
 
 RECIPES: dict[str, Callable[[str], Config]] = {
     "cartpole": cartpole,
+    "impact-continuous": impact_continuous,
+    "impact-discrete": impact_discrete,
     "lunarlander": lunarlander,
     "pendulum": pendulum,
 }
@@ -33,4 +36,12 @@ def recipe(name: str, algorithm: str) -> Config:
         raise ConfigError(f"recipe {name} has no setting for algorithm {algorithm!r}") from error
 
 
-__all__ = ["RECIPES", "cartpole", "lunarlander", "pendulum", "recipe"]
+__all__ = [
+    "RECIPES",
+    "cartpole",
+    "impact_continuous",
+    "impact_discrete",
+    "lunarlander",
+    "pendulum",
+    "recipe",
+]

@@ -1,0 +1,189 @@
+"""IMPACT: a circular buffer of batches, each seen several times, around a target network."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from headrace.algos.common import (
+    Hyperparameters,
+    adapted_penalty,
+    check_clipping,
+    check_penalty,
+    forward,
+    require,
+    require_choice,
+    total_loss,
+)
+from headrace.algos.replay import CircularBuffer
+from headrace.ops import losses
+from headrace.ops.returns import vtrace
+from headrace.types import ActorCritic, Batch, Fresh, Metrics
+
+_NO_LEARNING = 4  # target updates every 1 to 4 steps: "the agent does not learn" (section 4.1.1)
+
+
+@dataclass(frozen=True)
+class IMPACT(Hyperparameters):
+    """IMPACT (Luo et al. 2020, Algorithm 1).
+
+    What the target network says of a batch is computed once, on its first pass: the values, the
+    log-probabilities and distributions, and from these the advantages and value targets.
+    """
+
+    max_lag: int = 2
+    """How many batches of rollouts may wait for the learner; each lasts for ``passes`` steps."""
+    lam: float = 0.995
+    buffer_size: int = 4
+    """N: slots of the circular buffer, visited in turn, one optimiser step each."""
+    passes: int = 2
+    """K: how often each batch is traversed."""
+    t_target: int | None = None
+    """Optimiser steps between updates of the target network; None: buffer_size * passes."""
+    t_frequency: int = 1
+    """Optimiser steps between broadcasts of the weights to the actors."""
+    ratio: Literal["R1", "R2", "R3"] = "R3"
+    """R3: pi / max(target, mu / rho), the paper's; R1: pi / target; R2: pi / mu."""
+    rho: float = 2.0
+    """Target-worker clipping of R3: the ratio mu / target counts up to this; inf makes it R1."""
+    clip: float = 0.3
+    """The ratio is clipped to [1 - clip, 1 + clip] in the surrogate."""
+    rho_bar: float = 1.0
+    """Clip of the ratio target / mu in the temporal difference."""
+    c_bar: float = 1.0
+    """Clip of the ratio target / mu in the trace coefficients."""
+    kl_coef: float = 0.0
+    """Weight of the penalty KL(target || pi) at the start."""
+    kl_target: float | None = None
+    """Adapt kl_coef at each target update so that the KL before it stays near this."""
+    value_coef: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_clipping(self.rho_bar, self.c_bar, 1.0, self.max_lag)
+        check_penalty(self.kl_coef, self.kl_target)
+        require_choice("ratio", self.ratio, ("R1", "R2", "R3"))
+        require(self.clip > 0, "clip", self.clip, "above 0")
+        require(self.rho >= 1, "rho", self.rho, "1 or more (nearest: 1.0)")
+        for name in ("buffer_size", "passes", "t_frequency"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
+        if self.t_target is None:
+            return
+        require(self.t_target >= 1, "t_target", self.t_target, "1 or more (nearest: 1), or None")
+        whole = self.buffer_size * self.passes
+        if self.t_target <= min(_NO_LEARNING, whole - 1):
+            warnings.warn(
+                f"t_target={self.t_target}: the paper saw no learning with 1 to {_NO_LEARNING}; "
+                f"buffer_size * passes = {whole} is what makes IMPACT like PPO",
+                stacklevel=3,
+            )
+
+    @property
+    def resolved_t_target(self) -> int:
+        """Optimiser steps between updates of the target network."""
+        return self.buffer_size * self.passes if self.t_target is None else self.t_target
+
+    def init(self, policy: ActorCritic) -> dict[str, Any]:
+        """The target network, the circular buffer, steps done, the penalty's weight."""
+        target = cast(torch.nn.Module, copy.deepcopy(policy)).eval().requires_grad_(False)
+        device = next(target.parameters()).device
+        return {
+            "target": target,
+            "buffer": CircularBuffer(self.buffer_size, self.passes, device),
+            "steps": 0,
+            "target_is_due": False,
+            "kl_coef": self.kl_coef,
+        }
+
+    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+        """``t_frequency`` iterations of Algorithm 1: the circular buffer's slots in turn.
+
+        The target network is updated just before it is needed, so that it has the same running
+        statistics of observations as the policy that actors are given.
+        """
+        for _ in range(self.t_frequency):
+            if state["target_is_due"]:
+                copy_module(cast(torch.nn.Module, policy), state["target"])
+                state["target_is_due"] = False
+            yield state["buffer"].visit(
+                state["steps"], lambda: self._with_targets(state["target"], fresh())
+            )
+
+    @torch.no_grad()
+    def _with_targets(self, target: ActorCritic, batch: Batch) -> Batch:
+        """Algorithm 1, line 7, and the V-trace-GAE of section 3.1."""
+        params, value = forward(target, batch)
+        log_prob = target.distribution.log_prob(params, batch.action)
+        returns = vtrace(
+            log_prob - batch.log_prob,
+            batch.reward,
+            value,
+            batch.terminated,
+            batch.first,
+            gamma=self.gamma,
+            lam=self.lam,
+            rho_bar=self.rho_bar,
+            c_bar=self.c_bar,
+        )
+        targets = {
+            "params": params.clone(),  # not a view, whose bootstrap row would be kept as well
+            "log_prob": log_prob,
+            "advantage": returns.vs - value[:-1],
+            "vs": returns.vs,
+        }
+        return replace(batch, targets=targets)
+
+    def loss(
+        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
+    ) -> tuple[Tensor, Metrics]:
+        """Clipped surrogate, value loss, entropy bonus and KL penalty (line 8); sums."""
+        targets, distribution = batch.targets, policy.distribution
+        params, value = forward(policy, batch)
+        log_prob, value = distribution.log_prob(params, batch.action), value[: len(batch.valid)]
+        log_ratio = losses.surrogate_log_ratio(
+            log_prob, targets["log_prob"], batch.log_prob, self.ratio, self.rho
+        )
+        policy_loss, clipped = losses.ppo_clip_loss(
+            log_ratio, targets["advantage"], batch.valid, self.clip
+        )
+        kl = losses.masked_sum(distribution.kl(targets["params"], params), batch.valid)
+        loss, metrics = total_loss(
+            self,
+            policy_loss,
+            losses.value_loss(value, targets["vs"], batch.valid),
+            distribution.entropy(params),
+            value,
+            targets["vs"],
+            log_prob - batch.log_prob,
+            batch,
+        )
+        if state["kl_coef"] > 0:
+            loss = loss + state["kl_coef"] * kl
+        return loss, metrics | {"clipfrac": clipped, "target_kl": kl.detach()}
+
+    def after_step(
+        self, policy: ActorCritic, state: dict[str, Any], metrics: dict[str, float]
+    ) -> bool:
+        """Count the step; after every ``t_target`` the target becomes the policy (line 11)."""
+        state["steps"] += 1
+        if state["steps"] % self.resolved_t_target == 0:
+            state["kl_coef"] = adapted_penalty(
+                state["kl_coef"], metrics["target_kl"], self.kl_target
+            )
+            state["target_is_due"] = True
+        return False
+
+
+@torch.no_grad()
+def copy_module(source: torch.nn.Module, target: torch.nn.Module) -> None:
+    """Copy all parameters and buffers, also those that no state_dict holds, into ``target``."""
+    pairs = (target.parameters(), source.parameters()), (target.buffers(), source.buffers())
+    for ours, theirs in pairs:
+        for x, y in zip(ours, theirs, strict=True):
+            x.copy_(y)

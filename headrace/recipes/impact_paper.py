@@ -1,0 +1,75 @@
+"""The settings of IMPACT's paper (Luo et al. 2020, appendix B) for all three of its algorithms.
+
+A sample batch there is a rollout here, ``fragment_length`` steps of one environment; a train batch
+is ``batch_size``. A clipping threshold that the table leaves out is infinite. A KL target beside a
+coefficient of 0 has no effect, and is left out.
+"""
+
+from __future__ import annotations
+
+import math
+
+from headrace.algos import IMPACT, IMPALA, PPO
+from headrace.config import Config
+from headrace.nn import Network
+
+
+def impact_discrete(algorithm: str = "impact") -> Config:
+    """Table 1, on LunarLander-v3 in place of Atari's games, with the default network.
+
+    The paper's 32 workers are 10 here: PPO's 50 rollouts an update divide evenly among them.
+    """
+    algos = {
+        "impact": IMPACT(
+            clip=0.3, entropy_coef=0.01, max_grad_norm=10.0, gamma=0.99, lam=0.995,
+            learning_rate=1e-4, buffer_size=4, passes=2, kl_coef=0.0, value_coef=1.0, rho=2.0,
+        ),
+        "impala": IMPALA(
+            entropy_coef=0.01, max_grad_norm=40.0, gamma=0.99, learning_rate=1e-4, value_coef=0.5,
+        ),
+        "ppo": PPO(
+            clip=0.1, entropy_coef=0.01, max_grad_norm=math.inf, gamma=0.99, lam=0.995,
+            learning_rate=5e-5, epochs=2, minibatches=10, kl_coef=0.5, kl_target=0.01,
+            value_coef=1.0,
+        ),
+    }  # fmt: skip
+    return Config(
+        env="LunarLander-v3",
+        algo=algos[algorithm],
+        num_actors=10,
+        envs_per_actor=1,
+        fragment_length=100 if algorithm == "ppo" else 50,
+        batch_size=5000 if algorithm == "ppo" else 500,
+        total_steps=2_000_000,
+    )
+
+
+def impact_continuous(algorithm: str = "impact", env: str = "HalfCheetah-v5") -> Config:
+    """Table 2, with footnotes 1 and 2: HalfCheetah has K = 32, and IMPACT a value weight of 0.5."""
+    cheetah = env.startswith("HalfCheetah")
+    passes = 32 if cheetah else 20
+    algos = {
+        "impact": IMPACT(
+            clip=0.4, entropy_coef=0.0, max_grad_norm=0.5, gamma=0.995, lam=0.995,
+            learning_rate=3e-4, buffer_size=16, passes=passes, kl_coef=1.0, kl_target=0.04,
+            value_coef=0.5 if cheetah else 1.0, rho=2.0,
+        ),
+        "impala": IMPALA(
+            entropy_coef=0.0, max_grad_norm=0.5, gamma=0.995, learning_rate=1.5e-5, value_coef=0.5,
+        ),
+        "ppo": PPO(
+            clip=0.3, entropy_coef=0.0, max_grad_norm=math.inf, gamma=0.99, lam=0.995,
+            learning_rate=3e-4, epochs=passes, minibatches=5, kl_coef=1.0, kl_target=0.01,
+            value_coef=1.0,
+        ),
+    }  # fmt: skip
+    return Config(
+        env=env,
+        algo=algos[algorithm],
+        num_actors=16,
+        envs_per_actor=1,
+        fragment_length=1024,
+        batch_size=163840 if algorithm == "ppo" else 32768,
+        total_steps=10_000_000,
+        network=Network(hidden=(256, 256), activation="tanh"),
+    )

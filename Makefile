@@ -1,16 +1,20 @@
 # make train   creates .venv, installs, and trains APPO on CartPole-v1
 # make test    creates .venv, installs, and runs the test suite
+# make test-full  also runs every combination of algorithm, space, recurrence and mask (longer)
 # make lint    style and types
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test lint clean
+.PHONY: train test test-full lint clean
 
 train: .venv/installed
 	$(BIN)/headrace train appo --recipe cartpole
 
 test: .venv/installed
 	$(BIN)/python -m pytest
+
+test-full: .venv/installed
+	$(BIN)/python -m pytest -m "full or not full"
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 # Annotations are evaluated here at once: tyro reads those of functions that import it themselves.
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 USAGE = """\
 usage: headrace COMMAND …
 
-  train ALGORITHM [--recipe NAME] [--env-id ID] …   a2c, ppo, impala or appo (--help: settings)
+  train ALGORITHM [--recipe NAME] [--env-id ID] …   a2c, a3c, ppo, impala, appo, impact (--help)
   resume RUN [--total-steps N] …                    continue a run from its latest checkpoint
   evaluate RUN [--episodes N] [--json] [--video DIR]
   plot RUN [RUN …] [--output PNG]                   draw learning curves
@@ -19,6 +20,8 @@ usage: headrace COMMAND …
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     argv = sys.argv[1:] if argv is None else argv
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # "my_module:MyEnv-v0" beside the user, as python -m does
     commands = {"train": _train, "resume": _resume, "evaluate": _evaluate, "plot": _plot}
     if not argv or argv[0] not in commands:
         known = argv and argv[0] in ("-h", "--help")

@@ -32,7 +32,35 @@ def test_every_snippet_and_command_of_the_readme_runs(tmp_path):
     assert (tmp_path / "curves.png").exists()
 
 
-@pytest.mark.parametrize("file", ["README.md", "docs/architecture.md"])
+def test_the_page_on_networks_runs_from_top_to_bottom(tmp_path):
+    page = (ROOT / "docs/networks.md").read_text(encoding="utf-8")
+    script, commands = [], []
+    for language, text in re.findall(r"```(python|bash)\n(.*?)```", page, re.DOTALL):
+        named = re.match(r"# (\w+\.py)\n", text)
+        if named:
+            (tmp_path / named[1]).write_text(text)
+        elif language == "python":
+            script.append(text)
+        else:
+            for line in text.splitlines():
+                # The installed command, which doesn't look into the current folder by itself.
+                installed = Path(sys.executable).with_name("headrace")
+                commands.append([str(installed), *line.split()[1:]])
+    assert (len(script), len(commands)) == (7, 1)
+    (tmp_path / "script.py").write_text("\n".join(script))
+    for command in (["script.py"], *commands):
+        run_in(tmp_path, command)
+    assert (tmp_path / "runs/named/summary.json").exists()
+    assert (tmp_path / "gru.onnx").exists()
+
+
+def run_in(folder, arguments):
+    command = [sys.executable, *arguments]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    assert run.returncode == 0, f"{command}\n{run.stdout}\n{run.stderr}"
+
+
+@pytest.mark.parametrize("file", ["README.md", "docs/architecture.md", "docs/networks.md"])
 def test_links_to_files_point_to_files(file):
     text = (ROOT / file).read_text(encoding="utf-8")
     for target in re.findall(r"\]\((?!http)([^)]+)\)", text):

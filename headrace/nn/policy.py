@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -9,21 +11,32 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headrace.nn.torsos import Network, features, mlp, num_features, orthogonal
-from headrace.ops.distributions import DiagGaussian, distribution_for
+from headrace.errors import ConfigError
+from headrace.nn import spaces
+from headrace.nn.core import Recurrent
+from headrace.nn.custom import OwnTorso
+from headrace.nn.encoder import Encoder
+from headrace.nn.inputs import Inputs, mask_source
+from headrace.nn.torsos import Network, orthogonal
+from headrace.ops import tree
+from headrace.ops.action_spaces import distribution_for, to_env
 from headrace.types import Tree
 
 
 class Policy(nn.Module):
     """A policy and a value function for one observation and one action space.
 
+    Observations pass the torso, then the recurrent core if there is one, then both heads. A policy
+    that shares nothing has a second torso for its values.
+
     Args:
-        observation_space: of a single environment.
+        observation_space: of a single environment; an ``action_mask`` in it is applied.
         action_space: of a single environment.
-        network: the shape of the torsos.
+        network: the shape of torso and core.
+        info_mask: the environment shows an action mask in ``info["action_mask"]``.
 
     Raises:
-        ConfigError: a space is not supported.
+        ConfigError: a space is not supported, or the network doesn't fit it.
     """
 
     def __init__(
@@ -31,71 +44,97 @@ class Policy(nn.Module):
         observation_space: gymnasium.Space,
         action_space: gymnasium.Space,
         network: Network | None = None,
+        info_mask: bool = False,
     ) -> None:
         super().__init__()
-        self.observation_space = observation_space
-        self.action_space = action_space
-        self.network = network or Network()
-        self.distribution = distribution_for(action_space)
-        gaussian = self.distribution if isinstance(self.distribution, DiagGaussian) else None
-        num_outputs = gaussian.dim if gaussian else self.distribution.num_params
-        width = self.network.hidden[-1]
-        self.torso = mlp(num_features(observation_space), self.network)
-        self.value_torso = (
-            None if self.network.shared else mlp(num_features(observation_space), self.network)
+        self.observation_space, self.action_space = observation_space, action_space
+        self.network = network = network or Network()
+        self.distribution = distribution_for(action_space, network.squash_actions)
+        infos = {"action_mask": None} if info_mask else {}
+        self.inputs = Inputs(
+            observation_space,
+            action_space,
+            self.distribution,
+            mask_source(observation_space, self.distribution, infos),
+            network.previous_action_reward,
         )
-        self.policy_head = orthogonal(nn.Linear(width, num_outputs), 0.01)
+        make: Callable[[Inputs, Network], Encoder | OwnTorso]
+        make = Encoder if network.torso is None else OwnTorso
+        self.torso = make(self.inputs, network)
+        shared = network.shared
+        if shared is None:
+            shared = network.core is not None or not self.torso.is_vector
+        self.value_torso = None if shared else make(self.inputs, network)
+        width = self.torso.num_outputs
+        self.core = None
+        if network.core is not None:
+            self.core = Recurrent(network.core, width, network.core_size)
+            width = network.core_size
+        self.policy_head = orthogonal(nn.Linear(width, self.distribution.num_outputs), 0.01)
         self.value_head = orthogonal(nn.Linear(width, 1), 1.0)
-        self.log_std = nn.Parameter(torch.zeros(num_outputs)) if gaussian else None
+        free = torch.full((self.distribution.num_free,), network.log_std_init)
+        self.log_std = nn.Parameter(free) if len(free) else None
 
     def initial_core(self, num_envs: int) -> Tree:
-        """Recurrent state at the start of an episode, ``[num_envs, ...]``; () here."""
-        return ()
+        """Recurrent state at the start of an episode, ``[num_envs, ...]``; () without a core."""
+        return () if self.core is None else self.core.initial(num_envs)
 
-    def act(self, obs: Tensor, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
+    def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
         """One step of the policy head alone, which is all that an actor needs.
 
         Args:
-            obs: ``[B, ...]``; first: ``[B]`` bool, obs came from a reset; core: ``[B, ...]``.
+            inputs: ``[B, ...]``, see :class:`Inputs`; first: ``[B]`` bool, obs came from a reset;
+            core: ``[B, ...]``.
 
         Returns:
             distribution parameters ``[B, num_params]`` and the core after this step.
         """
-        return self._params(self.torso(self._features(obs))), core
+        hidden = self.torso(inputs)
+        if self.core is not None:
+            hidden, core = self.core.step(hidden, first, core)
+        return self._params(hidden, inputs), core
 
-    def forward(self, obs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tensor, Tree]:
+    def forward(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tensor, Tree]:
         """Time-major pass of both heads.
 
         Args:
-            obs: ``[T, B, ...]``; first: ``[T, B]`` bool; core: ``[B, ...]``.
+            inputs: ``[T, B, ...]``; first: ``[T, B]`` bool; core: ``[B, ...]``.
 
         Returns:
             parameters ``[T, B, num_params]``, values ``[T, B]``, the core after the last row.
         """
-        x = self._features(obs).flatten(0, 1)
-        hidden = self.torso(x)
-        value_hidden = hidden if self.value_torso is None else self.value_torso(x)
-        params, value = self._params(hidden), self.value_head(value_hidden)
+        flat = tree.map_leaves(lambda x: x.flatten(0, 1), inputs)
+        hidden = self.torso(flat)
+        if self.core is not None:
+            hidden, core = self.core(hidden.unflatten(0, first.shape), first, core)
+            hidden = hidden.flatten(0, 1)
+        value_hidden = hidden if self.value_torso is None else self.value_torso(flat)
+        params, value = self._params(hidden, flat), self.value_head(value_hidden)
         return params.unflatten(0, first.shape), value.view(first.shape), core
 
-    def _features(self, obs: Tree) -> Tensor:
-        return features(self.observation_space, obs, self.policy_head.weight.dtype)
+    def _params(self, hidden: Tensor, inputs: Tree) -> Tensor:
+        params = self.policy_head(hidden)
+        if self.log_std is not None:
+            free = self.log_std.expand(*params.shape[:-1], len(self.log_std))
+            params = torch.cat([params, free], dim=-1)
+        if self.inputs.mask != "none":
+            params = self.distribution.apply_mask(params, inputs["action_mask"])
+        return params
 
-    def _params(self, hidden: Tensor) -> Tensor:
-        outputs = self.policy_head(hidden)
-        if self.log_std is None:
-            return outputs
-        return torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
+    @torch.no_grad()
+    def observe(self, inputs: Tree) -> None:
+        """Take inputs ``[T, B, ...]`` into the running statistics, if there are any."""
+        flat = tree.map_leaves(lambda x: x.flatten(0, 1), inputs)
+        for torso in (self.torso, self.value_torso):
+            if torso is not None:
+                torso.observe(flat)
 
-    def env_action(self, action: np.ndarray) -> np.ndarray:
-        """What the environment receives: Discrete offset by ``start``, Box clipped to bounds.
+    def env_action(self, action: Tree) -> Any:
+        """What the environments receive for arrays of actions; see ``ops.action_spaces.to_env``.
 
         The unclipped action and its log-probability are what training uses.
         """
-        space = self.action_space
-        if isinstance(space, gymnasium.spaces.Discrete):
-            return action + space.start if space.start else action
-        return np.clip(action, space.low, space.high)  # type: ignore[attr-defined]
+        return to_env(self.action_space, action, self.network.squash_actions)
 
     @torch.inference_mode()
     def predict(
@@ -104,7 +143,9 @@ class Policy(nn.Module):
         state: Tree | None = None,
         episode_start: Any = None,
         deterministic: bool = True,
-    ) -> tuple[np.ndarray, Tree]:
+        action_mask: Any = None,
+        reward: Any = None,
+    ) -> tuple[Any, Tree]:
         """The action for one observation or a batch of them.
 
         Args:
@@ -112,21 +153,62 @@ class Policy(nn.Module):
             state: what the previous call returned; None at the beginning.
             episode_start: bool or ``[B]`` bools, whether obs came from a reset.
             deterministic: the mode of the distribution instead of a sample.
+            action_mask: ``info["action_mask"]``, where the environment gives one there.
+            reward: of the previous action, where the network uses it.
 
         Returns:
-            the environment's action(s), shaped like the input, and the state for the next call.
+            the environment's action(s), batched like the input, and the state for the next call.
+
+        Raises:
+            ConfigError: the network uses the previous reward and there is none.
         """
-        device = self.policy_head.weight.device
-        array = np.asarray(obs)
-        single = array.ndim == len(self.observation_space.shape or ())
-        batch = torch.as_tensor(array[None] if single else array, device=device)
+        single = self._is_single(obs)
+        if single:
+            obs, action_mask, reward = (
+                tree.map_leaves(lambda x: np.asarray(x)[None], x) if x is not None else None
+                for x in (obs, action_mask, reward)
+            )
+        count = len(np.asarray(tree.leaves(obs)[0]))
         start = state is None if episode_start is None else episode_start
-        first = np.broadcast_to(start, len(batch))
-        core = self.initial_core(len(batch)) if state is None else state
-        params, core = self.act(batch, torch.as_tensor(first.copy(), device=device), core)
+        first = np.broadcast_to(np.asarray(start), count).copy()
+        inputs, core = self._inputs(obs, state, first, action_mask, reward)
+        params, core = self.act(inputs, torch.as_tensor(first, device=self._device), core)
         if deterministic:
             action = self.distribution.mode(params)
         else:
-            action = self.distribution.sample(params, self.distribution.noise((len(batch),), None))
-        result = self.env_action(action.cpu().numpy())
-        return (result[0] if single else result), core
+            noise = self.distribution.noise((count,), None).to(self._device)
+            action = self.distribution.sample(params, noise)
+        action = tree.map_leaves(lambda x: x.cpu().numpy(), action)
+        result = self.env_action(action)
+        state = {"core": core, "action": action} if self.inputs.previous else core
+        return (tree.map_leaves(lambda x: x[0], result) if single else result), state
+
+    def _inputs(
+        self, obs: Any, state: Tree | None, first: np.ndarray, mask: Any, reward: Any
+    ) -> tuple[Tree, Tree]:
+        """Inputs and core as tensors on the policy's device."""
+        core = self.initial_core(len(first)) if state is None else state
+        action = None
+        if self.inputs.previous and state is not None:
+            core, action = state["core"], state["action"]
+            if reward is None:
+                raise ConfigError(
+                    "predict() needs reward=…, the previous step's, because the network was built "
+                    "with previous_action_reward=True"
+                )
+        inputs = self.inputs.compose(obs, mask, action, reward, first)
+        return tree.map_leaves(lambda x: torch.as_tensor(x, device=self._device), inputs), core
+
+    def _is_single(self, obs: Any) -> bool:
+        path, space = next(spaces.leaves(self.observation_space))
+        return np.ndim(spaces.at(obs, path)) == len(space.shape or ())
+
+    @property
+    def _device(self) -> torch.device:
+        return self.policy_head.weight.device
+
+    def export_onnx(self, path: str | Path) -> Path:
+        """Write the deterministic policy as ONNX; see :func:`headrace.nn.onnx.export`."""
+        from headrace.nn.onnx import export
+
+        return export(self, Path(path))

@@ -1,19 +1,26 @@
-"""Torsos: observation features for the policy and value heads."""
+"""The shape of a network, and its dense layers."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import importlib
 import itertools
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import gymnasium
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from headrace.errors import ConfigError, nearest
 from headrace.nn.dense import DenseTanh
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": DenseTanh, "relu": nn.ReLU, "elu": nn.ELU}
+if TYPE_CHECKING:
+    Torso: TypeAlias = Any  # a module, a callable that makes one, or the callable's name
+else:
+    Torso = str | None  # what the command line can give
+CONVS = ("auto", "nature", "impala_shallow", "impala_deep", "impact")
 
 
 @dataclass(frozen=True)
@@ -24,17 +31,113 @@ class Network:
     """Units of each hidden layer of the multi-layer perceptron."""
     activation: str = "tanh"
     """Non-linearity after each hidden layer: tanh, relu or elu."""
-    shared: bool = False
-    """Whether policy and value share one torso; separate torsos by default."""
+    shared: bool | None = None
+    """Whether policy and value share one torso; None: only with images, a core or an own torso."""
+    conv: Literal["auto", "nature", "impala_shallow", "impala_deep", "impact"] = "auto"
+    """Convolutions for images; auto: nature, or impala_deep where an image is too small for it."""
+    text: tuple[str, ...] = ()
+    """Which parts of a Dict observation are rows of tokens, read by an LSTM (0 is padding)."""
+    core: Literal["lstm", "gru"] | None = None
+    """Recurrent layer between torso and heads."""
+    core_size: int = 128
+    """Units of the recurrent layer."""
+    previous_action_reward: bool = False
+    """Feed the previous action and the previous reward, clipped to [-1, 1], to the network."""
+    normalize_observations: bool = False
+    """Scale the numbers of Box observations by their running mean and deviation."""
+    squash_actions: bool = False
+    """Squash Box actions to their bounds with tanh instead of clipping them."""
+    log_std_init: float = 0.0
+    """Log of the standard deviation of Box actions at the start."""
+    torso: Torso = None
+    """An own torso instead of the built-in ones: a module, or a callable (or its "module:name")
+    that makes one for an observation space; it maps observations [N, …] to features [N, F]."""
 
     def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise ConfigError(
-                f"activation={self.activation!r} is unknown; choose one of "
-                f"{', '.join(ACTIVATIONS)}.{nearest(self.activation, ACTIVATIONS)}"
-            )
+        _check_choice("activation", self.activation, ACTIVATIONS)
+        _check_choice("conv", self.conv, CONVS)
+        if self.core is not None:
+            _check_choice("core", self.core, ("lstm", "gru"))
         if not self.hidden or min(self.hidden) < 1:
             raise ConfigError(f"hidden={self.hidden} needs at least one layer of at least 1 unit")
+        if self.core_size < 1:
+            raise ConfigError(f"core_size={self.core_size} must be 1 or more")
+        if self.core is not None and self.shared is False:
+            raise ConfigError(
+                f"shared=False is for feed-forward networks: with core={self.core!r} policy and "
+                "value share torso and core (leave shared out, or set core=None)"
+            )
+        if self.torso is not None and self.normalize_observations:
+            raise ConfigError(
+                "normalize_observations=True is for the built-in torsos: an own torso normalises "
+                "its observations itself (leave one of the two out)"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict that :func:`network_from_json` reads back."""
+        fields: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        torso = self.torso
+        if torso is not None and not isinstance(torso, str):
+            named = torso if hasattr(torso, "__qualname__") else type(torso)
+            fields["torso"] = f"{named.__module__}:{named.__qualname__}"
+        return fields
+
+
+def network_from_json(values: dict[str, Any]) -> Network:
+    """The network that :meth:`Network.to_json` wrote."""
+    lists: dict[str, Any] = {n: tuple(values[n]) for n in ("hidden", "text") if n in values}
+    return Network(**{**values, **lists})
+
+
+def own_torso(torso: Any, space: Any) -> nn.Module:
+    """The module of ``Network.torso``, a copy of its own.
+
+    Raises:
+        ConfigError: it names nothing that can be imported, or makes no module.
+    """
+    name = ""
+    if isinstance(torso, str):
+        name, torso = f"={torso!r}", _imported(torso)
+    if isinstance(torso, nn.Module):
+        return copy.deepcopy(torso)
+    if not callable(torso):
+        raise ConfigError(
+            f"torso{name} is a {type(torso).__name__}; it must be a torch.nn.Module, a callable "
+            "that makes one for an observation space, or the callable's 'module:function'"
+        )
+    try:
+        made = torso(space)
+    except Exception as error:
+        hint = "; if this is load(), give it the network that it was trained with" if name else ""
+        raise ConfigError(
+            f"torso{name} makes no module for {space}: it raised {error!r}{hint}"
+        ) from error
+    if not isinstance(made, nn.Module):
+        raise ConfigError(
+            f"torso{name} made a {type(made).__name__}; it must make a torch.nn.Module"
+        )
+    return made
+
+
+def _imported(name: str) -> Any:
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"torso={name!r} can't be imported ({error}): write 'module:function' with the "
+            "module's folder on PYTHONPATH, or give load() the network that it was trained with"
+        ) from error
+    return found
+
+
+def _check_choice(name: str, value: str, known: Any) -> None:
+    if value not in known:
+        raise ConfigError(
+            f"{name}={value!r} is unknown; choose one of {', '.join(known)}.{nearest(value, known)}"
+        )
 
 
 def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
@@ -44,35 +147,17 @@ def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
     return layer
 
 
+def dense(num_inputs: int, num_outputs: int, activation: str) -> nn.Sequential:
+    """One layer with its activation, orthogonal with gain sqrt(2)."""
+    if activation == "tanh":
+        return nn.Sequential(orthogonal(DenseTanh(num_inputs, num_outputs), math.sqrt(2)))
+    linear = orthogonal(nn.Linear(num_inputs, num_outputs), math.sqrt(2))
+    return nn.Sequential(linear, ACTIVATIONS[activation]())
+
+
 def mlp(num_inputs: int, network: Network) -> nn.Sequential:
-    """``[..., num_inputs] -> [..., hidden[-1]]``, orthogonal with gain sqrt(2)."""
+    """``[..., num_inputs] -> [..., hidden[-1]]``."""
     layers: list[nn.Module] = []
     for num_in, num_out in itertools.pairwise((num_inputs, *network.hidden)):
-        dense = DenseTanh if network.activation == "tanh" else nn.Linear
-        layers.append(orthogonal(dense(num_in, num_out), math.sqrt(2)))
-        if network.activation != "tanh":
-            layers.append(ACTIVATIONS[network.activation]())
+        layers += dense(num_in, num_out, network.activation)
     return nn.Sequential(*layers)
-
-
-def num_features(space: gymnasium.Space) -> int:
-    """The length of the vector that :func:`features` makes of an observation.
-
-    Raises:
-        ConfigError: the space is not a rank-1 Box or Discrete.
-    """
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return int(space.n)
-    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
-        return space.shape[0]
-    raise ConfigError(
-        f"observation space {space} isn't supported: use a Box with one dimension or a Discrete "
-        "(gymnasium.wrappers.FlattenObservation turns any other space into such a Box)"
-    )
-
-
-def features(space: gymnasium.Space, obs: Tensor, dtype: torch.dtype) -> Tensor:
-    """Features ``[..., num_features(space)]`` of a batch of observations of ``space``."""
-    if isinstance(space, gymnasium.spaces.Discrete):
-        obs = nn.functional.one_hot(obs.long() - int(space.start), int(space.n))
-    return obs.to(dtype)

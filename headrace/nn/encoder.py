@@ -1,0 +1,131 @@
+"""From a tree of observations to one vector of features for the heads or the core."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import gymnasium
+import torch
+from gymnasium.spaces import Box
+from torch import Tensor, nn
+
+from headrace.errors import ConfigError, nearest
+from headrace.nn import spaces
+from headrace.nn.convolutions import CONVOLUTIONS, min_side
+from headrace.nn.inputs import Inputs
+from headrace.nn.normalizer import Normalizer
+from headrace.nn.text import TextEncoder
+from headrace.nn.torsos import Network, dense, mlp
+from headrace.types import Tree
+
+
+class Encoder(nn.Module):
+    """Inputs ``[N, ...]`` (see :class:`Inputs`) to features ``[N, num_outputs]``.
+
+    Numbers of every kind (Box values, one-hots of Discrete and MultiDiscrete, bits of MultiBinary,
+    the previous action and reward) form one vector, which passes the multi-layer perceptron. Each
+    image passes convolutions, each text an LSTM; where several of these meet, one dense layer joins
+    them. What counts as an image is said by :func:`headrace.nn.spaces.is_image`.
+
+    Raises:
+        ConfigError: a space is not supported, an image too small for its convolutions, or a text
+            not there.
+    """
+
+    def __init__(self, inputs: Inputs, network: Network) -> None:
+        super().__init__()
+        self._inputs = inputs
+        self._boxes: list[tuple[spaces.Path, Box]] = []
+        self._codes: list[tuple[spaces.Path, gymnasium.Space]] = []
+        self._paths: list[spaces.Path] = []  # of self.parts
+        self.parts = nn.ModuleList()
+        known = {}
+        for path, space in spaces.leaves(inputs.features_space):
+            known[spaces.dotted(path)] = space
+            if spaces.dotted(path) in network.text:
+                self._add(path, TextEncoder(spaces.vocabulary(path, space)))
+            elif spaces.is_image(space):
+                self._add(path, _Image(path, cast(Box, space), network.conv))
+            elif isinstance(space, Box):
+                self._boxes.append((path, space))
+            else:
+                self._codes.append((path, space))
+        for name in network.text:
+            if name not in known:
+                raise ConfigError(
+                    f"text={name!r} is not in the observation space, which has "
+                    f"{', '.join(map(repr, known))}.{nearest(name, known)}"
+                )
+        num_values = sum(math.prod(space.shape) for _, space in self._boxes)
+        num_inputs = num_values + sum(spaces.num_codes(space) for _, space in self._codes)
+        if inputs.previous:
+            num_inputs += inputs.distribution.num_features + 1
+        self.mlp = mlp(num_inputs, network) if num_inputs else None
+        normalizes = network.normalize_observations and num_values
+        self.normalizer = Normalizer(num_values) if normalizes else None
+        widths = [network.hidden[-1]] if num_inputs else []
+        widths += [cast(int, part.num_outputs) for part in self.parts]
+        if not widths:
+            raise ConfigError(f"observation space {inputs.observation_space} is empty")
+        join = len(widths) > 1
+        self.join = dense(sum(widths), network.hidden[-1], network.activation) if join else None
+        self.num_outputs = network.hidden[-1] if join else widths[0]
+        self.is_vector = not self._paths
+
+    def _add(self, path: spaces.Path, module: nn.Module) -> None:
+        self._paths.append(path)
+        self.parts.append(module)
+
+    def forward(self, inputs: Tree) -> Tensor:
+        """Features ``[N, num_outputs]``."""
+        obs = inputs if self._inputs.plain else inputs["observation"]
+        outputs = [] if self.mlp is None else [self.mlp(self._vector(inputs, obs))]
+        for path, part in zip(self._paths, self.parts, strict=True):
+            outputs.append(part(spaces.at(obs, path)))
+        return outputs[0] if self.join is None else self.join(torch.cat(outputs, 1))
+
+    def _vector(self, inputs: Tree, obs: Tree) -> Tensor:
+        assert self.mlp is not None
+        dtype = next(self.mlp.parameters()).dtype
+        columns = []
+        if self._boxes:
+            x = self._values(obs, dtype)
+            columns.append(x if self.normalizer is None else self.normalizer(x))
+        for path, space in self._codes:
+            columns.append(spaces.encode(space, spaces.at(obs, path)).to(dtype))
+        if self._inputs.previous:
+            action = self._inputs.distribution.features(inputs["previous_action"])
+            reward = inputs["previous_reward"].clamp(-1.0, 1.0)  # as IMPALA's LSTM is given it
+            columns += [action.to(dtype), reward.unsqueeze(1).to(dtype)]
+        return columns[0] if len(columns) == 1 else torch.cat(columns, 1)
+
+    def _values(self, obs: Tree, dtype: torch.dtype) -> Tensor:
+        parts = [spaces.values(space, spaces.at(obs, path), dtype) for path, space in self._boxes]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def observe(self, inputs: Tree) -> None:
+        """Take inputs ``[N, ...]`` into the running statistics, if observations are normalised."""
+        if self.normalizer is not None:
+            obs = inputs if self._inputs.plain else inputs["observation"]
+            self.normalizer.update(self._values(obs, torch.float64))
+
+
+class _Image(nn.Module):
+    """Convolutions on the images of one space: ``[N, *space.shape] -> [N, num_outputs]``."""
+
+    def __init__(self, path: spaces.Path, space: Box, conv: str) -> None:
+        super().__init__()
+        self._space = space
+        shape = spaces.image_shape(space)
+        if conv == "auto":
+            conv = "nature" if min(shape[1:]) >= min_side("nature") else "impala_deep"
+        try:
+            self.convolutions = CONVOLUTIONS[conv](*shape)
+        except ConfigError as error:
+            raise ConfigError(f"observation space{spaces.place(path)}: {error}") from error
+        self.num_outputs = cast(int, self.convolutions.num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = next(self.convolutions.parameters()).dtype
+        return self.convolutions(spaces.as_channels(x, self._space, dtype))

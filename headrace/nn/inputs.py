@@ -1,0 +1,167 @@
+"""What a policy is given at each step: the observation, and what the actor adds to it.
+
+Without additions it is the observation as it comes. With an action mask or the previous action and
+reward it is a dict of ``observation``, ``action_mask`` (flat bool), ``previous_action`` and
+``previous_reward`` (zeros after a reset), of those that are used. All of it is stored row by row in
+the rollout, so the learner needs no case for any of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+import torch
+
+from headrace.errors import ConfigError, EnvironmentFault
+from headrace.ops import tree
+from headrace.ops.action_spaces import flatten_mask, mask_is_empty
+from headrace.ops.distributions import Distribution
+from headrace.types import Tree
+
+MASK = "action_mask"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How the inputs of a policy are made of what an environment returns.
+
+    Args:
+        observation_space: of a single environment, with the mask if that is part of it.
+        action_space: of a single environment.
+        distribution: of its actions.
+        mask: where the action mask comes from.
+        previous: whether the previous action and reward are inputs.
+    """
+
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    distribution: Distribution
+    mask: Literal["none", "observation", "info"] = "none"
+    previous: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether the observation is the whole input."""
+        return self.mask == "none" and not self.previous
+
+    @property
+    def features_space(self) -> gymnasium.Space:
+        """The observation space without the mask."""
+        space = self.observation_space
+        if self.mask != "observation":
+            return space
+        assert isinstance(space, gymnasium.spaces.Dict)
+        return gymnasium.spaces.Dict({k: v for k, v in space.items() if k != MASK})
+
+    def example(self, num_envs: int) -> Tree:
+        """Zeros of the structure, shapes ``[num_envs, ...]`` and dtypes of the inputs."""
+        obs = zeros(self.features_space, num_envs)
+        if self.plain:
+            return obs
+        inputs = {"observation": obs}
+        if self.mask != "none":
+            inputs[MASK] = torch.ones(num_envs, self.distribution.num_mask, dtype=torch.bool)
+        if self.previous:
+            inputs |= {
+                "previous_action": self.zero_action(num_envs),
+                "previous_reward": torch.zeros(num_envs),
+            }
+        return inputs
+
+    def zero_action(self, num_envs: int) -> Tree:
+        """Zeros of the structure, shapes and dtypes of ``num_envs`` actions."""
+        distribution = self.distribution
+        params = torch.zeros(num_envs, distribution.num_params)
+        action = distribution.sample(params, distribution.noise((num_envs,), torch.Generator()))
+        return tree.map_leaves(torch.zeros_like, action)
+
+    def compose(
+        self,
+        obs: Any,
+        mask: Any,
+        previous_action: Tree,
+        previous_reward: Any,
+        first: np.ndarray,
+    ) -> Tree:
+        """The inputs ``[B, ...]`` as a tree of arrays.
+
+        Args:
+            obs: of the environments, ``[B, ...]``.
+            mask: ``info["action_mask"]`` if there was one.
+            previous_action: ``[B, ...]`` or None; previous_reward: ``[B]`` or None.
+            first: ``[B]`` bool, obs came from a reset.
+        """
+        if self.plain:
+            return obs
+        if self.mask == "observation":
+            mask = obs[MASK]
+            obs = {key: value for key, value in obs.items() if key != MASK}
+        inputs = {"observation": obs}
+        if self.mask != "none":
+            if mask is None:
+                inputs[MASK] = np.ones((len(first), self.distribution.num_mask), bool)
+            else:
+                inputs[MASK] = flatten_mask(self.action_space, mask)
+        if self.previous:
+            if previous_action is None:
+                previous_action = self.zero_action(len(first))
+                previous_reward = np.zeros(len(first), np.float32)
+            keep = ~first
+            inputs["previous_action"] = tree.map_leaves(
+                lambda x: x * keep.reshape(-1, *[1] * (x.ndim - 1)),
+                tree.map_leaves(np.asarray, previous_action),
+            )
+            inputs["previous_reward"] = previous_reward * keep
+        return inputs
+
+    def check_mask(self, inputs: Tree, ended: np.ndarray, name: str, row: int) -> None:
+        """Raise EnvironmentFault if a mask forbids every action of an environment that goes on."""
+        if self.mask == "none":
+            return
+        empty = mask_is_empty(self.distribution, inputs[MASK]) & ~ended
+        if empty.any():
+            raise EnvironmentFault(
+                f"{name} forbids every action: its action_mask allows none in environment "
+                f"{int(np.flatnonzero(empty)[0])} of this actor, row {row} of the fragment"
+            )
+
+
+def info_mask(infos: dict[str, Any]) -> Any:
+    """``infos["action_mask"]`` of a vector environment; rows without one allow everything."""
+    mask, present = infos.get(MASK), infos.get(f"_{MASK}")
+    if mask is None or present is None or np.all(present):
+        return mask
+    return tree.map_leaves(lambda m: np.where(present[:, None], m, np.ones_like(m)), mask)
+
+
+def mask_source(
+    observation_space: gymnasium.Space, distribution: Distribution, infos: dict[str, Any]
+) -> Literal["none", "observation", "info"]:
+    """Where an environment shows its action mask.
+
+    Raises:
+        ConfigError: it shows one, but its actions can't be masked.
+    """
+    source: Literal["none", "observation", "info"] = "none"
+    if isinstance(observation_space, gymnasium.spaces.Dict) and MASK in observation_space.spaces:
+        source = "observation"
+    elif MASK in infos:
+        source = "info"
+    if source != "none" and not distribution.num_mask:
+        raise ConfigError(
+            f"the environment gives an action_mask in its {source}, but none of its actions is "
+            "discrete: leave the mask out or make the actions Discrete or MultiDiscrete"
+        )
+    return source
+
+
+def zeros(space: gymnasium.Space, num_envs: int) -> Tree:
+    """Zero observations of a space, ``[num_envs, ...]``, as a tree of tensors."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: zeros(part, num_envs) for key, part in space.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(zeros(part, num_envs) for part in space.spaces)
+    return torch.as_tensor(np.zeros((num_envs, *(space.shape or ())), space.dtype))

@@ -1,0 +1,241 @@
+"""The deterministic policy as an ONNX file, for programs without PyTorch.
+
+Every input and output has a batch dimension of any size first. The leaves of nested spaces have
+dotted names, for example ``obs.position`` and ``action.0``.
+
+    in    obs              the observation in its space's dtype, without an action mask in it
+          action_mask      [B, num_mask] bool, flat (``headrace.ops.action_spaces.flatten_mask``)
+          previous_action  what next.previous_action was; previous_reward  [B] float32
+          first            [B] bool  obs came from a reset: the two above and the state are cleared
+          state            [B, H] each  what next.state was; anything where first is true
+    out   action           what the environment receives
+          params           [B, num_params]  of the action's distribution, masked
+          next.X           the X of the next step
+
+Only the inputs that a policy uses are there; ``first`` is where something is carried from step to
+step. ``previous_action`` is not what the environment received but the action before it was clipped
+or squashed, as in training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from headrace.errors import ConfigError
+from headrace.nn.policy import Policy
+from headrace.nn.text import TextEncoder
+from headrace.ops import tree
+from headrace.types import Tree
+
+
+def export(policy: Policy, path: Path) -> Path:
+    """Write the policy, with normalisers as they are now, as one file; replaces ``path`` at once.
+
+    The policy itself is left as it is. Inputs and outputs are those of the module's docstring.
+
+    Returns:
+        ``path``.
+
+    Raises:
+        ConfigError: a package is missing, or the network holds what ONNX can't express.
+    """
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"export_onnx() needs the package {error.name}: pip install 'headrace[onnx]'"
+        ) from error
+    model = _convert(_Step(policy))
+    temporary = path.with_name(path.name + ".tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with temporary.open("wb") as file:
+        file.write(model)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    return path
+
+
+class _Step(nn.Module):
+    """One deterministic step, as a function of a list of tensors."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy = copy.deepcopy(policy).cpu()
+        for module in list(self.policy.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, TextEncoder):
+                    setattr(module, name, _PaddedText(child))
+        self.eval()
+        self.example = _example(self.policy, 3)
+
+    @property
+    def output_names(self) -> list[str]:
+        """Of what :meth:`forward` returns."""
+        action, carried = self.policy.inputs.zero_action(1), {}
+        if self.policy.inputs.previous:
+            carried["previous_action"] = action
+        if self.policy.core is not None:
+            carried["state"] = self.policy.initial_core(1)
+        return list(named({"action": action, "params": None, "next": carried}))
+
+    def forward(self, leaves: list[Tensor]) -> list[Tensor]:
+        """Outputs; ``leaves`` are those of ``example``."""
+        policy, rest = self.policy, iter(leaves)
+        parts = tree.map_leaves(lambda _: next(rest), self.example)
+        inputs, first, core = parts["obs"], parts.get("first"), parts.get("state", ())
+        if not policy.inputs.plain:
+            inputs = {"observation": inputs}
+            inputs |= {k: v for k, v in parts.items() if k not in ("obs", "first", "state")}
+        if policy.inputs.previous:
+            for name in ("previous_action", "previous_reward"):
+                inputs[name] = tree.map_leaves(lambda x: _clear(x, first), inputs[name])
+        params, core = policy.act(inputs, first, core)
+        mode = policy.distribution.mode(params)
+        action = _to_env(policy.action_space, mode, policy.network.squash_actions)
+        carried = mode if policy.inputs.previous else ()
+        return tree.leaves((action, params, carried, core))
+
+
+def _example(policy: Policy, num_envs: int) -> dict[str, Tree]:
+    """Inputs of this many environments, by the first part of their names."""
+    example = policy.inputs.example(num_envs)
+    if policy.inputs.plain:
+        parts: dict[str, Tree] = {"obs": example}
+    else:
+        parts = {"obs": example["observation"]}
+        parts |= {name: part for name, part in example.items() if name != "observation"}
+    if policy.inputs.previous or policy.core is not None:
+        parts["first"] = torch.zeros(num_envs, dtype=torch.bool)
+    if policy.core is not None:
+        parts["state"] = policy.initial_core(num_envs)
+    return parts
+
+
+class _PaddedText(nn.Module):
+    """A :class:`TextEncoder` that reads the padding too, since ONNX packs no sequences."""
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        super().__init__()
+        self.embedding, self.lstm = encoder.embedding, encoder.lstm
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        rows, _ = self.lstm(self.embedding(tokens.long()))
+        length = (torch.arange(1, tokens.shape[1] + 1) * (tokens != 0)).amax(1)
+        index = (length - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, rows.shape[2])
+        last = rows.gather(1, index).squeeze(1)
+        return torch.where(length.unsqueeze(1) > 0, last, 0.0)
+
+
+def named(values: Tree, prefix: str = "") -> dict[str, Any]:
+    """The leaves of a tree by their dotted names, in order.
+
+    Raises:
+        ConfigError: two leaves have the same name.
+    """
+    if not isinstance(values, dict | tuple):
+        return {prefix: values}
+    pairs = values.items() if isinstance(values, dict) else enumerate(values)
+    leaves: dict[str, Any] = {}
+    for key, part in pairs:
+        for name, leaf in named(part, f"{prefix}.{key}" if prefix else str(key)).items():
+            if name in leaves:
+                raise ConfigError(f"two parts of a space have the name {name!r}: rename one")
+            leaves[name] = leaf
+    return leaves
+
+
+def _clear(x: Tensor, first: Tensor) -> Tensor:
+    return x.masked_fill(first.view(-1, *[1] * (x.dim() - 1)), 0)
+
+
+def _to_env(space: gymnasium.Space, action: Tree, squash: bool) -> Tree:
+    """:func:`headrace.ops.action_spaces.to_env` on tensors ``[B, ...]``."""
+    if isinstance(space, spaces.Discrete):
+        return action + int(space.start)
+    if isinstance(space, spaces.Dict):
+        return {key: _to_env(part, action[key], squash) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        pairs = zip(space.spaces, action, strict=True)
+        return tuple(_to_env(part, a, squash) for part, a in pairs)
+    assert space.shape is not None
+    shaped = action.reshape(-1, *space.shape)
+    if isinstance(space, spaces.MultiDiscrete):
+        shaped = shaped + torch.as_tensor(space.start)
+    elif isinstance(space, spaces.Box):
+        exact = np.float64 if space.dtype == np.float64 else np.float32
+        low, high = (torch.as_tensor(bound.astype(exact)) for bound in (space.low, space.high))
+        shaped = shaped.to(low.dtype)
+        if squash:
+            share = (torch.tanh(shaped) + 1.0) / 2.0
+            shaped = low * (1.0 - share) + high * share
+        shaped = torch.minimum(torch.maximum(shaped, low), high)
+    return shaped.to(torch.as_tensor(np.zeros(0, space.dtype)).dtype)
+
+
+@torch.no_grad()
+def _convert(step: _Step) -> bytes:
+    """The serialised model of a step."""
+    example = named(step.example)
+    leaves = list(example.values())
+    batch = torch.export.Dim("batch")
+    shapes = ([{0: batch} for _ in leaves],)
+    with _quiet():
+        try:
+            program = torch.export.export(step, (leaves,), dynamic_shapes=shapes, strict=False)
+            converted = torch.onnx.export(
+                program,
+                dynamo=True,
+                verbose=False,
+                input_names=list(example),
+                output_names=step.output_names,
+            )
+        except Exception as error:
+            raise ConfigError(_reason(error, step.policy)) from error
+    assert converted is not None
+    model = converted.model_proto
+    del model.graph.value_info[:]  # shapes in between, under the exporter's names of the batch
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    return model.SerializeToString()
+
+
+def _reason(error: Exception, policy: Policy) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    text = f"this policy can't be written as ONNX: {lines[0] if lines else repr(error)}"
+    if policy.network.torso is None:
+        return text
+    return (
+        f"{text} (an own torso must take any number of observations and be free of branches on "
+        "their values; use x.shape[0] instead of len(x))"
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporters' notes on packages that aren't there and on their own code."""
+    loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

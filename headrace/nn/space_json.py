@@ -1,0 +1,67 @@
+"""Gymnasium spaces as plain values for ``config.json``, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+
+def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
+    """A Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these as plain values.
+
+    Raises:
+        TypeError: the space is of another kind.
+    """
+    if isinstance(space, Discrete):
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, MultiDiscrete):
+        nvec, start = space.nvec.tolist(), space.start.tolist()
+        return {"type": "MultiDiscrete", "nvec": nvec, "start": start}
+    if isinstance(space, MultiBinary):
+        return {"type": "MultiBinary", "shape": list(space.shape)}
+    if isinstance(space, Box):
+        shape, dtype = list(space.shape), str(space.dtype)
+        bounds = {"low": _bound(space.low), "high": _bound(space.high)}
+        return {"type": "Box", "shape": shape, "dtype": dtype, **bounds}
+    if isinstance(space, Dict):
+        return {"type": "Dict", "spaces": [[k, space_to_json(v)] for k, v in space.items()]}
+    if isinstance(space, Tuple):
+        return {"type": "Tuple", "spaces": [space_to_json(v) for v in space.spaces]}
+    raise TypeError(f"space {space} can't be written to config.json")
+
+
+def _bound(values: np.ndarray) -> list[str]:
+    """All values, or one if they are equal; text, since JSON has no infinity."""
+    flat = values.ravel()
+    return [str(flat[0])] if len(flat) and (flat == flat[0]).all() else [str(x) for x in flat]
+
+
+def space_from_json(values: dict[str, Any]) -> gymnasium.Space:
+    """The space that :func:`space_to_json` wrote.
+
+    Raises:
+        KeyError, TypeError, ValueError: the values are no space's.
+    """
+    kind = values["type"]
+    if kind == "Discrete":
+        return Discrete(values["n"], start=values["start"])
+    if kind == "MultiDiscrete":
+        return MultiDiscrete(np.array(values["nvec"]), start=np.array(values["start"]))
+    if kind == "MultiBinary":
+        shape = values["shape"]
+        return MultiBinary(shape[0] if len(shape) == 1 else shape)
+    if kind == "Dict":
+        return Dict({key: space_from_json(part) for key, part in values["spaces"]})
+    if kind == "Tuple":
+        return Tuple([space_from_json(part) for part in values["spaces"]])
+    if kind != "Box":
+        raise ValueError(f"unknown kind of space {kind!r}")
+    dtype, shape = np.dtype(values["dtype"]), tuple(values["shape"])
+    number = float if dtype.kind == "f" else int
+    low, high = (
+        np.resize(np.array([number(x) for x in values[k]], dtype), shape) for k in ("low", "high")
+    )
+    return Box(low, high, dtype=dtype.type)

@@ -1,0 +1,140 @@
+"""Observation spaces leaf by leaf: paths, images, and numbers out of anything discrete."""
+
+from __future__ import annotations
+
+# x.shape[0] and not len(x) below: a traced export takes the latter for a constant.
+import math
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import gymnasium
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from torch import Tensor, nn
+
+from headrace.errors import ConfigError
+from headrace.types import Tree
+
+Path: TypeAlias = tuple[Any, ...]
+
+_MIN_IMAGE_SIDE = 8
+_SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
+
+
+def leaves(space: gymnasium.Space, path: Path = ()) -> Iterator[tuple[Path, gymnasium.Space]]:
+    """The paths and spaces of all leaves, in order.
+
+    Raises:
+        ConfigError: one of them is not supported; names its path.
+    """
+    if isinstance(space, Dict):
+        parts: list[tuple[Any, gymnasium.Space]] = list(space.items())
+    elif isinstance(space, Tuple):
+        parts = list(enumerate(space.spaces))
+    elif isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
+        yield path, space
+        return
+    else:
+        raise ConfigError(
+            f"observation space{place(path)} {space} isn't supported: use {_SUPPORTED}, or leave "
+            "it out with gymnasium.wrappers.FilterObservation"
+        )
+    for key, part in parts:
+        yield from leaves(part, (*path, key))
+
+
+def place(path: Path) -> str:
+    """`` at 'a'/0`` for messages; empty at the top."""
+    return " at " + "/".join(map(repr, path)) if path else ""
+
+
+def dotted(path: Path) -> str:
+    """``a.0``, the name of a leaf in settings."""
+    return ".".join(map(str, path))
+
+
+def at(tree: Tree, path: Path) -> Tree:
+    """The part of a tree at a path."""
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def is_image(space: gymnasium.Space) -> bool:
+    """Whether an observation is an image, which convolutions read and nothing flattens.
+
+    A uint8 Box of two dimensions or more is, and any Box of three or more both of whose sides are
+    at least 8.
+    """
+    if not isinstance(space, Box) or len(space.shape) < 2:
+        return False
+    if str(space.dtype) == "uint8":
+        return True
+    return len(space.shape) > 2 and min(image_shape(space)[1:]) >= _MIN_IMAGE_SIDE
+
+
+def image_shape(space: Box) -> tuple[int, int, int]:
+    """Channels, height and width; see :func:`as_channels`."""
+    *stack, a, b, c = (1, *space.shape) if len(space.shape) == 2 else space.shape
+    channels, height, width = (a, b, c) if a < c else (c, a, b)
+    return math.prod(stack) * channels, height, width
+
+
+def as_channels(x: Tensor, space: Box, dtype: torch.dtype) -> Tensor:
+    """Images ``[N, *space.shape]`` as ``[N, channels, height, width]``; uint8 scaled to [0, 1].
+
+    Channels come first if that dimension is smaller than the last one, else last. Leading
+    dimensions, such as stacked frames, are merged with the channels.
+    """
+    if len(space.shape) == 2:
+        x = x.unsqueeze(1)
+    elif space.shape[-3] >= space.shape[-1]:
+        x = x.movedim(-1, -3)
+    x = x.reshape(x.shape[0], *image_shape(space))
+    return x.to(dtype) / 255.0 if x.dtype == torch.uint8 else x.to(dtype)
+
+
+def num_codes(space: gymnasium.Space) -> int:
+    """Length of what :func:`encode` makes of one observation of a discrete space."""
+    if isinstance(space, Discrete):
+        return int(space.n)
+    if isinstance(space, MultiDiscrete):
+        return int(space.nvec.sum())
+    assert isinstance(space, MultiBinary)
+    return math.prod(space.shape)
+
+
+def encode(space: gymnasium.Space, x: Tensor) -> Tensor:
+    """One-hots of Discrete and MultiDiscrete, bits of MultiBinary: ``[N, num_codes]``."""
+    one_hot = nn.functional.one_hot
+    if isinstance(space, Discrete):
+        return one_hot(x.long() - int(space.start), int(space.n))
+    if isinstance(space, MultiDiscrete):
+        x = x.long().flatten(1)
+        sizes, starts = space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist()
+        columns = zip(x.unbind(1), starts, sizes, strict=True)
+        return torch.cat([one_hot(c - start, n) for c, start, n in columns], 1)
+    return x.flatten(1)
+
+
+def values(space: Box, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The numbers of a Box, ``[N, prod(shape)]``; uint8 scaled to [0, 1]."""
+    flat = x.reshape(x.shape[0], -1).to(dtype)
+    return flat / 255.0 if str(space.dtype) == "uint8" else flat
+
+
+def vocabulary(path: Path, space: gymnasium.Space) -> int:
+    """How many tokens a text over this space can have.
+
+    Raises:
+        ConfigError: the space holds no rows of tokens.
+    """
+    if isinstance(space, MultiDiscrete) and len(space.shape) == 1:
+        return int(space.nvec.max())
+    row = isinstance(space, Box) and len(space.shape) == 1
+    if row and space.dtype.kind in "iu" and space.low.min() >= 0:  # type: ignore[attr-defined]
+        return int(space.high.max()) + 1  # type: ignore[attr-defined]
+    raise ConfigError(
+        f"text={dotted(path)!r} is {space}, not a row of tokens: use MultiDiscrete([n] * length) "
+        "or an integer Box of one dimension from 0 to the last token; 0 is padding"
+    )

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
+from gymnasium.vector.utils import batch_space
+
+import headrace as hr
+from headrace.errors import ConfigError
+from headrace.nn import spaces
+from headrace.nn.space_json import space_from_json, space_to_json
+from headrace.ops import tree
+
+IMAGE = Box(0, 255, (84, 84, 4), np.uint8)
+SPACES = {
+    "vector": Box(-1, 1, (3,), np.float32),
+    "float64": Box(-np.inf, np.inf, (3,), np.float64),
+    "scalar": Box(-1, 1, (), np.float32),
+    "matrix": Box(-1, 1, (2, 3), np.float32),
+    "rank 3": Box(-1, 1, (2, 3, 4), np.float32),
+    "rank 4": Box(-1, 1, (2, 2, 3, 4), np.float32),
+    "integers": Box(-5, 5, (4,), np.int16),
+    "ram": Box(0, 255, (128,), np.uint8),
+    "discrete": Discrete(5, start=-2),
+    "multi-discrete": MultiDiscrete([3, 4]),
+    "multi-discrete 2d": MultiDiscrete(np.array([[2, 3], [4, 5]])),
+    "multi-binary": MultiBinary(6),
+    "multi-binary 2d": MultiBinary([2, 3]),
+    "image": IMAGE,
+    "image, channels first": Box(0, 255, (4, 84, 84), np.uint8),
+    "image without channels": Box(0, 255, (42, 40), np.uint8),
+    "small image": Box(0, 255, (7, 7, 3), np.uint8),
+    "stacked images": Box(0, 255, (4, 40, 40, 3), np.uint8),
+    "nested": Dict(
+        {
+            "b": Tuple([Discrete(3), MultiBinary(2), Dict({"x": Box(0, 1, (2, 2), np.float32)})]),
+            "a": Box(0, 255, (10, 12, 3), np.uint8),
+        }
+    ),
+    "tuple": Tuple([Box(-1, 1, (2,), np.float64), Discrete(4)]),
+}
+
+
+def policy_for(space, network=None, action=None, **kwargs) -> hr.Policy:
+    torch.manual_seed(0)
+    return hr.Policy(space, action or Discrete(3), network, **kwargs)
+
+
+def observations(space: gymnasium.Space, num: int):
+    batched = batch_space(space, num)
+    batched.seed(1)
+    return batched.sample()
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
+@pytest.mark.parametrize("core", [None, "gru"])
+def test_every_observation_space_acts_learns_and_predicts(space, core):
+    policy = policy_for(space, hr.Network((16,), core=core, core_size=8))
+    obs = observations(space, 6)
+    rows = tree.map_leaves(lambda x: torch.as_tensor(x).unflatten(0, (3, 2)), obs)
+    first = torch.zeros(3, 2, dtype=torch.bool)
+    params, value, _ = policy(rows, first, policy.initial_core(2))
+    assert params.shape == (3, 2, 3)
+    assert value.shape == (3, 2)
+    (params.square().sum() + value.square().sum()).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in policy.parameters())
+    action, state = policy.predict(obs)
+    assert action.shape == (6,)
+    single, _ = policy.predict(tree.map_leaves(lambda x: x[0], obs))
+    assert single == action[0]
+    policy.predict(obs, state)
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
+def test_every_space_survives_json(space):
+    import json
+
+    again = space_from_json(json.loads(json.dumps(space_to_json(space))))
+    assert again == space
+    assert [path for path, _ in spaces.leaves(again)] == [path for path, _ in spaces.leaves(space)]
+
+
+def test_a_uint8_image_passes_convolutions_and_never_the_perceptron():
+    policy = policy_for(IMAGE)
+    assert policy.torso.mlp is None
+    assert [m for m in policy.modules() if isinstance(m, torch.nn.Conv2d)]
+    assert policy.value_torso is None
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_channels_are_found_at_either_end_and_bytes_become_fractions(first):
+    picture = torch.randint(0, 256, (2, 5, 6, 3), dtype=torch.uint8)
+    given = picture.permute(0, 3, 1, 2) if first else picture
+    space = Box(0, 255, tuple(given.shape[1:]), np.uint8)
+    x = spaces.as_channels(given, space, torch.float32)
+    torch.testing.assert_close(x, picture.permute(0, 3, 1, 2) / 255)
+
+
+def test_frames_stacked_in_front_of_pictures_become_channels_frame_by_frame():
+    picture = torch.randint(0, 256, (2, 4, 9, 8, 3), dtype=torch.uint8)
+    x = spaces.as_channels(picture, Box(0, 255, (4, 9, 8, 3), np.uint8), torch.float32)
+    assert x.shape == (2, 12, 9, 8)
+    torch.testing.assert_close(x[:, 3 * 2 + 1], picture[:, 2, :, :, 1] / 255)
+
+
+def test_discrete_observations_are_one_hot_from_their_start():
+    x = torch.tensor([[-1, 2], [1, 3]])
+    space = MultiDiscrete([3, 2], start=[-1, 2])
+    assert spaces.encode(space, x).tolist() == [[1, 0, 0, 1, 0], [0, 0, 1, 0, 1]]
+    assert spaces.encode(Discrete(3, start=4), torch.tensor([4, 6])).tolist() == [
+        [1, 0, 0],
+        [0, 0, 1],
+    ]
+
+
+def test_normalisation_touches_the_numbers_of_boxes_only():
+    space = Dict({"d": Discrete(2), "x": Box(-1, 1, (1,), np.float32)})
+    policy = policy_for(space, hr.Network((8,), normalize_observations=True))
+    rows = {"d": torch.ones(1, 50, dtype=torch.int64), "x": 100 + torch.randn(1, 50, 1)}
+    policy.observe(rows)
+    assert policy.torso.normalizer.mean.shape == (1,)
+    torch.testing.assert_close(policy.torso.normalizer.mean, rows["x"].double().mean().view(1))
+    vector = policy.torso._vector(None, tree.map_leaves(lambda x: x[0], rows))
+    torch.testing.assert_close(vector[:, 0].mean(), torch.tensor(0.0), atol=1e-4, rtol=0)
+    assert torch.equal(vector[:, 1:], torch.tensor([[0.0, 1.0]]).expand(50, 2))
+
+
+def test_a_text_is_read_by_an_lstm_and_its_padding_is_ignored():
+    space = Dict({"instruction": MultiDiscrete([10] * 5), "x": Box(-1, 1, (2,), np.float32)})
+    policy = policy_for(space, hr.Network((8,), text=("instruction",)))
+    base = {"instruction": np.array([3, 4, 0, 0, 0]), "x": np.zeros(2, np.float32)}
+    obs = tree.map_leaves(lambda x: torch.as_tensor(x)[None], base)
+    other = {**obs, "instruction": torch.tensor([[4, 3, 0, 0, 0]])}
+    assert not torch.equal(policy.torso(obs), policy.torso(other))
+    assert policy.torso.mlp[0].in_features == 2
+
+
+@pytest.mark.parametrize(
+    ("space", "network", "words"),
+    [
+        (
+            Dict({"a": Tuple([Discrete(2), Text(5)])}),
+            {},
+            r"at 'a'/1 Text.*isn't supported: use Box",
+        ),
+        (Box(0, 255, (20, 20, 3), np.uint8), {"conv": "nature"}, r"nature.*20"),
+        (SPACES["nested"], {"conv": "impact"}, r"at 'a'.*impact"),
+        (SPACES["nested"], {"text": ("c",)}, r"text='c' is not in the observation space"),
+        (SPACES["nested"], {"text": ("a",)}, r"text='a' is Box.*not a row of tokens"),
+        (Dict({}), {}, "is empty"),
+    ],
+)
+def test_what_is_not_supported_is_said_with_its_path_and_what_would_work(space, network, words):
+    with pytest.raises(ConfigError, match=words):
+        policy_for(space, hr.Network(**network))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"core": "lstm", "shared": False}, "shared=False is for feed-forward networks"),
+        ({"core": "rnn"}, "core='rnn' is unknown; choose one of lstm, gru"),
+        ({"conv": "nurture"}, "Did you mean 'nature'"),
+        ({"core_size": 0}, "core_size=0 must be 1 or more"),
+        ({"torso": "x:y", "normalize_observations": True}, "is for the built-in torsos"),
+    ],
+)
+def test_a_wrong_network_is_one_clear_sentence(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        hr.Network(**settings)

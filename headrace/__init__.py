@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.algos import A2C, APPO, IMPALA, PPO
+    from headrace.algos import A2C, A3C, APPO, IMPACT, IMPALA, PPO
     from headrace.api import load, resume, train
     from headrace.config import Config
     from headrace.envs import make_vec
@@ -23,8 +23,10 @@ __version__ = "0.1.0"
 
 _HOME = {
     "A2C": "headrace.algos",
+    "A3C": "headrace.algos",
     "APPO": "headrace.algos",
     "Config": "headrace.config",
+    "IMPACT": "headrace.algos",
     "IMPALA": "headrace.algos",
     "Network": "headrace.nn",
     "PPO": "headrace.algos",
@@ -40,7 +42,9 @@ _HOME = {
 
 __all__ = [
     "A2C",
+    "A3C",
     "APPO",
+    "IMPACT",
     "IMPALA",
     "PPO",
     "Config",

@@ -1,8 +1,8 @@
 """The actor: acquire a slot, pull the newest weights, fill the slot, commit it.
 
-    acquire ──► pull weights ──► collect ──► commit
-       ▲                                        │
-       └────────────────────────────────────────┘
+    acquire ──► pull weights ──► collect ──► (learn) ──► commit
+       ▲                                                    │
+       └────────────────────────────────────────────────────┘
 
 ``Collector.fill`` is the hot loop of the whole library. It calls the environment and the policy's
 head and stores what they return; all else is done once per fragment, on whole arrays: noise is
@@ -12,38 +12,47 @@ drawn before, log-probabilities and episode statistics are computed after.
 from __future__ import annotations
 
 import copy
+import functools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-import gymnasium
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from headrace.envs.make import env_name, env_seed, make_vec
 from headrace.errors import EnvironmentFault
+from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
 from headrace.ops import tree
+from headrace.ops.returns import reverse_linear_recurrence
 from headrace.transport.queue import ActorPort, Header
 from headrace.transport.slab import ArraySpec, Slab, spec_of
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout, Tree
 
 
-def rollout_spec(policy: Policy, num_steps: int, num_envs: int) -> dict[str, Any]:
-    """The tree of :class:`ArraySpec` of one rollout of ``num_steps`` by ``num_envs``."""
-    space = policy.observation_space
-    obs = torch.as_tensor(np.zeros(space.shape or (), space.dtype))
-    action = policy.distribution.sample(
-        torch.zeros(policy.distribution.num_params), policy.distribution.noise((), None)
-    )
-    steps = (num_steps, num_envs)
-    rows = (num_steps + 1, num_envs)
+def rollout_spec(
+    policy: Policy, num_steps: int, num_envs: int, gamma: float | None = None
+) -> dict[str, Any]:
+    """The tree of :class:`ArraySpec` of one rollout of ``num_steps`` by ``num_envs``.
+
+    Args:
+        gamma: discount of the returns that are recorded for their normalisation; None: not.
+    """
+    steps, rows = (num_steps, num_envs), (num_steps + 1, num_envs)
+
+    def repeated(lead: tuple[int, ...], x: Tensor) -> ArraySpec:
+        return ArraySpec((*lead, *x.shape[1:]), x.dtype)
+
+    inputs, action = policy.inputs.example(1), policy.inputs.zero_action(1)
     return dict(  # noqa: C408  the fields of Rollout
-        obs=ArraySpec((*rows, *obs.shape), obs.dtype),
+        obs=tree.map_leaves(functools.partial(repeated, rows), inputs),
         first=ArraySpec(rows, torch.bool),
-        action=ArraySpec((*steps, *action.shape), action.dtype),
+        action=tree.map_leaves(functools.partial(repeated, steps), action),
         log_prob=ArraySpec(steps, torch.float32),
         reward=ArraySpec(steps, torch.float32),
         terminated=ArraySpec(steps, torch.bool),
@@ -51,6 +60,7 @@ def rollout_spec(policy: Policy, num_steps: int, num_envs: int) -> dict[str, Any
         version=ArraySpec((num_envs,), torch.int64),
         episode_return=ArraySpec(steps, torch.float32),
         episode_length=ArraySpec(steps, torch.float32),
+        discounted_return=() if gamma is None else ArraySpec(steps, torch.float32),
     )
 
 
@@ -89,74 +99,109 @@ class Collector:
         envs: in NEXT_STEP autoreset (``headrace.envs.make_vec``).
         policy: acts; its weights may change between rollouts only.
         name: of the environment, for messages.
+        gamma: as in :func:`rollout_spec`.
     """
 
-    def __init__(self, envs: gymnasium.vector.VectorEnv, policy: Policy, name: str) -> None:
-        self._envs, self._policy, self._name = envs, policy, name
+    def __init__(
+        self, envs: VectorEnv, policy: Policy, name: str, gamma: float | None = None
+    ) -> None:
+        self._envs, self._policy, self._name, self._gamma = envs, policy, name, gamma
         self._generator = torch.Generator()
-        self._obs: np.ndarray | None = None
+        self._row: Tree = None  # the last rollout's last row of inputs, [B, ...]
 
     def reset(self, seed: int) -> None:
         """Reset every environment and all random streams from ``seed``."""
         num_envs = self._envs.num_envs
         self._generator.manual_seed(seed)
-        self._obs, _ = self._envs.reset(seed=seed)
-        self._first = np.ones(num_envs, bool)
-        self._done = np.zeros(num_envs, bool)
+        obs, infos = self._envs.reset(seed=seed)
+        self._first, self._done = np.ones(num_envs, bool), np.zeros(num_envs, bool)
+        inputs = self._policy.inputs
+        self._row = inputs.compose(obs, info_mask(infos), None, None, self._first)
+        inputs.check_mask(self._row, self._done, self._name, 0)
         self._core = self._policy.initial_core(num_envs)
         self._returns, self._lengths = EpisodeTotals(num_envs), EpisodeTotals(num_envs)
+        self._discounted = torch.zeros(num_envs)
 
     @torch.inference_mode()
     def fill(self, rollout: Rollout, version: int) -> int:
         """Run one fragment into ``rollout``'s memory; returns the number of valid steps.
 
         Raises:
-            EnvironmentFault: an observation or reward is not finite.
+            EnvironmentFault: an observation or reward is not finite, or a mask allows no action.
         """
-        policy, distribution = self._policy, self._policy.distribution
+        policy, inputs = self._policy, self._policy.inputs
+        distribution = policy.distribution
         num_steps, num_envs = rollout.reward.shape
-        obs, first = rollout.obs.numpy(), rollout.first.numpy()
-        action, reward = rollout.action.numpy(), rollout.reward.numpy()
+        first, reward = rollout.first.numpy(), rollout.reward.numpy()
         terminated = rollout.terminated.numpy()
+        obs = tree.map_leaves(lambda x: x.numpy(), rollout.obs)
+        action = tree.map_leaves(lambda x: x.numpy(), rollout.action)
         done = np.empty((num_steps, num_envs), bool)
         noise = distribution.noise((num_steps, num_envs), self._generator)
         params: list[Tensor] = []
-        obs[0], first[0] = self._obs, self._first
+        _store(obs, 0, self._row)
+        first[0] = self._first
         tree.map_leaves(lambda to, src: to.copy_(src), rollout.core, self._core)
         core, ended = self._core, self._done
         for t in range(num_steps):
-            params_t, core = policy.act(rollout.obs[t], rollout.first[t], core)
-            rollout.action[t] = distribution.sample(params_t, noise[t])
+            params_t, core = policy.act(_row(rollout.obs, t), rollout.first[t], core)
+            _store(rollout.action, t, distribution.sample(params_t, noise[t]))
             params.append(params_t)
-            obs[t + 1], reward[t], terminated[t], truncated, _ = self._envs.step(
-                policy.env_action(action[t])
+            action_t = _row(action, t)
+            next_obs, reward[t], terminated[t], truncated, infos = self._envs.step(
+                policy.env_action(action_t)
             )
             first[t + 1] = ended
             ended = np.logical_or(terminated[t], truncated, out=done[t])
-        self._obs, self._first = obs[-1].copy(), first[-1].copy()
-        self._core, self._done = core, ended.copy()
+            if not inputs.plain:
+                mask = info_mask(infos)
+                next_obs = inputs.compose(next_obs, mask, action_t, reward[t], first[t + 1])
+                inputs.check_mask(next_obs, ended, self._name, t + 1)
+            _store(obs, t + 1, next_obs)
+        self._row = tree.map_leaves(lambda x: x[-1].copy(), obs)
+        self._first, self._core, self._done = first[-1].copy(), core, ended.copy()
         rollout.version.fill_(version)
         rollout.log_prob.copy_(distribution.log_prob(torch.stack(params), rollout.action))
         valid = ~first[1:]
-        self._check(obs, reward, valid)
-        rollout.episode_return.numpy()[:] = self._returns.update(np.where(valid, reward, 0.0), done)
+        self._check("observation", obs, None)
+        self._check("reward", reward, valid)
+        real = np.where(valid, reward, 0.0)
+        rollout.episode_return.numpy()[:] = self._returns.update(real, done)
         rollout.episode_length.numpy()[:] = self._lengths.update(valid.astype(np.float64), done)
+        if self._gamma is not None:
+            reward_t, valid_t = torch.from_numpy(real).float(), torch.from_numpy(valid)
+            rollout.discounted_return.copy_(self._discounts(reward_t, self._gamma * valid_t))
         return int(valid.sum())
 
-    def _check(self, obs: np.ndarray, reward: np.ndarray, valid: np.ndarray) -> None:
-        for name, values, mask in (("observation", obs, None), ("reward", reward, valid)):
-            if values.dtype.kind != "f" or np.isfinite(values.sum()):
+    def _discounts(self, reward: Tensor, decay: Tensor) -> Tensor:
+        """``G_t = r_t + decay_t G_{t-1}`` ``[T, B]``, going on from the fragment before."""
+        reward[0] += decay[0] * self._discounted
+        total = reverse_linear_recurrence(reward.flip(0), decay.flip(0)).flip(0)
+        self._discounted = total[-1].clone()
+        return total
+
+    def _check(self, name: str, values: Tree, mask: np.ndarray | None) -> None:
+        for leaf in tree.leaves(values):
+            if leaf.dtype.kind != "f" or np.isfinite(leaf.sum()):
                 continue
-            bad = ~np.isfinite(values)
+            bad = ~np.isfinite(leaf)
             if mask is not None:
                 bad &= mask
             if bad.any():
                 row, column, *rest = map(int, np.argwhere(bad)[0])
                 raise EnvironmentFault(
-                    f"{self._name} returned {values[(row, column, *rest)]} in its {name}"
+                    f"{self._name} returned {leaf[(row, column, *rest)]} in its {name}"
                     f"{rest if rest else ''} (environment {column} of this actor, "
                     f"row {row} of the fragment)"
                 )
+
+
+def _row(rows: Tree, t: int) -> Tree:
+    return tree.map_leaves(lambda x: x[t], rows)
+
+
+def _store(rows: Tree, t: int, row: Tree) -> None:
+    tree.map_leaves(lambda to, src: to.__setitem__(t, src), rows, row)
 
 
 @dataclass(frozen=True)
@@ -170,10 +215,25 @@ class ActorSpec:
     num_steps: int  # fragment length
     seed: int
     policy: Policy
+    gamma: float | None = None  # see rollout_spec
+    algorithm: Any = None  # what the actor learns with; None: it only acts
 
     def spec(self) -> dict[str, Any]:
         """The layout of one slot."""
-        return rollout_spec(self.policy, self.num_steps, self.num_envs)
+        return rollout_spec(self.policy, self.num_steps, self.num_envs, self.gamma)
+
+
+class OwnLearner(Protocol):
+    """What an actor that computes gradients has beside its policy; see ``headrace/hogwild.py``."""
+
+    def pull(self) -> None:
+        """Bring the policy's parameters up to date."""
+
+    def learn(self, rollout: Rollout, slot: int) -> None:
+        """Learn from a filled slot, before it is committed."""
+
+    def close(self) -> None:
+        """Free what it holds."""
 
 
 class Actor:
@@ -183,6 +243,7 @@ class Actor:
         spec: what to build.
         index: of this actor; generation: how often it was restarted.
         port, weights: its ends; slab: where the port's slot numbers point.
+        make_learner: gives the actor's policy a learner of its own; None: it only acts.
     """
 
     def __init__(
@@ -193,12 +254,14 @@ class Actor:
         port: ActorPort,
         weights: WeightStore,
         slab: Slab,
+        make_learner: Callable[[Policy], OwnLearner] | None = None,
     ) -> None:
         self._spec, self._index, self._generation = spec, index, generation
         self._port, self._weights, self._slab = port, weights, slab
         policy = copy.deepcopy(spec.policy).cpu()
+        self._learner = None if make_learner is None else make_learner(policy)
         self._envs = make_vec(spec.env, spec.num_envs, spec.engine, spec.env_kwargs)
-        self._collector = Collector(self._envs, policy, env_name(spec.env))
+        self._collector = Collector(self._envs, policy, env_name(spec.env), spec.gamma)
         self._state = policy_weights(policy)
         self._version, self._epoch, self._sequence = -1, -1, 0
 
@@ -215,7 +278,10 @@ class Actor:
             return False
         acquired = time.monotonic_ns()
         self._pull()
-        valid_steps = self._collector.fill(Rollout(**self._slab.trees[slot]), self._version)
+        rollout = Rollout(**self._slab.trees[slot])
+        valid_steps = self._collector.fill(rollout, self._version)
+        if self._learner is not None:
+            self._learner.learn(rollout, slot)
         now = time.monotonic_ns()
         self._slab.headers[slot][:] = Header(
             actor=self._index,
@@ -232,6 +298,8 @@ class Actor:
 
     def _pull(self) -> None:
         news = self._weights.pull(self._version, self._state)
+        if self._learner is not None:
+            self._learner.pull()  # after the published parameters, which are older
         if news is None:
             return
         self._version, epoch = news
@@ -248,6 +316,8 @@ class Actor:
     def close(self) -> None:
         """Close the environments."""
         self._envs.close()
+        if self._learner is not None:
+            self._learner.close()
 
 
 def policy_weights(policy: Policy) -> Tree:

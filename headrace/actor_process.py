@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from headrace.actor import Actor, ActorSpec, weight_spec
+from headrace.hogwild import learner_maker
 from headrace.platform import die_with_parent, keep_freed_memory, yield_to_learner
 from headrace.transport.queue import NUM_HEADER_FIELDS
 from headrace.transport.shm import ShmPort
@@ -26,8 +27,12 @@ def run_actor(
     pipe: Connection,
     slab_buffer: Tensor,
     weight_buffer: Tensor,
+    model_buffer: Tensor | None,
 ) -> None:
     """Build the actor and deliver rollouts until the learner closes the pipe or dies.
+
+    Args:
+        model_buffer: of the :class:`~headrace.hogwild.SharedModel`, if actors learn.
 
     An exception ends the process with exit code 1 after its traceback has been sent.
     """
@@ -44,7 +49,8 @@ def run_actor(
         num_slots = Slab.count(slab_buffer, layout, NUM_HEADER_FIELDS)
         slab = Slab(layout, num_slots, NUM_HEADER_FIELDS, slab_buffer)
         weights = WeightStore(weight_spec(spec.policy), weight_buffer)
-        actor = Actor(spec, index, generation, port, weights, slab)
+        make_learner = learner_maker(spec.algorithm, num_slots, model_buffer)
+        actor = Actor(spec, index, generation, port, weights, slab, make_learner)
         while actor.run_once():
             pass
     except BaseException:

@@ -14,6 +14,7 @@ from headrace.errors import CheckpointError
 from headrace.evaluation import Evaluation, evaluate
 from headrace.metrics import Result
 from headrace.nn.policy import Policy
+from headrace.nn.torsos import Network
 from headrace.platform import torch_threads
 from headrace.report import Report
 from headrace.trainer import Trainer
@@ -71,16 +72,17 @@ def resume_config(run_dir: str | Path, **settings: Any) -> Config:
     return config
 
 
-def load(run_dir: str | Path, which: str = "latest") -> Policy:
+def load(run_dir: str | Path, which: str = "latest", network: Network | None = None) -> Policy:
     """The policy of a run directory or checkpoint folder, ready for ``predict``.
 
     Args:
         which: ``latest`` or ``best`` (by training return).
+        network: what it was trained with, if its own torso can't be imported by name.
 
     Raises:
         CheckpointError: it is missing, corrupt or not headrace's.
     """
-    return checkpoint.load_policy(checkpoint.find(run_dir, which))
+    return checkpoint.load_policy(checkpoint.find(run_dir, which), network)
 
 
 def run(config: Config, callbacks: Iterable[Callback] = (), started: float | None = None) -> Policy:

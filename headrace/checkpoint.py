@@ -18,44 +18,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from headrace.errors import CheckpointError
 from headrace.nn.policy import Policy
-from headrace.nn.torsos import Network
+from headrace.nn.space_json import space_from_json
+from headrace.nn.torsos import Network, network_from_json
 
 FORMAT = 1
-
-
-def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
-    """A Box or Discrete as plain values."""
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
-    if isinstance(space, gymnasium.spaces.Box):
-        return {
-            "type": "Box",
-            "shape": list(space.shape),
-            "dtype": str(space.dtype),
-            "low": [str(x) for x in space.low.ravel()],
-            "high": [str(x) for x in space.high.ravel()],
-        }
-    raise CheckpointError(f"space {space} can't be written to a checkpoint")
-
-
-def space_from_json(values: dict[str, Any]) -> gymnasium.Space:
-    """The space that :func:`space_to_json` wrote."""
-    if values["type"] == "Discrete":
-        return gymnasium.spaces.Discrete(values["n"], start=values["start"])
-    dtype = np.dtype(values["dtype"])
-    low, high = (
-        np.array(values[k], dtype="float64").astype(dtype).reshape(values["shape"])
-        for k in ("low", "high")
-    )
-    return gymnasium.spaces.Box(low, high, dtype=dtype.type)
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -147,8 +119,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             raise CheckpointError(
                 f"{folder} has format {values['format']}, this version reads {FORMAT}"
             )
-        network = values["config"]["network"]
-        Network(**{**network, "hidden": tuple(network["hidden"])})
+        network_from_json(values["config"]["network"])
         for name in ("observation_space", "action_space"):
             space_from_json(values[name])
         return dict(values)
@@ -158,19 +129,22 @@ def read_config(folder: Path) -> dict[str, Any]:
         ) from error
 
 
-def load_policy(folder: Path) -> Policy:
+def load_policy(folder: Path, network: Network | None = None) -> Policy:
     """The policy of a checkpoint folder, on the CPU, in evaluation mode.
+
+    Args:
+        network: what it was trained with; None: as written in its ``config.json``.
 
     Raises:
         CheckpointError: a file is missing, corrupt or of another network.
+        ConfigError: its own torso can't be imported.
     """
     values = read_config(folder)
-    network = {**values["config"]["network"]}
-    network["hidden"] = tuple(network["hidden"])
     policy = Policy(
         space_from_json(values["observation_space"]),
         space_from_json(values["action_space"]),
-        Network(**network),
+        network or network_from_json(values["config"]["network"]),
+        values["info_mask"],
     )
     load_weights(folder, policy)
     return policy.eval()

@@ -16,7 +16,10 @@ from headrace.algos import ALGORITHMS, APPO
 from headrace.algos.common import Hyperparameters, require
 from headrace.envs.make import env_name
 from headrace.errors import ConfigError, nearest
-from headrace.nn.torsos import Network
+from headrace.nn.torsos import Network, network_from_json
+
+TRANSPORTS = ("shm", "serial")
+ENGINES = ("auto", "native", "envpool", "sync", "async")
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Config:
     )
     """Keyword arguments of the environment, on the command line as a JSON object."""
     engine: str = "auto"
-    """How environments are vectorised: auto, native, envpool or sync."""
+    """How environments are vectorised: auto, native, envpool, sync or async (a process each)."""
     transport: Literal["shm", "serial"] = "shm"
     """Actors as processes with shared memory, or all in one process."""
     num_actors: int = 1
@@ -112,8 +115,7 @@ class Config:
                 f"algo={self.algo!r} must be an instance of one of "
                 f"{', '.join(c.__name__ for c in ALGORITHMS.values())}"
             )
-        for name, known in (("transport", ("shm", "serial")),
-                            ("engine", ("auto", "native", "envpool", "sync"))):  # fmt: skip
+        for name, known in (("transport", TRANSPORTS), ("engine", ENGINES)):
             value = getattr(self, name)
             if value not in known:
                 raise ConfigError(
@@ -121,6 +123,17 @@ class Config:
                     f"{nearest(value, known)}"
                 )
         check_device(self.device)
+        if self.algo.learns_in_actors:
+            where = f"with {self.algo_name}, whose actors"
+            valid = f"'cpu' {where} compute the gradients in their processes (nearest: 'cpu')"
+            require(self.device == "cpu", "device", self.device, valid)
+            valid = f"None {where} have learnt from a rollout before its lag is known"
+            require(self.max_policy_lag is None, "max_policy_lag", self.max_policy_lag, valid)
+        if self.engine == "async" and self.transport != "serial":
+            raise ConfigError(
+                "engine='async' needs transport='serial': it starts a process per environment, "
+                "which an actor process can't (use engine='sync' with more actors instead)"
+            )
         if self.deterministic and self.algo.max_lag > 0 and self.transport != "serial":
             raise ConfigError(
                 "deterministic=True needs a synchronous algorithm (a2c, ppo) or "
@@ -139,6 +152,14 @@ class Config:
                 f"batch_size={size} must be a multiple of {unit} = fragment_length="
                 f"{self.fragment_length} * envs_per_actor={self.envs_per_actor}{actors}; "
                 f"nearest: {near}"
+            )
+        columns = self.rollouts_per_update * self.envs_per_actor
+        minibatches = getattr(self.algo, "minibatches", 1)
+        if self.network.core is not None and minibatches > columns:
+            raise ConfigError(
+                f"minibatches={minibatches} is more than the {columns} environments of a batch: a "
+                "recurrent policy's minibatches are whole sequences of environments "
+                f"(nearest: {columns})"
             )
 
     @property
@@ -175,8 +196,9 @@ class Config:
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict that :func:`from_json` reads back."""
-        values = dataclasses.asdict(self)
-        values["algo"] = {"name": self.algo_name, **values["algo"]}
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        values["algo"] = {"name": self.algo_name, **dataclasses.asdict(self.algo)}
+        values["network"] = self.network.to_json()
         values["env"] = self.env if isinstance(self.env, str) else import_path(self.env)
         return values
 
@@ -196,7 +218,7 @@ def from_json(values: dict[str, Any], **overrides: Any) -> Config:
     if isinstance(algo, dict):
         values["algo"] = ALGORITHMS[algo["name"]](**{k: v for k, v in algo.items() if k != "name"})
     if isinstance(network, dict):
-        values["network"] = Network(**{**network, "hidden": tuple(network["hidden"])})
+        values["network"] = network_from_json(network)
     return Config(**values)
 
 

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 
 from headrace.envs.make import make_vec
+from headrace.nn.inputs import MASK, info_mask
 from headrace.nn.policy import Policy
 
 _MAX_PARALLEL = 128
@@ -57,16 +58,17 @@ def evaluate(
     returns: list[float] = []
     lengths: list[int] = []
     try:
-        obs, _ = envs.reset(seed=seed)
-        state, start = None, np.ones(num_envs, bool)
+        obs, infos = envs.reset(seed=seed)
+        state, start, reward = None, np.ones(num_envs, bool), np.zeros(num_envs)
         total, length, filler = (
             np.zeros(num_envs),
             np.zeros(num_envs, int),
             np.zeros(num_envs, bool),
         )
         while quota.any():
-            action, state = policy.predict(obs, state, start, deterministic)
-            obs, reward, terminated, truncated, _ = envs.step(action)
+            mask = info_mask(infos)
+            action, state = policy.predict(obs, state, start, deterministic, mask, reward)
+            obs, reward, terminated, truncated, infos = envs.step(action)
             total += np.where(filler, 0.0, reward)
             length += ~filler
             start, filler = filler, terminated | truncated
@@ -101,11 +103,13 @@ def record_video(
     kwargs = {**(env_kwargs or {}), "render_mode": "rgb_array"}
     single = gymnasium.make(env, **kwargs) if not callable(env) else env(**kwargs)
     frames, state, done = [], None, False
-    obs, _ = single.reset(seed=seed)
+    obs, info = single.reset(seed=seed)
+    reward: Any = 0.0
     while not done:
         frames.append(Image.fromarray(np.asarray(single.render())))
-        action, state = policy.predict(obs, state)
-        obs, _, terminated, truncated, _ = single.step(action)
+        mask = info.get(MASK)
+        action, state = policy.predict(obs, state, action_mask=mask, reward=reward)
+        obs, reward, terminated, truncated, info = single.step(action)
         done = terminated or truncated
     single.close()
     folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy
+from headrace.ops import tree
 from headrace.ops.losses import explained_variance
 from headrace.optimizer import Optimizer
 from headrace.types import Algorithm, Batch, Fresh, Metrics
@@ -22,10 +24,15 @@ from headrace.types import Algorithm, Batch, Fresh, Metrics
 _MIN_CHUNK_STEPS = 512
 
 
-def flatten_parameters(policy: torch.nn.Module) -> Tensor:
-    """Move all parameters into one flat float32 tensor that they are views of, and return it."""
+def flatten_parameters(policy: torch.nn.Module, flat: Tensor | None = None) -> Tensor:
+    """Move all parameters into one flat tensor that they are views of, and return it.
+
+    Args:
+        flat: ``[N]``, what they move into; None allocates.
+    """
     parameters = list(policy.parameters())
-    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+    values = torch.cat([p.detach().reshape(-1) for p in parameters])
+    flat = values if flat is None else flat.copy_(values)
     offset = 0
     for p in parameters:
         p.data = flat[offset : offset + p.numel()].view(p.shape)
@@ -56,21 +63,39 @@ class Learner:
         self._num_threads, self._chunk_steps = num_threads, chunk_steps
         if self.device.type != "cpu":
             self._num_threads, self._chunk_steps = 1, 1 << 62
-        self._flat = flatten_parameters(policy)
+        flat = flatten_parameters(policy)
         self._parameters = list(policy.parameters())
-        self.optimizer = Optimizer(algorithm.optimizer, self._flat, algorithm.optimizer_eps)
+        self.optimizer = Optimizer(algorithm.optimizer, flat, algorithm.optimizer_eps)
         self.state = algorithm.init(policy)
+        self.returns = Normalizer(1).to(device) if algorithm.normalize_returns else None
         self.num_steps = 0  # optimiser steps
         self._pool = ThreadPoolExecutor(
             self._num_threads, "headrace-learner", initializer=torch.set_num_threads, initargs=(1,)
         )
 
     def update(self, fresh: Fresh, learning_rate: float) -> dict[str, float]:
-        """All optimiser steps of one update; returns the mean metrics over its steps."""
+        """All optimiser steps of one update; returns the mean metrics over its steps.
+
+        Running statistics of observations are those that the actors used until all steps are done.
+        """
+        taken: list[Batch] = []
+
+        def noted() -> Batch:
+            taken.append(fresh())
+            return taken[-1]
+
+        metrics = self.train(noted, learning_rate)
+        for batch in taken:
+            self._observe(batch)
+        return metrics
+
+    def train(self, fresh: Fresh, learning_rate: float) -> dict[str, float]:
+        """Like :meth:`update`, but running statistics of observations stay as they are."""
 
         def scaled() -> Batch:
             batch = fresh()
-            return replace(batch, reward=batch.reward * self.algorithm.reward_scale)
+            scale = self.algorithm.reward_scale * self._return_scale(batch)
+            return replace(batch, reward=batch.reward * scale, discounted_return=())
 
         per_step: list[dict[str, float]] = []
         batches = self.algorithm.batches(self.policy, scaled, self.state)
@@ -80,6 +105,21 @@ class Learner:
                 batches.close()  # type: ignore[attr-defined]
                 break
         return mean_metrics(per_step)
+
+    def watch(self, fresh: Fresh, num_steps: int) -> None:
+        """An update whose ``num_steps`` optimiser steps the actors have done themselves."""
+        self._observe(fresh())
+        self.num_steps += num_steps
+
+    def _observe(self, batch: Batch) -> None:
+        self.policy.observe(tree.map_leaves(lambda x: x[:-1], batch.obs))
+
+    def _return_scale(self, batch: Batch) -> Tensor | float:
+        """1 / standard deviation of discounted returns so far, this batch's included."""
+        if self.returns is None:
+            return 1.0
+        self.returns.update(batch.discounted_return[batch.valid].unsqueeze(1))
+        return self.returns.scale
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         """One optimiser step; returns the mean metrics before it."""
@@ -117,26 +157,41 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """Optimiser, algorithm state and counters, as tensors and plain values."""
-        state = {
-            name: value.get_state() if isinstance(value, torch.Generator) else value
-            for name, value in self.state.items()
-        }
+        state = {name: _saved(value) for name, value in self.state.items()}
         optimizer = self.optimizer.state_dict()
-        return {"optimizer": optimizer, "state": state, "num_steps": self.num_steps}
+        returns = {} if self.returns is None else _saved(self.returns)
+        return {
+            "optimizer": optimizer,
+            "state": state,
+            "returns": returns,
+            "num_steps": self.num_steps,
+        }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
         self.optimizer.load_state_dict(saved["optimizer"])
         for name, value in saved["state"].items():
-            if isinstance(self.state[name], torch.Generator):
-                self.state[name].set_state(value)
+            ours = self.state[name]
+            if isinstance(ours, torch.Generator):
+                ours.set_state(value)
+            elif hasattr(ours, "load_state_dict"):
+                ours.load_state_dict(value)
             else:
                 self.state[name] = value
+        if self.returns is not None:
+            self.returns.load_state_dict(saved["returns"])
         self.num_steps = saved["num_steps"]
 
     def close(self) -> None:
         """Stop the threads."""
         self._pool.shutdown()
+
+
+def _saved(value: Any) -> Any:
+    """A part of an algorithm's state as tensors and plain values."""
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    return dict(value.state_dict()) if hasattr(value, "state_dict") else value
 
 
 def step_metrics(sums: Metrics, count: int) -> dict[str, float]:

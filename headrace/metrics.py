@@ -16,7 +16,7 @@ from headrace.transport.queue import Header
 EPISODE_WINDOW = 100
 LOSSES = (
     "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac", "explained_variance",
-    "grad_norm",
+    "target_kl", "grad_norm",
 )  # fmt: skip
 
 
@@ -40,7 +40,8 @@ class Result:
     policy_loss: float | None
     value_loss: float | None
     entropy: float | None
-    approx_kl: float | None
+    approx_kl: float | None  # KL(behaviour || current)
+    target_kl: float | None  # KL(target || current), of IMPACT
     clipfrac: float | None
     explained_variance: float | None
     grad_norm: float | None
@@ -68,6 +69,7 @@ class Result:
             "losses/value_loss": self.value_loss,
             "losses/entropy": self.entropy,
             "losses/approx_kl": self.approx_kl,
+            "losses/target_kl": self.target_kl,
             "losses/clipfrac": self.clipfrac,
             "losses/explained_variance": self.explained_variance,
             "losses/grad_norm": self.grad_norm,

@@ -32,12 +32,18 @@ class Optimizer:
         names = ("mean", "square") if kind == "adam" else ("square",)
         self._state = {name: torch.zeros_like(flat) for name in names}
         self._state["step"] = torch.zeros(())
+        # A step must see its own gradient in the moments that divide it: where another process
+        # undid that, it would have no bound. So racing steps work on copies of the moments. They
+        # are read in the order mean, square and written in the opposite one.
+        self._shared: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def step(self, gradient: Tensor, learning_rate: float) -> None:
         """One update with ``gradient`` ``[N]``."""
         state = self._state
-        shared: dict[str, Any] = {
+        for name, value in self._shared.items():
+            state[name].copy_(value)
+        common: dict[str, Any] = {
             "lr": learning_rate,
             "eps": self._eps,
             "weight_decay": 0.0,
@@ -46,17 +52,36 @@ class Optimizer:
         if self._kind == "adam":
             adam(
                 [self._flat], [gradient], [state["mean"]], [state["square"]], [], [state["step"]],
-                foreach=False, amsgrad=False, beta1=_ADAM_BETAS[0], beta2=_ADAM_BETAS[1], **shared,
+                foreach=False, amsgrad=False, beta1=_ADAM_BETAS[0], beta2=_ADAM_BETAS[1], **common,
             )  # fmt: skip
         else:
             rmsprop(
                 [self._flat], [gradient], [state["square"]], [], [], [state["step"]],
-                foreach=False, alpha=_RMSPROP_ALPHA, momentum=0.0, centered=False, **shared,
+                foreach=False, alpha=_RMSPROP_ALPHA, momentum=0.0, centered=False, **common,
             )  # fmt: skip
+        for name, value in reversed(self._shared.items()):
+            value.copy_(state[name])
+
+    @property
+    def memory(self) -> dict[str, Tensor]:
+        """Every tensor that a step changes: ``flat``, the moments and the step count."""
+        return {"flat": self._flat, **self._state}
+
+    def use(self, memory: dict[str, Tensor], racing: bool = False) -> None:
+        """Work on these tensors from now on, laid out as :attr:`memory`; their values count.
+
+        Args:
+            racing: other processes step the same tensors, without locks.
+        """
+        self._flat = memory["flat"]
+        if racing:
+            self._shared = {name: memory[name] for name in self._state}
+        else:
+            self._state = {name: memory[name] for name in self._state}
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments and step count."""
-        return {"kind": self._kind, **self._state}
+        """Copies of moments and step count."""
+        return {"kind": self._kind, **{k: v.clone() for k, v in self._state.items()}}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned.

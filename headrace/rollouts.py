@@ -11,6 +11,7 @@ from headrace.actor import Actor, ActorSpec, policy_weights, weight_spec
 from headrace.config import Config
 from headrace.errors import ActorFailed
 from headrace.fleet import Fleet
+from headrace.hogwild import SharedModel, learner_maker
 from headrace.nn.policy import Policy
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.serial import SerialQueue
@@ -35,6 +36,7 @@ class RolloutSource:
         policy: what actors copy.
         version, epoch: of the first publication.
         notify: called with a line of text when an actor is replaced.
+        model: where the actors apply gradients, if they compute any.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class RolloutSource:
         version: int,
         epoch: int,
         notify: Callable[[str], None],
+        model: SharedModel | None = None,
     ) -> None:
         self._config, self._notify = config, notify
         spec = ActorSpec(
@@ -55,6 +58,8 @@ class RolloutSource:
             num_steps=config.fragment_length,
             seed=config.seed,
             policy=copy.deepcopy(policy).cpu(),  # an actor needs no accelerator
+            gamma=config.algo.gamma if config.algo.normalize_returns else None,
+            algorithm=None if model is None else config.algo,
         )
         shared = config.transport == "shm"
         num_slots = config.num_actors * config.slots_per_actor
@@ -65,16 +70,17 @@ class RolloutSource:
         self._fleet: Fleet | None = None
         self._actors: list[Actor] = []
         self._queue: ShmQueue | SerialQueue
+        buffer = None if model is None else model.buffer
         if shared:
             self._queue = ShmQueue(*shape)
-            self._fleet = Fleet(
-                spec, config.num_actors, config.max_restarts, self._queue, slab, self._weights
-            )
+            limits = (config.num_actors, config.max_restarts)
+            self._fleet = Fleet(spec, *limits, self._queue, slab, self._weights, buffer)
             self._fleet.start()
         else:
             self._queue = SerialQueue(*shape)
+            maker = learner_maker(spec.algorithm, num_slots, buffer)
             for i in range(config.num_actors):
-                actor = Actor(spec, i, 0, self._queue.port(i), self._weights, slab)
+                actor = Actor(spec, i, 0, self._queue.port(i), self._weights, slab, maker)
                 self._queue.attach(i, actor.run_once)
                 self._actors.append(actor)
 

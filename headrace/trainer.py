@@ -22,9 +22,12 @@ from headrace.config import Config, default_run_dir
 from headrace.envs.make import make_vec, resolve
 from headrace.errors import CheckpointError
 from headrace.fleet import start_fork_server
+from headrace.hogwild import SharedModel
 from headrace.learner import Learner
 from headrace.metrics import Episodes, Meter, Result, Writer
+from headrace.nn.inputs import MASK
 from headrace.nn.policy import Policy
+from headrace.nn.space_json import space_to_json
 from headrace.platform import keep_freed_memory, torch_threads
 from headrace.rollouts import RolloutSource, Stopped
 from headrace.types import Batch, Rollout, gather
@@ -56,22 +59,27 @@ class Trainer:
         self.run_dir = Path(config.run_dir or default_run_dir(config, now))
         if config.transport == "shm":
             start_fork_server()
-        spaces = self._probe()
+        observation_space, action_space, info_mask = self._probe()
         # One thread: the bits of the initial weights must not depend on the number of cores.
         with torch.random.fork_rng(devices=[]), torch_threads(1):
             torch.manual_seed(config.seed)
-            self.policy = Policy(*spaces, config.network)
+            self.policy = Policy(observation_space, action_space, config.network, info_mask)
             self.learner = Learner(
                 self.policy,
                 config.algo,  # type: ignore[arg-type]  # the base class alone has no loss
                 num_threads=config.resolved_learner_threads,
                 device=config.device,
             )
+        self._model: SharedModel | None = None
+        if config.algo.learns_in_actors:
+            num_slots = config.num_actors * config.slots_per_actor
+            self._model = SharedModel(self.learner, num_slots, config.transport == "shm")
         self._saved_config = {
             "format": checkpoint.FORMAT,
             "config": config.to_json(),
-            "observation_space": checkpoint.space_to_json(spaces[0]),
-            "action_space": checkpoint.space_to_json(spaces[1]),
+            "observation_space": space_to_json(observation_space),
+            "action_space": space_to_json(action_space),
+            "info_mask": info_mask,
         }
         checkpoint.prepare(self.run_dir, config.resume, config.overwrite)
         self.env_steps = self.updates = self.dropped = self._epoch = 0
@@ -86,10 +94,15 @@ class Trainer:
             self._load(checkpoint.find(self.run_dir))
         checkpoint.write_json(self.run_dir / "config.json", self._saved_config)
 
-    def _probe(self) -> tuple[gymnasium.Space, gymnasium.Space]:
-        envs = make_vec(self.env, 1, self.config.engine, self.config.env_kwargs)
-        envs.close()
-        return envs.single_observation_space, envs.single_action_space
+    def _probe(self) -> tuple[gymnasium.Space, gymnasium.Space, bool]:
+        """The environment's spaces, and whether it shows an action mask in its infos."""
+        engine = "sync" if self.config.engine == "async" else self.config.engine
+        envs = make_vec(self.env, 1, engine, self.config.env_kwargs)
+        try:
+            _, infos = envs.reset(seed=self.config.seed)
+            return envs.single_observation_space, envs.single_action_space, MASK in infos
+        finally:
+            envs.close()
 
     # -- starting and stopping ------------------------------------------------------------------
 
@@ -121,9 +134,10 @@ class Trainer:
             stack.enter_context(_signals(self._interrupt))
             stack.callback(self.close)
             keep_freed_memory()
-            self.source = RolloutSource(
-                self.config, self.env, self.policy, self.updates, self._epoch, self._notify
-            )
+            if self._model is not None:
+                self._model.set_learning_rate(self._learning_rate())
+            state = (self.policy, self.updates, self._epoch)
+            self.source = RolloutSource(self.config, self.env, *state, self._notify, self._model)
             writer = Writer(self.run_dir, self.env_steps if self.config.resume else None)
             stack.callback(writer.close)
             self._last_time, last_steps = time.monotonic(), self.env_steps
@@ -137,6 +151,8 @@ class Trainer:
                     self.source.kill_hung()
                     writer.write(result)
                     yield result
+            if self._model is not None:
+                self.source.close()  # what is saved and returned is learnt from no more
             if self.updates:
                 self._save()
 
@@ -159,7 +175,12 @@ class Trainer:
             return self._fresh(source, meter, taken)
 
         try:
-            meter.losses = [self.learner.update(fresh, self._learning_rate())]
+            if self._model is None:
+                meter.losses = [self.learner.update(fresh, self._learning_rate())]
+            else:
+                self._model.set_learning_rate(self._learning_rate())
+                self.learner.watch(fresh, self.config.rollouts_per_update)
+                meter.losses = [self._model.metrics(slot) for slot in taken]
         except Stopped:
             return
         learned = time.monotonic()
@@ -181,12 +202,16 @@ class Trainer:
     def _fresh(self, source: RolloutSource, meter: Meter, taken: list[int]) -> Batch:
         """The next batch in learner-owned memory; too old rollouts are dropped and counted."""
         start = time.monotonic()
+        source.release(taken)  # an update that needs several batches has copied the earlier ones
+        taken.clear()
         wanted, oldest = self.config.rollouts_per_update, self.config.max_policy_lag
         kept: list[Rollout] = []
         while len(kept) < wanted:
             for slot, header, rollout in source.take(wanted - len(kept), lambda: self._stopped):
                 self.episodes.add(rollout.episode_return.numpy(), rollout.episode_length.numpy())
                 lag = self.updates - header.version
+                if self._model is not None:
+                    lag = self._model.lag(slot)
                 if oldest is not None and lag > oldest:
                     self.dropped += 1
                     source.release([slot])

@@ -32,7 +32,7 @@ Metrics: TypeAlias = dict[str, Tensor]  # SUMS over valid steps, 0-d
 class Rollout:
     """``T`` steps of ``B`` environments by one actor, under one version of the policy."""
 
-    obs: Tree  # [T+1, B, ...]  the last row only bootstraps
+    obs: Tree  # [T+1, B, ...]  what the policy was given; the last row only bootstraps
     first: Tensor  # [T+1, B] bool  obs[t] came from a reset
     action: Tree  # [T, B, ...]
     log_prob: Tensor  # [T, B] float32  under the behaviour policy
@@ -42,6 +42,7 @@ class Rollout:
     version: Tensor  # [B] int64  version of the behaviour policy
     episode_return: Tensor  # [T, B] float32  of the episode that ends with this step, else NaN
     episode_length: Tensor  # [T, B] float32  likewise
+    discounted_return: Tree = ()  # [T, B] float32  of the episode up to this step, if it is needed
 
 
 @dataclass
@@ -60,7 +61,8 @@ class Batch:
     terminated: Tensor  # [T, B] bool
     valid: Tensor  # [T, B] bool  false on fillers
     core: Tree  # [B, ...]
-    targets: dict[str, Tensor]  # [T, B] each, what the algorithm computed beforehand
+    targets: dict[str, Tensor]  # [T, B, ...] each, what the algorithm computed beforehand
+    discounted_return: Tree = ()  # [T, B] float32 or (), see Rollout
 
     @property
     def num_steps(self) -> int:
@@ -90,7 +92,7 @@ class ActorCritic(Protocol):
     def distribution(self) -> Any:
         """See ``headrace/ops/distributions.py``."""
 
-    def __call__(self, obs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tensor, Tree]:
+    def __call__(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tensor, Tree]:
         """Distribution parameters ``[T, B, P]``, values ``[T, B]`` and the last core."""
 
 
@@ -105,6 +107,8 @@ class Algorithm(Protocol):
     @property
     def reward_scale(self) -> float: ...
     @property
+    def normalize_returns(self) -> bool: ...
+    @property
     def optimizer(self) -> str: ...
     @property
     def optimizer_eps(self) -> float: ...
@@ -114,6 +118,10 @@ class Algorithm(Protocol):
     @property
     def max_lag(self) -> int:
         """How many updates a waiting rollout may lag; 0 makes training synchronous."""
+
+    @property
+    def learns_in_actors(self) -> bool:
+        """Whether each actor applies gradients of its own (see ``headrace/hogwild.py``)."""
 
     def init(self, policy: ActorCritic) -> dict[str, Any]:
         """Mutable state that is checkpointed: target network, buffers, adaptive coefficients."""
@@ -157,4 +165,5 @@ def gather(rollouts: list[Rollout], device: torch.device | str = "cpu") -> Batch
         valid=~first[1:],
         core=join("core", 0),
         targets={},
+        discounted_return=join("discounted_return", 1),
     )

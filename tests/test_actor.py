@@ -11,6 +11,7 @@ from headrace.envs.make import make_vec
 from headrace.envs.testing import CountingEnv, FaultyEnv, counting_reward
 from headrace.errors import EnvironmentFault
 from headrace.nn import Network, Policy
+from headrace.ops import tree
 from headrace.transport.slab import Slab
 from headrace.types import Rollout, gather
 
@@ -26,7 +27,7 @@ def collector(env, num_envs: int, num_steps: int, network=None, env_kwargs=None)
     def fill(version: int = 0) -> tuple[Rollout, int]:
         slab.poison(0)
         valid = made.fill(Rollout(**slab.trees[0]), version)
-        copied = {name: x.clone() if name != "core" else x for name, x in slab.trees[0].items()}
+        copied = tree.map_leaves(torch.clone, slab.trees[0])
         return Rollout(**copied), valid
 
     return policy, fill
@@ -160,3 +161,22 @@ def test_the_same_seed_gives_the_same_rollout_and_another_seed_another():
     assert torch.equal(rollouts[0].obs, rollouts[1].obs)
     assert torch.equal(rollouts[0].action, rollouts[1].action)
     assert not torch.equal(rollouts[0].obs, rollouts[2].obs)
+
+
+def test_discounted_returns_equal_a_loop_over_steps_across_fragments_and_episodes():
+    gamma, num_envs = 0.9, 3
+    envs = make_vec(CountingEnv, num_envs)
+    policy = Policy(envs.single_observation_space, envs.single_action_space)
+    slab = Slab(rollout_spec(policy, 7, num_envs, gamma), 1, 1)
+    one = Collector(envs, policy, "CountingEnv", gamma)
+    one.reset(0)
+    total = np.zeros(num_envs)
+    for _ in range(10):
+        rollout = Rollout(**slab.trees[0])
+        one.fill(rollout, 0)
+        ends = ~torch.isnan(rollout.episode_return).numpy()
+        for t in range(7):
+            filler = rollout.first[t + 1].numpy()
+            total = np.where(filler, 0.0, rollout.reward[t].numpy() + gamma * total)
+            np.testing.assert_allclose(rollout.discounted_return[t].numpy(), total, rtol=1e-5)
+            total[ends[t]] = 0.0

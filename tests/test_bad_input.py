@@ -8,7 +8,7 @@ import shutil
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
+from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 from safetensors.torch import load_file, save_file
 
 import headrace as hr
@@ -16,14 +16,31 @@ import headrace.trainer
 from headrace.errors import CheckpointError, ConfigError
 
 
-class DictEnv(gymnasium.Env):
-    observation_space = Dict(position=Box(-1, 1, (2,)), speed=Box(-1, 1, (2,)))
+class TextEnv(gymnasium.Env):
+    observation_space = Dict(position=Box(-1, 1, (2,)), words=Tuple([Text(5)]))
     action_space = Discrete(2)
 
+    def reset(self, *, seed=None, options=None):
+        return {"position": np.zeros(2, np.float32), "words": ("abc",)}, {}
 
-class ButtonsEnv(gymnasium.Env):
+
+class IntegerBoxEnv(gymnasium.Env):
     observation_space = Box(-1, 1, (2,))
-    action_space = MultiBinary(3)
+    action_space = Dict(arm=Tuple([Box(0, 9, (3,), np.int64)]))
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+
+class MaskedForceEnv(IntegerBoxEnv):
+    action_space = Box(-1, 1, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {"action_mask": np.ones(1, bool)}
+
+
+class UnboundedForceEnv(IntegerBoxEnv):
+    action_space = Dict(arm=Box(-np.inf, 1, (1,)))
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +64,25 @@ BAD_SETTINGS = {
     "module": ({"env": "no_such_module:Id-v0"}, ["no_such_module"]),
     "not an environment": ({"env": 7}, ["env=7"]),
     "environment setting": ({"env_kwargs": {"sutton": 1}}, ["CartPole-v1", "'sutton'"]),
-    "observations": ({"env": DictEnv}, ["observation space Dict", "FlattenObservation"]),
-    "actions": ({"env": ButtonsEnv}, ["action space MultiBinary(3)", "use Discrete"]),
+    "observations": (
+        {"env": TextEnv},
+        ["observation space at 'words'/0 Text", "FilterObservation"],
+    ),
+    "actions": ({"env": IntegerBoxEnv}, ["at 'arm'/0", "Box(0, 9", "use Discrete"]),
+    "mask": ({"env": MaskedForceEnv}, ["action_mask in its info", "none of its actions"]),
+    "squash": (
+        {"env": UnboundedForceEnv, "network": hr.Network(squash_actions=True)},
+        ["at 'arm'", "-inf"],
+    ),
+    "recurrent minibatches": (
+        {
+            "algo": hr.PPO(minibatches=9),
+            "network": hr.Network(core="lstm"),
+            "envs_per_actor": 8,
+        },
+        ["minibatches=9", "nearest: 8"],
+    ),
+    "async engine": ({"engine": "async"}, ["engine='async'", "transport='serial'"]),
     "batch of one actor": ({"batch_size": 100}, ["batch_size=100", "64", "nearest: 64 or 128"]),
     "batch of two actors": (
         {"batch_size": 192, "num_actors": 2},

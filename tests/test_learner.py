@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 
 import gymnasium
 import pytest
 import torch
 
 import headrace as hr
+from headrace.algos import IMPACT
 from headrace.algos.common import flatten
 from headrace.learner import Learner
 from headrace.nn import Network, Policy
@@ -18,8 +20,10 @@ ALGOS = [
     hr.APPO(),
     hr.APPO(epochs=2, minibatches=3),
     hr.PPO(epochs=2, minibatches=3, kl_coef=0.1),
+    IMPACT(buffer_size=3, kl_coef=0.1, kl_target=1e-3),
+    hr.IMPALA(correction="one_step", replay_fraction=0.5, replay_capacity=70),
 ]
-IDS = ["a2c", "impala", "appo", "appo-minibatches", "ppo"]
+IDS = ["a2c", "impala", "appo", "appo-minibatches", "ppo", "impact", "impala-replay"]
 
 
 def make_policy(dtype=torch.float32) -> Policy:
@@ -28,8 +32,8 @@ def make_policy(dtype=torch.float32) -> Policy:
     return Policy(box, gymnasium.spaces.Discrete(4), Network((16,))).to(dtype)
 
 
-def make_batch(rows: int = 12, columns: int = 40, dtype=torch.float32) -> Batch:
-    g = torch.Generator().manual_seed(5)
+def make_batch(rows: int = 12, columns: int = 40, dtype=torch.float32, seed: int = 5) -> Batch:
+    g = torch.Generator().manual_seed(seed)
     first = torch.rand(rows + 1, columns, generator=g) < 0.15
     return Batch(
         obs=torch.randn(rows + 1, columns, 3, generator=g, dtype=dtype),
@@ -203,3 +207,51 @@ def test_flattening_drops_the_bootstrap_row_and_keeps_steps_together():
     torch.testing.assert_close(flat.obs[0], batch.obs[:-1].reshape(-1, 3))
     torch.testing.assert_close(flat.reward[0], batch.reward.reshape(-1))
     assert torch.equal(flat.action[0], batch.action.reshape(-1))
+
+
+# -- checkpoints --------------------------------------------------------------------------------
+
+
+def weights_after(learner: Learner, seeds: range) -> list[torch.Tensor]:
+    """Everything that training changed: parameters, and the target's where there is one."""
+    batches = (make_batch(seed=seed) for seed in seeds)
+    for _ in range(8):
+        learner.update(lambda: next(batches), 1e-3)
+    modules = [learner.policy, learner.state.get("target", learner.policy)]
+    return [p.clone() for module in modules for p in module.parameters()]
+
+
+@pytest.mark.parametrize("algo", ALGOS, ids=IDS)
+def test_a_resumed_learner_continues_bit_for_bit(algo):
+    first, second = Learner(make_policy(), algo), Learner(make_policy(), algo)
+    batches = (make_batch(seed=seed) for seed in range(100, 120))
+    for _ in range(5):  # in the middle of IMPACT's buffer
+        first.update(lambda: next(batches), 1e-3)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    second.policy.load_state_dict(first.policy.state_dict())
+    file.seek(0)
+    second.load_state_dict(torch.load(file, weights_only=True))
+    assert second.num_steps == first.num_steps
+    pairs = zip(*(weights_after(one, range(200, 220)) for one in (first, second)), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert first.state.get("kl_coef") == second.state.get("kl_coef")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "words"),
+    [
+        (IMPACT(buffer_size=3), IMPACT(buffer_size=4), "3 batches of 2 passes, not 4 of 2"),
+        (IMPACT(passes=5), IMPACT(passes=2), "4 batches of 5 passes, not 4 of 2"),
+        (
+            hr.IMPALA(replay_fraction=0.5, replay_capacity=3),
+            hr.IMPALA(replay_fraction=0.5, replay_capacity=5),
+            "3 columns, not 5",
+        ),
+    ],
+    ids=["size", "passes", "capacity"],
+)
+def test_a_buffer_of_another_size_is_refused(ours, theirs, words):
+    saved = Learner(make_policy(), ours).state_dict()
+    with pytest.raises(ValueError, match=words):
+        Learner(make_policy(), theirs).load_state_dict(saved)

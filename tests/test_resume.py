@@ -90,7 +90,7 @@ def environments(config) -> tuple[hr.Trainer, set[float]]:
     seen: set[float] = set()
     with hr.Trainer(config, notify=lambda text: None) as trainer:
         for _ in trainer:
-            seen = seen or set(trainer.source._actors[0]._collector._obs[:, 0].tolist())
+            seen = seen or set(trainer.source._actors[0]._collector._row[:, 0].tolist())
     return trainer, seen
 
 

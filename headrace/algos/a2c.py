@@ -28,18 +28,25 @@ class A2C(Hyperparameters):
     def loss(
         self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
     ) -> tuple[Tensor, Metrics]:
-        """``-log pi * A`` with A from GAE, plus value and entropy terms; sums."""
-        log_prob, entropy, value = evaluate(policy, batch)
-        advantage, target = gae(
-            batch.reward, value.detach(), batch.terminated, batch.first, self.gamma, self.lam
-        )
-        return total_loss(
-            self,
-            losses.policy_gradient_loss(log_prob, advantage, batch.valid),
-            losses.value_loss(value[:-1], target, batch.valid),
-            entropy,
-            value[:-1],
-            target,
-            log_prob - batch.log_prob,
-            batch,
-        )
+        """See :func:`actor_critic_loss`."""
+        return actor_critic_loss(self, policy, batch)
+
+
+def actor_critic_loss(
+    hyper: Hyperparameters, policy: ActorCritic, batch: Batch
+) -> tuple[Tensor, Metrics]:
+    """``-log pi * A`` with A from GAE, plus value and entropy terms; sums."""
+    log_prob, entropy, value = evaluate(policy, batch)
+    advantage, target = gae(
+        batch.reward, value.detach(), batch.terminated, batch.first, hyper.gamma, hyper.lam
+    )
+    return total_loss(
+        hyper,
+        losses.policy_gradient_loss(log_prob, advantage, batch.valid),
+        losses.value_loss(value[:-1], target, batch.valid),
+        entropy,
+        value[:-1],
+        target,
+        log_prob - batch.log_prob,
+        batch,
+    )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, nearest
 from headrace.ops import losses, tree
 from headrace.types import ActorCritic, Batch, Metrics
 
@@ -30,6 +30,8 @@ class Hyperparameters:
     """Global norm to which the mean gradient is clipped; inf switches clipping off."""
     reward_scale: float = 1.0
     """Factor on every reward before learning; reported returns are not scaled."""
+    normalize_returns: bool = False
+    """Divide rewards by the running standard deviation of discounted returns before learning."""
     gamma: float = 0.99
     """Discount per environment step."""
     lam: float = 0.95
@@ -53,6 +55,11 @@ class Hyperparameters:
         """How many updates a waiting rollout may lag: 0, synchronous, unless it is a field."""
         return 0
 
+    @property
+    def learns_in_actors(self) -> bool:
+        """Where gradients are computed: by the learner, unless an algorithm says otherwise."""
+        return False
+
     def init(self, policy: ActorCritic) -> dict[str, Any]:
         """No state beyond the optimiser's."""
         return {}
@@ -70,6 +77,22 @@ def require(condition: bool, name: str, value: object, valid: str) -> None:
         raise ConfigError(f"{name}={value!r} must be {valid}")
 
 
+def require_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Raise ConfigError naming the setting, its value and the choices unless it is one of them."""
+    if value not in known:
+        raise ConfigError(
+            f"{name}={value!r} is unknown; choose {', '.join(known)}.{nearest(value, known)}"
+        )
+
+
+def check_penalty(kl_coef: float, kl_target: float | None) -> None:
+    """The weight of a KL penalty, and the KL that it is adapted to (None: not adapted)."""
+    require(kl_coef >= 0, "kl_coef", kl_coef, "0 or more")
+    valid = f"above 0 and needs kl_coef > 0 (is {kl_coef})"
+    possible = kl_target is None or (kl_target > 0 and kl_coef > 0)
+    require(possible, "kl_target", kl_target, valid)
+
+
 def check_clipping(rho_bar: float, c_bar: float, pg_rho_bar: float, max_lag: int) -> None:
     """V-trace's thresholds (IMPALA, theorem 1 assumes rho_bar >= c_bar) and an asynchronous lag."""
     require(c_bar > 0, "c_bar", c_bar, "above 0")
@@ -78,14 +101,23 @@ def check_clipping(rho_bar: float, c_bar: float, pg_rho_bar: float, max_lag: int
     require(max_lag >= 1, "max_lag", max_lag, "1 or more (0 is synchronous: use A2C or PPO)")
 
 
+def forward(policy: ActorCritic, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The policy on a batch, with its bootstrap row if it has one.
+
+    Returns:
+        distribution parameters ``[T, B, P]``, values ``[T(+1), B]``.
+    """
+    params, value, _ = policy(batch.obs, batch.first, batch.core)
+    return params[: len(batch.valid)], value
+
+
 def evaluate(policy: ActorCritic, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """The policy on a batch with its bootstrap row.
+    """Like ``forward``, with what most losses need of the parameters.
 
     Returns:
         log pi(action) ``[T, B]``, entropy ``[T, B]``, values ``[T(+1), B]``.
     """
-    params, value, _ = policy(batch.obs, batch.first, batch.core)
-    params = params[: len(batch.valid)]
+    params, value = forward(policy, batch)
     distribution = policy.distribution
     return distribution.log_prob(params, batch.action), distribution.entropy(params), value
 
@@ -119,6 +151,23 @@ def total_loss(
     return loss, metrics
 
 
+def adapted_penalty(kl_coef: float, kl: float | None, kl_target: float | None) -> float:
+    """The next weight of a KL penalty (Schulman et al. 2017, section 4).
+
+    Args:
+        kl_coef: the weight so far. kl: what it led to, None if nothing yet.
+        kl_target: None leaves the weight as it is.
+
+    Returns:
+        twice the weight if ``kl`` is above 1.5 times its target, half if below 1 / 1.5 of it.
+    """
+    if kl_target is None or kl is None:
+        return kl_coef
+    if kl > 1.5 * kl_target:
+        return kl_coef * 2.0
+    return kl_coef / 2.0 if kl < kl_target / 1.5 else kl_coef
+
+
 def new_generator() -> torch.Generator:
     """A generator that shuffles, seeded from torch's own seed."""
     return torch.Generator().manual_seed(torch.initial_seed() % 2**31)
@@ -130,12 +179,15 @@ def shuffled(
     """``epochs`` passes over a batch that has its targets, in ``minibatches`` random parts each.
 
     Yields:
-        batches of ``[1, about T * B / minibatches]``; every sample once per pass.
+        batches of ``[1, about T * B / minibatches]``, every sample once per pass. With a recurrent
+        policy they are of ``[T, about B / minibatches]``, every column once per pass, and keep the
+        bootstrap row; a batch of fewer columns than ``minibatches`` gives a part per column.
     """
-    samples = flatten(batch)
+    samples = batch if tree.leaves(batch.core) else flatten(batch)
+    num_columns = samples.valid.shape[1]
     for _ in range(epochs):
-        order = torch.randperm(samples.num_steps, generator=generator)
-        for index in order.to(samples.valid.device).chunk(minibatches):
+        order = torch.randperm(num_columns, generator=generator).to(samples.valid.device)
+        for index in order.tensor_split(min(minibatches, num_columns)):
             yield samples.columns(index)
 
 

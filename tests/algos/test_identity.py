@@ -9,6 +9,7 @@ from headrace.envs.testing import IdentityEnv, IdentityVectorEnv
 
 ALGOS = {
     "a2c": hr.A2C(learning_rate=1e-2),
+    "a3c": hr.A3C(learning_rate=3e-3),
     "ppo": hr.PPO(learning_rate=5e-3),
     "impala": hr.IMPALA(learning_rate=1e-2),
     "impala-rmsprop": hr.IMPALA(learning_rate=3e-3, optimizer="rmsprop"),

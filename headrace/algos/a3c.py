@@ -1,0 +1,55 @@
+"""Asynchronous advantage actor-critic: A2C's loss, learnt from by every actor on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from headrace.algos.a2c import actor_critic_loss
+from headrace.algos.common import Hyperparameters, require
+from headrace.types import ActorCritic, Batch, Fresh, Metrics
+
+
+@dataclass(frozen=True)
+class A3C(Hyperparameters):
+    """A3C (Mnih et al. 2016, Algorithm S3): actors apply their own gradients to shared weights.
+
+    Each actor copies the shared parameters, plays ``fragment_length`` steps of its environments,
+    computes the gradient on its copy and applies it to the shared parameters, with statistics of
+    the optimiser that are shared too (section 4, "Shared RMSProp"). Nobody locks and nobody waits.
+    An update of the run is ``batch_size`` steps that were learnt from, one gradient per rollout.
+
+    The lag that is reported is the number of gradients that others applied between the copy and
+    the actor's own; every rollout is learnt from under the parameters that it was played with.
+    """
+
+    max_lag: int = 2
+    """How many updates' rollouts may wait until the run has counted them; gradients never wait."""
+    learning_rate: float = 1e-3
+    optimizer: Literal["adam", "rmsprop"] = "rmsprop"
+    lam: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        valid = "1 or more (0 is synchronous: use A2C)"
+        require(self.max_lag >= 1, "max_lag", self.max_lag, valid)
+        valid = "False with A3C: each actor would scale rewards by statistics of its own"
+        require(not self.normalize_returns, "normalize_returns", self.normalize_returns, valid)
+
+    @property
+    def learns_in_actors(self) -> bool:
+        """Actors compute and apply the gradients."""
+        return True
+
+    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+        """One batch, used once."""
+        yield fresh()
+
+    def loss(
+        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
+    ) -> tuple[Tensor, Metrics]:
+        """A2C's, see :func:`headrace.algos.a2c.actor_critic_loss`."""
+        return actor_critic_loss(self, policy, batch)

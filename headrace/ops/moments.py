@@ -1,0 +1,49 @@
+"""Mean and variance of a stream, merged exactly from parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Of some samples of ``F`` numbers each."""
+
+    count: Tensor  # 0-d int64: float32 can't count beyond 2**24
+    mean: Tensor  # [F] float64
+    square: Tensor  # [F] float64  sum of squared deviations from the mean
+
+    @property
+    def variance(self) -> Tensor:
+        """Population variance ``[F]`` float64; 1 while there are no samples."""
+        if not self.count:
+            return torch.ones_like(self.mean)
+        return self.square / self.count
+
+
+@torch.no_grad()
+def moments(x: Tensor) -> Moments:
+    """Of ``[N, F]`` samples, which may be none.
+
+    Raises:
+        ValueError: x is not of rank 2.
+    """
+    if x.dim() != 2:
+        raise ValueError(f"x must be [N, F], got {tuple(x.shape)}")
+    x = x.double()
+    mean = x.mean(0) if len(x) else torch.zeros_like(x.sum(0))
+    count = torch.tensor(len(x), device=x.device)
+    return Moments(count, mean, (x - mean).square().sum(0))
+
+
+@torch.no_grad()
+def merge(a: Moments, b: Moments) -> Moments:
+    """The moments of the samples behind ``a`` and ``b`` together (Chan et al. 1979)."""
+    count = a.count + b.count
+    share = b.count.double() / count.clamp_min(1)
+    delta = b.mean - a.mean
+    mean = a.mean + delta * share
+    return Moments(count, mean, a.square + b.square + delta.square() * a.count * share)

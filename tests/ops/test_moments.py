@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.ops.moments import Moments, merge, moments
+
+
+def empty(num: int) -> Moments:
+    return moments(torch.empty(0, num))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=6), st.floats(-1e4, 1e4))
+def test_merged_moments_are_those_of_all_samples_together_in_any_partition(sizes, offset):
+    torch.manual_seed(sum(sizes))
+    parts = [offset + torch.randn(n, 3, dtype=torch.float64) for n in sizes]
+    total = empty(3)
+    for part in parts:
+        total = merge(total, moments(part))
+    everything = torch.cat(parts)
+    assert total.count == len(everything)
+    if len(everything):
+        torch.testing.assert_close(total.mean, everything.mean(0), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            total.variance, everything.var(0, unbiased=False), rtol=1e-6, atol=1e-8
+        )
+
+
+def test_merging_is_the_same_in_either_order():
+    torch.manual_seed(0)
+    a, b = moments(torch.randn(5, 2)), moments(3 + torch.randn(9, 2))
+    for x, y in zip(vars(merge(a, b)).values(), vars(merge(b, a)).values(), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
+
+
+def test_the_count_goes_on_beyond_what_float32_holds():
+    big = Moments(torch.tensor(2**24), torch.zeros(1).double(), torch.ones(1).double())
+    assert merge(big, moments(torch.ones(1, 1))).count == 2**24 + 1
+
+
+def test_no_samples_have_variance_one():
+    assert torch.equal(empty(2).variance, torch.ones(2).double())
+
+
+def test_a_wrong_rank_is_an_error():
+    with pytest.raises(ValueError, match=r"\[N, F\], got \(3,\)"):
+        moments(torch.zeros(3))

@@ -1,0 +1,77 @@
+"""Running statistics: exact over actors, frozen within an update, saved, and applied by predict."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+import headrace as hr
+
+
+class Recording(hr.Trainer):
+    """Keeps every batch that the learner takes."""
+
+    def _fresh(self, *args):
+        batch = super()._fresh(*args)
+        self.batches = [*getattr(self, "batches", []), batch]
+        return batch
+
+
+def trained(tiny, **settings):
+    settings = {"network": hr.Network((16,), normalize_observations=True)} | settings
+    with Recording(tiny(**settings), notify=lambda text: None) as trainer:
+        for _ in trainer:
+            pass
+    return trainer
+
+
+def test_statistics_are_those_of_all_rows_of_all_actors_each_counted_once(tiny):
+    trainer = trained(tiny, num_actors=2)
+    rows = torch.cat([b.obs[:-1].flatten(0, 1) for b in trainer.batches]).double()
+    for torso in (trainer.policy.torso, trainer.policy.value_torso):
+        normalizer = torso.normalizer
+        assert normalizer.count == len(rows)
+        torch.testing.assert_close(normalizer.mean, rows.mean(0), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            normalizer.square / normalizer.count, rows.var(0, unbiased=False), rtol=1e-6, atol=1e-9
+        )
+
+
+def test_they_are_in_the_checkpoint_and_predict_applies_them(tiny):
+    trainer = trained(tiny)
+    loaded = hr.load(trainer.run_dir)
+    mine, theirs = trainer.policy.torso.normalizer, loaded.torso.normalizer
+    for a, b in zip(mine.buffers(), theirs.buffers(), strict=True):
+        assert torch.equal(a, b)
+    obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    with torch.no_grad():
+        before, _ = loaded.act(torch.from_numpy(obs), torch.ones(50, dtype=torch.bool), ())
+        theirs.load_state_dict(type(theirs)(4).state_dict())
+        after, _ = loaded.act(torch.from_numpy(obs), torch.ones(50, dtype=torch.bool), ())
+    assert not torch.allclose(before, after)
+
+
+def test_a_resumed_run_goes_on_with_the_same_statistics(tiny):
+    algo = hr.PPO(epochs=1, minibatches=2, normalize_returns=True)
+    trainer = trained(tiny, algo=algo)
+    saved = trainer.learner.returns.state_dict()
+    assert saved["count"] > 0
+    again = hr.Trainer(tiny(algo=algo, resume=True, network=trainer.config.network))
+    for name, value in again.learner.returns.state_dict().items():
+        assert torch.equal(value, saved[name])
+    again.close()
+
+
+def test_rewards_are_divided_by_the_deviation_of_discounted_returns(tiny):
+    algo = hr.PPO(epochs=1, minibatches=1, normalize_returns=True, gamma=0.9)
+    trainer = trained(tiny, algo=algo, total_steps=64)
+    (batch,) = trainer.batches
+    deviation = batch.discounted_return[batch.valid].double().std(unbiased=False)
+    torch.testing.assert_close(
+        trainer.learner.returns.scale.double(), 1 / deviation.view(1), rtol=1e-4, atol=0
+    )
+
+
+def test_without_normalisation_no_discounted_return_travels(tiny):
+    trainer = trained(tiny, total_steps=64)
+    assert trainer.batches[0].discounted_return == ()

@@ -7,8 +7,6 @@ actors ──► queue ──► fresh() ──► learner.update ──► publ
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +26,7 @@ from headrace.metrics import Episodes, Meter, Result, Writer
 from headrace.nn.inputs import MASK
 from headrace.nn.policy import Policy
 from headrace.nn.space_json import space_to_json
-from headrace.platform import keep_freed_memory, torch_threads
+from headrace.platform import keep_freed_memory, stop_signals, torch_threads
 from headrace.rollouts import RolloutSource, Stopped
 from headrace.types import Batch, Rollout, gather
 
@@ -131,7 +129,7 @@ class Trainer:
     def __iter__(self) -> Iterator[Result]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch_threads(1))
-            stack.enter_context(_signals(self._interrupt))
+            stack.enter_context(stop_signals(self._interrupt))
             stack.callback(self.close)
             keep_freed_memory()
             if self._model is not None:
@@ -304,27 +302,3 @@ class Trainer:
             self.learner.load_state_dict(state["learner"])
         except (KeyError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"{folder}/trainer.pt doesn't fit this run: {error!r}") from error
-
-
-@contextlib.contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Turn the first Ctrl-C or SIGTERM into ``stop``; the second one interrupts as usual."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def handle(number: int, frame: object) -> None:
-        stop()
-        restore()
-
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        restore()

@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 
-from headrace.actor import Collector, rollout_spec
 from headrace.algos.common import evaluate
+from headrace.collector import Collector, rollout_spec
 from headrace.envs.make import make_vec
 from headrace.envs.testing import SpaceIdentityVectorEnv
 from headrace.nn import Network, Policy

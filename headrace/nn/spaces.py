@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import gymnasium
+import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from torch import Tensor, nn
@@ -131,9 +132,10 @@ def vocabulary(path: Path, space: gymnasium.Space) -> int:
     """
     if isinstance(space, MultiDiscrete) and len(space.shape) == 1:
         return int(space.nvec.max())
-    row = isinstance(space, Box) and len(space.shape) == 1
-    if row and space.dtype.kind in "iu" and space.low.min() >= 0:  # type: ignore[attr-defined]
-        return int(space.high.max()) + 1  # type: ignore[attr-defined]
+    if isinstance(space, Box) and len(space.shape) == 1:
+        integers = np.issubdtype(space.dtype, np.integer)
+        if integers and space.low.min() >= 0:
+            return int(space.high.max()) + 1
     raise ConfigError(
         f"text={dotted(path)!r} is {space}, not a row of tokens: use MultiDiscrete([n] * length) "
         "or an integer Box of one dimension from 0 to the last token; 0 is padding"

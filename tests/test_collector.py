@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.actor import Collector, EpisodeTotals, rollout_spec
 from headrace.algos.common import evaluate
+from headrace.collector import Collector, EpisodeTotals, rollout_spec
 from headrace.envs.make import make_vec
 from headrace.envs.testing import CountingEnv, FaultyEnv, counting_reward
 from headrace.errors import EnvironmentFault

@@ -1,0 +1,193 @@
+"""Filling rollouts from a vector environment: the hot loop of the whole library.
+
+``Collector.fill`` calls the environment and the policy's head and stores what they return; all else
+is done once per fragment, on whole arrays: noise is drawn before, log-probabilities and episode
+statistics are computed after.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from torch import Tensor
+
+from headrace.errors import EnvironmentFault
+from headrace.nn.inputs import info_mask
+from headrace.nn.policy import Policy
+from headrace.ops import tree
+from headrace.ops.returns import reverse_linear_recurrence
+from headrace.transport.slab import ArraySpec, spec_of
+from headrace.types import Rollout, Tree
+
+
+def rollout_spec(
+    policy: Policy, num_steps: int, num_envs: int, gamma: float | None = None
+) -> dict[str, Any]:
+    """The tree of :class:`ArraySpec` of one rollout of ``num_steps`` by ``num_envs``.
+
+    Args:
+        gamma: discount of the returns that are recorded for their normalisation; None: not.
+    """
+    steps, rows = (num_steps, num_envs), (num_steps + 1, num_envs)
+
+    def repeated(lead: tuple[int, ...], x: Tensor) -> ArraySpec:
+        return ArraySpec((*lead, *x.shape[1:]), x.dtype)
+
+    inputs, action = policy.inputs.example(1), policy.inputs.zero_action(1)
+    return dict(  # noqa: C408  the fields of Rollout
+        obs=tree.map_leaves(functools.partial(repeated, rows), inputs),
+        first=ArraySpec(rows, torch.bool),
+        action=tree.map_leaves(functools.partial(repeated, steps), action),
+        log_prob=ArraySpec(steps, torch.float32),
+        reward=ArraySpec(steps, torch.float32),
+        terminated=ArraySpec(steps, torch.bool),
+        core=spec_of(policy.initial_core(num_envs)),
+        version=ArraySpec((num_envs,), torch.int64),
+        episode_return=ArraySpec(steps, torch.float32),
+        episode_length=ArraySpec(steps, torch.float32),
+        discounted_return=() if gamma is None else ArraySpec(steps, torch.float32),
+    )
+
+
+class EpisodeTotals:
+    """Sums over episodes that span fragments, computed once per fragment without a loop over T."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._carry = np.zeros(num_envs)
+
+    def update(self, amounts: np.ndarray, done: np.ndarray) -> np.ndarray:
+        """The total of each episode at the step that ends it, NaN elsewhere.
+
+        Args:
+            amounts: ``[T, B]`` float64, 0 on fillers; done: ``[T, B]`` bool.
+
+        Returns:
+            ``[T, B]`` float32.
+        """
+        running = np.cumsum(amounts, axis=0) + self._carry
+        totals = np.full(done.shape, np.nan, np.float32)
+        column, row = np.nonzero(done.T)
+        ends = running[row, column]
+        before = np.zeros_like(ends)
+        same = column[1:] == column[:-1]
+        before[1:][same] = ends[:-1][same]
+        totals[row, column] = ends - before
+        self._carry = running[-1].copy()
+        self._carry[column] -= ends  # the last end of each column is assigned last
+        return totals
+
+
+class Collector:
+    """Fills rollouts from one vector environment.
+
+    Args:
+        envs: in NEXT_STEP autoreset (``headrace.envs.make_vec``).
+        policy: acts; its weights may change between rollouts only.
+        name: of the environment, for messages.
+        gamma: as in :func:`rollout_spec`.
+    """
+
+    def __init__(
+        self, envs: VectorEnv, policy: Policy, name: str, gamma: float | None = None
+    ) -> None:
+        self._envs, self._policy, self._name, self._gamma = envs, policy, name, gamma
+        self._generator = torch.Generator()
+        self._row: Tree = None  # the last rollout's last row of inputs, [B, ...]
+
+    def reset(self, seed: int) -> None:
+        """Reset every environment and all random streams from ``seed``."""
+        num_envs = self._envs.num_envs
+        self._generator.manual_seed(seed)
+        obs, infos = self._envs.reset(seed=seed)
+        self._first, self._done = np.ones(num_envs, bool), np.zeros(num_envs, bool)
+        inputs = self._policy.inputs
+        self._row = inputs.compose(obs, info_mask(infos), None, None, self._first)
+        inputs.check_mask(self._row, self._done, self._name, 0)
+        self._core = self._policy.initial_core(num_envs)
+        self._returns, self._lengths = EpisodeTotals(num_envs), EpisodeTotals(num_envs)
+        self._discounted = torch.zeros(num_envs)
+
+    @torch.inference_mode()
+    def fill(self, rollout: Rollout, version: int) -> int:
+        """Run one fragment into ``rollout``'s memory; returns the number of valid steps.
+
+        Raises:
+            EnvironmentFault: an observation or reward is not finite, or a mask allows no action.
+        """
+        policy, inputs = self._policy, self._policy.inputs
+        distribution = policy.distribution
+        num_steps, num_envs = rollout.reward.shape
+        first, reward = rollout.first.numpy(), rollout.reward.numpy()
+        terminated = rollout.terminated.numpy()
+        obs = tree.map_leaves(lambda x: x.numpy(), rollout.obs)
+        action = tree.map_leaves(lambda x: x.numpy(), rollout.action)
+        done = np.empty((num_steps, num_envs), bool)
+        noise = distribution.noise((num_steps, num_envs), self._generator)
+        params: list[Tensor] = []
+        _store(obs, 0, self._row)
+        first[0] = self._first
+        tree.map_leaves(lambda to, src: to.copy_(src), rollout.core, self._core)
+        core, ended = self._core, self._done
+        for t in range(num_steps):
+            params_t, core = policy.act(_row(rollout.obs, t), rollout.first[t], core)
+            _store(rollout.action, t, distribution.sample(params_t, noise[t]))
+            params.append(params_t)
+            action_t = _row(action, t)
+            next_obs, reward[t], terminated[t], truncated, infos = self._envs.step(
+                policy.env_action(action_t)
+            )
+            first[t + 1] = ended
+            ended = np.logical_or(terminated[t], truncated, out=done[t])
+            if not inputs.plain:
+                mask = info_mask(infos)
+                next_obs = inputs.compose(next_obs, mask, action_t, reward[t], first[t + 1])
+                inputs.check_mask(next_obs, ended, self._name, t + 1)
+            _store(obs, t + 1, next_obs)
+        self._row = tree.map_leaves(lambda x: x[-1].copy(), obs)
+        self._first, self._core, self._done = first[-1].copy(), core, ended.copy()
+        rollout.version.fill_(version)
+        rollout.log_prob.copy_(distribution.log_prob(torch.stack(params), rollout.action))
+        valid = ~first[1:]
+        self._check("observation", obs, None)
+        self._check("reward", reward, valid)
+        real = np.where(valid, reward, 0.0)
+        rollout.episode_return.numpy()[:] = self._returns.update(real, done)
+        rollout.episode_length.numpy()[:] = self._lengths.update(valid.astype(np.float64), done)
+        if self._gamma is not None:
+            reward_t, valid_t = torch.from_numpy(real).float(), torch.from_numpy(valid)
+            rollout.discounted_return.copy_(self._discounts(reward_t, self._gamma * valid_t))
+        return int(valid.sum())
+
+    def _discounts(self, reward: Tensor, decay: Tensor) -> Tensor:
+        """``G_t = r_t + decay_t G_{t-1}`` ``[T, B]``, going on from the fragment before."""
+        reward[0] += decay[0] * self._discounted
+        total = reverse_linear_recurrence(reward.flip(0), decay.flip(0)).flip(0)
+        self._discounted = total[-1].clone()
+        return total
+
+    def _check(self, name: str, values: Tree, mask: np.ndarray | None) -> None:
+        for leaf in tree.leaves(values):
+            if leaf.dtype.kind != "f" or np.isfinite(leaf.sum()):
+                continue
+            bad = ~np.isfinite(leaf)
+            if mask is not None:
+                bad &= mask
+            if bad.any():
+                row, column, *rest = map(int, np.argwhere(bad)[0])
+                raise EnvironmentFault(
+                    f"{self._name} returned {leaf[(row, column, *rest)]} in its {name}"
+                    f"{rest if rest else ''} (environment {column} of this actor, "
+                    f"row {row} of the fragment)"
+                )
+
+
+def _row(rows: Tree, t: int) -> Tree:
+    return tree.map_leaves(lambda x: x[t], rows)
+
+
+def _store(rows: Tree, t: int, row: Tree) -> None:
+    tree.map_leaves(lambda to, src: to.__setitem__(t, src), rows, row)

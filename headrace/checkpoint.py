@@ -27,7 +27,7 @@ from headrace.nn.policy import Policy
 from headrace.nn.space_json import space_from_json
 from headrace.nn.torsos import Network, network_from_json
 
-FORMAT = 1
+FORMAT = 2
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -120,6 +120,7 @@ def read_config(folder: Path) -> dict[str, Any]:
                 f"{folder} has format {values['format']}, this version reads {FORMAT}"
             )
         network_from_json(values["config"]["network"])
+        bool(values["info_mask"])
         for name in ("observation_space", "action_space"):
             space_from_json(values[name])
         return dict(values)

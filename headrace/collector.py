@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from headrace.errors import EnvironmentFault
-from headrace.nn.inputs import info_mask
+from headrace.nn.inputs import MASK, info_mask
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.ops.returns import reverse_linear_recurrence
@@ -131,7 +131,7 @@ class Collector:
         _store(obs, 0, self._row)
         first[0] = self._first
         tree.map_leaves(lambda to, src: to.copy_(src), rollout.core, self._core)
-        core, ended = self._core, self._done
+        core, ended, masked = self._core, self._done, False
         for t in range(num_steps):
             params_t, core = policy.act(_row(rollout.obs, t), rollout.first[t], core)
             _store(rollout.action, t, distribution.sample(params_t, noise[t]))
@@ -141,6 +141,7 @@ class Collector:
                 policy.env_action(action_t)
             )
             first[t + 1] = ended
+            masked = masked or MASK in infos
             ended = np.logical_or(terminated[t], truncated, out=done[t])
             if not inputs.plain:
                 mask = info_mask(infos)
@@ -152,8 +153,13 @@ class Collector:
         rollout.version.fill_(version)
         rollout.log_prob.copy_(distribution.log_prob(torch.stack(params), rollout.action))
         valid = ~first[1:]
-        self._check("observation", obs, None)
         self._check("reward", reward, valid)
+        self._check("observation", obs, None)
+        if masked and inputs.mask == "none" and distribution.num_mask:
+            raise EnvironmentFault(
+                f"{self._name} shows an action_mask in the infos of step but not of reset: show it "
+                "in both, or it is never applied"
+            )
         real = np.where(valid, reward, 0.0)
         rollout.episode_return.numpy()[:] = self._returns.update(real, done)
         rollout.episode_length.numpy()[:] = self._lengths.update(valid.astype(np.float64), done)

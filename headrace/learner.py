@@ -22,6 +22,7 @@ from headrace.optimizer import Optimizer
 from headrace.types import Algorithm, Batch, Fresh, Metrics
 
 _MIN_CHUNK_STEPS = 512
+_MAX_REWARD = 10.0  # in standard deviations of returns
 
 
 def flatten_parameters(policy: torch.nn.Module, flat: Tensor | None = None) -> Tensor:
@@ -63,6 +64,7 @@ class Learner:
         self._num_threads, self._chunk_steps = num_threads, chunk_steps
         if self.device.type != "cpu":
             self._num_threads, self._chunk_steps = 1, 1 << 62
+            torch.backends.cudnn.allow_tf32 = False  # actors act in full float32
         flat = flatten_parameters(policy)
         self._parameters = list(policy.parameters())
         self.optimizer = Optimizer(algorithm.optimizer, flat, algorithm.optimizer_eps)
@@ -94,8 +96,8 @@ class Learner:
 
         def scaled() -> Batch:
             batch = fresh()
-            scale = self.algorithm.reward_scale * self._return_scale(batch)
-            return replace(batch, reward=batch.reward * scale, discounted_return=())
+            reward = self._scaled(batch) * self.algorithm.reward_scale
+            return replace(batch, reward=reward, discounted_return=())
 
         per_step: list[dict[str, float]] = []
         batches = self.algorithm.batches(self.policy, scaled, self.state)
@@ -114,12 +116,12 @@ class Learner:
     def _observe(self, batch: Batch) -> None:
         self.policy.observe(tree.map_leaves(lambda x: x[:-1], batch.obs))
 
-    def _return_scale(self, batch: Batch) -> Tensor | float:
-        """1 / standard deviation of discounted returns so far, this batch's included."""
+    def _scaled(self, batch: Batch) -> Tensor:
+        """Rewards in standard deviations of discounted returns, this batch's included, if asked."""
         if self.returns is None:
-            return 1.0
+            return batch.reward
         self.returns.update(batch.discounted_return[batch.valid].unsqueeze(1))
-        return self.returns.scale
+        return (batch.reward * self.returns.scale).clamp(-_MAX_REWARD, _MAX_REWARD)
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         """One optimiser step; returns the mean metrics before it."""
@@ -146,14 +148,14 @@ class Learner:
 
     def _chunk_gradient(self, chunk: Batch) -> tuple[Tensor, Metrics]:
         loss, metrics = self.algorithm.loss(self.policy, chunk, self.state)
-        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        flat = torch.cat(
-            [
-                (torch.zeros_like(p) if g is None else g).reshape(-1)
-                for p, g in zip(self._parameters, gradients, strict=True)
-            ]
-        )
-        return flat, metrics
+        trained = [p for p in self._parameters if p.requires_grad]
+        gradients = iter(torch.autograd.grad(loss, trained, allow_unused=True))
+        each = [next(gradients) if p.requires_grad else None for p in self._parameters]
+        zeros = [
+            torch.zeros_like(p) if g is None else g
+            for p, g in zip(self._parameters, each, strict=True)
+        ]
+        return torch.cat([g.reshape(-1) for g in zeros]), metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Optimiser, algorithm state and counters, as tensors and plain values."""

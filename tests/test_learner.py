@@ -9,7 +9,8 @@ import torch
 
 import headrace as hr
 from headrace.algos import IMPACT
-from headrace.algos.common import flatten
+from headrace.algos.common import Penalty, flatten
+from headrace.errors import ConfigError
 from headrace.learner import Learner
 from headrace.nn import Network, Policy
 from headrace.types import Batch
@@ -166,9 +167,41 @@ def test_ppo_stops_all_epochs_once_the_kl_is_too_large():
 def test_ppos_penalty_doubles_above_and_halves_below_its_target(kl, factor):
     algo = hr.PPO(kl_coef=0.2, kl_target=0.01)
     learner = Learner(make_policy(), algo)
-    algo.after_step(learner.policy, learner.state, {"approx_kl": kl})
+    for before in [9.0] * 12 + [kl] * 4:  # the last of 4 epochs of 4 minibatches counts
+        algo.after_step(learner.policy, learner.state, {"approx_kl": before})
     next(iter(algo.batches(learner.policy, make_batch, learner.state)))
-    assert learner.state["kl_coef"] == pytest.approx(0.2 * factor)
+    assert learner.state["penalty"].coef == pytest.approx(0.2 * factor)
+
+
+def test_a_penalty_that_became_tiny_can_come_back():
+    penalty = Penalty(1.0, 0.01, window=1)
+    for kl in [0.0] * 2000 + [1.0] * 20:
+        penalty.note(kl)
+        penalty.adapt()
+    assert penalty.coef >= 1.0
+
+
+@pytest.mark.parametrize(("target", "expected"), [(None, 5.0), (0.01, 0.25)])
+def test_a_resumed_penalty_goes_on_if_it_adapts_and_is_the_setting_if_not(target, expected):
+    saved = Penalty(0.25, target, window=1).state_dict()
+    resumed = Penalty(5.0, target, window=1)
+    resumed.load_state_dict(saved)
+    assert resumed.coef == expected
+
+
+def test_adapting_to_a_kl_that_no_step_could_show_is_refused():
+    with pytest.raises(ConfigError, match=r"kl_target=0.01 must be None where each update is"):
+        hr.PPO(epochs=1, minibatches=1, kl_coef=1.0, kl_target=0.01)
+
+
+def test_frozen_parameters_are_left_alone_and_the_others_learn():
+    policy = make_policy()
+    frozen = next(policy.torso.parameters()).requires_grad_(False)
+    before = frozen.clone(), policy.policy_head.weight.clone()
+    learner = Learner(policy, hr.PPO(learning_rate=0.1))
+    learner.update(make_batch, 0.1)
+    assert torch.equal(frozen, before[0])
+    assert not torch.equal(policy.policy_head.weight, before[1])
 
 
 def test_minibatch_targets_of_appo_are_those_that_its_single_pass_uses():
@@ -235,7 +268,7 @@ def test_a_resumed_learner_continues_bit_for_bit(algo):
     assert second.num_steps == first.num_steps
     pairs = zip(*(weights_after(one, range(200, 220)) for one in (first, second)), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-    assert first.state.get("kl_coef") == second.state.get("kl_coef")
+    assert first.state.get("penalty") == second.state.get("penalty")
 
 
 @pytest.mark.parametrize(

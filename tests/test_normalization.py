@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace as Namespace
+
 import numpy as np
+import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 
 import headrace as hr
+from headrace.learner import Learner
 
 
 class Recording(hr.Trainer):
@@ -49,6 +54,8 @@ def test_they_are_in_the_checkpoint_and_predict_applies_them(tiny):
         theirs.load_state_dict(type(theirs)(4).state_dict())
         after, _ = loaded.act(torch.from_numpy(obs), torch.ones(50, dtype=torch.bool), ())
     assert not torch.allclose(before, after)
+    features, _ = trainer.policy.act(torch.from_numpy(obs), torch.ones(50, dtype=torch.bool), ())
+    assert trainer.policy.predict(obs)[0].tolist() == features.argmax(-1).tolist()
 
 
 def test_a_resumed_run_goes_on_with_the_same_statistics(tiny):
@@ -66,10 +73,42 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns(tiny):
     algo = hr.PPO(epochs=1, minibatches=1, normalize_returns=True, gamma=0.9)
     trainer = trained(tiny, algo=algo, total_steps=64)
     (batch,) = trainer.batches
-    deviation = batch.discounted_return[batch.valid].double().std(unbiased=False)
-    torch.testing.assert_close(
-        trainer.learner.returns.scale.double(), 1 / deviation.view(1), rtol=1e-4, atol=0
-    )
+    deviation = batch.discounted_return[batch.valid].std(unbiased=False)
+    learner = Learner(hr.Policy(*spaces(trainer)), algo)
+    seen = []
+    original = hr.PPO._with_targets
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            hr.PPO, "_with_targets", lambda *args: seen.append(args[2]) or original(*args)
+        )
+        learner.update(lambda: batch, 1e-3)
+    torch.testing.assert_close(seen[0].reward, batch.reward / deviation, rtol=1e-4, atol=1e-6)
+
+
+def spaces(trainer):
+    return trainer.policy.observation_space, trainer.policy.action_space
+
+
+def test_statistics_stand_still_until_the_last_step_of_an_update(tiny):
+    algo = hr.PPO(epochs=2, minibatches=2, learning_rate=1e-9)
+    trainer = trained(tiny, algo=algo, total_steps=640)
+    # With weights that hardly move, only moving statistics could part learner from actor.
+    losses = [m["approx_kl"] for m in trainer._total.losses]
+    assert len(losses) >= 5
+    assert max(losses) < 1e-8
+
+
+def test_a_rare_reward_after_nothing_but_zeros_is_bounded():
+    learner = Learner(hr.Policy(Box(-1, 1, (1,)), Discrete(2)), hr.PPO(normalize_returns=True))
+    zeros = torch.zeros(1000, 1)
+    reward = zeros.clone()
+    reward[500] = 1.0
+    for rewards, returns in ((zeros, zeros), (reward, reward)):
+        batch = Namespace(
+            reward=rewards, discounted_return=returns, valid=torch.ones(1000, 1, dtype=torch.bool)
+        )
+        scaled = learner._scaled(batch)
+    assert scaled.max() == 10.0
 
 
 def test_without_normalisation_no_discounted_return_travels(tiny):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headrace.algos.common import (
     Hyperparameters,
-    adapted_penalty,
+    Penalty,
     check_clipping,
     check_penalty,
     forward,
@@ -67,7 +67,7 @@ class IMPACT(Hyperparameters):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_clipping(self.rho_bar, self.c_bar, 1.0, self.max_lag)
-        check_penalty(self.kl_coef, self.kl_target)
+        check_penalty(self.kl_coef, self.kl_target, self.resolved_t_target)
         require_choice("ratio", self.ratio, ("R1", "R2", "R3"))
         require(self.clip > 0, "clip", self.clip, "above 0")
         require(self.rho >= 1, "rho", self.rho, "1 or more (nearest: 1.0)")
@@ -77,7 +77,7 @@ class IMPACT(Hyperparameters):
             return
         require(self.t_target >= 1, "t_target", self.t_target, "1 or more (nearest: 1), or None")
         whole = self.buffer_size * self.passes
-        if self.t_target <= min(_NO_LEARNING, whole - 1):
+        if self.t_target <= _NO_LEARNING:
             warnings.warn(
                 f"t_target={self.t_target}: the paper saw no learning with 1 to {_NO_LEARNING}; "
                 f"buffer_size * passes = {whole} is what makes IMPACT like PPO",
@@ -90,7 +90,7 @@ class IMPACT(Hyperparameters):
         return self.buffer_size * self.passes if self.t_target is None else self.t_target
 
     def init(self, policy: ActorCritic) -> dict[str, Any]:
-        """The target network, the circular buffer, steps done, the penalty's weight."""
+        """The target network, the circular buffer, steps done, the penalty."""
         target = cast(torch.nn.Module, copy.deepcopy(policy)).eval().requires_grad_(False)
         device = next(target.parameters()).device
         return {
@@ -98,7 +98,7 @@ class IMPACT(Hyperparameters):
             "buffer": CircularBuffer(self.buffer_size, self.passes, device),
             "steps": 0,
             "target_is_due": False,
-            "kl_coef": self.kl_coef,
+            "penalty": Penalty(self.kl_coef, self.kl_target, window=self.buffer_size),
         }
 
     def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
@@ -163,8 +163,8 @@ class IMPACT(Hyperparameters):
             log_prob - batch.log_prob,
             batch,
         )
-        if state["kl_coef"] > 0:
-            loss = loss + state["kl_coef"] * kl
+        if state["penalty"].coef > 0:
+            loss = loss + state["penalty"].coef * kl
         return loss, metrics | {"clipfrac": clipped, "target_kl": kl.detach()}
 
     def after_step(
@@ -172,10 +172,9 @@ class IMPACT(Hyperparameters):
     ) -> bool:
         """Count the step; after every ``t_target`` the target becomes the policy (line 11)."""
         state["steps"] += 1
+        state["penalty"].note(metrics["target_kl"])
         if state["steps"] % self.resolved_t_target == 0:
-            state["kl_coef"] = adapted_penalty(
-                state["kl_coef"], metrics["target_kl"], self.kl_target
-            )
+            state["penalty"].adapt()
             state["target_is_due"] = True
         return False
 

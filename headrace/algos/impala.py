@@ -65,7 +65,7 @@ class IMPALA(Hyperparameters):
             return {}
         device = next(cast(torch.nn.Module, policy).parameters()).device
         buffer = ReplayBuffer(self.replay_capacity, device)
-        return {"replay": buffer, "generator": new_generator()}
+        return {"replay": buffer, "owed": 0.0, "generator": new_generator()}
 
     def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
         """One batch, used once; with replay, beside the columns that are drawn for it."""
@@ -77,8 +77,11 @@ class IMPALA(Hyperparameters):
         parts = [batch]
         if len(replay):
             share = self.replay_fraction / (1.0 - self.replay_fraction)
-            num_drawn = max(1, round(share * batch.valid.shape[1]))
-            parts.append(replay.sample(num_drawn, state["generator"]))
+            state["owed"] += share * batch.valid.shape[1]
+            num_drawn = int(state["owed"] + 1e-9)
+            state["owed"] -= num_drawn  # what is left of a column is drawn with a later batch
+            if num_drawn:
+                parts.append(replay.sample(num_drawn, state["generator"]))
         replay.add(batch)
         yield concatenate(parts)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headrace.algos.common import (
     Hyperparameters,
-    adapted_penalty,
+    Penalty,
     check_penalty,
     evaluate,
     new_generator,
@@ -51,19 +51,16 @@ class PPO(Hyperparameters):
         require(self.epochs >= 1, "epochs", self.epochs, "1 or more")
         require(self.minibatches >= 1, "minibatches", self.minibatches, "1 or more")
         require(self.clip > 0, "clip", self.clip, "above 0")
-        check_penalty(self.kl_coef, self.kl_target)
+        check_penalty(self.kl_coef, self.kl_target, self.epochs * self.minibatches)
 
     def init(self, policy: ActorCritic) -> dict[str, Any]:
-        """The penalty's weight, the last update's KL, and the generator that shuffles."""
-        return {
-            "kl_coef": self.kl_coef,
-            "last_kl": None,
-            "generator": new_generator(),
-        }
+        """The penalty, whose KL is that of the last epoch, and the generator that shuffles."""
+        penalty = Penalty(self.kl_coef, self.kl_target, window=self.minibatches)
+        return {"penalty": penalty, "generator": new_generator()}
 
     def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
         """Targets from the policy before the first step, then ``epochs * minibatches`` parts."""
-        state["kl_coef"] = adapted_penalty(state["kl_coef"], state["last_kl"], self.kl_target)
+        state["penalty"].adapt()
         batch = self._with_targets(policy, fresh())
         for part in shuffled(batch, self.epochs, self.minibatches, state["generator"]):
             yield normalized(part) if self.normalize_advantage else part
@@ -96,13 +93,13 @@ class PPO(Hyperparameters):
         loss, metrics = total_loss(
             self, policy_loss, value_loss, entropy, value, targets["target"], log_ratio, batch
         )
-        if state["kl_coef"] > 0:
-            loss = loss + state["kl_coef"] * losses.approx_kl(log_ratio, batch.valid)
+        if state["penalty"].coef > 0:
+            loss = loss + state["penalty"].coef * losses.approx_kl(log_ratio, batch.valid)
         return loss, metrics | {"clipfrac": clipped}
 
     def after_step(
         self, policy: ActorCritic, state: dict[str, Any], metrics: dict[str, float]
     ) -> bool:
         """Remember the KL for the next update's penalty; stop when it is too large."""
-        state["last_kl"] = metrics["approx_kl"]
+        state["penalty"].note(metrics["approx_kl"])
         return self.kl_stop is not None and metrics["approx_kl"] > self.kl_stop

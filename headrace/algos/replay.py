@@ -71,7 +71,8 @@ class ReplayBuffer:
         index = (index + self._next) % self._capacity
         for name, part in parts.items():
             for held, new in zip(tree.leaves(self._store[name]), tree.leaves(part), strict=True):
-                held.index_copy_(_dim(name), index, new.to(self._device))
+                place = (slice(None),) * _dim(name) + (index,)
+                held[place] = new.to(self._device)
         self._next = (self._next + len(index)) % self._capacity
         self._size = min(self._size + len(index), self._capacity)
 

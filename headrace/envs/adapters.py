@@ -42,7 +42,8 @@ class NextStep(VectorWrapper):
     action is ignored, its observation is the reset's, its reward is 0 and no flag is set. All
     environments below can only be stepped together, so one that awaits its filler plays one step
     of an episode that nobody sees and is then reset again; it therefore draws more resets from its
-    random stream than in NEXT_STEP mode. ``infos`` are those of the environments below.
+    random stream than in NEXT_STEP mode. ``infos`` are those of the environments below; what the
+    reset said in arrays holds for the rows of fillers.
 
     Args:
         envs: supports ``reset(options={"reset_mask": mask})`` and returns the other rows unchanged.
@@ -79,7 +80,7 @@ class NextStep(VectorWrapper):
             self.env.reset(options={"reset_mask": fillers.copy()})
         obs, reward, terminated, truncated, infos = self.env.step(actions)
         if some_fillers:
-            obs = self._restart(obs, fillers)
+            obs, infos = self._restart(obs, infos, fillers)
             reward = np.where(fillers, np.zeros_like(reward), reward)
             terminated, truncated = terminated & ~fillers, truncated & ~fillers
         self._ended = np.logical_or(terminated, truncated)
@@ -91,14 +92,17 @@ class NextStep(VectorWrapper):
             obs = _with_rows(obs, infos["final_obs"], self._ended)
         return obs, reward, terminated, truncated, infos
 
-    def _restart(self, obs: Any, mask: np.ndarray) -> Any:
-        """``obs`` with the rows of ``mask`` reset."""
+    def _restart(
+        self, obs: Any, infos: dict[str, Any], mask: np.ndarray
+    ) -> tuple[Any, dict[str, Any]]:
+        """Observations and infos with the rows of ``mask`` reset."""
         check = not (self._mask_is_obeyed or mask.all())
         before = tree.map_leaves(np.array, obs) if check else None  # reset may reuse the memory
-        obs, _ = self.env.reset(options={"reset_mask": mask.copy()})
+        obs, begun = self.env.reset(options={"reset_mask": mask.copy()})
         if check:
             self._check_kept(before, obs, ~mask)
-        return obs
+        rows = {key: _info_rows(infos.get(key), value, mask) for key, value in begun.items()}
+        return obs, {**infos, **rows}
 
     def _check_kept(self, before: Any, after: Any, kept: np.ndarray) -> None:
         for old, new in zip(tree.leaves(before), tree.leaves(after), strict=True):
@@ -109,6 +113,20 @@ class NextStep(VectorWrapper):
                     "outside the mask changed, so its autoreset mode can't be adapted"
                 )
         self._mask_is_obeyed = True
+
+
+def _info_rows(old: Any, new: Any, mask: np.ndarray) -> Any:
+    """What ``infos`` say after a step and a reset of the rows of ``mask``."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {**old, **{key: _info_rows(old.get(key), new[key], mask) for key in new}}
+    if isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
+        return tuple(_info_rows(o, n, mask) for o, n in zip(old, new, strict=True))
+    arrays = isinstance(old, np.ndarray) and isinstance(new, np.ndarray)
+    if not arrays or old.shape != new.shape:
+        return new if old is None else old
+    merged = old.copy()
+    merged[mask] = new[mask]
+    return merged
 
 
 def _with_rows(obs: Any, rows: Any, mask: np.ndarray) -> Any:

@@ -104,7 +104,7 @@ class Inputs:
             if mask is None:
                 inputs[MASK] = np.ones((len(first), self.distribution.num_mask), bool)
             else:
-                inputs[MASK] = flatten_mask(self.action_space, mask)
+                inputs[MASK] = self._flat_mask(mask)
         if self.previous:
             if previous_action is None:
                 previous_action = self.zero_action(len(first))
@@ -114,8 +114,16 @@ class Inputs:
                 lambda x: x * keep.reshape(-1, *[1] * (x.ndim - 1)),
                 tree.map_leaves(np.asarray, previous_action),
             )
-            inputs["previous_reward"] = previous_reward * keep
+            inputs["previous_reward"] = np.where(keep, previous_reward, 0.0).astype(np.float32)
         return inputs
+
+    def _flat_mask(self, mask: Any) -> np.ndarray:
+        if not (isinstance(mask, np.ndarray) and mask.dtype == object):
+            return flatten_mask(self.action_space, mask)
+        # Gymnasium's vector environments collect tuples and lists as rows of objects.
+        everything = np.ones(self.distribution.num_mask, bool)
+        rows = [everything if m is None else flatten_mask(self.action_space, m) for m in mask]
+        return np.stack(rows)
 
     def check_mask(self, inputs: Tree, ended: np.ndarray, name: str, row: int) -> None:
         """Raise EnvironmentFault if a mask forbids every action of an environment that goes on."""
@@ -131,10 +139,21 @@ class Inputs:
 
 def info_mask(infos: dict[str, Any]) -> Any:
     """``infos["action_mask"]`` of a vector environment; rows without one allow everything."""
-    mask, present = infos.get(MASK), infos.get(f"_{MASK}")
+    return _where_present(infos.get(MASK), infos.get(f"_{MASK}"))
+
+
+def _where_present(mask: Any, present: Any) -> Any:
+    """A mask without Gymnasium's ``_key`` entries, which say in which rows there is one."""
+    if isinstance(mask, dict):
+        keys = [key for key in mask if not (key[:1] == "_" and key[1:] in mask)]
+        return {key: _where_present(mask[key], mask.get(f"_{key}", present)) for key in keys}
+    if isinstance(mask, tuple):
+        return tuple(_where_present(part, present) for part in mask)
     if mask is None or present is None or np.all(present):
         return mask
-    return tree.map_leaves(lambda m: np.where(present[:, None], m, np.ones_like(m)), mask)
+    if mask.dtype == object:
+        return np.array([m if p else None for m, p in zip(mask, present, strict=True)], object)
+    return np.where(present.reshape(-1, *[1] * (mask.ndim - 1)), mask, np.ones_like(mask))
 
 
 def mask_source(

@@ -165,7 +165,7 @@ class Policy(nn.Module):
         single = self._is_single(obs)
         if single:
             obs, action_mask, reward = (
-                tree.map_leaves(lambda x: np.asarray(x)[None], x) if x is not None else None
+                tree.map_leaves(lambda x: None if x is None else np.asarray(x)[None], x)
                 for x in (obs, action_mask, reward)
             )
         count = len(np.asarray(tree.leaves(obs)[0]))
@@ -196,6 +196,7 @@ class Policy(nn.Module):
                     "predict() needs reward=…, the previous step's, because the network was built "
                     "with previous_action_reward=True"
                 )
+        obs = spaces.as_arrays(self.observation_space, obs)
         inputs = self.inputs.compose(obs, mask, action, reward, first)
         return tree.map_leaves(lambda x: torch.as_tensor(x, device=self._device), inputs), core
 

@@ -60,7 +60,7 @@ def space_from_json(values: dict[str, Any]) -> gymnasium.Space:
     if kind != "Box":
         raise ValueError(f"unknown kind of space {kind!r}")
     dtype, shape = np.dtype(values["dtype"]), tuple(values["shape"])
-    number = float if dtype.kind == "f" else int
+    number = {"f": float, "b": lambda text: text == "True"}.get(dtype.kind, int)
     low, high = (
         np.resize(np.array([number(x) for x in values[k]], dtype), shape) for k in ("low", "high")
     )

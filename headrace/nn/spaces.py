@@ -61,6 +61,24 @@ def at(tree: Tree, path: Path) -> Tree:
     return tree
 
 
+def as_arrays(space: gymnasium.Space, obs: Tree) -> Tree:
+    """Observations with the dtypes of their space, whose structure they have.
+
+    Raises:
+        ConfigError: fractions for a space of whole numbers.
+    """
+    if isinstance(space, Dict):
+        return {key: as_arrays(part, obs[key]) for key, part in space.items()}
+    if isinstance(space, Tuple):
+        return tuple(as_arrays(part, x) for part, x in zip(space.spaces, obs, strict=True))
+    array = np.asarray(obs)
+    if array.dtype.kind == "f" and not np.issubdtype(space.dtype, np.floating):
+        raise ConfigError(
+            f"observations are {array.dtype} but their space is {space}: give whole numbers"
+        )
+    return array.astype(space.dtype, copy=False)
+
+
 def is_image(space: gymnasium.Space) -> bool:
     """Whether an observation is an image, which convolutions read and nothing flattens.
 
@@ -91,8 +109,8 @@ def as_channels(x: Tensor, space: Box, dtype: torch.dtype) -> Tensor:
         x = x.unsqueeze(1)
     elif space.shape[-3] >= space.shape[-1]:
         x = x.movedim(-1, -3)
-    x = x.reshape(x.shape[0], *image_shape(space))
-    return x.to(dtype) / 255.0 if x.dtype == torch.uint8 else x.to(dtype)
+    x = x.reshape(x.shape[0], *image_shape(space)).to(dtype)
+    return x / 255.0 if str(space.dtype) == "uint8" else x
 
 
 def num_codes(space: gymnasium.Space) -> int:
@@ -130,8 +148,8 @@ def vocabulary(path: Path, space: gymnasium.Space) -> int:
     Raises:
         ConfigError: the space holds no rows of tokens.
     """
-    if isinstance(space, MultiDiscrete) and len(space.shape) == 1:
-        return int(space.nvec.max())
+    if isinstance(space, MultiDiscrete) and len(space.shape) == 1 and space.start.min() >= 0:
+        return int((space.start + space.nvec).max())
     if isinstance(space, Box) and len(space.shape) == 1:
         integers = np.issubdtype(space.dtype, np.integer)
         if integers and space.low.min() >= 0:

@@ -68,8 +68,9 @@ def _distribution(space: Space, squash: bool, path: Path) -> Distribution:
         raise ConfigError(f"{where} is not supported: {WORKS}")
     if squash and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         raise ConfigError(
-            f"{where} has bounds from {space.low.min()} to {space.high.max()}, but squash=True "
-            f"needs finite ones: bound the Box, for example from -1 to 1, or set squash=False"
+            f"{where} has bounds from {space.low.min()} to {space.high.max()}, but "
+            "squash_actions=True needs finite ones: bound the Box, for example from -1 to 1, or "
+            "leave squash_actions out"
         )
     return SquashedGaussian(size) if squash else DiagGaussian(size)
 

@@ -217,10 +217,20 @@ def check_fraction(module: ModuleType, fraction: float, columns: int, drawn: int
 
 @pytest.mark.parametrize(
     ("fraction", "columns", "drawn"),
-    [(0.0, 8, 0), (0.5, 8, 8), (0.5, 1, 1), (0.2, 8, 2), (0.75, 8, 24), (0.9, 2, 18), (0.01, 8, 1)],
+    [(0.0, 8, 0), (0.5, 8, 8), (0.5, 1, 1), (0.2, 8, 2), (0.75, 8, 24), (0.9, 2, 18)],
 )
 def test_a_batch_is_fresh_columns_and_the_fraction_drawn_from_before_it(fraction, columns, drawn):
     check_fraction(impala, fraction, columns, drawn)
+
+
+@pytest.mark.parametrize(("fraction", "columns"), [(0.1, 1), (0.1, 4), (0.3, 5)])
+def test_a_fraction_that_needs_part_of_a_column_is_met_over_several_batches(fraction, columns):
+    sizes = [len(found) for found in updates(impala_with(fraction), columns, 200)][1:]
+    assert 1 - columns * len(sizes) / sum(sizes) == pytest.approx(fraction, abs=0.01)
+
+
+def impala_with(fraction: float) -> hr.IMPALA:
+    return hr.IMPALA(replay_fraction=fraction, replay_capacity=1000)
 
 
 @pytest.mark.parametrize(

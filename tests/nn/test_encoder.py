@@ -23,6 +23,8 @@ SPACES = {
     "rank 4": Box(-1, 1, (2, 2, 3, 4), np.float32),
     "integers": Box(-5, 5, (4,), np.int16),
     "ram": Box(0, 255, (128,), np.uint8),
+    "uint16": Box(0, 60000, (3,), np.uint16),
+    "bool": Box(0, 1, (3,), np.bool_),
     "discrete": Discrete(5, start=-2),
     "multi-discrete": MultiDiscrete([3, 4]),
     "multi-discrete 2d": MultiDiscrete(np.array([[2, 3], [4, 5]])),
@@ -71,6 +73,18 @@ def test_every_observation_space_acts_learns_and_predicts(space, core):
     single, _ = policy.predict(tree.map_leaves(lambda x: x[0], obs))
     assert single == action[0]
     policy.predict(obs, state)
+
+
+def test_predict_reads_the_same_pixels_alike_in_any_integer_type():
+    policy = policy_for(IMAGE)
+    obs = observations(IMAGE, 3)
+    params = [
+        policy.act(policy._inputs(x, None, np.ones(3, bool), None, None)[0], None, ())[0]
+        for x in (obs, obs.astype(np.int64))
+    ]
+    assert torch.equal(*params)
+    with pytest.raises(ConfigError, match="give whole numbers"):
+        policy.predict(obs / 255.0)
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())

@@ -203,7 +203,7 @@ def test_squash_without_finite_bounds_is_a_config_error_that_names_them(
     low: float, high: float
 ) -> None:
     space = spaces.Dict(a=spaces.Tuple((spaces.Box(low, high, (2,)),)))
-    with pytest.raises(ConfigError, match=r"at 'a'/0: .*squash=True") as info:
+    with pytest.raises(ConfigError, match=r"at 'a'/0: .*squash_actions=True") as info:
         distribution_for(space, squash=True)
     assert f"from {low} to {high}" in str(info.value)
     distribution_for(space)

@@ -1,0 +1,288 @@
+"""Throughput of four distributed architectures (Espeholt et al. 2018, Table 1).
+
+    python benchmarks/architectures.py
+    python benchmarks/architectures.py --num-envs 16 --step-ms 2 --reset-ms 500 --cost busy
+
+A3C, A2C that synchronises its environments at every step, A2C that synchronises its actors at
+every trajectory, and IMPALA, with the same network, the same number of environments and the same
+batches, on two tasks whose time goes into the environment:
+
+  even     every step takes step_ms, episodes are of one length, a reset takes as long as a step
+  uneven   every step takes step_ms, episode lengths are drawn from a geometric distribution (their
+           standard deviation is about their mean), and every reset takes reset_ms
+
+With ``--cost sleep`` an environment sleeps: it stands for a simulator that runs on other cores, so
+that a few cores can host many actors. With ``--cost busy`` it computes on the core of its actor.
+Steps are transitions; the steps that autoreset inserts don't count, but take their time. Each
+figure comes from a process of its own, and start-up doesn't count. "environments alone" is
+calculated: what num_envs environments give that never wait.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+import tyro
+from common import run, wide_console, write_csv
+from rich.console import Console
+from study import Case, Study, draw_bars, head, mean_se, plus_minus, show
+
+TASKS = ("even", "uneven")
+RESULTS = ("sps", "env_steps", "lag_mean", "learner_busy", "actor_busy")
+START_UP_S = 120.0  # besides the measurement, until a run counts as hung
+IMPALA = "IMPALA"
+IN_ACTORS, IN_ONE = {"transport": "shm"}, {"transport": "serial", "num_actors": 1}
+# Name in the table: algorithm, settings of the run.
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "A3C": ("A3C", IN_ACTORS),
+    "A2C, sync step": ("A2C", IN_ONE | {"engine": "async"}),
+    "A2C, one process": ("A2C", IN_ONE | {"engine": "sync"}),
+    "A2C, sync trajectory": ("A2C", IN_ACTORS),
+    IMPALA: ("IMPALA", IN_ACTORS),
+}
+
+
+@dataclass(frozen=True)
+class Args:
+    """Compare the architectures; see the top of the file."""
+
+    num_envs: int = 8
+    """Environments of each architecture; where actors are processes, also the number of actors."""
+    fragment_length: int = 20
+    """Steps of each environment per trajectory."""
+    step_ms: float = 5.0
+    """What a step takes."""
+    reset_ms: float = 200.0
+    """What a reset takes in the uneven task."""
+    episode_length: int = 50
+    """Steps of an episode; their mean in the uneven task."""
+    cost: Literal["sleep", "busy"] = "sleep"
+    """How the environment spends its time."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Hidden layers of the network."""
+    seconds: float = 10.0
+    """How long each figure is measured."""
+    warm_up_s: float = 2.0
+    """Seconds after the first update that don't count."""
+    repeats: int = 2
+    """How often everything is measured, in turn."""
+    architectures: tuple[str, ...] = tuple(ARCHITECTURES)
+    """Which rows of the table."""
+    output: Path = Path("runs/benchmarks/architectures")
+    """Folder for runs.csv, summary.csv and architectures.png."""
+    one: str | None = None
+    """Internal: one measurement in this process, its case as a JSON object."""
+
+
+NOT_A_SETTING = ("repeats", "architectures", "output", "one")
+SETTINGS = tuple(f.name for f in dataclasses.fields(Args) if f.name not in NOT_A_SETTING)
+COLUMNS = ("architecture", "task", "repeat", *SETTINGS, *RESULTS)
+
+
+class Costly(gymnasium.Env):
+    """An environment whose only property is the time that it takes.
+
+    Args:
+        step_s, reset_s: seconds per step and per reset.
+        episode_length: of every episode, or the mean of a geometric distribution.
+        varies: whether lengths are drawn.
+        busy: compute for that time instead of sleeping.
+    """
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (32,), np.float32)
+    action_space = gymnasium.spaces.Discrete(4)
+
+    def __init__(
+        self, step_s: float, reset_s: float, episode_length: int, varies: bool, busy: bool
+    ) -> None:
+        self._step_s, self._reset_s, self._busy = step_s, reset_s, busy
+        self._episode_length, self._varies = episode_length, varies
+        self._left = 0
+
+    def _spend(self, seconds: float) -> None:
+        if not self._busy:
+            time.sleep(seconds)
+            return
+        # The thread's own time: a core shared with others makes the step longer.
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            pass
+
+    def _observation(self) -> np.ndarray:
+        return self.np_random.uniform(-1, 1, 32).astype(np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._spend(self._reset_s)
+        self._left = self._episode_length
+        if self._varies:
+            self._left = int(self.np_random.geometric(1 / self._episode_length))
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._spend(self._step_s)
+        self._left -= 1
+        return self._observation(), 0.0, self._left <= 0, False, {}
+
+
+def env_kwargs(case: Case) -> dict[str, Any]:
+    """The task of a case."""
+    varies = case["task"] == "uneven"
+    return {
+        "step_s": case["step_ms"] / 1000,
+        "reset_s": case["reset_ms" if varies else "step_ms"] / 1000,
+        "episode_length": case["episode_length"],
+        "varies": varies,
+        "busy": case["cost"] == "busy",
+    }
+
+
+def ideal_sps(args: Args, task: str) -> float:
+    """Steps per second of environments that never wait; busy ones share the cores."""
+    from common import num_cores
+
+    task_kwargs = env_kwargs({"task": task} | vars(args))
+    steps = task_kwargs["episode_length"]
+    seconds = steps * task_kwargs["step_s"] + task_kwargs["reset_s"]
+    parallel = min(args.num_envs, num_cores()) if args.cost == "busy" else args.num_envs
+    return parallel * steps / seconds if seconds else math.inf
+
+
+def config_of(case: Case, run_dir: str) -> Any:
+    """The run of a case: every architecture has the same environments, network and batches."""
+    import headrace as hr
+
+    algo, settings = ARCHITECTURES[case["architecture"]]
+    settings = {"num_actors": case["num_envs"]} | settings
+    return hr.Config(
+        Costly, getattr(hr, algo)(), env_kwargs=env_kwargs(case), seed=case["repeat"],
+        envs_per_actor=case["num_envs"] // settings["num_actors"],
+        fragment_length=case["fragment_length"], network=hr.Network(tuple(case["hidden"])),
+        batch_size=case["num_envs"] * case["fragment_length"], total_steps=10**12,
+        checkpoint_interval=10**12, log_interval_s=0.2, run_dir=run_dir, **settings,
+    )  # fmt: skip
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """One measurement in this process."""
+    import headrace as hr
+
+    begin, lags = None, []
+    with tempfile.TemporaryDirectory() as folder:
+        config = config_of(case, f"{folder}/run")
+        with hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr)) as trainer:
+            for result in trainer:
+                assert trainer.first_update_s is not None
+                if begin is None:
+                    warm = result.seconds - trainer.first_update_s >= case["warm_up_s"]
+                    begin = result if warm else None
+                    continue
+                lags.append(result.lag_mean or 0.0)
+                if result.seconds - begin.seconds >= case["seconds"]:
+                    break
+            busy = trainer.summary()["utilisation"]
+    steps = result.env_steps - begin.env_steps
+    return {
+        "sps": steps / (result.seconds - begin.seconds),
+        "env_steps": steps,
+        "lag_mean": statistics.fmean(lags),
+        "learner_busy": busy["learner"],
+        "actor_busy": busy["actor"],
+    }
+
+
+def measure_apart(case: Case) -> dict[str, Any]:
+    """One measurement in a process of its own."""
+    limit_s = case["seconds"] + case["warm_up_s"] + START_UP_S
+    request = json.dumps(dict(case))
+    return run([sys.executable, __file__, "--one", request], limit_s, False).last_json()
+
+
+def cases_of(args: Args) -> list[Case]:
+    """All measurements, repeats outermost, so that a noisy minute hits everybody."""
+    settings = {name: getattr(args, name) for name in SETTINGS}
+    grid = itertools.product(range(args.repeats), TASKS, args.architectures)
+    return [
+        {"architecture": name, "task": task, "repeat": repeat} | settings
+        for repeat, task, name in grid
+    ]
+
+
+def summarise(rows: list[dict[str, Any]], args: Args) -> list[dict[str, Any]]:
+    """One row per architecture and task, then the environments alone."""
+    summary: list[dict[str, Any]] = []
+    for name, task in itertools.product(args.architectures, TASKS):
+        own = [r for r in rows if (r["architecture"], r["task"]) == (name, task)]
+        if not own:
+            continue
+        mean, se = mean_se([r["sps"] for r in own])
+        summary.append(
+            {"architecture": name, "task": task, "runs": len(own), "sps": mean, "sps_se": se}
+            | {key: statistics.fmean(r[key] for r in own) for key in RESULTS if key != "sps"}
+        )
+    peers = {row["task"]: row["sps"] for row in summary if row["architecture"] == IMPALA}
+    summary += [
+        {"architecture": "environments alone", "task": task, "sps": ideal_sps(args, task)}
+        for task in TASKS
+    ]
+    for row in summary:
+        row["ratio_to_impala"] = row["sps"] / peers[row["task"]] if row["task"] in peers else None
+    return summary
+
+
+def report(summary: list[dict[str, Any]], args: Args, console: Console) -> None:
+    """The table, the picture and the summary's file."""
+    cells = {(row["architecture"], row["task"]): row for row in summary}
+    table: list[dict[str, Any]] = []
+    for name in dict.fromkeys(row["architecture"] for row in summary):
+        line: dict[str, Any] = {"": name}
+        for task in TASKS:
+            row = cells.get((name, task), {})
+            speed = plus_minus(row["sps"], row.get("sps_se", math.nan), 0) if row else "–"
+            ratio = row.get("ratio_to_impala")
+            line |= {f"{task}: steps/s": speed, f"× {IMPALA} ({task})": ""}
+            if ratio is not None:
+                line[f"× {IMPALA} ({task})"] = f"{ratio:.2f}"
+        table.append(line)
+    title = f"Agent steps per second, {args.num_envs} environments, {args.repeats} repeats"
+    show(table, title, console)
+    bars: dict[str, dict[str, tuple[float, float]]] = {}
+    for row in summary:
+        bar = (row["sps"], row.get("sps_se", math.nan))
+        bars.setdefault(row["architecture"], {})[row["task"]] = bar
+    draw_bars(bars, title, "steps per second", args.output / "architectures.png")
+    write_csv(args.output / "summary.csv", summary)
+
+
+def main(args: Args) -> int:
+    """Measure what is missing, print, and write the files; or one measurement with ``--one``."""
+    if args.one is not None:
+        print(json.dumps(measure(json.loads(args.one))))
+        return 0
+    console = wide_console()
+    settings = ", ".join(f"{name}={getattr(args, name)}" for name in SETTINGS)
+    head(__doc__, settings, console)
+    study, cases = Study(args.output, COLUMNS), cases_of(args)
+    failed = study.run(cases, measure_apart, console)
+    if rows := study.done(cases):
+        report(summarise(rows, args), args, console)
+        console.print(f"written: {args.output}/runs.csv, summary.csv, architectures.png")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Args, description=__doc__)))

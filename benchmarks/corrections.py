@@ -1,0 +1,278 @@
+"""IMPALA's corrections under a forced lag (Espeholt et al. 2018, section 5.2.2, Table 2).
+
+    python benchmarks/corrections.py --forced-lag 8 --seeds 5
+
+V-trace, one-step importance sampling, the epsilon correction and no correction, each without and
+with replay of half of every batch. The actor acts with the weights of exactly ``forced_lag``
+updates ago, in one process with the learner, so that runs don't depend on timing: the same case
+gives the same figures. All four share their settings. Learning rate and reward scale were chosen
+for V-trace without lag and without replay, gamma and lambda are the CartPole recipe's; the size of
+the replay buffer was chosen with the comparison in view, so that replay is old enough to matter.
+Runs measure returns, not time, so several go at once (``--jobs``).
+
+Reported are the mean return of the last 100 training episodes, the mean return of 100 episodes
+that the final policy plays as it is (actions sampled), and the mean over the learning curve, each
+as mean ± standard error over seeds. A run that has ended is not repeated; runs.csv, summary.csv and
+pictures are written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from common import run, wide_console, write_csv
+from rich.console import Console
+from study import Case, Study, draw_bars, draw_curves, head, mean_se, plus_minus, show
+
+CORRECTIONS = ("vtrace", "one_step", "epsilon", "none")
+MEASURES = ("final_return", "evaluation_return", "mean_return")
+RESULTS = (*MEASURES, "env_steps", "updates", "lag_min", "lag_max", "kl")
+CURVE_POINTS = 100
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Args:
+    """Compare the corrections; see the top of the file."""
+
+    env_id: str = "CartPole-v1"
+    """Any environment that headrace can make."""
+    forced_lag: int = 8
+    """Updates between the weights that act and the newest ones."""
+    seeds: int = 5
+    """Seeds 0 … seeds - 1."""
+    corrections: tuple[Literal["vtrace", "one_step", "epsilon", "none"], ...] = CORRECTIONS
+    """Which of the four."""
+    replay_fractions: tuple[float, ...] = (0.0, 0.5)
+    """Shares of each batch that are replayed."""
+    total_steps: int = 600_000
+    """Environment steps of a run."""
+    num_envs: int = 32
+    """Environments of the one actor."""
+    fragment_length: int = 20
+    """Steps of each environment per update."""
+    replay_updates: int = 600
+    """How many updates' trajectories the replay buffer holds; a run has about 940."""
+    learning_rate: float = 2e-3
+    """Of Adam at the start; falls linearly to 0."""
+    gamma: float = 0.98
+    """Discount."""
+    reward_scale: float = 0.1
+    """Factor on rewards before learning."""
+    lam: float = 0.95
+    """Of V-trace and of the n-step returns."""
+    entropy_coef: float = 0.01
+    """Weight of the entropy bonus."""
+    jobs: int = 2
+    """Runs at a time, one thread each."""
+    output: Path = Path("runs/benchmarks/corrections")
+    """Folder for runs.csv, summary.csv, curves and pictures."""
+    one: str | None = None
+    """Internal: one run in this process, its case as a JSON object."""
+
+
+NOT_A_SETTING = ("seeds", "corrections", "replay_fractions", "jobs", "output", "one")
+SETTINGS = tuple(f.name for f in dataclasses.fields(Args) if f.name not in NOT_A_SETTING)
+COLUMNS = ("correction", "replay_fraction", "seed", *SETTINGS, *RESULTS)
+
+
+def cases_of(args: Args) -> list[Case]:
+    """All runs: seeds in turn, so that an interrupted study has some of every cell."""
+    settings = {name: getattr(args, name) for name in SETTINGS}
+    grid = itertools.product(range(args.seeds), args.replay_fractions, args.corrections)
+    return [
+        {"correction": correction, "replay_fraction": fraction, "seed": seed} | settings
+        for seed, fraction, correction in grid
+    ]
+
+
+def train(case: Case) -> dict[str, Any]:
+    """One run in this process: the results, and the learning curve as ``curve``."""
+    import torch
+
+    import headrace as hr
+    from headrace.envs.make import resolve
+
+    torch.set_num_threads(1)
+    algo = hr.IMPALA(
+        correction=case["correction"],
+        replay_fraction=case["replay_fraction"],
+        replay_capacity=case["replay_updates"] * case["num_envs"],
+        learning_rate=case["learning_rate"],
+        gamma=case["gamma"],
+        lam=case["lam"],
+        reward_scale=case["reward_scale"],
+        entropy_coef=case["entropy_coef"],
+    )
+    config = hr.Config(
+        case["env_id"], algo, num_actors=1, envs_per_actor=case["num_envs"],
+        fragment_length=case["fragment_length"], transport="serial", seed=case["seed"],
+        total_steps=case["total_steps"],
+    )  # fmt: skip
+    policy, result = _train(config, resolve(config.env), case["forced_lag"])
+    torch.manual_seed(case["seed"])  # of the actions that the evaluation samples
+    evaluation = hr.evaluate(policy, config.env, 100, deterministic=False)
+    return result | {"evaluation_return": evaluation.mean}
+
+
+def _train(config: Any, env: Any, forced_lag: int) -> tuple[Any, dict[str, Any]]:
+    """Trainer's loop with one difference: weights are published ``forced_lag`` updates late."""
+    import torch
+
+    import headrace as hr
+    from headrace.learner import Learner
+    from headrace.metrics import Episodes
+    from headrace.rollouts import RolloutSource
+    from headrace.types import gather
+
+    with contextlib.closing(hr.make_vec(env, 1)) as envs:
+        spaces = envs.single_observation_space, envs.single_action_space
+    torch.manual_seed(config.seed)
+    policy = hr.Policy(*spaces, config.network)
+    learner, episodes = Learner(policy, config.algo), Episodes()
+    source = RolloutSource(config, env, policy, 0, 0, print)
+    past = [copy.deepcopy(policy) for _ in range(forced_lag + 1)]  # by version, modulo
+    env_steps, updates, progress, lags, kls, curve = 0, 0, 0.0, set(), [], []
+    try:
+        while progress < 1:
+            taken = source.take(config.rollouts_per_update, lambda: False)
+            for _, header, rollout in taken:
+                lags.add(updates - header.version)
+                env_steps += header.valid_steps
+                episodes.add(rollout.episode_return.numpy(), rollout.episode_length.numpy())
+            batch = gather([rollout for *_, rollout in taken])
+            learning_rate = config.algo.learning_rate * (1 - progress)
+            metrics = learner.update(lambda batch=batch: batch, learning_rate)
+            updates += 1
+            past[updates % len(past)].load_state_dict(policy.state_dict())
+            if updates > forced_lag:
+                source.publish(past[(updates + 1) % len(past)], updates - forced_lag, 0)
+            source.release([slot for slot, *_ in taken])
+            kls.append(metrics["approx_kl"])
+            progress = env_steps / config.total_steps
+            if progress * CURVE_POINTS > len(curve) and episodes.count:
+                curve.append((env_steps, episodes.mean_return))
+    finally:
+        source.close()
+        learner.close()
+    return policy, {
+        "final_return": episodes.mean_return,
+        "mean_return": statistics.fmean(y for _, y in curve),
+        "env_steps": env_steps,
+        "updates": updates,
+        "lag_min": min(lags),
+        "lag_max": max(lags),  # the first updates have less than forced_lag before them
+        "kl": statistics.fmean(kls),
+        "curve": curve,
+    }
+
+
+def train_apart(case: Case, curves: Path) -> dict[str, Any]:
+    """One run in a process of its own; its curve goes to ``curves``, its results are returned."""
+    request = json.dumps(dict(case))
+    result = run([sys.executable, __file__, "--one", request], TIMEOUT_S, False).last_json()
+    path = curve_path(case, curves)
+    path.write_text(json.dumps(result.pop("curve")), encoding="utf-8")
+    return result
+
+
+def curve_path(case: Case, curves: Path) -> Path:
+    """A name that depends on all settings of a run."""
+    digest = hashlib.sha256(json.dumps(dict(case)).encode()).hexdigest()[:12]
+    return curves / f"{case['correction']}-{case['replay_fraction']}-{case['seed']}-{digest}.json"
+
+
+def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per correction and share of replay, with the distance to no correction.
+
+    ``…_z`` is (mean − mean of none) / sqrt(SE² + SE of none²): how many standard errors it wins by.
+    """
+    cells: dict[tuple[float, str], dict[str, Any]] = {}
+    for row in rows:
+        key = (row["replay_fraction"], row["correction"])
+        cells.setdefault(key, {"replay_fraction": key[0], "correction": key[1], "seeds": 0})
+        cells[key]["seeds"] += 1
+    for (fraction, correction), cell in cells.items():
+        own = [r for r in rows if (r["replay_fraction"], r["correction"]) == (fraction, correction)]
+        for name in MEASURES:
+            cell[name], cell[f"{name}_se"] = mean_se([r[name] for r in own])
+        cell["kl"] = statistics.fmean(r["kl"] for r in own)
+    for (fraction, _), cell in cells.items():
+        none = cells.get((fraction, "none"))
+        for name in MEASURES:
+            cell[f"{name}_z"] = None if none in (None, cell) else distance(cell, none, name)
+    return list(cells.values())
+
+
+def distance(cell: Case, other: Case, name: str) -> float | None:
+    """In standard errors of the difference; None where there is no error or no difference."""
+    error = math.hypot(cell[f"{name}_se"], other[f"{name}_se"])
+    return (cell[name] - other[name]) / error if error > 0 else None
+
+
+def report(study: Study, cases: list[Case], args: Args, console: Console) -> None:
+    """The table, the verdict, the pictures and the summary's file."""
+    summary = summarise(study.done(cases))
+    spell_z = lambda z: "" if z is None else f"{z:+.1f}"  # noqa: E731
+    show([
+        {
+            "correction": row["correction"],
+            "replay": f"{row['replay_fraction']:g}",
+            "seeds": row["seeds"],
+            "last 100 episodes": plus_minus(row["final_return"], row["final_return_se"]),
+            "over none, in SE": spell_z(row["final_return_z"]),
+            "evaluation": plus_minus(row["evaluation_return"], row["evaluation_return_se"]),
+            "over none, in SE ": spell_z(row["evaluation_return_z"]),
+            "whole curve": plus_minus(row["mean_return"], row["mean_return_se"]),
+            "KL": f"{row['kl']:.3f}",
+        }
+        for row in summary
+    ], f"{args.env_id}, lag {args.forced_lag}: return, mean ± standard error", console)  # fmt: skip
+    bars: dict[str, dict[str, tuple[float, float]]] = {}
+    for row in summary:
+        bar = (row["final_return"], row["final_return_se"])
+        bars.setdefault(row["correction"], {})[f"replay {row['replay_fraction']:g}"] = bar
+    title = f"{args.env_id}, forced lag {args.forced_lag}, {args.seeds} seeds"
+    label = "return (last 100 episodes)"
+    draw_bars(bars, title, label, args.output / "corrections.png")
+    panels: dict[str, dict[str, list[Any]]] = {}
+    for case in cases:
+        path = curve_path(case, args.output / "curves")
+        if path.exists():
+            panel = panels.setdefault(f"steps (replay {case['replay_fraction']:g})", {})
+            points = json.loads(path.read_text(encoding="utf-8"))
+            panel.setdefault(case["correction"], []).append(list(zip(*points, strict=True)))
+    draw_curves(panels, title, label, args.output / "curves.png")
+    write_csv(args.output / "summary.csv", summary)
+
+
+def main(args: Args) -> int:
+    """Do the missing runs, print, and write the files; or one run with ``--one``."""
+    if args.one is not None:
+        print(json.dumps(train(json.loads(args.one))))
+        return 0
+    console = wide_console()
+    head(__doc__, ", ".join(f"{name}={getattr(args, name)}" for name in SETTINGS), console)
+    study, cases, curves = Study(args.output, COLUMNS), cases_of(args), args.output / "curves"
+    curves.mkdir(exist_ok=True)
+    failed = study.run(cases, lambda case: train_apart(case, curves), console, args.jobs)
+    if study.done(cases):
+        report(study, cases, args, console)
+        console.print(f"written: {args.output}/runs.csv, summary.csv, corrections.png, curves.png")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Args, description=__doc__)))

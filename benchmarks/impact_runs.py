@@ -1,0 +1,163 @@
+"""One run of impact.py: its settings, and how it is done in a process of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import common
+import numpy as np
+
+TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that this benchmark sets for a run; the rest are headrace's defaults."""
+
+    env: str
+    algo: str
+    name: str
+    """The algorithm and what differs from its settings in TASKS."""
+    hyper: Mapping[str, Any]
+    config: Mapping[str, Any]
+    network: Mapping[str, Any]
+    eval_episodes: int
+    seed: int = 0
+
+    def changed(self, **changes: Any) -> Run:
+        """With other hyperparameters or, for what is no hyperparameter, settings."""
+        config = {k: v for k, v in changes.items() if k in self.config}
+        hyper = {k: v for k, v in changes.items() if k not in config}
+        changed = {k: v for k, v in changes.items() if {**self.hyper, **self.config}.get(k) != v}
+        name = " ".join([self.name, *(f"{k}={v}" for k, v in changed.items())])
+        return replace(
+            self, name=name, hyper={**self.hyper, **hyper}, config={**self.config, **config}
+        )
+
+    @property
+    def settings(self) -> str:
+        """A fingerprint of everything but the seed."""
+        text = json.dumps(asdict(replace(self, seed=0)), sort_keys=True)
+        return "x" + hashlib.sha256(text.encode()).hexdigest()[:8]  # with an x it is no number
+
+    @property
+    def case(self) -> dict[str, Any]:
+        """What names the run in the table."""
+        return {
+            "env": self.env,
+            "run": self.name,
+            "batch_size": self.config["batch_size"],
+            "total_steps": self.config["total_steps"],
+            "settings": self.settings,
+            "seed": self.seed,
+        }
+
+
+# -- one run ---------------------------------------------------------------------------------------
+
+
+def train(run: Run, run_dir: str, log_interval_s: float) -> None:
+    """Train in this process."""
+    import headrace as hr
+    from headrace.algos import ALGORITHMS
+
+    hr.train(
+        run.env,
+        ALGORITHMS[run.algo](**run.hyper),
+        network=hr.Network(**run.network),
+        seed=run.seed,
+        eval_episodes=run.eval_episodes,
+        run_dir=run_dir,
+        log_interval_s=log_interval_s,
+        checkpoint_interval=run.config["total_steps"],  # one, at the end
+        **run.config,
+    )
+
+
+def measure(
+    run: Run, threshold: float, script: str, folder: Path, log_interval_s: float
+) -> dict[str, Any]:
+    """Train in a process of its own; returns the results and leaves the curve in ``folder``.
+
+    Args:
+        script: a program that trains when it is given ``--one JSON``.
+
+    Raises:
+        RuntimeError: it failed or took too long.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        run_dir = Path(temporary) / "run"
+        one = {"run": asdict(run), "run_dir": str(run_dir), "log_interval_s": log_interval_s}
+        done = common.run([sys.executable, script, "--one", json.dumps(one)], TIMEOUT_S, False)
+        if done.code or done.timed_out:
+            how = f"took over {TIMEOUT_S:.0f} s" if done.timed_out else f"code {done.code}"
+            raise RuntimeError(f"{run.name} seed {run.seed}: {how}: …{done.stderr[-2000:]}")
+        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+        lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    curve = curve_of([json.loads(line) for line in lines], summary["seconds_to_first_update"])
+    path = curve_path(folder, run)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"run": asdict(run), "summary": summary, "curve": curve})
+    path.write_text(text + "\n", encoding="utf-8")
+    return results(summary, curve, threshold)
+
+
+def curve_path(folder: Path, run: Run) -> Path:
+    """Where the learning curve of a run is."""
+    return folder / "curves" / f"{run.env}-{run.algo}-{run.settings}-{run.seed}.json"
+
+
+def curve_of(lines: list[dict[str, float]], first_s: float) -> dict[str, list[float]]:
+    """Steps, seconds since the first update and returns, one point for each number of steps.
+
+    Args:
+        first_s: when the first update was done, on the clock of the lines.
+    """
+    curve: dict[str, list[float]] = {"env_steps": [], "seconds": [], "return": []}
+    for line in lines:
+        value = line.get("charts/episodic_return")
+        if value is None or line["env_steps"] in curve["env_steps"][-1:]:
+            continue
+        curve["env_steps"].append(line["env_steps"])
+        curve["seconds"].append(max(0.0, line["seconds"] - first_s))
+        curve["return"].append(value)
+    return curve
+
+
+def results(
+    summary: Mapping[str, Any], curve: Mapping[str, list[float]], threshold: float
+) -> dict[str, Any]:
+    """The figures of a run; None where it has none, as the steps to a threshold never reached.
+
+    ``area`` is that under the curve over steps, divided by its width: the mean return of training.
+    """
+    steps, returns = np.array(curve["env_steps"]), np.array(curve["return"])
+    reached = np.flatnonzero(returns >= threshold)
+    first = reached[0] if len(reached) else None
+    area = None
+    if len(steps) > 1:
+        heights = (returns[1:] + returns[:-1]) / 2
+        area = float(np.sum(heights * np.diff(steps)) / (steps[-1] - steps[0]))
+    evaluation, busy = summary["evaluation"], summary["utilisation"]
+    return {
+        "final_return": summary["episodic_return"],
+        "eval_return": evaluation["mean"],
+        "eval_std": evaluation["std"],
+        "area": area,
+        "threshold": threshold,
+        "steps_to": None if first is None else curve["env_steps"][first],
+        "seconds_to": None if first is None else curve["seconds"][first],
+        "sps": summary["sps"],
+        "seconds": summary["seconds_total"] - summary["seconds_to_first_update"],
+        "startup_s": summary["seconds_to_first_update"],
+        "lag_mean": summary["lag"]["mean"],
+        "learner_busy": busy["learner"],
+        "actor_busy": busy["actor"],
+    }

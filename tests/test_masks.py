@@ -1,0 +1,158 @@
+"""Action masks as environments of all kinds show them."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+import headrace as hr
+from headrace.collector import Collector, rollout_spec
+from headrace.envs.make import make_vec
+from headrace.errors import EnvironmentFault
+from headrace.transport.slab import Slab
+from headrace.types import Rollout
+
+ONE, TWO = np.array([True, False]), np.array([False, True, True])
+FORMS = {
+    "array": (Discrete(3), TWO, [False, True, True]),
+    "list": (Discrete(3), [0, 1, 1], [False, True, True]),
+    "dict": (Dict(a=Discrete(2), b=Discrete(3)), {"a": ONE, "b": TWO}, [*ONE, *TWO]),
+    "dict with a part": (Dict(a=Discrete(2), b=Discrete(3)), {"b": TWO}, [True, True, *TWO]),
+    "tuple": (Tuple([Discrete(2), Discrete(3)]), (ONE, TWO), [*ONE, *TWO]),
+    "choices": (MultiDiscrete([2, 3]), (ONE, TWO), [*ONE, *TWO]),
+}
+
+
+class Masked(gymnasium.Env):
+    """Episodes of three steps; shows ``mask(step)`` in its infos."""
+
+    observation_space = Box(-1, 1, (1,))
+
+    def __init__(self, action_space, mask, in_reset=True):
+        self.action_space, self._mask, self._in_reset = action_space, mask, in_reset
+
+    def reset(self, *, seed=None, options=None):
+        self._step = 0
+        return np.zeros(1, np.float32), self._info() if self._in_reset else {}
+
+    def step(self, action):
+        self._step += 1
+        return np.zeros(1, np.float32), 0.0, self._step == 3, False, self._info()
+
+    def _info(self):
+        return {"action_mask": self._mask(self._step)}
+
+
+class SameStep(VectorEnv):
+    """Only the action ``step`` is allowed, as infos say; episodes of 3 or 4 steps."""
+
+    def __init__(self, num_envs, mode=AutoresetMode.SAME_STEP):
+        self.num_envs, self._mode = num_envs, mode
+        self.metadata = {"autoreset_mode": mode}
+        self.single_observation_space, self.single_action_space = Box(0, 9, (1,)), Discrete(5)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._step, self._length = np.zeros(num_envs, int), 3 + np.arange(num_envs) % 2
+
+    def reset(self, *, seed=None, options=None):
+        self._step[(options or {}).get("reset_mask", slice(None))] = 0
+        return self._obs(), self._infos()
+
+    def step(self, actions):
+        self._step += 1
+        ended = self._step >= self._length
+        final = self._obs()
+        if self._mode is AutoresetMode.SAME_STEP:
+            self._step[ended] = 0
+        obs, infos = self._obs(), self._infos()
+        if ended.any() and self._mode is AutoresetMode.SAME_STEP:
+            infos |= {"final_obs": final, "_final_obs": ended}
+        return obs, np.zeros(self.num_envs), ended, np.zeros(self.num_envs, bool), infos
+
+    def _obs(self):
+        return self._step[:, None].astype(np.float32)
+
+    def _infos(self):
+        everyone = np.ones(self.num_envs, bool)
+        return {"action_mask": np.eye(5, dtype=np.int8)[self._step], "_action_mask": everyone}
+
+
+def rollout_of(env, num_envs=3, num_steps=12, engine="auto", **kwargs) -> tuple:
+    envs = make_vec(env, num_envs, engine, kwargs)
+    _, infos = envs.reset(seed=0)
+    spaces = envs.single_observation_space, envs.single_action_space
+    policy = hr.Policy(*spaces, info_mask="action_mask" in infos)
+    slab = Slab(rollout_spec(policy, num_steps, num_envs), 1, 1)
+    collector = Collector(envs, policy, "Masked")
+    collector.reset(0)
+    rollout = Rollout(**slab.trees[0])
+    collector.fill(rollout, 0)
+    return policy, rollout
+
+
+@pytest.mark.parametrize(("space", "mask", "flat"), FORMS.values(), ids=FORMS.keys())
+def test_every_form_of_mask_arrives_from_a_plain_environment(space, mask, flat):
+    policy, rollout = rollout_of(lambda: Masked(space, lambda step: mask))
+    assert rollout.obs["action_mask"].tolist() == [[flat] * 3] * 13
+    obs = np.zeros(1, np.float32)
+    action, _ = policy.predict(obs, action_mask=mask)
+    assert space.contains(action)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_the_mask_after_a_reset_is_the_resets_own_in_every_autoreset_mode(mode):
+    _, rollout = rollout_of(SameStep, mode=mode)
+    step = rollout.obs["observation"][..., 0].long()
+    used = torch.cat([~rollout.first[1:], torch.ones(1, 3, dtype=torch.bool)])  # acted in
+    shown = rollout.obs["action_mask"].float().argmax(-1)
+    assert rollout.first[1:].any()
+    assert torch.equal(shown[used][:-3], step[used][:-3])
+    valid = ~rollout.first[1:]
+    assert torch.equal(rollout.action[valid], step[:-1][valid])
+
+
+def test_a_mask_that_reset_does_not_show_is_an_error_and_not_ignored():
+    def make():
+        return Masked(Discrete(3), lambda step: [1, 0, 0], in_reset=False)
+
+    with pytest.raises(EnvironmentFault, match="in the infos of step but not of reset"):
+        rollout_of(make)
+
+
+def test_a_mask_that_forbids_every_action_names_the_environment_and_the_row():
+    def make():
+        return Masked(Discrete(3), lambda step: [step != 2] * 3)
+
+    with pytest.raises(EnvironmentFault, match=r"forbids every action.*environment 0.*row 2"):
+        rollout_of(make)
+
+
+def test_taxi_which_masks_in_its_infos_is_never_driven_into_a_wall():
+    policy, rollout = rollout_of("Taxi-v4", num_envs=4, num_steps=64, engine="sync")
+    assert policy.inputs.mask == "info"
+    valid = ~rollout.first[1:]
+    allowed = rollout.obs["action_mask"][:-1]
+    chosen = allowed.gather(-1, rollout.action.unsqueeze(-1)).squeeze(-1)
+    assert chosen[valid].all()
+    assert not allowed.all()
+
+
+def test_a_nan_reward_is_named_as_such_also_where_it_is_an_input():
+    class NaN(Masked):
+        def step(self, action):
+            obs, _, terminated, truncated, _ = super().step(action)
+            return obs, float("nan"), terminated, truncated, {}
+
+    with pytest.raises(EnvironmentFault, match="nan in its reward"):
+        network = hr.Network(previous_action_reward=True)
+        envs = make_vec(lambda: NaN(Discrete(2), lambda step: [1, 1], in_reset=False), 2)
+        policy = hr.Policy(envs.single_observation_space, envs.single_action_space, network)
+        slab = Slab(rollout_spec(policy, 5, 2), 1, 1)
+        collector = Collector(envs, policy, "NaN")
+        collector.reset(0)
+        collector.fill(Rollout(**slab.trees[0]), 0)

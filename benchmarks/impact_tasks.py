@@ -106,19 +106,19 @@ _CARTPOLE = Task(
 
 _CHEETAH = Task(
     env="HalfCheetah-v5",
-    threshold=500.0,
-    shared={"normalize_returns": True, "gamma": 0.99, "lam": 0.95},
+    threshold=1400.0,
+    shared={"normalize_returns": True, "gamma": 0.99, "lam": 0.95, "lr_schedule": "linear"},
     config={
         "num_actors": 2, "envs_per_actor": 8, "fragment_length": 64, "batch_size": 512,
-        "total_steps": 300_000,
+        "total_steps": 1_000_000,
     },
     impact={
-        "learning_rate": 5e-4, "buffer_size": 8, "passes": 10, "clip": 0.4, "rho": 2.0,
+        "learning_rate": 1e-3, "buffer_size": 8, "passes": 10, "clip": 0.4, "rho": 2.0,
         "ratio": "R3", "t_target": None, "kl_coef": 1.0, "kl_target": 0.04, "value_coef": 0.5,
     },
     impala={"learning_rate": 3e-4},
-    ppo={"learning_rate": 3e-4, "epochs": 10, "minibatches": 8},
-    ppo_config={"envs_per_actor": 16, "batch_size": 2048},
+    ppo={"learning_rate": 1e-3, "epochs": 10, "minibatches": 16},
+    ppo_config={"envs_per_actor": 32, "batch_size": 4096},
     network={"normalize_observations": True},
 )  # fmt: skip
 

@@ -151,7 +151,9 @@ def trained(tmp_path_factory):
     """The directory of a short run, which no test changes."""
     run_dir = tmp_path_factory.mktemp("trained") / "run"
     sizes = {"envs_per_actor": 8, "fragment_length": 8, "transport": "serial", "total_steps": 128}
-    with hr.Trainer(hr.Config(algo=hr.PPO(), run_dir=str(run_dir), **sizes), notify=str) as trainer:
+    network = hr.Network(normalize_observations=True)
+    config = hr.Config(algo=hr.PPO(), run_dir=str(run_dir), network=network, **sizes)
+    with hr.Trainer(config, notify=str) as trainer:
         assert len(list(trainer)) >= 1
     return run_dir
 
@@ -190,6 +192,12 @@ def other_network(file) -> None:
     save_file(weights | {name: weights[name][:, :1].contiguous()}, file)
 
 
+def other_statistics(file) -> None:
+    weights = load_file(file)
+    name = "torso.normalizer.mean"
+    save_file(weights | {name: weights[name][:3].contiguous()}, file)
+
+
 def config_of_something_else(file) -> None:
     values = json.loads(file.read_text())
     file.write_text(json.dumps(values | {"config": {"model": "gpt"}}))
@@ -200,6 +208,7 @@ DAMAGE = {
     "the start of the weights": ("policy.safetensors", lambda f: cut(f, 0.01)),
     "no weights": ("policy.safetensors", lambda f: cut(f, 0.0)),
     "weights of another network": ("policy.safetensors", other_network),
+    "statistics of another shape": ("policy.safetensors", other_statistics),
     "foreign weights": ("policy.safetensors", lambda f: save_file({}, f)),
     "half a config": ("config.json", lambda f: cut(f, 0.5)),
     "another program's config": ("config.json", lambda f: f.write_text('{"model": "gpt"}')),

@@ -38,7 +38,8 @@ class IMPACT(Hyperparameters):
     """
 
     max_lag: int = 2
-    """How many batches of rollouts may wait for the learner; each lasts for ``passes`` steps."""
+    """How many batches of rollouts may wait for the learner. Each lasts for ``passes`` steps, so
+    the lag in updates, which is reported and which max_policy_lag bounds, is longer."""
     lam: float = 0.995
     buffer_size: int = 4
     """N: slots of the circular buffer, visited in turn, one optimiser step each."""

@@ -6,6 +6,7 @@ import math
 from typing import cast
 
 import gymnasium
+import numpy as np
 import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
@@ -57,11 +58,16 @@ class Encoder(nn.Module):
                     f"text={name!r} is not in the observation space, which has "
                     f"{', '.join(map(repr, known))}.{nearest(name, known)}"
                 )
+        # One row of numbers, the commonest observation, needs nothing but its dtype.
+        row = bool(self._boxes) and self._boxes[0][0] == () and len(self._boxes[0][1].shape) == 1
+        self._single = row and inputs.plain and self._boxes[0][1].dtype != np.uint8
         num_values = sum(math.prod(space.shape) for _, space in self._boxes)
         num_inputs = num_values + sum(spaces.num_codes(space) for _, space in self._codes)
         if inputs.previous:
             num_inputs += inputs.distribution.num_features + 1
         self.mlp = mlp(num_inputs, network) if num_inputs else None
+        # In a tuple it is no second submodule. What follows runs at every step of every actor.
+        self._first_layer = () if self.mlp is None else (self.mlp[0],)
         normalizes = network.normalize_observations and num_values
         self.normalizer = Normalizer(num_values) if normalizes else None
         widths = [network.hidden[-1]] if num_inputs else []
@@ -86,8 +92,10 @@ class Encoder(nn.Module):
         return outputs[0] if self.join is None else self.join(torch.cat(outputs, 1))
 
     def _vector(self, inputs: Tree, obs: Tree) -> Tensor:
-        assert self.mlp is not None
-        dtype = next(self.mlp.parameters()).dtype
+        dtype = self._first_layer[0].weight.dtype
+        if self._single:
+            x = obs if obs.dtype == dtype else obs.to(dtype)
+            return x if self.normalizer is None else self.normalizer(x)
         columns = []
         if self._boxes:
             x = self._values(obs, dtype)

@@ -87,7 +87,7 @@ def is_image(space: gymnasium.Space) -> bool:
     """
     if not isinstance(space, Box) or len(space.shape) < 2:
         return False
-    if str(space.dtype) == "uint8":
+    if space.dtype == np.uint8:
         return True
     return len(space.shape) > 2 and min(image_shape(space)[1:]) >= _MIN_IMAGE_SIDE
 
@@ -110,7 +110,7 @@ def as_channels(x: Tensor, space: Box, dtype: torch.dtype) -> Tensor:
     elif space.shape[-3] >= space.shape[-1]:
         x = x.movedim(-1, -3)
     x = x.reshape(x.shape[0], *image_shape(space)).to(dtype)
-    return x / 255.0 if str(space.dtype) == "uint8" else x
+    return x / 255.0 if space.dtype == np.uint8 else x
 
 
 def num_codes(space: gymnasium.Space) -> int:
@@ -139,7 +139,7 @@ def encode(space: gymnasium.Space, x: Tensor) -> Tensor:
 def values(space: Box, x: Tensor, dtype: torch.dtype) -> Tensor:
     """The numbers of a Box, ``[N, prod(shape)]``; uint8 scaled to [0, 1]."""
     flat = x.reshape(x.shape[0], -1).to(dtype)
-    return flat / 255.0 if str(space.dtype) == "uint8" else flat
+    return flat / 255.0 if space.dtype == np.uint8 else flat
 
 
 def vocabulary(path: Path, space: gymnasium.Space) -> int:

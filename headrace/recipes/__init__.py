@@ -9,10 +9,13 @@ from headrace.errors import ConfigError, nearest
 from headrace.recipes.cartpole import cartpole
 from headrace.recipes.impact_paper import impact_continuous, impact_discrete
 from headrace.recipes.lunarlander import lunarlander
+from headrace.recipes.mujoco import halfcheetah, hopper
 from headrace.recipes.pendulum import pendulum
 
 RECIPES: dict[str, Callable[[str], Config]] = {
     "cartpole": cartpole,
+    "halfcheetah": halfcheetah,
+    "hopper": hopper,
     "impact-continuous": impact_continuous,
     "impact-discrete": impact_discrete,
     "lunarlander": lunarlander,
@@ -39,6 +42,8 @@ def recipe(name: str, algorithm: str) -> Config:
 __all__ = [
     "RECIPES",
     "cartpole",
+    "halfcheetah",
+    "hopper",
     "impact_continuous",
     "impact_discrete",
     "lunarlander",

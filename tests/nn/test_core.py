@@ -260,7 +260,8 @@ def test_threads_that_share_a_core_get_what_one_thread_gets(kind):
         _, x, state = make(kind, pattern(name), seed=seed)
         cases.append((forward, core, x, pattern(name), state))
     want = [results(*case) for case in cases]
-    with ThreadPoolExecutor(4) as pool:
+    # As in the learner: one thread of torch for each of the pool.
+    with ThreadPoolExecutor(4, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         got = list(pool.map(lambda case: results(*case), cases))
     for g, w in zip(got, want, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(g, w, strict=True))

@@ -67,7 +67,7 @@ class Encoder(nn.Module):
             num_inputs += inputs.distribution.num_features + 1
         self.mlp = mlp(num_inputs, network) if num_inputs else None
         # In a tuple it is no second submodule. What follows runs at every step of every actor.
-        self._first_layer = () if self.mlp is None else (self.mlp[0],)
+        self._first_layer: tuple[nn.Module, ...] = () if self.mlp is None else (self.mlp[0],)
         normalizes = network.normalize_observations and num_values
         self.normalizer = Normalizer(num_values) if normalizes else None
         widths = [network.hidden[-1]] if num_inputs else []
@@ -92,7 +92,7 @@ class Encoder(nn.Module):
         return outputs[0] if self.join is None else self.join(torch.cat(outputs, 1))
 
     def _vector(self, inputs: Tree, obs: Tree) -> Tensor:
-        dtype = self._first_layer[0].weight.dtype
+        dtype = cast(Tensor, self._first_layer[0].weight).dtype
         if self._single:
             x = obs if obs.dtype == dtype else obs.to(dtype)
             return x if self.normalizer is None else self.normalizer(x)

@@ -28,10 +28,17 @@ def _mujoco(env: str, algorithm: str) -> Config:
         "lam": 0.95,
         "normalize_returns": True,
     }
-    impact = {"buffer_size": 8, "passes": 10, "clip": 0.4, "kl_coef": 1.0, "kl_target": 0.04}
     algos = {
         "ppo": PPO(epochs=10, minibatches=16, **shared),
-        "impact": IMPACT(value_coef=0.5, **impact, **shared),
+        "impact": IMPACT(
+            buffer_size=8,
+            passes=10,
+            clip=0.4,
+            kl_coef=1.0,
+            kl_target=0.04,
+            value_coef=0.5,
+            **shared,
+        ),
     }
     return Config(
         env=env,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.algos import A2C, APPO, IMPALA, PPO
+from headrace.algos import A2C, A3C, APPO, IMPACT, IMPALA, PPO
 from headrace.config import Config
 
 
@@ -13,6 +13,8 @@ def cartpole(algorithm: str = "appo") -> Config:
         "ppo": PPO(learning_rate=3e-3, epochs=4, minibatches=4),
         "impala": IMPALA(learning_rate=2e-3, gamma=0.98, lam=0.95, entropy_coef=0.01),
         "appo": APPO(learning_rate=6e-3, gamma=0.98, lam=0.95),
+        "a3c": A3C(learning_rate=3e-3, optimizer="adam", gamma=0.98, lam=0.95, entropy_coef=0.01),
+        "impact": IMPACT(learning_rate=1e-3, gamma=0.98, lam=0.95, buffer_size=4, passes=4),
     }
     return Config(
         env="CartPole-v1",

@@ -153,7 +153,7 @@ def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def draw_bars(rows: list[dict[str, Any]], title: str, path: Path) -> None:
+def draw_rates(rows: list[dict[str, Any]], title: str, path: Path) -> None:
     """Horizontal bars of ``sps_median`` with whiskers from ``sps_min`` to ``sps_max``."""
     picture = Figure(figsize=(9, 0.42 * len(rows) + 1.4), layout="constrained")
     panel = picture.subplots()

@@ -295,7 +295,7 @@ def main(args: Args) -> None:
     common.write_csv(
         args.output / "summary.csv", [row | {"machine": common.machine()} for row in rows]
     )
-    common.draw_bars(rows, title, args.output / "throughput.png")
+    common.draw_rates(rows, title, args.output / "throughput.png")
     show(rows, outcomes, title, console)
     console.print(f"written: {args.output}/runs.csv, summary.csv, throughput.png")
 

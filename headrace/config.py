@@ -15,7 +15,7 @@ import tyro
 from headrace.algos import ALGORITHMS, APPO
 from headrace.algos.common import Hyperparameters, require
 from headrace.envs.make import env_name
-from headrace.errors import ConfigError, nearest
+from headrace.errors import ConfigError, nearest, require_choice
 from headrace.nn.torsos import Network, network_from_json
 
 TRANSPORTS = ("shm", "serial")
@@ -116,12 +116,7 @@ class Config:
                 f"{', '.join(c.__name__ for c in ALGORITHMS.values())}"
             )
         for name, known in (("transport", TRANSPORTS), ("engine", ENGINES)):
-            value = getattr(self, name)
-            if value not in known:
-                raise ConfigError(
-                    f"{name}={value!r} is unknown; choose {', '.join(known)}."
-                    f"{nearest(value, known)}"
-                )
+            require_choice(name, getattr(self, name), known)
         check_device(self.device)
         if self.algo.learns_in_actors:
             where = f"with {self.algo_name}, whose actors"

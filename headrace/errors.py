@@ -26,6 +26,15 @@ class CheckpointError(HeadraceError, RuntimeError):
     """A run directory or checkpoint is missing, corrupt or of another kind."""
 
 
+def require_choice(name: str, value: object, known: Iterable[str]) -> None:
+    """Raise ConfigError naming the setting, its value and the choices unless it is one of them."""
+    known = list(known)
+    if value not in known:
+        raise ConfigError(
+            f"{name}={value!r} is unknown; choose {', '.join(known)}.{nearest(str(value).lower(), known)}"
+        )
+
+
 def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
     """`` Did you mean …?`` with the closest known words, or an empty string."""
     close = difflib.get_close_matches(word, list(known), n=count, cutoff=0.5)

@@ -14,6 +14,7 @@ import headrace as hr
 from headrace.collector import Collector, rollout_spec
 from headrace.envs.make import make_vec
 from headrace.errors import EnvironmentFault
+from headrace.nn.inputs import info_mask
 from headrace.transport.slab import Slab
 from headrace.types import Rollout
 
@@ -116,6 +117,15 @@ def test_the_mask_after_a_reset_is_the_resets_own_in_every_autoreset_mode(mode):
     assert torch.equal(rollout.action[valid], step[:-1][valid])
 
 
+def test_rows_whose_environment_shows_no_mask_allow_everything():
+    shown = np.array([[True, False], [False, False]])  # Gymnasium fills what is missing with zeros
+    infos = {"action_mask": shown, "_action_mask": np.array([True, False])}
+    assert info_mask(infos).tolist() == [[True, False], [True, True]]
+    parts = {"a": shown, "_a": np.array([True, False])}
+    infos = {"action_mask": parts, "_action_mask": np.array([True, True])}
+    assert info_mask(infos)["a"].tolist() == [[True, False], [True, True]]
+
+
 def test_a_mask_that_reset_does_not_show_is_an_error_and_not_ignored():
     def make():
         return Masked(Discrete(3), lambda step: [1, 0, 0], in_reset=False)
@@ -156,3 +166,15 @@ def test_a_nan_reward_is_named_as_such_also_where_it_is_an_input():
         collector = Collector(envs, policy, "NaN")
         collector.reset(0)
         collector.fill(Rollout(**slab.trees[0]), 0)
+
+
+def test_a_loaded_policy_still_applies_the_mask_of_infos(tiny, finish):
+    env, kwargs = "headrace.envs.testing:SpaceIdentityVectorEnv", {"mask": "info"}
+    config = tiny(env=env, env_kwargs=kwargs, transport="serial")
+    finish(config)
+    policy = hr.load(config.run_dir)
+    obs = np.zeros((50, 4), np.float32)
+    for allowed in range(4):
+        mask = np.tile(np.arange(4) == allowed, (50, 1))
+        action, _ = policy.predict(obs, action_mask=mask, deterministic=False)
+        assert set(action) == {allowed}

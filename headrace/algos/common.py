@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from headrace.errors import ConfigError, nearest
+from headrace.errors import ConfigError
 from headrace.ops import losses, tree
 from headrace.types import ActorCritic, Batch, Metrics
 
@@ -75,14 +75,6 @@ def require(condition: bool, name: str, value: object, valid: str) -> None:
     """Raise ConfigError naming the setting, its value and what is valid unless it holds."""
     if not condition:
         raise ConfigError(f"{name}={value!r} must be {valid}")
-
-
-def require_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    """Raise ConfigError naming the setting, its value and the choices unless it is one of them."""
-    if value not in known:
-        raise ConfigError(
-            f"{name}={value!r} is unknown; choose {', '.join(known)}.{nearest(value, known)}"
-        )
 
 
 def check_penalty(kl_coef: float, kl_target: float | None, num_steps: int) -> None:

@@ -18,10 +18,10 @@ from headrace.algos.common import (
     check_penalty,
     forward,
     require,
-    require_choice,
     total_loss,
 )
 from headrace.algos.replay import CircularBuffer
+from headrace.errors import require_choice
 from headrace.ops import losses
 from headrace.ops.returns import vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Metrics

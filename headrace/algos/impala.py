@@ -16,10 +16,10 @@ from headrace.algos.common import (
     evaluate,
     new_generator,
     require,
-    require_choice,
     total_loss,
 )
 from headrace.algos.replay import ReplayBuffer, concatenate
+from headrace.errors import require_choice
 from headrace.ops import losses
 from headrace.ops.returns import VTrace, vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Metrics

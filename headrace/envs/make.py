@@ -23,7 +23,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from headrace.envs.adapters import EnvPool, next_step
 from headrace.envs.processes import Processes
-from headrace.errors import ConfigError, nearest
+from headrace.errors import ConfigError, nearest, require_choice
 
 Target: TypeAlias = EnvSpec | Callable[..., Any]
 
@@ -62,11 +62,7 @@ def make_vec(
         ConfigError: env or engine is unknown, or the engine can't make this environment.
         EnvironmentFault: an environment failed in its process (async).
     """
-    if engine != "auto" and engine not in _ENGINES:
-        choices = ("auto", *_ENGINES)
-        raise ConfigError(
-            f"engine={engine!r} is unknown; choose {', '.join(choices)}.{nearest(engine, choices)}"
-        )
+    require_choice("engine", engine, ("auto", *_ENGINES))
     if num_envs < 1:
         raise ConfigError(f"num_envs={num_envs} must be at least 1")
     target, kwargs = resolve(env), dict(env_kwargs or {})

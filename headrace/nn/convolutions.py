@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from headrace.errors import ConfigError, nearest
+from headrace.errors import ConfigError, require_choice
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,7 @@ def min_side(name: str) -> int:
     Raises:
         ConfigError: there is no such torso.
     """
-    if name not in _WINDOWS:
-        raise ConfigError(
-            f"conv={name!r} is unknown; choose one of {', '.join(_WINDOWS)}."
-            f"{nearest(name, _WINDOWS)}"
-        )
+    require_choice("conv", name, _WINDOWS)
     side = 1
     for window in reversed(_WINDOWS[name]):
         side = window.least_side(side)

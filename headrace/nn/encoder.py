@@ -58,7 +58,8 @@ class Encoder(nn.Module):
                     f"text={name!r} is not in the observation space, which has "
                     f"{', '.join(map(repr, known))}.{nearest(name, known)}"
                 )
-        # One row of numbers, the commonest observation, needs nothing but its dtype.
+        # One row of numbers, the commonest observation, needs nothing but its dtype: without this
+        # case training CartPole was measured up to a tenth slower.
         row = bool(self._boxes) and self._boxes[0][0] == () and len(self._boxes[0][1].shape) == 1
         self._single = row and inputs.plain and self._boxes[0][1].dtype != np.uint8
         num_values = sum(math.prod(space.shape) for _, space in self._boxes)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from torch import nn
 
-from headrace.errors import ConfigError, nearest
+from headrace.errors import ConfigError, require_choice
+from headrace.nn.core import CORES
 from headrace.nn.dense import DenseTanh
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": DenseTanh, "relu": nn.ReLU, "elu": nn.ELU}
@@ -54,10 +55,10 @@ class Network:
     that makes one for an observation space; it maps observations [N, …] to features [N, F]."""
 
     def __post_init__(self) -> None:
-        _check_choice("activation", self.activation, ACTIVATIONS)
-        _check_choice("conv", self.conv, CONVS)
+        require_choice("activation", self.activation, ACTIVATIONS)
+        require_choice("conv", self.conv, CONVS)
         if self.core is not None:
-            _check_choice("core", self.core, ("lstm", "gru"))
+            require_choice("core", self.core, CORES)
         if not self.hidden or min(self.hidden) < 1:
             raise ConfigError(f"hidden={self.hidden} needs at least one layer of at least 1 unit")
         if self.core_size < 1:
@@ -131,13 +132,6 @@ def _imported(name: str) -> Any:
             "module's folder on PYTHONPATH, or give load() the network that it was trained with"
         ) from error
     return found
-
-
-def _check_choice(name: str, value: str, known: Any) -> None:
-    if value not in known:
-        raise ConfigError(
-            f"{name}={value!r} is unknown; choose one of {', '.join(known)}.{nearest(value, known)}"
-        )
 
 
 def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.config import Config
-from headrace.errors import ConfigError, nearest
+from headrace.errors import ConfigError, require_choice
 from headrace.recipes.cartpole import cartpole
 from headrace.recipes.impact_paper import impact_continuous, impact_discrete
 from headrace.recipes.lunarlander import lunarlander
@@ -29,10 +29,7 @@ def recipe(name: str, algorithm: str) -> Config:
     Raises:
         ConfigError: there is no such recipe, or none for this algorithm.
     """
-    if name not in RECIPES:
-        raise ConfigError(
-            f"recipe={name!r} is unknown; choose {', '.join(RECIPES)}.{nearest(name, RECIPES)}"
-        )
+    require_choice("recipe", name, RECIPES)
     try:
         return RECIPES[name](algorithm)
     except KeyError as error:

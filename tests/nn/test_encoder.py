@@ -119,6 +119,12 @@ def test_frames_stacked_in_front_of_pictures_become_channels_frame_by_frame():
     torch.testing.assert_close(x[:, 3 * 2 + 1], picture[:, 2, :, :, 1] / 255)
 
 
+def test_bytes_become_fractions_in_rows_of_numbers_too():
+    space = Box(0, 255, (2,), np.uint8)
+    x = spaces.values(space, torch.tensor([[0, 255], [51, 102]], dtype=torch.uint8), torch.float32)
+    torch.testing.assert_close(x, torch.tensor([[0.0, 1.0], [0.2, 0.4]]))
+
+
 def test_discrete_observations_are_one_hot_from_their_start():
     x = torch.tensor([[-1, 2], [1, 3]])
     space = MultiDiscrete([3, 2], start=[-1, 2])
@@ -175,7 +181,7 @@ def test_what_is_not_supported_is_said_with_its_path_and_what_would_work(space, 
     ("settings", "words"),
     [
         ({"core": "lstm", "shared": False}, "shared=False is for feed-forward networks"),
-        ({"core": "rnn"}, "core='rnn' is unknown; choose one of lstm, gru"),
+        ({"core": "rnn"}, "core='rnn' is unknown; choose lstm, gru"),
         ({"conv": "nurture"}, "Did you mean 'nature'"),
         ({"core_size": 0}, "core_size=0 must be 1 or more"),
         ({"torso": "x:y", "normalize_observations": True}, "is for the built-in torsos"),

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from headrace.errors import ConfigError
+from headrace.errors import require_choice
 
 
 class _NoiseEnv(gymnasium.Env):
@@ -54,8 +54,7 @@ class FaultyEnv(_NoiseEnv):
         self, fail_at_step: int = 10, mode: str = "raise", once: str | None = None
     ) -> None:
         super().__init__()
-        if mode not in ("raise", "nan", "hang", "exit"):
-            raise ConfigError(f"mode={mode!r} is unknown; choose raise, nan, hang or exit")
+        require_choice("mode", mode, ("raise", "nan", "hang", "exit"))
         self._fail_at_step, self._mode, self._once = fail_at_step, mode, once
         self._life = 0
 

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from headrace.errors import ConfigError, nearest
+from headrace.errors import ConfigError, require_choice
 
 Path = tuple[str | int, ...]
 
@@ -34,11 +34,7 @@ def named_action_space(name: str) -> gymnasium.Space:
         "dict": Dict({"arm": box((2,)), "grip": Discrete(3, start=1), "lamps": MultiBinary(2)}),
         "tuple": Tuple((Discrete(3), Dict({"move": MultiDiscrete([2, 3]), "turn": box((1,))}))),
     }
-    if name not in spaces:
-        raise ConfigError(
-            f"action_space={name!r} is unknown; choose {', '.join(spaces)}."
-            f"{nearest(str(name), spaces)}"
-        )
+    require_choice("action_space", name, spaces)
     return spaces[name]
 
 

@@ -30,9 +30,8 @@ def require_choice(name: str, value: object, known: Iterable[str]) -> None:
     """Raise ConfigError naming the setting, its value and the choices unless it is one of them."""
     known = list(known)
     if value not in known:
-        raise ConfigError(
-            f"{name}={value!r} is unknown; choose {', '.join(known)}.{nearest(str(value).lower(), known)}"
-        )
+        hint = nearest(str(value).lower(), known)
+        raise ConfigError(f"{name}={value!r} is unknown; choose {', '.join(known)}.{hint}")
 
 
 def nearest(word: str, known: Iterable[str], count: int = 3) -> str:

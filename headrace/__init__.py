@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.config import Config
     from headrace.envs import make_vec
     from headrace.evaluation import evaluate
+    from headrace.learner_group import LearnerGroup
     from headrace.metrics import Result
     from headrace.nn import Network, Policy
     from headrace.trainer import Trainer
@@ -28,6 +29,7 @@ _HOME = {
     "Config": "headrace.config",
     "IMPACT": "headrace.algos",
     "IMPALA": "headrace.algos",
+    "LearnerGroup": "headrace.learner_group",
     "Network": "headrace.nn",
     "PPO": "headrace.algos",
     "Policy": "headrace.nn",
@@ -48,6 +50,7 @@ __all__ = [
     "IMPALA",
     "PPO",
     "Config",
+    "LearnerGroup",
     "Network",
     "Policy",
     "Result",

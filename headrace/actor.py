@@ -8,6 +8,7 @@ acquire ──► pull weights ──► collect ──► (learn) ──► com
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout, Tree
 
+_MIN_CUT_SHARE = 0.25  # of a rollout that is cut for the other learners' sake, as in DD-PPO
+
 
 @dataclass(frozen=True)
 class ActorSpec:
@@ -33,8 +36,12 @@ class ActorSpec:
     num_steps: int  # fragment length
     seed: int
     policy: Policy
+    cores: frozenset[int] | None = None  # where an actor process stays; None: anywhere
+    first_actor: int = 0  # number of actor 0 among those of all learners
     gamma: float | None = None  # see rollout_spec
     algorithm: Any = None  # what the actor learns with; None: it only acts
+    max_rollout_s: float | None = None  # a rollout is cut short after so long
+    may_be_cut: bool = False  # the learner may ask for it through the weight store
 
     def spec(self) -> dict[str, Any]:
         """The layout of one slot."""
@@ -97,7 +104,7 @@ class Actor:
         acquired = time.monotonic_ns()
         self._pull()
         rollout = Rollout(**self._slab.trees[slot])
-        valid_steps = self._collector.fill(rollout, self._version)
+        valid_steps = self._collector.fill(rollout, self._version, self._cut())
         if self._learner is not None:
             self._learner.learn(rollout, slot)
         now = time.monotonic_ns()
@@ -125,11 +132,29 @@ class Actor:
             self._epoch = epoch
             seed = env_seed(
                 self._spec.seed,
-                self._index,
+                self._spec.first_actor + self._index,
                 self._spec.num_envs,
                 generation=self._generation + 16 * epoch,
             )
             self._collector.reset(seed)
+
+    def _cut(self) -> Callable[[], bool] | None:
+        """What the collector asks after each step: is the rollout to end here?"""
+        spec = self._spec
+        if spec.max_rollout_s is None and not spec.may_be_cut:
+            return None
+        end = math.inf if spec.max_rollout_s is None else time.monotonic() + spec.max_rollout_s
+        num_steps = 0
+
+        def ask() -> bool:
+            nonlocal num_steps
+            num_steps += 1
+            wanted = num_steps < _MIN_CUT_SHARE * spec.num_steps
+            if spec.may_be_cut and not wanted and self._weights.is_cut(self._version):
+                return True
+            return time.monotonic() >= end
+
+        return ask
 
     def close(self) -> None:
         """Close the environments."""

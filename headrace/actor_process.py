@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import traceback
@@ -45,6 +46,8 @@ def run_actor(
     port = ShmPort(pipe)
     try:
         spec: ActorSpec = cloudpickle.loads(pickled)
+        if spec.cores is not None and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, spec.cores)
         layout = spec.spec()
         num_slots = Slab.count(slab_buffer, layout, NUM_HEADER_FIELDS)
         slab = Slab(layout, num_slots, NUM_HEADER_FIELDS, slab_buffer)

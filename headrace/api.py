@@ -12,12 +12,15 @@ from headrace.algos.common import Hyperparameters
 from headrace.config import Config, from_json, unknown_setting
 from headrace.errors import CheckpointError
 from headrace.evaluation import Evaluation, evaluate
+from headrace.learner_group import LearnerGroup
 from headrace.metrics import Result
 from headrace.nn.policy import Policy
 from headrace.nn.torsos import Network
 from headrace.platform import torch_threads
 from headrace.report import Report
+from headrace.torchrun import join_torchrun
 from headrace.trainer import Trainer
+from headrace.types import Group
 
 Callback = Callable[[Result], bool | None]
 
@@ -88,32 +91,49 @@ def load(run_dir: str | Path, which: str = "latest", network: Network | None = N
 def run(config: Config, callbacks: Iterable[Callback] = (), started: float | None = None) -> Policy:
     """Train with progress on the terminal, evaluate, draw, and write ``summary.json``.
 
+    Under torchrun every process calls this; only rank 0 reports and writes.
+
     Args:
         started: when the run counts as started, on the clock of ``time.monotonic()``.
     """
-    with Report(config) as report, Trainer(config, started, report.say) as trainer:
-        report.begin(trainer.run_dir)
-        for result in trainer:
+    config, group = join_torchrun(config)
+    leads = group is None or group.rank == 0
+    with Report(config, quiet=not leads) as report, _trainer(config, started, report, group) as run:
+        report.begin(run.run_dir)
+        for result in run:
             report.update(result)
             for callback in callbacks:
                 if callback(result) is False:
-                    trainer.stop()
-        summary = trainer.summary()
-        evaluation = _evaluate(trainer)
-        if evaluation is not None:
-            summary["evaluation"] = dataclasses.asdict(evaluation)
-        checkpoint.write_json(trainer.run_dir / "summary.json", summary)
-        report.end(trainer.run_dir, summary)
-    return trainer.policy
+                    run.stop()
+        policy = run.policy
+        if leads:
+            summary = run.summary()
+            evaluation = _evaluate(run, policy)
+            if evaluation is not None:
+                summary["evaluation"] = dataclasses.asdict(evaluation)
+            checkpoint.write_json(run.run_dir / "summary.json", summary)
+            report.end(run.run_dir, summary)
+    if group is not None:
+        group.close()
+    return policy
 
 
-def _evaluate(trainer: Trainer) -> Evaluation | None:
+def _trainer(
+    config: Config, started: float | None, report: Report, group: Group | None
+) -> Trainer | LearnerGroup:
+    """What trains: one learner in this process, or several in theirs."""
+    if group is not None or config.num_learners == 1:
+        return Trainer(config, started, report.say, group)
+    return LearnerGroup(config, started, report.say)
+
+
+def _evaluate(trainer: Trainer | LearnerGroup, policy: Policy) -> Evaluation | None:
     config = trainer.config
     if not config.eval_episodes or trainer.interrupted:
         return None
     with torch_threads(1):
         return evaluate(
-            trainer.policy.to("cpu"),
+            policy.to("cpu"),
             trainer.env,
             config.eval_episodes,
             engine=config.engine,

@@ -27,7 +27,7 @@ from headrace.nn.policy import Policy
 from headrace.nn.space_json import space_from_json
 from headrace.nn.torsos import Network, network_from_json
 
-FORMAT = 2
+FORMAT = 3
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -1,4 +1,4 @@
-"""The command line: ``headrace train|resume|evaluate|plot``."""
+"""The command line: ``headrace train|resume|evaluate|plot|bench``."""
 
 # Annotations are evaluated here at once: tyro reads those of functions that import it themselves.
 
@@ -14,6 +14,7 @@ usage: headrace COMMAND …
   resume RUN [--total-steps N] …                    continue a run from its latest checkpoint
   evaluate RUN [--episodes N] [--json] [--video DIR]
   plot RUN [RUN …] [--output PNG]                   draw learning curves
+  bench scaling [ALGORITHM] [--world-sizes 1,2] …   what more learners bring on this machine
 """
 
 
@@ -23,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # "my_module:MyEnv-v0" beside the user, as python -m does
     commands = {"train": _train, "resume": _resume, "evaluate": _evaluate, "plot": _plot}
+    commands["bench"] = _bench
     if not argv or argv[0] not in commands:
         known = argv and argv[0] in ("-h", "--help")
         print(USAGE, end="", file=sys.stdout if known else sys.stderr)
@@ -171,6 +173,18 @@ def _plot(argv: list[str]) -> int:
 
     tyro.cli(command, prog="headrace plot", args=argv)
     return 0
+
+
+def _bench(argv: list[str]) -> int:
+    from headrace.bench import scaling
+    from headrace.errors import require_choice
+
+    study = argv[0] if argv else "--help"
+    if study in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    require_choice("bench", study, ("scaling",))
+    return scaling.main(argv[1:])
 
 
 if __name__ == "__main__":

@@ -3,11 +3,15 @@
 ``Collector.fill`` calls the environment and the policy's head and stores what they return; all else
 is done once per fragment, on whole arrays: noise is drawn before, log-probabilities and episode
 statistics are computed after.
+
+A rollout that is cut short keeps its shapes: what is missing is padded with fillers, so that it
+counts in no frame, mean or loss, and the last real observation bootstraps the last real step.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -112,11 +116,46 @@ class Collector:
         self._discounted = torch.zeros(num_envs)
 
     @torch.inference_mode()
-    def fill(self, rollout: Rollout, version: int) -> int:
+    def fill(self, rollout: Rollout, version: int, cut: Callable[[], bool] | None = None) -> int:
         """Run one fragment into ``rollout``'s memory; returns the number of valid steps.
+
+        Args:
+            version: of the policy.
+            cut: asked after every step of the environments; once it is true there are no more of
+                them, the rest of the rollout is padding (:func:`_pad`), and the next rollout goes
+                on where this one stopped. None: all steps are done.
 
         Raises:
             EnvironmentFault: an observation or reward is not finite, or a mask allows no action.
+        """
+        params, done, masked = self._run(rollout, cut)
+        num_steps = len(params)
+        if num_steps < len(rollout.reward):
+            _pad(rollout, num_steps)
+        rollout.version.fill_(version)
+        taken = tree.map_leaves(lambda x: x[:num_steps], rollout.action)
+        log_prob = self._policy.distribution.log_prob(torch.stack(params), taken)
+        rollout.log_prob[:num_steps].copy_(log_prob)
+        valid = ~rollout.first[1:].numpy()
+        self._check("reward", rollout.reward.numpy(), valid)
+        self._check("observation", tree.map_leaves(lambda x: x.numpy(), rollout.obs), None)
+        inputs = self._policy.inputs
+        if masked and inputs.mask == "none" and self._policy.distribution.num_mask:
+            raise EnvironmentFault(
+                f"{self._name} shows an action_mask in the infos of step but not of reset: show it "
+                "in both, or it is never applied"
+            )
+        self._add_statistics(rollout, done, valid, num_steps)
+        return int(valid.sum())
+
+    def _run(
+        self, rollout: Rollout, cut: Callable[[], bool] | None
+    ) -> tuple[list[Tensor], np.ndarray, bool]:
+        """Step the environments, and keep what the next rollout begins with.
+
+        Returns:
+            the parameters ``[B, P]`` of each step that was done, at least one; ``done`` ``[T, B]``
+            bool, false where no step was done; whether infos showed a mask.
         """
         policy, inputs = self._policy, self._policy.inputs
         distribution = policy.distribution
@@ -125,7 +164,7 @@ class Collector:
         terminated = rollout.terminated.numpy()
         obs = tree.map_leaves(lambda x: x.numpy(), rollout.obs)
         action = tree.map_leaves(lambda x: x.numpy(), rollout.action)
-        done = np.empty((num_steps, num_envs), bool)
+        done = np.zeros((num_steps, num_envs), bool)
         noise = distribution.noise((num_steps, num_envs), self._generator)
         params: list[Tensor] = []
         _store(obs, 0, self._row)
@@ -148,32 +187,30 @@ class Collector:
                 next_obs = inputs.compose(next_obs, mask, action_t, reward[t], first[t + 1])
                 inputs.check_mask(next_obs, ended, self._name, t + 1)
             _store(obs, t + 1, next_obs)
-        self._row = tree.map_leaves(lambda x: x[-1].copy(), obs)
-        self._first, self._core, self._done = first[-1].copy(), core, ended.copy()
-        rollout.version.fill_(version)
-        rollout.log_prob.copy_(distribution.log_prob(torch.stack(params), rollout.action))
-        valid = ~first[1:]
-        self._check("reward", reward, valid)
-        self._check("observation", obs, None)
-        if masked and inputs.mask == "none" and distribution.num_mask:
-            raise EnvironmentFault(
-                f"{self._name} shows an action_mask in the infos of step but not of reset: show it "
-                "in both, or it is never applied"
-            )
-        real = np.where(valid, reward, 0.0)
+            if cut is not None and cut():
+                break
+        last = len(params)
+        self._row = tree.map_leaves(lambda x: x[last].copy(), obs)
+        self._first, self._core, self._done = first[last].copy(), core, ended.copy()
+        return params, done, masked
+
+    def _add_statistics(
+        self, rollout: Rollout, done: np.ndarray, valid: np.ndarray, num_steps: int
+    ) -> None:
+        """Returns and lengths of the episodes that ended, and discounted returns if asked.
+
+        Args:
+            done, valid: ``[T, B]`` bool; num_steps: how many of the T steps were done.
+        """
+        real = np.where(valid, rollout.reward.numpy(), 0.0)
         rollout.episode_return.numpy()[:] = self._returns.update(real, done)
         rollout.episode_length.numpy()[:] = self._lengths.update(valid.astype(np.float64), done)
-        if self._gamma is not None:
-            reward_t, valid_t = torch.from_numpy(real).float(), torch.from_numpy(valid)
-            rollout.discounted_return.copy_(self._discounts(reward_t, self._gamma * valid_t))
-        return int(valid.sum())
-
-    def _discounts(self, reward: Tensor, decay: Tensor) -> Tensor:
-        """``G_t = r_t + decay_t G_{t-1}`` ``[T, B]``, going on from the fragment before."""
-        reward[0] += decay[0] * self._discounted
-        total = reverse_linear_recurrence(reward.flip(0), decay.flip(0)).flip(0)
-        self._discounted = total[-1].clone()
-        return total
+        if self._gamma is None:
+            return
+        decay = self._gamma * torch.from_numpy(valid)
+        total = _discounted(torch.from_numpy(real).float(), decay, self._discounted)
+        self._discounted = total[num_steps - 1].clone()
+        rollout.discounted_return.copy_(total)
 
     def _check(self, name: str, values: Tree, mask: np.ndarray | None) -> None:
         for leaf in tree.leaves(values):
@@ -189,6 +226,26 @@ class Collector:
                     f"{rest if rest else ''} (environment {column} of this actor, "
                     f"row {row} of the fragment)"
                 )
+
+
+def _pad(rollout: Rollout, num_steps: int) -> None:
+    """Make fillers of the steps from ``num_steps`` (at least 1) on, in place.
+
+    Row ``num_steps`` of the observations is real. It is repeated behind, and so is the last action,
+    so that all of it is legal input; the rest is 0. Episode statistics are not touched.
+    """
+    n = num_steps
+    rollout.first[n + 1 :] = True
+    tree.map_leaves(lambda x: x[n + 1 :].copy_(x[n]), rollout.obs)
+    tree.map_leaves(lambda x: x[n:].copy_(x[n - 1]), rollout.action)
+    for rows in (rollout.log_prob, rollout.reward, rollout.terminated):
+        rows[n:] = 0
+
+
+def _discounted(reward: Tensor, decay: Tensor, before: Tensor) -> Tensor:
+    """``G_t = r_t + decay_t G_{t-1}`` ``[T, B]`` with ``before`` ``[B]`` as ``G_{-1}``."""
+    reward[0] += decay[0] * before
+    return reverse_linear_recurrence(reward.flip(0), decay.flip(0)).flip(0)
 
 
 def _row(rows: Tree, t: int) -> Tree:

@@ -17,7 +17,10 @@ from headrace.algos.common import Hyperparameters, require
 from headrace.envs.make import env_name
 from headrace.errors import ConfigError, nearest, require_choice
 from headrace.nn.torsos import Network, network_from_json
+from headrace.platform import cores
+from headrace.shares import Whole
 
+_COUNTS = ("num_learners", "num_actors", "envs_per_actor", "fragment_length", "total_steps")
 TRANSPORTS = ("shm", "serial")
 ENGINES = ("auto", "native", "envpool", "sync", "async")
 
@@ -38,6 +41,8 @@ class Config:
     """How environments are vectorised: auto, native, envpool, sync or async (a process each)."""
     transport: Literal["shm", "serial"] = "shm"
     """Actors as processes with shared memory, or all in one process."""
+    num_learners: int = 1
+    """Learners that take every step together; they share out what all other settings describe."""
     num_actors: int = 1
     """Actors, each a process of its own with transport=shm."""
     envs_per_actor: int = 64
@@ -58,6 +63,12 @@ class Config:
     """Where the learner computes: cpu, cuda, cuda:1 …"""
     learner_threads: int | None = None
     """Threads that compute gradients on a CPU; None: one per core, 1 with transport=serial."""
+    cores_per_learner: int | None = None
+    """Keep each learner and its actors on so many cores of their own; None: on all."""
+    max_rollout_seconds: float | None = None
+    """Cut rollouts short that take longer; None: never."""
+    preempt_fraction: float | None = None
+    """Once this share of learners has its rollouts, the others cut theirs short (DD-PPO: 0.6)."""
     max_policy_lag: int | None = None
     """Drop (and count) rollouts that are more updates older than this; None: never."""
     deterministic: bool = False
@@ -67,27 +78,40 @@ class Config:
     keep_checkpoints: int = 3
     """How many of the latest checkpoints stay on disk, besides the best."""
     eval_episodes: int = 20
-    """Episodes of the closing evaluation with the deterministic policy; 0: none."""
+    """Episodes of an evaluation with the deterministic policy; 0: none."""
+    eval_interval: int | None = None
+    """Environment steps between evaluations; None: one at the end."""
+    target_return: float | None = None
+    """End once such an evaluation reaches this mean return."""
     run_dir: str | None = None
     """Where results go; None: runs/<environment>-<algorithm>-<time>."""
     resume: bool = False
     """Continue the run in run_dir."""
     overwrite: bool = False
     """Delete what is in run_dir first."""
-    max_restarts: int = 10
-    """How many deaths of actors are made good before the run ends with an error."""
+    max_restarts: int | None = None
+    """Deaths of actors, and of learners, that are made good; None: 10 of actors, 0 of learners."""
     actor_timeout_s: float = 300.0
     """An actor that delivers nothing for so long is killed and replaced."""
+    learner_timeout_s: float = 600.0
+    """A learner that others wait for so long ends the run, or restarts all of them."""
     log_interval_s: float = 1.0
     """Seconds between results."""
+    log_iterations: bool | None = None
+    """Write a line per update and learner; None: where there are several learners."""
 
     def __post_init__(self) -> None:
-        for name in ("num_actors", "envs_per_actor", "fragment_length", "total_steps"):
+        for name in _COUNTS:
             value = getattr(self, name)
             require(isinstance(value, int), name, value, "a whole number (an int)")
             require(value >= 1, name, value, "1 or more (nearest: 1)")
-        require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "0 or more")
-        require(self.actor_timeout_s > 0, "actor_timeout_s", self.actor_timeout_s, "above 0")
+        for name in ("cores_per_learner", "eval_interval"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, name, value, "1 or more, or None")
+        restarts = self.max_restarts
+        require(restarts is None or restarts >= 0, "max_restarts", restarts, "0 or more, or None")
+        for name in ("actor_timeout_s", "learner_timeout_s"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
         require(0 <= self.seed < 2**31, "seed", self.seed, "between 0 and 2147483647")
         require(
             self.checkpoint_interval >= 1,
@@ -102,6 +126,7 @@ class Config:
         require(not (self.resume and self.overwrite), "resume", True, "alone, without overwrite")
         self._check_choices()
         self._check_batch()
+        self._check_learners()
         try:
             json.dumps(self.env_kwargs)
         except (TypeError, ValueError) as error:
@@ -157,6 +182,53 @@ class Config:
                 f"(nearest: {columns})"
             )
 
+    def _check_learners(self) -> None:
+        limit, share = self.max_rollout_seconds, self.preempt_fraction
+        require(limit is None or limit > 0, "max_rollout_seconds", limit, "above 0, or None")
+        valid = "above 0 and below 1, or None"
+        require(share is None or 0 < share < 1, "preempt_fraction", share, valid)
+        cuts = limit is not None or share is not None
+        valid = "False where rollouts are cut short by time"
+        require(not (self.deterministic and cuts), "deterministic", self.deterministic, valid)
+        valid = "None with one learner, or an asynchronous algorithm: nobody waits for rollouts"
+        waits = self.num_learners > 1 and self.algo.max_lag == 0
+        require(share is None or waits, "preempt_fraction", share, valid)
+        watched = self.eval_interval is not None and self.eval_episodes > 0
+        valid = "None without eval_interval and eval_episodes"
+        require(self.target_return is None or watched, "target_return", self.target_return, valid)
+        if self.num_learners > 1:
+            where = f"with {self.algo_name}, whose actors learn by themselves (use num_actors)"
+            valid = f"1 {where}"
+            require(not self.algo.learns_in_actors, "num_learners", self.num_learners, valid)
+            self._whole.checked(self.num_learners)
+            self.algo.per_learner(self.num_learners)
+
+    @property
+    def _whole(self) -> Whole:
+        return Whole(
+            self.num_actors,
+            self.envs_per_actor,
+            self.fragment_length,
+            self.resolved_batch_size,
+            self.algo.max_lag == 0,
+        )
+
+    @property
+    def per_learner(self) -> Config:
+        """The settings of one of the learners: its share of actors, environments and batch."""
+        if self.num_learners == 1:
+            return self
+        share = self._whole.checked(self.num_learners)
+        return dataclasses.replace(
+            self,
+            algo=self.algo.per_learner(self.num_learners),
+            num_learners=1,
+            preempt_fraction=None,
+            num_actors=share.num_actors,
+            envs_per_actor=share.envs_per_actor,
+            batch_size=share.batch_size,
+        )
+
     @property
     def algo_name(self) -> str:
         """The command-line name of the algorithm."""
@@ -187,7 +259,20 @@ class Config:
         """Threads that compute gradients."""
         if self.learner_threads is not None:
             return max(1, self.learner_threads)
-        return 1 if self.transport == "serial" else num_cores()
+        if self.transport == "serial":
+            return 1
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", self.num_learners))  # torchrun sets it
+        return max(1, self.cores_per_learner or num_cores() // here)
+
+    @property
+    def actor_restarts(self) -> int:
+        """How many deaths of actors each learner makes good."""
+        return 10 if self.max_restarts is None else self.max_restarts
+
+    @property
+    def learner_restarts(self) -> int:
+        """How often the group of learners is started again."""
+        return self.max_restarts or 0
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict that :func:`from_json` reads back."""
@@ -225,7 +310,7 @@ def import_path(env: Any) -> str:
 
 def num_cores() -> int:
     """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(cores())
 
 
 def check_device(device: str) -> None:

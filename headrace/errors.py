@@ -22,6 +22,14 @@ class ActorFailed(HeadraceError, RuntimeError):
     """An actor died more often than ``max_restarts`` allows, or never answered."""
 
 
+class LearnerFailed(HeadraceError, RuntimeError):
+    """A learner of several never arrived, died, fell silent, or went its own way."""
+
+
+class OthersLost(LearnerFailed):
+    """What a learner says of others that it waits for; the reason is with them."""
+
+
 class CheckpointError(HeadraceError, RuntimeError):
     """A run directory or checkpoint is missing, corrupt or of another kind."""
 

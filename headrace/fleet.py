@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 _PRELOAD = ["headrace.actor_process"]
 
 
-def _context() -> multiprocessing.context.BaseContext:
+def process_context() -> multiprocessing.context.BaseContext:
+    """How processes are started here: by the fork server where there is one."""
     methods = multiprocessing.get_all_start_methods()
     return multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
 
 
 def start_fork_server() -> None:
     """Begin importing torch in the fork server; returns at once. Safe to call repeatedly."""
-    context = _context()
+    context = process_context()
     if context.get_start_method() == "forkserver":
         from multiprocessing import forkserver
 
@@ -86,7 +87,7 @@ class Fleet:
         from headrace.actor_process import run_actor
 
         pipe = self._queue.connect(actor)
-        process = _context().Process(  # type: ignore[attr-defined]
+        process = process_context().Process(  # type: ignore[attr-defined]
             target=run_actor,
             args=(
                 self._spec,

@@ -2,7 +2,9 @@
 
 Losses are sums, so a batch may be cut into column chunks that fit the processor's cache and are
 worked on by several threads: the gradients of the chunks, added up in their order and divided by
-the number of valid steps, are the gradient of the batch, bit for bit the same on every run.
+the number of valid steps, are the gradient of the batch, bit for bit the same on every run. In the
+same way several learners with a part of the batch each add their gradients, metrics and counts up,
+in one vector per optimiser step, and all take the same step.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.ops.losses import explained_variance
 from headrace.optimizer import Optimizer
-from headrace.types import Algorithm, Batch, Fresh, Metrics
+from headrace.types import Algorithm, Alone, Batch, Fresh, Group, Metrics
 
 _MIN_CHUNK_STEPS = 512
 _MAX_REWARD = 10.0  # in standard deviations of returns
+_HALF = 4096  # a count travels as two float32, count = high * 4096 + low: exact up to 2**36
 
 
 def flatten_parameters(policy: torch.nn.Module, flat: Tensor | None = None) -> Tensor:
@@ -49,6 +52,7 @@ class Learner:
         algorithm: a dataclass of ``headrace.algos``.
         num_threads: how many chunks are worked on at a time (1 on an accelerator).
         chunk_steps: steps per chunk, rounded down to whole columns.
+        group: the learners that take each step together; None: this one alone.
     """
 
     def __init__(
@@ -58,7 +62,9 @@ class Learner:
         num_threads: int = 1,
         chunk_steps: int = 4096,
         device: str = "cpu",
+        group: Group | None = None,
     ) -> None:
+        self.group = Alone() if group is None else group
         self.policy = policy.to(device)
         self.algorithm, self.device = algorithm, torch.device(device)
         self._num_threads, self._chunk_steps = num_threads, chunk_steps
@@ -71,6 +77,7 @@ class Learner:
         self.state = algorithm.init(policy)
         self.returns = Normalizer(1).to(device) if algorithm.normalize_returns else None
         self.num_steps = 0  # optimiser steps
+        self.own: list[dict[str, float]] = []  # the latest update's metrics of this learner's data
         self._pool = ThreadPoolExecutor(
             self._num_threads, "headrace-learner", initializer=torch.set_num_threads, initargs=(1,)
         )
@@ -99,8 +106,9 @@ class Learner:
             reward = self._scaled(batch) * self.algorithm.reward_scale
             return replace(batch, reward=reward, discounted_return=())
 
+        self.own = []
         per_step: list[dict[str, float]] = []
-        batches = self.algorithm.batches(self.policy, scaled, self.state)
+        batches = self.algorithm.batches(self.policy, scaled, self.state, self.group)
         for batch in batches:
             per_step.append(self.step(batch, learning_rate))
             if self.algorithm.after_step(self.policy, self.state, per_step[-1]):
@@ -114,25 +122,45 @@ class Learner:
         self.num_steps += num_steps
 
     def _observe(self, batch: Batch) -> None:
-        self.policy.observe(tree.map_leaves(lambda x: x[:-1], batch.obs))
+        padded = batch.first[:-1] & batch.first[1:]  # of rollouts that were cut short
+        rows = tree.map_leaves(lambda x: x[:-1], batch.obs)
+        if padded.any():
+            rows = tree.map_leaves(lambda x: x[~padded].unsqueeze(0), rows)
+        self.policy.observe(rows, self.group.gather)
 
     def _scaled(self, batch: Batch) -> Tensor:
         """Rewards in standard deviations of discounted returns, this batch's included, if asked."""
         if self.returns is None:
             return batch.reward
-        self.returns.update(batch.discounted_return[batch.valid].unsqueeze(1))
+        new = batch.discounted_return[batch.valid].unsqueeze(1)
+        self.returns.update(new, self.group.gather)
         return (batch.reward * self.returns.scale).clamp(-_MAX_REWARD, _MAX_REWARD)
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         """One optimiser step; returns the mean metrics before it."""
         gradient, sums, count = self.gradient(batch)
+        if self.group.size > 1:
+            self.own.append(step_metrics(sums, count))
+            gradient, sums, count = self._together(gradient, sums, count)
         gradient /= max(count, 1)
         norm = float(gradient.norm())
         if norm > self.algorithm.max_grad_norm:
             gradient *= self.algorithm.max_grad_norm / norm
         self.optimizer.step(gradient, learning_rate)
         self.num_steps += 1
-        return step_metrics(sums, count) | {"grad_norm": norm}
+        metrics = step_metrics(sums, count)
+        if self.group.size == 1:
+            self.own.append(metrics)
+        return metrics | {"grad_norm": norm}
+
+    def _together(self, gradient: Tensor, sums: Metrics, count: int) -> tuple[Tensor, Metrics, int]:
+        """All learners' gradients, metrics and counts, added up in one vector."""
+        numbers = torch.stack([*sums.values()]).to(gradient)
+        halves = gradient.new_tensor(divmod(count, _HALF))
+        flat = self.group.sum(torch.cat([gradient, numbers, halves]))
+        gradient, numbers, halves = flat.split([len(gradient), len(numbers), 2])
+        high, low = halves.tolist()
+        return gradient, dict(zip(sums, numbers, strict=True)), int(high) * _HALF + int(low)
 
     def gradient(self, batch: Batch) -> tuple[Tensor, Metrics, int]:
         """Gradient of the SUMMED loss as one flat vector, the metrics' sums, the valid steps."""
@@ -158,8 +186,11 @@ class Learner:
         return torch.cat([g.reshape(-1) for g in zeros]), metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimiser, algorithm state and counters, as tensors and plain values."""
-        state = {name: _saved(value) for name, value in self.state.items()}
+        """Optimiser, algorithm state and counters, as tensors and plain values.
+
+        What is each learner's own is left out, see :meth:`own_state`.
+        """
+        state = {k: _saved(v) for k, v in self.state.items() if not hasattr(v, "reshard")}
         optimizer = self.optimizer.state_dict()
         returns = {} if self.returns is None else _saved(self.returns)
         return {
@@ -168,6 +199,20 @@ class Learner:
             "returns": returns,
             "num_steps": self.num_steps,
         }
+
+    def own_state(self) -> dict[str, Any]:
+        """Data that only this learner holds: replay and circular buffers."""
+        return {k: _saved(v) for k, v in self.state.items() if hasattr(v, "reshard")}
+
+    def load_own_state(self, of_ranks: list[dict[str, Any]]) -> None:
+        """Take this learner's share of what :meth:`own_state` returned on each learner.
+
+        Raises:
+            ValueError: it can't be shared out, or belongs to other settings.
+        """
+        for name in self.own_state():
+            buffer, states = self.state[name], [state[name] for state in of_ranks]
+            buffer.load_state_dict(buffer.reshard(states, self.group.rank, self.group.size))
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,12 @@ class Result:
     lag_max: int | None
     dropped: int  # rollouts, since the start
     restarts: int  # of actors, since the start
-    time_wait: float  # seconds of the learner since the previous result: waiting for rollouts
+    time_wait: float  # seconds of a learner since the previous result: waiting for rollouts
     time_learn: float  # computing
-    time_sync: float  # publishing weights
+    time_publish: float  # publishing weights
+    time_comm: float | None  # exchanging with the other learners, when all were there
+    time_sync: float | None  # waiting for the others
+    eval_return: float | None  # mean of the latest evaluation during training
     utilisation_learner: float  # 1 - waiting / total
     utilisation_actor: float | None  # acting / (acting + waiting for slots)
     queue_depth: float | None  # rollouts left waiting when the learner had taken its batch
@@ -78,7 +81,10 @@ class Result:
             "lag/dropped": self.dropped,
             "time/wait": self.time_wait,
             "time/learn": self.time_learn,
+            "time/publish": self.time_publish,
+            "time/comm": self.time_comm,
             "time/sync": self.time_sync,
+            "eval/episodic_return": self.eval_return,
             "utilisation/learner": self.utilisation_learner,
             "utilisation/actor": self.utilisation_actor,
             "queue/depth": self.queue_depth,
@@ -88,11 +94,18 @@ class Result:
 
 @dataclass
 class Episodes:
-    """Returns and lengths of the last episodes of training."""
+    """Returns and lengths of the last episodes of training.
 
-    returns: deque[float] = field(default_factory=lambda: deque(maxlen=EPISODE_WINDOW))
-    lengths: deque[float] = field(default_factory=lambda: deque(maxlen=EPISODE_WINDOW))
+    Args:
+        window: how many.
+    """
+
+    window: int = EPISODE_WINDOW
     count: int = 0
+
+    def __post_init__(self) -> None:
+        self.returns: deque[float] = deque(maxlen=self.window)
+        self.lengths: deque[float] = deque(maxlen=self.window)
 
     def add(self, episode_return: np.ndarray, episode_length: np.ndarray) -> None:
         """Take the episodes of one rollout: ``[T, B]``, NaN where none ends."""
@@ -108,16 +121,21 @@ class Episodes:
 
     @property
     def full(self) -> bool:
-        """Whether the window holds 100 episodes."""
-        return len(self.returns) == EPISODE_WINDOW
+        """Whether the window holds as many episodes as it can."""
+        return len(self.returns) == self.window
 
 
 class Meter:
     """Sums over some updates: one, those between two results, or the whole run."""
 
+    SUMS = (
+        "wait_s", "learn_s", "publish_s", "comm_s", "sync_s", "acting_ns", "waiting_ns",
+        "num_rollouts", "lag_sum", "env_steps", "dropped",
+    )  # fmt: skip
+
     def __init__(self) -> None:
-        self.wait_s = self.learn_s = self.sync_s = 0.0
-        self.acting_ns = self.waiting_ns = 0
+        self.wait_s = self.learn_s = self.publish_s = self.comm_s = self.sync_s = 0.0
+        self.acting_ns = self.waiting_ns = self.dropped = 0
         self.num_rollouts = self.lag_sum = self.env_steps = 0
         self.lag_max: int | None = None
         self.depths: list[int] = []
@@ -134,18 +152,28 @@ class Meter:
 
     def add(self, other: Meter) -> None:
         """Add another meter's sums to this one's."""
-        self.wait_s += other.wait_s
-        self.learn_s += other.learn_s
-        self.sync_s += other.sync_s
-        self.acting_ns += other.acting_ns
-        self.waiting_ns += other.waiting_ns
-        self.env_steps += other.env_steps
-        self.num_rollouts += other.num_rollouts
-        self.lag_sum += other.lag_sum
+        for name in Meter.SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         known = [lag for lag in (self.lag_max, other.lag_max) if lag is not None]
         self.lag_max = max(known, default=None)
         self.depths = (self.depths + other.depths)[-1000:]
         self.losses = (self.losses + other.losses)[-1000:]
+
+    def numbers(self) -> list[float]:
+        """The sums and the greatest lag (-1: none), which other learners are told."""
+        return [
+            *(getattr(self, k) for k in Meter.SUMS),
+            -1 if self.lag_max is None else self.lag_max,
+        ]
+
+    def add_numbers(self, numbers: list[float]) -> None:
+        """Add what another learner's :meth:`numbers` returned."""
+        other = Meter()
+        *sums, lag_max = numbers
+        for name, value in zip(Meter.SUMS, sums, strict=True):
+            setattr(other, name, value if name.endswith("_s") else int(value))
+        other.lag_max = None if lag_max < 0 else int(lag_max)
+        self.add(other)
 
     def loss(self, name: str) -> float | None:
         """Mean of a loss over the updates that have it."""
@@ -165,14 +193,27 @@ class Meter:
 
     @property
     def utilisation_learner(self) -> float:
-        """Share of its time in which the learner did not wait for rollouts."""
-        total = self.wait_s + self.learn_s + self.sync_s
-        return 1.0 - self.wait_s / total if total else 0.0
+        """Share of its time in which the learner waited neither for rollouts nor for others."""
+        idle = self.wait_s + self.sync_s
+        total = idle + self.learn_s + self.publish_s + self.comm_s
+        return 1.0 - idle / total if total else 0.0
 
-    def result(self, episodes: Episodes, **known: Any) -> Result:
+    def times(self, num_learners: int = 1) -> dict[str, float | None]:
+        """Mean seconds of a learner, by what it did; None where there are no others."""
+        several = num_learners > 1
+        return {
+            "wait": self.wait_s / num_learners,
+            "learn": self.learn_s / num_learners,
+            "publish": self.publish_s / num_learners,
+            "comm": self.comm_s / num_learners if several else None,
+            "sync": self.sync_s / num_learners if several else None,
+        }
+
+    def result(self, episodes: Episodes, num_learners: int, **known: Any) -> Result:
         """The :class:`Result` of these sums; ``known`` are the fields that a meter can't know."""
         returns, lengths = episodes.returns, episodes.lengths
         losses: dict[str, Any] = {name: self.loss(name) for name in LOSSES}
+        times: dict[str, Any] = {f"time_{k}": v for k, v in self.times(num_learners).items()}
         return Result(
             episode_return=episodes.mean_return,
             episode_return_min=min(returns, default=None),
@@ -181,12 +222,10 @@ class Meter:
             episodes=episodes.count,
             lag_mean=self.lag_mean,
             lag_max=self.lag_max,
-            time_wait=self.wait_s,
-            time_learn=self.learn_s,
-            time_sync=self.sync_s,
             utilisation_learner=self.utilisation_learner,
             utilisation_actor=self.utilisation_actor,
             queue_depth=sum(self.depths) / len(self.depths) if self.depths else None,
+            **times,
             **losses,
             **known,
         )
@@ -203,9 +242,8 @@ class Writer:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         file = path / "metrics.jsonl"
-        if keep_until is not None and file.exists():
-            lines = [line for line in read_jsonl(file) if line["env_steps"] <= keep_until]
-            file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        if keep_until is not None:
+            truncate_jsonl(file, keep_until)
         self._file = file.open("a", encoding="utf-8")
         self._events = EventFileWriter(str(path))
 
@@ -237,3 +275,10 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             continue
     return lines
+
+
+def truncate_jsonl(path: Path, env_steps: int) -> None:
+    """Drop the lines of a JSON-lines file, if there is one, that are beyond these env_steps."""
+    if path.exists():
+        lines = [line for line in read_jsonl(path) if line["env_steps"] <= env_steps]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -113,3 +113,31 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         restore()
+
+
+def cores() -> set[int]:
+    """Numbers of the cores that this thread may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+@contextlib.contextmanager
+def pinned(num_cores: int | None, index: int) -> Iterator[None]:
+    """Keep this thread, and what it starts, on ``num_cores`` cores inside the block.
+
+    Args:
+        num_cores: None, or where a system can't: all cores.
+        index: which block of that many cores; they are dealt out in a circle.
+    """
+    if num_cores is None or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = cores()
+    ordered = sorted(before)
+    mine = {ordered[(index * num_cores + i) % len(ordered)] for i in range(num_cores)}
+    os.sched_setaffinity(0, mine)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -23,11 +23,12 @@ class Report:
 
     Args:
         config: of the run. console: where to write; standard output by default.
+        quiet: write nothing.
     """
 
-    def __init__(self, config: Config, console: Console | None = None) -> None:
+    def __init__(self, config: Config, console: Console | None = None, quiet: bool = False) -> None:
         self._config = config
-        self._console = console or Console(highlight=False)
+        self._console = console or Console(highlight=False, quiet=quiet)
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
@@ -57,10 +58,12 @@ class Report:
     def begin(self, run_dir: Path) -> None:
         """Say what runs and where it writes."""
         config = self._config
+        learners = f"{config.num_learners} learners, " if config.num_learners > 1 else ""
         self.say(
-            f"{config.algo_name} on {config.to_json()['env']}: {config.num_actors} actor(s) × "
-            f"{config.envs_per_actor} environments, fragments of {config.fragment_length}, "
-            f"batches of {config.resolved_batch_size:,}, {config.transport}; results in {run_dir}"
+            f"{config.algo_name} on {config.to_json()['env']}: {learners}"
+            f"{config.num_actors} actor(s) × {config.envs_per_actor} environments, "
+            f"fragments of {config.fragment_length}, batches of {config.resolved_batch_size:,}, "
+            f"{config.transport}; results in {run_dir}"
         )
 
     def update(self, result: Result) -> None:
@@ -121,7 +124,9 @@ def closing_table(run_dir: Path, summary: dict[str, Any], picture: Path | None) 
     row(
         "learner's time",
         f"computing {times['learn']:.1f} s · waiting {times['wait']:.1f} s · "
-        f"publishing {times['sync']:.1f} s",
+        f"publishing {times['publish']:.1f} s"
+        + ("" if times["comm"] is None else f" · exchanging {times['comm']:.1f} s")
+        + ("" if times["sync"] is None else f" · waiting for others {times['sync']:.1f} s"),
     )
     busy = summary["utilisation"]
     if busy["actor"] is not None:

@@ -13,6 +13,7 @@ from headrace.errors import ActorFailed
 from headrace.fleet import Fleet
 from headrace.hogwild import SharedModel, learner_maker
 from headrace.nn.policy import Policy
+from headrace.platform import cores
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmQueue
@@ -37,6 +38,8 @@ class RolloutSource:
         version, epoch: of the first publication.
         notify: called with a line of text when an actor is replaced.
         model: where the actors apply gradients, if they compute any.
+        first_actor: number of the first actor among those of all learners.
+        may_be_cut: whether :meth:`cut` will be called.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class RolloutSource:
         epoch: int,
         notify: Callable[[str], None],
         model: SharedModel | None = None,
+        first_actor: int = 0,
+        may_be_cut: bool = False,
     ) -> None:
         self._config, self._notify = config, notify
         spec = ActorSpec(
@@ -57,9 +62,13 @@ class RolloutSource:
             num_envs=config.envs_per_actor,
             num_steps=config.fragment_length,
             seed=config.seed,
+            cores=None if config.cores_per_learner is None else frozenset(cores()),
+            first_actor=first_actor,
             policy=copy.deepcopy(policy).cpu(),  # an actor needs no accelerator
             gamma=config.algo.gamma if config.algo.normalize_returns else None,
             algorithm=None if model is None else config.algo,
+            max_rollout_s=config.max_rollout_seconds,
+            may_be_cut=may_be_cut,
         )
         shared = config.transport == "shm"
         num_slots = config.num_actors * config.slots_per_actor
@@ -73,7 +82,7 @@ class RolloutSource:
         buffer = None if model is None else model.buffer
         if shared:
             self._queue = ShmQueue(*shape)
-            limits = (config.num_actors, config.max_restarts)
+            limits = (config.num_actors, config.actor_restarts)
             self._fleet = Fleet(spec, *limits, self._queue, slab, self._weights, buffer)
             self._fleet.start()
         else:
@@ -101,6 +110,10 @@ class RolloutSource:
     def publish(self, policy: Policy, version: int, epoch: int) -> None:
         """Make the policy's weights the ones that actors pull next."""
         self._weights.publish(version, epoch, policy_weights(policy))
+
+    def cut(self, version: int) -> None:
+        """Ask actors to end their rollouts of this version where they are."""
+        self._weights.cut(version)
 
     def take(self, count: int, stopped: Callable[[], bool]) -> list[tuple[int, Header, Rollout]]:
         """``count`` rollouts as (slot, header, views of the slot); dead actors are replaced.

@@ -1,34 +1,39 @@
-"""The one file that wires the parts together.
+"""The one file that wires the parts together: one learner of a run, and its actors.
 
-actors ──► queue ──► fresh() ──► learner.update ──► publish ──► release
-                      │ counts, drops what is too old
+actors ──► queue ──► fresh() ──► learner.update ──► exchange ──► publish ──► release
+                      │ counts, drops what is too old    ╲ with the other learners, if any
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import torch
 
-from headrace import checkpoint
+from headrace.archive import Archive
 from headrace.config import Config, default_run_dir
-from headrace.envs.make import make_vec, resolve
-from headrace.errors import CheckpointError
+from headrace.errors import ConfigError
+from headrace.evaluation import evaluate
+from headrace.exchange import CHECK_EVERY, Agreed, Exchange, checksum, gather_episodes
 from headrace.fleet import start_fork_server
 from headrace.hogwild import SharedModel
-from headrace.learner import Learner
-from headrace.metrics import Episodes, Meter, Result, Writer
-from headrace.nn.inputs import MASK
+from headrace.intake import Intake
+from headrace.learner import Learner, mean_metrics
+from headrace.metrics import Episodes, Meter, Result
 from headrace.nn.policy import Policy
-from headrace.nn.space_json import space_to_json
-from headrace.platform import keep_freed_memory, stop_signals, torch_threads
+from headrace.platform import keep_freed_memory, pinned, stop_signals, torch_threads
+from headrace.preemption import Preemption
+from headrace.probe import probe
+from headrace.progress import Progress, own_episodes
 from headrace.rollouts import RolloutSource, Stopped
-from headrace.types import Batch, Rollout, gather
+from headrace.runlog import RunLog
+from headrace.tally import Tally
+from headrace.types import Alone, Batch, Group
 
 
 class Trainer:
@@ -38,6 +43,8 @@ class Trainer:
         config: all settings.
         started: when the run counts as started (``time.monotonic()``); now by default.
         notify: called with a line of text when something happens that a user should see.
+        group: the learners of the run as this one sees them; None: it is alone. Only rank 0 writes
+            files and yields results; the others have to be iterated as well.
 
     Raises:
         ConfigError: an environment, space or setting is wrong.
@@ -49,58 +56,73 @@ class Trainer:
         config: Config,
         started: float | None = None,
         notify: Callable[[str], None] = print,
+        group: Group | None = None,
     ) -> None:
+        self.group: Group = Alone() if group is None else group
+        if config.num_learners != self.group.size:
+            raise ConfigError(
+                f"num_learners={config.num_learners} needs as many processes: use hr.train, "
+                "hr.LearnerGroup, the command line or torchrun (a Trainer is one learner)"
+            )
         self.config, self._notify = config, notify
+        self._share = config.per_learner
+        self._device = config.device
+        if config.device == "cuda" and self.group.size > 1:
+            self._device = f"cuda:{self.group.local_rank % torch.cuda.device_count()}"
         self._started = time.monotonic() if started is None else started
-        self.env = resolve(config.env)
-        now = time.strftime("%Y%m%d-%H%M%S")
-        self.run_dir = Path(config.run_dir or default_run_dir(config, now))
         if config.transport == "shm":
             start_fork_server()
-        observation_space, action_space, info_mask = self._probe()
+        found = probe(config)
+        self.env = found.env
+        now = time.strftime("%Y%m%d-%H%M%S")
+        self.run_dir = Path(config.run_dir or default_run_dir(config, now))
         # One thread: the bits of the initial weights must not depend on the number of cores.
         with torch.random.fork_rng(devices=[]), torch_threads(1):
             torch.manual_seed(config.seed)
-            self.policy = Policy(observation_space, action_space, config.network, info_mask)
+            self.policy = Policy(
+                found.observation_space, found.action_space, config.network, found.info_mask
+            )
             self.learner = Learner(
                 self.policy,
-                config.algo,  # type: ignore[arg-type]  # the base class alone has no loss
+                self._share.algo,  # type: ignore[arg-type]  # the base class alone has no loss
                 num_threads=config.resolved_learner_threads,
-                device=config.device,
+                device=self._device,
+                group=self.group,
             )
         self._model: SharedModel | None = None
         if config.algo.learns_in_actors:
             num_slots = config.num_actors * config.slots_per_actor
             self._model = SharedModel(self.learner, num_slots, config.transport == "shm")
-        self._saved_config = {
-            "format": checkpoint.FORMAT,
-            "config": config.to_json(),
-            "observation_space": space_to_json(observation_space),
-            "action_space": space_to_json(action_space),
-            "info_mask": info_mask,
-        }
-        checkpoint.prepare(self.run_dir, config.resume, config.overwrite)
-        self.env_steps = self.updates = self.dropped = self._epoch = 0
-        self.episodes, self._meter, self._total = Episodes(), Meter(), Meter()
-        self.best_return: float | None = None
-        self.first_update_s: float | None = None
+        self.progress, self._exchange = Progress(), Exchange(self.group)
+        self.episodes = own_episodes(config.num_learners)
+        self._tally = Tally(self.progress, config.num_learners, self._started)
         self._stopped = self.interrupted = False
+        self._evaluated: float | None = None
+        self._restarts = 0
         self.source: RolloutSource | None = None
-        self._first_steps = 0
-        self._first_time = self._last_time = time.monotonic()
+        self._archive = Archive(self.run_dir, config, found, self.group)
         if config.resume:
-            self._load(checkpoint.find(self.run_dir))
-        checkpoint.write_json(self.run_dir / "config.json", self._saved_config)
+            self._archive.load(*self._saved)
+        self._steps_before = self.env_steps
+        self._archive.describe()
 
-    def _probe(self) -> tuple[gymnasium.Space, gymnasium.Space, bool]:
-        """The environment's spaces, and whether it shows an action mask in its infos."""
-        engine = "sync" if self.config.engine == "async" else self.config.engine
-        envs = make_vec(self.env, 1, engine, self.config.env_kwargs)
-        try:
-            _, infos = envs.reset(seed=self.config.seed)
-            return envs.single_observation_space, envs.single_action_space, MASK in infos
-        finally:
-            envs.close()
+    @property
+    def _saved(self) -> tuple[Policy, Learner, Progress, Episodes]:
+        return self.policy, self.learner, self.progress, self.episodes
+
+    @property
+    def _leads(self) -> bool:
+        return self.group.rank == 0
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps that all learners have trained on."""
+        return self.progress.env_steps
+
+    @property
+    def updates(self) -> int:
+        """Updates so far."""
+        return self.progress.updates
 
     # -- starting and stopping ------------------------------------------------------------------
 
@@ -129,97 +151,123 @@ class Trainer:
     def __iter__(self) -> Iterator[Result]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch_threads(1))
+            stack.enter_context(pinned(self.config.cores_per_learner, self.group.local_rank))
             stack.enter_context(stop_signals(self._interrupt))
             stack.callback(self.close)
             keep_freed_memory()
             if self._model is not None:
                 self._model.set_learning_rate(self._learning_rate())
-            state = (self.policy, self.updates, self._epoch)
-            self.source = RolloutSource(self.config, self.env, *state, self._notify, self._model)
-            writer = Writer(self.run_dir, self.env_steps if self.config.resume else None)
-            stack.callback(writer.close)
-            self._last_time, last_steps = time.monotonic(), self.env_steps
-            while not self._finished():
-                self._update(self.source)
-                now = time.monotonic()
-                if now - self._last_time >= self.config.log_interval_s or self._finished():
-                    result = self._result((self.env_steps - last_steps) / (now - self._last_time))
-                    self._last_time, last_steps = now, self.env_steps
-                    self._meter = Meter()
-                    self.source.kill_hung()
-                    writer.write(result)
-                    yield result
+            source = self.source = self._open_source()
+            preemption = self._open_preemption(source, stack)
+            log = self._open_log(stack)
+            intake = Intake(self._share, source, self.episodes, self._model, self._device)
+            self._tally.begin()
+            self.progress.start()
+            finished = self.env_steps >= self.config.total_steps
+            while not finished:
+                agreed = self._update(source, intake, preemption)
+                finished = agreed is None or self._finished(agreed)
+                if agreed is not None:
+                    with self._exchange.apart():
+                        finished = self._after_update(finished, log)
+                    with self._exchange.timed(), self.group.clock.phase("publish"):
+                        source.publish(self.policy, self.updates, self.progress.epoch)
+                        intake.release()
+                if finished or (agreed is not None and agreed.due):
+                    with self._exchange.apart():
+                        source.kill_hung()
+                        result = self._report(log)
+                        if result is not None:
+                            yield result
+                        finished = finished or self._someone_stops()
             if self._model is not None:
-                self.source.close()  # what is saved and returned is learnt from no more
+                source.close()  # what is saved and returned is learnt from no more
             if self.updates:
-                self._save()
+                self._archive.save(*self._saved)
 
-    def _finished(self) -> bool:
-        config, mean = self.config, self.episodes.mean_return
-        reached = (
-            config.stop_return is not None
-            and self.episodes.full
-            and mean is not None
-            and mean >= config.stop_return
+    def _open_source(self) -> RolloutSource:
+        return RolloutSource(
+            self._share,
+            self.env,
+            self.policy,
+            self.updates,
+            self.progress.epoch,
+            self._notify,
+            self._model,
+            first_actor=self.group.rank * self._share.num_actors,
+            may_be_cut=self.config.preempt_fraction is not None,
         )
-        return self._stopped or reached or self.env_steps >= config.total_steps
 
-    def _update(self, source: RolloutSource) -> None:
-        before, start = self.env_steps, time.monotonic()
+    def _open_preemption(
+        self, source: RolloutSource, stack: contextlib.ExitStack
+    ) -> Preemption | None:
+        if self.config.preempt_fraction is None:
+            return None
+        preemption = Preemption(self.group, self.config.preempt_fraction, source.cut)
+        stack.callback(preemption.close)
+        return preemption
+
+    def _open_log(self, stack: contextlib.ExitStack) -> RunLog | None:
+        if not self._leads:
+            return None
+        several, wanted = self.group.size > 1, self.config.log_iterations
+        num_logged = self.group.size if (several if wanted is None else wanted) else 0
+        log = RunLog(self.run_dir, num_logged, self.env_steps if self.config.resume else None)
+        stack.callback(log.close)
+        return log
+
+    def _finished(self, agreed: Agreed) -> bool:
+        target, mean = self.config.stop_return, agreed.mean_return
+        reached = target is not None and agreed.full and mean is not None and mean >= target
+        return agreed.stop or reached or self.env_steps >= self.config.total_steps
+
+    def _someone_stops(self) -> bool:
+        return bool(self.group.gather(torch.tensor([float(self._stopped)])).any())
+
+    def _update(
+        self, source: RolloutSource, intake: Intake, preemption: Preemption | None
+    ) -> Agreed | None:
+        """One update; what all learners know then. None: stopped while waiting for rollouts."""
         meter = Meter()
-        taken: list[int] = []
+        collecting: Any = contextlib.nullcontext if preemption is None else preemption.collecting
 
         def fresh() -> Batch:
-            return self._fresh(source, meter, taken)
+            with self.group.clock.phase("rollout"), collecting(self.updates):
+                return intake.fresh(meter, self.updates, self._may_leave)
 
         try:
-            if self._model is None:
-                meter.losses = [self.learner.update(fresh, self._learning_rate())]
-            else:
-                self._model.set_learning_rate(self._learning_rate())
-                self.learner.watch(fresh, self.config.rollouts_per_update)
-                meter.losses = [self._model.metrics(slot) for slot in taken]
+            with self._exchange.timed(), self.group.clock.phase("learn"):
+                if self._model is None:
+                    meter.losses = [self.learner.update(fresh, self._learning_rate())]
+                    own = mean_metrics(self.learner.own)
+                else:
+                    self._model.set_learning_rate(self._learning_rate())
+                    self.learner.watch(fresh, self.config.rollouts_per_update)
+                    meter.losses = [self._model.metrics(slot) for slot in intake.taken]
+                    own = mean_metrics(meter.losses)
         except Stopped:
-            return
-        learned = time.monotonic()
-        meter.learn_s = learned - start - meter.wait_s
-        self.updates += 1
-        self.env_steps += meter.env_steps
-        interval = self.config.checkpoint_interval
-        if self.env_steps // interval > before // interval and not self._finished():
-            self._save()
-        source.publish(self.policy, self.updates, self._epoch)
-        source.release(taken)
-        meter.sync_s = time.monotonic() - learned
-        self._meter.add(meter)
-        self._total.add(meter)
-        if self.first_update_s is None:
-            self.first_update_s = learned - self._started
-            self._first_time, self._first_steps = learned, self.env_steps
+            return None
+        compare = self.group.size > 1 and self.updates % CHECK_EVERY == 0
+        agreed = self._exchange.tell(
+            meter,
+            self.episodes,
+            own,
+            stop=self._stopped,
+            due=self._tally.is_due(self.config.log_interval_s),
+            restarts=source.num_restarts,
+            checksum=checksum(self.policy) if compare else None,
+        )
+        agreed.meter.losses, agreed.meter.depths = meter.losses, meter.depths
+        self._restarts = agreed.restarts
+        self.progress.updates += 1
+        self.progress.env_steps += agreed.meter.env_steps
+        self.progress.dropped += agreed.meter.dropped
+        self._tally.add(agreed.meter)
+        return agreed
 
-    def _fresh(self, source: RolloutSource, meter: Meter, taken: list[int]) -> Batch:
-        """The next batch in learner-owned memory; too old rollouts are dropped and counted."""
-        start = time.monotonic()
-        source.release(taken)  # an update that needs several batches has copied the earlier ones
-        taken.clear()
-        wanted, oldest = self.config.rollouts_per_update, self.config.max_policy_lag
-        kept: list[Rollout] = []
-        while len(kept) < wanted:
-            for slot, header, rollout in source.take(wanted - len(kept), lambda: self._stopped):
-                self.episodes.add(rollout.episode_return.numpy(), rollout.episode_length.numpy())
-                lag = self.updates - header.version
-                if self._model is not None:
-                    lag = self._model.lag(slot)
-                if oldest is not None and lag > oldest:
-                    self.dropped += 1
-                    source.release([slot])
-                    continue
-                taken.append(slot)
-                kept.append(rollout)
-                meter.rollout(header, lag)
-        meter.wait_s += time.monotonic() - start
-        meter.depths.append(source.depth)
-        return gather(kept, self.config.device)
+    def _may_leave(self) -> bool:
+        """Whether to stop in the middle of an update: not while others wait for this learner."""
+        return self._stopped and self.group.size == 1
 
     def _learning_rate(self) -> float:
         hyper = self.config.algo
@@ -229,76 +277,58 @@ class Trainer:
 
     # -- results and checkpoints ----------------------------------------------------------------
 
-    def _result(self, sps: float) -> Result:
-        return self._meter.result(
-            self.episodes,
-            env_steps=self.env_steps,
-            updates=self.updates,
-            seconds=time.monotonic() - self._started,
-            sps=sps,
+    def _after_update(self, finished: bool, log: RunLog | None) -> bool:
+        """Save and evaluate where it is time to; returns whether the run has ended."""
+        seconds = self.progress.now()
+        if log is not None:
+            log.iteration(self._exchange.iterations, self.updates, self.env_steps, seconds)
+        if self._crossed(self.config.checkpoint_interval) and not finished:
+            self._archive.save(*self._saved)
+        interval = self.config.eval_interval
+        if interval is not None and self.config.eval_episodes and self._crossed(interval):
+            self._evaluate(log, seconds)
+        self._steps_before = self.env_steps
+        target, mean = self.config.target_return, self._evaluated
+        return finished or (target is not None and mean is not None and mean >= target)
+
+    def _crossed(self, interval: int) -> bool:
+        return self.env_steps // interval > self._steps_before // interval
+
+    def _report(self, log: RunLog | None) -> Result | None:
+        """The result of all learners, for rank 0; the others only take part."""
+        episodes = gather_episodes(self.group, self.episodes)
+        if log is None:
+            return None
+        result = self._tally.result(
+            episodes,
             learning_rate=self._learning_rate(),
-            dropped=self.dropped,
-            restarts=0 if self.source is None else self.source.num_restarts,
+            restarts=self._restarts,
+            eval_return=self._evaluated,
         )
+        log.result(result)
+        return result
+
+    def _evaluate(self, log: RunLog | None, seconds: float) -> None:
+        """Play with the deterministic policy, on rank 0; the others wait and learn the result."""
+        start = time.monotonic()
+        if log is not None:
+            found = evaluate(
+                copy.deepcopy(self.policy).cpu(),
+                self.env,
+                self.config.eval_episodes,
+                engine=self.config.engine,
+                env_kwargs=self.config.env_kwargs,
+            )
+            log.evaluation(found, self.env_steps, seconds)
+            self._evaluated = found.mean
+        self._evaluated = self.group.tell(self._evaluated)
+        self.progress.leave_out(time.monotonic() - start)
 
     @property
     def sps(self) -> float:
         """Environment steps per second from the first update to the latest result."""
-        seconds = self._last_time - self._first_time
-        return (self.env_steps - self._first_steps) / seconds if seconds > 0 else 0.0
+        return self._tally.sps
 
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` holds."""
-        total = self._total
-        return {
-            "env_steps": self.env_steps,
-            "updates": self.updates,
-            "seconds_total": time.monotonic() - self._started,
-            "seconds_to_first_update": self.first_update_s,
-            "sps": self.sps,
-            "episodic_return": self.episodes.mean_return,
-            "utilisation": {
-                "learner": total.utilisation_learner,
-                "actor": total.utilisation_actor,
-            },
-            "time": {"wait": total.wait_s, "learn": total.learn_s, "sync": total.sync_s},
-            "lag": {"mean": total.lag_mean, "max": total.lag_max},
-            "dropped": self.dropped,
-        }
-
-    def _save(self) -> Path:
-        self._epoch += self.config.deterministic
-        state = {
-            "env_steps": self.env_steps,
-            "updates": self.updates,
-            "dropped": self.dropped,
-            "epoch": self._epoch,
-            "best_return": self.best_return,
-            "returns": list(self.episodes.returns),
-            "lengths": list(self.episodes.lengths),
-            "episodes": self.episodes.count,
-            "learner": self.learner.state_dict(),
-        }
-        mean = self.episodes.mean_return
-        improved = mean is not None and (self.best_return is None or mean > self.best_return)
-        if improved:
-            self.best_return = state["best_return"] = mean
-        path = checkpoint.save(self.run_dir, self._saved_config, self.policy, state)
-        if improved:
-            checkpoint.point("best", path)
-        checkpoint.rotate(self.run_dir, self.config.keep_checkpoints)
-        return path
-
-    def _load(self, folder: Path) -> None:
-        checkpoint.load_weights(folder, self.policy)
-        state = checkpoint.load_trainer(folder)
-        try:
-            self.env_steps, self.updates = state["env_steps"], state["updates"]
-            self.dropped, self.best_return = state["dropped"], state["best_return"]
-            self._epoch = state["epoch"] + (not self.config.deterministic)
-            self.episodes.returns.extend(state["returns"])
-            self.episodes.lengths.extend(state["lengths"])
-            self.episodes.count = state["episodes"]
-            self.learner.load_state_dict(state["learner"])
-        except (KeyError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"{folder}/trainer.pt doesn't fit this run: {error!r}") from error
+        return self._tally.summary()

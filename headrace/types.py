@@ -22,10 +22,12 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from headrace.clock import Clock
 from headrace.ops import tree
 
 Tree: TypeAlias = Any  # Tensor | dict[str, Tree] | tuple[Tree, ...]
 Metrics: TypeAlias = dict[str, Tensor]  # SUMS over valid steps, 0-d
+Gather: TypeAlias = Callable[[Tensor], Tensor]  # [n] of each learner -> [W, n]
 
 
 @dataclass
@@ -85,6 +87,81 @@ class Batch:
         return [self.columns(slice(i, i + width)) for i in range(0, num_columns, width)]
 
 
+class Group(Protocol):
+    """The learners of a run, as one of them sees it."""
+
+    @property
+    def rank(self) -> int:
+        """Of this learner."""
+
+    @property
+    def size(self) -> int:
+        """W, the number of learners."""
+
+    @property
+    def local_rank(self) -> int:
+        """Of this learner among those of its machine."""
+
+    clock: Clock  # times the phase ``comm``: inside sum and gather
+    waits: list[float]  # seconds in each of these calls, appended; equally many for all
+
+    def sum(self, values: Tensor) -> Tensor:
+        """``[n]`` summed over the learners, the same bits for all; may overwrite ``values``."""
+
+    def gather(self, values: Tensor) -> Tensor:
+        """``[n]`` of every learner, in the order of ranks: ``[W, n]``."""
+
+    def collect(self, value: Any) -> list[Any]:
+        """Every learner's object on rank 0, in order; an empty list elsewhere."""
+
+    def tell(self, value: Any) -> Any:
+        """The object that rank 0 passed."""
+
+    def note(self, number: int) -> None:
+        """Leave a number that the others can read without waiting."""
+
+    def notes(self) -> list[int]:
+        """The latest number that each learner left, by rank; -1 before the first."""
+
+    def close(self) -> None:
+        """Leave the group; safe to call twice."""
+
+
+class Alone:
+    """The group of one learner."""
+
+    rank, size, local_rank = 0, 1, 0
+
+    def __init__(self) -> None:
+        self.clock, self.waits = Clock(), list[float]()
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The values."""
+        return values
+
+    def gather(self, values: Tensor) -> Tensor:
+        """The values as ``[1, n]``."""
+        return values.unsqueeze(0)
+
+    def collect(self, value: Any) -> list[Any]:
+        """The value."""
+        return [value]
+
+    def tell(self, value: Any) -> Any:
+        """The value."""
+        return value
+
+    def note(self, number: int) -> None:
+        """Nobody reads it."""
+
+    def notes(self) -> list[int]:
+        """None."""
+        return []
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+
 class ActorCritic(Protocol):
     """What an algorithm needs to know of a policy; see ``headrace/nn``."""
 
@@ -126,8 +203,14 @@ class Algorithm(Protocol):
     def init(self, policy: ActorCritic) -> dict[str, Any]:
         """Mutable state that is checkpointed: target network, buffers, adaptive coefficients."""
 
-    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
-        """Batches of one update, one optimiser step each; ``fresh()`` gives new data."""
+    def batches(
+        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
+    ) -> Iterator[Batch]:
+        """Batches of one update, one optimiser step each; ``fresh()`` gives new data.
+
+        Several learners yield equally many. Each yields its part of the batch; statistics of the
+        whole batch are what ``group`` sums.
+        """
 
     def loss(
         self, policy: ActorCritic, batch: Batch, state: dict[str, Any]

@@ -13,7 +13,7 @@ from headrace.algos.common import Penalty, flatten
 from headrace.errors import ConfigError
 from headrace.learner import Learner
 from headrace.nn import Network, Policy
-from headrace.types import Batch
+from headrace.types import Alone, Batch
 
 ALGOS = [
     hr.A2C(),
@@ -50,7 +50,9 @@ def make_batch(rows: int = 12, columns: int = 40, dtype=torch.float32, seed: int
 
 
 def first_batch(learner: Learner, batch: Batch) -> Batch:
-    return next(iter(learner.algorithm.batches(learner.policy, lambda: batch, learner.state)))
+    return next(
+        iter(learner.algorithm.batches(learner.policy, lambda: batch, learner.state, Alone()))
+    )
 
 
 @pytest.mark.parametrize("algo", ALGOS, ids=IDS)
@@ -132,7 +134,7 @@ def test_ppo_with_learning_rate_zero_has_the_same_loss_in_every_epoch_and_ratio_
         params, _, _ = learner.policy(batch.obs, batch.first, ())
         batch.log_prob = learner.policy.distribution.log_prob(params[:-1], batch.action)
     seen = []
-    for part in algo.batches(learner.policy, lambda: batch, learner.state):
+    for part in algo.batches(learner.policy, lambda: batch, learner.state, Alone()):
         seen.append(learner.step(part, 0.0))
     assert len(seen) == 3
     for metrics in seen:
@@ -148,7 +150,7 @@ def test_epochs_visit_every_sample_once_each_and_never_recompute_the_targets(cls
     batch = make_batch()
     batch.reward = torch.arange(batch.num_steps, dtype=torch.float32).view(batch.valid.shape)
     advantages: list[dict[float, float]] = [{}, {}]
-    for i, part in enumerate(algo.batches(learner.policy, lambda: batch, learner.state)):
+    for i, part in enumerate(algo.batches(learner.policy, lambda: batch, learner.state, Alone())):
         pairs = zip(part.reward[0].tolist(), part.targets["advantage"][0].tolist(), strict=True)
         advantages[i // 3].update(pairs)
         learner.step(part, 1e-3)
@@ -169,7 +171,7 @@ def test_ppos_penalty_doubles_above_and_halves_below_its_target(kl, factor):
     learner = Learner(make_policy(), algo)
     for before in [9.0] * 12 + [kl] * 4:  # the last of 4 epochs of 4 minibatches counts
         algo.after_step(learner.policy, learner.state, {"approx_kl": before})
-    next(iter(algo.batches(learner.policy, make_batch, learner.state)))
+    next(iter(algo.batches(learner.policy, make_batch, learner.state, Alone())))
     assert learner.state["penalty"].coef == pytest.approx(0.2 * factor)
 
 
@@ -207,7 +209,7 @@ def test_frozen_parameters_are_left_alone_and_the_others_learn():
 def test_minibatch_targets_of_appo_are_those_that_its_single_pass_uses():
     whole, parts = hr.APPO(), hr.APPO(minibatches=2)
     learner, batch = Learner(make_policy(torch.float64), parts), make_batch(dtype=torch.float64)
-    pieces = list(parts.batches(learner.policy, lambda: batch, learner.state))
+    pieces = list(parts.batches(learner.policy, lambda: batch, learner.state, Alone()))
     sums = [parts.loss(learner.policy, piece, learner.state)[0] for piece in pieces]
     expected, _ = whole.loss(learner.policy, batch, {})
     torch.testing.assert_close(sum(sums), expected, rtol=1e-9, atol=1e-9)
@@ -216,7 +218,7 @@ def test_minibatch_targets_of_appo_are_those_that_its_single_pass_uses():
 def test_normalised_advantages_have_mean_zero_and_deviation_one_over_valid_samples():
     algo = hr.APPO(minibatches=2, normalize_advantage=True)
     learner = Learner(make_policy(), algo)
-    for part in algo.batches(learner.policy, make_batch, learner.state):
+    for part in algo.batches(learner.policy, make_batch, learner.state, Alone()):
         advantage = part.targets["advantage"][part.valid]
         assert not part.valid.all()
         assert advantage.mean().abs() < 1e-5
@@ -261,10 +263,12 @@ def test_a_resumed_learner_continues_bit_for_bit(algo):
     for _ in range(5):  # in the middle of IMPACT's buffer
         first.update(lambda: next(batches), 1e-3)
     file = io.BytesIO()
-    torch.save(first.state_dict(), file)
+    torch.save((first.state_dict(), first.own_state()), file)
     second.policy.load_state_dict(first.policy.state_dict())
     file.seek(0)
-    second.load_state_dict(torch.load(file, weights_only=True))
+    shared, own = torch.load(file, weights_only=True)
+    second.load_state_dict(shared)
+    second.load_own_state([own])
     assert second.num_steps == first.num_steps
     pairs = zip(*(weights_after(one, range(200, 220)) for one in (first, second)), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
@@ -285,6 +289,6 @@ def test_a_resumed_learner_continues_bit_for_bit(algo):
     ids=["size", "passes", "capacity"],
 )
 def test_a_buffer_of_another_size_is_refused(ours, theirs, words):
-    saved = Learner(make_policy(), ours).state_dict()
+    saved = Learner(make_policy(), ours).own_state()
     with pytest.raises(ValueError, match=words):
-        Learner(make_policy(), theirs).load_state_dict(saved)
+        Learner(make_policy(), theirs).load_own_state([saved])

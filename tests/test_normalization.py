@@ -10,23 +10,25 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import headrace as hr
+from headrace.intake import Intake
 from headrace.learner import Learner
 
 
-class Recording(hr.Trainer):
-    """Keeps every batch that the learner takes."""
-
-    def _fresh(self, *args):
-        batch = super()._fresh(*args)
-        self.batches = [*getattr(self, "batches", []), batch]
-        return batch
-
-
 def trained(tiny, **settings):
+    """A trainer at the end of its run, with all its batches and results."""
+    batches = []
+
+    class Recording(Intake):
+        def fresh(self, *args):
+            batches.append(super().fresh(*args))
+            return batches[-1]
+
     settings = {"network": hr.Network((16,), normalize_observations=True)} | settings
-    with Recording(tiny(**settings), notify=lambda text: None) as trainer:
-        for _ in trainer:
-            pass
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headrace.trainer.Intake", Recording)
+        with hr.Trainer(tiny(**settings), notify=lambda text: None) as trainer:
+            trainer.results = list(trainer)
+    trainer.batches = batches
     return trainer
 
 
@@ -93,7 +95,7 @@ def test_statistics_stand_still_until_the_last_step_of_an_update(tiny):
     algo = hr.PPO(epochs=2, minibatches=2, learning_rate=1e-9)
     trainer = trained(tiny, algo=algo, total_steps=640)
     # With weights that hardly move, only moving statistics could part learner from actor.
-    losses = [m["approx_kl"] for m in trainer._total.losses]
+    losses = [result.approx_kl for result in trainer.results]
     assert len(losses) >= 5
     assert max(losses) < 1e-8
 

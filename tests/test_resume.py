@@ -36,6 +36,11 @@ def same(one: hr.Policy, other: hr.Policy) -> bool:
     return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
 
 
+def description(trainer: hr.Trainer) -> dict:
+    """What its config.json holds."""
+    return checkpoint.read_config(checkpoint.find(trainer.run_dir))
+
+
 @pytest.fixture
 def deterministic(tiny):
     def make(algo, transport, **settings) -> hr.Config:
@@ -119,14 +124,14 @@ def test_rotation_keeps_the_latest_and_the_best_and_the_links_resolve(tiny, fini
     assert same(hr.load(trainer.run_dir), trainer.policy)
     best_state = checkpoint.load_trainer(best)
     assert best_state["best_return"] == pytest.approx(np.mean(best_state["returns"]))
-    assert trainer.best_return == best_state["best_return"]
+    assert trainer.progress.best_return == best_state["best_return"]
 
 
 def test_the_best_checkpoint_outlives_the_rotation(tmp_path, tiny, finish):
     trainer, _ = finish(tiny(total_steps=64, transport="serial"))
     for env_steps in (1000, 2000, 3000, 4000):
         path = checkpoint.save(
-            trainer.run_dir, trainer._saved_config, trainer.policy, {"env_steps": env_steps}
+            trainer.run_dir, description(trainer), trainer.policy, {"env_steps": env_steps}
         )
         if env_steps == 1000:
             checkpoint.point("best", path)
@@ -148,7 +153,7 @@ def test_a_checkpoint_cut_short_changes_nothing_and_the_next_one_succeeds(
         raise KeyboardInterrupt
 
     state = {"env_steps": 10_000}
-    arguments = (trainer.run_dir, trainer._saved_config, trainer.policy, state)
+    arguments = (trainer.run_dir, description(trainer), trainer.policy, state)
     owner, _, name = stage.rpartition(".")
     target = {"": checkpoint, "torch": torch, "os": os}[owner]
     with monkeypatch.context() as patch:

@@ -173,14 +173,16 @@ def test_rollouts_beyond_max_policy_lag_are_dropped_and_counted(tiny, finish, tm
     sizes = {"env": COUNTING, "algo": hr.APPO(max_lag=3), "num_actors": 2, "total_steps": 4000}
     free, results = finish(tiny(**sizes, batch_size=64, run_dir=str(tmp_path / "free")))
     assert max(r.lag_max for r in results) >= 1  # there is something to drop
-    assert free.dropped == 0
+    assert free.progress.dropped == 0
     strict, results = finish(tiny(**sizes, batch_size=64, max_policy_lag=0))
     assert max(r.lag_max for r in results) == 0
     dropped = [r.dropped for r in results]
     assert dropped == sorted(dropped)
-    assert dropped[-1] == strict.dropped == strict.summary()["dropped"] > 0
+    assert dropped[-1] == strict.progress.dropped == strict.summary()["dropped"] > 0
     assert strict.env_steps <= 64 * strict.updates  # what was dropped is no step of training
-    assert read_jsonl(strict.run_dir / "metrics.jsonl")[-1]["lag/dropped"] == strict.dropped
+    assert (
+        read_jsonl(strict.run_dir / "metrics.jsonl")[-1]["lag/dropped"] == strict.progress.dropped
+    )
 
 
 def test_without_a_limit_the_lag_stays_within_what_the_algorithm_states(tiny, finish):

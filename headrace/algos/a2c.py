@@ -11,7 +11,7 @@ from torch import Tensor
 from headrace.algos.common import Hyperparameters, evaluate, total_loss
 from headrace.ops import losses
 from headrace.ops.returns import gae
-from headrace.types import ActorCritic, Batch, Fresh, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,9 @@ class A2C(Hyperparameters):
     learning_rate: float = 1e-3
     lam: float = 1.0
 
-    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+    def batches(
+        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
+    ) -> Iterator[Batch]:
         """One batch, used once."""
         yield fresh()
 

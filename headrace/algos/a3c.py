@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headrace.algos.a2c import actor_critic_loss
 from headrace.algos.common import Hyperparameters, require
-from headrace.types import ActorCritic, Batch, Fresh, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ class A3C(Hyperparameters):
         """Actors compute and apply the gradients."""
         return True
 
-    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+    def batches(
+        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
+    ) -> Iterator[Batch]:
         """One batch, used once."""
         yield fresh()
 

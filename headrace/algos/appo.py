@@ -14,14 +14,13 @@ from headrace.algos.common import (
     check_clipping,
     evaluate,
     new_generator,
-    normalized,
     require,
     shuffled,
     total_loss,
 )
 from headrace.ops import losses
 from headrace.ops.returns import VTrace, vtrace
-from headrace.types import ActorCritic, Batch, Fresh, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,9 @@ class APPO(Hyperparameters):
         """The generator that shuffles."""
         return {"generator": new_generator()}
 
-    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+    def batches(
+        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
+    ) -> Iterator[Batch]:
         """The batch as it is, or with targets computed once and then shuffled as PPO does."""
         batch = fresh()
         if self.epochs * self.minibatches == 1:
@@ -72,8 +73,8 @@ class APPO(Hyperparameters):
             returns = self._returns(log_prob - batch.log_prob, value, batch)
         targets = {"advantage": returns.advantage, "vs": returns.vs}
         batch = replace(batch, targets=targets)
-        for part in shuffled(batch, self.epochs, self.minibatches, state["generator"]):
-            yield normalized(part) if self.normalize_advantage else part
+        over = group if self.normalize_advantage else None
+        yield from shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
 
     def _returns(self, log_ratio: Tensor, value: Tensor, batch: Batch) -> VTrace:
         return vtrace(

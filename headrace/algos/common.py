@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from headrace.errors import ConfigError
 from headrace.ops import losses, tree
-from headrace.types import ActorCritic, Batch, Metrics
+from headrace.types import ActorCritic, Batch, Group, Metrics
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,14 @@ class Hyperparameters:
     def learns_in_actors(self) -> bool:
         """Where gradients are computed: by the learner, unless an algorithm says otherwise."""
         return False
+
+    def per_learner(self, num_learners: int) -> Hyperparameters:
+        """The settings of one of several learners: memories that they share out are smaller.
+
+        Raises:
+            ConfigError: they can't be shared out.
+        """
+        return self
 
     def init(self, policy: ActorCritic) -> dict[str, Any]:
         """No state beyond the optimiser's."""
@@ -197,9 +206,17 @@ def new_generator() -> torch.Generator:
 
 
 def shuffled(
-    batch: Batch, epochs: int, minibatches: int, generator: torch.Generator
+    batch: Batch,
+    epochs: int,
+    minibatches: int,
+    generator: torch.Generator,
+    normalize_over: Group | None = None,
 ) -> Iterator[Batch]:
     """``epochs`` passes over a batch that has its targets, in ``minibatches`` random parts each.
+
+    Args:
+        normalize_over: give the advantages of each part, over these learners' valid steps, mean 0
+            and standard deviation 1; None: leave them.
 
     Yields:
         batches of ``[1, about T * B / minibatches]``, every sample once per pass. With a recurrent
@@ -207,20 +224,34 @@ def shuffled(
         bootstrap row; a batch of fewer columns than ``minibatches`` gives a part per column.
     """
     samples = batch if tree.leaves(batch.core) else flatten(batch)
-    num_columns = samples.valid.shape[1]
+    num_columns, device = samples.valid.shape[1], samples.valid.device
+    parts: list[Tensor] = []
     for _ in range(epochs):
-        order = torch.randperm(num_columns, generator=generator).to(samples.valid.device)
-        for index in order.tensor_split(min(minibatches, num_columns)):
-            yield samples.columns(index)
+        order = torch.randperm(num_columns, generator=generator).to(device)
+        parts += order.tensor_split(min(minibatches, num_columns))
+    if normalize_over is None:
+        yield from map(samples.columns, parts)
+        return
+    sums = torch.stack([_advantage_sums(samples, index) for index in parts])
+    sums = normalize_over.sum(sums.flatten()).view(-1, 3)  # once for all parts
+    for index, (count, total, square) in zip(parts, sums.tolist(), strict=True):
+        yield _normalized(samples.columns(index), count, total, square)
 
 
-def normalized(batch: Batch) -> Batch:
-    """The batch with its advantages at mean 0 and standard deviation 1 over valid steps."""
-    advantage = batch.targets["advantage"]
-    real = advantage[batch.valid]
-    if len(real) < 2:
+def _advantage_sums(samples: Batch, index: Tensor) -> Tensor:
+    """Count, sum and sum of squares of the advantages of some columns: ``[3]`` float64."""
+    valid = samples.valid[:, index]
+    real = samples.targets["advantage"][:, index].double().where(valid, 0.0)
+    return torch.stack([valid.sum().double(), real.sum(), real.square().sum()])
+
+
+def _normalized(batch: Batch, count: float, total: float, square: float) -> Batch:
+    """Advantages less their mean, divided by their (unbiased) standard deviation."""
+    if count < 2:
         return batch
-    scaled = (advantage - real.mean()) / (real.std() + 1e-8)
+    mean = total / count
+    deviation = math.sqrt(max(0.0, square - count * mean**2) / (count - 1))
+    scaled = (batch.targets["advantage"] - mean) / (deviation + 1e-8)
     return replace(batch, targets=batch.targets | {"advantage": scaled})
 
 

@@ -24,7 +24,7 @@ from headrace.algos.replay import CircularBuffer
 from headrace.errors import require_choice
 from headrace.ops import losses
 from headrace.ops.returns import vtrace
-from headrace.types import ActorCritic, Batch, Fresh, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
 
 _NO_LEARNING = 4  # target updates every 1 to 4 steps: "the agent does not learn" (section 4.1.1)
 
@@ -102,7 +102,9 @@ class IMPACT(Hyperparameters):
             "penalty": Penalty(self.kl_coef, self.kl_target, window=self.buffer_size),
         }
 
-    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+    def batches(
+        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
+    ) -> Iterator[Batch]:
         """``t_frequency`` iterations of Algorithm 1: the circular buffer's slots in turn.
 
         The target network is updated just before it is needed, so that it has the same running

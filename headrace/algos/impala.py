@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import torch
@@ -22,7 +22,7 @@ from headrace.algos.replay import ReplayBuffer, concatenate
 from headrace.errors import require_choice
 from headrace.ops import losses
 from headrace.ops.returns import VTrace, vtrace
-from headrace.types import ActorCritic, Batch, Fresh, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
 
 _EPSILON = 1e-6  # section 5.2.2
 
@@ -59,6 +59,15 @@ class IMPALA(Hyperparameters):
         valid = "1 or more (nearest: 1)"
         require(self.replay_capacity >= 1, "replay_capacity", self.replay_capacity, valid)
 
+    def per_learner(self, num_learners: int) -> IMPALA:
+        """Each learner holds its share of the replayed columns."""
+        share, odd = divmod(self.replay_capacity, num_learners)
+        near = max(1, round(self.replay_capacity / num_learners)) * num_learners
+        valid = f"a multiple of num_learners={num_learners} (nearest: {near})"
+        possible = self.replay_fraction == 0 or not odd
+        require(possible, "replay_capacity", self.replay_capacity, valid)
+        return replace(self, replay_capacity=max(1, share))
+
     def init(self, policy: ActorCritic) -> dict[str, Any]:
         """The replay buffer and the generator that draws from it, if there is replay."""
         if self.replay_fraction == 0:
@@ -67,7 +76,9 @@ class IMPALA(Hyperparameters):
         buffer = ReplayBuffer(self.replay_capacity, device)
         return {"replay": buffer, "owed": 0.0, "generator": new_generator()}
 
-    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+    def batches(
+        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
+    ) -> Iterator[Batch]:
         """One batch, used once; with replay, beside the columns that are drawn for it."""
         batch = fresh()
         if self.replay_fraction == 0:

@@ -15,14 +15,13 @@ from headrace.algos.common import (
     check_penalty,
     evaluate,
     new_generator,
-    normalized,
     require,
     shuffled,
     total_loss,
 )
 from headrace.ops import losses
 from headrace.ops.returns import gae
-from headrace.types import ActorCritic, Batch, Fresh, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,14 @@ class PPO(Hyperparameters):
         penalty = Penalty(self.kl_coef, self.kl_target, window=self.minibatches)
         return {"penalty": penalty, "generator": new_generator()}
 
-    def batches(self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any]) -> Iterator[Batch]:
+    def batches(
+        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
+    ) -> Iterator[Batch]:
         """Targets from the policy before the first step, then ``epochs * minibatches`` parts."""
         state["penalty"].adapt()
         batch = self._with_targets(policy, fresh())
-        for part in shuffled(batch, self.epochs, self.minibatches, state["generator"]):
-            yield normalized(part) if self.normalize_advantage else part
+        over = group if self.normalize_advantage else None
+        yield from shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
 
     def _with_targets(self, policy: ActorCritic, batch: Batch) -> Batch:
         with torch.no_grad():

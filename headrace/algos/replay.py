@@ -1,40 +1,24 @@
 """Learner-owned memories of batches: a uniform ring of columns, and IMPACT's circular buffer.
 
 Both hold what ``fresh()`` returned, in the order of its columns, and copy nothing to the actors'
-side. Their ``state_dict`` holds tensors and plain values only.
+side. Their ``state_dict`` holds tensors and plain values only. Where several learners work side by
+side, each holds the columns of its own part; ``reshard`` shares their states out among another
+number of learners.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headrace.algos.columns import as_dict, concatenate, dim_of, oldest_first, pick
 from headrace.ops import tree
 from headrace.types import Batch
 
-
-def concatenate(batches: list[Batch]) -> Batch:
-    """The columns of several batches side by side, in their order.
-
-    Args:
-        batches: ``[T, B_i]`` each, with equal T, trees of one structure and the same targets.
-
-    Returns:
-        a batch of ``[T, sum(B_i)]`` in memory of its own.
-
-    Raises:
-        ValueError: the trees differ.
-    """
-
-    def join(name: str) -> Any:
-        parts = [getattr(batch, name) for batch in batches]
-        return tree.map_leaves(lambda *leaves: torch.cat(leaves, _dim(name)), *parts)
-
-    return Batch(**{field.name: join(field.name) for field in fields(Batch)})
+__all__ = ["CircularBuffer", "ReplayBuffer", "concatenate"]
 
 
 class ReplayBuffer:
@@ -64,14 +48,14 @@ class ReplayBuffer:
         """
         num_columns = batch.valid.shape[1]
         kept = slice(max(0, num_columns - self._capacity), num_columns)
-        parts = _as_dict(batch.columns(kept))
+        parts = as_dict(batch.columns(kept))
         if self._store is None:
             self._store = {name: self._allocate(name, part) for name, part in parts.items()}
         index = torch.arange(kept.stop - kept.start, device=self._device)
         index = (index + self._next) % self._capacity
         for name, part in parts.items():
             for held, new in zip(tree.leaves(self._store[name]), tree.leaves(part), strict=True):
-                place = (slice(None),) * _dim(name) + (index,)
+                place = (slice(None),) * dim_of(name) + (index,)
                 held[place] = new.to(self._device)
         self._next = (self._next + len(index)) % self._capacity
         self._size = min(self._size + len(index), self._capacity)
@@ -95,7 +79,7 @@ class ReplayBuffer:
         """The columns held and the position in the ring."""
         held = None
         if self._store is not None:
-            held = _as_dict(Batch(**self._store).columns(torch.arange(self._size)))
+            held = as_dict(Batch(**self._store).columns(torch.arange(self._size)))
         return {"capacity": self._capacity, "next": self._next, "columns": held}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -113,10 +97,42 @@ class ReplayBuffer:
             self.add(Batch(**saved["columns"]))
         self._next = saved["next"]
 
+    @staticmethod
+    def reshard(states: list[dict[str, Any]], rank: int, size: int) -> dict[str, Any]:
+        """The state of learner ``rank`` of ``size``, out of those of all learners there were.
+
+        As many columns as fit are kept, the newest ones, and dealt out in turn, so that each
+        learner has an even share, up to one column, of every age. Columns count as equally old
+        where as many came after them in their own buffers.
+
+        Args:
+            states: what :meth:`state_dict` returned on each of the learners, in order.
+            rank: of the new learner; size: the new number of learners.
+
+        Returns:
+            a state with an equal share of the capacity, rounded down; for as many learners as
+            there were, ``states[rank]`` itself.
+
+        Raises:
+            ValueError: the capacity is less than a column for each learner.
+        """
+        if len(states) == size:
+            return states[rank]
+        total = sum(state["capacity"] for state in states)
+        capacity = total // size
+        if not capacity:
+            raise ValueError(f"replay of {total} columns can't be shared out to {size} learners")
+        held = [Batch(**s["columns"]) for s in states if s["columns"] is not None]
+        starts = [s["next"] for s in states if s["columns"] is not None]
+        order = oldest_first([batch.valid.shape[1] for batch in held], starts)[-capacity * size :]
+        mine = order[(len(order) + rank) % size :: size]  # the last one is that of the last rank
+        columns = as_dict(pick(held, mine)) if len(mine) else None
+        return {"capacity": capacity, "next": len(mine) % capacity, "columns": columns}
+
     def _allocate(self, name: str, part: Any) -> Any:
         def zeros(x: Tensor) -> Tensor:
             shape = list(x.shape)
-            shape[_dim(name)] = self._capacity
+            shape[dim_of(name)] = self._capacity
             return torch.zeros(shape, dtype=x.dtype, device=self._device)
 
         return tree.map_leaves(zeros, part)
@@ -154,7 +170,7 @@ class CircularBuffer:
         return {
             "passes": self._passes,
             "traversed": list(self._traversed),
-            "batches": [None if b is None else _as_dict(b) for b in self._batches],
+            "batches": [None if b is None else as_dict(b) for b in self._batches],
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -175,11 +191,45 @@ class CircularBuffer:
             for b in saved["batches"]
         ]
 
+    @staticmethod
+    def reshard(states: list[dict[str, Any]], rank: int, size: int) -> dict[str, Any]:
+        """The state of learner ``rank`` of ``size``, out of those of all learners there were.
 
-def _as_dict(batch: Batch) -> dict[str, Any]:
-    return {field.name: getattr(batch, field.name) for field in fields(Batch)}
+        The batches of a slot are joined in the order of the learners and cut into equal parts;
+        what was computed of a column, its targets, stays with it.
+
+        Args:
+            states: what :meth:`state_dict` returned on each of the learners, in order.
+            rank: of the new learner; size: the new number of learners.
+
+        Returns:
+            for as many learners as there were, ``states[rank]`` itself.
+
+        Raises:
+            ValueError: a batch has a number of columns that ``size`` doesn't divide, or the
+                learners had not come equally far.
+        """
+        if len(states) == size:
+            return states[rank]
+        head = states[0]
+        if any(_progress(state) != _progress(head) for state in states):
+            raise ValueError("the learners' circular buffers were not saved at the same step")
+
+        def part(*slot: Any) -> Any:
+            if slot[0] is None:
+                return None
+            batches = [Batch(**b) for b in slot]
+            total = sum(batch.valid.shape[1] for batch in batches)
+            if total % size:
+                raise ValueError(
+                    f"a batch of {total} columns can't be shared out evenly to {size} learners"
+                )
+            share = total // size
+            return as_dict(pick(batches, torch.arange(rank * share, (rank + 1) * share)))
+
+        return {**head, "batches": list(map(part, *(state["batches"] for state in states)))}
 
 
-def _dim(name: str) -> int:
-    """Where a field of Batch has its columns."""
-    return 0 if name == "core" else 1
+def _progress(state: dict[str, Any]) -> tuple[Any, ...]:
+    """What the circular buffers of learners that work in step agree on."""
+    return state["passes"], state["traversed"], [batch is None for batch in state["batches"]]

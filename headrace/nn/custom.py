@@ -13,7 +13,7 @@ from headrace.errors import ConfigError
 from headrace.nn.inputs import Inputs
 from headrace.nn.torsos import Network, own_torso
 from headrace.ops import tree
-from headrace.types import Tree
+from headrace.types import Gather, Tree
 
 
 class OwnTorso(nn.Module):
@@ -59,7 +59,7 @@ class OwnTorso(nn.Module):
         reward = inputs["previous_reward"].clamp(-1.0, 1.0).unsqueeze(1).to(features.dtype)
         return torch.cat([features, action, reward], 1)
 
-    def observe(self, inputs: Tree) -> None:
+    def observe(self, inputs: Tree, gather: Gather | None = None) -> None:
         """Nothing: an own torso keeps its own statistics."""
 
 

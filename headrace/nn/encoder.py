@@ -18,7 +18,7 @@ from headrace.nn.inputs import Inputs
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.text import TextEncoder
 from headrace.nn.torsos import Network, dense, mlp
-from headrace.types import Tree
+from headrace.types import Gather, Tree
 
 
 class Encoder(nn.Module):
@@ -113,11 +113,11 @@ class Encoder(nn.Module):
         parts = [spaces.values(space, spaces.at(obs, path), dtype) for path, space in self._boxes]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
-    def observe(self, inputs: Tree) -> None:
+    def observe(self, inputs: Tree, gather: Gather | None = None) -> None:
         """Take inputs ``[N, ...]`` into the running statistics, if observations are normalised."""
         if self.normalizer is not None:
             obs = inputs if self._inputs.plain else inputs["observation"]
-            self.normalizer.update(self._values(obs, torch.float64))
+            self.normalizer.update(self._values(obs, torch.float64), gather)
 
 
 class _Image(nn.Module):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor, nn
 
-from headrace.ops.moments import Moments, merge, moments
+from headrace.ops.moments import Moments, merge, moments, pack, unpack
+from headrace.types import Gather
 
 _CLIP = 10.0
 _EPS = 1e-8
@@ -39,9 +42,19 @@ class Normalizer(nn.Module):
         return ((x - self.center) * self.scale).clamp(-_CLIP, _CLIP)
 
     @torch.no_grad()
-    def update(self, x: Tensor) -> None:
-        """Take ``[N, F]`` more samples into the statistics."""
-        total = merge(Moments(self.count, self.mean, self.square), moments(x))
+    def update(self, x: Tensor, gather: Gather | None = None) -> None:
+        """Take ``[N, F]`` more samples into the statistics.
+
+        Args:
+            x: the samples of this learner, which may be none.
+            gather: where several learners have samples each: maps the float64 vector ``[M]`` of
+                one to ``[W, M]`` of all W, in one order everywhere. All then hold the same
+                statistics, bit for bit. None: there is just this one.
+        """
+        new = moments(x)
+        if gather is not None:
+            new = functools.reduce(merge, map(unpack, gather(pack(new))))
+        total = merge(Moments(self.count, self.mean, self.square), new)
         self.count.copy_(total.count)
         self.mean.copy_(total.mean)
         self.square.copy_(total.square)

@@ -20,7 +20,7 @@ from headrace.nn.inputs import Inputs, mask_source
 from headrace.nn.torsos import Network, orthogonal
 from headrace.ops import tree
 from headrace.ops.action_spaces import distribution_for, to_env
-from headrace.types import Tree
+from headrace.types import Gather, Tree
 
 
 class Policy(nn.Module):
@@ -122,12 +122,16 @@ class Policy(nn.Module):
         return params
 
     @torch.no_grad()
-    def observe(self, inputs: Tree) -> None:
-        """Take inputs ``[T, B, ...]`` into the running statistics, if there are any."""
+    def observe(self, inputs: Tree, gather: Gather | None = None) -> None:
+        """Take inputs ``[T, B, ...]`` into the running statistics, if there are any.
+
+        Args:
+            gather: as in :meth:`headrace.nn.normalizer.Normalizer.update`.
+        """
         flat = tree.map_leaves(lambda x: x.flatten(0, 1), inputs)
         for torso in (self.torso, self.value_torso):
             if torso is not None:
-                torso.observe(flat)
+                torso.observe(flat, gather)
 
     def env_action(self, action: Tree) -> Any:
         """What the environments receive for arrays of actions; see ``ops.action_spaces.to_env``.

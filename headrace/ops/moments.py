@@ -47,3 +47,20 @@ def merge(a: Moments, b: Moments) -> Moments:
     delta = b.mean - a.mean
     mean = a.mean + delta * share
     return Moments(count, mean, a.square + b.square + delta.square() * a.count * share)
+
+
+def pack(a: Moments) -> Tensor:
+    """One vector ``[1 + 2 F]`` float64 to exchange: count (exact up to 2**53), mean, square."""
+    return torch.cat((a.count.double().reshape(1), a.mean, a.square))
+
+
+def unpack(vector: Tensor) -> Moments:
+    """What :func:`pack` made ``vector`` of.
+
+    Raises:
+        ValueError: vector is not ``[1 + 2 F]``.
+    """
+    if vector.dim() != 1 or len(vector) % 2 == 0:
+        raise ValueError(f"vector must be [1 + 2 F], got {tuple(vector.shape)}")
+    mean, square = vector[1:].chunk(2)
+    return Moments(vector[0].long(), mean, square)

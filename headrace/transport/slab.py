@@ -6,6 +6,7 @@ by the kernel with the last process that maps it, however that process ends.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,3 +98,9 @@ class Slab:
     def poison(self, slot: int) -> None:
         """Fill a slot with bytes that are NaN as floats and -1 as integers."""
         self._slots[slot].fill_(255)
+
+
+def memory_fence() -> None:
+    """Order the memory accesses before it before those after it, on every processor."""
+    with threading.Lock():  # taking and releasing a lock does
+        pass

@@ -10,16 +10,15 @@ move has read one whole publication. Nobody waits for anybody.
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from headrace.ops import tree
-from headrace.transport.slab import Slab
+from headrace.transport.slab import Slab, memory_fence
 
-_COUNT, _VERSION, _EPOCH = 0, 1, 2
+_COUNT, _VERSION, _EPOCH, _CUT = 0, 1, 2, 3
 
 
 class WeightStore:
@@ -33,7 +32,7 @@ class WeightStore:
 
     def __init__(self, spec: Any, buffer: Tensor | None = None, shared: bool = False) -> None:
         self.spec = spec
-        self._slab = Slab(spec, 2, 3, buffer, shared)
+        self._slab = Slab(spec, 2, 4, buffer, shared)
         self._count = self._slab.headers[0]
 
     @property
@@ -58,8 +57,8 @@ class WeightStore:
             )
         target = (count + 1) % 2
         tree.map_leaves(lambda to, src: to.copy_(src.detach()), self._slab.trees[target], weights)
-        self._slab.headers[target][_VERSION:] = version, epoch
-        _memory_fence()
+        self._slab.headers[target][[_VERSION, _EPOCH]] = version, epoch
+        memory_fence()
         self._count[_COUNT] = count + 1
 
     def pull(self, newer_than: int, into: Any) -> tuple[int, int] | None:
@@ -70,21 +69,23 @@ class WeightStore:
         """
         while True:
             count = int(self._count[_COUNT])
-            _memory_fence()
+            memory_fence()
             if count == 0:
                 return None
-            _, version, epoch = map(int, self._slab.headers[count % 2])
+            _, version, epoch, _ = map(int, self._slab.headers[count % 2])
             if version > newer_than:
                 with torch.no_grad():
                     tree.map_leaves(
                         lambda to, src: to.copy_(src), into, self._slab.trees[count % 2]
                     )
-            _memory_fence()
+            memory_fence()
             if int(self._count[_COUNT]) == count:
                 return (version, epoch) if version > newer_than else None
 
+    def cut(self, version: int) -> None:
+        """Ask that rollouts of this version and those before end where they are."""
+        self._count[_CUT] = version + 1
 
-def _memory_fence() -> None:
-    # Taking and releasing a lock orders the memory accesses around it on every processor.
-    with threading.Lock():
-        pass
+    def is_cut(self, version: int) -> bool:
+        """Whether :meth:`cut` was called for this version or a later one."""
+        return bool(self._count[_CUT] > version)

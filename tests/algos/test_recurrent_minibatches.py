@@ -11,7 +11,7 @@ import headrace as hr
 from headrace.algos import IMPACT
 from headrace.algos.common import evaluate, shuffled
 from headrace.ops.distributions import Categorical
-from headrace.types import Batch
+from headrace.types import Alone, Batch
 from tests.test_learner import make_batch
 
 
@@ -68,7 +68,7 @@ def test_minibatches_of_a_recurrent_policy_are_whole_columns_each_once_a_pass(mi
 def test_minibatches_of_a_recurrent_policy_are_on_policy_and_add_up_to_the_batch(algo):
     policy = Recurrent()
     batch, state = recurrent_batch(policy), algo.init(policy)
-    parts = list(algo.batches(policy, lambda: batch, state))
+    parts = list(algo.batches(policy, lambda: batch, state, Alone()))
     sums = [algo.loss(policy, part, state) for part in parts]
     assert sum(int(part.valid.sum()) for part in parts) == int(batch.valid.sum())
     assert sum(metrics["approx_kl"] for _, metrics in sums) < 1e-12
@@ -76,6 +76,6 @@ def test_minibatches_of_a_recurrent_policy_are_on_policy_and_add_up_to_the_batch
         return
     single = dataclasses.replace(algo, epochs=1, minibatches=1)
     state = single.init(policy)
-    (whole,) = single.batches(policy, lambda: batch, state)
+    (whole,) = single.batches(policy, lambda: batch, state, Alone())
     expected, _ = single.loss(policy, whole, state)
     torch.testing.assert_close(sum(loss for loss, _ in sums), expected, rtol=1e-10, atol=1e-10)

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
 
 from headrace.nn.normalizer import Normalizer
+from headrace.ops.moments import moments, pack
 
 
 def test_it_changes_nothing_before_the_first_update():
@@ -42,3 +49,88 @@ def test_all_of_its_state_is_in_the_state_dict():
     other.update(more)
     for a, b in zip(one.buffers(), other.buffers(), strict=True):
         assert torch.equal(a, b)
+
+
+# -- several learners ---------------------------------------------------------------------------
+
+
+def update_together(ranks: list[Normalizer], parts: list[Tensor]) -> None:
+    """Every rank's update with its own part, and a gather that delivers those of all."""
+    sent: list[Tensor] = []
+    for rank, part in enumerate(parts):
+
+        def gather(vector: Tensor, rank: int = rank) -> Tensor:
+            everyone = torch.stack([pack(moments(p)) for p in parts])
+            assert torch.equal(everyone[rank], vector)
+            assert (vector.dim(), vector.dtype) == (1, torch.float64)
+            sent.append(vector)
+            return everyone
+
+        ranks[rank].update(part, gather)
+    assert len(sent) == len(parts)  # one exchange for each
+
+
+def samples(seed: int, sizes: list[list[int]]) -> Iterator[list[Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    for row in sizes:
+        yield [torch.tensor([50.0, 3.0]) + 5 * torch.randn(n, 2, generator=generator) for n in row]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.integers(1, 5).flatmap(
+        lambda w: st.lists(
+            st.lists(st.integers(0, 9), min_size=w, max_size=w), min_size=1, max_size=4
+        )
+    ),
+    st.integers(0, 99),
+)
+def test_learners_that_exchange_moments_hold_those_of_all_samples_bit_for_bit_alike(sizes, seed):
+    ranks, one = [Normalizer(2) for _ in sizes[0]], Normalizer(2)
+    union = torch.zeros(0, 2)
+    for parts in samples(seed, sizes):
+        update_together(ranks, parts)
+        union = torch.cat([union, *parts])
+        one.update(torch.cat(parts))
+    for rank in ranks:
+        for x, y in zip(rank.buffers(), ranks[0].buffers(), strict=True):
+            assert torch.equal(x, y)
+    all_at_once, first = moments(union), ranks[0]
+    assert first.count == one.count == len(union)
+    assert first.count.dtype == torch.int64
+    for theirs in (one, all_at_once):
+        torch.testing.assert_close(first.mean, theirs.mean, rtol=1e-12, atol=0)
+        torch.testing.assert_close(first.square, theirs.square, rtol=1e-12, atol=1e-20)
+    torch.testing.assert_close(first.center, one.center)
+    torch.testing.assert_close(first.scale, one.scale)
+
+
+@pytest.mark.parametrize("sizes", [[0, 3], [3, 0], [0, 0, 4, 0], [0, 0]])
+def test_a_learner_without_samples_takes_those_of_the_others(sizes):
+    ranks, one = [Normalizer(2) for _ in sizes], Normalizer(2)
+    (parts,) = samples(0, [sizes])
+    update_together(ranks, parts)
+    one.update(torch.cat(parts))
+    for rank in ranks:
+        for x, y in zip(rank.buffers(), one.buffers(), strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-12, atol=0)
+    x = torch.randn(5, 2)
+    assert torch.equal(ranks[0](x), x) == (sum(sizes) == 0)
+
+
+def test_a_single_learner_that_gathers_has_what_one_that_does_not_has_bit_for_bit():
+    one, other = Normalizer(2), Normalizer(2)
+    for (part,) in samples(1, [[5], [0], [1], [9]]):
+        one.update(part)
+        update_together([other], [part])
+    for x, y in zip(one.buffers(), other.buffers(), strict=True):
+        assert torch.equal(x, y)
+
+
+def test_the_count_of_several_learners_stays_exact_where_float32_would_round():
+    normalizer = Normalizer(1)
+    normalizer.count.fill_(2**24)
+    big = pack(moments(torch.ones(1, 1)))
+    big[0] = 2**30 + 1
+    normalizer.update(torch.ones(1, 1), lambda vector: torch.stack([vector, big]))
+    assert int(normalizer.count) == 2**24 + 1 + 2**30 + 1

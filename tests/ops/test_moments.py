@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.ops.moments import Moments, merge, moments
+from headrace.ops.moments import Moments, merge, moments, pack, unpack
 
 
 def empty(num: int) -> Moments:
@@ -48,3 +48,21 @@ def test_no_samples_have_variance_one():
 def test_a_wrong_rank_is_an_error():
     with pytest.raises(ValueError, match=r"\[N, F\], got \(3,\)"):
         moments(torch.zeros(3))
+
+
+def test_moments_survive_packing_bit_for_bit_with_counts_that_float32_would_round():
+    torch.manual_seed(0)
+    some = moments(torch.randn(7, 3))
+    for count in (0, 2**24 + 1, 2**53):
+        sent = Moments(torch.tensor(count), some.mean, some.square)
+        vector = pack(sent)
+        assert (vector.shape, vector.dtype) == ((7,), torch.float64)
+        for x, y in zip(vars(unpack(vector)).values(), vars(sent).values(), strict=True):
+            assert torch.equal(x, y)
+            assert x.dtype == y.dtype
+
+
+@pytest.mark.parametrize("shape", [(4,), (0,), (1, 3)])
+def test_unpacking_what_was_not_packed_is_an_error(shape):
+    with pytest.raises(ValueError, match=r"vector must be \[1 \+ 2 F\]"):
+        unpack(torch.zeros(shape).double())

@@ -1,0 +1,93 @@
+"""A run's checkpoints: what several learners put together into one, and take out of it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headrace import checkpoint
+from headrace.config import Config
+from headrace.errors import CheckpointError
+from headrace.exchange import gather_episodes
+from headrace.learner import Learner
+from headrace.metrics import Episodes
+from headrace.nn.policy import Policy
+from headrace.nn.space_json import space_to_json
+from headrace.probe import Probe
+from headrace.progress import Progress
+from headrace.types import Group
+
+
+class Archive:
+    """Saves and loads; only rank 0 touches files, and every learner makes the same calls.
+
+    Args:
+        run_dir: of the run. config: all its settings. found: of its environment.
+        group: of its learners.
+
+    Raises:
+        CheckpointError: the run directory exists, or there is nothing to resume.
+    """
+
+    def __init__(self, run_dir: Path, config: Config, found: Probe, group: Group) -> None:
+        self._run_dir, self._config, self._group = run_dir, config, group
+        self._description = {
+            "format": checkpoint.FORMAT,
+            "config": config.to_json(),
+            "observation_space": space_to_json(found.observation_space),
+            "action_space": space_to_json(found.action_space),
+            "info_mask": found.info_mask,
+        }
+        if group.rank == 0:
+            checkpoint.prepare(run_dir, config.resume, config.overwrite)
+
+    def describe(self) -> None:
+        """Write ``config.json``."""
+        if self._group.rank == 0:
+            checkpoint.write_json(self._run_dir / "config.json", self._description)
+
+    def save(
+        self, policy: Policy, learner: Learner, progress: Progress, episodes: Episodes
+    ) -> None:
+        """Write a checkpoint.
+
+        Args:
+            episodes: of this learner; those of all are saved.
+        """
+        progress.epoch += self._config.deterministic
+        episodes = gather_episodes(self._group, episodes)
+        own = self._group.collect(learner.own_state())
+        mean, best = episodes.mean_return, progress.best_return
+        improved = mean is not None and (best is None or mean > best)
+        if improved:
+            progress.best_return = mean
+        if self._group.rank > 0:
+            return
+        state = progress.state_dict(episodes) | {"learner": learner.state_dict(), "own": own}
+        path = checkpoint.save(self._run_dir, self._description, policy, state)
+        if improved:
+            checkpoint.point("best", path)
+        checkpoint.rotate(self._run_dir, self._config.keep_checkpoints)
+
+    def load(
+        self, policy: Policy, learner: Learner, progress: Progress, episodes: Episodes
+    ) -> None:
+        """Go on from the latest checkpoint, which may be of another number of learners.
+
+        Raises:
+            CheckpointError: it doesn't fit this run.
+        """
+        found: tuple[Any, ...] = ()
+        if self._group.rank == 0:
+            folder = checkpoint.find(self._run_dir)
+            checkpoint.load_weights(folder, policy)
+            found = str(folder), policy.state_dict(), checkpoint.load_trainer(folder)
+        name, weights, state = self._group.tell(found)
+        try:
+            policy.load_state_dict(weights)
+            progress.load_state_dict(state, episodes, self._group.rank)
+            progress.epoch += not self._config.deterministic
+            learner.load_state_dict(state["learner"])
+            learner.load_own_state(state["own"])
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"{name}/trainer.pt doesn't fit this run: {error!r}") from error

@@ -1,0 +1,199 @@
+"""What several learners do together: add vectors up and read each other's.
+
+A learner knows only the few calls of :class:`headrace.types.Group`; one that is alone is the case
+in which they do nothing. Ranks of one machine exchange vectors through shared memory, others
+through gloo; tensors on an accelerator go through NCCL.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from headrace.clock import Clock
+from headrace.errors import LearnerFailed, OthersLost
+from headrace.transport.board import ROW_BYTES, Board, Silent, share_board
+
+_GATHER_BYTES = 1 << 18  # below, gloo's gather is faster than its all-reduce
+_BLAME_S = 1.0  # how long the others are given to say that they live
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a learner stands, and how it finds the others.
+
+    ``store`` is called in the learner's process and gives a fresh ``torch.distributed`` store that
+    all of them reach.
+    """
+
+    rank: int
+    size: int
+    local_rank: int  # among the learners of its machine
+    store: Callable[[float], dist.Store]  # given the time-out in seconds
+
+
+class Ranks:
+    """One learner's end of a group of several.
+
+    Args:
+        place: of this learner. timeout_s: of every wait. device: of the gradients.
+
+    Raises:
+        LearnerFailed: a learner never arrived; it is named.
+    """
+
+    def __init__(self, place: Place, timeout_s: float, device: str = "cpu") -> None:
+        self.rank, self.size, self.local_rank = place.rank, place.size, place.local_rank
+        self.clock = Clock()
+        self._timeout_s, self.waits = timeout_s, list[float]()
+        self._store = place.store(timeout_s)
+        self._arrive()
+        dist.init_process_group(
+            "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
+            store=dist.PrefixStore("group", self._store),
+            rank=self.rank,
+            world_size=self.size,
+            timeout=datetime.timedelta(seconds=timeout_s),
+        )
+        self._board: Board | None = share_board(self.rank, self.size, self.tell, self._all)
+
+    def _arrive(self) -> None:
+        self.note(-1)
+        self._store.set(f"arrived/{self.rank}", "")
+        keys = [f"arrived/{r}" for r in range(self.size)]
+        try:
+            self._store.wait(keys, datetime.timedelta(seconds=self._timeout_s))
+        except RuntimeError as error:
+            missing = [r for r, key in enumerate(keys) if not self._store.check([key])]
+            raise LearnerFailed(
+                f"{learners(missing)} of {self.size} never arrived: learner {self.rank} waited "
+                f"{self._timeout_s:g} s (learner_timeout_s)"
+            ) from error
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether vectors go through shared memory: all learners are on one machine."""
+        return self._board is not None
+
+    def sum(self, values: Tensor) -> Tensor:
+        """See :class:`headrace.types.Group`."""
+        return self._timed(self._sum, values)
+
+    def gather(self, values: Tensor) -> Tensor:
+        """See :class:`headrace.types.Group`."""
+        return self._timed(self._gather, values)
+
+    def _timed(self, call: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+        start = time.perf_counter()
+        with self.clock.phase("comm"):
+            try:
+                result = call(values)
+            except (Silent, RuntimeError) as error:
+                raise self._blamed(error) from error
+        self.waits.append(time.perf_counter() - start)
+        return result
+
+    def _sum(self, values: Tensor) -> Tensor:
+        if values.is_cuda:
+            dist.all_reduce(values)
+            torch.cuda.synchronize(values.device)
+        elif self._board is not None:
+            for part in values.split(ROW_BYTES // values.element_size()):
+                torch.sum(self._board.exchange(part, self._timeout_s), 0, out=part)
+        elif values.numel() * values.element_size() <= _GATHER_BYTES:
+            torch.sum(self._gather(values), 0, out=values)
+        else:
+            dist.all_reduce(values)
+        return values
+
+    def _gather(self, values: Tensor) -> Tensor:
+        if self._board is not None and values.numel() * values.element_size() <= ROW_BYTES:
+            return self._board.exchange(values.cpu(), self._timeout_s).clone()
+        rows = values.new_empty(self.size * values.numel())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # the new name is newer than torch 2.6
+            dist.all_gather_into_tensor(rows, values)
+        return rows.view(self.size, -1)
+
+    def _all(self, mine: bool) -> bool:
+        everyone: list[Any] = [None] * self.size
+        dist.all_gather_object(everyone, mine)
+        return all(everyone)
+
+    def collect(self, value: Any) -> list[Any]:
+        """See :class:`headrace.types.Group`."""
+        values = [None] * self.size if self.rank == 0 else None
+        try:
+            dist.gather_object(value, values)
+        except RuntimeError as error:
+            raise self._blamed(error) from error
+        return values or []
+
+    def tell(self, value: Any) -> Any:
+        """See :class:`headrace.types.Group`."""
+        values = [value]
+        try:
+            dist.broadcast_object_list(values)
+        except RuntimeError as error:
+            raise self._blamed(error) from error
+        return values[0]
+
+    def note(self, number: int) -> None:
+        """See :class:`headrace.types.Group`."""
+        self._store.set(f"note/{self.rank}", str(number))
+
+    def notes(self) -> list[int]:
+        """See :class:`headrace.types.Group`."""
+        return [int(x) for x in self._store.multi_get([f"note/{r}" for r in range(self.size)])]
+
+    def _blamed(self, error: Exception) -> OthersLost:
+        """Which learners are to blame: those who don't complain of the others in time."""
+        if isinstance(error, Silent):
+            what = "has died" if error.dead else f"was silent for {self._timeout_s:g} s"
+            return OthersLost(f"learner {self.rank} waited for {learners(error.ranks)}: {what}")
+        others = [r for r in range(self.size) if r != self.rank]
+        try:
+            self._store.set(f"complained/{self.rank}", "")
+            time.sleep(_BLAME_S)
+            silent = [r for r in others if not self._store.check([f"complained/{r}"])]
+        except RuntimeError:
+            silent = [0]  # it holds the store
+        who = learners(silent or others)
+        return OthersLost(f"learner {self.rank} lost {who}: {error}")
+
+    def close(self) -> None:
+        """Leave the group."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def learners(ranks: list[int]) -> str:
+    """``learner 1`` or ``learners 1, 3``."""
+    return f"learner{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def file_place(path: str, rank: int, size: int) -> Place:
+    """A learner that one process started with all others on this machine."""
+
+    def store(timeout_s: float) -> dist.Store:
+        for name in ("lo", "lo0"):  # nothing listens on another interface
+            if name in {name for _, name in _interfaces()}:
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        return dist.FileStore(path, size)
+
+    return Place(rank, size, rank, store)
+
+
+def _interfaces() -> list[tuple[int, str]]:
+    import socket
+
+    return socket.if_nameindex() if hasattr(socket, "if_nameindex") else []

@@ -1,0 +1,68 @@
+"""What a learner takes in: rollouts of its actors, side by side in its own memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.config import Config
+from headrace.hogwild import SharedModel
+from headrace.metrics import Episodes, Meter
+from headrace.rollouts import RolloutSource
+from headrace.types import Batch, Rollout, gather
+
+
+class Intake:
+    """Takes batches from a source; what is too old is dropped and counted.
+
+    Args:
+        config: of one learner.
+        source: of its rollouts.
+        episodes: get those that end.
+        model: where actors apply gradients, if they do.
+        device: of the batches.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        source: RolloutSource,
+        episodes: Episodes,
+        model: SharedModel | None,
+        device: str,
+    ) -> None:
+        self._config, self._source, self._episodes = config, source, episodes
+        self._model, self._device = model, device
+        self.taken: list[int] = []  # slots of the latest batch
+
+    def fresh(self, meter: Meter, updates: int, stopped: Callable[[], bool]) -> Batch:
+        """The next batch in learner-owned memory.
+
+        Args:
+            meter: gets what is taken. updates: so far, which lags are counted from.
+
+        Raises:
+            ActorFailed, Stopped: as :meth:`RolloutSource.take`.
+        """
+        self.release()  # an update that needs several batches has copied the earlier ones
+        wanted, oldest = self._config.rollouts_per_update, self._config.max_policy_lag
+        kept: list[Rollout] = []
+        while len(kept) < wanted:
+            for slot, header, rollout in self._source.take(wanted - len(kept), stopped):
+                self._episodes.add(rollout.episode_return.numpy(), rollout.episode_length.numpy())
+                lag = updates - header.version
+                if self._model is not None:
+                    lag = self._model.lag(slot)
+                if oldest is not None and lag > oldest:
+                    meter.dropped += 1
+                    self._source.release([slot])
+                    continue
+                self.taken.append(slot)
+                kept.append(rollout)
+                meter.rollout(header, lag)
+        meter.depths.append(self._source.depth)
+        return gather(kept, self._device)
+
+    def release(self) -> None:
+        """Give the latest batch's slots back to their actors."""
+        self._source.release(self.taken)
+        self.taken = []

@@ -1,0 +1,38 @@
+"""A first look at a run's environment, before anything is built or started for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+
+from headrace.config import Config
+from headrace.envs.make import make_vec, resolve
+from headrace.nn.inputs import MASK
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What an environment turned out to be."""
+
+    env: Any  # resolved, see headrace.envs.make.resolve
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    info_mask: bool  # whether it shows an action mask in its infos
+
+
+def probe(config: Config) -> Probe:
+    """Make the environment once and reset it.
+
+    Raises:
+        ConfigError: there is none of this name, or it can't be made.
+    """
+    env = resolve(config.env)
+    engine = "sync" if config.engine == "async" else config.engine
+    envs = make_vec(env, 1, engine, config.env_kwargs)
+    try:
+        _, infos = envs.reset(seed=config.seed)
+        return Probe(env, envs.single_observation_space, envs.single_action_space, MASK in infos)
+    finally:
+        envs.close()

@@ -1,0 +1,61 @@
+"""How far a run has come: what its learners count, each the same, and what a checkpoint keeps."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from headrace.metrics import EPISODE_WINDOW, Episodes
+
+
+@dataclass
+class Progress:
+    """Counters of a run."""
+
+    env_steps: int = 0  # of all learners
+    updates: int = 0
+    dropped: int = 0  # rollouts
+    epoch: int = 0  # how often the environments were reset for a checkpoint
+    best_return: float | None = None  # greatest training return at a checkpoint
+    trained_s: float = 0.0  # seconds of training, evaluations left out
+    _since: float = field(default=math.nan, repr=False)
+
+    def start(self) -> None:
+        """Training goes on from here."""
+        self._since = time.monotonic() - self.trained_s
+
+    def leave_out(self, seconds: float) -> None:
+        """These seconds were no training."""
+        self._since += seconds
+
+    def now(self) -> float:
+        """Seconds of training so far; also kept in ``trained_s``."""
+        self.trained_s = time.monotonic() - self._since
+        return self.trained_s
+
+    def state_dict(self, episodes: Episodes) -> dict[str, Any]:
+        """What a checkpoint holds, with the latest episodes of all learners."""
+        names = [f.name for f in fields(self) if not f.name.startswith("_")]
+        return {
+            **{name: getattr(self, name) for name in names},
+            "returns": list(episodes.returns),
+            "lengths": list(episodes.lengths),
+            "episodes": episodes.count,
+        }
+
+    def load_state_dict(self, saved: dict[str, Any], episodes: Episodes, rank: int) -> None:
+        """Restore what :meth:`state_dict` returned; ``episodes`` gets one learner's part."""
+        for one in fields(self):
+            if not one.name.startswith("_"):
+                setattr(self, one.name, saved[one.name])
+        at = slice(rank * episodes.window, (rank + 1) * episodes.window)
+        episodes.returns.extend(saved["returns"][at])
+        episodes.lengths.extend(saved["lengths"][at])
+        episodes.count = saved["episodes"] if rank == 0 else 0
+
+
+def own_episodes(num_learners: int) -> Episodes:
+    """What one of several learners remembers: its share of the last 100 episodes, rounded up."""
+    return Episodes(-(-EPISODE_WINDOW // num_learners))

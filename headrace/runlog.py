@@ -1,0 +1,97 @@
+"""The files that a run adds to: results, evaluations, and a line per update and learner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TextIO
+
+from headrace.evaluation import Evaluation
+from headrace.exchange import Iteration
+from headrace.metrics import Result, Writer, truncate_jsonl
+
+
+class RunLog:
+    """``metrics.jsonl``, TensorBoard events, ``evaluations.jsonl`` and ``iterations/``.
+
+    Args:
+        path: the run directory.
+        num_learners: whose iterations are written; 0: nobody's.
+        keep_until: when resuming, drop lines beyond these env_steps.
+    """
+
+    def __init__(self, path: Path, num_learners: int, keep_until: int | None = None) -> None:
+        self._writer = Writer(path, keep_until)
+        self._evaluations = path / "evaluations.jsonl"
+        if keep_until is not None:
+            truncate_jsonl(self._evaluations, keep_until)
+        self._iterations = IterationLog(path, num_learners, keep_until) if num_learners else None
+
+    def result(self, result: Result) -> None:
+        """Write a result, and the iterations before it."""
+        self._writer.write(result)
+        if self._iterations is not None:
+            self._iterations.flush()
+
+    def iteration(self, parts: list[Iteration], update: int, env_steps: int, secs: float) -> None:
+        """Note an update's lines, one per learner; ``secs``: of training, evaluations left out."""
+        if self._iterations is not None:
+            known = {"update": update, "env_steps": env_steps, "seconds": round(secs, 6)}
+            self._iterations.note(parts, **known)
+
+    def evaluation(self, evaluation: Evaluation, env_steps: int, seconds: float) -> None:
+        """Write an evaluation's line; ``seconds`` as in :meth:`iteration`."""
+        line = {
+            "env_steps": env_steps,
+            "seconds": round(seconds, 6),
+            "return_mean": evaluation.mean,
+            "return_std": evaluation.std,
+            "episodes": evaluation.episodes,
+        }
+        with self._evaluations.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def close(self) -> None:
+        """Write what was noted and close all files."""
+        self._writer.close()
+        if self._iterations is not None:
+            self._iterations.close()
+
+
+class IterationLog:
+    """``iterations/rank_<r>.jsonl``: a line per update of each learner.
+
+    Args:
+        path: the run directory. size: number of learners.
+        keep_until: when resuming, drop lines beyond these env_steps.
+    """
+
+    def __init__(self, path: Path, size: int, keep_until: int | None = None) -> None:
+        folder = path / "iterations"
+        folder.mkdir(exist_ok=True)
+        self._files: list[TextIO] = []
+        for rank in range(size):
+            file = folder / f"rank_{rank}.jsonl"
+            if keep_until is not None:
+                truncate_jsonl(file, keep_until)
+            self._files.append(file.open("a", encoding="utf-8"))
+        self._lines: list[tuple[dict[str, Any], list[Iteration]]] = []
+
+    def note(self, iterations: list[Iteration], **known: Any) -> None:
+        """Remember an update's lines; ``known`` is what all of them begin with."""
+        self._lines.append((known, iterations))
+
+    def flush(self) -> None:
+        """Write what was noted."""
+        for known, iterations in self._lines:
+            for one in iterations:
+                self._files[one.rank].write(json.dumps(known | one.line()) + "\n")
+        for file in self._files:
+            file.flush()
+        self._lines = []
+
+    def close(self) -> None:
+        """Write what was noted and close the files."""
+        self.flush()
+        for file in self._files:
+            file.close()

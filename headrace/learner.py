@@ -78,6 +78,7 @@ class Learner:
         self.returns = Normalizer(1).to(device) if algorithm.normalize_returns else None
         self.num_steps = 0  # optimiser steps
         self.own: list[dict[str, float]] = []  # the latest update's metrics of this learner's data
+        self._center = 0.0  # mean of the targets at the latest step with others
         self._pool = ThreadPoolExecutor(
             self._num_threads, "headrace-learner", initializer=torch.set_num_threads, initargs=(1,)
         )
@@ -154,13 +155,23 @@ class Learner:
         return metrics | {"grad_norm": norm}
 
     def _together(self, gradient: Tensor, sums: Metrics, count: int) -> tuple[Tensor, Metrics, int]:
-        """All learners' gradients, metrics and counts, added up in one vector."""
-        numbers = torch.stack([*sums.values()]).to(gradient)
+        """All learners' gradients, metrics and counts, added up in one vector.
+
+        Targets are counted from their last known mean, which changes no variance: their squares
+        would not fit float32 otherwise.
+        """
+        center, total = self._center, sums["target_sum"]
+        square = sums["target_sq"] - 2 * center * total + count * center**2
+        sums = {**sums, "target_sum": total - count * center, "target_sq": square}
+        numbers = torch.stack([x.double() for x in sums.values()]).to(gradient)
         halves = gradient.new_tensor(divmod(count, _HALF))
         flat = self.group.sum(torch.cat([gradient, numbers, halves]))
         gradient, numbers, halves = flat.split([len(gradient), len(numbers), 2])
         high, low = halves.tolist()
-        return gradient, dict(zip(sums, numbers, strict=True)), int(high) * _HALF + int(low)
+        count = int(high) * _HALF + int(low)
+        sums = dict(zip(sums, numbers, strict=True))
+        self._center += float(sums["target_sum"]) / max(count, 1)
+        return gradient, sums, count
 
     def gradient(self, batch: Batch) -> tuple[Tensor, Metrics, int]:
         """Gradient of the SUMMED loss as one flat vector, the metrics' sums, the valid steps."""

@@ -37,7 +37,8 @@ import numpy as np
 import tyro
 from common import run, wide_console, write_csv
 from rich.console import Console
-from study import Case, Study, draw_bars, head, mean_se, plus_minus, show
+
+from headrace.bench.study import Case, Study, draw_bars, head, mean_se, plus_minus, show
 
 TASKS = ("even", "uneven")
 RESULTS = ("sps", "env_steps", "lag_mean", "learner_busy", "actor_busy")
@@ -153,7 +154,7 @@ def env_kwargs(case: Case) -> dict[str, Any]:
 
 def ideal_sps(args: Args, task: str) -> float:
     """Steps per second of environments that never wait; busy ones share the cores."""
-    from common import num_cores
+    from headrace.config import num_cores
 
     task_kwargs = env_kwargs({"task": task} | vars(args))
     steps = task_kwargs["episode_length"]
@@ -186,9 +187,9 @@ def measure(case: Case) -> dict[str, Any]:
         config = config_of(case, f"{folder}/run")
         with hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr)) as trainer:
             for result in trainer:
-                assert trainer.first_update_s is not None
                 if begin is None:
-                    warm = result.seconds - trainer.first_update_s >= case["warm_up_s"]
+                    first_s = trainer.summary()["seconds_to_first_update"]
+                    warm = result.seconds - first_s >= case["warm_up_s"]
                     begin = result if warm else None
                     continue
                 lags.append(result.lag_mean or 0.0)

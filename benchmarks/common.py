@@ -6,24 +6,21 @@ Also the handwritten torch loops that the throughput ceiling is computed from.
 from __future__ import annotations
 
 import contextlib
-import csv
 import itertools
 import json
 import math
-import os
-import platform
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import psutil
 from matplotlib.figure import Figure
-from rich.console import Console
+
+from headrace.bench.machine import machine, wide_console, write_csv  # noqa: F401, users' imports
 
 FRAGMENT_LENGTH = 64
 HIDDEN = (64, 64)  # tanh, separate networks for policy and value, in every program
@@ -115,44 +112,6 @@ def _stop(process: subprocess.Popen[bytes], grace_s: float = 10.0) -> None:
     process.wait()
 
 
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def machine() -> str:
-    """One line: processor, cores, and the versions that matter."""
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError, IndexError):
-        info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        model = info.split("model name", 1)[1].split("\n", 1)[0].split(":", 1)[1].strip()
-    versions = []
-    for package in ("torch", "gymnasium", "envpool", "stable-baselines3", "numpy"):
-        with contextlib.suppress(PackageNotFoundError):
-            versions.append(f"{package} {version(package)}")
-    return (
-        f"{num_cores()} cores ({model}), {psutil.virtual_memory().total / 2**30:.0f} GiB, "
-        f"Python {platform.python_version()}, {', '.join(versions)}"
-    )
-
-
-def wide_console() -> Console:
-    """Standard output, wide enough for the tables also where it isn't a terminal."""
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = 140
-    return console
-
-
-def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Rows with a header of all their keys, in order of appearance."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def draw_rates(rows: list[dict[str, Any]], title: str, path: Path) -> None:
     """Horizontal bars of ``sps_median`` with whiskers from ``sps_min`` to ``sps_max``."""
     picture = Figure(figsize=(9, 0.42 * len(rows) + 1.4), layout="constrained")
@@ -202,6 +161,7 @@ def measure_ceiling(env_id: str, engine: str, num_envs: int, batch_size: int) ->
     import torch
 
     from headrace import make_vec
+    from headrace.config import num_cores
     from headrace.platform import keep_freed_memory
 
     torch.set_num_threads(1)

@@ -34,7 +34,17 @@ from typing import Any, Literal
 import tyro
 from common import run, wide_console, write_csv
 from rich.console import Console
-from study import Case, Study, draw_bars, draw_curves, head, mean_se, plus_minus, show
+
+from headrace.bench.study import (
+    Case,
+    Study,
+    draw_bars,
+    draw_curves,
+    head,
+    mean_se,
+    plus_minus,
+    show,
+)
 
 CORRECTIONS = ("vtrace", "one_step", "epsilon", "none")
 MEASURES = ("final_return", "evaluation_return", "mean_return")

@@ -36,8 +36,8 @@ import tyro
 from impact_runs import Run, curve_path, measure, train
 from impact_tasks import STUDIES, TASKS, Task, ladder
 from rich.console import Console
-from study import Case, Curve, Study, draw_curves, head, mean_se, plus_minus, show
 
+from headrace.bench.study import Case, Curve, Study, draw_curves, head, mean_se, plus_minus, show
 from headrace.errors import ConfigError, nearest
 
 Name = Literal["ratio", "t_target", "k", "workers", "ladder", "compare"]

@@ -31,8 +31,10 @@ def benchmark(monkeypatch):
 
 
 @pytest.fixture
-def study(benchmark):
-    return benchmark("study")
+def study():
+    from headrace.bench import study
+
+    return study
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""What the paper studies share: a table of runs that survives interruption, and pictures of it.
+"""What studies of many runs share: a table that survives interruption, and pictures of it.
 
 A study is a list of *cases*: dicts of settings, the seed among them, that name one run each. Its
-runs are the lines of ``runs.csv``, one appended when a run ends. Starting a study again does only
-the cases that have no line yet; with other settings it adds lines and leaves the old ones alone.
+runs are the lines of a table, one appended when a run ends. Starting a study again does only the
+cases that have no line yet; with other settings it adds lines and leaves the old ones alone.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-import common
 import numpy as np
 from matplotlib.figure import Figure
 from rich import progress
 from rich.console import Console
 from rich.table import Table
 
+from headrace.bench.machine import machine
 from headrace.errors import ConfigError
 
 Case = Mapping[str, Any]
@@ -33,19 +33,20 @@ GRID_POINTS = 100
 
 
 class Study:
-    """The runs of a study, in ``folder/runs.csv``.
+    """The runs of a study, in a table that is a CSV file.
 
     Args:
         folder: made if it is missing.
         columns: of the table: the settings that a case names, then the results.
+        name: of the file in ``folder``.
 
     Raises:
         ConfigError: the folder holds a table with other columns.
     """
 
-    def __init__(self, folder: Path, columns: Sequence[str]) -> None:
+    def __init__(self, folder: Path, columns: Sequence[str], name: str = "runs.csv") -> None:
         self.folder, self._columns = folder, list(columns)
-        self._path = folder / "runs.csv"
+        self._path = folder / name
         self.rows: list[dict[str, Any]] = []  # in order of their end; numbers are numbers again
         folder.mkdir(parents=True, exist_ok=True)
         if self._path.exists():
@@ -102,6 +103,8 @@ class Study:
         measure: Callable[[Case], Case],
         console: Console,
         jobs: int = 1,
+        cancel: Callable[[], None] = lambda: None,
+        shown: Sequence[str] | None = None,
     ) -> list[Case]:
         """Measure the missing cases and append each as it ends; returns those that failed.
 
@@ -110,12 +113,17 @@ class Study:
                 starts a process of its own for what costs time.
             console: gets a progress bar, and a line per run.
             jobs: how many cases are measured at a time.
+            cancel: ends what ``measure`` has started; called at the end, interrupted or not.
+            shown: results in a run's line; None: all.
         """
         names = list(dict.fromkeys(name for case in cases for name in case))
         varied = [k for k in names if len({str(case.get(k)) for case in cases}) > 1]
         cases, failed = self.missing(cases), []
         waiting, running = list(reversed(cases)), dict[Future[Case], Case]()
-        with _progress(console, len(cases)) as report, ThreadPoolExecutor(jobs) as pool:
+        with contextlib.ExitStack() as stack:
+            report = stack.enter_context(_progress(console, len(cases)))
+            pool = stack.enter_context(ThreadPoolExecutor(jobs))
+            stack.callback(cancel)  # before the pool waits for its threads
             while waiting or running:
                 while waiting and len(running) < jobs:
                     case = waiting.pop()
@@ -125,9 +133,10 @@ class Study:
                     try:
                         result = dict(future.result())
                         self.append({**case, **result})
+                        result = {k: v for k, v in result.items() if shown is None or k in shown}
                     except Exception as error:  # one run is lost, the study goes on
                         failed.append(case)
-                        result = {"failed": repr(error)}
+                        result = {"failed": f"{type(error).__name__}: {error}"}
                     name = _spelled({k: case[k] for k in varied if k in case})
                     report(f"{name}: {_spelled(result)}")
         return failed
@@ -207,7 +216,7 @@ def show(rows: Sequence[Case], title: str, console: Console) -> None:
 def head(doc: str | None, settings: str, console: Console) -> None:
     """Print what a study reproduces, its settings and the machine."""
     first = (doc or "").strip().split("\n\n")[0]
-    console.print(f"{first}\n{settings}\nMachine: {common.machine()}", soft_wrap=True)
+    console.print(f"{first}\n{settings}\nMachine: {machine()}", soft_wrap=True)
 
 
 # -- pictures --------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Studies of many runs: the resumable table that they share, and ``headrace bench scaling``."""

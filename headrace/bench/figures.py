@@ -1,0 +1,191 @@
+"""The figures of a scaling study: of one run, from the files in its folder, and of a world size."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.bench.model import PARTS, Measurement
+from headrace.metrics import read_jsonl
+
+Row = Mapping[str, Any]
+Lines = Sequence[Row]
+
+TIMES = ("t_iter", *PARTS)
+LOSSES = ("approx_kl", "clipfrac", "entropy", "value_loss")
+RUN_FIGURES = (
+    "iterations", "env_steps", "seconds", "fps", *TIMES, "rho_comm", "rho_sync", "coverage",
+    "time_to_target", "final_return", *LOSSES,
+)  # fmt: skip
+_MEDIANS = ("steps_per_iter", *TIMES, "rho_comm", "rho_sync", "coverage", *LOSSES)
+
+
+# -- one run ---------------------------------------------------------------------------------------
+
+
+def run_figures(
+    run_dir: Path, world_size: int, warmup_iters: int, target_return: float | None
+) -> dict[str, Any]:
+    """RUN_FIGURES of a finished run; None where one has no value.
+
+    ``env_steps``, ``seconds``, ``fps`` and the means are those of the iterations after the warm-up;
+    they are None if training ended within it. Seconds run from the start of training and leave out
+    evaluations.
+
+    Raises:
+        RuntimeError: the files are missing or not those of ``world_size`` ranks.
+    """
+    ranks = iterations(run_dir, world_size)
+    figures: dict[str, Any] = dict.fromkeys(RUN_FIGURES)
+    figures |= _speed(ranks, warmup_iters)
+    figures["time_to_target"] = time_to_target(evaluations(run_dir), target_return)
+    figures["final_return"] = final_return(run_dir)
+    return figures
+
+
+def iterations(run_dir: Path, world_size: int) -> Sequence[Lines]:
+    """The lines of each rank, one per iteration; see :func:`run_figures`."""
+    paths = [run_dir / "iterations" / f"rank_{rank}.jsonl" for rank in range(world_size)]
+    missing = [str(path) for path in paths if not path.exists()]
+    if missing:
+        raise RuntimeError(f"the run wrote no {', '.join(missing)}")
+    ranks = [read_jsonl(path) for path in paths]
+    counts = {len(lines) for lines in ranks}
+    if len(counts) != 1 or 0 in counts:
+        raise RuntimeError(f"the ranks of {run_dir} wrote {sorted(counts)} iterations")
+    return ranks
+
+
+def _speed(ranks: Sequence[Lines], warmup_iters: int) -> dict[str, Any]:
+    """The figures of the iterations after the warm-up."""
+    lines = [line for rank in ranks for line in rank[warmup_iters:]]
+    if not lines:
+        return {"iterations": 0}
+    start: Row = {"env_steps": 0, "seconds": 0.0}
+    if warmup_iters:
+        start = ranks[0][warmup_iters - 1]
+    steps = ranks[0][-1]["env_steps"] - start["env_steps"]
+    seconds = ranks[0][-1]["seconds"] - start["seconds"]
+    total = {name: sum(line[name] for line in lines) for name in TIMES}
+    return {
+        "iterations": len(ranks[0]) - warmup_iters,
+        "env_steps": steps,
+        "seconds": seconds,
+        "fps": steps / seconds,
+        **{name: total[name] / len(lines) for name in TIMES},
+        "rho_comm": total["t_comm"] / total["t_iter"],
+        "rho_sync": total["t_sync"] / total["t_iter"],
+        "coverage": sum(total[name] for name in PARTS) / total["t_iter"],
+        **{name: _mean(line.get(name) for line in lines) for name in LOSSES},
+    }
+
+
+def evaluations(run_dir: Path) -> Lines:
+    """The evaluations during training, in their order."""
+    path = run_dir / "evaluations.jsonl"
+    return read_jsonl(path) if path.exists() else []
+
+
+def time_to_target(lines: Lines, target_return: float | None) -> float | None:
+    """Seconds of training until the first evaluation that reaches the target; None: never."""
+    if target_return is None:
+        return None
+    reached = (line["seconds"] for line in lines if line["return_mean"] >= target_return)
+    return next(reached, None)
+
+
+def final_return(run_dir: Path) -> float | None:
+    """The closing evaluation's mean, else the last one's during training, else training's own."""
+    summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+    if summary.get("evaluation"):
+        return summary["evaluation"]["mean"]
+    lines = evaluations(run_dir)
+    return lines[-1]["return_mean"] if lines else summary["episodic_return"]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+# -- a world size ----------------------------------------------------------------------------------
+
+
+def summarise(rows: Sequence[Row], cores_per_learner: int, num_cores: int) -> list[dict[str, Any]]:
+    """A row per world size, smallest first: medians over its runs, and its speed-ups.
+
+    Speed-ups are relative to :func:`reference`, as if that scaled ideally from W = 1. A run that
+    never reached the target took infinitely long, so ``time_to_target`` is None once half of the
+    runs have not.
+
+    Args:
+        rows: runs, with ``world_size`` and RUN_FIGURES.
+    """
+    sizes = sorted({row["world_size"] for row in rows})
+    summary = [_world_size(size, [r for r in rows if r["world_size"] == size]) for size in sizes]
+    first = reference(summary)
+    for row in summary:
+        size = row["world_size"]
+        row["speedup_fps"] = _times(first["world_size"], row["fps"], first["fps"])
+        row["efficiency"] = _times(1 / size, row["speedup_fps"], 1.0)
+        own_s, first_s = row["time_to_target"], first["time_to_target"]
+        row["speedup_time"] = _times(first["world_size"], first_s, own_s)
+        row["exceeds_cores"] = size * cores_per_learner > num_cores
+    return summary
+
+
+def reference(summary: Sequence[Row]) -> Row:
+    """The row that speed-ups are relative to: the smallest world size that has a speed."""
+    return next((row for row in summary if row["fps"] is not None), summary[0])
+
+
+def _world_size(size: int, rows: Sequence[Row]) -> dict[str, Any]:
+    """The figures of one world size by themselves."""
+    rows = [
+        dict(row, steps_per_iter=_times(1.0, row["env_steps"], row["iterations"])) for row in rows
+    ]
+    times = [math.inf if row["time_to_target"] is None else row["time_to_target"] for row in rows]
+    returns = [row["final_return"] for row in rows if row["final_return"] is not None]
+    median_s = statistics.median(times)
+    return {
+        "world_size": size,
+        "runs": len(rows),
+        "fps": _median(row["fps"] for row in rows),
+        "speedup_fps": None,
+        "efficiency": None,
+        "time_to_target": median_s if math.isfinite(median_s) else None,
+        "speedup_time": None,
+        "reached": sum(math.isfinite(value) for value in times),
+        **{name: _median(row[name] for row in rows) for name in _MEDIANS},
+        "final_return": _median(returns),
+        "final_return_min": min(returns, default=None),
+        "final_return_max": max(returns, default=None),
+    }
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _times(factor: float, above: float | None, below: float | None) -> float | None:
+    """``factor * above / below``; None where that is undefined."""
+    return None if above is None or not below else factor * above / below
+
+
+def measurements(summary: Sequence[Row]) -> list[Measurement]:
+    """What the model is fitted to."""
+    return [
+        Measurement(
+            world_size=row["world_size"],
+            within_cores=not row["exceeds_cores"],
+            steps=row["steps_per_iter"],
+            **{name: row[name] for name in TIMES},
+        )
+        for row in summary
+        if row["fps"] is not None
+    ]

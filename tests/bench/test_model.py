@@ -1,0 +1,178 @@
+"""The scaling model: it finds known numbers again, and counts nothing beyond the cores."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.bench.model import (
+    Link,
+    Measurement,
+    Timing,
+    allreduce_s,
+    assumptions,
+    extrapolate,
+    fit,
+    fit_allreduce,
+    fit_share,
+    fit_sync,
+    nonnegative_least_squares,
+)
+
+SIZES = (1, 2, 4, 8)
+MESSAGES = [20_000] * 8 + [64] * 2
+ALPHA, BETA = 30e-6, 0.5e-9
+TIMINGS = [
+    Timing(size, True, num_bytes, allreduce_s(size, num_bytes, ALPHA, BETA))
+    for size in SIZES[1:]
+    for num_bytes in (256, 20_000, 1 << 20)
+]
+
+
+def measurement(size, mode="constant-batch", factor=1.5, other=1e-3, within=True) -> Measurement:
+    """What a machine measures whose rollouts take 2 + 40 / W ms, learning 1 + 60 / W, and so on."""
+    share = 1 if mode == "growing-batch" else size
+    comm = factor * sum(allreduce_s(size, n, ALPHA, BETA) for n in MESSAGES)
+    parts = {
+        "t_rollout": 2e-3 + 40e-3 / share,
+        "t_learn": 1e-3 + 60e-3 / share,
+        "t_comm": comm,
+        "t_sync": 3e-3 * math.sqrt(2 * math.log(size)),
+    }
+    steps = 1000.0 * size if mode == "growing-batch" else 1000.0
+    return Measurement(size, within, steps, sum(parts.values()) + other, **parts)
+
+
+def test_a_ring_sends_two_messages_for_each_neighbour_but_one_and_twice_the_bytes_at_most():
+    assert allreduce_s(1, 1e6, 1.0, 1.0) == 0.0
+    assert allreduce_s(2, 100, 1.0, 0.0) == 2.0
+    assert allreduce_s(5, 100, 1.0, 0.0) == 8.0
+    assert allreduce_s(2, 100, 0.0, 1.0) == 100.0
+    assert allreduce_s(4, 100, 0.0, 1.0) == 150.0
+
+
+@pytest.mark.parametrize("mode", ["constant-batch", "growing-batch"])
+def test_the_model_finds_the_numbers_again_that_made_the_measurements(mode):
+    points = [measurement(size, mode) for size in SIZES]
+    model = fit(mode, points, TIMINGS, MESSAGES)
+    assert (model.alpha_s, model.beta_s) == pytest.approx((ALPHA, BETA))
+    assert model.comm_factor == pytest.approx(1.5)
+    assert model.sync_s == pytest.approx(3e-3)
+    assert model.other_s == pytest.approx(1e-3)
+    expected = (42e-3, 0.0) if mode == "growing-batch" else (2e-3, 40e-3)
+    assert model.rollout == pytest.approx(expected)
+    assert model.notes == ()
+    for size in (*SIZES, 64):
+        real, found = measurement(size, mode), model.at(size)
+        for name in ("t_rollout", "t_learn", "t_comm", "t_sync", "t_iter"):
+            assert found[name] == pytest.approx(getattr(real, name)), name
+        assert found["fps"] == pytest.approx(real.steps / real.t_iter)
+        assert found["rho_comm"] == pytest.approx(real.t_comm / real.t_iter)
+        assert found["rho_sync"] == pytest.approx(real.t_sync / real.t_iter)
+
+
+@given(alpha=st.floats(1e-6, 1e-2), beta=st.floats(1e-11, 1e-7))
+def test_alpha_and_beta_are_found_whatever_they_are(alpha, beta):
+    timings = [
+        Timing(size, True, n, allreduce_s(size, n, alpha, beta))
+        for size in (2, 3, 8)
+        for n in (256, 65536, 1 << 22)
+    ]
+    assert fit_allreduce(timings) == pytest.approx((alpha, beta), rel=1e-6)
+
+
+@given(a=st.floats(0, 1), b=st.floats(0, 1))
+def test_what_divides_and_what_does_not_are_told_apart(a, b):
+    points = [(size, a + b / size) for size in SIZES]
+    assert fit_share(points, "constant-batch") == pytest.approx((a, b), abs=1e-9)
+
+
+@given(
+    columns=st.lists(st.tuples(*[st.floats(-9, 9)] * 2), min_size=3, max_size=6),
+    y=st.lists(st.floats(-9, 9), min_size=6, max_size=6),
+    other=st.tuples(st.floats(0, 5), st.floats(0, 5)),
+)
+def test_no_other_numbers_above_0_fit_better(columns, y, other):
+    matrix, y = np.array(columns), np.array(y[: len(columns)])
+    x = nonnegative_least_squares(matrix, y)
+    assert x.min() >= 0
+    error = np.square(matrix @ x - y).sum()
+    assert error <= np.square(matrix @ np.array(other) - y).sum() + 1e-6
+
+
+def test_times_that_grow_with_the_ranks_are_not_explained_by_negative_costs():
+    assert fit_share([(1, 1.0), (2, 3.0)], "constant-batch") == pytest.approx((2.0, 0.0))
+    assert fit_share([(1, 4.0), (2, 1.0)], "constant-batch")[0] == 0.0
+    assert fit_sync([(1, 1.0)]) == 0.0
+    assert fit_sync([(2, -1.0)]) == 0.0
+
+
+def test_points_beyond_the_cores_change_nothing():
+    used = [measurement(size) for size in (1, 2)]
+    wild = [
+        replace(measurement(size, within=False), t_learn=9.0, t_sync=9.0, t_comm=9.0, steps=1.0)
+        for size in (4, 8)
+    ]
+    timings = [t for t in TIMINGS if t.world_size == 2]
+    slow = [Timing(4, False, 256, 9.0), Timing(8, False, 1 << 20, 9.0)]
+    alone = fit("constant-batch", used, timings, MESSAGES)
+    assert fit("constant-batch", used + wild, timings + slow, MESSAGES) == alone
+    assert fit("constant-batch", wild, timings, MESSAGES) is None
+
+
+def test_too_few_points_are_said_and_taken_to_divide():
+    model = fit("constant-batch", [measurement(2)], TIMINGS[:3], MESSAGES)
+    assert model.rollout == pytest.approx((0.0, 44e-3))  # 22 ms with W = 2
+    assert [note for note in model.notes if "Only W = 2" in note]
+    assert model.notes[0] in assumptions(model, 2)
+
+
+def test_one_learner_alone_says_nothing_of_communication_and_waiting():
+    model = fit("growing-batch", [measurement(1, "growing-batch")], [], MESSAGES)
+    assert (model.sync_s, model.alpha_s, model.comm_factor) == (0.0, 0.0, 1.0)
+    notes = " ".join(model.notes)
+    assert "waiting at barriers" in notes
+    assert "No all-reduce was timed" in notes
+    timed = fit("growing-batch", [measurement(1, "growing-batch")], TIMINGS, MESSAGES)
+    assert "No run with an all-reduce" in " ".join(timed.notes)
+    assert timed.at(2)["t_comm"] == pytest.approx(measurement(2, factor=1.0).t_comm)
+
+
+def test_a_network_adds_its_latency_and_caps_the_bandwidth():
+    points = [measurement(size) for size in SIZES]
+    here = fit("constant-batch", points, TIMINGS, MESSAGES)
+    far = fit("constant-batch", points, TIMINGS, MESSAGES, Link(latency_s=1e-3))
+    hops = 2 * 3 * len(MESSAGES)
+    assert far.at(4)["t_comm"] - here.at(4)["t_comm"] == pytest.approx(hops * 1e-3)
+    slow = fit("constant-batch", points, TIMINGS, MESSAGES, Link(bytes_per_s=1e6))
+    more = 2 * 3 / 4 * sum(MESSAGES) * (1e-6 - 1.5 * BETA)
+    assert slow.at(4)["t_comm"] - here.at(4)["t_comm"] == pytest.approx(more)
+    fast = fit("constant-batch", points, TIMINGS, MESSAGES, Link(bytes_per_s=1e12))
+    assert fast.at(4) == here.at(4)
+    assert "1000 µs" in " ".join(assumptions(far, 2))
+    assert "0.008 Gbit/s" in " ".join(assumptions(slow, 2))
+
+
+def test_the_assumptions_name_the_fitted_numbers_and_where_they_end():
+    model = fit("constant-batch", [measurement(s) for s in SIZES], TIMINGS, MESSAGES)
+    text = "\n".join(assumptions(model, 2))
+    for words in (
+        "2.000 ms + 40.000 ms / W", "1.000 ms + 60.000 ms / W", "30.0 µs", "0.500 ns per byte",
+        "(2.00 GB/s)", "times 1.50", "10 all-reduces", "8 of 20,000 bytes and 2 of 64 bytes",
+        "3.000 ms * sqrt(2 ln W)", "beyond this machine's 2", "loopback",
+    ):  # fmt: skip
+        assert words in text
+
+
+def test_speedups_are_relative_to_the_reference_as_if_that_scaled_ideally():
+    model = fit("growing-batch", [measurement(s, "growing-batch") for s in SIZES], [], MESSAGES)
+    (row,) = extrapolate(model, [32], (2, 500.0))
+    assert row["world_size"] == 32
+    assert row["fps"] == pytest.approx(model.at(32)["fps"])
+    assert row["speedup_fps"] == pytest.approx(row["fps"] / 250.0)
+    assert row["efficiency"] == pytest.approx(row["fps"] / 250.0 / 32)

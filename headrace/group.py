@@ -46,12 +46,15 @@ class Ranks:
 
     Args:
         place: of this learner. timeout_s: of every wait. device: of the gradients.
+        share_memory: exchange through shared memory where all are on one machine.
 
     Raises:
         LearnerFailed: a learner never arrived; it is named.
     """
 
-    def __init__(self, place: Place, timeout_s: float, device: str = "cpu") -> None:
+    def __init__(
+        self, place: Place, timeout_s: float, device: str = "cpu", share_memory: bool = True
+    ) -> None:
         self.rank, self.size, self.local_rank = place.rank, place.size, place.local_rank
         self.clock = Clock()
         self._timeout_s, self.waits = timeout_s, list[float]()
@@ -64,7 +67,9 @@ class Ranks:
             world_size=self.size,
             timeout=datetime.timedelta(seconds=timeout_s),
         )
-        self._board: Board | None = share_board(self.rank, self.size, self.tell, self._all)
+        self._board: Board | None = None
+        if share_memory:
+            self._board = share_board(self.rank, self.size, self.tell, self._all)
 
     def _arrive(self) -> None:
         self.note(-1)

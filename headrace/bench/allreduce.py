@@ -1,34 +1,33 @@
-"""What one all-reduce costs: ``torch.distributed`` with gloo, W processes, messages of many sizes.
+"""What a sum over W processes costs, by each of the learners' ways, for messages of many sizes.
 
 ``python -m headrace.bench.allreduce REQUEST.json`` starts the W processes and writes the medians.
 """
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import json
 import multiprocessing
-import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from datetime import timedelta
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from headrace.bench.model import Timing
+from headrace.bench.model import Timing, Way
 from headrace.bench.processes import Processes, end_with_starter
 from headrace.bench.study import Study
 from headrace.config import Config, num_cores
+from headrace.platform import pinned
 
 MESSAGE_BYTES = (256, 4 << 10, 64 << 10, 1 << 20, 4 << 20)
 SMALL_BYTES, SMALL_MESSAGES = 64, 2  # counts and running statistics, besides the gradients
-COLUMNS = ("world_size", "num_bytes", "repeats", "seconds")
+COLUMNS = ("way", "world_size", "num_bytes", "repeats", "seconds")
+WAYS: tuple[Way, ...] = ("memory", "sockets")
 WARM_UP, REPEATS = 20, 200
 TIMEOUT_S = 300.0
 
@@ -56,39 +55,44 @@ def measure(
     Args:
         study: a table with COLUMNS. A world size that fails is said and left out.
     """
-    timings = []
-    for world_size in world_sizes:
+    timings: list[Timing] = []
+    for world_size, way in itertools.product(world_sizes, WAYS):
         if world_size < 2:
             continue
         cases = [
-            {"world_size": world_size, "num_bytes": size, "repeats": repeats}
+            {"way": way, "world_size": world_size, "num_bytes": size, "repeats": repeats}
             for size in dict.fromkeys(message_bytes)
         ]
         if missing := study.missing(cases):
-            console.print(f"timing all-reduces of {world_size} processes", soft_wrap=True)
+            console.print(f"timing sums of {world_size} processes over {way}", soft_wrap=True)
             try:
                 sizes = [case["num_bytes"] for case in missing]
-                seconds = _apart(world_size, sizes, repeats, study.folder, processes)
+                seconds = _apart(way, world_size, sizes, repeats, study.folder, processes)
             except RuntimeError as error:
-                console.print(f"all-reduces of {world_size}: {error}", soft_wrap=True)
+                console.print(f"sums of {world_size} over {way}: {error}", soft_wrap=True)
                 continue
             for case, value in zip(missing, seconds, strict=True):
                 study.append({**case, "seconds": value})
+        within = world_size <= num_cores()
         for row in study.done(cases):
-            within = world_size <= num_cores()
-            timings.append(Timing(world_size, within, row["num_bytes"], row["seconds"]))
+            timings.append(Timing(way, world_size, within, row["num_bytes"], row["seconds"]))
     return timings
 
 
 def _apart(
-    world_size: int, sizes: Sequence[int], repeats: int, folder: Path, processes: Processes
+    way: Way,
+    world_size: int,
+    sizes: Sequence[int],
+    repeats: int,
+    folder: Path,
+    processes: Processes,
 ) -> list[float]:
     """Median seconds for each size, measured in a session of its own."""
     with tempfile.TemporaryDirectory() as temporary:
         request, result = Path(temporary) / "request.json", Path(temporary) / "result.json"
-        values = {"world_size": world_size, "sizes": list(sizes), "repeats": repeats}
+        values = {"way": way, "world_size": world_size, "sizes": list(sizes), "repeats": repeats}
         request.write_text(json.dumps(values | {"result": str(result)}), encoding="utf-8")
-        output = folder / f"allreduce-w{world_size}.log"
+        output = folder / f"allreduce-{way}-w{world_size}.log"
         processes.run("headrace.bench.allreduce", [str(request)], output, TIMEOUT_S)
         return json.loads(result.read_text(encoding="utf-8"))
 
@@ -96,36 +100,28 @@ def _apart(
 # -- in the session --------------------------------------------------------------------------------
 
 
-def time_all_reduces(
-    rank: int, world_size: int, store: str, sizes: Sequence[int], repeats: int, result: str
+def time_sums(
+    rank: int, world_size: int, store: str, way: Way, sizes: list[int], repeats: int, result: str
 ) -> None:
     """One of the processes; the first writes the median seconds for each size to ``result``."""
     import torch
-    import torch.distributed as dist
 
-    with contextlib.suppress(AttributeError, OSError):  # there is none on macOS
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    from headrace.group import Ranks, file_place
+
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=TIMEOUT_S / 2),
-    )
-    medians = []
-    for size in sizes:
-        message, times = torch.zeros(max(1, size // 4)), []
-        for _ in range(WARM_UP + repeats):
-            start = time.perf_counter()
-            dist.all_reduce(message)
-            times.append(time.perf_counter() - start)
-        medians.append(statistics.median(times[WARM_UP:]))
-    dist.barrier()  # nobody leaves while a neighbour still reads from him
-    if rank == 0:
-        Path(result).write_text(json.dumps(medians), encoding="utf-8")
-    dist.destroy_process_group()
+    with pinned(1, rank):
+        place = file_place(store, rank, world_size)
+        group = Ranks(place, TIMEOUT_S / 2, share_memory=way == "memory")
+        medians = []
+        for size in sizes:
+            message, group.waits = torch.zeros(max(1, size // 4)), []
+            for _ in range(WARM_UP + repeats):
+                group.sum(message)
+            medians.append(statistics.median(group.waits[WARM_UP:]))
+        group.tell(None)  # nobody leaves while a neighbour still reads from him
+        if rank == 0:
+            Path(result).write_text(json.dumps(medians), encoding="utf-8")
+        group.close()
 
 
 def main(path: Path) -> int:
@@ -135,11 +131,11 @@ def main(path: Path) -> int:
     methods = multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if context.get_start_method() == "forkserver":
-        context.set_forkserver_preload(["torch.distributed"])  # imported once, not W times
-    size, rest = request["world_size"], (request["sizes"], request["repeats"], request["result"])
+        context.set_forkserver_preload(["headrace.group"])  # imported once, not W times
+    size, rest = request["world_size"], [request[k] for k in ("way", "sizes", "repeats", "result")]
     store = str(path.with_name("store"))
     ranks = [
-        context.Process(target=time_all_reduces, args=(rank, size, store, *rest), daemon=True)
+        context.Process(target=time_sums, args=(rank, size, store, *rest), daemon=True)
         for rank in range(size)
     ]
     for process in ranks:

@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 
 Mode = Literal["constant-batch", "growing-batch"]
+Way = Literal["memory", "sockets"]  # shared memory within a machine, gloo between machines
 PARTS = ("t_rollout", "t_learn", "t_comm", "t_sync")
 
 
@@ -37,12 +38,21 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that one all-reduce of a message takes."""
+    """Seconds that one sum of a message over the ranks takes."""
 
+    way: Way
     world_size: int
     within_cores: bool
     num_bytes: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one message from a rank to another: ``alpha_s + bytes * beta_s`` seconds."""
+
+    alpha_s: float
+    beta_s: float
 
 
 @dataclass(frozen=True)
@@ -61,9 +71,10 @@ class Model:
     messages: tuple[int, ...]  # bytes of each all-reduce of one iteration
     rollout: tuple[float, float]  # a, b of a + b / W, seconds
     learn: tuple[float, float]  # likewise
-    alpha_s: float  # of one message between two ranks, whatever its size
-    beta_s: float  # of each byte
-    comm_factor: float  # t_comm of the runs over what alpha and beta predict for them
+    memory: Cost  # between ranks of this machine
+    sockets: Cost  # between ranks of several
+    largest: int  # world size that this machine's cores hold
+    own_comm_s: float  # of t_comm, in no message: a rank publishes weights to its actors
     sync_s: float  # deviation of a rank's delay
     other_s: float  # of an iteration, in none of its four parts
     steps: float  # per iteration: of all ranks, in growing-batch of one
@@ -72,12 +83,14 @@ class Model:
 
     def at(self, world_size: int) -> dict[str, float]:
         """``t_iter`` and its parts, in seconds, ``fps``, ``rho_comm`` and ``rho_sync``."""
-        alpha_s = self.comm_factor * self.alpha_s + self.link.latency_s
-        beta_s = max(self.comm_factor * self.beta_s, 1.0 / self.link.bytes_per_s)
+        cost = self.memory
+        if world_size > self.largest:
+            beta_s = max(self.sockets.beta_s, 1.0 / self.link.bytes_per_s)
+            cost = Cost(self.sockets.alpha_s + self.link.latency_s, beta_s)
         times = {
             "t_rollout": self.rollout[0] + self.rollout[1] / world_size,
             "t_learn": self.learn[0] + self.learn[1] / world_size,
-            "t_comm": sum(allreduce_s(world_size, n, alpha_s, beta_s) for n in self.messages),
+            "t_comm": self.own_comm_s + messages_s(world_size, self.messages, cost),
             "t_sync": self.sync_s * straggling(world_size),
         }
         t_iter = sum(times.values()) + self.other_s
@@ -95,6 +108,11 @@ def allreduce_s(world_size: int, num_bytes: float, alpha_s: float, beta_s: float
     """Seconds of a ring all-reduce: 2(W - 1) messages in a row, each of a W-th of the bytes."""
     hops = 2 * (world_size - 1)
     return hops * alpha_s + hops / world_size * num_bytes * beta_s
+
+
+def messages_s(world_size: int, messages: Iterable[int], cost: Cost) -> float:
+    """Seconds of the sums of one iteration."""
+    return sum(allreduce_s(world_size, n, cost.alpha_s, cost.beta_s) for n in messages)
 
 
 def straggling(world_size: int) -> float:
@@ -119,12 +137,13 @@ def nonnegative_least_squares(columns: np.ndarray, y: np.ndarray) -> np.ndarray:
     return best
 
 
-def fit_allreduce(timings: Iterable[Timing]) -> tuple[float, float] | None:
-    """Alpha and beta in seconds, by least squares of RELATIVE errors; None without a timing.
+def fit_allreduce(timings: Iterable[Timing], way: Way) -> Cost | None:
+    """Alpha and beta of a way, by least squares of RELATIVE errors; None without a timing.
 
     The times of small and large messages differ by orders of magnitude; both shall count.
     """
-    used = [t for t in timings if t.within_cores and t.world_size > 1 and t.seconds > 0]
+    used = [t for t in timings if t.way == way and t.within_cores and t.world_size > 1]
+    used = [t for t in used if t.seconds > 0]
     if not used:
         return None
     rows = [
@@ -132,7 +151,7 @@ def fit_allreduce(timings: Iterable[Timing]) -> tuple[float, float] | None:
         for t in used
     ]
     alpha_s, beta_s = nonnegative_least_squares(np.array(rows), np.ones(len(rows)))
-    return float(alpha_s), float(beta_s)
+    return Cost(float(alpha_s), float(beta_s))
 
 
 def fit_share(points: Sequence[tuple[int, float]], mode: Mode) -> tuple[float, float]:
@@ -157,15 +176,10 @@ def fit_sync(points: Sequence[tuple[int, float]]) -> float:
     return max(0.0, float(x @ y) / float(x @ x)) if x.any() else 0.0
 
 
-def comm_factor(
-    used: Sequence[Measurement], messages: Sequence[int], alpha_s: float, beta_s: float
-) -> float | None:
-    """Measured over predicted ``t_comm`` of the runs; None where nothing can be compared."""
-    several = [m for m in used if m.world_size > 1]
-    predicted = sum(
-        allreduce_s(m.world_size, n, alpha_s, beta_s) for m in several for n in messages
-    )
-    return sum(m.t_comm for m in several) / predicted if predicted > 0 else None
+def fit_own_comm(used: Sequence[Measurement], messages: Sequence[int], memory: Cost) -> float:
+    """Seconds >= 0 of the runs' ``t_comm`` that their messages don't account for."""
+    rest = [m.t_comm - messages_s(m.world_size, messages, memory) for m in used]
+    return max(0.0, statistics.fmean(rest))
 
 
 def fit(
@@ -173,20 +187,21 @@ def fit(
     measurements: Sequence[Measurement],
     timings: Sequence[Timing],
     messages: Sequence[int],
+    largest: int,
     link: Link | None = None,
 ) -> Model | None:
     """The model of all measurements and timings within the cores; None if there is none of a run.
 
     Args:
-        messages: bytes of each all-reduce of one iteration.
+        messages: bytes of each sum of one iteration.
+        largest: world size that this machine's cores hold; beyond, messages go over sockets.
         link: a network to assume between the ranks; None: this machine's loopback.
     """
     used = [m for m in measurements if m.within_cores]
     if not used:
         return None
-    known = fit_allreduce(timings)
-    alpha_s, beta_s = known or (0.0, 0.0)
-    factor = comm_factor(used, messages, alpha_s, beta_s)
+    memory, sockets = fit_allreduce(timings, "memory"), fit_allreduce(timings, "sockets")
+    nothing = Cost(0.0, 0.0)
     ranks = [m.world_size if mode == "growing-batch" else 1 for m in used]
     others = [m.t_iter - sum(getattr(m, name) for name in PARTS) for m in used]
     return Model(
@@ -194,20 +209,19 @@ def fit(
         messages=tuple(messages),
         rollout=fit_share([(m.world_size, m.t_rollout) for m in used], mode),
         learn=fit_share([(m.world_size, m.t_learn) for m in used], mode),
-        alpha_s=alpha_s,
-        beta_s=beta_s,
-        comm_factor=1.0 if factor is None else factor,
+        memory=memory or nothing,
+        sockets=sockets or nothing,
+        largest=largest,
+        own_comm_s=fit_own_comm(used, messages, memory or nothing),
         sync_s=fit_sync([(m.world_size, m.t_sync) for m in used]),
         other_s=max(0.0, statistics.fmean(others)),
         steps=statistics.fmean(m.steps / n for m, n in zip(used, ranks, strict=True)),
         link=link or Link(),
-        notes=tuple(_notes(mode, used, known is None, factor is None)),
+        notes=tuple(_notes(mode, used, memory is None or sockets is None)),
     )
 
 
-def _notes(
-    mode: Mode, used: Sequence[Measurement], no_timing: bool, no_factor: bool
-) -> Iterable[str]:
+def _notes(mode: Mode, used: Sequence[Measurement], no_timing: bool) -> Iterable[str]:
     """What is assumed for want of measurements."""
     sizes = sorted({m.world_size for m in used})
     if len(sizes) == 1 and mode == "constant-batch":
@@ -222,13 +236,8 @@ def _notes(
         )
     if no_timing:
         yield (
-            "No all-reduce was timed within the cores, so the loopback's share of communication is "
-            "assumed to be 0."
-        )
-    elif no_factor:
-        yield (
-            "No run with an all-reduce was measured within the cores, so communication in a run is "
-            "assumed to take what the all-reduces alone take."
+            "Not every way of exchanging was timed within the cores; what wasn't is assumed to "
+            "cost nothing."
         )
 
 
@@ -255,22 +264,21 @@ def assumptions(model: Model, num_cores: int) -> list[str]:
     c, d = model.learn
     link, counts = model.link, {n: model.messages.count(n) for n in model.messages}
     messages = " and ".join(f"{count} of {n:,} bytes" for n, count in counts.items())
-    bandwidth = f" ({1e-9 / model.beta_s:.2f} GB/s)" if model.beta_s else ""
     network = "the network is this machine's loopback"
     if link != Link():
-        network = f"a network adds {link.latency_s * 1e6:g} µs to each of them"
+        network = f"a network adds {link.latency_s * 1e6:g} µs to each message"
         if math.isfinite(link.bytes_per_s):
             network += f" and carries at most {link.bytes_per_s * 8e-9:g} Gbit/s"
     return [
         "t_iter = t_rollout + t_learn + t_comm + t_sync"
         f" + {_ms(model.other_s)} that no part accounts for.",
         f"t_rollout = {_ms(a)} + {_ms(b)} / W; t_learn = {_ms(c)} + {_ms(d)} / W.",
-        f"t_comm: {len(model.messages)} all-reduces per iteration ({messages}), each as on a ring: "
-        f"2 (W - 1) messages of {model.alpha_s * 1e6:.1f} µs and {model.beta_s * 1e9:.3f} ns per "
-        f"byte{bandwidth}, times {model.comm_factor:.2f}, the ratio of what the runs took to what "
-        f"that predicts for them; {network}.",
-        "The timed all-reduces are gloo's. Learners of one machine may exchange small messages by "
-        "other ways, which that ratio stands for at every W.",
+        f"t_comm = {_ms(model.own_comm_s)} that a rank spends by itself, and {len(model.messages)} "
+        f"sums per iteration ({messages}), each as on a ring: 2 (W - 1) messages of a W-th of its "
+        f"bytes. Up to W = {model.largest} they go through this machine's memory: "
+        f"{_per_message(model.memory)}.",
+        f"Beyond, all messages are assumed to go over gloo's sockets: {_per_message(model.sockets)}"
+        f"; {network}.",
         f"t_sync = {_ms(model.sync_s)} * sqrt(2 ln W): the slowest of W ranks whose delays are "
         "independent and normal.",
         f"Cores beyond this machine's {num_cores} are assumed to be like these and each rank to "
@@ -282,3 +290,7 @@ def assumptions(model: Model, num_cores: int) -> list[str]:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3f} ms"
+
+
+def _per_message(cost: Cost) -> str:
+    return f"{cost.alpha_s * 1e6:.1f} µs a message and {cost.beta_s * 1e9:.3f} ns a byte"

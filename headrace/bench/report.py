@@ -73,6 +73,7 @@ def write(
         figures.measurements(summary),
         timings,
         allreduce.messages(scaling.config, own_bytes),
+        max(1, num_cores() // scaling.cores_per_learner),
         scaling.link,
     )
     predicted: list[dict[str, float]] = []

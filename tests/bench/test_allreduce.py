@@ -31,29 +31,35 @@ def test_two_processes_time_what_is_missing_once(tmp_path, monkeypatch, capsys):
         table = Study(tmp_path, allreduce.COLUMNS, "allreduce.csv")
         return allreduce.measure(table, [1, 2], sizes, Processes(), wide_console(), repeats=5)
 
-    small, large = measured([256, 1 << 25, 256])
-    assert [(t.world_size, t.num_bytes) for t in (small, large)] == [(2, 256), (2, 1 << 25)]
-    assert 0 < small.seconds < large.seconds < 10
-    assert "timing all-reduces of 2" in capsys.readouterr().out
+    found = measured([256, 1 << 25, 256])
+    assert [(t.way, t.num_bytes) for t in found] == [
+        ("memory", 256), ("memory", 1 << 25), ("sockets", 256), ("sockets", 1 << 25),
+    ]  # fmt: skip
+    assert all(t.world_size == 2 for t in found)
+    for small, large in (found[:2], found[2:]):
+        assert 0 < small.seconds < large.seconds < 10
+    assert "timing sums of 2 processes over sockets" in capsys.readouterr().out
     monkeypatch.setattr(allreduce, "_apart", None)  # any call fails
-    assert measured([256, 1 << 25]) == [small, large]
+    assert measured([256, 1 << 25]) == found
     monkeypatch.setattr(allreduce, "num_cores", lambda: 1)
-    assert [t.within_cores for t in measured([256])] == [False]
+    assert [t.within_cores for t in measured([256])] == [False, False]
 
 
 def test_a_world_size_that_fails_is_said_and_left_out(tmp_path, monkeypatch, capsys):
-    def apart(world_size, *rest):
-        if world_size == 3:
+    def apart(way, world_size, *rest):
+        if (way, world_size) == ("memory", 3):
             raise RuntimeError("no room")
         return [0.5]
 
     monkeypatch.setattr(allreduce, "_apart", apart)
     table = Study(tmp_path, allreduce.COLUMNS, "allreduce.csv")
     found = allreduce.measure(table, [2, 3, 4], [256], Processes(), wide_console())
-    assert [(t.world_size, t.seconds) for t in found] == [(2, 0.5), (4, 0.5)]
-    assert "all-reduces of 3: no room" in capsys.readouterr().out
+    assert [(t.way, t.world_size) for t in found] == [
+        ("memory", 2), ("sockets", 2), ("sockets", 3), ("memory", 4), ("sockets", 4),
+    ]  # fmt: skip
+    assert "sums of 3 over memory: no room" in capsys.readouterr().out
 
 
 def test_the_failure_of_a_process_shows_its_output(tmp_path):
     with pytest.raises(RuntimeError, match=r"(?s)ended with code 1.*TypeError"):
-        allreduce._apart(2, [256], "many", tmp_path, Processes())
+        allreduce._apart("memory", 2, [256], "many", tmp_path, Processes())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.bench.model import (
+    Cost,
     Link,
     Measurement,
     Timing,
@@ -27,17 +28,21 @@ from headrace.bench.model import (
 SIZES = (1, 2, 4, 8)
 MESSAGES = [20_000] * 8 + [64] * 2
 ALPHA, BETA = 30e-6, 0.5e-9
+SLOWER = 20.0  # sockets
+OWN = 2e-4
 TIMINGS = [
-    Timing(size, True, num_bytes, allreduce_s(size, num_bytes, ALPHA, BETA))
+    Timing(way, size, True, num_bytes, factor * allreduce_s(size, num_bytes, ALPHA, BETA))
+    for way, factor in (("memory", 1.0), ("sockets", SLOWER))
     for size in SIZES[1:]
     for num_bytes in (256, 20_000, 1 << 20)
 ]
+LARGEST = 8
 
 
-def measurement(size, mode="constant-batch", factor=1.5, other=1e-3, within=True) -> Measurement:
+def measurement(size, mode="constant-batch", factor=1.0, other=1e-3, within=True) -> Measurement:
     """What a machine measures whose rollouts take 2 + 40 / W ms, learning 1 + 60 / W, and so on."""
     share = 1 if mode == "growing-batch" else size
-    comm = factor * sum(allreduce_s(size, n, ALPHA, BETA) for n in MESSAGES)
+    comm = OWN + factor * sum(allreduce_s(size, n, ALPHA, BETA) for n in MESSAGES)
     parts = {
         "t_rollout": 2e-3 + 40e-3 / share,
         "t_learn": 1e-3 + 60e-3 / share,
@@ -59,16 +64,18 @@ def test_a_ring_sends_two_messages_for_each_neighbour_but_one_and_twice_the_byte
 @pytest.mark.parametrize("mode", ["constant-batch", "growing-batch"])
 def test_the_model_finds_the_numbers_again_that_made_the_measurements(mode):
     points = [measurement(size, mode) for size in SIZES]
-    model = fit(mode, points, TIMINGS, MESSAGES)
-    assert (model.alpha_s, model.beta_s) == pytest.approx((ALPHA, BETA))
-    assert model.comm_factor == pytest.approx(1.5)
+    model = fit(mode, points, TIMINGS, MESSAGES, LARGEST)
+    assert astuple(model.memory) == pytest.approx((ALPHA, BETA))
+    assert astuple(model.sockets) == pytest.approx((SLOWER * ALPHA, SLOWER * BETA))
+    assert model.own_comm_s == pytest.approx(OWN)
     assert model.sync_s == pytest.approx(3e-3)
     assert model.other_s == pytest.approx(1e-3)
     expected = (42e-3, 0.0) if mode == "growing-batch" else (2e-3, 40e-3)
     assert model.rollout == pytest.approx(expected)
     assert model.notes == ()
-    for size in (*SIZES, 64):
-        real, found = measurement(size, mode), model.at(size)
+    for size in (*SIZES, 64):  # only 64 are more than the machine holds
+        real = measurement(size, mode, factor=SLOWER if size > LARGEST else 1.0)
+        found = model.at(size)
         for name in ("t_rollout", "t_learn", "t_comm", "t_sync", "t_iter"):
             assert found[name] == pytest.approx(getattr(real, name)), name
         assert found["fps"] == pytest.approx(real.steps / real.t_iter)
@@ -79,11 +86,12 @@ def test_the_model_finds_the_numbers_again_that_made_the_measurements(mode):
 @given(alpha=st.floats(1e-6, 1e-2), beta=st.floats(1e-11, 1e-7))
 def test_alpha_and_beta_are_found_whatever_they_are(alpha, beta):
     timings = [
-        Timing(size, True, n, allreduce_s(size, n, alpha, beta))
+        Timing("memory", size, True, n, allreduce_s(size, n, alpha, beta))
         for size in (2, 3, 8)
         for n in (256, 65536, 1 << 22)
     ]
-    assert fit_allreduce(timings) == pytest.approx((alpha, beta), rel=1e-6)
+    assert astuple(fit_allreduce(timings, "memory")) == pytest.approx((alpha, beta), rel=1e-6)
+    assert fit_allreduce(timings, "sockets") is None
 
 
 @given(a=st.floats(0, 1), b=st.floats(0, 1))
@@ -119,58 +127,63 @@ def test_points_beyond_the_cores_change_nothing():
         for size in (4, 8)
     ]
     timings = [t for t in TIMINGS if t.world_size == 2]
-    slow = [Timing(4, False, 256, 9.0), Timing(8, False, 1 << 20, 9.0)]
-    alone = fit("constant-batch", used, timings, MESSAGES)
-    assert fit("constant-batch", used + wild, timings + slow, MESSAGES) == alone
-    assert fit("constant-batch", wild, timings, MESSAGES) is None
+    slow = [Timing("memory", 4, False, 256, 9.0), Timing("sockets", 8, False, 1 << 20, 9.0)]
+    alone = fit("constant-batch", used, timings, MESSAGES, LARGEST)
+    assert fit("constant-batch", used + wild, timings + slow, MESSAGES, LARGEST) == alone
+    assert fit("constant-batch", wild, timings, MESSAGES, LARGEST) is None
 
 
 def test_too_few_points_are_said_and_taken_to_divide():
-    model = fit("constant-batch", [measurement(2)], TIMINGS[:3], MESSAGES)
+    model = fit("constant-batch", [measurement(2)], TIMINGS[:3], MESSAGES, LARGEST)
     assert model.rollout == pytest.approx((0.0, 44e-3))  # 22 ms with W = 2
     assert [note for note in model.notes if "Only W = 2" in note]
     assert model.notes[0] in assumptions(model, 2)
 
 
 def test_one_learner_alone_says_nothing_of_communication_and_waiting():
-    model = fit("growing-batch", [measurement(1, "growing-batch")], [], MESSAGES)
-    assert (model.sync_s, model.alpha_s, model.comm_factor) == (0.0, 0.0, 1.0)
+    model = fit("growing-batch", [measurement(1, "growing-batch")], [], MESSAGES, LARGEST)
+    assert (model.sync_s, model.memory, model.sockets) == (0.0, Cost(0.0, 0.0), Cost(0.0, 0.0))
+    assert model.own_comm_s == pytest.approx(OWN)
     notes = " ".join(model.notes)
     assert "waiting at barriers" in notes
-    assert "No all-reduce was timed" in notes
-    timed = fit("growing-batch", [measurement(1, "growing-batch")], TIMINGS, MESSAGES)
-    assert "No run with an all-reduce" in " ".join(timed.notes)
-    assert timed.at(2)["t_comm"] == pytest.approx(measurement(2, factor=1.0).t_comm)
+    assert "Not every way of exchanging was timed" in notes
+    timed = fit("growing-batch", [measurement(1, "growing-batch")], TIMINGS, MESSAGES, LARGEST)
+    assert "Not every way" not in " ".join(timed.notes)
+    assert timed.at(2)["t_comm"] == pytest.approx(measurement(2).t_comm)
 
 
-def test_a_network_adds_its_latency_and_caps_the_bandwidth():
+def test_a_network_between_machines_adds_its_latency_and_caps_the_bandwidth():
     points = [measurement(size) for size in SIZES]
-    here = fit("constant-batch", points, TIMINGS, MESSAGES)
-    far = fit("constant-batch", points, TIMINGS, MESSAGES, Link(latency_s=1e-3))
-    hops = 2 * 3 * len(MESSAGES)
-    assert far.at(4)["t_comm"] - here.at(4)["t_comm"] == pytest.approx(hops * 1e-3)
-    slow = fit("constant-batch", points, TIMINGS, MESSAGES, Link(bytes_per_s=1e6))
-    more = 2 * 3 / 4 * sum(MESSAGES) * (1e-6 - 1.5 * BETA)
-    assert slow.at(4)["t_comm"] - here.at(4)["t_comm"] == pytest.approx(more)
-    fast = fit("constant-batch", points, TIMINGS, MESSAGES, Link(bytes_per_s=1e12))
-    assert fast.at(4) == here.at(4)
+    here = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST)
+    far = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST, Link(latency_s=1e-3))
+    hops = 2 * 15 * len(MESSAGES)
+    assert far.at(16)["t_comm"] - here.at(16)["t_comm"] == pytest.approx(hops * 1e-3)
+    assert far.at(4) == here.at(4)  # within the machine
+    slow = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST, Link(bytes_per_s=1e6))
+    more = 2 * 15 / 16 * sum(MESSAGES) * (1e-6 - SLOWER * BETA)
+    assert slow.at(16)["t_comm"] - here.at(16)["t_comm"] == pytest.approx(more)
+    fast = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST, Link(bytes_per_s=1e12))
+    assert fast.at(16) == here.at(16)
     assert "1000 µs" in " ".join(assumptions(far, 2))
     assert "0.008 Gbit/s" in " ".join(assumptions(slow, 2))
 
 
 def test_the_assumptions_name_the_fitted_numbers_and_where_they_end():
-    model = fit("constant-batch", [measurement(s) for s in SIZES], TIMINGS, MESSAGES)
+    model = fit("constant-batch", [measurement(s) for s in SIZES], TIMINGS, MESSAGES, LARGEST)
     text = "\n".join(assumptions(model, 2))
     for words in (
-        "2.000 ms + 40.000 ms / W", "1.000 ms + 60.000 ms / W", "30.0 µs", "0.500 ns per byte",
-        "(2.00 GB/s)", "times 1.50", "10 all-reduces", "8 of 20,000 bytes and 2 of 64 bytes",
+        "2.000 ms + 40.000 ms / W", "1.000 ms + 60.000 ms / W", "0.200 ms that a rank spends",
+        "Up to W = 8", "30.0 µs a message and 0.500 ns a byte", "600.0 µs", "10.000 ns a byte",
+        "10 sums per iteration", "8 of 20,000 bytes and 2 of 64 bytes",
         "3.000 ms * sqrt(2 ln W)", "beyond this machine's 2", "loopback",
     ):  # fmt: skip
         assert words in text
 
 
 def test_speedups_are_relative_to_the_reference_as_if_that_scaled_ideally():
-    model = fit("growing-batch", [measurement(s, "growing-batch") for s in SIZES], [], MESSAGES)
+    model = fit(
+        "growing-batch", [measurement(s, "growing-batch") for s in SIZES], [], MESSAGES, LARGEST
+    )
     (row,) = extrapolate(model, [32], (2, 500.0))
     assert row["world_size"] == 32
     assert row["fps"] == pytest.approx(model.at(32)["fps"])

@@ -98,21 +98,22 @@ def run(config: Config, callbacks: Iterable[Callback] = (), started: float | Non
     """
     config, group = join_torchrun(config)
     leads = group is None or group.rank == 0
-    with Report(config, quiet=not leads) as report, _trainer(config, started, report, group) as run:
-        report.begin(run.run_dir)
-        for result in run:
+    report = Report(config, quiet=not leads)
+    with report, _trainer(config, started, report, group) as trainer:
+        report.begin(trainer.run_dir)
+        for result in trainer:
             report.update(result)
             for callback in callbacks:
                 if callback(result) is False:
-                    run.stop()
-        policy = run.policy
+                    trainer.stop()
+        policy = trainer.policy
         if leads:
-            summary = run.summary()
-            evaluation = _evaluate(run, policy)
+            summary = trainer.summary()
+            evaluation = _evaluate(trainer, policy)
             if evaluation is not None:
                 summary["evaluation"] = dataclasses.asdict(evaluation)
-            checkpoint.write_json(run.run_dir / "summary.json", summary)
-            report.end(run.run_dir, summary)
+            checkpoint.write_json(trainer.run_dir / "summary.json", summary)
+            report.end(trainer.run_dir, summary)
     if group is not None:
         group.close()
     return policy

@@ -55,15 +55,19 @@ class Archive:
             episodes: of this learner; those of all are saved.
         """
         progress.epoch += self._config.deterministic
-        episodes = gather_episodes(self._group, episodes)
-        own = self._group.collect(learner.own_state())
-        mean, best = episodes.mean_return, progress.best_return
+        own = self._group.collect((learner.own_state(), episodes.state_dict()))
+        mean, best = gather_episodes(self._group, episodes).mean_return, progress.best_return
         improved = mean is not None and (best is None or mean > best)
         if improved:
             progress.best_return = mean
         if self._group.rank > 0:
             return
-        state = progress.state_dict(episodes) | {"learner": learner.state_dict(), "own": own}
+        states, parts = zip(*own, strict=True)
+        state = progress.state_dict() | {
+            "learner": learner.state_dict(),
+            "own": list(states),  # of each learner, by rank
+            "episodes": list(parts),
+        }
         path = checkpoint.save(self._run_dir, self._description, policy, state)
         if improved:
             checkpoint.point("best", path)
@@ -85,7 +89,8 @@ class Archive:
         name, weights, state = self._group.tell(found)
         try:
             policy.load_state_dict(weights)
-            progress.load_state_dict(state, episodes, self._group.rank)
+            progress.load_state_dict(state)
+            episodes.load_share(state["episodes"], self._group.rank, self._group.size)
             progress.epoch += not self._config.deterministic
             learner.load_state_dict(state["learner"])
             learner.load_own_state(state["own"])

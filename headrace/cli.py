@@ -94,6 +94,7 @@ def _resume(argv: list[str]) -> int:
         run_dir: Annotated[str, tyro.conf.Positional],
         total_steps: int | None = None,
         stop_return: float | None = None,
+        num_learners: int | None = None,
     ) -> None:
         """Continue a run from its latest checkpoint.
 
@@ -101,8 +102,13 @@ def _resume(argv: list[str]) -> int:
             run_dir: the run directory.
             total_steps: a new number of environment steps after which training ends.
             stop_return: a new mean return that ends training.
+            num_learners: a new number of learners.
         """
-        given = {"total_steps": total_steps, "stop_return": stop_return}
+        given = {
+            "total_steps": total_steps,
+            "stop_return": stop_return,
+            "num_learners": num_learners,
+        }
         settings = {name: value for name, value in given.items() if value is not None}
         run(resume_config(run_dir, **settings), started=process_started())
 

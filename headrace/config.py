@@ -177,8 +177,8 @@ class Config:
         minibatches = getattr(self.algo, "minibatches", 1)
         if self.network.core is not None and minibatches > columns:
             raise ConfigError(
-                f"minibatches={minibatches} is more than the {columns} environments of a batch: a "
-                "recurrent policy's minibatches are whole sequences of environments "
+                f"minibatches={minibatches} is more than the {columns} environments of a learner's "
+                "batch: a recurrent policy's minibatches are whole sequences of environments "
                 f"(nearest: {columns})"
             )
 
@@ -200,8 +200,7 @@ class Config:
             where = f"with {self.algo_name}, whose actors learn by themselves (use num_actors)"
             valid = f"1 {where}"
             require(not self.algo.learns_in_actors, "num_learners", self.num_learners, valid)
-            self._whole.checked(self.num_learners)
-            self.algo.per_learner(self.num_learners)
+            self.per_learner._check_batch()  # what each of them has is to fit as well
 
     @property
     def _whole(self) -> Whole:

@@ -7,13 +7,16 @@ through gloo; tensors on an accelerator go through NCCL.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,6 +28,9 @@ from headrace.transport.board import ROW_BYTES, Board, Silent, share_board
 
 _GATHER_BYTES = 1 << 18  # below, gloo's gather is faster than its all-reduce
 _BLAME_S = 1.0  # how long the others are given to say that they live
+_ANSWER_S = 2.0  # how much longer than it has to take the store may take to answer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Ranks:
         share_memory: exchange through shared memory where all are on one machine.
 
     Raises:
-        LearnerFailed: a learner never arrived; it is named.
+        LearnerFailed: a learner never arrived, or ended while the others joined; it is named.
     """
 
     def __init__(
@@ -60,13 +66,16 @@ class Ranks:
         self._timeout_s, self.waits = timeout_s, list[float]()
         self._store = place.store(timeout_s)
         self._arrive()
-        dist.init_process_group(
-            "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
-            store=dist.PrefixStore("group", self._store),
-            rank=self.rank,
-            world_size=self.size,
-            timeout=datetime.timedelta(seconds=timeout_s),
-        )
+        try:
+            dist.init_process_group(
+                "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
+                store=dist.PrefixStore("group", self._store),
+                rank=self.rank,
+                world_size=self.size,
+                timeout=datetime.timedelta(seconds=timeout_s),
+            )
+        except RuntimeError as error:
+            raise self._blamed(error) from error
         self._board: Board | None = None
         if share_memory:
             self._board = share_board(self.rank, self.size, self.tell, self._all)
@@ -75,10 +84,11 @@ class Ranks:
         self.note(-1)
         self._store.set(f"arrived/{self.rank}", "")
         keys = [f"arrived/{r}" for r in range(self.size)]
+        limit = datetime.timedelta(seconds=self._timeout_s)
         try:
-            self._store.wait(keys, datetime.timedelta(seconds=self._timeout_s))
+            within(self._timeout_s, lambda: self._store.wait(keys, limit))
         except RuntimeError as error:
-            missing = [r for r, key in enumerate(keys) if not self._store.check([key])]
+            missing = self._without("arrived", list(range(self.size)))
             raise LearnerFailed(
                 f"{learners(missing)} of {self.size} never arrived: learner {self.rank} waited "
                 f"{self._timeout_s:g} s (learner_timeout_s)"
@@ -131,7 +141,10 @@ class Ranks:
 
     def _all(self, mine: bool) -> bool:
         everyone: list[Any] = [None] * self.size
-        dist.all_gather_object(everyone, mine)
+        try:
+            dist.all_gather_object(everyone, mine)
+        except RuntimeError as error:
+            raise self._blamed(error) from error
         return all(everyone)
 
     def collect(self, value: Any) -> list[Any]:
@@ -154,11 +167,25 @@ class Ranks:
 
     def note(self, number: int) -> None:
         """See :class:`headrace.types.Group`."""
-        self._store.set(f"note/{self.rank}", str(number))
+        try:
+            within(self._timeout_s, lambda: self._store.set(f"note/{self.rank}", str(number)))
+        except RuntimeError as error:
+            raise self._blamed(error) from error
 
     def notes(self) -> list[int]:
-        """See :class:`headrace.types.Group`."""
+        """See :class:`headrace.types.Group`; for a thread of its own, see :func:`within`."""
         return [int(x) for x in self._store.multi_get([f"note/{r}" for r in range(self.size)])]
+
+    def _without(self, word: str, ranks: list[int]) -> list[int]:
+        """Those of the ranks that have not left this word; rank 0 if the store doesn't answer."""
+
+        def look() -> list[int]:
+            return [r for r in ranks if not self._store.check([f"{word}/{r}"])]
+
+        try:
+            return within(0.0, look)
+        except RuntimeError:
+            return [0]  # it holds the store
 
     def _blamed(self, error: Exception) -> OthersLost:
         """Which learners are to blame: those who don't complain of the others in time."""
@@ -166,19 +193,39 @@ class Ranks:
             what = "has died" if error.dead else f"was silent for {self._timeout_s:g} s"
             return OthersLost(f"learner {self.rank} waited for {learners(error.ranks)}: {what}")
         others = [r for r in range(self.size) if r != self.rank]
-        try:
-            self._store.set(f"complained/{self.rank}", "")
-            time.sleep(_BLAME_S)
-            silent = [r for r in others if not self._store.check([f"complained/{r}"])]
-        except RuntimeError:
-            silent = [0]  # it holds the store
-        who = learners(silent or others)
+        with contextlib.suppress(RuntimeError):
+            within(0.0, lambda: self._store.set(f"complained/{self.rank}", ""))
+        time.sleep(_BLAME_S)
+        who = learners(self._without("complained", others) or others)
         return OthersLost(f"learner {self.rank} lost {who}: {error}")
 
     def close(self) -> None:
         """Leave the group."""
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def within(limit_s: float, call: Callable[[], T]) -> T:
+    """What a call to a store returns.
+
+    Raises:
+        RuntimeError: it failed, or there was no answer: most calls have no time-out of their own
+            where a link is cut.
+    """
+    answer: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(call())
+        except Exception as error:
+            answer.set_exception(error)
+
+    thread = threading.Thread(target=work, name="headrace-store", daemon=True)
+    thread.start()
+    thread.join(limit_s + _ANSWER_S)
+    if not answer.done():
+        raise RuntimeError("the store of the group doesn't answer")
+    return answer.result()
 
 
 def learners(ranks: list[int]) -> str:

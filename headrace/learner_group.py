@@ -24,6 +24,7 @@ import cloudpickle
 
 from headrace import checkpoint, errors
 from headrace.config import Config, default_run_dir
+from headrace.envs.make import resolve
 from headrace.errors import CheckpointError, ConfigError, HeadraceError, LearnerFailed, OthersLost
 from headrace.fleet import process_context, start_fork_server
 from headrace.metrics import Result
@@ -64,6 +65,7 @@ class LearnerGroup:
         started: float | None = None,
         notify: Callable[[str], None] = print,
     ) -> None:
+        resolve(config.env)  # complains before anything is started
         start_fork_server()
         self._started = time.monotonic() if started is None else started
         self.env = probe(config).env
@@ -144,7 +146,7 @@ class LearnerGroup:
                 self.stop()
             while not all(one.done for one in self._learners):
                 yield from self._listen()
-                self._check()
+                yield from self._check()
             for one in self._learners:
                 one.process.join(self.config.learner_timeout_s)
         finally:
@@ -188,22 +190,28 @@ class LearnerGroup:
                 name, message, one.traceback = content
                 one.failure = getattr(errors, name)(message)
 
-    def _check(self) -> None:
+    def _check(self) -> Iterator[Result]:
         """Raise what went wrong, if anything did, after all have had the time to say why."""
-        if not any(self._is_lost(one) for one in self._learners):
+        if not self._lost():
             return
         deadline = time.monotonic() + _GRACE_S
         while time.monotonic() < deadline and any(not one.pipe.closed for one in self._learners):
-            for _ in self._listen(0.1):
-                pass
-        raise self._cause()
+            yield from self._listen(0.1)
+        lost = self._lost()
+        if lost:
+            raise self._cause(lost)
 
-    def _is_lost(self, one: _Learner) -> bool:
-        silent_s = time.monotonic() - one.heard
-        gone = one.pipe.closed or silent_s > self.config.learner_timeout_s
-        return not one.done and (gone or one.failure is not None)
+    def _lost(self) -> list[int]:
+        """Ranks that have failed, are gone, or have said nothing for too long."""
+        now, limit = time.monotonic(), self.config.learner_timeout_s
+        found = []
+        for rank, one in enumerate(self._learners):
+            gone = one.pipe.closed or (now - one.heard > limit and not one.pipe.poll())
+            if not one.done and (gone or one.failure is not None):
+                found.append(rank)
+        return found
 
-    def _cause(self) -> HeadraceError:
+    def _cause(self, lost: list[int]) -> HeadraceError:
         """The failure that led to the others, as far as can be told."""
         failures = [one.failure for one in self._learners]
         for failure in failures:
@@ -217,8 +225,8 @@ class LearnerGroup:
             if one.pipe.closed and not one.done and one.failure is None:
                 one.process.join(_GRACE_S)
                 return LearnerFailed(f"learner {rank} ended with exit code {one.process.exitcode}")
-        for rank, one in enumerate(self._learners):
-            if one.failure is None and self._is_lost(one):
+        for rank in lost:
+            if failures[rank] is None:
                 limit = f"{self.config.learner_timeout_s:g} s (learner_timeout_s)"
                 return LearnerFailed(f"learner {rank} was silent for {limit}")
         return next(failure for failure in failures if failure is not None)

@@ -119,6 +119,23 @@ class Episodes:
         """Mean over the window, None before the first episode."""
         return float(np.mean(self.returns)) if self.returns else None
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+            "count": self.count,
+        }
+
+    def load_share(self, saved: list[dict[str, Any]], rank: int, size: int) -> None:
+        """Take what one of ``size`` learners has of the episodes that each learner saved."""
+        if size == len(saved):
+            saved, rank, size = [saved[rank]], 0, 1
+        for name in ("returns", "lengths"):
+            everyone = [value for one in saved for value in one[name]]
+            getattr(self, name).extend(everyone[rank::size])
+        self.count = sum(one["count"] for one in saved) if rank == 0 else 0
+
     @property
     def full(self) -> bool:
         """Whether the window holds as many episodes as it can."""
@@ -235,15 +252,16 @@ class Writer:
     """``metrics.jsonl`` and TensorBoard events in a run directory.
 
     Args:
-        path: the run directory. keep_until: when resuming, drop lines beyond these env_steps.
+        path: the run directory.
+        keep_until: when resuming, drop lines beyond these env_steps and updates.
     """
 
-    def __init__(self, path: Path, keep_until: int | None = None) -> None:
+    def __init__(self, path: Path, keep_until: tuple[int, int] | None = None) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         file = path / "metrics.jsonl"
         if keep_until is not None:
-            truncate_jsonl(file, keep_until)
+            truncate_jsonl(file, *keep_until)
         self._file = file.open("a", encoding="utf-8")
         self._events = EventFileWriter(str(path))
 
@@ -277,8 +295,16 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def truncate_jsonl(path: Path, env_steps: int) -> None:
-    """Drop the lines of a JSON-lines file, if there is one, that are beyond these env_steps."""
+def truncate_jsonl(path: Path, env_steps: int, updates: int) -> None:
+    """Drop the lines of a JSON-lines file, if there is one, that are beyond these counts.
+
+    Both are needed: an update without new data, which IMPACT has, takes no env_steps.
+    """
+
+    def kept(line: dict[str, Any]) -> bool:
+        update = line.get("update", line.get("charts/updates", 0))
+        return bool(line["env_steps"] <= env_steps and update <= updates)
+
     if path.exists():
-        lines = [line for line in read_jsonl(path) if line["env_steps"] <= env_steps]
+        lines = [line for line in read_jsonl(path) if kept(line)]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -35,25 +35,15 @@ class Progress:
         self.trained_s = time.monotonic() - self._since
         return self.trained_s
 
-    def state_dict(self, episodes: Episodes) -> dict[str, Any]:
-        """What a checkpoint holds, with the latest episodes of all learners."""
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
         names = [f.name for f in fields(self) if not f.name.startswith("_")]
-        return {
-            **{name: getattr(self, name) for name in names},
-            "returns": list(episodes.returns),
-            "lengths": list(episodes.lengths),
-            "episodes": episodes.count,
-        }
+        return {name: getattr(self, name) for name in names}
 
-    def load_state_dict(self, saved: dict[str, Any], episodes: Episodes, rank: int) -> None:
-        """Restore what :meth:`state_dict` returned; ``episodes`` gets one learner's part."""
-        for one in fields(self):
-            if not one.name.startswith("_"):
-                setattr(self, one.name, saved[one.name])
-        at = slice(rank * episodes.window, (rank + 1) * episodes.window)
-        episodes.returns.extend(saved["returns"][at])
-        episodes.lengths.extend(saved["lengths"][at])
-        episodes.count = saved["episodes"] if rank == 0 else 0
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        for name in self.state_dict():
+            setattr(self, name, saved[name])
 
 
 def own_episodes(num_learners: int) -> Episodes:

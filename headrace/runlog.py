@@ -17,15 +17,18 @@ class RunLog:
     Args:
         path: the run directory.
         num_learners: whose iterations are written; 0: nobody's.
-        keep_until: when resuming, drop lines beyond these env_steps.
+        keep_until: when resuming, drop lines beyond these env_steps and updates.
     """
 
-    def __init__(self, path: Path, num_learners: int, keep_until: int | None = None) -> None:
+    def __init__(
+        self, path: Path, num_learners: int, keep_until: tuple[int, int] | None = None
+    ) -> None:
         self._writer = Writer(path, keep_until)
         self._evaluations = path / "evaluations.jsonl"
         if keep_until is not None:
-            truncate_jsonl(self._evaluations, keep_until)
-        self._iterations = IterationLog(path, num_learners, keep_until) if num_learners else None
+            for file in (self._evaluations, *path.glob("iterations/rank_*.jsonl")):
+                truncate_jsonl(file, *keep_until)
+        self._iterations = IterationLog(path, num_learners) if num_learners else None
 
     def result(self, result: Result) -> None:
         """Write a result, and the iterations before it."""
@@ -63,18 +66,13 @@ class IterationLog:
 
     Args:
         path: the run directory. size: number of learners.
-        keep_until: when resuming, drop lines beyond these env_steps.
     """
 
-    def __init__(self, path: Path, size: int, keep_until: int | None = None) -> None:
+    def __init__(self, path: Path, size: int) -> None:
         folder = path / "iterations"
         folder.mkdir(exist_ok=True)
-        self._files: list[TextIO] = []
-        for rank in range(size):
-            file = folder / f"rank_{rank}.jsonl"
-            if keep_until is not None:
-                truncate_jsonl(file, keep_until)
-            self._files.append(file.open("a", encoding="utf-8"))
+        names = [f"rank_{rank}.jsonl" for rank in range(size)]
+        self._files: list[TextIO] = [(folder / n).open("a", encoding="utf-8") for n in names]
         self._lines: list[tuple[dict[str, Any], list[Iteration]]] = []
 
     def note(self, iterations: list[Iteration], **known: Any) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from headrace.archive import Archive
 from headrace.config import Config, default_run_dir
+from headrace.envs.make import resolve
 from headrace.errors import ConfigError
 from headrace.evaluation import evaluate
 from headrace.exchange import CHECK_EVERY, Agreed, Exchange, checksum, gather_episodes
@@ -70,6 +71,7 @@ class Trainer:
         if config.device == "cuda" and self.group.size > 1:
             self._device = f"cuda:{self.group.local_rank % torch.cuda.device_count()}"
         self._started = time.monotonic() if started is None else started
+        resolve(config.env)  # complains before anything is started
         if config.transport == "shm":
             start_fork_server()
         found = probe(config)
@@ -212,7 +214,8 @@ class Trainer:
             return None
         several, wanted = self.group.size > 1, self.config.log_iterations
         num_logged = self.group.size if (several if wanted is None else wanted) else 0
-        log = RunLog(self.run_dir, num_logged, self.env_steps if self.config.resume else None)
+        kept = (self.env_steps, self.updates) if self.config.resume else None
+        log = RunLog(self.run_dir, num_logged, kept)
         stack.callback(log.close)
         return log
 

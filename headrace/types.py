@@ -84,6 +84,8 @@ class Batch:
         """Groups of whole columns with at most ``max_steps`` steps each (at least one column)."""
         rows, num_columns = self.valid.shape
         width = max(1, max_steps // rows)
+        if width >= num_columns:
+            return [self]
         return [self.columns(slice(i, i + width)) for i in range(0, num_columns, width)]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]
 BLOCKS = re.findall(r"```(python|bash)\n(.*?)```", README, re.DOTALL)
 
 
@@ -54,13 +55,30 @@ def test_the_page_on_networks_runs_from_top_to_bottom(tmp_path):
     assert (tmp_path / "gru.onnx").exists()
 
 
+def test_the_page_on_several_learners_runs(tmp_path):
+    page = (ROOT / "docs/learners.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(python|bash)\n(.*?)```", page, re.DOTALL)
+    assert [language for language, _ in blocks] == ["python", "bash", "bash"]
+    (tmp_path / "script.py").write_text(blocks[0][1])
+    again = 'import headrace as hr\nhr.resume("runs/two", num_learners=1, total_steps=100_000)'
+    assert again.split("\n")[1] in page
+    (tmp_path / "again.py").write_text(again)
+    for arguments in (["script.py"], ["again.py"]):
+        run_in(tmp_path, arguments)
+    for _, text in blocks[1:]:
+        run_in(tmp_path, ["-m", "headrace", *text.split()[1:]])
+    assert len((tmp_path / "runs/two/iterations/rank_1.jsonl").read_text().splitlines()) > 20
+    assert (tmp_path / "runs/two-impala/summary.json").exists()
+    assert (tmp_path / "runs/scaling/scaling.png").exists()
+
+
 def run_in(folder, arguments):
     command = [sys.executable, *arguments]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
     assert run.returncode == 0, f"{command}\n{run.stdout}\n{run.stderr}"
 
 
-@pytest.mark.parametrize("file", ["README.md", "docs/architecture.md", "docs/networks.md"])
+@pytest.mark.parametrize("file", PAGES)
 def test_links_to_files_point_to_files(file):
     text = (ROOT / file).read_text(encoding="utf-8")
     for target in re.findall(r"\]\((?!http)([^)]+)\)", text):

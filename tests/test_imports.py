@@ -55,21 +55,23 @@ ALLOWED = {
         "progress", "types",
     },
     "trainer": {
-        "archive", "config", "errors", "evaluation", "exchange", "fleet", "hogwild", "intake",
-        "learner", "metrics", "nn", "platform", "preemption", "probe", "progress", "rollouts",
-        "runlog", "tally", "types",
+        "archive", "config", "envs", "errors", "evaluation", "exchange", "fleet", "hogwild",
+        "intake", "learner", "metrics", "nn", "platform", "preemption", "probe", "progress",
+        "rollouts", "runlog", "tally", "types",
     },
-    "torchrun": {"config", "errors", "group", "types"},
+    "torchrun": {"checkpoint", "config", "errors", "group", "types"},
     "learner_process": {"config", "errors", "group", "platform", "trainer"},
     "learner_group": {
-        "checkpoint", "config", "errors", "fleet", "learner_process", "metrics", "nn", "platform",
-        "probe",
+        "checkpoint", "config", "envs", "errors", "fleet", "learner_process", "metrics", "nn",
+        "platform", "probe",
     },
     "api": {
         "algos", "checkpoint", "config", "errors", "evaluation", "learner_group", "metrics", "nn",
         "platform", "report", "torchrun", "trainer", "types",
     },
-    "bench": {"algos", "api", "config", "envs", "errors", "metrics", "platform", "recipes"},
+    "bench": {
+        "algos", "api", "config", "envs", "errors", "group", "metrics", "platform", "recipes",
+    },
     "cli": {
         "algos", "api", "bench", "checkpoint", "config", "errors", "evaluation", "fleet",
         "platform", "plot", "recipes",

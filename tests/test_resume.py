@@ -123,7 +123,7 @@ def test_rotation_keeps_the_latest_and_the_best_and_the_links_resolve(tiny, fini
     assert {p.name for p in latest.iterdir()} == {"policy.safetensors", "trainer.pt", "config.json"}
     assert same(hr.load(trainer.run_dir), trainer.policy)
     best_state = checkpoint.load_trainer(best)
-    assert best_state["best_return"] == pytest.approx(np.mean(best_state["returns"]))
+    assert best_state["best_return"] == pytest.approx(np.mean(best_state["episodes"][0]["returns"]))
     assert trainer.progress.best_return == best_state["best_return"]
 
 

@@ -138,7 +138,7 @@ def encode(space: gymnasium.Space, x: Tensor) -> Tensor:
 
 def values(space: Box, x: Tensor, dtype: torch.dtype) -> Tensor:
     """The numbers of a Box, ``[N, prod(shape)]``; uint8 scaled to [0, 1]."""
-    flat = x.reshape(x.shape[0], -1).to(dtype)
+    flat = x.reshape(x.shape[0], math.prod(space.shape)).to(dtype)
     return flat / 255.0 if space.dtype == np.uint8 else flat
 
 

@@ -58,6 +58,10 @@ class Board:
         self._rank, self._size, self._count = rank, size, 0
         self._pids[rank] = os.getpid()
 
+    def sees_all(self) -> bool:
+        """Whether every rank has mapped the file, and its process can be looked for from here."""
+        return all(_alive(int(pid)) for pid in self._pids)
+
     def exchange(self, values: Tensor, timeout_s: float) -> Tensor:
         """Post a vector ``[n]`` of at most ``ROW_BYTES``; returns all ranks' ``[W, n]``.
 
@@ -90,12 +94,14 @@ class Board:
                 raise Silent(silent, dead=False)
             if now - looked > _LOOK_FOR_DEAD_S:
                 looked = now
-                dead = [r for r in silent if self._pids[r] and not _alive(int(self._pids[r]))]
+                dead = [r for r in silent if not _alive(int(self._pids[r]))]
                 if dead:
                     raise Silent(dead, dead=True)
 
 
 def _alive(pid: int) -> bool:
+    if pid <= 0:
+        return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -119,19 +125,34 @@ def share_board(
         tell: gives every rank the text that rank 0 passes.
         agree: whether all ranks pass True.
     """
-    path = ""
-    if rank == 0:
-        folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        descriptor, path = tempfile.mkstemp(prefix="headrace-board-", dir=folder)
-        os.ftruncate(descriptor, board_bytes(size))
-        os.close(descriptor)
-    path = tell(path)
+    path = _make_file(board_bytes(size)) if rank == 0 else ""
     try:
-        board: Board | None = Board(Path(path), rank, size)
-    except (OSError, RuntimeError):
-        board = None
-    try:
-        return board if agree(board is not None) else None
+        path = tell(path)
+        try:
+            board: Board | None = Board(Path(path), rank, size)
+        except (OSError, RuntimeError):
+            board = None
+        shared = agree(board is not None) and agree(board is not None and board.sees_all())
+        return board if shared else None
     finally:
-        if rank == 0:
+        if rank == 0 and path:
             os.unlink(path)
+
+
+def _make_file(num_bytes: int) -> str:
+    """Path of a new file of zeros, in shared memory if there is any; empty if there is no room."""
+    folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="headrace-board-", dir=folder)
+    except OSError:
+        return ""
+    try:
+        os.ftruncate(descriptor, num_bytes)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, num_bytes)  # an error now, not a SIGBUS at a store
+        return path
+    except OSError:
+        os.unlink(path)
+        return ""
+    finally:
+        os.close(descriptor)

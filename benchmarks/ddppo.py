@@ -1,0 +1,140 @@
+"""Synchronous distributed PPO on CartPole-v1: what a second learner brings on this machine.
+
+Three scaling studies (a global batch of 16,384 that stays, one that grows with the learners, and
+the small batch with which a reference implementation measured speed-ups of 0.79 and 0.41 for two
+and four workers), every learner with one core and one thread; then the fastest of some settings of
+one learner that uses both cores.
+
+    python benchmarks/ddppo.py [--repeats 3] [--output runs/ddppo]
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import statistics
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+import headrace as hr
+from headrace.bench import scaling
+from headrace.bench.figures import TIMES
+from headrace.bench.machine import wide_console, write_csv
+from headrace.bench.processes import Processes
+from headrace.bench.scaling import Scaling, train_apart
+from headrace.bench.study import Study, head, show
+from headrace.metrics import read_jsonl
+
+ALGO = hr.PPO(epochs=2, minibatches=4)
+ONE_CORE: dict[str, Any] = {"transport": "serial", "cores_per_learner": 1, "learner_threads": 1}
+SMALL = {"envs_per_actor": 8, "fragment_length": 64}  # the reference's
+LARGE = {"envs_per_actor": 2048, "fragment_length": 8}
+BOTH_CORES: tuple[dict[str, Any], ...] = (  # one learner
+    {"num_actors": 1, "envs_per_actor": 256, "fragment_length": 64},
+    {"num_actors": 2, "envs_per_actor": 128, "fragment_length": 64},
+    {"num_actors": 2, "envs_per_actor": 1024, "fragment_length": 8},
+)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What the command line sets."""
+
+    repeats: int = 3
+    """Runs of each setting."""
+    total_iters: int = 60
+    """Iterations of each run."""
+    warmup_iters: int = 10
+    """Iterations of each run that are not counted."""
+    output: str = "runs/ddppo"
+    """Folder for everything."""
+
+
+def studies(arguments: Arguments) -> dict[str, Scaling]:
+    """The scaling studies by name."""
+
+    def study(name: str, sizes: tuple[int, ...], mode: Any, layout: dict[str, int]) -> Scaling:
+        config = hr.Config("CartPole-v1", ALGO, eval_episodes=0, **ONE_CORE, **layout)
+        return Scaling(
+            world_sizes=sizes,
+            repeats=arguments.repeats,
+            mode=mode,
+            warmup_iters=arguments.warmup_iters,
+            total_iters=arguments.total_iters,
+            output=f"{arguments.output}/{name}",
+            config=config,
+        )
+
+    return {
+        "constant": study("constant", (1, 2), "constant-batch", LARGE),
+        "growing": study("growing", (1, 2), "growing-batch", LARGE),
+        "reference": study("reference", (1, 2, 4), "constant-batch", SMALL),
+    }
+
+
+def both_cores(arguments: Arguments, console: Any) -> list[dict[str, Any]]:
+    """Steps per second of one learner with both cores, by setting."""
+    columns = ("setting", "repeat", "fps")
+    study = Study(Path(arguments.output) / "one-learner", columns)
+    cases = [
+        {"setting": " ".join(f"{k}={v}" for k, v in one.items()), "repeat": repeat}
+        for repeat in range(arguments.repeats)
+        for one in BOTH_CORES
+    ]
+
+    def measure(case: Any) -> dict[str, float]:
+        values = {k: int(v) for k, v in (pair.split("=") for pair in case["setting"].split())}
+        with tempfile.TemporaryDirectory() as folder:
+            config = hr.Config(
+                "CartPole-v1", ALGO, seed=case["repeat"], eval_episodes=0, log_iterations=True,
+                run_dir=f"{folder}/run", **values,
+            )  # fmt: skip
+            steps = config.resolved_batch_size * arguments.total_iters
+            train_apart(dataclasses.replace(config, total_steps=steps), Processes(), 600.0)
+            lines = read_jsonl(Path(folder) / "run/iterations/rank_0.jsonl")
+        first, last = lines[arguments.warmup_iters - 1], lines[-1]
+        steps = last["env_steps"] - first["env_steps"]
+        return {"fps": steps / (last["seconds"] - first["seconds"])}
+
+    study.run(cases, measure, console)
+    rows = study.done(cases)
+    names = dict.fromkeys(row["setting"] for row in rows)
+    return [
+        {"study": "one learner, both cores", "W": 1, "setting": name, "fps": statistics.median(
+            row["fps"] for row in rows if row["setting"] == name)}
+        for name in names
+    ]  # fmt: skip
+
+
+def main(arguments: Arguments) -> None:
+    """Run everything that has not been run, and print one table."""
+    console = wide_console()
+    head(__doc__, f"output: {arguments.output}", console)
+    table: list[dict[str, Any]] = []
+    for name, study in studies(arguments).items():
+        scaling.run(study, console)
+        with (Path(study.output) / "summary.csv").open(encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                times = {k: f"{1e3 * float(row[k]):.2f}" for k in TIMES}
+                speedup = {"speed-up": f"{float(row['speedup_fps']):.3f}"}
+                coverage = {"coverage": f"{float(row['coverage']):.3f}"}
+                fps = {"fps": float(row["fps"])}
+                layout = " ".join(f"{k}={getattr(study.config, k)}" for k in SMALL)
+                known = {"study": name, "W": row["world_size"], "setting": layout}
+                table.append(known | fps | speedup | times | coverage)
+    table += both_cores(arguments, console)
+    write_csv(Path(arguments.output) / "ddppo.csv", table)
+    names = list(table[0])
+    texts = [
+        {k: f"{row[k]:,.0f}" if k == "fps" else row.get(k, "") for k in names} for row in table
+    ]
+    show(texts, "Times in milliseconds per iteration, medians over the runs", console)
+    console.print(f"table: {arguments.output}/ddppo.csv")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments, description=__doc__))

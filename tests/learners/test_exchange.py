@@ -1,0 +1,353 @@
+"""What learners tell each other after an update, where their time goes, what is logged of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import headrace as hr
+from headrace.errors import LearnerFailed
+from headrace.exchange import Agreed, Exchange, Iteration, checksum, gather_episodes
+from headrace.metrics import Episodes, Meter, read_jsonl
+from headrace.runlog import IterationLog, RunLog
+from headrace.types import Alone
+from tests.learners.data import make_policy
+from tests.learners.threads import ThreadGroup, run_learners
+
+QUIET: dict[str, Any] = {"stop": False, "due": False, "restarts": 0, "checksum": None}
+TIMES = ("t_rollout", "t_learn", "t_comm", "t_sync")
+KEYS = {"update", "env_steps", "seconds", "rank", "steps", "fps", "t_iter", *TIMES}
+OWN = {"approx_kl", "clipfrac", "entropy", "value_loss"}
+
+
+def episodes_of(returns: list[float], window: int = 5) -> Episodes:
+    """Episodes whose length is ten times their return."""
+    episodes = Episodes(window)
+    values = np.array([returns], np.float32)
+    episodes.add(values, 10 * values)
+    return episodes
+
+
+# -- waiting for others and exchanging with them --------------------------------------------------
+
+
+class Rows(Alone):
+    """Rank 0 of three learners, whose last numbers differ as told and whose others don't."""
+
+    size = 3
+
+    def __init__(self, endings: list[list[float]]) -> None:
+        super().__init__()
+        self.endings = endings  # of ranks 1 and 2
+
+    def gather(self, values: Tensor) -> Tensor:
+        self.waits.append(100.0)  # of this exchange, which counts for the next update
+        rows = values.repeat(3, 1)
+        for row, ending in zip(rows[1:], self.endings, strict=True):
+            row[len(row) - len(ending) :] = torch.tensor(ending)
+        return rows
+
+
+def test_the_least_time_of_each_exchange_is_its_own_and_the_rest_was_waiting():
+    group = Rows([[0.5, 2.5], [0.25, 3.0]])
+    exchange, meter = Exchange(group), Meter()
+    group.waits += [1.0, 2.0]
+    agreed = exchange.tell(meter, episodes_of([]), {}, **QUIET)
+    meters = [one.meter for one in exchange.iterations]
+    assert [one.comm_s for one in meters] == [0.25 + 2.0] * 3
+    assert [one.sync_s for one in meters] == [0.75 + 0.0, 0.25 + 0.5, 0.0 + 1.0]
+    assert agreed.meter.comm_s == 3 * 2.25
+    assert agreed.meter.sync_s == 2.5
+    assert group.waits == [100.0]
+
+
+def sleepy(
+    group: ThreadGroup, sleeps_s: list[float], num_updates: int = 3
+) -> tuple[list[Iteration], Agreed]:
+    """Updates in which each learner sleeps before a sum: the last iterations, and their sums."""
+    exchange = Exchange(group)
+    for _ in range(num_updates):
+        with exchange.timed(), group.clock.phase("learn"):
+            time.sleep(sleeps_s[group.rank])
+            group.sum(torch.zeros(3))
+        agreed = exchange.tell(Meter(), episodes_of([]), {}, **QUIET)
+    return exchange.iterations, agreed
+
+
+def test_who_comes_last_waits_for_nobody_and_the_others_for_its_delay():
+    found = run_learners(3, lambda group: sleepy(group, [0.0, 0.15, 0.3]))
+    for iterations, _ in found[1:]:
+        assert [one.line() for one in iterations] == [one.line() for one in found[0][0]]
+    times = [one.line() for one in found[0][0]]
+    sync = [one["t_sync"] for one in times]
+    assert 0.15 < sync[0] < 0.6
+    assert sync[0] / 4 < sync[1] < sync[0]
+    assert sync[2] < 0.25 * sync[0]
+    assert len({one["t_comm"] for one in times}) > 1  # each one's own publications as well
+    assert all(one["t_comm"] < 0.25 * sync[0] for one in times)
+    assert times[2]["t_learn"] > 0.3 > times[0]["t_learn"]
+
+
+def test_each_learners_four_times_add_up_although_one_sleeps():
+    iterations, agreed = run_learners(2, lambda group: sleepy(group, [0.0, 0.1]))[0]
+    for one in iterations:
+        line = one.line()
+        assert sum(line[name] for name in TIMES) == pytest.approx(line["t_iter"], rel=0.05)
+    parts = [one.meter for one in iterations]
+    assert agreed.meter.sync_s == pytest.approx(sum(one.sync_s for one in parts))
+    assert agreed.meter.learn_s == pytest.approx(sum(one.learn_s for one in parts))
+
+
+def test_what_is_done_apart_counts_nowhere():
+    def work(group: ThreadGroup) -> list[Iteration]:
+        exchange = Exchange(group)
+        for _ in range(2):
+            with exchange.timed(), group.clock.phase("learn"):
+                group.sum(torch.zeros(3))
+            with exchange.apart():
+                with group.clock.phase("publish"):
+                    time.sleep(0.4 * group.rank)
+                group.gather(torch.zeros(2))
+                group.sum(torch.zeros(2))
+            exchange.tell(Meter(), episodes_of([]), {}, **QUIET)
+        return exchange.iterations
+
+    for one in run_learners(2, work)[0]:
+        line = one.line()
+        assert line["t_iter"] < 0.2
+        assert sum(line[name] for name in TIMES) < 0.2
+
+
+def test_what_is_done_apart_counts_nowhere_even_if_it_fails():
+    group = Alone()
+    exchange = Exchange(group)
+    group.waits.append(1.5)
+    with pytest.raises(ZeroDivisionError), exchange.apart(), group.clock.phase("comm"):
+        group.waits.append(2.5)
+        raise ZeroDivisionError
+    assert group.waits == [1.5]
+    assert group.clock.seconds == {}
+
+
+def test_the_four_times_of_a_real_run_add_up_to_its_iterations(tiny, finish):
+    # Batches of a usual size: an update takes some ms, in which unmeasured steps don't show.
+    algo = hr.PPO(epochs=2, minibatches=4)
+    config = tiny(
+        algo=algo, transport="serial", log_iterations=True, envs_per_actor=32, fragment_length=32,
+        total_steps=40 * 32 * 32, checkpoint_interval=8 * 32 * 32,
+    )  # fmt: skip
+    trainer, _ = finish(config)
+    lines = lines_of(trainer.run_dir, 0)[5:]
+    assert len(lines) > 20
+    total = sum(line["t_iter"] for line in lines)
+    assert sum(line[name] for line in lines for name in TIMES) == pytest.approx(total, rel=0.03)
+    assert sum(line["t_sync"] for line in lines) == 0.0
+    for name in ("t_rollout", "t_learn", "t_comm"):
+        assert 0.0 < sum(line[name] for line in lines) < total
+    spent = lines[-1]["seconds"] - lines[0]["seconds"]
+    assert 0.1 * spent < total < 1.2 * spent
+    for line in lines:
+        assert line["fps"] == pytest.approx(line["steps"] / line["t_iter"])
+
+
+# -- what all know --------------------------------------------------------------------------------
+
+
+def told(size: int, **by_rank: list[Any]) -> list[Agreed]:
+    """What each of several learners knows after an exchange; ``by_rank`` are the arguments."""
+
+    def work(group: ThreadGroup) -> Agreed:
+        known: dict[str, Any] = {"meter": Meter(), "episodes": episodes_of([]), "own": {}, **QUIET}
+        known |= {name: values[group.rank] for name, values in by_rank.items()}
+        exchange = Exchange(group)
+        agreed = exchange.tell(known.pop("meter"), known.pop("episodes"), known.pop("own"), **known)
+        assert [one.rank for one in exchange.iterations] == list(range(size))
+        return agreed
+
+    return run_learners(size, work)
+
+
+@pytest.mark.parametrize("who", [0, 1, 2])
+def test_a_stop_asked_of_any_learner_is_known_to_all(who):
+    assert not any(agreed.stop for agreed in told(3))
+    assert all(agreed.stop for agreed in told(3, stop=[rank == who for rank in range(3)]))
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_report_is_due_when_rank_0_says_so(who):
+    found = told(2, due=[rank == who for rank in range(2)])
+    assert [agreed.due for agreed in found] == [who == 0] * 2
+
+
+def test_the_mean_return_is_over_all_episodes_however_they_are_spread():
+    lists = [[1.0, 2.0], [], [30.0, 40.0, 50.0]]
+    for agreed in told(3, episodes=[episodes_of(values) for values in lists]):
+        assert agreed.mean_return == pytest.approx(123 / 5)
+        assert not agreed.full
+    assert [agreed.mean_return for agreed in told(2)] == [None, None]
+
+
+def test_the_episodes_are_enough_when_each_learner_has_as_many_as_it_keeps():
+    full, almost = episodes_of([1.0] * 7), episodes_of([1.0] * 4)
+    assert [agreed.full for agreed in told(2, episodes=[full, full])] == [True] * 2
+    assert [agreed.full for agreed in told(2, episodes=[full, almost])] == [False] * 2
+    assert [agreed.full for agreed in told(2, episodes=[almost, full])] == [False] * 2
+
+
+def meter_of(**values: Any) -> Meter:
+    meter = Meter()
+    for name, value in values.items():
+        setattr(meter, name, value)
+    return meter
+
+
+def test_counts_add_up_and_the_greatest_lag_is_the_greatest_of_all():
+    meters = [
+        meter_of(env_steps=2**40 + 1, num_rollouts=2, lag_sum=3, lag_max=3, acting_ns=10),
+        meter_of(env_steps=5, num_rollouts=0, dropped=4, waiting_ns=7),
+        meter_of(env_steps=1, num_rollouts=1, lag_sum=2, lag_max=2, acting_ns=2**50 + 1),
+    ]
+    for agreed in told(3, meter=meters, restarts=[1, 0, 4]):
+        total = agreed.meter
+        assert (total.env_steps, total.num_rollouts, total.dropped) == (2**40 + 7, 3, 4)
+        assert (total.lag_sum, total.lag_max) == (5, 3)
+        assert (total.acting_ns, total.waiting_ns) == (2**50 + 11, 7)
+        assert agreed.restarts == 5
+        assert isinstance(total.env_steps, int)
+    assert told(2)[1].meter.lag_max is None
+
+
+def test_a_metric_that_one_learner_lacks_is_absent_from_its_line_only():
+    def work(group: ThreadGroup) -> list[Iteration]:
+        exchange = Exchange(group)
+        own = [{"entropy": 0.5, "approx_kl": 0.25, "value_loss": 2.0, "grad_norm": 9.0}, {}]
+        meter = meter_of(env_steps=64 - group.rank)
+        exchange.tell(meter, episodes_of([]), own[group.rank], **QUIET)
+        return exchange.iterations
+
+    for iterations in run_learners(2, work):
+        assert iterations[0].own == {"entropy": 0.5, "approx_kl": 0.25, "value_loss": 2.0}
+        assert iterations[1].own == {}
+        assert [one.line()["steps"] for one in iterations] == [64, 63]
+
+
+# -- checksums ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("odd", "like"), [(0, "1, 2"), (1, "0, 2"), (2, "0, 1")])
+def test_the_learner_whose_weights_differ_is_named_everywhere(odd, like):
+    words = f"the weights of learner {odd} are no longer those of learners {like}: they took"
+
+    def work(group: ThreadGroup) -> str:
+        with group.in_turn():
+            policy = make_policy(dtype=torch.float32)
+        exchange = Exchange(group)
+        for _ in range(2):
+            known = QUIET | {"checksum": checksum(policy)}
+            try:
+                exchange.tell(Meter(), episodes_of([]), {}, **known)
+            except LearnerFailed as error:
+                return str(error)
+            if group.rank == odd:  # by the last bit of one weight
+                weight = policy.value_head.weight.data
+                weight[0, 3] = torch.nextafter(weight[0, 3], torch.tensor(math.inf))
+        return "nothing"
+
+    assert all(words in said for said in run_learners(3, work))
+
+
+def test_running_statistics_belong_to_what_is_compared():
+    network = hr.Network((8,), normalize_observations=True)
+    one, other = make_policy(network), make_policy(network)
+    assert checksum(one) == checksum(other)
+    assert 0 <= checksum(one) < 2**32
+    other.observe(torch.randn(3, 2, 3))
+    assert checksum(one) != checksum(other)
+
+
+# -- episodes -------------------------------------------------------------------------------------
+
+
+def test_all_learners_get_the_latest_episodes_of_all_in_the_order_of_ranks():
+    lists = [[1.0, 2.0], [], [3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]]
+
+    def work(group: ThreadGroup) -> Episodes:
+        mine = episodes_of(lists[group.rank])
+        everyone = gather_episodes(group, mine)
+        assert list(mine.returns) == lists[group.rank][-5:]
+        return everyone
+
+    for everyone in run_learners(3, work):
+        expected = [1.0, 2.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+        assert list(everyone.returns) == expected
+        assert list(everyone.lengths) == [10 * x for x in expected]
+        assert everyone.count == 9
+        assert everyone.window == 15
+
+
+def test_the_episodes_of_one_learner_are_its_own():
+    mine = episodes_of([1.0, 2.0, 3.0])
+    same = gather_episodes(Alone(), mine)
+    assert (list(same.returns), list(same.lengths), same.count, same.window) == (
+        [1.0, 2.0, 3.0],
+        [10.0, 20.0, 30.0],
+        3,
+        5,
+    )
+
+
+# -- lines of iterations --------------------------------------------------------------------------
+
+
+def lines_of(run_dir: Path, rank: int) -> list[dict[str, Any]]:
+    return read_jsonl(Path(run_dir) / "iterations" / f"rank_{rank}.jsonl")
+
+
+def test_lines_are_written_when_asked_and_cut_to_the_checkpoint_on_resume(tmp_path):
+    def note(log: IterationLog, update: int) -> None:
+        meters = [meter_of(env_steps=4 * update), meter_of(env_steps=6 * update)]
+        parts = [Iteration(rank, 0.5, meter, {}) for rank, meter in enumerate(meters)]
+        log.note(parts, update=update, env_steps=10 * update)
+
+    log = IterationLog(tmp_path, 2)
+    for update in (1, 2, 3):
+        note(log, update)
+    assert lines_of(tmp_path, 0) == []
+    log.flush()
+    assert [line["update"] for line in lines_of(tmp_path, 0)] == [1, 2, 3]
+    note(log, 4)
+    log.close()
+    assert [line["steps"] for line in lines_of(tmp_path, 1)] == [6, 12, 18, 24]
+    file = tmp_path / "iterations" / "rank_1.jsonl"
+    file.write_text(file.read_text() + '{"update": 5, "env')  # cut short by a crash
+    RunLog(tmp_path, 0, keep_until=(20, 2)).close()  # whoever goes on, and logs nothing itself
+    log = IterationLog(tmp_path, 3)
+    note(log, 3)
+    log.close()
+    for rank, share in ((0, 4), (1, 6)):
+        lines = lines_of(tmp_path, rank)
+        assert [line["update"] for line in lines] == [1, 2, 3]
+        assert [line["fps"] for line in lines] == [2 * share, 4 * share, 6 * share]
+    assert lines_of(tmp_path, 2) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "written"), [(None, False), (True, True), (False, False)], ids=str
+)
+def test_one_learner_writes_lines_only_if_asked(tiny, finish, wanted, written):
+    trainer, results = finish(tiny(transport="serial", total_steps=128, log_iterations=wanted))
+    assert (trainer.run_dir / "iterations").exists() == written
+    if written:
+        lines = lines_of(trainer.run_dir, 0)
+        assert [line["update"] for line in lines] == list(range(1, len(results) + 1))
+        assert [line["env_steps"] for line in lines] == [r.env_steps for r in results]
+        assert all(set(line) == KEYS | OWN for line in lines)
+        assert json.loads(json.dumps(lines)) == lines

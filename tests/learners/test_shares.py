@@ -1,0 +1,223 @@
+"""How several learners share out the settings of a run, and what they refuse."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.errors import ConfigError
+from headrace.shares import Share, Whole
+
+WHOLES = st.builds(
+    lambda actors, envs, fragment, rollouts, synchronous: Whole(
+        actors,
+        envs,
+        fragment,
+        rollouts * fragment * envs * (actors if synchronous else 1),
+        synchronous,
+    ),
+    actors=st.integers(1, 8),
+    envs=st.integers(1, 24),
+    fragment=st.integers(1, 9),
+    rollouts=st.integers(1, 8),
+    synchronous=st.booleans(),
+)
+
+
+def config(whole: Whole, num_learners: int, **others: Any) -> hr.Config:
+    """The settings that ``whole`` stands for."""
+    return hr.Config(
+        algo=hr.A2C() if whole.synchronous else hr.IMPALA(),
+        num_learners=num_learners,
+        num_actors=whole.num_actors,
+        envs_per_actor=whole.envs_per_actor,
+        fragment_length=whole.fragment_length,
+        batch_size=whole.batch_size,
+        **others,
+    )
+
+
+def possible(whole: Whole, num_learners: int) -> bool:
+    """Whether some number of environments per actor makes equal shares; tries all."""
+    actors = next(n for n in range(1, whole.num_actors + 1) if n * num_learners >= whole.num_actors)
+    for envs in range(1, whole.num_actors * whole.envs_per_actor + 1):
+        whole_again = envs * actors * num_learners == whole.num_actors * whole.envs_per_actor
+        steps = whole.fragment_length * envs * num_learners * (actors if whole.synchronous else 1)
+        if whole_again and whole.batch_size % steps == 0:
+            return True
+    return False
+
+
+@given(WHOLES, st.integers(1, 40))
+@settings(max_examples=300, deadline=None)
+def test_whatever_can_be_shared_out_is_and_nothing_else(whole, num_learners):
+    assert (whole.share(num_learners) is not None) == possible(whole, num_learners)
+
+
+@given(WHOLES, st.integers(1, 12))
+@settings(max_examples=300, deadline=None)
+def test_shares_add_up_and_make_valid_settings(whole, num_learners):
+    share = whole.share(num_learners)
+    assume(share is not None)
+    run = config(whole, num_learners, seed=7, preempt_fraction=None)
+    own = run.per_learner
+    assert (own.num_actors, own.envs_per_actor, own.batch_size) == (
+        share.num_actors,
+        share.envs_per_actor,
+        share.batch_size,
+    )
+    assert own.num_learners == 1
+    assert num_learners * own.resolved_batch_size == run.resolved_batch_size == whole.batch_size
+    num_envs = num_learners * own.num_actors * own.envs_per_actor
+    assert num_envs == whole.num_actors * whole.envs_per_actor
+    assert own.num_actors * num_learners >= whole.num_actors  # no actor has more environments
+    assert own.envs_per_actor <= whole.envs_per_actor
+    assert own.rollouts_per_update * own.rollout_steps == own.batch_size
+    if whole.synchronous:
+        assert own.rollouts_per_update % own.num_actors == 0
+    kept = ("env", "fragment_length", "total_steps", "seed", "network", "eval_episodes")
+    assert all(getattr(own, name) == getattr(run, name) for name in kept)
+
+
+@given(WHOLES, st.integers(2, 60))
+@settings(max_examples=200, deadline=None)
+def test_what_cannot_be_shared_out_names_the_nearest_numbers_that_can(whole, num_learners):
+    assume(not possible(whole, num_learners))
+    with pytest.raises(ConfigError) as caught:
+        config(whole, num_learners)
+    text = str(caught.value)
+    assert f"num_learners={num_learners} " in text
+    for name in ("num_actors", "envs_per_actor", "batch_size"):
+        assert f"{name}={getattr(whole, name)}" in text
+    near = [int(x) for x in re.search(r"nearest: ([\d or]+)$", text)[1].split(" or ")]
+    for number in near:
+        assert config(whole, number).num_learners == number
+    limit = whole.num_actors * whole.envs_per_actor
+    below = [n for n in range(1, num_learners) if possible(whole, n)]
+    above = [n for n in range(num_learners + 1, limit + 2) if possible(whole, n)]
+    assert near == below[-1:] + above[:1]
+
+
+@pytest.mark.parametrize(
+    ("whole", "num_learners", "share"),
+    [
+        (Whole(1, 64, 32, 2048, True), 2, Share(1, 32, 1024)),
+        (Whole(4, 16, 32, 2048, True), 2, Share(2, 16, 1024)),
+        (Whole(3, 16, 8, 384, True), 2, Share(2, 12, 192)),  # 1.5 actors of 16 are 2 of 12
+        (Whole(2, 8, 4, 64, True), 4, Share(1, 4, 16)),
+        (Whole(2, 8, 4, 128, False), 2, Share(1, 8, 64)),
+        (Whole(2, 8, 4, 32, False), 2, None),  # half a rollout each
+        (Whole(1, 4, 8, 32, True), 8, None),  # more learners than environments
+        (Whole(1, 64, 32, 2048, True), 1, Share(1, 64, 2048)),
+    ],
+)
+def test_some_shares(whole, num_learners, share):
+    assert whole.share(num_learners) == share
+
+
+def test_one_learner_has_all_as_it_was_set():
+    run = hr.Config(env="Acrobot-v1", num_actors=3, max_policy_lag=4)
+    assert run.per_learner is run
+
+
+# -- what does not go together --------------------------------------------------------------------
+
+REPLAY: dict[str, Any] = {"replay_fraction": 0.5}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "none": ({"num_learners": 0}, "num_learners=0 must be 1 or more (nearest: 1)"),
+    "float": ({"num_learners": 2.0}, "num_learners=2.0 must be a whole number (an int)"),
+    "a3c": (
+        {"num_learners": 2, "algo": hr.A3C()},
+        "num_learners=2 must be 1 with a3c, whose actors learn by themselves (use num_actors)",
+    ),
+    "replay": (
+        {"num_learners": 2, "algo": hr.IMPALA(**REPLAY, replay_capacity=1023)},
+        "replay_capacity=1023 must be a multiple of num_learners=2 (nearest: 1024)",
+    ),
+    "replay-small": (
+        {"num_learners": 4, "algo": hr.IMPALA(**REPLAY, replay_capacity=1)},
+        "replay_capacity=1 must be a multiple of num_learners=4 (nearest: 4)",
+    ),
+    "core": (
+        {
+            "num_learners": 2,
+            "envs_per_actor": 6,
+            "algo": hr.PPO(minibatches=4),
+            "network": hr.Network(core="lstm"),
+        },
+        "minibatches=4 is more than the 3 environments of a learner's batch",
+    ),
+    "preempt-alone": (
+        {"preempt_fraction": 0.5, "algo": hr.PPO()},
+        "preempt_fraction=0.5 must be None with one learner, or an asynchronous algorithm",
+    ),
+    "preempt-async": (
+        {"preempt_fraction": 0.5, "num_learners": 2, "algo": hr.IMPALA()},
+        "preempt_fraction=0.5 must be None with one learner, or an asynchronous algorithm",
+    ),
+    "preempt-all": (
+        {"preempt_fraction": 1.0, "num_learners": 2, "algo": hr.PPO()},
+        "preempt_fraction=1.0 must be above 0 and below 1, or None",
+    ),
+    "preempt-deterministic": (
+        {"preempt_fraction": 0.5, "num_learners": 2, "algo": hr.PPO(), "deterministic": True},
+        "deterministic=True must be False where rollouts are cut short by time",
+    ),
+    "cut-deterministic": (
+        {"max_rollout_seconds": 1.0, "algo": hr.PPO(), "deterministic": True},
+        "deterministic=True must be False where rollouts are cut short by time",
+    ),
+    "cut-at-once": (
+        {"max_rollout_seconds": 0.0},
+        "max_rollout_seconds=0.0 must be above 0, or None",
+    ),
+    "deterministic-async": (
+        {"deterministic": True, "num_learners": 2, "algo": hr.IMPALA(), "transport": "shm"},
+        "deterministic=True needs a synchronous algorithm (a2c, ppo) or transport='serial'",
+    ),
+    "target-no-interval": (
+        {"target_return": 5.0},
+        "target_return=5.0 must be None without eval_interval and eval_episodes",
+    ),
+    "target-no-episodes": (
+        {"target_return": 5.0, "eval_interval": 100, "eval_episodes": 0},
+        "target_return=5.0 must be None without eval_interval and eval_episodes",
+    ),
+    "timeout": ({"learner_timeout_s": 0.0}, "learner_timeout_s=0.0 must be above 0"),
+    "cores": ({"cores_per_learner": 0}, "cores_per_learner=0 must be 1 or more, or None"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused_with_its_reason(case):
+    wrong, words = REFUSED[case]
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        hr.Config(**wrong)
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        {"num_learners": 2, "algo": hr.IMPALA(**REPLAY, replay_capacity=1024)},
+        {"num_learners": 2, "algo": hr.IMPALA(replay_capacity=1023)},  # there is no replay
+        {"preempt_fraction": 0.5, "num_learners": 2, "algo": hr.PPO()},
+        {"target_return": -5.0, "eval_interval": 100, "eval_episodes": 1},
+        {"deterministic": True, "num_learners": 2, "algo": hr.IMPALA(), "transport": "serial"},
+        {"max_rollout_seconds": 1.0, "num_learners": 2},
+    ],
+    ids=["replay", "no-replay", "preempt", "target", "deterministic", "cut"],
+)
+def test_what_can_be_is_not_refused(right):
+    own = hr.Config(**right).per_learner
+    assert own.num_learners == 1
+    assert own.preempt_fraction is None
+
+
+def test_learners_share_out_the_replayed_columns():
+    run = hr.Config(num_learners=4, algo=hr.IMPALA(**REPLAY, replay_capacity=1024))
+    assert run.per_learner.algo == hr.IMPALA(**REPLAY, replay_capacity=256)

@@ -1,0 +1,176 @@
+"""Several learners in one process, a thread each."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from headrace.clock import Clock
+
+T = TypeVar("T")
+
+
+class Meeting:
+    """What the learners of one group have in common.
+
+    Args:
+        size: how many they are. timeout_s: of every wait.
+    """
+
+    def __init__(self, size: int, timeout_s: float = 20.0) -> None:
+        self.size, self._timeout_s = size, timeout_s
+        self._barrier = threading.Barrier(size, timeout=timeout_s)
+        self._calls: list[Any] = [None] * size  # (kind, value) of each learner
+        self._news = threading.Condition()
+        self._broken = False
+        self.told: list[Any] = []  # by rank 0
+        self.turn = 0
+        self.notes = [-1] * size
+
+    def exchange(self, rank: int, kind: Any, value: Any, read: Callable[[list[Any]], T]) -> T:
+        """What ``read`` makes of all learners' values, while none of them can go on.
+
+        Raises:
+            AssertionError: the learners' calls are not of the same kind.
+            BrokenBarrierError: not all came in time, or one failed.
+        """
+        self._calls[rank] = kind, value
+        self._barrier.wait()
+        kinds = [kind for kind, _ in self._calls]
+        assert kinds.count(kind) == self.size, f"different calls meet: {kinds}"
+        result = read([value for _, value in self._calls])
+        self._barrier.wait()
+        return result
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition that :meth:`change` brings about."""
+        with self._news:
+            self._news.wait_for(lambda: self._broken or condition(), self._timeout_s)
+            if self._broken or not condition():
+                raise threading.BrokenBarrierError
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """Change ``told`` or ``turn`` inside."""
+        with self._news:
+            yield
+            self._news.notify_all()
+
+    def abort(self) -> None:
+        """Let all waits of all learners fail."""
+        self._barrier.abort()
+        with self.change():
+            self._broken = True
+
+
+class ThreadGroup:
+    """One learner's end, see :class:`headrace.types.Group`; objects are passed as copies."""
+
+    def __init__(self, rank: int, meeting: Meeting) -> None:
+        self.rank, self.size, self.local_rank = rank, meeting.size, rank
+        self.clock, self.waits = Clock(), list[float]()
+        self._meeting, self._num_told = meeting, 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Added up in the order of ranks; ``values`` become NaN, since they may be overwritten."""
+        result = self._timed("sum", values, lambda rows: functools.reduce(torch.add, rows))
+        if self.size == 1:
+            return values
+        values.fill_(torch.nan)
+        return result
+
+    def gather(self, values: Tensor) -> Tensor:
+        """``[W, n]``."""
+        return self._timed("gather", values, torch.stack)
+
+    def _timed(self, name: str, values: Tensor, read: Callable[[list[Tensor]], Tensor]) -> Tensor:
+        assert values.dim() == 1, f"{name} of {list(values.shape)}"
+        start = time.perf_counter()
+        with self.clock.phase("comm"):
+            kind = name, len(values), values.dtype
+            result = self._meeting.exchange(self.rank, kind, values, read)
+        self.waits.append(time.perf_counter() - start)
+        return result
+
+    def collect(self, value: Any) -> list[Any]:
+        """All values on rank 0."""
+
+        def read(values: list[Any]) -> list[Any]:
+            return copy.deepcopy(values) if self.rank == 0 else []
+
+        return self._meeting.exchange(self.rank, "collect", value, read)
+
+    def tell(self, value: Any) -> Any:
+        """Rank 0's value; rank 0 itself doesn't wait."""
+        at, self._num_told = self._num_told, self._num_told + 1
+        if self.rank == 0:
+            with self._meeting.change():
+                self._meeting.told.append(copy.deepcopy(value))
+        self._meeting.wait(lambda: len(self._meeting.told) > at)
+        return copy.deepcopy(self._meeting.told[at])
+
+    def note(self, number: int) -> None:
+        """Leave a number."""
+        self._meeting.notes[self.rank] = number
+
+    def notes(self) -> list[int]:
+        """The latest numbers."""
+        return list(self._meeting.notes)
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """One learner after the other is inside, in the order of ranks.
+
+        Torch's global random stream is the same for all threads, so what draws from it, or seeds
+        from it, has to be built here.
+        """
+        self._meeting.wait(lambda: self._meeting.turn == self.rank)
+        try:
+            yield
+        finally:
+            with self._meeting.change():
+                self._meeting.turn = (self.rank + 1) % self.size
+
+
+def run_learners(
+    size: int, function: Callable[[ThreadGroup], T], timeout_s: float = 20.0
+) -> list[T]:
+    """What ``function(group)`` returned in each of ``size`` threads, by rank.
+
+    Raises:
+        the first exception of any of them; the others' waits fail at once.
+    """
+    meeting = Meeting(size, timeout_s)
+    results: dict[int, T] = {}
+    failures: list[BaseException] = []
+
+    def work(rank: int) -> None:
+        torch.set_num_threads(1)
+        try:
+            results[rank] = function(ThreadGroup(rank, meeting))
+        except BaseException as error:
+            failures.append(error)
+            meeting.abort()
+
+    threads = [
+        threading.Thread(target=work, args=(rank,), name=f"learner-{rank}", daemon=True)
+        for rank in range(size)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return [results[rank] for rank in range(size)]

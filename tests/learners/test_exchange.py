@@ -351,3 +351,22 @@ def test_one_learner_writes_lines_only_if_asked(tiny, finish, wanted, written):
         assert [line["env_steps"] for line in lines] == [r.env_steps for r in results]
         assert all(set(line) == KEYS | OWN for line in lines)
         assert json.loads(json.dumps(lines)) == lines
+
+
+def test_saved_episodes_go_back_to_their_learners_or_are_dealt_out_among_others():
+    ones, twos = Episodes(4), Episodes(4)
+    for episodes, value, count in ((ones, 1.0, 3), (twos, 2.0, 2)):
+        episodes.add(np.full((count, 1), value), np.full((count, 1), 10 * value))
+    saved = [ones.state_dict(), twos.state_dict()]
+    for rank, own in enumerate((ones, twos)):
+        again = Episodes(4)
+        again.load_share(saved, rank, 2)
+        assert list(again.returns) == list(own.returns)
+        assert (list(again.lengths), again.count) == (list(own.lengths), own.count)
+    parts = [Episodes(4) for _ in range(3)]
+    for rank, part in enumerate(parts):
+        part.load_share(saved, rank, 3)
+    assert sorted(x for part in parts for x in part.returns) == [1.0, 1.0, 1.0, 2.0, 2.0]
+    assert sorted(x for part in parts for x in part.lengths) == [10.0] * 3 + [20.0] * 2
+    assert [part.count for part in parts] == [5, 0, 0]
+    assert {len(part.returns) for part in parts} == {1, 2}

@@ -89,6 +89,7 @@ def _resume(argv: list[str]) -> int:
 
     from headrace.api import resume_config, run
     from headrace.platform import process_started
+    from headrace.torchrun import torchrun_place
 
     def resume(
         run_dir: Annotated[str, tyro.conf.Positional],
@@ -104,10 +105,11 @@ def _resume(argv: list[str]) -> int:
             stop_return: a new mean return that ends training.
             num_learners: a new number of learners.
         """
+        place = torchrun_place()
         given = {
             "total_steps": total_steps,
             "stop_return": stop_return,
-            "num_learners": num_learners,
+            "num_learners": num_learners or (place and place.size),
         }
         settings = {name: value for name, value in given.items() if value is not None}
         run(resume_config(run_dir, **settings), started=process_started())

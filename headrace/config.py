@@ -68,7 +68,7 @@ class Config:
     max_rollout_seconds: float | None = None
     """Cut rollouts short that take longer; None: never."""
     preempt_fraction: float | None = None
-    """Once this share of learners has its rollouts, the others cut theirs short (DD-PPO: 0.6)."""
+    """Once this share of learners, or all others, have their rollouts, a learner ends its own."""
     max_policy_lag: int | None = None
     """Drop (and count) rollouts that are more updates older than this; None: never."""
     deterministic: bool = False
@@ -93,7 +93,7 @@ class Config:
     """Deaths of actors, and of learners, that are made good; None: 10 of actors, 0 of learners."""
     actor_timeout_s: float = 300.0
     """An actor that delivers nothing for so long is killed and replaced."""
-    learner_timeout_s: float = 600.0
+    learner_timeout_s: float = 1800.0
     """A learner that others wait for so long ends the run, or restarts all of them."""
     log_interval_s: float = 1.0
     """Seconds between results."""
@@ -190,9 +190,8 @@ class Config:
         cuts = limit is not None or share is not None
         valid = "False where rollouts are cut short by time"
         require(not (self.deterministic and cuts), "deterministic", self.deterministic, valid)
-        valid = "None with one learner, or an asynchronous algorithm: nobody waits for rollouts"
-        waits = self.num_learners > 1 and self.algo.max_lag == 0
-        require(share is None or waits, "preempt_fraction", share, valid)
+        valid = "None with an asynchronous algorithm, where nobody waits for rollouts"
+        require(share is None or self.algo.max_lag == 0, "preempt_fraction", share, valid)
         watched = self.eval_interval is not None and self.eval_episodes > 0
         valid = "None without eval_interval and eval_episodes"
         require(self.target_return is None or watched, "target_return", self.target_return, valid)
@@ -200,7 +199,20 @@ class Config:
             where = f"with {self.algo_name}, whose actors learn by themselves (use num_actors)"
             valid = f"1 {where}"
             require(not self.algo.learns_in_actors, "num_learners", self.num_learners, valid)
-            self.per_learner._check_batch()  # what each of them has is to fit as well
+            self._check_devices()
+            assert self.per_learner  # checks that what each of them has fits as well
+
+    def _check_devices(self) -> None:
+        """A GPU for each of the learners of this machine."""
+        valid = "'cpu' or 'cuda' with several learners (each takes a GPU of its own)"
+        require(self.device in ("cpu", "cuda"), "device", self.device, valid)
+        gpus, here = torch.cuda.device_count(), self._learners_here
+        valid = f"'cpu' with {here} learners on a machine of {gpus} GPU(s): each needs its own"
+        require(self.device == "cpu" or gpus >= here, "device", self.device, valid)
+
+    @property
+    def _learners_here(self) -> int:
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.num_learners))  # torchrun sets it
 
     @property
     def _whole(self) -> Whole:
@@ -260,8 +272,7 @@ class Config:
             return max(1, self.learner_threads)
         if self.transport == "serial":
             return 1
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", self.num_learners))  # torchrun sets it
-        return max(1, self.cores_per_learner or num_cores() // here)
+        return max(1, self.cores_per_learner or num_cores() // self._learners_here)
 
     @property
     def actor_restarts(self) -> int:

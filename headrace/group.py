@@ -7,7 +7,6 @@ through gloo; tensors on an accelerator go through NCCL.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import threading
@@ -26,7 +25,7 @@ from headrace.clock import Clock
 from headrace.errors import LearnerFailed, OthersLost
 from headrace.transport.board import ROW_BYTES, Board, Silent, share_board
 
-_GATHER_BYTES = 1 << 18  # below, gloo's gather is faster than its all-reduce
+GATHER_BYTES = 1 << 18  # of all ranks: below, gloo's gather is faster than its all-reduce
 _BLAME_S = 1.0  # how long the others are given to say that they live
 _ANSWER_S = 2.0  # how much longer than it has to take the store may take to answer
 
@@ -124,7 +123,7 @@ class Ranks:
         elif self._board is not None:
             for part in values.split(ROW_BYTES // values.element_size()):
                 torch.sum(self._board.exchange(part, self._timeout_s), 0, out=part)
-        elif values.numel() * values.element_size() <= _GATHER_BYTES:
+        elif self.size * values.numel() * values.element_size() <= GATHER_BYTES:
             torch.sum(self._gather(values), 0, out=values)
         else:
             dist.all_reduce(values)
@@ -132,7 +131,8 @@ class Ranks:
 
     def _gather(self, values: Tensor) -> Tensor:
         if self._board is not None and values.numel() * values.element_size() <= ROW_BYTES:
-            return self._board.exchange(values.cpu(), self._timeout_s).clone()
+            rows = self._board.exchange(values.cpu(), self._timeout_s)
+            return rows.clone().to(values.device)
         rows = values.new_empty(self.size * values.numel())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # the new name is newer than torch 2.6
@@ -193,11 +193,13 @@ class Ranks:
             what = "has died" if error.dead else f"was silent for {self._timeout_s:g} s"
             return OthersLost(f"learner {self.rank} waited for {learners(error.ranks)}: {what}")
         others = [r for r in range(self.size) if r != self.rank]
-        with contextlib.suppress(RuntimeError):
+        try:
             within(0.0, lambda: self._store.set(f"complained/{self.rank}", ""))
-        time.sleep(_BLAME_S)
-        who = learners(self._without("complained", others) or others)
-        return OthersLost(f"learner {self.rank} lost {who}: {error}")
+            time.sleep(_BLAME_S)
+            silent = self._without("complained", others)
+        except RuntimeError:
+            silent = [0]
+        return OthersLost(f"learner {self.rank} lost {learners(silent or others)}: {error}")
 
     def close(self) -> None:
         """Leave the group."""

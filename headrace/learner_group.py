@@ -192,14 +192,16 @@ class LearnerGroup:
 
     def _check(self) -> Iterator[Result]:
         """Raise what went wrong, if anything did, after all have had the time to say why."""
-        if not self._lost():
-            return
         deadline = time.monotonic() + _GRACE_S
-        while time.monotonic() < deadline and any(not one.pipe.closed for one in self._learners):
-            yield from self._listen(0.1)
         lost = self._lost()
+        while 0 < len(lost) < self._num_at_work() and time.monotonic() < deadline:
+            yield from self._listen(0.1)
+            lost = self._lost()
         if lost:
             raise self._cause(lost)
+
+    def _num_at_work(self) -> int:
+        return sum(not one.done for one in self._learners)
 
     def _lost(self) -> list[int]:
         """Ranks that have failed, are gone, or have said nothing for too long."""

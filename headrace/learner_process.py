@@ -71,7 +71,11 @@ def _train(
     place = file_place(rendezvous, rank, config.num_learners)
     group = Ranks(place, config.learner_timeout_s, config.device)
     prefix = f"learner {rank}: " if rank else ""
-    with Trainer(config, started, lambda text: mouth.say("say", prefix + text), group) as trainer:
+
+    def notify(text: str) -> None:
+        mouth.say("say", prefix + text)
+
+    with Trainer(config, started, notify, group, handle_signals=False) as trainer:
 
         def listen() -> None:
             while pipe.recv() != "stop":

@@ -23,13 +23,13 @@ class Preemption:
 
     Args:
         group: of the learners.
-        fraction: of them that must have their rollouts.
+        fraction: of them that must have their rollouts; at most, all others.
         cut: called with an update's number when its rollouts are to end where they are.
     """
 
     def __init__(self, group: Group, fraction: float, cut: Callable[[int], None]) -> None:
         self._group, self._cut = group, cut
-        self._enough = math.ceil(fraction * group.size)
+        self._enough = min(group.size - 1, math.ceil(fraction * group.size - 1e-9))
         self._wanted: int | None = None  # the update that rollouts are collected for
         self._wake, self._closed = threading.Condition(), False
         self._thread = threading.Thread(target=self._watch, name="headrace-preempt", daemon=True)

@@ -26,8 +26,9 @@ class Tally:
         self._first_time = self._last_time = started
         self._mean_return: float | None = None
 
-    def begin(self) -> None:
-        """Training begins."""
+    def begin(self, episodes: Episodes) -> None:
+        """Training begins, after these episodes of all learners."""
+        self._mean_return = episodes.mean_return
         self._first_time = self._last_time = time.monotonic()
         self._first_steps = self._last_steps = self._progress.env_steps
 

@@ -46,6 +46,7 @@ class Trainer:
         notify: called with a line of text when something happens that a user should see.
         group: the learners of the run as this one sees them; None: it is alone. Only rank 0 writes
             files and yields results; the others have to be iterated as well.
+        handle_signals: end training at Ctrl-C and SIGTERM, in the main thread.
 
     Raises:
         ConfigError: an environment, space or setting is wrong.
@@ -58,7 +59,9 @@ class Trainer:
         started: float | None = None,
         notify: Callable[[str], None] = print,
         group: Group | None = None,
+        handle_signals: bool = True,
     ) -> None:
+        self._handle_signals = handle_signals
         self.group: Group = Alone() if group is None else group
         if config.num_learners != self.group.size:
             raise ConfigError(
@@ -69,7 +72,7 @@ class Trainer:
         self._share = config.per_learner
         self._device = config.device
         if config.device == "cuda" and self.group.size > 1:
-            self._device = f"cuda:{self.group.local_rank % torch.cuda.device_count()}"
+            self._device = f"cuda:{self.group.local_rank}"
         self._started = time.monotonic() if started is None else started
         resolve(config.env)  # complains before anything is started
         if config.transport == "shm":
@@ -154,7 +157,8 @@ class Trainer:
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch_threads(1))
             stack.enter_context(pinned(self.config.cores_per_learner, self.group.local_rank))
-            stack.enter_context(stop_signals(self._interrupt))
+            if self._handle_signals:
+                stack.enter_context(stop_signals(self._interrupt))
             stack.callback(self.close)
             keep_freed_memory()
             if self._model is not None:
@@ -163,12 +167,15 @@ class Trainer:
             preemption = self._open_preemption(source, stack)
             log = self._open_log(stack)
             intake = Intake(self._share, source, self.episodes, self._model, self._device)
-            self._tally.begin()
+            episodes = gather_episodes(self.group, self.episodes)
+            self._tally.begin(episodes)
             self.progress.start()
-            finished = self.env_steps >= self.config.total_steps
+            finished = self._stopped or self._enough(episodes.mean_return, episodes.full)
             while not finished:
                 agreed = self._update(source, intake, preemption)
-                finished = agreed is None or self._finished(agreed)
+                finished = agreed is None or agreed.stop
+                if agreed is not None:
+                    finished |= self._enough(agreed.mean_return, agreed.full)
                 if agreed is not None:
                     with self._exchange.apart():
                         finished = self._after_update(finished, log)
@@ -203,7 +210,7 @@ class Trainer:
     def _open_preemption(
         self, source: RolloutSource, stack: contextlib.ExitStack
     ) -> Preemption | None:
-        if self.config.preempt_fraction is None:
+        if self.config.preempt_fraction is None or self.group.size == 1:
             return None
         preemption = Preemption(self.group, self.config.preempt_fraction, source.cut)
         stack.callback(preemption.close)
@@ -219,10 +226,11 @@ class Trainer:
         stack.callback(log.close)
         return log
 
-    def _finished(self, agreed: Agreed) -> bool:
-        target, mean = self.config.stop_return, agreed.mean_return
-        reached = target is not None and agreed.full and mean is not None and mean >= target
-        return agreed.stop or reached or self.env_steps >= self.config.total_steps
+    def _enough(self, mean: float | None, full: bool) -> bool:
+        """Whether ``total_steps`` is reached, or ``stop_return`` by a full window of episodes."""
+        target = self.config.stop_return
+        reached = target is not None and full and mean is not None and mean >= target
+        return reached or self.env_steps >= self.config.total_steps
 
     def _someone_stops(self) -> bool:
         return bool(self.group.gather(torch.tensor([float(self._stopped)])).any())

@@ -74,7 +74,7 @@ ALLOWED = {
     },
     "cli": {
         "algos", "api", "bench", "checkpoint", "config", "errors", "evaluation", "fleet",
-        "platform", "plot", "recipes",
+        "platform", "plot", "recipes", "torchrun",
     },
     "__init__": {
         "algos", "api", "config", "envs", "evaluation", "learner_group", "metrics", "nn", "trainer",

@@ -134,7 +134,7 @@ def steps_of(run_dir, rank: int) -> list[int]:
 
 @pytest.mark.parametrize("transport", ["serial", "shm"])
 def test_the_learner_that_is_behind_cuts_its_rollouts_for_the_other(tiny, tmp_path, transport):
-    env = slow_env(str(tmp_path / "flag"), 0.02)
+    env = slow_env(str(tmp_path / "flag"), 0.05)
     config = tiny(
         env=env, transport=transport, num_learners=2, num_actors=2, envs_per_actor=1,
         fragment_length=32, total_steps=200, preempt_fraction=0.5, learner_timeout_s=30.0,

@@ -112,6 +112,8 @@ def time_sums(
     with pinned(1, rank):
         place = file_place(store, rank, world_size)
         group = Ranks(place, TIMEOUT_S / 2, share_memory=way == "memory")
+        if group.shares_memory != (way == "memory"):
+            raise RuntimeError("there is no shared memory for the processes")
         medians = []
         for size in sizes:
             message, group.waits = torch.zeros(max(1, size // 4)), []

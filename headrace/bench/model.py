@@ -17,6 +17,8 @@ from typing import Literal
 
 import numpy as np
 
+from headrace.group import GATHER_BYTES
+
 Mode = Literal["constant-batch", "growing-batch"]
 Way = Literal["memory", "sockets"]  # shared memory within a machine, gloo between machines
 PARTS = ("t_rollout", "t_learn", "t_comm", "t_sync")
@@ -83,14 +85,16 @@ class Model:
 
     def at(self, world_size: int) -> dict[str, float]:
         """``t_iter`` and its parts, in seconds, ``fps``, ``rho_comm`` and ``rho_sync``."""
+        way: Way = "memory"
         cost = self.memory
         if world_size > self.largest:
+            way = "sockets"
             beta_s = max(self.sockets.beta_s, 1.0 / self.link.bytes_per_s)
             cost = Cost(self.sockets.alpha_s + self.link.latency_s, beta_s)
         times = {
             "t_rollout": self.rollout[0] + self.rollout[1] / world_size,
             "t_learn": self.learn[0] + self.learn[1] / world_size,
-            "t_comm": self.own_comm_s + messages_s(world_size, self.messages, cost),
+            "t_comm": self.own_comm_s + messages_s(way, world_size, self.messages, cost),
             "t_sync": self.sync_s * straggling(world_size),
         }
         t_iter = sum(times.values()) + self.other_s
@@ -104,15 +108,32 @@ class Model:
         }
 
 
-def allreduce_s(world_size: int, num_bytes: float, alpha_s: float, beta_s: float) -> float:
-    """Seconds of a ring all-reduce: 2(W - 1) messages in a row, each of a W-th of the bytes."""
-    hops = 2 * (world_size - 1)
-    return hops * alpha_s + hops / world_size * num_bytes * beta_s
+def sum_parts(way: Way, world_size: int, num_bytes: float) -> tuple[float, float]:
+    """Messages, and bytes, that a rank waits for one after the other in one sum.
+
+    Shared memory: one wait for all, then all rows are read. Sockets: everybody's message to
+    everybody while these are small together (``headrace.group.GATHER_BYTES``), else a ring, in
+    which 2(W - 1) messages of a W-th of the bytes follow each other.
+    """
+    others = world_size - 1
+    if not others:
+        return 0.0, 0.0
+    if way == "memory":
+        return 1.0, world_size * num_bytes
+    if world_size * num_bytes <= GATHER_BYTES:
+        return others, others * num_bytes
+    return 2.0 * others, 2.0 * others / world_size * num_bytes
 
 
-def messages_s(world_size: int, messages: Iterable[int], cost: Cost) -> float:
+def sum_s(way: Way, world_size: int, num_bytes: float, cost: Cost) -> float:
+    """Seconds of one sum."""
+    messages, all_bytes = sum_parts(way, world_size, num_bytes)
+    return messages * cost.alpha_s + all_bytes * cost.beta_s
+
+
+def messages_s(way: Way, world_size: int, messages: Iterable[int], cost: Cost) -> float:
     """Seconds of the sums of one iteration."""
-    return sum(allreduce_s(world_size, n, cost.alpha_s, cost.beta_s) for n in messages)
+    return sum(sum_s(way, world_size, n, cost) for n in messages)
 
 
 def straggling(world_size: int) -> float:
@@ -146,10 +167,8 @@ def fit_allreduce(timings: Iterable[Timing], way: Way) -> Cost | None:
     used = [t for t in used if t.seconds > 0]
     if not used:
         return None
-    rows = [
-        [allreduce_s(t.world_size, t.num_bytes, *unit) / t.seconds for unit in ((1, 0), (0, 1))]
-        for t in used
-    ]
+    parts = [sum_parts(t.way, t.world_size, t.num_bytes) for t in used]
+    rows = [[part / t.seconds for part in both] for t, both in zip(used, parts, strict=True)]
     alpha_s, beta_s = nonnegative_least_squares(np.array(rows), np.ones(len(rows)))
     return Cost(float(alpha_s), float(beta_s))
 
@@ -178,7 +197,7 @@ def fit_sync(points: Sequence[tuple[int, float]]) -> float:
 
 def fit_own_comm(used: Sequence[Measurement], messages: Sequence[int], memory: Cost) -> float:
     """Seconds >= 0 of the runs' ``t_comm`` that their messages don't account for."""
-    rest = [m.t_comm - messages_s(m.world_size, messages, memory) for m in used]
+    rest = [m.t_comm - messages_s("memory", m.world_size, messages, memory) for m in used]
     return max(0.0, statistics.fmean(rest))
 
 
@@ -229,6 +248,11 @@ def _notes(mode: Mode, used: Sequence[Measurement], no_timing: bool) -> Iterable
             f"Only W = {sizes[0]} was measured within the cores, so rollouts and learning are "
             "assumed to divide among the ranks without a rest: an upper bound."
         )
+    if len(sizes) == 2 and mode == "constant-batch":
+        yield (
+            f"Two world sizes ({sizes[0]} and {sizes[1]}) determine what divides and what doesn't "
+            "exactly, so their noise is all in the extrapolation: it tells orders of magnitude."
+        )
     if sizes[-1] == 1:
         yield (
             "No world size above 1 was measured within the cores, so nothing is known of waiting "
@@ -274,11 +298,10 @@ def assumptions(model: Model, num_cores: int) -> list[str]:
         f" + {_ms(model.other_s)} that no part accounts for.",
         f"t_rollout = {_ms(a)} + {_ms(b)} / W; t_learn = {_ms(c)} + {_ms(d)} / W.",
         f"t_comm = {_ms(model.own_comm_s)} that a rank spends by itself, and {len(model.messages)} "
-        f"sums per iteration ({messages}), each as on a ring: 2 (W - 1) messages of a W-th of its "
-        f"bytes. Up to W = {model.largest} they go through this machine's memory: "
-        f"{_per_message(model.memory)}.",
-        f"Beyond, all messages are assumed to go over gloo's sockets: {_per_message(model.sockets)}"
-        f"; {network}.",
+        f"sums per iteration ({messages}). Up to W = {model.largest} they go through shared "
+        f"memory, where W rows are read after one wait: {_per_message(model.memory)}.",
+        "Beyond, all are assumed to go over gloo's sockets, small ones as a message from each to "
+        f"each, others as a ring: {_per_message(model.sockets)}; {network}.",
         f"t_sync = {_ms(model.sync_s)} * sqrt(2 ln W): the slowest of W ranks whose delays are "
         "independent and normal.",
         f"Cores beyond this machine's {num_cores} are assumed to be like these and each rank to "

@@ -22,7 +22,7 @@ from headrace.transport.slab import memory_fence
 
 ROW_BYTES = 1 << 20
 _LINE = 16  # int64 per rank in the header: two cache lines, so that ranks don't share any
-_COUNT, _PID = 0, 1
+_COUNT, _PID, _SIZES = 0, 1, slice(2, 4)  # of what was posted last, bytes by bank
 _SPINS = 300  # looks before the first sleep: about as long as an exchange of equals takes
 _MAX_SLEEP_S = 1e-3
 _LOOK_FOR_DEAD_S = 0.2
@@ -55,6 +55,7 @@ class Board:
         header = memory[: size * _LINE * 8].view(torch.int64).view(size, _LINE)
         self._rows = memory[size * _LINE * 8 :].view(2, size, ROW_BYTES)
         self._posted, self._pids = header[:, _COUNT].numpy(), header[:, _PID].numpy()
+        self._sizes = header[:, _SIZES].numpy()
         self._rank, self._size, self._count = rank, size, 0
         self._pids[rank] = os.getpid()
 
@@ -69,16 +70,21 @@ class Board:
 
         Raises:
             Silent: a rank posted nothing in time, or its process is gone.
+            RuntimeError: the ranks posted vectors of different sizes.
         """
         self._count += 1
         bank = self._rows[self._count % 2]
         num_bytes = values.numel() * values.element_size()
         rows = bank[:, :num_bytes].view(values.dtype)
         rows[self._rank].copy_(values)
+        sizes = self._sizes[:, self._count % 2]
+        sizes[self._rank] = num_bytes
         memory_fence()
         self._posted[self._rank] = self._count
         self._wait(timeout_s)
         memory_fence()
+        if (sizes != num_bytes).any():
+            raise RuntimeError(f"the learners exchange vectors of {sizes.tolist()} bytes")
         return rows
 
     def _wait(self, timeout_s: float) -> None:

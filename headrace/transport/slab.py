@@ -102,5 +102,7 @@ class Slab:
 
 def memory_fence() -> None:
     """Order the memory accesses before it before those after it, on every processor."""
-    with threading.Lock():  # taking and releasing a lock does
-        pass
+    lock = threading.Lock()
+    for _ in range(2):  # what is released stays before what is acquired next
+        with lock:
+            pass

@@ -15,7 +15,6 @@ from headrace.bench.model import (
     Link,
     Measurement,
     Timing,
-    allreduce_s,
     assumptions,
     extrapolate,
     fit,
@@ -23,6 +22,7 @@ from headrace.bench.model import (
     fit_share,
     fit_sync,
     nonnegative_least_squares,
+    sum_s,
 )
 
 SIZES = (1, 2, 4, 8)
@@ -31,7 +31,7 @@ ALPHA, BETA = 30e-6, 0.5e-9
 SLOWER = 20.0  # sockets
 OWN = 2e-4
 TIMINGS = [
-    Timing(way, size, True, num_bytes, factor * allreduce_s(size, num_bytes, ALPHA, BETA))
+    Timing(way, size, True, num_bytes, factor * sum_s(way, size, num_bytes, Cost(ALPHA, BETA)))
     for way, factor in (("memory", 1.0), ("sockets", SLOWER))
     for size in SIZES[1:]
     for num_bytes in (256, 20_000, 1 << 20)
@@ -39,10 +39,11 @@ TIMINGS = [
 LARGEST = 8
 
 
-def measurement(size, mode="constant-batch", factor=1.0, other=1e-3, within=True) -> Measurement:
+def measurement(size, mode="constant-batch", way="memory", other=1e-3, within=True) -> Measurement:
     """What a machine measures whose rollouts take 2 + 40 / W ms, learning 1 + 60 / W, and so on."""
     share = 1 if mode == "growing-batch" else size
-    comm = OWN + factor * sum(allreduce_s(size, n, ALPHA, BETA) for n in MESSAGES)
+    factor = SLOWER if way == "sockets" else 1.0
+    comm = OWN + factor * sum(sum_s(way, size, n, Cost(ALPHA, BETA)) for n in MESSAGES)
     parts = {
         "t_rollout": 2e-3 + 40e-3 / share,
         "t_learn": 1e-3 + 60e-3 / share,
@@ -53,12 +54,15 @@ def measurement(size, mode="constant-batch", factor=1.0, other=1e-3, within=True
     return Measurement(size, within, steps, sum(parts.values()) + other, **parts)
 
 
-def test_a_ring_sends_two_messages_for_each_neighbour_but_one_and_twice_the_bytes_at_most():
-    assert allreduce_s(1, 1e6, 1.0, 1.0) == 0.0
-    assert allreduce_s(2, 100, 1.0, 0.0) == 2.0
-    assert allreduce_s(5, 100, 1.0, 0.0) == 8.0
-    assert allreduce_s(2, 100, 0.0, 1.0) == 100.0
-    assert allreduce_s(4, 100, 0.0, 1.0) == 150.0
+def test_a_sum_waits_once_in_memory_and_for_each_neighbour_over_sockets():
+    cost = Cost(1.0, 0.0)
+    assert [sum_s("memory", size, 100, cost) for size in (1, 2, 5)] == [0.0, 1.0, 1.0]
+    assert [sum_s("sockets", size, 100, cost) for size in (1, 2, 5)] == [0.0, 1.0, 4.0]
+    assert [sum_s("sockets", size, 1 << 20, cost) for size in (1, 2, 5)] == [0.0, 2.0, 8.0]
+    cost = Cost(0.0, 1.0)
+    assert [sum_s("memory", size, 100, cost) for size in (2, 4)] == [200.0, 400.0]
+    assert [sum_s("sockets", size, 100, cost) for size in (2, 4)] == [100.0, 300.0]
+    assert [sum_s("sockets", size, 1 << 20, cost) for size in (2, 4)] == [1 << 20, 1.5 * (1 << 20)]
 
 
 @pytest.mark.parametrize("mode", ["constant-batch", "growing-batch"])
@@ -74,7 +78,7 @@ def test_the_model_finds_the_numbers_again_that_made_the_measurements(mode):
     assert model.rollout == pytest.approx(expected)
     assert model.notes == ()
     for size in (*SIZES, 64):  # only 64 are more than the machine holds
-        real = measurement(size, mode, factor=SLOWER if size > LARGEST else 1.0)
+        real = measurement(size, mode, way="sockets" if size > LARGEST else "memory")
         found = model.at(size)
         for name in ("t_rollout", "t_learn", "t_comm", "t_sync", "t_iter"):
             assert found[name] == pytest.approx(getattr(real, name)), name
@@ -86,7 +90,7 @@ def test_the_model_finds_the_numbers_again_that_made_the_measurements(mode):
 @given(alpha=st.floats(1e-6, 1e-2), beta=st.floats(1e-11, 1e-7))
 def test_alpha_and_beta_are_found_whatever_they_are(alpha, beta):
     timings = [
-        Timing("memory", size, True, n, allreduce_s(size, n, alpha, beta))
+        Timing("memory", size, True, n, sum_s("memory", size, n, Cost(alpha, beta)))
         for size in (2, 3, 8)
         for n in (256, 65536, 1 << 22)
     ]
@@ -156,11 +160,11 @@ def test_a_network_between_machines_adds_its_latency_and_caps_the_bandwidth():
     points = [measurement(size) for size in SIZES]
     here = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST)
     far = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST, Link(latency_s=1e-3))
-    hops = 2 * 15 * len(MESSAGES)
+    hops = 15 * 2 + 2 * 15 * 8  # the small ones from each to each, the others around a ring
     assert far.at(16)["t_comm"] - here.at(16)["t_comm"] == pytest.approx(hops * 1e-3)
     assert far.at(4) == here.at(4)  # within the machine
     slow = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST, Link(bytes_per_s=1e6))
-    more = 2 * 15 / 16 * sum(MESSAGES) * (1e-6 - SLOWER * BETA)
+    more = (15 * 2 * 64 + 2 * 15 / 16 * 8 * 20_000) * (1e-6 - SLOWER * BETA)
     assert slow.at(16)["t_comm"] - here.at(16)["t_comm"] == pytest.approx(more)
     fast = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST, Link(bytes_per_s=1e12))
     assert fast.at(16) == here.at(16)

@@ -16,7 +16,7 @@ import pytest
 import headrace as hr
 from headrace.bench import allreduce, report, scaling
 from headrace.bench.machine import wide_console
-from headrace.bench.model import Timing, allreduce_s
+from headrace.bench.model import Cost, Timing, sum_s
 from headrace.bench.scaling import Scaling, case_config, predictable
 from headrace.errors import ConfigError
 
@@ -77,7 +77,7 @@ def write(path, lines):
 
 def timings(table, world_sizes, message_bytes, processes, console):
     return [
-        Timing(way, size, size <= 2, n, allreduce_s(size, n, 1e-4, 1e-9))
+        Timing(way, size, size <= 2, n, sum_s(way, size, n, Cost(1e-4, 1e-9)))
         for way in allreduce.WAYS
         for size in world_sizes
         for n in message_bytes

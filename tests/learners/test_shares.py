@@ -152,13 +152,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "minibatches=4 is more than the 3 environments of a learner's batch",
     ),
-    "preempt-alone": (
-        {"preempt_fraction": 0.5, "algo": hr.PPO()},
-        "preempt_fraction=0.5 must be None with one learner, or an asynchronous algorithm",
-    ),
     "preempt-async": (
         {"preempt_fraction": 0.5, "num_learners": 2, "algo": hr.IMPALA()},
-        "preempt_fraction=0.5 must be None with one learner, or an asynchronous algorithm",
+        "preempt_fraction=0.5 must be None with an asynchronous algorithm",
     ),
     "preempt-all": (
         {"preempt_fraction": 1.0, "num_learners": 2, "algo": hr.PPO()},

@@ -1,0 +1,95 @@
+"""What the tests of several processes share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from headrace.fleet import start_fork_server
+from tests.processes.ranks import Crew
+
+
+@pytest.fixture
+def crew():
+    """Starts a Crew; ends it after the test."""
+    crews = []
+
+    def start(ranks, work) -> Crew:
+        crews.append(Crew(ranks, work))
+        return crews[-1]
+
+    yield start
+    for one in crews:
+        one.end()
+
+
+@pytest.fixture
+def leftovers(monkeypatch):
+    """What has been left in shared memory and the temporary folder, after some seconds.
+
+    Folders like it that other runs on this machine use are not looked at.
+    """
+    start_fork_server()  # its socket is to outlive the test
+    folder = tempfile.mkdtemp(prefix="hr")
+    monkeypatch.setenv("TMPDIR", folder)  # for scripts
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+
+    def ours() -> set[str]:
+        boards = {name for name in _listed("/dev/shm") if name.startswith("headrace-board-")}
+        return boards | {name for name in _listed(folder) if name.startswith("headrace-")}
+
+    before = ours()
+    yield lambda: wait_until_empty(lambda: ours() - before)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _listed(folder: str) -> list[str]:
+    return os.listdir(folder) if os.path.isdir(folder) else []
+
+
+@pytest.fixture
+def nobody():
+    """Which processes that the fork server of this one started still run, after some seconds."""
+
+    def running() -> list[psutil.Process]:
+        servers = psutil.Process().children()
+        return [
+            p
+            for server in servers
+            for p in server.children(recursive=True)
+            if p.status() != psutil.STATUS_ZOMBIE
+        ]
+
+    return lambda: wait_until_empty(running)
+
+
+@pytest.fixture
+def free_port():
+    """A port that nothing listened on a moment ago."""
+
+    def find() -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return probe.getsockname()[1]
+
+    return find
+
+
+def wait_until_empty(find: Callable, timeout_s: float = 5.0):
+    """What ``find`` returns: as soon as it is empty, or in the end."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            found = find()
+        except psutil.NoSuchProcess:  # it ended while it was looked at
+            continue
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)

@@ -1,0 +1,293 @@
+"""A group of real processes: exact sums, whichever way they go, and quick words about the dead."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import types
+import zlib
+
+import cloudpickle
+import pytest
+import torch
+
+from headrace import group as group_module
+from headrace.errors import LearnerFailed, OthersLost
+from headrace.transport import board
+from headrace.transport.board import ROW_BYTES
+from tests.processes.ranks import Crew, in_group
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # what the ranks do
+
+
+@pytest.fixture
+def ranks(crew, tmp_path):
+    """Starts ``size`` ranks (but for the absent ones) that do ``work(group, say)``."""
+
+    def start(size, work, absent=(), **settings) -> Crew:
+        live = functools.partial(
+            in_group, path=str(tmp_path / "store"), size=size, work=work, **settings
+        )
+        return crew([r for r in range(size) if r not in absent], live)
+
+    return start
+
+
+SIZES = (1, 7, 1000, (1 << 16) + 1, ROW_BYTES // 8, ROW_BYTES // 8 + 1, ROW_BYTES // 4 + 3)
+DTYPES = (torch.float32, torch.float64)
+BIG = 600_000  # numbers, float32: more than a row
+LONG_S = 30.0
+
+
+def part(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    """The values that a rank brings."""
+    generator = torch.Generator().manual_seed(1000 * rank + size)
+    return torch.randn(size, generator=generator, dtype=dtype) * 10**rank
+
+
+def crc(values: torch.Tensor) -> int:
+    """Of the bits."""
+    return zlib.crc32(values.contiguous().numpy().tobytes())
+
+
+# -- sums and rows ------------------------------------------------------------------------------
+
+
+def add_everything_up(group, say):
+    """For each way, type and size: are the rows right, how wrong is the sum, its bits."""
+    assert group.shares_memory
+    found = []
+    for way in ("board", "gloo"):
+        if way == "gloo":
+            group._board = None
+        for dtype in DTYPES:
+            for size in SIZES:
+                rows = torch.stack([part(r, size, dtype) for r in range(group.size)])
+                gathered = group.gather(rows[group.rank].clone())
+                total = group.sum(rows[group.rank].clone())
+                exact = rows.double().sum(0)
+                error = float(((total.double() - exact).abs() / rows.abs().double().sum(0)).max())
+                right = torch.equal(gathered, rows) and total.shape == (size,)
+                found.append((way, dtype, size, right and total.dtype == dtype, error, crc(total)))
+    return found, len(group.waits), group.clock.take()["comm"] >= sum(group.waits) * 0.5 > 0
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_sums_and_rows_are_the_same_for_all_through_shared_memory_and_through_gloo(ranks, size):
+    endings = ranks(size, add_everything_up).endings()
+    for ending in endings.values():
+        assert ending.error is None
+        found, num_waits, timed = ending.value
+        assert num_waits == len(found) * 2
+        assert timed
+    for everyone in zip(*(ending.value[0] for ending in endings.values()), strict=True):
+        assert len(set(everyone)) == 1  # the same bits for all
+        _, dtype, _, right, error, _ = everyone[0]
+        assert right
+        assert error < 2 * torch.finfo(dtype).eps
+    if size == 2:  # a + b = b + a, whichever way
+        bits = [one[-1] for one in endings[0].value[0]]
+        assert bits[: len(bits) // 2] == bits[len(bits) // 2 :]
+
+
+def hurry_and_dawdle(group, say):
+    """Two thousand exchanges; what each returns must be of that round, also later on."""
+    own, same = random.Random(group.rank), random.Random("sizes")
+    fence = board.memory_fence
+
+    def slow_fence() -> None:  # between a row and its count, and between the wait and the reading
+        if own.random() < 0.1:
+            time.sleep(own.random() * 5e-4)
+        fence()
+
+    board.memory_fence = slow_fence
+    kept = []
+    for count in range(2000):
+        size = same.choice((1, 3, 50, 2000))
+        base = torch.arange(size, dtype=torch.float64) + count
+        if same.random() < 0.5:
+            rows = group.gather(base * (group.rank + 1))
+            kept.append((rows, base))
+        else:
+            total = group.sum(base * (group.rank + 1))
+            assert torch.equal(total, base * sum(range(group.size + 1))), count
+        if len(kept) > 5:
+            rows, base = kept.pop(0)
+            for rank, row in enumerate(rows):
+                assert torch.equal(row, base * (rank + 1)), (count, rank)
+    return "done"
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_no_row_is_read_too_early_or_overwritten_too_soon(ranks, size):
+    for ending in ranks(size, hurry_and_dawdle).endings().values():
+        assert ending.error is None
+        assert ending.value == "done"
+
+
+def talk(group, say):
+    """Objects for rank 0, an object from rank 0, and numbers."""
+    before = group.notes()
+    collected = group.collect({"rank": group.rank, "text": "x" * 10**group.rank * 1000})
+    told = group.tell(("from", group.rank, torch.arange(3)))
+    group.note(group.rank + 10)
+    group.gather(torch.zeros(1))  # all have left theirs
+    notes = group.notes()
+    group.gather(torch.zeros(1))  # all have read them
+    if group.rank == 1:
+        group.note(99)
+    group.gather(torch.zeros(1))
+    return before, collected, told[:2], told[2].tolist(), notes, group.notes()
+
+
+def test_objects_and_notes_reach_those_whom_they_are_for(ranks):
+    endings = ranks(3, talk).endings()
+    for rank, ending in endings.items():
+        assert ending.error is None
+        before, collected, told, numbers, notes, later = ending.value
+        assert before == [-1, -1, -1]
+        assert [one["rank"] for one in collected] == ([0, 1, 2] if rank == 0 else [])
+        assert [len(one["text"]) for one in collected] == ([10**3, 10**4, 10**5] * (rank == 0))
+        assert (told, numbers) == (("from", 0), [0, 1, 2])
+        assert notes == [10, 11, 12]
+        assert later == [10, 99, 12]
+
+
+# -- without shared memory ----------------------------------------------------------------------
+
+
+def join_with_a_broken_file(rank, broken_rank, what):
+    """Let one rank fail at one step of sharing the board's file."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    if rank == broken_rank:
+        setattr(*{"make": (os, "ftruncate"), "map": (torch, "from_file")}[what], fail)
+
+
+def add_ranks(group, say):
+    """Whether memory is shared, a sum, and rows."""
+    rank = torch.full((5,), float(group.rank + 1))
+    return group.shares_memory, group.gather(rank).tolist(), group.sum(rank).tolist()
+
+
+ROWS = [[1.0] * 5, [2.0] * 5, [3.0] * 5]
+
+
+@pytest.mark.parametrize(("rank", "what"), [(1, "map"), (2, "map"), (0, "map"), (0, "make")])
+def test_all_use_gloo_if_one_cannot_use_the_shared_file(ranks, leftovers, rank, what):
+    before = functools.partial(join_with_a_broken_file, broken_rank=rank, what=what)
+    for ending in ranks(3, add_ranks, before=before).endings().values():
+        assert ending.error is None
+        assert ending.value == (False, ROWS, [6.0] * 5)
+    assert leftovers() == set()
+
+
+def test_all_use_gloo_if_one_cannot_see_the_process_of_another(ranks):
+    def before(rank: int) -> None:
+        if rank == 1:  # as in a container that shares memory, but not the numbers of processes
+            board.os = types.SimpleNamespace(getpid=lambda: 2**30, kill=os.kill)
+
+    for ending in ranks(3, add_ranks, before=before).endings().values():
+        assert ending.error is None
+        assert ending.value == (False, ROWS, [6.0] * 5)
+
+
+def test_the_shared_file_is_in_the_temporary_folder_where_there_is_no_other(ranks, tmp_path):
+    def before(rank: int) -> None:
+        os.access = lambda path, mode: False
+        tempfile.tempdir = str(tmp_path / "elsewhere")
+        os.makedirs(tempfile.tempdir, exist_ok=True)
+
+    for ending in ranks(3, add_ranks, before=before).endings().values():
+        assert ending.error is None
+        assert ending.value == (True, ROWS, [6.0] * 5)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+# -- ranks that are missing ---------------------------------------------------------------------
+
+
+def test_a_rank_that_never_comes_is_named_at_the_timeout(ranks):
+    start = time.monotonic()
+    for rank, ending in ranks(3, add_ranks, timeout_s=1.5, absent=[1]).endings().items():
+        assert type(ending.error) is LearnerFailed
+        text = f"learner 1 of 3 never arrived: learner {rank} waited 1.5 s (learner_timeout_s)"
+        assert str(ending.error) == text
+        assert 1.5 < ending.at - start < 6
+
+
+def test_a_rank_that_dies_while_it_joins_is_named(ranks):
+    def before(rank: int) -> None:
+        if rank == 1:
+            group_module.dist.init_process_group = lambda *_, **__: os._exit(1)
+
+    for rank, ending in ranks(3, add_ranks, before=before, timeout_s=1.5).endings([0, 2]).items():
+        assert type(ending.error) is OthersLost
+        assert f"learner {rank} lost learner 1: " in str(ending.error)
+
+
+CALLS = {
+    "sum": lambda group: group.sum(torch.zeros(3)),
+    "big_sum": lambda group: group.sum(torch.zeros(BIG)),
+    "collect": lambda group: group.collect("something"),
+    "tell": lambda group: group.tell("something"),
+}
+ENDLESS = [("sum", True), ("sum", False), ("big_sum", False)]  # gather is what sums are made of
+
+
+def wait_for_ever(group, say, call, shared, quiet_rank):
+    """Exchange a few times; then one rank does nothing any more."""
+    if not shared:
+        group._board = None
+    for _ in range(3):
+        CALLS[call](group)
+    say("waits")
+    if group.rank == quiet_rank:
+        time.sleep(1000)
+    while True:
+        CALLS[call](group)
+
+
+@pytest.mark.parametrize(("call", "shared"), [*ENDLESS, ("collect", True), ("tell", True)])
+def test_a_killed_rank_is_named_by_all_who_wait_for_it_at_once(ranks, leftovers, call, shared):
+    quiet = 0 if call == "tell" else 1
+    work = functools.partial(wait_for_ever, call=call, shared=shared, quiet_rank=quiet)
+    three = ranks(3, work)
+    others = [r for r in three.ranks if r != quiet]
+    for rank in three.ranks:
+        assert three.hear(rank) == "waits"
+    time.sleep(0.2)  # by now the others wait
+    killed = three.signal(quiet, signal.SIGKILL)
+    for rank, ending in three.endings(others if call != "collect" else [0]).items():
+        assert type(ending.error) is OthersLost
+        assert ending.at - killed < (1.0 if shared and call == "sum" else 4.0)
+        if shared and call == "sum":
+            assert str(ending.error) == f"learner {rank} waited for learner 1: has died"
+        else:
+            assert f"learner {rank} lost learner {quiet}: " in str(ending.error)
+    assert leftovers() == set()
+
+
+@pytest.mark.parametrize(("call", "shared"), ENDLESS)
+def test_a_stopped_rank_is_named_at_the_timeout(ranks, call, shared):
+    work = functools.partial(wait_for_ever, call=call, shared=shared, quiet_rank=2)
+    three = ranks(3, work, timeout_s=1.5)
+    for rank in three.ranks:
+        assert three.hear(rank) == "waits"
+    stopped = three.signal(2, signal.SIGSTOP)
+    for rank, ending in three.endings([0, 1]).items():
+        assert type(ending.error) is OthersLost
+        assert 1.2 < ending.at - stopped < 6
+        if shared:
+            text = f"learner {rank} waited for learner 2: was silent for 1.5 s"
+            assert str(ending.error) == text
+        else:
+            assert f"learner {rank} lost learner 2: " in str(ending.error)

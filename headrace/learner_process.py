@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
@@ -52,8 +53,8 @@ def run_learner(pickled: bytes, rank: int, rendezvous: str, pipe: Connection) ->
         rendezvous: path of the file behind the group's store.
         pipe: to the parent, which sends ``stop``.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets both of these and decides
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # programs started here get theirs
     die_with_parent()
     mouth = Mouth(pipe)
     try:
@@ -78,9 +79,10 @@ def _train(
     with Trainer(config, started, notify, group, handle_signals=False) as trainer:
 
         def listen() -> None:
-            while pipe.recv() != "stop":
-                pass
-            trainer.stop()
+            with contextlib.suppress(EOFError, OSError):  # the parent has closed its end
+                while pipe.recv() != "stop":
+                    pass
+                trainer.stop()
 
         threading.Thread(target=listen, name="headrace-listen", daemon=True).start()
         for result in trainer:

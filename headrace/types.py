@@ -73,12 +73,18 @@ class Batch:
 
     def columns(self, index: slice | Tensor) -> Batch:
         """The batch of these columns only (dimension 1; dimension 0 of ``core``)."""
+
+        def take(x: Tensor, dim: int) -> Tensor:
+            if isinstance(index, Tensor):
+                return x.index_select(dim, index)
+            return x[:, index] if dim else x[index]
+
         parts = {
-            field.name: tree.map_leaves(lambda x: x[:, index], getattr(self, field.name))
+            field.name: tree.map_leaves(lambda x: take(x, 1), getattr(self, field.name))
             for field in fields(self)
             if field.name != "core"
         }
-        return Batch(core=tree.map_leaves(lambda x: x[index], self.core), **parts)
+        return Batch(core=tree.map_leaves(lambda x: take(x, 0), self.core), **parts)
 
     def split(self, max_steps: int) -> list[Batch]:
         """Groups of whole columns with at most ``max_steps`` steps each (at least one column)."""

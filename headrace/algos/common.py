@@ -147,7 +147,9 @@ def total_loss(
         entropy, value, target, log_ratio (log pi - log mu): ``[T, B]``.
     """
     entropy_sum = losses.masked_sum(entropy, batch.valid)
-    loss = policy_loss + hyper.value_coef * value_loss - hyper.entropy_coef * entropy_sum
+    loss = policy_loss + hyper.value_coef * value_loss
+    if hyper.entropy_coef > 0:
+        loss = loss - hyper.entropy_coef * entropy_sum
     with torch.no_grad():
         metrics = {
             "policy_loss": policy_loss.detach(),
@@ -240,8 +242,9 @@ def shuffled(
 
 def _advantage_sums(samples: Batch, index: Tensor) -> Tensor:
     """Count, sum and sum of squares of the advantages of some columns: ``[3]`` float64."""
-    valid = samples.valid[:, index]
-    real = samples.targets["advantage"][:, index].double().where(valid, 0.0)
+    valid = samples.valid.index_select(1, index)
+    advantage = samples.targets["advantage"].index_select(1, index)
+    real = advantage.double().where(valid, 0.0)
     return torch.stack([valid.sum().double(), real.sum(), real.square().sum()])
 
 

@@ -140,38 +140,39 @@ class Learner:
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         """One optimiser step; returns the mean metrics before it."""
         gradient, sums, count = self.gradient(batch)
+        numbers = torch.stack([x.double() for x in sums.values()]).tolist()
+        values = dict(zip(sums, numbers, strict=True))
+        metrics = step_metrics(values, count)
+        self.own.append(metrics)
         if self.group.size > 1:
-            self.own.append(step_metrics(sums, count))
-            gradient, sums, count = self._together(gradient, sums, count)
+            gradient, values, count = self._together(gradient, values, count)
+            metrics = step_metrics(values, count)
         gradient /= max(count, 1)
         norm = float(gradient.norm())
         if norm > self.algorithm.max_grad_norm:
             gradient *= self.algorithm.max_grad_norm / norm
         self.optimizer.step(gradient, learning_rate)
         self.num_steps += 1
-        metrics = step_metrics(sums, count)
-        if self.group.size == 1:
-            self.own.append(metrics)
         return metrics | {"grad_norm": norm}
 
-    def _together(self, gradient: Tensor, sums: Metrics, count: int) -> tuple[Tensor, Metrics, int]:
-        """All learners' gradients, metrics and counts, added up in one vector.
+    def _together(
+        self, gradient: Tensor, values: dict[str, float], count: int
+    ) -> tuple[Tensor, dict[str, float], int]:
+        """All learners' gradients, sums of metrics and counts, added up in one vector.
 
         Targets are counted from their last known mean, which changes no variance: their squares
         would not fit float32 otherwise.
         """
-        center, total = self._center, sums["target_sum"]
-        square = sums["target_sq"] - 2 * center * total + count * center**2
-        sums = {**sums, "target_sum": total - count * center, "target_sq": square}
-        numbers = torch.stack([x.double() for x in sums.values()]).to(gradient)
-        halves = gradient.new_tensor(divmod(count, _HALF))
-        flat = self.group.sum(torch.cat([gradient, numbers, halves]))
-        gradient, numbers, halves = flat.split([len(gradient), len(numbers), 2])
-        high, low = halves.tolist()
+        center, total = self._center, values["target_sum"]
+        square = values["target_sq"] - 2 * center * total + count * center**2
+        values = values | {"target_sum": total - count * center, "target_sq": square}
+        tail = gradient.new_tensor([*values.values(), *divmod(count, _HALF)])
+        flat = self.group.sum(torch.cat([gradient, tail]))
+        *numbers, high, low = flat[len(gradient) :].tolist()
+        values = dict(zip(values, numbers, strict=True))
         count = int(high) * _HALF + int(low)
-        sums = dict(zip(sums, numbers, strict=True))
-        self._center += float(sums["target_sum"]) / max(count, 1)
-        return gradient, sums, count
+        self._center += values["target_sum"] / max(count, 1)
+        return flat[: len(gradient)], values, count
 
     def gradient(self, batch: Batch) -> tuple[Tensor, Metrics, int]:
         """Gradient of the SUMMED loss as one flat vector, the metrics' sums, the valid steps."""
@@ -252,9 +253,9 @@ def _saved(value: Any) -> Any:
     return dict(value.state_dict()) if hasattr(value, "state_dict") else value
 
 
-def step_metrics(sums: Metrics, count: int) -> dict[str, float]:
+def step_metrics(sums: dict[str, float], count: int) -> dict[str, float]:
     """Means per valid step, and the explained variance of the values where it is defined."""
-    values = {name: float(value) for name, value in sums.items()}
+    values = dict(sums)
     moments = {k: values.pop(k) for k in ("target_sum", "target_sq", "error_sum", "error_sq")}
     means = {name: value / max(count, 1) for name, value in values.items()}
     explained = explained_variance(**moments, count=count)

@@ -131,6 +131,16 @@ def test_no_row_is_read_too_early_or_overwritten_too_soon(ranks, size):
         assert ending.value == "done"
 
 
+@pytest.mark.parametrize("call", ["sum", "gather"])
+def test_vectors_of_different_sizes_are_an_error_for_all(ranks, call):
+    def work(group, say):
+        getattr(group, call)(torch.zeros(3 + group.rank))
+
+    for ending in ranks(2, work, timeout_s=5).endings().values():
+        assert type(ending.error) is OthersLost
+        assert "vectors of [12, 16] bytes" in str(ending.error)
+
+
 def talk(group, say):
     """Objects for rank 0, an object from rank 0, and numbers."""
     before = group.notes()

@@ -81,13 +81,13 @@ def both_cores(arguments: Arguments, console: Any) -> list[dict[str, Any]]:
     columns = ("setting", "repeat", "fps")
     study = Study(Path(arguments.output) / "one-learner", columns)
     cases = [
-        {"setting": " ".join(f"{k}={v}" for k, v in one.items()), "repeat": repeat}
+        {"setting": " x ".join(str(v) for v in one.values()), "repeat": repeat}
         for repeat in range(arguments.repeats)
         for one in BOTH_CORES
     ]
 
     def measure(case: Any) -> dict[str, float]:
-        values = {k: int(v) for k, v in (pair.split("=") for pair in case["setting"].split())}
+        values = dict(zip(BOTH_CORES[0], map(int, case["setting"].split(" x ")), strict=True))
         with tempfile.TemporaryDirectory() as folder:
             config = hr.Config(
                 "CartPole-v1", ALGO, seed=case["repeat"], eval_episodes=0, log_iterations=True,
@@ -104,7 +104,7 @@ def both_cores(arguments: Arguments, console: Any) -> list[dict[str, Any]]:
     rows = study.done(cases)
     names = dict.fromkeys(row["setting"] for row in rows)
     return [
-        {"study": "one learner, both cores", "W": 1, "setting": name, "fps": statistics.median(
+        {"study": "both cores", "W": 1, "setting": f"{name}",  "fps": statistics.median(
             row["fps"] for row in rows if row["setting"] == name)}
         for name in names
     ]  # fmt: skip
@@ -123,7 +123,7 @@ def main(arguments: Arguments) -> None:
                 speedup = {"speed-up": f"{float(row['speedup_fps']):.3f}"}
                 coverage = {"coverage": f"{float(row['coverage']):.3f}"}
                 fps = {"fps": float(row["fps"])}
-                layout = " ".join(f"{k}={getattr(study.config, k)}" for k in SMALL)
+                layout = f"{study.config.envs_per_actor} x {study.config.fragment_length}"
                 known = {"study": name, "W": row["world_size"], "setting": layout}
                 table.append(known | fps | speedup | times | coverage)
     table += both_cores(arguments, console)
@@ -132,7 +132,8 @@ def main(arguments: Arguments) -> None:
     texts = [
         {k: f"{row[k]:,.0f}" if k == "fps" else row.get(k, "") for k in names} for row in table
     ]
-    show(texts, "Times in milliseconds per iteration, medians over the runs", console)
+    title = "(actors x) environments x steps; milliseconds per iteration; medians over the runs"
+    show(texts, title, console)
     console.print(f"table: {arguments.output}/ddppo.csv")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import Any
 
 from headrace import checkpoint
 from headrace.config import Config
 from headrace.errors import CheckpointError
-from headrace.exchange import gather_episodes
 from headrace.learner import Learner
 from headrace.metrics import Episodes
 from headrace.nn.policy import Policy
@@ -56,13 +56,14 @@ class Archive:
         """
         progress.epoch += self._config.deterministic
         own = self._group.collect((learner.own_state(), episodes.state_dict()))
-        mean, best = gather_episodes(self._group, episodes).mean_return, progress.best_return
-        improved = mean is not None and (best is None or mean > best)
-        if improved:
-            progress.best_return = mean
         if self._group.rank > 0:
             return
         states, parts = zip(*own, strict=True)
+        returns = [value for part in parts for value in part["returns"]]
+        mean, best = statistics.fmean(returns) if returns else None, progress.best_return
+        improved = mean is not None and (best is None or mean > best)
+        if improved:
+            progress.best_return = mean  # which only rank 0 needs
         state = progress.state_dict() | {
             "learner": learner.state_dict(),
             "own": list(states),  # of each learner, by rank

@@ -5,7 +5,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 USAGE = """\
 usage: headrace COMMAND …
@@ -47,8 +47,10 @@ def _train(argv: list[str]) -> int:
 
     from headrace.algos import ALGORITHMS
     from headrace.api import run
+    from headrace.config import Config
     from headrace.errors import ConfigError, nearest
     from headrace.platform import process_started
+    from headrace.recipes import take_recipe
 
     name = argv[0] if argv else ""
     if name not in ALGORITHMS:
@@ -57,7 +59,7 @@ def _train(argv: list[str]) -> int:
             print(USAGE, end="")
             return 0
         raise ConfigError(f"train needs an algorithm: {', '.join(ALGORITHMS)}; got {name!r}.{hint}")
-    default, rest = _default_config(name, argv[1:])
+    default, rest = take_recipe(argv[1:], name, Config(algo=ALGORITHMS[name]()))
     config = tyro.cli(
         type(default),
         prog=f"headrace train {name}",
@@ -67,21 +69,6 @@ def _train(argv: list[str]) -> int:
     )
     run(config, started=process_started())
     return 0
-
-
-def _default_config(name: str, argv: list[str]) -> tuple[Any, list[str]]:
-    """The config that the flags modify (a recipe's if one is named), and the other arguments."""
-    from headrace.algos import ALGORITHMS
-    from headrace.config import Config
-
-    for i, argument in enumerate(argv):
-        flag, equals, value = argument.partition("=")
-        if flag == "--recipe":
-            from headrace.recipes import recipe
-
-            rest = argv[:i] + argv[i + (1 if equals else 2) :]
-            return recipe(value if equals else "".join(argv[i + 1 : i + 2]), name), rest
-    return Config(algo=ALGORITHMS[name]()), argv
 
 
 def _resume(argv: list[str]) -> int:

@@ -200,7 +200,7 @@ class Config:
             valid = f"1 {where}"
             require(not self.algo.learns_in_actors, "num_learners", self.num_learners, valid)
             self._check_devices()
-            assert self.per_learner  # checks that what each of them has fits as well
+            _ = self.per_learner  # raises unless what each of them has fits as well
 
     def _check_devices(self) -> None:
         """A GPU for each of the learners of this machine."""

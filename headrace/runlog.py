@@ -33,6 +33,10 @@ class RunLog:
     def result(self, result: Result) -> None:
         """Write a result, and the iterations before it."""
         self._writer.write(result)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the iterations that were noted."""
         if self._iterations is not None:
             self._iterations.flush()
 

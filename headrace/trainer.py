@@ -176,7 +176,6 @@ class Trainer:
                 finished = agreed is None or agreed.stop
                 if agreed is not None:
                     finished |= self._enough(agreed.mean_return, agreed.full)
-                if agreed is not None:
                     with self._exchange.apart():
                         finished = self._after_update(finished, log)
                     with self._exchange.timed(), self.group.clock.phase("publish"):
@@ -294,6 +293,8 @@ class Trainer:
         if log is not None:
             log.iteration(self._exchange.iterations, self.updates, self.env_steps, seconds)
         if self._crossed(self.config.checkpoint_interval) and not finished:
+            if log is not None:
+                log.flush()  # what is behind the checkpoint is on the disk before it
             self._archive.save(*self._saved)
         interval = self.config.eval_interval
         if interval is not None and self.config.eval_episodes and self._crossed(interval):

@@ -6,7 +6,6 @@ then with the next. What was measured is kept, so an interrupted study goes on w
 
 # Annotations are evaluated here at once: tyro reads those of Scaling.
 
-import argparse
 import dataclasses
 import hashlib
 import json
@@ -30,6 +29,7 @@ from headrace.bench.study import Case, Study, head
 from headrace.config import Config
 from headrace.envs.make import resolve
 from headrace.errors import ConfigError, nearest
+from headrace.recipes import take_recipe
 
 EXTRAPOLATED = (32, 64, 128, 256, 512)
 COLUMNS = ("mode", "world_size", "seed", "settings", *figures.RUN_FIGURES, "gradient_bytes")
@@ -65,8 +65,7 @@ class Scaling:
     """Measure how training speeds up with the number of synchronous learners.
 
     With --target-return and --eval-interval a run goes until an evaluation reaches the target, or
-    to --total-steps; otherwise it takes --total-iters iterations. To try --preempt-fraction, which
-    one learner alone can't have, give any --num-learners above 1 with it.
+    to --total-steps; otherwise it takes --total-iters iterations.
     """
 
     world_sizes: Annotated[tuple[int, ...], _WORLD_SIZES] = (1, 2, 4, 8)
@@ -106,8 +105,8 @@ class Scaling:
         for name, own in _OWN.items():
             value = getattr(config, name)
             require(value == own, name, value, f"{own!r}: the study sets it for each run")
-        single = config.num_learners == 1 or config.preempt_fraction is not None
-        require(single, "num_learners", config.num_learners, "1: use --world-sizes")
+        valid = "1: use --world-sizes"
+        require(config.num_learners == 1, "num_learners", config.num_learners, valid)
 
     @property
     def target_return(self) -> float | None:
@@ -173,14 +172,9 @@ def _default(argv: list[str]) -> tuple[Config, list[str]]:
     if name not in ALGORITHMS:
         hint = nearest(name, ALGORITHMS)
         raise ConfigError(f"{name!r} is no algorithm; choose {', '.join(ALGORITHMS)}.{hint}")
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--recipe")
-    known, rest = parser.parse_known_args(argv)
-    if known.recipe is None:
-        return Config(algo=ALGORITHMS[name](), **_ONE_CORE), rest
-    from headrace.recipes import recipe
-
-    return dataclasses.replace(recipe(known.recipe, name), **_ONE_CORE), rest
+    default = Config(algo=ALGORITHMS[name](), **_ONE_CORE)
+    config, rest = take_recipe(argv, name, default)
+    return dataclasses.replace(config, **_ONE_CORE), rest
 
 
 # -- the runs --------------------------------------------------------------------------------------
@@ -203,7 +197,6 @@ def case_config(scaling: Scaling, world_size: int, seed: int) -> Config:
         return dataclasses.replace(
             base,
             num_learners=world_size,
-            preempt_fraction=base.preempt_fraction if world_size > 1 else None,
             num_actors=num_actors,
             batch_size=batch_size,
             total_steps=steps,

@@ -36,6 +36,20 @@ def recipe(name: str, algorithm: str) -> Config:
         raise ConfigError(f"recipe {name} has no setting for algorithm {algorithm!r}") from error
 
 
+def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Config, list[str]]:
+    """The recipe that ``--recipe NAME`` asks for, or ``default``, and the other arguments.
+
+    Raises:
+        ConfigError: as :func:`recipe`.
+    """
+    for i, argument in enumerate(argv):
+        flag, equals, value = argument.partition("=")
+        if flag == "--recipe":
+            rest = argv[:i] + argv[i + (1 if equals else 2) :]
+            return recipe(value if equals else "".join(argv[i + 1 : i + 2]), algorithm), rest
+    return default, argv
+
+
 __all__ = [
     "RECIPES",
     "cartpole",
@@ -46,4 +60,5 @@ __all__ = [
     "lunarlander",
     "pendulum",
     "recipe",
+    "take_recipe",
 ]

@@ -123,10 +123,9 @@ def test_a_run_with_a_target_goes_as_far_as_the_settings_allow():
     assert config.stop_return is None
 
 
-def test_preemption_is_tried_with_several_learners_only():
-    base = replace(Scaling().config, num_learners=2, preempt_fraction=0.5)
-    flags = Scaling(config=base)
-    assert case_config(flags, 1, 0).preempt_fraction is None
+def test_preemption_holds_for_every_world_size():
+    flags = Scaling(config=replace(Scaling().config, preempt_fraction=0.5))
+    assert case_config(flags, 1, 0).preempt_fraction == 0.5
     assert case_config(flags, 4, 0).preempt_fraction == 0.5
 
 

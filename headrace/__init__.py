@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.algos import A2C, A3C, APPO, IMPACT, IMPALA, PPO
     from headrace.api import load, resume, train
+    from headrace.cluster import ClusterEnv, LocalConfig, RayConfig
     from headrace.config import Config
     from headrace.envs import make_vec
     from headrace.evaluation import evaluate
@@ -26,13 +27,16 @@ _HOME = {
     "A2C": "headrace.algos",
     "A3C": "headrace.algos",
     "APPO": "headrace.algos",
+    "ClusterEnv": "headrace.cluster",
     "Config": "headrace.config",
     "IMPACT": "headrace.algos",
     "IMPALA": "headrace.algos",
     "LearnerGroup": "headrace.learner_group",
+    "LocalConfig": "headrace.cluster",
     "Network": "headrace.nn",
     "PPO": "headrace.algos",
     "Policy": "headrace.nn",
+    "RayConfig": "headrace.cluster",
     "Result": "headrace.metrics",
     "Trainer": "headrace.trainer",
     "evaluate": "headrace.evaluation",
@@ -49,10 +53,13 @@ __all__ = [
     "IMPACT",
     "IMPALA",
     "PPO",
+    "ClusterEnv",
     "Config",
     "LearnerGroup",
+    "LocalConfig",
     "Network",
     "Policy",
+    "RayConfig",
     "Result",
     "Trainer",
     "evaluate",

@@ -22,6 +22,14 @@ class ActorFailed(HeadraceError, RuntimeError):
     """An actor died more often than ``max_restarts`` allows, or never answered."""
 
 
+class WorkerFailed(HeadraceError, RuntimeError):
+    """A worker of a cluster of environments never came up, or died once too often."""
+
+
+class AgentFault(HeadraceError, RuntimeError):
+    """An agent that workers were given failed there; carries its traceback."""
+
+
 class LearnerFailed(HeadraceError, RuntimeError):
     """A learner of several never arrived, died, fell silent, or went its own way."""
 

@@ -10,13 +10,12 @@ themselves when the trainer is gone.
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
 from headrace.errors import ActorFailed
-from headrace.platform import main_hidden
+from headrace.platform import main_hidden, process_context
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,12 +27,6 @@ if TYPE_CHECKING:
     from headrace.transport.weights import WeightStore
 
 _PRELOAD = ["headrace.actor_process"]
-
-
-def process_context() -> multiprocessing.context.BaseContext:
-    """How processes are started here: by the fork server where there is one."""
-    methods = multiprocessing.get_all_start_methods()
-    return multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
 
 
 def start_fork_server() -> None:

@@ -26,10 +26,10 @@ from headrace import checkpoint, errors
 from headrace.config import Config, default_run_dir
 from headrace.envs.make import resolve
 from headrace.errors import CheckpointError, ConfigError, HeadraceError, LearnerFailed, OthersLost
-from headrace.fleet import process_context, start_fork_server
+from headrace.fleet import start_fork_server
 from headrace.metrics import Result
 from headrace.nn.policy import Policy
-from headrace.platform import main_hidden, stop_signals
+from headrace.platform import main_hidden, process_context, stop_signals
 from headrace.probe import probe
 
 _GRACE_S = 2.0  # for the others' complaints, after the first sign of a failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
@@ -50,6 +51,12 @@ def die_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="headrace-parent-watch", daemon=True).start()
+
+
+def process_context() -> multiprocessing.context.BaseContext:
+    """How processes are started here: by the fork server where there is one."""
+    methods = multiprocessing.get_all_start_methods()
+    return multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
 
 
 @contextlib.contextmanager

@@ -15,9 +15,9 @@ from typing import Any
 import cloudpickle
 import torch
 
-from headrace.fleet import process_context, start_fork_server
+from headrace.fleet import start_fork_server
 from headrace.group import Ranks, file_place
-from headrace.platform import die_with_parent, main_hidden
+from headrace.platform import die_with_parent, main_hidden, process_context
 
 Say = Callable[[Any], None]
 

@@ -1,0 +1,183 @@
+"""What an agent must offer, and how it travels.
+
+act(obs)                  an action, (action, log_prob), or a dict with "action", "log_prob" and
+                          whatever else you want back; obs is a tensor [B, ...] on the CPU, or a
+                          dict or tuple of them
+get_parameters()          what changes when it learns; a torch.nn.Module needs none, its
+                          state_dict is taken
+set_parameters(values)    takes that over in a worker; a Module needs none; without it the whole
+                          agent travels instead
+log_prob(obs, action)     [B], or distribution(obs) -> torch.distributions.Distribution: lets
+                          the head measure how far a worker's copy is from the agent
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterable
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headrace.errors import ConfigError
+from headrace.ops import tree
+
+
+def is_agent(value: Any) -> bool:
+    """Whether ``step`` was given an agent rather than actions."""
+    return callable(getattr(value, "act", None))
+
+
+def check_agent(agent: Any) -> None:
+    """Raise ConfigError unless the agent has what the contract asks for."""
+    if not is_agent(agent):
+        raise ConfigError(
+            f"agent={type(agent).__name__} has no method act(obs), which returns an action, "
+            "(action, log_prob), or a dict with both"
+        )
+    if not isinstance(agent, nn.Module) and not callable(getattr(agent, "get_parameters", None)):
+        raise ConfigError(
+            f"agent={type(agent).__name__} has no method get_parameters() and isn't a "
+            "torch.nn.Module, so it can't be seen when it has learnt"
+        )
+
+
+def has_log_prob(agent: Any) -> bool:
+    """Whether it can be measured how far a copy is from this agent."""
+    return callable(getattr(agent, "log_prob", None)) or callable(
+        getattr(agent, "distribution", None)
+    )
+
+
+def parameters(agent: Any) -> Any:
+    """A tree of what changes when the agent learns; leaves are tensors, arrays or plain values."""
+    if isinstance(agent, nn.Module) and not hasattr(agent, "set_parameters"):
+        return dict(agent.state_dict())
+    return as_tree(agent.get_parameters())
+
+
+def as_tree(values: Any) -> Any:
+    """``values`` with lists and iterators as tuples."""
+    if isinstance(values, dict):
+        return {key: as_tree(value) for key, value in values.items()}
+    if isinstance(values, Tensor | np.ndarray | str | bytes) or not isinstance(values, Iterable):
+        return values
+    return tuple(as_tree(value) for value in values)
+
+
+def pack_agent(agent: Any) -> bytes:
+    """The agent by value, its tensors on the CPU.
+
+    Raises:
+        ConfigError: it can't be serialised; names the attribute.
+    """
+    if isinstance(agent, nn.Module) and any(p.device.type != "cpu" for p in agent.parameters()):
+        agent = copy.deepcopy(agent).cpu()
+    try:
+        return cloudpickle.dumps(agent, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # whatever an attribute's own pickling raises
+        path, value = _culprit(agent, "agent")
+        raise ConfigError(
+            f"{path}, a {type(value).__name__}, can't be sent to workers ({error}); leave it out "
+            "of the agent, or of its __getstate__"
+        ) from error
+
+
+def _culprit(value: Any, path: str, depth: int = 0) -> tuple[str, Any]:
+    """The innermost part that can't be serialised."""
+    inside: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        inside = [(f"{path}[{key!r}]", part) for key, part in value.items()]
+    elif isinstance(value, list | tuple):
+        inside = [(f"{path}[{i}]", part) for i, part in enumerate(value)]
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        inside = [(f"{path}.{name}", part) for name, part in vars(value).items()]
+    for name, part in inside if depth < 8 else []:
+        try:
+            cloudpickle.dumps(part)
+        except Exception:  # as above
+            return _culprit(part, name, depth + 1)
+    return path, value
+
+
+def pack_weights(agent: Any) -> bytes:
+    """What a worker that has the agent needs to be like it."""
+    if not isinstance(agent, nn.Module) and not hasattr(agent, "set_parameters"):
+        return pack_agent(agent)
+    values = tree.map_leaves(
+        lambda x: x.detach().cpu().numpy() if isinstance(x, Tensor) else x, parameters(agent)
+    )
+    return pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+
+
+def with_weights(agent: Any, packed: bytes) -> Any:
+    """The agent with what :func:`pack_weights` made of another copy."""
+    values = pickle.loads(packed)
+    if hasattr(agent, "set_parameters"):
+        agent.set_parameters(tree.map_leaves(_as_tensor, values))
+    elif isinstance(agent, nn.Module):
+        agent.load_state_dict(tree.map_leaves(_as_tensor, values))
+    else:
+        agent = values
+    return agent
+
+
+def _as_tensor(value: Any) -> Any:
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def to_tensors(values: Any, device: torch.device | str = "cpu") -> Any:
+    """A tree of arrays as tensors of the same dtypes."""
+    return tree.map_leaves(lambda x: torch.as_tensor(x).to(device), values)
+
+
+@torch.no_grad()
+def act(agent: Any, obs: Any) -> dict[str, Any]:
+    """Let the agent act: a dict of arrays ``[B, ...]`` with ``action``, and ``log_prob`` if known.
+
+    Args:
+        obs: tree of arrays ``[B, ...]``, which may be overwritten later.
+
+    Raises:
+        TypeError: it returned something else.
+    """
+    inputs = to_tensors(obs)
+    returned = agent.act(inputs)
+    if isinstance(returned, tuple) and len(returned) == 2:
+        returned = {"action": returned[0], "log_prob": returned[1]}
+    elif isinstance(returned, tuple):
+        raise TypeError(
+            f"act returned {len(returned)} values; return (action, log_prob), or a dict with "
+            "'action', 'log_prob' and a name for each of the others"
+        )
+    elif not isinstance(returned, dict) or "action" not in returned:
+        returned = {"action": returned}
+    if returned.get("log_prob") is None and has_log_prob(agent):
+        action = tree.map_leaves(torch.as_tensor, returned["action"])
+        returned = returned | {"log_prob": log_prob(agent, inputs, action)}
+    return {k: tree.map_leaves(_as_array, v) for k, v in returned.items() if v is not None}
+
+
+def _as_array(value: Any) -> np.ndarray:
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
+@torch.no_grad()
+def log_prob(agent: Any, obs: Any, action: Any) -> Tensor:
+    """Of ``action`` in ``obs`` (trees of tensors ``[B, ...]``): ``[B]``."""
+    if callable(getattr(agent, "log_prob", None)):
+        values = agent.log_prob(obs, action)
+    else:
+        values = agent.distribution(obs).log_prob(action)
+    values = torch.as_tensor(values)
+    return values.reshape(len(values), -1).sum(1)  # a distribution may keep an action's dimensions
+
+
+def device_of(agent: Any) -> torch.device:
+    """Where the agent computes."""
+    first = next(agent.parameters(), None) if isinstance(agent, nn.Module) else None
+    return torch.device("cpu") if first is None else first.device

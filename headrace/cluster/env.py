@@ -1,0 +1,268 @@
+"""ClusterEnv: a Gymnasium vector environment whose environments run elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from headrace.cluster.agent import is_agent
+from headrace.cluster.head import Head
+from headrace.cluster.local import LocalConfig
+from headrace.cluster.messages import PlaceConfig, Request
+from headrace.cluster.rows import empty, join, join_infos, take
+from headrace.cluster.settings import EnvConfig, as_env_config
+from headrace.errors import ConfigError
+from headrace.ops import tree
+from headrace.types import Rollout
+
+_SPACES = ("observation_space", "action_space")
+_DESCRIBED = (*_SPACES, *(f"single_{name}" for name in _SPACES))
+
+
+class ClusterEnv(VectorEnv):
+    """Environments on workers, as one vector environment in NEXT_STEP autoreset.
+
+        envs = ClusterEnv({"env_name": "CartPole-v1", "envs_per_node": 32}, LocalConfig(nodes=2))
+        obs, info = envs.reset(seed=0)
+        obs, reward, terminated, truncated, info = envs.step(envs.action_space.sample())
+        obs, reward, terminated, truncated, info = envs.step(agent)
+
+    Row ``i`` is environment ``i`` for ever, ``i // envs_per_node`` its worker. A worker that dies,
+    hangs or raises is replaced: its rows end with ``truncated`` and ``info["fault"]`` says why;
+    their next step is the filler that every episode's end has. An agent offers what
+    ``headrace/cluster/agent.py`` lists; what it returned is in ``info`` (``action``, ``log_prob``
+    and the rest), beside what ``sync_info`` says of each worker.
+
+    Args:
+        env_config: a dict of the settings of :class:`~headrace.cluster.settings.EnvConfig`.
+        config: where workers run: ``LocalConfig`` (the default) or ``RayConfig``.
+
+    Raises:
+        ConfigError: a setting is wrong; nothing was started.
+        WorkerFailed: from any method: a worker never came up, or too many died.
+        AgentFault: from ``step`` and ``collect``: the agent raised in a worker.
+    """
+
+    def __init__(
+        self, env_config: dict[str, Any] | EnvConfig, config: PlaceConfig | None = None
+    ) -> None:
+        self.env_config, self.config = as_env_config(env_config), config or LocalConfig()
+        self.num_envs = self.config.nodes * self.env_config.envs_per_node
+        self._head: Head | None = None
+        self._example: dict[str, Any] = {}  # what an agent returned last for some worker
+
+    # -- starting and stopping ------------------------------------------------------------------
+
+    def launch(self) -> ClusterEnv:
+        """Start the workers and wait until they are up; nothing if they are.
+
+        The first ``reset``, and a look at the spaces, do the same.
+        """
+        if self.closed:
+            raise ConfigError("this ClusterEnv is closed; make another one")
+        if self._head is None:
+            self._head = Head(self.env_config, self.config)
+            found = self._head.description
+            self.single_observation_space = found["observation_space"]
+            self.single_action_space = found["action_space"]
+            self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+            self.action_space = batch_space(self.single_action_space, self.num_envs)
+            self.metadata = found["metadata"] | {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _DESCRIBED:  # what is known once the workers are up
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.launch()
+        return self.__dict__[name]
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End all workers."""
+        if self._head is not None:
+            self._head.close()
+        self._head = None
+
+    def __enter__(self) -> ClusterEnv:
+        return self.launch()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ready(self, method: str) -> Head:
+        if self._head is None or not self._head.obs:
+            raise ConfigError(f"{method} needs a reset() before it")
+        return self._head
+
+    # -- Gymnasium's interface ------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all environments, or those where ``options["reset_mask"]`` ``[N]`` is true.
+
+        Args:
+            seed: environment ``i`` gets ``seed + i``, or its own from a list of N.
+
+        Raises:
+            ConfigError: seed or mask isn't of N values, or the mask comes before the first reset.
+        """
+        head = self.launch()._head
+        assert head is not None
+        if seed is None and not head.obs:
+            seed = self.env_config.seed
+        if isinstance(seed, int):
+            super().reset(seed=seed)
+            head.crew.seed(seed)
+        answers = head.ask(self._reset_requests(head, seed, options or {}), again=True)
+        if not head.obs:
+            head.obs = [None] * head.num_workers
+        infos: list[dict[str, Any]] = [{}] * head.num_workers
+        for i, answer in answers.items():
+            head.obs[i], infos[i] = answer.value
+        return self._joined(head.obs), join_infos(infos, [head.size] * head.num_workers)
+
+    def _joined(self, parts: list[Any]) -> Any:
+        return join(self.single_observation_space, parts)
+
+    def _reset_requests(
+        self, head: Head, seed: int | list[int | None] | None, options: dict[str, Any]
+    ) -> dict[int, Request]:
+        num_envs = self.num_envs
+        if isinstance(seed, list) and len(seed) != num_envs:
+            raise ConfigError(f"seed has {len(seed)} values for {num_envs} environments")
+        mask = options.get("reset_mask")
+        if mask is not None:
+            mask = np.asarray(mask)
+            if mask.shape != (num_envs,) or mask.dtype != bool or not mask.any():
+                raise ConfigError(
+                    f"options['reset_mask'] must be a bool array of shape ({num_envs},) with a "
+                    f"true value, not one of {mask.dtype} {mask.shape}"
+                )
+            if not head.obs:
+                raise ConfigError("options['reset_mask'] needs a full reset() before it")
+        asked = {}
+        for i in range(head.num_workers):
+            rows = head.rows(i)
+            own: Any = seed[rows] if isinstance(seed, list) else seed
+            if isinstance(seed, int):
+                own = seed + rows.start
+            if mask is None:
+                asked[i] = Request("reset", (own, options or None))
+            elif mask[rows].any():
+                asked[i] = Request("reset", (own, options | {"reset_mask": mask[rows]}))
+        return asked
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step of every environment, with given actions or with an agent's.
+
+        Args:
+            actions: a batch of ``action_space``, or an agent, of which each worker has a copy.
+
+        Returns:
+            observations, rewards ``[N]`` float64, terminated and truncated ``[N]`` bool, info.
+
+        Raises:
+            ConfigError: before the first reset, for another number of actions, or for an agent
+                that doesn't offer what it has to.
+        """
+        head = self._ready("step")
+        if is_agent(actions):
+            answers = head.step(actions)
+            acted = {i: answer.value[1] for i, answer in answers.items()}
+            steps = {i: answer.value[0] for i, answer in answers.items()}
+        else:
+            parts = enumerate(self._split(head, actions))
+            acted, answers = {}, head.ask({i: Request("step", (part,)) for i, part in parts})
+            steps = {i: answer.value for i, answer in answers.items()}
+        everyone = [steps[i] if i in steps else _lost(head, i) for i in range(head.num_workers)]
+        for i, step in enumerate(everyone):
+            head.obs[i] = step[0]
+        _, *columns, infos = zip(*everyone, strict=True)
+        rewards, terminated, truncated = map(np.concatenate, columns)
+        info = join_infos(list(infos), [head.size] * head.num_workers)
+        if is_agent(actions):
+            info |= self._joined_acted(head, acted) | head.sync_info()
+        return self._joined(head.obs), rewards, terminated, truncated, info
+
+    def _joined_acted(self, head: Head, acted: dict[int, dict[str, Any]]) -> dict[str, Any]:
+        """What the agent returned on each worker; zeros where a worker died."""
+        if acted:
+            self._example = next(iter(acted.values()))
+        names = dict.fromkeys(["action", *self._example])
+        lost = tree.map_leaves(np.zeros_like, self._example)
+        lost["action"] = empty(self.single_action_space, head.size)
+        each = [acted.get(i, lost) for i in range(head.num_workers)]
+        return {
+            name: tree.map_leaves(lambda *x: np.concatenate(x), *(part[name] for part in each))
+            for name in names
+        }
+
+    def _split(self, head: Head, actions: Any) -> list[Any]:
+        space, lengths = self.single_action_space, set()
+        if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+            lengths = {len(leaf) for leaf in tree.leaves(actions)}
+        else:
+            actions = actions if isinstance(actions, tuple) else np.asarray(actions)
+            lengths = {len(actions) if np.ndim(actions) else 0}
+        if lengths != {self.num_envs}:
+            raise ConfigError(
+                f"step got actions for {sorted(lengths)} environments; there are {self.num_envs}"
+            )
+        return [take(space, actions, head.rows(i)) for i in range(head.num_workers)]
+
+    # -- rollouts -------------------------------------------------------------------------------
+
+    def collect(self, agent: Any, num_steps: int) -> Rollout:
+        """``num_steps`` steps of every environment with the agent, one round trip per worker.
+
+        The part of a worker that died is padded with fillers (``first`` is true throughout), and
+        ``faults`` says why.
+
+        Returns:
+            a rollout of ``[num_steps, N]``, column ``i`` environment ``i``; see
+            ``headrace/types.py``. ``log_prob`` is NaN if the agent doesn't tell it.
+
+        Raises:
+            ConfigError: as :meth:`step`, or ``num_steps`` is below 1.
+        """
+        head = self._ready("collect")
+        _check_length("num_steps", num_steps)
+        return head.collect(agent, num_steps, self.single_action_space)
+
+    def collect_async(self, agent: Any, fragment_length: int) -> Iterator[Rollout]:
+        """Rollouts ``[fragment_length, envs_per_node]`` of whichever worker is ready, without end.
+
+        Workers go on while a rollout is used, so it may be a version old. ``env_id`` says which
+        environments it is of. A worker that died delivers nothing and begins anew. What is under
+        way when the iteration ends is lost.
+        """
+        head = self._ready("collect_async")
+        _check_length("fragment_length", fragment_length)
+        return head.stream(agent, fragment_length)
+
+    @property
+    def faults(self) -> dict[int, str]:
+        """Workers that died in the latest call, and why."""
+        return {} if self._head is None else dict(self._head.faults)
+
+    @property
+    def sync_info(self) -> dict[str, np.ndarray]:
+        """Of each worker ``[W]``: policy_version, divergence (nats), weight_syncs, weight_bytes."""
+        return {} if self._head is None else self._head.sync_info()
+
+
+def _lost(head: Head, worker: int) -> tuple[Any, ...]:
+    """The step of a worker that died in it."""
+    on = np.ones(head.size, bool)
+    info = {"fault": np.full(head.size, head.faults[worker], object), "_fault": on}
+    return head.obs[worker], np.zeros(head.size), ~on, on.copy(), info
+
+
+def _check_length(name: str, value: int) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name}={value!r} must be 1 or more (nearest: 1)")

@@ -1,0 +1,144 @@
+"""Workers as processes of this machine, with a pipe each; nothing listens on any port."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import signal
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+import cloudpickle
+
+from headrace.cluster.messages import (
+    Answer,
+    Failure,
+    Node,
+    Place,
+    Request,
+    WorkerDied,
+    WorkerSetup,
+    check_limits,
+)
+from headrace.platform import die_with_parent, keep_freed_memory, main_hidden, process_context
+
+
+@dataclass(frozen=True)
+class LocalConfig:
+    """Processes on this machine."""
+
+    nodes: int = 2
+    """Workers, each with ``envs_per_node`` environments."""
+    timeout_s: float = 300.0
+    """A worker that doesn't answer for so long is killed and replaced."""
+    start_timeout_s: float = 120.0
+    """Time for a worker to come up."""
+    max_restarts: int = 10
+    """Deaths that are made good, all workers together."""
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+    def open(self) -> Place:
+        """Processes are started one by one; there is nothing else to prepare."""
+        return LocalPlace()
+
+
+class LocalPlace:
+    """Starts worker processes from the fork server, where there is one."""
+
+    def start(self, setup: WorkerSetup) -> Node:
+        """Begin to start a worker."""
+        context = process_context()
+        ours, theirs = Pipe()
+        process = context.Process(  # type: ignore[attr-defined]
+            target=run_worker,
+            args=(cloudpickle.dumps(setup), theirs),
+            name=f"headrace-worker-{setup.index}",
+            daemon=False,  # its environments may start processes; it ends with this one anyway
+        )
+        with main_hidden():
+            process.start()
+        theirs.close()
+        return LocalNode(setup.index, process, ours)
+
+    def wait(self, nodes: list[Node], timeout_s: float) -> list[Node]:
+        """See :class:`~headrace.cluster.messages.Place`."""
+        by_pipe = {node.pipe: node for node in _local(nodes)}
+        return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout_s)]  # type: ignore[index]
+
+    def close(self, nodes: list[Node]) -> None:
+        """A closed pipe ends a worker; one that doesn't hear is killed after 5 seconds."""
+        for node in _local(nodes):
+            node.pipe.close()
+        for node in _local(nodes):
+            node.process.join(timeout=5.0)
+            node.kill()
+
+
+class LocalNode:
+    """One process."""
+
+    def __init__(self, index: int, process: BaseProcess, pipe: Connection) -> None:
+        self.process, self.pipe = process, pipe
+        self.name = f"worker {index} (process {process.pid})"
+
+    def send(self, request: Request) -> None:
+        """Ask for something; if the process is dead, :meth:`receive` will say so."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.pipe.send_bytes(cloudpickle.dumps(request, pickle.HIGHEST_PROTOCOL))
+
+    def receive(self) -> Answer:
+        """See :class:`~headrace.cluster.messages.Node`."""
+        try:
+            answer = pickle.loads(self.pipe.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            self.process.join(timeout=10.0)
+            raise WorkerDied(f"died (exit code {self.process.exitcode})") from None
+        if isinstance(answer, Failure):
+            raise WorkerDied(answer.traceback.strip().splitlines()[-1], answer)
+        return answer
+
+    def kill(self) -> None:
+        """End the process."""
+        self.pipe.close()
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join(timeout=10.0)
+
+
+def _local(nodes: list[Node]) -> Iterator[LocalNode]:
+    for node in nodes:
+        assert isinstance(node, LocalNode)
+        yield node
+
+
+def run_worker(setup: bytes, pipe: Connection) -> None:
+    """What the process runs: answer requests until the head closes the pipe or dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the head decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_with_parent()
+    keep_freed_memory()
+    import torch
+
+    from headrace.cluster.worker import Worker, failure_of
+
+    torch.set_num_threads(1)
+    with contextlib.suppress(EOFError, ConnectionError):  # the head has gone
+        try:
+            worker = Worker(cloudpickle.loads(setup))
+            while True:
+                try:
+                    request = pickle.loads(pipe.recv_bytes())
+                except (EOFError, ConnectionError):
+                    worker.close()
+                    return
+                answer = worker.handle(request)
+                pipe.send_bytes(cloudpickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+        except BaseException as error:
+            failure = failure_of(error, traceback.format_exc())
+            pipe.send_bytes(pickle.dumps(failure))

@@ -1,0 +1,146 @@
+"""What the head and its workers say to each other, and what a place where workers run offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from headrace.errors import ConfigError
+from headrace.sync import SyncRule
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """All that a worker is built from; sent by value."""
+
+    env: Any  # resolved (``headrace.envs.make.resolve``)
+    num_envs: int
+    engine: str
+    env_kwargs: dict[str, Any]
+    seed: int | None  # of all environments; None: random
+    first_env: int  # row of this worker's first environment
+    index: int  # of the worker
+    generation: int  # how often it was replaced
+
+
+class Agent(NamedTuple):
+    """An agent as it travels: once to each worker."""
+
+    pickled: bytes
+    rule: SyncRule
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call of a worker's method; ``version`` is the head's if the agent is to act."""
+
+    method: str
+    args: tuple[Any, ...] = ()
+    version: int | None = None
+    agent: Agent | None = None  # the worker has none yet; of this version
+    weights: bytes | None = None  # it asked for them; of this version
+    measured: tuple[int, float] | None = None  # (version that acted, its KL to the head's)
+
+
+class Answer(NamedTuple):
+    """What a worker returned, or that it wants weights before it does what it was asked."""
+
+    value: Any
+    version: int  # of the weights that it acts with; -1: it has no agent
+    divergence: float | None  # its running mean
+    wants_weights: bool = False
+
+
+class Failure(NamedTuple):
+    """What a worker says last; ``by_agent``: not its environments but the agent failed."""
+
+    traceback: str
+    by_agent: bool
+
+
+class Fault(NamedTuple):
+    """Why a worker didn't answer. It is being replaced."""
+
+    reason: str
+    traceback: str
+
+
+class WorkerDied(Exception):
+    """A worker ended; ``failure`` is what it said last, if anything."""
+
+    def __init__(self, cause: str, failure: Failure | None = None) -> None:
+        super().__init__(cause)
+        self.cause, self.failure = cause, failure
+
+
+class Node(Protocol):
+    """One worker, wherever it runs."""
+
+    name: str
+
+    def send(self, request: Request) -> None:
+        """Ask for something; answers come in order."""
+
+    def receive(self) -> Answer:
+        """The answer that :meth:`Place.wait` announced.
+
+        Raises:
+            WorkerDied: there will be none.
+        """
+
+    def kill(self) -> None:
+        """End it at once; safe to call twice."""
+
+
+class Place(Protocol):
+    """Where workers run."""
+
+    def start(self, setup: WorkerSetup) -> Node:
+        """Begin to start a worker; returns at once."""
+
+    def wait(self, nodes: list[Node], timeout_s: float) -> list[Node]:
+        """Those that have answered or died; none after ``timeout_s`` seconds."""
+
+    def close(self, nodes: list[Node]) -> None:
+        """End these workers, and whatever was started to run them."""
+
+
+class PlaceConfig(Protocol):
+    """Settings of a place: what ``ClusterEnv`` takes as ``config``.
+
+    A scheduler is one more of these: it provisions machines and opens the place where they are.
+    """
+
+    @property
+    def nodes(self) -> int:
+        """Workers."""
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds in which a worker must answer."""
+
+    @property
+    def start_timeout_s(self) -> float:
+        """Seconds in which it must be up."""
+
+    @property
+    def max_restarts(self) -> int:
+        """Deaths that are made good, all workers together."""
+
+    def open(self) -> Place:
+        """The place, ready to start workers."""
+
+
+def check_limits(config: PlaceConfig) -> None:
+    """Raise ConfigError unless the settings that all places have are legal."""
+    name = type(config).__name__
+    if not isinstance(config.nodes, int) or config.nodes < 1:
+        raise ConfigError(f"{name}: nodes={config.nodes!r} must be 1 or more (nearest: 1)")
+    for setting in ("timeout_s", "start_timeout_s"):
+        value = getattr(config, setting)
+        if not value > 0:
+            raise ConfigError(f"{name}: {setting}={value!r} must be above 0 seconds")
+    if config.max_restarts < 0:
+        raise ConfigError(
+            f"{name}: max_restarts={config.max_restarts!r} must be 0 or more (nearest: 0)"
+        )

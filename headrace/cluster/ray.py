@@ -1,0 +1,223 @@
+"""Workers as Ray actors: on this machine, or wherever a Ray cluster has room."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import math
+import os
+import secrets
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+
+from headrace.cluster.messages import (
+    Answer,
+    Failure,
+    Node,
+    Place,
+    Request,
+    WorkerDied,
+    WorkerSetup,
+    check_limits,
+)
+from headrace.errors import ConfigError, WorkerFailed
+
+
+@dataclass(frozen=True)
+class RayConfig:
+    """Actors of a Ray cluster; headrace has to be installed on its machines."""
+
+    address: str | None = None
+    """Of the cluster, as ``ray.init`` takes it (``"auto"``, ``"10.0.0.1:6379"``); None: start one
+    on this machine, which listens on the loopback interface only and wants a token."""
+    nodes: int = 2
+    """Workers, each with ``envs_per_node`` environments."""
+    cpus_per_node: float = 1.0
+    """Cores that Ray keeps for each worker."""
+    gpus_per_node: float = 0.0
+    """GPUs that Ray keeps for each worker."""
+    runtime_env: dict[str, Any] = field(default_factory=dict)
+    """Of the workers, as Ray takes it (packages, environment variables, working directory)."""
+    timeout_s: float = 300.0
+    """A worker that doesn't answer for so long is killed and replaced."""
+    start_timeout_s: float = 300.0
+    """Time for a worker to come up, its waiting for a machine with room included."""
+    max_restarts: int = 10
+    """Deaths that are made good, all workers together."""
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+        for name in ("cpus_per_node", "gpus_per_node"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"RayConfig: {name}={getattr(self, name)!r} must be 0 or more")
+
+    def open(self) -> Place:
+        """Connect to the cluster, or start one.
+
+        Raises:
+            ConfigError: Ray isn't installed.
+            WorkerFailed: there is no cluster at this address.
+        """
+        if importlib.util.find_spec("ray") is None:
+            raise ConfigError(
+                "RayConfig needs Ray, which isn't installed (pip install 'headrace[ray]')"
+            )
+        return RayPlace(self)
+
+
+class RayPlace:
+    """A Ray cluster; left as it was found, except for one that was started here."""
+
+    def __init__(self, config: RayConfig) -> None:
+        self._config, self._started = config, False
+        if config.address is None and not _is_connected():
+            _close_doors()
+        import ray
+
+        if _is_connected():
+            if config.address not in (None, "auto"):
+                raise ConfigError(
+                    f"RayConfig: address={config.address!r}, but this program is connected to a "
+                    "Ray cluster already; call ray.shutdown() before, or leave address out"
+                )
+            return
+        settings: dict[str, Any] = {"address": config.address, "log_to_driver": False}
+        if config.address is None:
+            settings |= {
+                "num_cpus": math.ceil(max(1.0, config.nodes * config.cpus_per_node)),
+                "num_gpus": math.ceil(config.nodes * config.gpus_per_node) or None,
+                "include_dashboard": False,
+            }
+        try:
+            ray.init(logging_level=logging.WARNING, **settings)
+        except Exception as error:  # Ray raises several kinds
+            where = "on this machine" if config.address is None else f"at {config.address!r}"
+            raise WorkerFailed(f"Ray: there is no cluster {where} ({error})") from error
+        self._started = True
+
+    def start(self, setup: WorkerSetup) -> Node:
+        """Ask Ray for an actor; it may have to wait for room."""
+        return RayNode(setup, self._config)
+
+    def wait(self, nodes: list[Node], timeout_s: float) -> list[Node]:
+        """See :class:`~headrace.cluster.messages.Place`."""
+        import ray
+
+        by_ref = {node.ref: node for node in _ray_nodes(nodes)}
+        ready, _ = ray.wait(list(by_ref), num_returns=1, timeout=timeout_s)
+        return [by_ref[ref] for ref in ready]
+
+    def close(self, nodes: list[Node]) -> None:
+        """Kill the actors, and the cluster if it was started here."""
+        import ray
+
+        for node in _ray_nodes(nodes):
+            node.kill()
+        if self._started:
+            ray.shutdown()
+            self._started = False
+
+
+def _is_connected() -> bool:
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
+def _close_doors() -> None:
+    """Let a cluster that is started here listen on the loopback interface, to who has its token.
+
+    Ray reads this when it is imported.
+
+    Raises:
+        ConfigError: it has been imported without a token.
+    """
+    if os.environ.get("RAY_AUTH_MODE") == "token":
+        return
+    if "ray" in sys.modules:
+        raise ConfigError(
+            "RayConfig: this program imported ray before, without RAY_AUTH_MODE=token, so a "
+            "cluster that is started now would let anybody in; import it after launch(), set "
+            "RAY_AUTH_MODE, or start the cluster yourself with ray.init()"
+        )
+    os.environ |= {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # no machines but this one: loopback only
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+    }
+
+
+class RayNode:
+    """One actor."""
+
+    def __init__(self, setup: WorkerSetup, config: RayConfig) -> None:
+        import ray
+
+        options: dict[str, Any] = {
+            "num_cpus": config.cpus_per_node,
+            "num_gpus": config.gpus_per_node,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": "SPREAD",
+        }
+        if config.runtime_env:
+            options["runtime_env"] = config.runtime_env
+        self.name = f"worker {setup.index} (Ray actor, start {setup.generation + 1})"
+        self.ref: Any = None
+        actor: Any = ray.remote(**options)(_Actor)
+        self._actor = actor.remote(cloudpickle.dumps(setup))
+
+    def send(self, request: Request) -> None:
+        """Ask for something."""
+        self.ref = self._actor.handle.remote(cloudpickle.dumps(request))
+
+    def receive(self) -> Answer:
+        """See :class:`~headrace.cluster.messages.Node`."""
+        import ray
+
+        try:
+            answer = ray.get(self.ref, timeout=60.0)
+        except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
+            cause = str(error).strip().splitlines()[0]
+            raise WorkerDied(f"died ({type(error).__name__}: {cause})") from None
+        if isinstance(answer, Failure):
+            raise WorkerDied(answer.traceback.strip().splitlines()[-1], answer)
+        return answer
+
+    def kill(self) -> None:
+        """End the actor."""
+        import ray
+
+        ray.kill(self._actor)
+
+
+class _Actor:
+    """What Ray runs; answers as a worker process does (``headrace/cluster/local.py``)."""
+
+    def __init__(self, setup: bytes) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self._setup = setup
+        self._worker: Any = None
+
+    def handle(self, packed: bytes) -> Any:
+        from headrace.cluster.worker import Worker, failure_of
+
+        try:
+            if self._worker is None:
+                self._worker = Worker(cloudpickle.loads(self._setup))
+            return self._worker.handle(cloudpickle.loads(packed))
+        except Exception as error:
+            return failure_of(error, traceback.format_exc())
+
+
+def _ray_nodes(nodes: list[Node]) -> Iterator[RayNode]:
+    for node in nodes:
+        assert isinstance(node, RayNode)
+        yield node

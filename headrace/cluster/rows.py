@@ -1,0 +1,112 @@
+"""Rows of several workers put side by side, and taken apart again: row i is environment i."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector.utils import create_empty_array
+
+from headrace.ops import tree
+from headrace.types import Rollout
+
+
+def join(space: gymnasium.Space, parts: list[Any]) -> Any:
+    """Batches of one space, in this order, as one batch.
+
+    Args:
+        space: of a single row.
+    """
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: join(inner, [p[key] for p in parts]) for key, inner in space.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(join(inner, [p[i] for p in parts]) for i, inner in enumerate(space))
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return tuple(row for part in parts for row in part)  # of texts, graphs and sequences
+
+
+def take(space: gymnasium.Space, batch: Any, rows: slice) -> Any:
+    """Some rows of a batch of ``space`` (of a single row)."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: take(inner, batch[key], rows) for key, inner in space.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(take(inner, batch[i], rows) for i, inner in enumerate(space))
+    return batch[rows]
+
+
+def empty(space: gymnasium.Space, num_rows: int) -> Any:
+    """``num_rows`` rows of zeros."""
+    return create_empty_array(space, n=num_rows, fn=np.zeros)
+
+
+def join_infos(parts: list[dict[str, Any]], sizes: list[int]) -> dict[str, Any]:
+    """Gymnasium's vector infos of several workers as one; a key that one lacks is masked there.
+
+    Args:
+        sizes: rows of each worker.
+    """
+    joined: dict[str, Any] = {}
+    for key in dict.fromkeys(key for part in parts for key in part):
+        known = next(part[key] for part in parts if key in part)
+        if isinstance(known, dict):
+            joined[key] = join_infos([part.get(key, {}) for part in parts], sizes)
+            continue
+        columns = [
+            np.asarray(part[key]) if key in part else _missing(np.asarray(known), size)
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+        dtype = object if any(column.dtype == object for column in columns) else None
+        joined[key] = np.concatenate([column.astype(dtype or column.dtype) for column in columns])
+    return joined
+
+
+def _missing(like: np.ndarray, num_rows: int) -> np.ndarray:
+    if like.dtype == object:
+        return np.full(num_rows, None, object)
+    return np.zeros((num_rows, *like.shape[1:]), like.dtype)
+
+
+def join_rollouts(parts: list[dict[str, Any]]) -> Rollout:
+    """Rollouts of several workers, as dicts of arrays, side by side as one of tensors."""
+
+    def beside(name: str) -> Any:
+        dim = 0 if name in ("version", "env_id") else 1
+        values = [part[name] for part in parts]
+        return tree.map_leaves(lambda *x: torch.from_numpy(np.concatenate(x, dim)), *values)
+
+    return Rollout(core=(), **{name: beside(name) for name in parts[0]})
+
+
+def padding(like: dict[str, Any] | None, last: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    """A worker's part of a rollout in which it did nothing: fillers throughout.
+
+    Args:
+        like: another worker's part, whose further fields are copied as zeros; None: there is none.
+        last: its environments' latest observations, ``[B, ...]``.
+        fields: ``num_steps``, ``action`` (zeros ``[B, ...]``) and ``env_id`` ``[B]``.
+    """
+    num_steps, env_id = fields["num_steps"], fields["env_id"]
+    shape = (num_steps, len(env_id))
+
+    def repeated(count: int, values: Any) -> Any:
+        return tree.map_leaves(lambda x: np.repeat(np.asarray(x)[None], count, axis=0), values)
+
+    def zeros(x: np.ndarray) -> np.ndarray:
+        return np.zeros((*shape, *x.shape[2:]), x.dtype)
+
+    return {
+        "obs": repeated(num_steps + 1, last),
+        "first": np.ones((num_steps + 1, len(env_id)), bool),
+        "action": repeated(num_steps, fields["action"]),
+        "log_prob": np.zeros(shape, np.float32),
+        "reward": np.zeros(shape, np.float32),
+        "terminated": np.zeros(shape, bool),
+        "version": np.full(len(env_id), -1),
+        "episode_return": np.full(shape, np.nan, np.float32),
+        "episode_length": np.full(shape, np.nan, np.float32),
+        "env_id": env_id,
+        "extras": {} if like is None else tree.map_leaves(zeros, like["extras"]),
+    }

@@ -1,0 +1,82 @@
+"""What ``ClusterEnv`` takes as ``env_config``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.envs.make import env_name, resolve
+from headrace.errors import ConfigError, nearest
+from headrace.sync import SyncRule, sync_rule
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """Which environments, how many on each worker, and when their agent's weights are fetched."""
+
+    type: str | Callable[..., Any] = "gymnasium"
+    """``"gymnasium"``; or a callable that returns an environment (an Env or VectorEnv class too),
+    or its import path, as in ``"my_package.my_module:make_env"``."""
+    env_name: str | None = None
+    """With type "gymnasium", the environment's id."""
+    envs_per_node: int = 64
+    """Environments of each worker."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of each environment."""
+    seed: int | None = None
+    """Of the first reset that is given none, and of what replaces a dead worker."""
+    weight_sync: str = "adaptive"
+    """When a worker fetches weights: "adaptive" (on drift), "every" version or "every-<k>"."""
+    kl_threshold: float = 0.05
+    """With "adaptive": the mean KL(worker's copy || agent) in nats above which it does."""
+    max_policy_lag: int | None = None
+    """Versions behind at which it does so whatever the drift; None: never."""
+    engine: str = "sync"
+    """How a worker steps its environments (see ``headrace.make_vec``); "sync" has the very
+    trajectories of Gymnasium's SyncVectorEnv, "auto" takes the fastest there is."""
+
+    def __post_init__(self) -> None:
+        if self.type == "gymnasium" and not self.env_name:
+            raise ConfigError('env_config: type="gymnasium" needs env_name, as in "CartPole-v1"')
+        if not isinstance(self.envs_per_node, int) or self.envs_per_node < 1:
+            raise ConfigError(
+                f"env_config: envs_per_node={self.envs_per_node!r} must be 1 or more (nearest: 1)"
+            )
+        if self.seed is not None and not 0 <= self.seed < 2**31:
+            raise ConfigError(
+                f"env_config: seed={self.seed!r} must be between 0 and 2147483647, or None"
+            )
+        _ = self.rule, self.target  # raise what they have to
+
+    @property
+    def rule(self) -> SyncRule:
+        """When weights are fetched."""
+        return sync_rule(self.weight_sync, self.kl_threshold, self.max_policy_lag)
+
+    @property
+    def target(self) -> Any:
+        """What makes an environment, as ``headrace.make_vec`` takes it."""
+        return resolve(self.env_name if self.type == "gymnasium" else self.type)
+
+    @property
+    def name(self) -> str:
+        """Of the environment, for messages."""
+        return self.env_name or env_name(self.type)
+
+
+def as_env_config(values: dict[str, Any] | EnvConfig) -> EnvConfig:
+    """The settings in a dict.
+
+    Raises:
+        ConfigError: a key is unknown, or a value illegal.
+    """
+    if isinstance(values, EnvConfig):
+        return values
+    known = [f.name for f in dataclasses.fields(EnvConfig)]
+    for key in values:
+        if key not in known:
+            hint = nearest(str(key), known) or f" Known are {', '.join(known)}."
+            raise ConfigError(f"env_config: {key!r} is no setting.{hint}")
+    return EnvConfig(**values)

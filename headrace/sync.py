@@ -1,0 +1,127 @@
+"""When the side that acts fetches the learner's weights: at every update, every k, or on drift.
+
+    learner  measures   KL(behaviour || learner) on what it received, one number
+       │
+       ▼  travels beside whatever goes back anyway
+    actor    notes it, keeps the running mean, and asks for weights when that exceeds a threshold
+
+Drift-triggered synchronisation is the adaptive policy synchronisation (AAPS) of ClusterEnv, section
+III-C. There the actor compares its policy with a cached copy of itself, which never differs; here
+the learner measures, since it has both the current policy and what was acted. A measurement belongs
+to the version that acted: it is ignored once other weights were fetched.
+
+In asynchronous training the number travels in the header of the rollout's slot, and the actor reads
+it when it gets the slot back (``Header.divergence`` in ``headrace/transport/queue.py``); a slot may
+come back after its actor fetched again, or several of one version in turn.
+
+Nothing here knows how weights or numbers travel.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headrace.errors import ConfigError
+
+WINDOW = 4  # measurements in the running mean
+
+
+@dataclass(frozen=True)
+class SyncRule:
+    """When to fetch weights; see :func:`sync_rule`."""
+
+    every: int | None = 1  # at so many versions behind; None: on drift
+    kl_threshold: float = 0.0  # nats; drift is a running mean strictly above it
+    max_lag: int | None = None  # at so many versions behind, drift or not
+
+    @property
+    def on_drift(self) -> bool:
+        """Whether anybody has to measure."""
+        return self.every is None
+
+
+def sync_rule(weight_sync: str, kl_threshold: float, max_lag: int | None = None) -> SyncRule:
+    """The rule that the settings describe.
+
+    Args:
+        weight_sync: ``"every"`` version, ``"every-<k>"`` versions, or ``"adaptive"``.
+        kl_threshold: nats, for ``"adaptive"``.
+        max_lag: versions behind at which weights are fetched whatever the drift; None: never.
+
+    Raises:
+        ConfigError: a setting is none of these.
+    """
+    if not 0 <= kl_threshold < float("inf"):
+        raise ConfigError(f"kl_threshold={kl_threshold!r} must be 0 or more nats (nearest: 0.0)")
+    if max_lag is not None and max_lag < 1:
+        raise ConfigError(f"max_policy_lag={max_lag} leaves no version to act with (nearest: 1)")
+    if weight_sync == "adaptive":
+        return SyncRule(None, kl_threshold, max_lag)
+    if weight_sync == "every":
+        return SyncRule(1, kl_threshold, max_lag)
+    word, _, number = weight_sync.partition("-")
+    if word == "every" and number.isascii() and number.isdigit() and int(number) >= 1:
+        return SyncRule(int(number), kl_threshold, max_lag)
+    raise ConfigError(
+        f"weight_sync={weight_sync!r} must be every, every-<k> with k of 1 or more (as in "
+        "every-8), or adaptive (nearest: every)"
+    )
+
+
+class Follower:
+    """What one actor knows of its distance from the learner.
+
+    Args:
+        rule: when it fetches weights.
+    """
+
+    def __init__(self, rule: SyncRule) -> None:
+        self._rule = rule
+        self._measured: deque[float] = deque(maxlen=WINDOW)
+        self.version = -1  # of the weights that it acts with; -1: none yet
+
+    @property
+    def divergence(self) -> float | None:
+        """Running mean of the latest measurements of this version, nats; None: there are none."""
+        return sum(self._measured) / len(self._measured) if self._measured else None
+
+    def note(self, version: int, divergence: float) -> None:
+        """Take a measurement of what ``version`` did; ignored unless it is the current one's."""
+        if version == self.version:
+            self._measured.append(divergence)
+
+    def wants(self, latest: int) -> bool:
+        """Whether to fetch weights, now that the learner's version is ``latest``."""
+        if self.version < 0:
+            return True
+        lag, rule = latest - self.version, self._rule
+        if lag <= 0:
+            return False
+        if rule.max_lag is not None and lag >= rule.max_lag:
+            return True
+        if rule.every is not None:
+            return lag >= rule.every
+        drift = self.divergence
+        return drift is not None and drift > rule.kl_threshold
+
+    def fetched(self, version: int) -> None:
+        """Weights of ``version`` are in use from now on."""
+        self.version = version
+        self._measured.clear()
+
+
+def divergence(log_ratio: Tensor) -> float:
+    """Mean of ``(r - 1) - log r`` with ``r = pi / mu``: an unbiased estimate of KL(mu || pi).
+
+    Args:
+        log_ratio: ``[n]`` float, log pi - log mu of actions that were drawn from mu, n >= 1.
+
+    Returns:
+        nats, never negative.
+    """
+    exact = log_ratio.double()
+    return float((torch.expm1(exact) - exact).mean())

@@ -15,6 +15,7 @@ usage: headrace COMMAND …
   evaluate RUN [--episodes N] [--json] [--video DIR]
   plot RUN [RUN …] [--output PNG]                   draw learning curves
   bench scaling [ALGORITHM] [--world-sizes 1,2] …   what more learners bring on this machine
+  bench aaps [--preset machine|paper] …             what fetching weights on drift only saves
 """
 
 
@@ -171,15 +172,16 @@ def _plot(argv: list[str]) -> int:
 
 
 def _bench(argv: list[str]) -> int:
-    from headrace.bench import scaling
+    import importlib
+
     from headrace.errors import require_choice
 
     study = argv[0] if argv else "--help"
     if study in ("-h", "--help"):
         print(USAGE, end="")
         return 0
-    require_choice("bench", study, ("scaling",))
-    return scaling.main(argv[1:])
+    require_choice("bench", study, ("scaling", "aaps"))
+    return int(importlib.import_module(f"headrace.bench.{study}").main(argv[1:]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,151 @@
+"""headrace bench aaps: what it runs, what it makes of the runs, and a whole small study."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+
+import gymnasium
+import pytest
+import torch
+
+import headrace as hr
+from headrace.bench import aaps
+from headrace.bench.aaps import COLUMNS, PRESETS, THRESHOLDS, Aaps, cases_of, equal_intervals
+from headrace.bench.aaps_run import PolicyAgent, Run, train
+from headrace.errors import ConfigError
+
+
+def row(threshold: float, syncs: float, sync: str = "adaptive") -> dict:
+    return {"weight_sync": sync, "kl_threshold": threshold, "syncs_per_worker": syncs}
+
+
+def test_the_papers_settings():
+    paper = PRESETS["paper"]
+    assert (paper.nodes, paper.envs_per_node, paper.total_steps) == (4, 64, 5_000_000)
+    assert (paper.num_steps, paper.minibatches, paper.epochs) == (1024, 8, 30)
+    assert (paper.learning_rate, paper.gamma, paper.lam) == (5e-4, 0.99, 0.95)
+    assert paper.kl_thresholds == THRESHOLDS == (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)
+    assert PRESETS["machine"].iterations >= 200
+
+
+def test_runs_are_whole_rollouts():
+    study = Aaps(nodes=2, envs_per_node=4, num_steps=8, total_steps=65)
+    assert study.iterations == 2
+    case = cases_of(study, [("adaptive", 0.5)])[1]
+    run = study.case_run(case)
+    assert (run.iterations, run.weight_sync, run.kl_threshold, run.seed) == (2, "adaptive", 0.5, 1)
+    assert (run.epochs, run.gamma) == (study.epochs, study.gamma)
+
+
+def test_the_fixed_interval_spends_as_much_as_the_threshold():
+    study = Aaps(kl_thresholds=(0.01, 0.1, 0.5), total_steps=100 * 4096)
+    rows = [row(0.01, 25), row(0.01, 20), row(0.01, 15), row(0.1, 90), row(0.0, 3, "every-33")]
+    assert equal_intervals(study, rows) == {0.01: 5, 0.1: 1}
+
+
+def test_what_changes_a_run_changes_the_study():
+    study = Aaps()
+    for change in ({"epochs": 5}, {"env_id": "CartPole-v1"}, {"max_policy_lag": 3}):
+        assert dataclasses.replace(study, **change).fingerprint != study.fingerprint
+    for change in ({"repeats": 5}, {"seed": 7}, {"kl_thresholds": (0.3,)}, {"output": "x"}):
+        assert dataclasses.replace(study, **change).fingerprint == study.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kl_thresholds": ()}, "kl_thresholds"),
+        ({"kl_thresholds": (0.1, 0.1)}, "different"),
+        ({"kl_thresholds": (-0.1,)}, "kl_threshold=-0.1"),
+        ({"nodes": 0}, "nodes=0"),
+        ({"envs_per_node": 0}, "envs_per_node=0"),
+        ({"env_id": "LunarLandr-v3"}, "LunarLander-v3"),
+    ],
+)
+def test_bad_settings_are_named(change, words):
+    with pytest.raises(ConfigError, match=words):
+        Aaps(**change)
+
+
+def test_an_unknown_preset_is_named():
+    with pytest.raises(ConfigError, match=r"preset='papr' is unknown.*paper"):
+        aaps.main(["--preset", "papr"])
+
+
+def test_the_agent_says_what_the_policy_does():
+    torch.manual_seed(0)
+    space = gymnasium.spaces.Box(-1.0, 1.0, (4,))
+    policy = hr.Policy(space, gymnasium.spaces.Discrete(3))
+    with torch.no_grad():
+        policy.policy_head.weight.mul_(100.0)  # far from uniform
+    agent, obs = PolicyAgent(policy), torch.rand(500, 4)
+    action, log_prob = agent.act(obs)
+    params, _, _ = policy(obs[None], torch.zeros(1, 500, dtype=torch.bool), ())
+    expected = params[0].log_softmax(-1).gather(-1, action[:, None]).squeeze(-1)
+    torch.testing.assert_close(log_prob, expected)
+    torch.testing.assert_close(agent.log_prob(obs, action), expected)
+    seen = torch.bincount(action, minlength=3) / 500
+    torch.testing.assert_close(seen, params[0].softmax(-1).mean(0), atol=0.08, rtol=0.0)
+
+
+def test_continuous_actions_are_refused():
+    space = gymnasium.spaces.Box(-1.0, 1.0, (4,))
+    with pytest.raises(ConfigError, match="one discrete action"):
+        PolicyAgent(hr.Policy(space, space))
+
+
+def test_ppo_learns_from_collected_rollouts(tmp_path):
+    run = Run(
+        env_id="headrace.envs.testing:IdentityEnv",
+        engine="sync",
+        nodes=1,
+        envs_per_node=16,
+        num_steps=16,
+        iterations=40,
+        epochs=4,
+        minibatches=4,
+        learning_rate=1e-2,
+        gamma=0.9,
+        lam=0.9,
+        entropy_coef=0.0,
+        reward_scale=1.0,
+        eval_episodes=10,
+        weight_sync="adaptive",
+        kl_threshold=0.005,
+        max_policy_lag=None,
+        seed=0,
+    )
+    result = train(run, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
+    assert [line["iteration"] for line in lines] == list(range(1, 41))
+    first = next(line["return"] for line in lines if line["return"] is not None)
+    best = train(dataclasses.replace(run, weight_sync="every"), tmp_path)
+    assert result["eval_return"] > first
+    assert result["eval_return"] == pytest.approx(best["eval_return"], rel=0.05)
+    assert best["syncs_per_worker"] == 40
+    assert 1 < result["syncs_per_worker"] < 40
+    assert lines[-1]["syncs"] == result["syncs_per_worker"]
+    assert sum(line["env_steps"] > 0 for line in lines) == 40
+
+
+def test_a_whole_study_and_its_second_start(tmp_path, capsys):
+    flags = ["--env-id", "CartPole-v1", "--total-steps", "512", "--num-steps", "16"]
+    flags += ["--nodes", "1", "--envs-per-node", "8", "--epochs", "1", "--minibatches", "2"]
+    flags += ["--kl-thresholds", "0.0", "1.0", "--repeats", "2", "--eval-episodes", "2"]
+    flags += ["--output", str(tmp_path)]
+    assert aaps.main(flags) == 0
+    printed = capsys.readouterr().out
+    assert "KL > 1" in printed
+    assert "every-4" in printed  # one fetch in 4 iterations
+    with (tmp_path / "runs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == list(COLUMNS)
+    assert len(rows) == 2 * 4  # every, two thresholds and the interval of one of them
+    syncs = {r["weight_sync"] + r["kl_threshold"]: float(r["syncs_per_worker"]) for r in rows}
+    assert (syncs["every0.0"], syncs["adaptive1.0"], syncs["every-40.0"]) == (4, 1, 1)
+    for name in ("curves.png", "syncs.png", "summary.csv"):
+        assert (tmp_path / name).stat().st_size > 0
+    assert aaps.main(flags) == 0
+    assert "[  1/" not in capsys.readouterr().out  # nothing is measured again

@@ -1,8 +1,11 @@
-"""The actor: acquire a slot, pull the newest weights, fill the slot, commit it.
+"""The actor: acquire a slot, pull the newest weights if it is time to, fill the slot, commit it.
 
 acquire ──► pull weights ──► collect ──► (learn) ──► commit
    ▲                                                    │
    └────────────────────────────────────────────────────┘
+
+A slot comes back with the header of the rollout that was in it, into which the learner has written
+how far its policy had moved away; when to pull is decided by these numbers (``headrace/sync.py``).
 """
 
 from __future__ import annotations
@@ -11,13 +14,14 @@ import copy
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headrace.collector import Collector, rollout_spec
 from headrace.envs.make import env_name, env_seed, make_vec
 from headrace.nn.policy import Policy
-from headrace.transport.queue import ActorPort, Header
+from headrace.sync import Follower, SyncRule
+from headrace.transport.queue import ActorPort, Header, read_header
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout, Tree
@@ -42,6 +46,7 @@ class ActorSpec:
     algorithm: Any = None  # what the actor learns with; None: it only acts
     max_rollout_s: float | None = None  # a rollout is cut short after so long
     may_be_cut: bool = False  # the learner may ask for it through the weight store
+    sync: SyncRule = field(default_factory=SyncRule)  # when it pulls weights
 
     def spec(self) -> dict[str, Any]:
         """The layout of one slot."""
@@ -88,7 +93,8 @@ class Actor:
         self._envs = make_vec(spec.env, spec.num_envs, spec.engine, spec.env_kwargs)
         self._collector = Collector(self._envs, policy, env_name(spec.env), spec.gamma)
         self._state = policy_weights(policy)
-        self._version, self._epoch, self._sequence = -1, -1, 0
+        self._follower = Follower(spec.sync)
+        self._epoch, self._sequence = -1, 0
 
     def run_once(self, timeout_s: float = 3600.0) -> bool:
         """Deliver one rollout; False when the queue is closed.
@@ -102,32 +108,52 @@ class Actor:
         if slot is None:
             return False
         acquired = time.monotonic_ns()
-        self._pull()
+        pulled = self._pull(read_header(self._slab.headers[slot]))
+        version = self._follower.version
         rollout = Rollout(**self._slab.trees[slot])
-        valid_steps = self._collector.fill(rollout, self._version, self._cut())
+        valid_steps = self._collector.fill(rollout, version, self._cut())
         if self._learner is not None:
             self._learner.learn(rollout, slot)
         now = time.monotonic_ns()
         self._slab.headers[slot][:] = Header(
             actor=self._index,
             sequence=self._sequence,
-            version=self._version,
+            version=version,
             valid_steps=valid_steps,
             committed_ns=now,
             acting_ns=now - acquired,
             waiting_ns=acquired - started,
+            pulled=pulled,
         )
         self._sequence += 1
         self._port.commit(slot)
         return True
 
-    def _pull(self) -> None:
-        news = self._weights.pull(self._version, self._state)
+    def _pull(self, returned: Header) -> bool:
+        """Copy the newest weights if it is time to; returns whether anything was copied.
+
+        Args:
+            returned: what the slot's header says of the rollout that was in it.
+        """
+        if returned.divergence is not None:
+            self._follower.note(returned.version, returned.divergence)
+        news = self._weights.pull(self._follower.version, self._state) if self._is_due() else None
         if self._learner is not None:
             self._learner.pull()  # after the published parameters, which are older
-        if news is None:
-            return
-        self._version, epoch = news
+        if news is not None:
+            self._follower.fetched(news[0])
+            self._enter(news[1])
+        return news is not None or self._learner is not None
+
+    def _is_due(self) -> bool:
+        latest = self._weights.latest()
+        if latest is None:
+            return False
+        version, epoch = latest
+        return epoch != self._epoch or self._follower.wants(version)
+
+    def _enter(self, epoch: int) -> None:
+        """Reset the environments if the epoch is a new one."""
         if epoch != self._epoch:
             self._epoch = epoch
             seed = env_seed(
@@ -150,7 +176,7 @@ class Actor:
             nonlocal num_steps
             num_steps += 1
             wanted = num_steps < _MIN_CUT_SHARE * spec.num_steps
-            if spec.may_be_cut and not wanted and self._weights.is_cut(self._version):
+            if spec.may_be_cut and not wanted and self._weights.is_cut(self._follower.version):
                 return True
             return time.monotonic() >= end
 

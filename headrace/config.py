@@ -19,6 +19,7 @@ from headrace.errors import ConfigError, nearest, require_choice
 from headrace.nn.torsos import Network, network_from_json
 from headrace.platform import cores
 from headrace.shares import Whole
+from headrace.sync import SyncRule, sync_rule
 
 _COUNTS = ("num_learners", "num_actors", "envs_per_actor", "fragment_length", "total_steps")
 TRANSPORTS = ("shm", "serial")
@@ -71,6 +72,10 @@ class Config:
     """Once this share of learners, or all others, have their rollouts, a learner ends its own."""
     max_policy_lag: int | None = None
     """Drop (and count) rollouts that are more updates older than this; None: never."""
+    weight_sync: str = "every"
+    """When actors fetch weights: at every update, every-<k>, or adaptive: once they lag in KL."""
+    kl_threshold: float = 0.005
+    """Nats of KL(behaviour || learner) on its rollouts above which an adaptive actor fetches."""
     deterministic: bool = False
     """Each checkpoint resets all environments, so that resuming changes nothing."""
     checkpoint_interval: int = 1_000_000
@@ -126,6 +131,7 @@ class Config:
         require(not (self.resume and self.overwrite), "resume", True, "alone, without overwrite")
         self._check_choices()
         self._check_batch()
+        _ = self.sync  # raises unless it describes a rule
         self._check_learners()
         try:
             json.dumps(self.env_kwargs)
@@ -160,6 +166,10 @@ class Config:
                 "transport='serial': "
                 f"{self.algo_name} with transport={self.transport!r} depends on timing"
             )
+
+        valid = f"'every' with {self.algo_name}, which acts with the newest weights only"
+        newest = self.algo.max_lag == 0 or self.algo.learns_in_actors
+        require(self.weight_sync == "every" or not newest, "weight_sync", self.weight_sync, valid)
 
     def _check_batch(self) -> None:
         unit = self.rollout_steps * (self.num_actors if self.algo.max_lag == 0 else 1)
@@ -264,6 +274,16 @@ class Config:
     def slots_per_actor(self) -> int:
         """``(max_lag + 1) * ceil(R / num_actors)``."""
         return (self.algo.max_lag + 1) * -(-self.rollouts_per_update // self.num_actors)
+
+    @property
+    def sync(self) -> SyncRule:
+        """When actors fetch weights: early enough for ``max_policy_lag`` if they act in time."""
+        oldest = self.max_policy_lag
+        if oldest is not None:
+            slots = self.num_actors * self.slots_per_actor
+            waits = self.algo.max_updates((slots - 1) // self.rollouts_per_update)
+            oldest = max(1, oldest - waits + 1)
+        return sync_rule(self.weight_sync, self.kl_threshold, oldest)
 
     @property
     def resolved_learner_threads(self) -> int:

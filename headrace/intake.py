@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+
+import torch
 
 from headrace.config import Config
 from headrace.hogwild import SharedModel
 from headrace.metrics import Episodes, Meter
 from headrace.rollouts import RolloutSource
+from headrace.sync import divergence
 from headrace.types import Batch, Rollout, gather
 
 
 class Intake:
-    """Takes batches from a source; what is too old is dropped and counted.
+    """Takes batches from a source; what is too old is dropped and counted; drift is measured.
 
     Args:
         config: of one learner.
@@ -33,6 +37,8 @@ class Intake:
         self._config, self._source, self._episodes = config, source, episodes
         self._model, self._device = model, device
         self.taken: list[int] = []  # slots of the latest batch
+        self._measures = config.sync.on_drift
+        self._watched: Batch | None = None  # the latest batch, until it is measured
 
     def fresh(self, meter: Meter, updates: int, stopped: Callable[[], bool]) -> Batch:
         """The next batch in learner-owned memory.
@@ -43,12 +49,14 @@ class Intake:
         Raises:
             ActorFailed, Stopped: as :meth:`RolloutSource.take`.
         """
+        self.measure(meter)
         self.release()  # an update that needs several batches has copied the earlier ones
         wanted, oldest = self._config.rollouts_per_update, self._config.max_policy_lag
         kept: list[Rollout] = []
         while len(kept) < wanted:
             for slot, header, rollout in self._source.take(wanted - len(kept), stopped):
                 self._episodes.add(rollout.episode_return.numpy(), rollout.episode_length.numpy())
+                meter.pulls += header.pulled
                 lag = updates - header.version
                 if self._model is not None:
                     lag = self._model.lag(slot)
@@ -60,7 +68,32 @@ class Intake:
                 kept.append(rollout)
                 meter.rollout(header, lag)
         meter.depths.append(self._source.depth)
-        return gather(kept, self._device)
+        batch = gather(kept, self._device)
+        if self._measures:
+            room = torch.full_like(batch.log_prob, torch.nan)
+            batch = self._watched = replace(batch, log_ratio=room)
+        return batch
+
+    def measure(self, meter: Meter) -> None:
+        """Tell the latest batch's actors how far the learner's policy was from what they did.
+
+        Per rollout it is the mean over its valid steps of what the forward pass left in
+        ``Batch.log_ratio``. Does nothing unless weights are fetched on drift, or the second time.
+
+        Args:
+            meter: gets what is measured.
+        """
+        batch, self._watched = self._watched, None
+        if batch is None:
+            return
+        width = self._config.envs_per_actor
+        each = (x.cpu().split(width, dim=1) for x in (batch.log_ratio, batch.valid))
+        for slot, log_ratio, valid in zip(self.taken, *each, strict=True):
+            known = log_ratio[valid]
+            if len(known) and not known.isnan().any():
+                nats = divergence(known)
+                self._source.note(slot, nats)
+                meter.divergence(nats)
 
     def release(self) -> None:
         """Give the latest batch's slots back to their actors."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.transport.queue import Header
+from headrace.transport.queue import Header, nano
 
 EPISODE_WINDOW = 100
 LOSSES = (
@@ -59,6 +59,9 @@ class Result:
     utilisation_learner: float  # 1 - waiting / total
     utilisation_actor: float | None  # acting / (acting + waiting for slots)
     queue_depth: float | None  # rollouts left waiting when the learner had taken its batch
+    sync_pulls: int  # times that actors copied weights before a rollout, since the start
+    sync_bytes: int  # that they copied
+    sync_divergence: float | None  # mean KL(behaviour || learner) that actors were told, nats
 
     def scalars(self) -> dict[str, float]:
         """The metrics under the names that they have in files; absent while None."""
@@ -88,6 +91,9 @@ class Result:
             "utilisation/learner": self.utilisation_learner,
             "utilisation/actor": self.utilisation_actor,
             "queue/depth": self.queue_depth,
+            "sync/pulls": self.sync_pulls,
+            "sync/bytes": self.sync_bytes,
+            "sync/divergence": self.sync_divergence,
         }
         return {name: float(value) for name, value in names.items() if value is not None}
 
@@ -147,13 +153,15 @@ class Meter:
 
     SUMS = (
         "wait_s", "learn_s", "publish_s", "comm_s", "sync_s", "acting_ns", "waiting_ns",
-        "num_rollouts", "lag_sum", "env_steps", "dropped",
+        "num_rollouts", "lag_sum", "env_steps", "dropped", "pulls", "num_measured",
+        "divergence_nano",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.wait_s = self.learn_s = self.publish_s = self.comm_s = self.sync_s = 0.0
         self.acting_ns = self.waiting_ns = self.dropped = 0
         self.num_rollouts = self.lag_sum = self.env_steps = 0
+        self.pulls = self.num_measured = self.divergence_nano = 0
         self.lag_max: int | None = None
         self.depths: list[int] = []
         self.losses: list[dict[str, float]] = []
@@ -166,6 +174,11 @@ class Meter:
         self.num_rollouts += 1
         self.lag_sum += lag
         self.lag_max = lag if self.lag_max is None else max(lag, self.lag_max)
+
+    def divergence(self, nats: float) -> None:
+        """Note what an actor is told of a rollout."""
+        self.divergence_nano += nano(nats)
+        self.num_measured += 1
 
     def add(self, other: Meter) -> None:
         """Add another meter's sums to this one's."""
@@ -201,6 +214,11 @@ class Meter:
     def lag_mean(self) -> float | None:
         """Mean over rollouts of the updates between acting and learning."""
         return self.lag_sum / self.num_rollouts if self.num_rollouts else None
+
+    @property
+    def divergence_mean(self) -> float | None:
+        """Mean over the rollouts that were measured, nats."""
+        return 1e-9 * self.divergence_nano / self.num_measured if self.num_measured else None
 
     @property
     def utilisation_actor(self) -> float | None:
@@ -242,6 +260,7 @@ class Meter:
             utilisation_learner=self.utilisation_learner,
             utilisation_actor=self.utilisation_actor,
             queue_depth=sum(self.depths) / len(self.depths) if self.depths else None,
+            sync_divergence=self.divergence_mean,
             **times,
             **losses,
             **known,

@@ -17,6 +17,7 @@ class Progress:
     env_steps: int = 0  # of all learners
     updates: int = 0
     dropped: int = 0  # rollouts
+    pulls: int = 0  # times that actors copied weights before a rollout
     epoch: int = 0  # how often the environments were reset for a checkpoint
     best_return: float | None = None  # greatest training return at a checkpoint
     trained_s: float = 0.0  # seconds of training, evaluations left out
@@ -41,9 +42,9 @@ class Progress:
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
+        """Restore what :meth:`state_dict` returned; what an older one lacks stays as it is."""
         for name in self.state_dict():
-            setattr(self, name, saved[name])
+            setattr(self, name, saved.get(name, getattr(self, name)))
 
 
 def own_episodes(num_learners: int) -> Episodes:

@@ -59,11 +59,14 @@ class Report:
         """Say what runs and where it writes."""
         config = self._config
         learners = f"{config.num_learners} learners, " if config.num_learners > 1 else ""
+        sync = "" if config.weight_sync == "every" else f", weight sync {config.weight_sync}"
+        if config.sync.on_drift:
+            sync += f" beyond {config.kl_threshold:g} nats"
         self.say(
             f"{config.algo_name} on {config.to_json()['env']}: {learners}"
             f"{config.num_actors} actor(s) × {config.envs_per_actor} environments, "
             f"fragments of {config.fragment_length}, batches of {config.resolved_batch_size:,}, "
-            f"{config.transport}; results in {run_dir}"
+            f"{config.transport}{sync}; results in {run_dir}"
         )
 
     def update(self, result: Result) -> None:
@@ -95,6 +98,8 @@ def main_line(result: Result) -> str:
         )
     if result.lag_mean is not None:
         parts.append(f"lag {result.lag_mean:.1f}")
+    if result.sync_divergence is not None:
+        parts.append(f"pulls {result.sync_pulls:,} (KL {result.sync_divergence:.3f})")
     if result.dropped:
         parts.append(f"dropped {result.dropped}")
     return " · ".join(parts)
@@ -135,6 +140,8 @@ def closing_table(run_dir: Path, summary: dict[str, Any], picture: Path | None) 
     if lag["mean"] is not None:
         row("policy lag", f"mean {lag['mean']:.2f} · max {lag['max']} updates")
     row("dropped rollouts", str(summary["dropped"]))
+    sync = summary["sync"]
+    row("weights fetched", f"{sync['pulls']:,} times, {sync['bytes'] / 1e6:,.1f} MB")
     row("checkpoint", str(run_dir / "checkpoints" / "latest"))
     row("metrics", str(run_dir / "metrics.jsonl"))
     if picture is not None:

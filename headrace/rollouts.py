@@ -69,6 +69,7 @@ class RolloutSource:
             algorithm=None if model is None else config.algo,
             max_rollout_s=config.max_rollout_seconds,
             may_be_cut=may_be_cut,
+            sync=config.sync,
         )
         shared = config.transport == "shm"
         num_slots = config.num_actors * config.slots_per_actor
@@ -141,6 +142,10 @@ class RolloutSource:
             if stopped():
                 raise Stopped
         return [(s, self._queue.header(s), Rollout(**self._queue.tree(s))) for s in slots]
+
+    def note(self, slot: int, nats: float) -> None:
+        """Tell the actor of a taken slot how far the learner is from what is in it."""
+        self._queue.note(slot, nats)
 
     def release(self, slots: list[int]) -> None:
         """Give slots back to their actors."""

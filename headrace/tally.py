@@ -15,11 +15,15 @@ class Tally:
     Args:
         progress: of the run.
         num_learners: whose sums are added.
+        weights_bytes: that an actor copies when it pulls.
         started: when the run counts as started, on the clock of ``time.monotonic()``.
     """
 
-    def __init__(self, progress: Progress, num_learners: int, started: float) -> None:
+    def __init__(
+        self, progress: Progress, num_learners: int, weights_bytes: int, started: float
+    ) -> None:
         self._progress, self._num_learners, self._started = progress, num_learners, started
+        self._weights_bytes = weights_bytes
         self._meter, self._total = Meter(), Meter()
         self._first_update_s: float | None = None
         self._first_steps = self._last_steps = 0
@@ -60,6 +64,8 @@ class Tally:
             seconds=now - self._started,
             sps=(at.env_steps - self._last_steps) / (now - self._last_time),
             dropped=at.dropped,
+            sync_pulls=at.pulls,
+            sync_bytes=at.pulls * self._weights_bytes,
             **known,
         )
         self._last_time, self._last_steps, self._meter = now, at.env_steps, Meter()
@@ -90,4 +96,9 @@ class Tally:
             "time": total.times(self._num_learners),
             "lag": {"mean": total.lag_mean, "max": total.lag_max},
             "dropped": at.dropped,
+            "sync": {
+                "pulls": at.pulls,
+                "bytes": at.pulls * self._weights_bytes,
+                "divergence": total.divergence_mean,
+            },
         }

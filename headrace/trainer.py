@@ -100,7 +100,8 @@ class Trainer:
             self._model = SharedModel(self.learner, num_slots, config.transport == "shm")
         self.progress, self._exchange = Progress(), Exchange(self.group)
         self.episodes = own_episodes(config.num_learners)
-        self._tally = Tally(self.progress, config.num_learners, self._started)
+        weights_bytes = sum(weight.nbytes for weight in self.policy.state_dict().values())
+        self._tally = Tally(self.progress, config.num_learners, weights_bytes, self._started)
         self._stopped = self.interrupted = False
         self._evaluated: float | None = None
         self._restarts = 0
@@ -255,6 +256,7 @@ class Trainer:
                     self.learner.watch(fresh, self.config.rollouts_per_update)
                     meter.losses = [self._model.metrics(slot) for slot in intake.taken]
                     own = mean_metrics(meter.losses)
+                intake.measure(meter)
         except Stopped:
             return None
         compare = self.group.size > 1 and self.updates % CHECK_EVERY == 0
@@ -272,6 +274,7 @@ class Trainer:
         self.progress.updates += 1
         self.progress.env_steps += agreed.meter.env_steps
         self.progress.dropped += agreed.meter.dropped
+        self.progress.pulls += agreed.meter.pulls
         self._tally.add(agreed.meter)
         return agreed
 

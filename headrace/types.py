@@ -45,6 +45,8 @@ class Rollout:
     episode_return: Tensor  # [T, B] float32  of the episode that ends with this step, else NaN
     episode_length: Tensor  # [T, B] float32  likewise
     discounted_return: Tree = ()  # [T, B] float32  of the episode up to this step, if it is needed
+    env_id: Tree = ()  # [B] int64  which environments these are, where a caller has to know
+    extras: Tree = ()  # [T, B, ...]  whatever else the agent returned with its actions
 
 
 @dataclass
@@ -65,6 +67,9 @@ class Batch:
     core: Tree  # [B, ...]
     targets: dict[str, Tensor]  # [T, B, ...] each, what the algorithm computed beforehand
     discounted_return: Tree = ()  # [T, B] float32 or (), see Rollout
+    log_ratio: Tree = ()
+    """``[T, F]`` float32 or (): room for log pi - log mu of the first F columns, the fresh ones,
+    which the first forward pass over them fills for whoever took them in."""
 
     @property
     def num_steps(self) -> int:

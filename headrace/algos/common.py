@@ -61,6 +61,10 @@ class Hyperparameters:
         """Where gradients are computed: by the learner, unless an algorithm says otherwise."""
         return False
 
+    def max_updates(self, num_batches: int) -> int:
+        """Updates, at most, from the learner's present batch to the one so many behind it."""
+        return num_batches
+
     def per_learner(self, num_learners: int) -> Hyperparameters:
         """The settings of one of several learners: memories that they share out are smaller.
 
@@ -130,6 +134,13 @@ def evaluate(policy: ActorCritic, batch: Batch) -> tuple[Tensor, Tensor, Tensor]
     return distribution.log_prob(params, batch.action), distribution.entropy(params), value
 
 
+@torch.no_grad()
+def report_log_ratio(log_ratio: Tensor, batch: Batch) -> None:
+    """Copy log pi - log mu ``[T, B]`` of a batch's fresh columns to where it is asked for."""
+    for room in tree.leaves(batch.log_ratio):
+        room.copy_(log_ratio[:, : room.shape[1]])
+
+
 def total_loss(
     hyper: Hyperparameters,
     policy_loss: Tensor,
@@ -146,6 +157,7 @@ def total_loss(
         policy_loss, value_loss: 0-d sums.
         entropy, value, target, log_ratio (log pi - log mu): ``[T, B]``.
     """
+    report_log_ratio(log_ratio, batch)
     entropy_sum = losses.masked_sum(entropy, batch.valid)
     loss = policy_loss + hyper.value_coef * value_loss
     if hyper.entropy_coef > 0:

@@ -90,6 +90,12 @@ class IMPACT(Hyperparameters):
         """Optimiser steps between updates of the target network."""
         return self.buffer_size * self.passes if self.t_target is None else self.t_target
 
+    def max_updates(self, num_batches: int) -> int:
+        """The buffer takes N batches in as many steps, then none in ``(K - 1) * N`` steps."""
+        gaps = num_batches // self.buffer_size + 1
+        steps = num_batches + gaps * (self.passes - 1) * self.buffer_size
+        return -(-steps // self.t_frequency)
+
     def init(self, policy: ActorCritic) -> dict[str, Any]:
         """The target network, the circular buffer, steps done, the penalty."""
         target = cast(torch.nn.Module, copy.deepcopy(policy)).eval().requires_grad_(False)

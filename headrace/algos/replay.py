@@ -9,6 +9,7 @@ number of learners.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -155,14 +156,16 @@ class CircularBuffer:
     def visit(self, iteration: int, new: Callable[[], Batch]) -> Batch:
         """The batch of slot ``iteration mod N``; an empty slot is filled with ``new()`` first.
 
-        The visit counts as a traversal, and after the last one the slot is empty again.
+        The visit counts as a traversal, and after the last one the slot is empty again. What is
+        kept for the next one is no longer fresh: it has no room for ``log_ratio``.
         """
         slot = iteration % len(self._batches)
         batch = self._batches[slot]
         if batch is None:
             batch, self._traversed[slot] = new(), 0
         self._traversed[slot] += 1
-        self._batches[slot] = batch if self._traversed[slot] < self._passes else None
+        kept = self._traversed[slot] < self._passes
+        self._batches[slot] = replace(batch, log_ratio=()) if kept else None
         return batch
 
     def state_dict(self) -> dict[str, Any]:

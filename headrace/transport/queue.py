@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from headrace.transport.slab import Slab
+
 
 class Header(NamedTuple):
     """What travels beside a slot's tree, all int64."""
@@ -18,14 +20,48 @@ class Header(NamedTuple):
     committed_ns: int  # monotonic clock at commit
     acting_ns: int  # time it took to fill
     waiting_ns: int  # time the actor waited for the slot
+    pulled: int = 0  # 1: the actor had copied weights just before, 0: it had not
+    divergence_nano: int = -1  # see ``divergence``, 1e-9 nats; -1: not known
+
+    @property
+    def divergence(self) -> float | None:
+        """KL(behaviour || learner) on what the slot held, nats; None: not known.
+
+        It is the one number that goes back: who fills the slot next finds it there.
+        """
+        return self.divergence_nano * 1e-9 if self.divergence_nano >= 0 else None
 
 
 NUM_HEADER_FIELDS = len(Header._fields)
+_DIVERGENCE = Header._fields.index("divergence_nano")
+_MAX_NATS = 1e6  # what is beyond, infinity too, reads as this
 
 
 def read_header(row: np.ndarray) -> Header:
     """The header stored in an int64 row."""
     return Header(*map(int, row))
+
+
+def nano(nats: float) -> int:
+    """A divergence of 0 or more nats as a whole number of 1e-9 nats that fits a header."""
+    return round(min(nats, _MAX_NATS) * 1e9)
+
+
+def write_divergence(row: np.ndarray, nats: float) -> None:
+    """Store :attr:`Header.divergence`, ``nats`` >= 0, in the int64 row of a header."""
+    row[_DIVERGENCE] = nano(nats)
+
+
+def clear_header(row: np.ndarray) -> None:
+    """Make a row the header of a slot that nobody has filled, of which nothing is known."""
+    row[:] = -1
+
+
+def poison_tree(slab: Slab, slot: int) -> None:
+    """Overwrite a slot that goes back to its actor, all but the header, which is told to it."""
+    header = slab.headers[slot].copy()
+    slab.poison(slot)
+    slab.headers[slot][:] = header
 
 
 class PeerDied(Exception):
@@ -62,7 +98,10 @@ class RolloutQueue(Protocol):
         """
 
     def release(self, slots: list[int]) -> None:
-        """Give slots back to the actors that own them."""
+        """Give slots back to the actors that own them; their headers go back with them."""
+
+    def note(self, slot: int, nats: float) -> None:
+        """Put :attr:`Header.divergence` into a taken slot, for the actor to which it goes back."""
 
     def tree(self, slot: int) -> Any:
         """The tree of tensors in a slot."""

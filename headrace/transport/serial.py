@@ -6,7 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from headrace.transport.queue import Header, Pending, read_header
+from headrace.transport.queue import (
+    Header,
+    Pending,
+    clear_header,
+    poison_tree,
+    read_header,
+    write_divergence,
+)
 from headrace.transport.slab import Slab
 
 
@@ -18,7 +25,7 @@ class SerialQueue:
         num_actors: how many actors will be attached.
         slots_per_actor: how many slots each owns.
         ordered: see :class:`~headrace.transport.queue.Pending`.
-        poison: overwrite slots whenever they become free, so that a stale read shows.
+        poison: overwrite the trees of slots whenever they become free: a stale read shows.
     """
 
     def __init__(
@@ -32,9 +39,10 @@ class SerialQueue:
         self._run: list[Callable[[], object] | None] = [None] * num_actors
         self._turn = 0
         self._closed = False
-        if poison:
-            for slot in range(num_actors * slots_per_actor):
-                slab.poison(slot)
+        for slot in range(num_actors * slots_per_actor):
+            clear_header(slab.headers[slot])
+            if poison:
+                poison_tree(slab, slot)
 
     def attach(self, actor: int, run_once: Callable[[], object]) -> None:
         """``run_once`` acquires, fills and commits one slot through :meth:`port`."""
@@ -70,8 +78,12 @@ class SerialQueue:
         """Give slots back to the actors that own them."""
         for slot in slots:
             if self._poison:
-                self._slab.poison(slot)
+                poison_tree(self._slab, slot)
             self._free[slot // self._per_actor].append(slot)
+
+    def note(self, slot: int, nats: float) -> None:
+        """See :class:`~headrace.transport.queue.RolloutQueue`."""
+        write_divergence(self._slab.headers[slot], nats)
 
     def tree(self, slot: int) -> Any:
         """The tree of tensors in a slot."""

@@ -8,6 +8,7 @@
     actor    produces: filled slots    waits for: a slot number    unblocked by: release, close
     learner  produces: free slots      waits for: slot numbers     unblocked by: commit, death
 
+A slot goes back with a number in its header, which is written before the slot's number is sent.
 No lock is shared, so a process killed at any instant stops nobody: its pipe ends, which the
 learner reads as its death. A slot counts as filled only when its number has arrived.
 """
@@ -21,7 +22,15 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from headrace.transport.queue import Header, PeerDied, Pending, read_header
+from headrace.transport.queue import (
+    Header,
+    PeerDied,
+    Pending,
+    clear_header,
+    poison_tree,
+    read_header,
+    write_divergence,
+)
 from headrace.transport.slab import Slab
 
 _NUMBER = struct.Struct("<q")
@@ -35,7 +44,7 @@ class ShmQueue:
         num_actors: how many actors will connect.
         slots_per_actor: how many slots each owns.
         ordered: see :class:`~headrace.transport.queue.Pending`.
-        poison: overwrite slots whenever they become free, so that a stale read shows.
+        poison: overwrite the trees of slots whenever they become free: a stale read shows.
     """
 
     def __init__(
@@ -49,7 +58,10 @@ class ShmQueue:
         self._active_s = [0.0] * num_actors
 
     def connect(self, actor: int) -> Connection:
-        """A fresh pipe for this actor, with all of its free slots granted; returns its end."""
+        """A fresh pipe for this actor, with all of its free slots granted; returns its end.
+
+        What these slots' headers told an actor that died is forgotten.
+        """
         if actor in self._pipes:
             raise ValueError(f"actor {actor} is connected already")
         ours, theirs = Pipe()
@@ -57,13 +69,14 @@ class ShmQueue:
         self._active_s[actor] = time.monotonic()
         for slot in range(actor * self._per_actor, (actor + 1) * self._per_actor):
             if slot not in self._held:
+                clear_header(self._slab.headers[slot])
                 self._grant(slot)
         return theirs
 
     def _grant(self, slot: int) -> None:
         pipe = self._pipes.get(slot // self._per_actor)
         if self._poison:
-            self._slab.poison(slot)
+            poison_tree(self._slab, slot)
         if pipe is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # take() reports it
                 pipe.send_bytes(_NUMBER.pack(slot))
@@ -110,6 +123,10 @@ class ShmQueue:
                 self._active_s[actor] = time.monotonic()  # it had nothing to do until now
             self._held.remove(slot)
             self._grant(slot)
+
+    def note(self, slot: int, nats: float) -> None:
+        """See :class:`~headrace.transport.queue.RolloutQueue`."""
+        write_divergence(self._slab.headers[slot], nats)
 
     def silent_s(self, actor: int) -> float:
         """Seconds for which this actor has had a free slot and committed nothing."""

@@ -61,6 +61,18 @@ class WeightStore:
         memory_fence()
         self._count[_COUNT] = count + 1
 
+    def latest(self) -> tuple[int, int] | None:
+        """(version, epoch) of the current weights, which are not copied; None before the first."""
+        while True:
+            count = int(self._count[_COUNT])
+            memory_fence()
+            if count == 0:
+                return None
+            _, version, epoch, _ = map(int, self._slab.headers[count % 2])
+            memory_fence()
+            if int(self._count[_COUNT]) == count:
+                return version, epoch
+
     def pull(self, newer_than: int, into: Any) -> tuple[int, int] | None:
         """Copy the current weights into the tensors of ``into`` if they are newer.
 

@@ -1,0 +1,172 @@
+"""Weights fetched at every update against weights fetched on drift, on CartPole-v1 to 475.
+
+    python benchmarks/weight_sync.py --seeds 5 --rules every,adaptive
+
+headrace runs its real command with its recipe, which stops once an evaluation of the deterministic
+policy reaches the target (or the last 100 training episodes do). Counted are the environment steps
+until then and how often actors fetched weights. A rule is a value of ``--weight-sync``; a threshold
+may stand behind ``adaptive``, as in ``adaptive:0.01``. Rules take turns: all with seed 0, then all
+with seed 1 and so on. Actors run beside the learner, so that runs depend on timing. A run that has
+ended is not repeated; runs.csv, summary.csv and weight_sync.png are written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from common import run, wide_console, write_csv
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from headrace.bench.study import Case, Study, head, mean_se, plus_minus, show
+
+SETTINGS = ("algo", "recipe", "target_return", "eval_interval", "eval_episodes")
+RESULTS = ("reached", "env_steps", "updates", "pulls", "megabytes", "kl", "lag_mean", "sps")
+COLUMNS = ("rule", "seed", *SETTINGS, *RESULTS)
+
+
+@dataclass(frozen=True)
+class Args:
+    """Compare rules of weight synchronisation; see the top of the file."""
+
+    rules: str = "every,adaptive"
+    """Separated by commas; the first is what the others are compared with."""
+    seeds: int = 5
+    """Seeds 0 … seeds - 1."""
+    algo: str = "appo"
+    """An asynchronous algorithm."""
+    recipe: str = "cartpole"
+    """Of headrace."""
+    target_return: float = 475.0
+    """Mean return of an evaluation."""
+    eval_interval: int = 30_000
+    """Environment steps between evaluations."""
+    eval_episodes: int = 10
+    """Episodes of an evaluation."""
+    limit_s: float = 120.0
+    """A run that takes longer is stopped and counts as missed."""
+    output: Path = Path("runs/benchmarks/weight_sync")
+    """Folder for runs.csv, summary.csv and weight_sync.png."""
+
+
+def cases_of(args: Args) -> list[Case]:
+    """All runs: seeds in turn, so that an interrupted study has some of every rule."""
+    settings = {name: getattr(args, name) for name in SETTINGS}
+    grid = itertools.product(range(args.seeds), args.rules.split(","))
+    return [{"rule": rule, "seed": seed} | settings for seed, rule in grid]
+
+
+def measure(case: Case, limit_s: float) -> dict[str, Any]:
+    """One run of the command in a process of its own."""
+    word, _, threshold = case["rule"].partition(":")
+    flags = {name: case[name] for name in SETTINGS[1:]} | {"seed": case["seed"]}
+    flags |= {"weight_sync": word} | ({"kl_threshold": threshold} if threshold else {})
+    command = [str(Path(sysconfig.get_path("scripts")) / "headrace"), "train", case["algo"]]
+    for name, value in flags.items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        done = run([*command, "--run-dir", str(path)], limit_s, False)
+        if not (path / "summary.json").exists():
+            raise RuntimeError(f"{' '.join(command)} failed: {' '.join(done.stderr.split())}")
+        return results(json.loads((path / "summary.json").read_text(encoding="utf-8")), case)
+
+
+def results(summary: dict[str, Any], case: Case) -> dict[str, Any]:
+    """What a run's summary says."""
+    final = (summary["episodic_return"], (summary.get("evaluation") or {}).get("mean"))
+    return {
+        "reached": any(x is not None and x >= case["target_return"] for x in final),
+        "env_steps": summary["env_steps"],
+        "updates": summary["updates"],
+        "pulls": summary["sync"]["pulls"],
+        "megabytes": summary["sync"]["bytes"] / 1e6,
+        "kl": summary["sync"]["divergence"],
+        "lag_mean": summary["lag"]["mean"],
+        "sps": summary["sps"],
+    }
+
+
+def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per rule; pulls and steps beside those of the first rule, by their means."""
+    cells: list[dict[str, Any]] = []
+    for rule in dict.fromkeys(row["rule"] for row in rows):
+        own = [row for row in rows if row["rule"] == rule]
+        cell: dict[str, Any] = {"rule": rule, "seeds": len(own)}
+        cell["reached"] = sum(row["reached"] for row in own)
+        for name in ("pulls", "env_steps", "updates", "megabytes", "lag_mean", "sps"):
+            cell[name], cell[f"{name}_se"] = mean_se([row[name] for row in own])
+        known = [row["kl"] for row in own if row["kl"] is not None]
+        cell["kl"] = statistics.fmean(known) if known else None
+        base = cells[0] if cells else cell
+        cell["fewer_pulls"] = base["pulls"] / cell["pulls"]
+        cell["more_steps"] = cell["env_steps"] / base["env_steps"]
+        cells.append(cell)
+    return cells
+
+
+def draw(rows: list[dict[str, Any]], title: str, path: Path) -> None:
+    """Pulls against steps until the target: a dot per run, a cross where a rule's means are."""
+    picture = Figure(figsize=(7, 4.5), layout="constrained")
+    panel = picture.subplots()
+    for i, cell in enumerate(summarise(rows)):
+        own = [row for row in rows if row["rule"] == cell["rule"]]
+        x, y = [row["env_steps"] for row in own], [row["pulls"] for row in own]
+        panel.plot(x, y, "o", color=f"C{i}", label=cell["rule"], alpha=0.7)
+        panel.plot([cell["env_steps"]], [cell["pulls"]], "x", color=f"C{i}", markersize=11)
+    panel.set_yscale("log")
+    panel.set(xlabel="environment steps to the target", ylabel="fetches of weights", xlim=(0, None))
+    panel.set_title(title, fontsize="small", wrap=True)
+    panel.legend(fontsize="small")
+    panel.grid(alpha=0.3, which="both")
+    picture.savefig(path, dpi=120)
+
+
+def report(rows: list[dict[str, Any]], args: Args, console: Console) -> None:
+    """The table, the picture and the summary's file."""
+    summary = summarise(rows)
+    title = f"{args.algo}, recipe {args.recipe}, to {args.target_return:g}, mean ± standard error"
+    show([
+        {
+            "weight sync": cell["rule"],
+            "reached": f"{cell['reached']} of {cell['seeds']}",
+            "fetches": plus_minus(cell["pulls"], cell["pulls_se"]),
+            "× fewer": f"{cell['fewer_pulls']:.1f}",
+            "MB": f"{cell['megabytes']:.2f}",
+            "steps": plus_minus(cell["env_steps"], cell["env_steps_se"], 0),
+            "× steps": f"{cell['more_steps']:.2f}",
+            "updates": plus_minus(cell["updates"], cell["updates_se"]),
+            "lag": f"{cell['lag_mean']:.1f}",
+            "KL": "" if cell["kl"] is None else f"{cell['kl']:.4f}",
+            "steps/s": f"{cell['sps']:,.0f}",
+        }
+        for cell in summary
+    ], title, console)  # fmt: skip
+    write_csv(args.output / "summary.csv", summary)
+    draw(rows, title, args.output / "weight_sync.png")
+
+
+def main(args: Args) -> int:
+    """Do the missing runs, print, and write the files."""
+    console = wide_console()
+    head(__doc__, ", ".join(f"{name}={getattr(args, name)}" for name in SETTINGS), console)
+    study, cases = Study(args.output, COLUMNS), cases_of(args)
+    failed = study.run(cases, lambda case: measure(case, args.limit_s), console)
+    rows = study.done(cases)
+    if rows:
+        report(rows, args, console)
+        console.print(f"written: {args.output}/runs.csv, summary.csv, weight_sync.png")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Args, description=__doc__)))

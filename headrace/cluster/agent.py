@@ -13,9 +13,10 @@ log_prob(obs, action)     [B], or distribution(obs) -> torch.distributions.Distr
 
 from __future__ import annotations
 
-import copy
+import io
 import pickle
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -25,6 +26,12 @@ from torch import Tensor, nn
 
 from headrace.errors import ConfigError
 from headrace.ops import tree
+
+# Of tensors that NumPy has as well.
+_PLAIN = {
+    torch.float16, torch.float32, torch.float64, torch.bool,
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+}  # fmt: skip
 
 
 def is_agent(value: Any) -> bool:
@@ -75,16 +82,25 @@ def pack_agent(agent: Any) -> bytes:
     Raises:
         ConfigError: it can't be serialised; names the attribute.
     """
-    if isinstance(agent, nn.Module) and any(p.device.type != "cpu" for p in agent.parameters()):
-        agent = copy.deepcopy(agent).cpu()
     try:
-        return cloudpickle.dumps(agent, pickle.HIGHEST_PROTOCOL)
+        file = io.BytesIO()
+        _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(agent)
+        return file.getvalue()
     except Exception as error:  # whatever an attribute's own pickling raises
         path, value = _culprit(agent, "agent")
         raise ConfigError(
             f"{path}, a {type(value).__name__}, can't be sent to workers ({error}); leave it out "
             "of the agent, or of its __getstate__"
         ) from error
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Writes a tensor's own numbers: torch's way adds all those whose memory it shares."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is Tensor and value.layout is torch.strided and value.dtype in _PLAIN:
+            return torch.from_numpy, (value.detach().cpu().contiguous().numpy(),)
+        return super().reducer_override(value)
 
 
 def _culprit(value: Any, path: str, depth: int = 0) -> tuple[str, Any]:
@@ -108,26 +124,40 @@ def pack_weights(agent: Any) -> bytes:
     """What a worker that has the agent needs to be like it."""
     if not isinstance(agent, nn.Module) and not hasattr(agent, "set_parameters"):
         return pack_agent(agent)
-    values = tree.map_leaves(
-        lambda x: x.detach().cpu().numpy() if isinstance(x, Tensor) else x, parameters(agent)
-    )
-    return pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+    return pickle.dumps(tree.map_leaves(_packed, parameters(agent)), pickle.HIGHEST_PROTOCOL)
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A tensor on its way: its elements only, where pickle takes the whole storage of a view."""
+
+    array: np.ndarray
+    dtype: torch.dtype
+
+
+def _packed(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    flat = value.detach().cpu().contiguous()
+    if flat.dtype is torch.bfloat16:  # numpy has none
+        flat = flat.view(torch.int16)
+    return _Packed(flat.numpy(), value.dtype)
+
+
+def _unpacked(value: Any) -> Any:
+    return torch.from_numpy(value.array).view(value.dtype) if isinstance(value, _Packed) else value
 
 
 def with_weights(agent: Any, packed: bytes) -> Any:
     """The agent with what :func:`pack_weights` made of another copy."""
     values = pickle.loads(packed)
     if hasattr(agent, "set_parameters"):
-        agent.set_parameters(tree.map_leaves(_as_tensor, values))
+        agent.set_parameters(tree.map_leaves(_unpacked, values))
     elif isinstance(agent, nn.Module):
-        agent.load_state_dict(tree.map_leaves(_as_tensor, values))
+        agent.load_state_dict(tree.map_leaves(_unpacked, values))
     else:
         agent = values
     return agent
-
-
-def _as_tensor(value: Any) -> Any:
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
 def to_tensors(values: Any, device: torch.device | str = "cpu") -> Any:
@@ -163,7 +193,8 @@ def act(agent: Any, obs: Any) -> dict[str, Any]:
 
 
 def _as_array(value: Any) -> np.ndarray:
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+    # A copy: what an agent returns may be its observations, or memory that it uses again.
+    return np.array(value.detach().cpu() if isinstance(value, Tensor) else value)
 
 
 @torch.no_grad()

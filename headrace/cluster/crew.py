@@ -16,7 +16,9 @@ from headrace.cluster.messages import (
     WorkerDied,
     WorkerSetup,
 )
-from headrace.errors import AgentFault, WorkerFailed
+from headrace.errors import ConfigError, WorkerFailed
+
+_LONGEST_WAIT_S = 3600.0  # what the system takes; whoever waits longer waits again
 
 
 class Crew:
@@ -32,6 +34,9 @@ class Crew:
         self._place: Place = config.open()
         self._nodes: list[Node] = []
         self._up: set[int] = set()  # have answered something
+        self._ever_up: set[int] = set()  # these or what they replaced have
+        self._cut: set[int] = set()  # an exception came in the middle of a message
+        self._failure = ""  # what ended all, if anything did
         self._deadlines: dict[int, tuple[float, float]] = {}  # of what was asked: (when, after)
         self.num_restarts = 0
         try:
@@ -50,29 +55,49 @@ class Crew:
         return set(self._deadlines)
 
     def send(self, index: int, request: Request) -> None:
-        """Ask a worker that isn't busy."""
+        """Ask a worker that isn't busy.
+
+        Raises:
+            ConfigError: the workers were ended.
+            WorkerFailed: one failed for good before.
+        """
+        if self._failure:
+            raise WorkerFailed(self._failure)
+        if not self._nodes:
+            raise ConfigError("this ClusterEnv is closed; make another one")
         assert index not in self._deadlines, f"worker {index} is busy"
         limit_s = self._config.timeout_s
         if index not in self._up:
             limit_s += self._config.start_timeout_s
-        self._deadlines[index] = (time.monotonic() + limit_s, limit_s)
-        self._nodes[index].send(request)
+        try:
+            self._deadlines[index] = (time.monotonic() + limit_s, limit_s)
+            self._nodes[index].send(request)
+        except BaseException:
+            self._cut_off(index)
+            raise
+
+    def _cut_off(self, index: int) -> None:
+        # A message of which only a part was read or written spoils all that follow.
+        self._nodes[index].kill()
+        self._cut.add(index)
 
     def receive(self) -> tuple[int, Answer | Fault]:
         """The next answer of any worker that was asked, or why there is none.
 
         Raises:
             WorkerFailed: more workers died than ``max_restarts``, or one never came up.
-            AgentFault: the agent raised in a worker.
         """
         while True:
+            if self._cut:
+                index = self._cut.pop()
+                self._deadlines.pop(index, None)
+                return index, self._replace(index, "was interrupted in the middle of a message", "")
             waited = {self._nodes[i].name: i for i in self._deadlines}
             earliest = min(self._deadlines.values())[0]
-            patience_s = max(0.0, earliest - time.monotonic())
+            patience_s = min(max(0.0, earliest - time.monotonic()), _LONGEST_WAIT_S)
             ready = self._place.wait([self._nodes[i] for i in waited.values()], patience_s)
             if ready:
                 index = waited[ready[0].name]
-                del self._deadlines[index]
                 return index, self._answer(index)
             now = time.monotonic()
             late = [i for i, (deadline, _) in self._deadlines.items() if deadline <= now]
@@ -85,41 +110,44 @@ class Crew:
         try:
             answer = self._nodes[index].receive()
         except WorkerDied as death:
+            self._deadlines.pop(index)
             failure = death.failure
-            if failure is not None and failure.by_agent:
-                self._replace(index, "was given an agent that failed", "", quiet=True)
-                raise AgentFault(
-                    f"the agent failed in {self._nodes[index].name}: {death.cause}\n\n"
-                    f"Its traceback:\n{failure.traceback.rstrip()}"
-                ) from None
-            return self._replace(index, death.cause, failure.traceback if failure else "")
+            if failure is None:
+                return self._replace(index, death.cause, "")
+            return self._replace(index, death.cause, failure.traceback, failure.by_agent)
+        except BaseException:
+            self._cut_off(index)
+            raise
+        self._deadlines.pop(index)
         self._up.add(index)
+        self._ever_up.add(index)
         return answer
 
-    def _replace(self, index: int, cause: str, traceback: str, quiet: bool = False) -> Fault:
-        node, was_up = self._nodes[index], index in self._up
+    def _replace(self, index: int, cause: str, traceback: str, by_agent: bool = False) -> Fault:
+        node, was_up = self._nodes[index], index in self._ever_up
         node.kill()
         limit = self._config.max_restarts
-        if self.num_restarts >= limit or not was_up:
+        # What the agent does is no fault of the worker's, and the caller hears of it each time.
+        if not by_agent and (self.num_restarts >= limit or not was_up):
             why = f"max_restarts={limit} restarts are used up" if was_up else "it never came up"
-            raise WorkerFailed(
-                f"{node.name}: {cause}; {why}"
-                + (f"\n\nIts traceback:\n{traceback.rstrip()}" if traceback else "")
+            self._failure = f"{node.name}: {cause}; {why}" + (
+                f"\n\nIts traceback:\n{traceback.rstrip()}" if traceback else ""
             )
-        self.num_restarts += 1
+            raise WorkerFailed(self._failure)
+        self.num_restarts += not by_agent
         self._up.discard(index)
         setup = self._setups[index]
         setup = dataclasses.replace(setup, generation=setup.generation + 1)
         self._setups[index] = setup
         self._nodes[index] = self._place.start(setup)
         reason = f"{node.name}: {cause}"
-        if not quiet:
+        if not by_agent:
             warnings.warn(
                 f"{reason} (restart {self.num_restarts}/{limit})\n{traceback.rstrip()}",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        return Fault(reason, traceback)
+        return Fault(reason, traceback, by_agent)
 
     def seed(self, seed: int | None) -> None:
         """What replacements are seeded from."""
@@ -133,3 +161,5 @@ class Crew:
         """End all workers; safe to call twice."""
         self._place.close(self._nodes)
         self._nodes = []
+        self._deadlines.clear()
+        self._cut.clear()

@@ -127,14 +127,22 @@ class Drift:
         if worker in self._has:
             note = self._notes.pop(worker, None)
             return Request(method, args, self.version, measured=note)
-        self._has.add(worker)
-        self._count(worker, packed := self._pack("agent", pack_agent))
+        packed = self._pack("agent", pack_agent)
         return Request(method, args, self.version, agent=Agent(packed, self._rule))
+
+    def sent(self, worker: int, request: Request) -> None:
+        """Note that this request of :meth:`request` or :meth:`granted` is on its way."""
+        if request.agent is not None:
+            self._has.add(worker)
+            self._count(worker, request.agent.pickled)
+        if request.weights is not None:
+            self._count(worker, request.weights)
 
     def granted(self, worker: int, request: Request) -> Request:
         """The same request with the weights that the worker asked for."""
-        self._count(worker, packed := self._pack("weights", pack_weights))
-        return replace(request, version=self.version, weights=packed, measured=None)
+        self.requests[worker] += 1
+        packed = self._pack("weights", pack_weights)
+        return replace(request, version=self.version, weights=packed, agent=None, measured=None)
 
     def _pack(self, kind: str, pack: Callable[[Any], bytes]) -> bytes:
         version, packed = self._packed.get(kind, (-1, b""))
@@ -144,7 +152,6 @@ class Drift:
         return packed
 
     def _count(self, worker: int, packed: bytes) -> None:
-        self.requests[worker] += 1
         self.syncs[worker] += 1
         self.bytes[worker] += len(packed)
 

@@ -53,6 +53,7 @@ class ClusterEnv(VectorEnv):
     ) -> None:
         self.env_config, self.config = as_env_config(env_config), config or LocalConfig()
         self.num_envs = self.config.nodes * self.env_config.envs_per_node
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # and the environment's own
         self._head: Head | None = None
         self._example: dict[str, Any] = {}  # what an agent returned last for some worker
 
@@ -115,10 +116,15 @@ class ClusterEnv(VectorEnv):
         assert head is not None
         if seed is None and not head.obs:
             seed = self.env_config.seed
+        if seed is not None:  # numpy's integers, tuples and arrays too
+            if np.ndim(seed) == 0:  # type: ignore[arg-type]
+                seed = int(seed)  # type: ignore[arg-type]
+            else:
+                seed = [None if one is None else int(one) for one in seed]  # type: ignore[union-attr]
         if isinstance(seed, int):
             super().reset(seed=seed)
             head.crew.seed(seed)
-        answers = head.ask(self._reset_requests(head, seed, options or {}), again=True)
+        answers = head.ask(self._reset_requests(head, seed, options), again=True)
         if not head.obs:
             head.obs = [None] * head.num_workers
         infos: list[dict[str, Any]] = [{}] * head.num_workers
@@ -130,12 +136,16 @@ class ClusterEnv(VectorEnv):
         return join(self.single_observation_space, parts)
 
     def _reset_requests(
-        self, head: Head, seed: int | list[int | None] | None, options: dict[str, Any]
+        self, head: Head, seed: int | list[int | None] | None, options: dict[str, Any] | None
     ) -> dict[int, Request]:
         num_envs = self.num_envs
         if isinstance(seed, list) and len(seed) != num_envs:
             raise ConfigError(f"seed has {len(seed)} values for {num_envs} environments")
-        mask = options.get("reset_mask")
+        given = [seed] if isinstance(seed, int) else seed or []
+        for one in given:
+            if one is not None and one < 0:
+                raise ConfigError(f"seed={one} must be 0 or more (nearest: 0)")
+        mask = None if options is None else options.get("reset_mask")
         if mask is not None:
             mask = np.asarray(mask)
             if mask.shape != (num_envs,) or mask.dtype != bool or not mask.any():
@@ -152,9 +162,9 @@ class ClusterEnv(VectorEnv):
             if isinstance(seed, int):
                 own = seed + rows.start
             if mask is None:
-                asked[i] = Request("reset", (own, options or None))
+                asked[i] = Request("reset", (own, options))
             elif mask[rows].any():
-                asked[i] = Request("reset", (own, options | {"reset_mask": mask[rows]}))
+                asked[i] = Request("reset", (own, {**(options or {}), "reset_mask": mask[rows]}))
         return asked
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -252,7 +262,8 @@ class ClusterEnv(VectorEnv):
 
     @property
     def sync_info(self) -> dict[str, np.ndarray]:
-        """Of each worker ``[W]``: policy_version, divergence (nats), weight_syncs, weight_bytes."""
+        """Of each worker ``[W]``: policy_version, divergence (nats), weight_requests, weight_syncs
+        and weight_bytes."""
         return {} if self._head is None else self._head.sync_info()
 
 

@@ -12,6 +12,7 @@ from headrace.cluster.drift import Drift
 from headrace.cluster.messages import Answer, Fault, PlaceConfig, Request, WorkerSetup
 from headrace.cluster.rows import empty, join_rollouts, padding
 from headrace.cluster.settings import EnvConfig
+from headrace.errors import AgentFault
 from headrace.ops import tree
 from headrace.types import Rollout
 
@@ -43,6 +44,8 @@ class Head:
         ]
         self.obs: list[Any] = []  # latest of each worker; empty before the first reset
         self.faults: dict[int, str] = {}  # of the latest call, by worker
+        self._untold: dict[int, str] = {}  # by worker; no call has told yet
+        self._new: set[int] = set()  # replacements that haven't answered
         self._asked: dict[int, Request] = {}
         self._latest: dict[int, Answer] = {}
         self._drift = Drift(self.num_workers, settings.rule)
@@ -67,11 +70,11 @@ class Head:
             again: ask what replaces the dead until all have answered.
         """
         self.drain()
-        self.faults = {}
-        for i, request in requests.items():
-            self._send(i, request)
         answers: dict[int, Answer] = {}
-        waiting = set(requests)
+        self.faults = {i: self._untold[i] for i in requests if i in self._untold and not again}
+        waiting = set(requests) - set(self.faults)
+        for i in sorted(waiting):
+            self._send(i, requests[i])
         while waiting:
             i, answer = self._receive()
             if isinstance(answer, Answer):
@@ -80,31 +83,50 @@ class Head:
                 self._send(i, requests[i])
                 continue
             waiting.discard(i)
+        for i in self.faults:
+            self._untold.pop(i, None)
         return answers
 
     def _send(self, worker: int, request: Request) -> None:
         self._asked[worker] = request
         self.crew.send(worker, request)
+        self._drift.sent(worker, request)
 
     def _receive(self) -> tuple[int, Answer | Fault]:
         """The next answer that isn't a wish for weights, which is granted here."""
         while True:
-            i, answer = self.crew.receive()
+            i, answer = self._heard()
             if isinstance(answer, Fault):
                 self.faults[i] = answer.reason
-                self._drift.replaced(i)
+                if answer.by_agent:
+                    raise AgentFault(
+                        f"the agent failed in {answer.reason}\n\n"
+                        f"Its traceback:\n{answer.traceback.rstrip()}"
+                    )
                 return i, answer
             if not answer.wants_weights:
-                self._latest[i] = answer
                 return i, answer
             self._send(i, self._drift.granted(i, self._asked[i]))
 
+    def _heard(self) -> tuple[int, Answer | Fault]:
+        """The next answer, noted."""
+        i, answer = self.crew.receive()
+        if isinstance(answer, Fault):
+            self._drift.replaced(i)
+            self._untold[i] = answer.reason
+            self._new.add(i)
+        elif not answer.wants_weights:
+            self._latest[i] = answer
+            self._new.discard(i)
+            self._untold.pop(i, None)
+            if self.obs:
+                self.obs[i] = _last_obs(self._asked[i].method, answer.value)
+        return i, answer
+
     def drain(self) -> None:
-        """Await what was asked and isn't wanted any more (an iteration that was left)."""
+        """Await what was asked and isn't wanted any more (a call or iteration that was left)."""
         while self.crew.waiting:
-            i, answer = self.crew.receive()
-            if isinstance(answer, Fault):
-                self._drift.replaced(i)
+            self._heard()
 
     def close(self) -> None:
         """End all workers."""
@@ -114,17 +136,21 @@ class Head:
 
     def step(self, agent: Any) -> dict[int, Answer]:
         """One step with the agent; each answer is the step and what the agent returned."""
+        self.drain()
         self._drift.look(agent)
         everyone = range(self.num_workers)
+        before, new = list(self.obs), set(self._new)
         answers = self.ask({i: self._drift.request(i, "act") for i in everyone})
         for i, answer in answers.items():
-            acted = answer.value[1]
+            (obs, *_), acted = answer.value
+            seen = obs if i in new else before[i]  # a replacement acts after its reset
             log_prob = acted.get("log_prob")
-            self._drift.acted(i, answer.version, self.obs[i], acted["action"], log_prob)
+            self._drift.acted(i, answer.version, seen, acted["action"], log_prob)
         return answers
 
     def collect(self, agent: Any, num_steps: int, action_space: Any) -> Rollout:
         """A rollout of all environments; see :meth:`ClusterEnv.collect`."""
+        self.drain()
         self._drift.look(agent)
         everyone = range(self.num_workers)
         answers = self.ask({i: self._drift.request(i, "collect", num_steps) for i in everyone})
@@ -142,25 +168,24 @@ class Head:
     def stream(self, agent: Any, num_steps: int) -> Iterator[Rollout]:
         """Rollouts of single workers; see :meth:`ClusterEnv.collect_async`."""
         self.drain()
-        self.faults = {}
-        self._drift.look(agent)
-        for i in range(self.num_workers):
-            self._send(i, self._drift.request(i, "collect", num_steps))
+        self.faults = dict(self._untold)
         try:
             while True:
                 self._drift.look(agent)  # before any weights are granted
+                for idle in set(range(self.num_workers)) - self.crew.waiting:
+                    self._send(idle, self._drift.request(idle, "collect", num_steps))
                 i, answer = self._receive()
-                part = None if isinstance(answer, Fault) else self._kept(i, answer)
+                if isinstance(answer, Fault):
+                    continue
+                part = self._kept(i, answer)
                 self._send(i, self._drift.request(i, "collect", num_steps))
-                if part is not None:
-                    yield join_rollouts([part])
+                yield join_rollouts([part])
         finally:
             self.drain()
 
     def _kept(self, worker: int, answer: Answer) -> dict[str, Any]:
         """A worker's part of a rollout, noted for what comes after it."""
         part = answer.value
-        self.obs[worker] = tree.map_leaves(lambda x: x[-1], part["obs"])
 
         def flat(x: np.ndarray) -> np.ndarray:
             return x.reshape(-1, *x.shape[2:])
@@ -181,6 +206,14 @@ class Head:
             "policy_version": np.array([-1 if a is None else a.version for a in latest]),
             "divergence": np.array([0.0 if d is None else d for d in drifts]),
             "_divergence": np.array([d is not None for d in drifts]),  # where it is known
+            "weight_requests": np.array(self._drift.requests),
             "weight_syncs": np.array(self._drift.syncs),
             "weight_bytes": np.array(self._drift.bytes),
         }
+
+
+def _last_obs(method: str, value: Any) -> Any:
+    """What a worker's environments observed last, in its answer to a request for ``method``."""
+    if method == "collect":
+        return tree.map_leaves(lambda x: x[-1], value["obs"])
+    return value[0][0] if method == "act" else value[0]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import signal
+import socket
+import struct
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,12 +47,22 @@ class LocalConfig:
         check_limits(self)
 
     def open(self) -> Place:
-        """Processes are started one by one; there is nothing else to prepare."""
-        return LocalPlace()
+        """Processes are started one by one, from a fork server that imports torch once."""
+        context = process_context()
+        if context.get_start_method() == "forkserver":
+            context.set_forkserver_preload(["headrace.cluster.worker"])
+        return LocalPlace(self.timeout_s + self.start_timeout_s)
 
 
 class LocalPlace:
-    """Starts worker processes from the fork server, where there is one."""
+    """Starts worker processes from the fork server, where there is one.
+
+    Args:
+        send_timeout_s: of a message to a worker that doesn't read.
+    """
+
+    def __init__(self, send_timeout_s: float) -> None:
+        self._send_timeout_s = send_timeout_s
 
     def start(self, setup: WorkerSetup) -> Node:
         """Begin to start a worker."""
@@ -64,6 +77,7 @@ class LocalPlace:
         with main_hidden():
             process.start()
         theirs.close()
+        _limit_writes(ours, self._send_timeout_s)
         return LocalNode(setup.index, process, ours)
 
     def wait(self, nodes: list[Node], timeout_s: float) -> list[Node]:
@@ -86,11 +100,17 @@ class LocalNode:
     def __init__(self, index: int, process: BaseProcess, pipe: Connection) -> None:
         self.process, self.pipe = process, pipe
         self.name = f"worker {index} (process {process.pid})"
+        self._cause = ""  # of its end, where the head knows better than the exit code
 
     def send(self, request: Request) -> None:
         """Ask for something; if the process is dead, :meth:`receive` will say so."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        try:
             self.pipe.send_bytes(cloudpickle.dumps(request, pickle.HIGHEST_PROTOCOL))
+        except BlockingIOError:
+            self._cause = "read no message in time"
+            self.process.kill()
+        except (BrokenPipeError, ConnectionResetError):
+            pass
 
     def receive(self) -> Answer:
         """See :class:`~headrace.cluster.messages.Node`."""
@@ -98,7 +118,8 @@ class LocalNode:
             answer = pickle.loads(self.pipe.recv_bytes())
         except (EOFError, ConnectionResetError):
             self.process.join(timeout=10.0)
-            raise WorkerDied(f"died (exit code {self.process.exitcode})") from None
+            cause = self._cause or f"died (exit code {self.process.exitcode})"
+            raise WorkerDied(cause) from None
         if isinstance(answer, Failure):
             raise WorkerDied(answer.traceback.strip().splitlines()[-1], answer)
         return answer
@@ -109,6 +130,16 @@ class LocalNode:
         if self.process.is_alive():
             self.process.kill()
             self.process.join(timeout=10.0)
+
+
+def _limit_writes(pipe: Connection, timeout_s: float) -> None:
+    """Let a write raise BlockingIOError after ``timeout_s``, where a pipe is a pair of sockets."""
+    if os.name != "posix":
+        return
+    seconds = min(timeout_s, 1e6)
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    with socket.socket(fileno=os.dup(pipe.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def _local(nodes: list[Node]) -> Iterator[LocalNode]:

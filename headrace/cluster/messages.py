@@ -63,6 +63,7 @@ class Fault(NamedTuple):
 
     reason: str
     traceback: str
+    by_agent: bool
 
 
 class WorkerDied(Exception):

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.envs.make import env_name, resolve
-from headrace.errors import ConfigError, nearest
+from headrace.errors import ConfigError, nearest, require_choice
 from headrace.sync import SyncRule, sync_rule
+
+ENGINES = ("sync", "auto", "native", "envpool", "async")
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,10 @@ class EnvConfig:
     """Of the first reset that is given none, and of what replaces a dead worker."""
     weight_sync: str = "adaptive"
     """When a worker fetches weights: "adaptive" (on drift), "every" version or "every-<k>"."""
-    kl_threshold: float = 0.05
-    """With "adaptive": the mean KL(worker's copy || agent) in nats above which it does."""
-    max_policy_lag: int | None = None
+    kl_threshold: float = 0.005
+    """With "adaptive": the mean KL(worker's copy || agent) in nats above which it does. A clipped
+    objective keeps the KL below about clip²: with a threshold above that nothing is fetched."""
+    max_policy_lag: int | None = 100
     """Versions behind at which it does so whatever the drift; None: never."""
     engine: str = "sync"
     """How a worker steps its environments (see ``headrace.make_vec``); "sync" has the very
@@ -48,6 +51,7 @@ class EnvConfig:
             raise ConfigError(
                 f"env_config: seed={self.seed!r} must be between 0 and 2147483647, or None"
             )
+        require_choice("env_config: engine", self.engine, ENGINES)
         _ = self.rule, self.target  # raise what they have to
 
     @property

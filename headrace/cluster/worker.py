@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import cloudpickle
@@ -107,7 +108,6 @@ class Worker:
             "observation_space": envs.single_observation_space,
             "action_space": envs.single_action_space,
             "metadata": dict(envs.metadata),
-            "spec": getattr(envs, "spec", None),
         }
 
     def reset(
@@ -120,7 +120,7 @@ class Worker:
         num_envs = self._envs.num_envs
         mask = None if options is None or self._obs is None else options.get("reset_mask")
         if options is not None and mask is None:
-            options = {k: v for k, v in options.items() if k != "reset_mask"} or None
+            options = {k: v for k, v in options.items() if k != "reset_mask"}
         first_seed = seed[0] if isinstance(seed, list) else seed
         if first_seed is not None:
             torch.manual_seed(first_seed)
@@ -210,4 +210,6 @@ class Worker:
 
 def failure_of(error: BaseException, text: str) -> Failure:
     """What a worker says last, with the traceback as ``text``."""
-    return Failure(text, by_agent=isinstance(error, AgentRaised))
+    if isinstance(error, AgentRaised):
+        return Failure("".join(traceback.format_exception(error.__cause__)), by_agent=True)
+    return Failure(text, by_agent=False)

@@ -1,0 +1,232 @@
+"""DQN (Mnih et al. 2015) in one file: workers act and go on acting while this process learns.
+
+    python examples/clusterenv_dqn.py --env-id CartPole-v1 --nodes 2
+    tensorboard --logdir runs
+
+The epsilon of epsilon-greedy is a buffer of the network, so it travels with the weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import torch
+import tyro
+from gymnasium.vector import SyncVectorEnv
+from torch import Tensor, nn
+from torch.distributions import Categorical
+from torch.utils.tensorboard import SummaryWriter
+
+import headrace as hr
+
+
+@dataclass
+class Args:
+    env_id: str = "CartPole-v1"
+    """Gymnasium id of an environment with vectors as observations and discrete actions."""
+    seed: int = 0
+    """Of the environments and of torch; which worker is ready first is left to chance."""
+    total_steps: int = 100_000
+    """Environment steps, without those that only reset."""
+    nodes: int = 2
+    """Workers, processes of this machine."""
+    envs_per_node: int = 8
+    """Environments of each worker."""
+    num_steps: int = 16
+    """Steps of each environment in what a worker delivers at once."""
+    kl_threshold: float = 0.01
+    """A worker fetches weights once its copy is farther from the network, in nats."""
+    max_policy_lag: int = 50
+    """It also does when it is so many versions behind; each delivery makes one."""
+    learning_rate: float = 1e-3
+    """Of Adam."""
+    gamma: float = 0.99
+    """Discount."""
+    buffer_size: int = 50_000
+    """Transitions that are kept."""
+    learning_starts: int = 1_000
+    """Transitions before the first optimiser step."""
+    batch_size: int = 128
+    """Transitions per optimiser step."""
+    steps_per_update: int = 4
+    """Environment steps per optimiser step."""
+    target_interval: int = 100
+    """Optimiser steps after which the target network is a copy again."""
+    exploration_fraction: float = 0.2
+    """Of all steps, in which epsilon falls from 1 to its end."""
+    end_epsilon: float = 0.02
+    """Probability of a random action after that."""
+    eval_episodes: int = 20
+    """Episodes of the evaluation at the end."""
+
+
+class QNetwork(nn.Module):
+    """Values of all actions, and the epsilon-greedy policy that they make."""
+
+    epsilon: Tensor
+
+    def __init__(self, num_inputs: int, num_actions: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.Linear(num_inputs, 128), nn.ReLU()),
+            *(nn.Linear(128, 128), nn.ReLU()),
+            nn.Linear(128, num_actions),
+        )
+        self.register_buffer("epsilon", torch.tensor(1.0))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """``[B, num_inputs]`` to ``[B, num_actions]``."""
+        return self.layers(obs)
+
+    def distribution(self, obs: Tensor) -> Categorical:
+        """Of the actions in ``obs``; workers' drift is measured with it."""
+        value = self(obs)
+        greedy = nn.functional.one_hot(value.argmax(-1), value.shape[-1])
+        return Categorical(probs=(1 - self.epsilon) * greedy + self.epsilon / value.shape[-1])
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Actions ``[B]``."""
+        return self.distribution(obs).sample()
+
+
+class ReplayBuffer:
+    """The latest ``capacity`` transitions."""
+
+    def __init__(self, capacity: int, num_inputs: int) -> None:
+        self.size, self._next, self._capacity = 0, 0, capacity
+        self._columns = (
+            torch.zeros(capacity, num_inputs),
+            torch.zeros(capacity, dtype=torch.int64),
+            torch.zeros(capacity),
+            torch.zeros(capacity, num_inputs),
+            torch.zeros(capacity, dtype=torch.bool),
+        )
+
+    def add(self, columns: tuple[Tensor, ...]) -> None:
+        """Take ``n`` transitions over the oldest ones."""
+        num_new = len(columns[0])
+        rows = (self._next + torch.arange(num_new)) % self._capacity
+        for column, new in zip(self._columns, columns, strict=True):
+            column[rows] = new.to(column.dtype)
+        self._next = (self._next + num_new) % self._capacity
+        self.size = min(self.size + num_new, self._capacity)
+
+    def sample(self, num_rows: int) -> tuple[Tensor, ...]:
+        """Transitions drawn with replacement: obs, action, reward, next_obs, terminated."""
+        rows = torch.randint(self.size, (num_rows,))
+        return tuple(column[rows] for column in self._columns)
+
+
+def transitions(rollout: hr.types.Rollout) -> tuple[Tensor, ...]:
+    """What a rollout holds, without the steps that only reset (``first[t + 1]``).
+
+    The observation behind a truncated step is the episode's last, as that behind any other.
+
+    Returns:
+        obs, action, reward, next_obs, terminated, ``[n, ...]`` each.
+    """
+    valid = ~rollout.first[1:]
+    obs, next_obs = rollout.obs[:-1], rollout.obs[1:]
+    columns = (obs, rollout.action, rollout.reward, next_obs, rollout.terminated)
+    return tuple(column[valid] for column in columns)
+
+
+def td_loss(online: QNetwork, target: QNetwork, batch: tuple[Tensor, ...], gamma: float) -> Tensor:
+    """Mean squared one-step error; only a terminated step doesn't bootstrap."""
+    obs, action, reward, next_obs, terminated = batch
+    with torch.no_grad():
+        best = online(next_obs).argmax(-1, keepdim=True)  # of the other network: double Q-learning
+        value = target(next_obs).gather(1, best).squeeze(1)
+        goal = reward + gamma * value * ~terminated
+    return nn.functional.mse_loss(online(obs).gather(1, action[:, None]).squeeze(1), goal)
+
+
+def evaluate(network: QNetwork, args: Args) -> np.ndarray:
+    """Returns of ``eval_episodes`` episodes with the best actions."""
+    envs = SyncVectorEnv([lambda: gymnasium.make(args.env_id)] * args.eval_episodes)
+    obs, _ = envs.reset(seed=args.seed + 1_000_000)
+    returns, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, bool)
+    while running.any():
+        with torch.no_grad():
+            action = network(torch.from_numpy(obs)).argmax(-1)
+        obs, reward, terminated, truncated, _ = envs.step(action.numpy())
+        returns += reward * running
+        running &= ~(terminated | truncated)
+    envs.close()
+    return returns
+
+
+def main(args: Args) -> None:
+    """Train, with a line per 10,000 steps, and evaluate."""
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(1)  # networks this small gain nothing from more
+    run_dir = f"runs/{args.env_id}__{Path(__file__).stem}__{args.seed}__{int(time.time())}"
+    print(f"DQN into {run_dir} with {args}")
+    writer = SummaryWriter(run_dir)
+    config = {
+        "env_name": args.env_id,
+        "envs_per_node": args.envs_per_node,
+        "kl_threshold": args.kl_threshold,
+        "max_policy_lag": args.max_policy_lag,
+    }
+    envs = hr.ClusterEnv(config, hr.LocalConfig(nodes=args.nodes))
+    num_inputs = int(np.prod(envs.single_observation_space.shape))
+    network = QNetwork(num_inputs, int(envs.single_action_space.n))
+    target = copy.deepcopy(network)
+    optimizer = torch.optim.Adam(network.parameters(), args.learning_rate, fused=True)
+    replay = ReplayBuffer(args.buffer_size, num_inputs)
+    envs.reset(seed=args.seed)
+    latest: deque[float] = deque(maxlen=100)
+    steps, updates, loss, began = 0, 0, torch.tensor(0.0), time.perf_counter()
+    for rollout in envs.collect_async(network, args.num_steps):
+        fresh = transitions(rollout)
+        replay.add(fresh)
+        before, steps = steps, steps + len(fresh[0])
+        latest.extend(rollout.episode_return[~rollout.episode_return.isnan()].tolist())
+        while steps >= args.learning_starts and updates * args.steps_per_update < steps:
+            loss = td_loss(network, target, replay.sample(args.batch_size), args.gamma)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            updates += 1
+            if updates % args.target_interval == 0:
+                target.load_state_dict(network.state_dict())
+        explored = steps / (args.exploration_fraction * args.total_steps)
+        network.epsilon.fill_(max(args.end_epsilon, 1 - explored))
+
+        finished = steps >= args.total_steps
+        if finished or steps // 1000 > before // 1000:
+            sync = envs.sync_info
+            scalars = {
+                "charts/episodic_return": float(np.mean(latest)) if latest else float("nan"),
+                "charts/SPS": steps / (time.perf_counter() - began),
+                "charts/epsilon": network.epsilon.item(),
+                "charts/weight_syncs": sync["weight_syncs"].sum(),
+                "charts/divergence": sync["divergence"].max(),
+                "losses/td_loss": loss.item(),
+            }
+            for name, number in scalars.items():
+                writer.add_scalar(name, number, steps)
+        if finished or steps // 10_000 > before // 10_000:
+            print(
+                f"{steps:>9,} steps  return {scalars['charts/episodic_return']:6.1f}  "
+                f"{scalars['charts/SPS']:,.0f} steps/s  "
+                f"weight syncs {sync['weight_syncs'].tolist()}, "
+                f"{sync['weight_bytes'].sum() / 1000:,.0f} KB"
+            )
+        if finished:
+            break
+    envs.close()
+    writer.close()
+    returns = evaluate(network, args)
+    print(f"Evaluation: return {returns.mean():.1f} ± {returns.std():.1f}, {len(returns)} episodes")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

@@ -1,0 +1,224 @@
+"""PPO (Schulman et al. 2017) in one file, for discrete actions.
+
+    python examples/ppo.py              everything in one process
+    python examples/clusterenv_ppo.py   the same file, with environments and acting on workers
+    tensorboard --logdir runs
+
+Ends of episodes follow Gymnasium's NEXT_STEP autoreset: the step behind an end only resets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import torch
+import tyro
+from gymnasium.vector import SyncVectorEnv
+from torch import Tensor, nn
+from torch.distributions import Categorical
+from torch.utils.tensorboard import SummaryWriter
+
+
+@dataclass
+class Args:
+    env_id: str = "LunarLander-v3"
+    """Gymnasium id of an environment with vectors as observations and discrete actions."""
+    seed: int = 0
+    """Of the environments and of torch."""
+    total_steps: int = 1_000_000
+    """Environment steps, without those that only reset."""
+    num_envs: int = 32
+    """Environments in all."""
+    num_steps: int = 128
+    """Steps of each environment per update."""
+    learning_rate: float = 1e-3
+    """Of Adam, at the beginning; it falls to 0."""
+    gamma: float = 0.999
+    """Discount; below 0.999 hovering to the time limit looks as good as landing."""
+    gae_lambda: float = 0.98
+    """Decay of the sum in generalised advantage estimation."""
+    update_epochs: int = 4
+    """Passes over the data of an update."""
+    num_minibatches: int = 8
+    """Optimiser steps per pass."""
+    clip_coef: float = 0.2
+    """How far the probability ratio counts."""
+    ent_coef: float = 0.01
+    """Weight of the entropy bonus."""
+    vf_coef: float = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this norm."""
+    reward_scale: float = 0.05
+    """Rewards are multiplied by it for learning, so that values stay of order one."""
+    eval_episodes: int = 20
+    """Episodes of the evaluation at the end."""
+
+
+class Agent(nn.Module):
+    """A policy and a value function, two separate perceptrons."""
+
+    def __init__(self, num_inputs: int, num_actions: int) -> None:
+        super().__init__()
+        self.actor = perceptron(num_inputs, num_actions, last_gain=0.01)
+        self.critic = perceptron(num_inputs, 1, last_gain=1.0)
+
+    def distribution(self, obs: Tensor) -> Categorical:
+        """Of the actions in ``obs`` ``[..., num_inputs]``."""
+        return Categorical(logits=self.actor(obs))
+
+    def value(self, obs: Tensor) -> Tensor:
+        """``[..., num_inputs]`` to ``[...]``."""
+        return self.critic(obs).squeeze(-1)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions and their log-probabilities, ``[B]`` each."""
+        distribution = self.distribution(obs)
+        action = distribution.sample()
+        return action, distribution.log_prob(action)
+
+
+def perceptron(num_inputs: int, num_outputs: int, last_gain: float) -> nn.Sequential:
+    """Two hidden layers with orthogonal weights."""
+    sizes = [num_inputs, 64, 64, num_outputs]
+    layers: list[nn.Module] = []
+    for i, gain in enumerate([2**0.5, 2**0.5, last_gain]):
+        linear = nn.Linear(sizes[i], sizes[i + 1])
+        nn.init.orthogonal_(linear.weight, gain)
+        nn.init.zeros_(linear.bias)
+        layers += [linear, nn.Tanh()]
+    return nn.Sequential(*layers[:-1])
+
+
+def gae(
+    reward: Tensor, value: Tensor, terminated: Tensor, valid: Tensor, gamma: float, lam: float
+) -> Tensor:
+    """Generalised advantage estimation.
+
+    After a truncated step ``value[t + 1]`` is that of the final observation, which bootstraps. The
+    step behind it isn't valid: it only resets, and it cuts the sum.
+
+    Args:
+        reward, terminated, valid: ``[T, N]``. value: ``[T + 1, N]``.
+
+    Returns:
+        advantages ``[T, N]``, 0 where a step isn't valid.
+    """
+    advantage = torch.zeros_like(reward)
+    carried = torch.zeros_like(reward[0])
+    for t in reversed(range(len(reward))):
+        discount = gamma * ~terminated[t]
+        delta = reward[t] + discount * value[t + 1] - value[t]
+        carried = torch.where(valid[t], delta + discount * lam * carried, 0.0)
+        advantage[t] = carried
+    return advantage
+
+
+def learn(
+    agent: Agent, optimizer: torch.optim.Optimizer, data: dict[str, Tensor], args: Args
+) -> dict[str, float]:
+    """One update; ``data`` holds ``n`` valid steps. Returns scalars of its last minibatch."""
+    num_steps = len(data["obs"])
+    for _ in range(args.update_epochs):
+        for index in torch.randperm(num_steps).tensor_split(args.num_minibatches):
+            obs, action, advantage = (data[k][index] for k in ("obs", "action", "advantage"))
+            distribution, value = agent.distribution(obs), agent.value(obs)
+            log_ratio = distribution.log_prob(action) - data["log_prob"][index]
+            ratio = log_ratio.exp()
+            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+            clipped = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+            policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+            value_loss = 0.5 * (value - data["target"][index]).square().mean()
+            entropy = distribution.entropy().mean()
+            loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+            optimizer.step()
+    return {
+        "losses/policy_loss": policy_loss.item(),
+        "losses/value_loss": value_loss.item(),
+        "losses/entropy": entropy.item(),
+        "losses/approx_kl": (ratio - 1 - log_ratio).mean().item(),
+        "losses/clipfrac": ((ratio - 1).abs() > args.clip_coef).float().mean().item(),
+    }
+
+
+def evaluate(agent: Agent, args: Args) -> np.ndarray:
+    """Returns of ``eval_episodes`` episodes with the likeliest actions."""
+    envs = SyncVectorEnv([lambda: gymnasium.make(args.env_id)] * args.eval_episodes)
+    obs, _ = envs.reset(seed=args.seed + 1_000_000)
+    returns, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, bool)
+    while running.any():
+        with torch.no_grad():
+            action = agent.distribution(torch.from_numpy(obs)).logits.argmax(-1)
+        obs, reward, terminated, truncated, _ = envs.step(action.numpy())
+        returns += reward * running
+        running &= ~(terminated | truncated)
+    envs.close()
+    return returns
+
+
+def main(args: Args) -> None:
+    """Train, with a line per ten updates, and evaluate."""
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(1)  # networks this small gain nothing from more
+    run_dir = f"runs/{args.env_id}__{Path(__file__).stem}__{args.seed}__{int(time.time())}"
+    print(f"PPO into {run_dir} with {args}")
+    writer = SummaryWriter(run_dir)
+    envs = SyncVectorEnv([lambda: gymnasium.make(args.env_id)] * args.num_envs)
+    obs_shape = envs.single_observation_space.shape
+    agent = Agent(int(np.prod(obs_shape)), int(envs.single_action_space.n))
+    optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, eps=1e-5)
+
+    shape = (args.num_steps, envs.num_envs)
+    obs = torch.zeros(args.num_steps + 1, envs.num_envs, *obs_shape)
+    action, log_prob, reward = torch.zeros(shape).long(), torch.zeros(shape), torch.zeros(shape)
+    terminated, valid = torch.zeros(shape).bool(), torch.zeros(shape).bool()
+    next_obs, _ = envs.reset(seed=args.seed)
+    ended = np.zeros(envs.num_envs, bool)
+    episode_return, latest = np.zeros(envs.num_envs), deque(maxlen=100)
+    steps, update, began = 0, 0, time.perf_counter()
+    while steps < args.total_steps:
+        optimizer.param_groups[0]["lr"] = args.learning_rate * (1 - steps / args.total_steps)
+        for t in range(args.num_steps):
+            obs[t] = torch.from_numpy(next_obs)
+            valid[t] = torch.from_numpy(~ended)  # the step after an episode's end only resets
+            action[t], log_prob[t] = agent.act(obs[t])
+            next_obs, r, term, trunc, _ = envs.step(action[t].numpy())
+            reward[t], terminated[t] = torch.from_numpy(r), torch.from_numpy(term)
+            ended = term | trunc
+            episode_return += r
+            latest.extend(episode_return[ended])
+            episode_return[ended] = 0.0
+        obs[-1] = torch.from_numpy(next_obs)
+        steps, update = steps + int(valid.sum()), update + 1
+
+        with torch.no_grad():
+            value = agent.value(obs)
+        scaled = args.reward_scale * reward
+        advantage = gae(scaled, value, terminated, valid, args.gamma, args.gae_lambda)
+        data = {"obs": obs[:-1], "action": action, "log_prob": log_prob, "advantage": advantage}
+        data["target"] = advantage + value[:-1]
+        scalars = learn(agent, optimizer, {k: v[valid] for k, v in data.items()}, args)
+        mean = float(np.mean(latest)) if latest else float("nan")
+        sps = steps / (time.perf_counter() - began)
+        scalars |= {"charts/episodic_return": mean, "charts/SPS": sps}
+        for name, number in scalars.items():
+            writer.add_scalar(name, number, steps)
+        if update % 10 == 1 or steps >= args.total_steps:
+            print(f"{steps:>9,} steps  return {mean:7.1f}  {sps:,.0f} steps/s")
+    envs.close()
+    writer.close()
+    returns = evaluate(agent, args)
+    print(f"Evaluation: return {returns.mean():.1f} ± {returns.std():.1f}, {len(returns)} episodes")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

@@ -1,0 +1,245 @@
+"""What breaks is named, with its traceback, and what can go on goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from headrace.cluster import LocalConfig
+from headrace.envs.testing import CountingEnv, FaultyEnv
+from headrace.errors import AgentFault, ConfigError, WorkerFailed
+from tests.cluster.parts import BrokenEnv, CountingAgent, Failing, Returning
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
+ZEROS = np.zeros(2, int)
+
+
+def faulty(make, tmp_path, mode: str, config=None, once: bool = True, fail_at_step: int = 3):
+    """Two workers, one of which breaks once; or always."""
+    kwargs = {"fail_at_step": fail_at_step, "mode": mode}
+    kwargs |= {"once": str(tmp_path / "broken")} if once else {}
+    envs = make(FaultyEnv, config, env_kwargs=kwargs)
+    envs.reset(seed=0)
+    return envs
+
+
+# -- environments ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason", "traceback"),
+    [
+        ("raise", "RuntimeError: FaultyEnv failed at step 3, as asked", "in step"),
+        ("exit", r"died \(exit code 13\)", ""),
+        ("hang", "gave no answer in 1.5 s", ""),
+    ],
+)
+def test_a_fault_is_told_and_the_worker_replaced(make, tmp_path, mode, reason, traceback):
+    limit_s = 1.5 if mode == "hang" else 300.0
+    envs = faulty(make, tmp_path, mode, LocalConfig(nodes=2, timeout_s=limit_s))
+    assert envs.faults == {}
+    for _ in range(2):
+        assert "fault" not in envs.step(ZEROS)[-1]
+    says = rf"(?s)^worker [01] \(process \d+\): {reason} \(restart 1/10\).*{traceback}"
+    with pytest.warns(RuntimeWarning, match=says):
+        _, reward, terminated, truncated, infos = envs.step(ZEROS)
+    (worker,) = envs.faults
+    assert infos["_fault"].tolist() == truncated.tolist() == [i == worker for i in range(2)]
+    assert infos["fault"][1 - worker] is None
+    assert infos["fault"][worker] == envs.faults[worker]
+    assert infos["fault"][worker].startswith(f"worker {worker} (process")
+    assert not terminated.any()
+    assert reward.tolist() == [float(i != worker) for i in range(2)]
+    _, reward, _, truncated, infos = envs.step(ZEROS)  # the filler
+    assert reward.tolist() == [float(i != worker) for i in range(2)]
+    assert not truncated.any()
+    assert envs.faults == {}
+    for _ in range(10):
+        assert envs.step(ZEROS)[1].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("use", ["step", "collect"])
+@pytest.mark.filterwarnings("ignore:worker")
+def test_more_deaths_than_max_restarts_end_it(make, tmp_path, use):
+    config = LocalConfig(nodes=2, max_restarts=3)
+    envs = faulty(make, tmp_path, "raise", config, once=False)
+    says = r"(?s)^worker [01] .*failed at step 3, as asked; max_restarts=3 .*Traceback.*in step"
+    with pytest.raises(WorkerFailed, match=says) as first:
+        for _ in range(30):
+            envs.step(ZEROS) if use == "step" else envs.collect(CountingAgent(), 5)
+    with pytest.raises(WorkerFailed) as second:
+        envs.step(ZEROS)
+    assert str(second.value) == str(first.value)
+    envs.close()
+
+
+def test_an_environment_that_cannot_be_made_is_told_at_once(make):
+    envs = make(BrokenEnv)
+    says = r"(?s)^worker \d .*RuntimeError: BrokenEnv has no licence; it never came up.*Traceback"
+    for _ in range(2):  # tries again
+        with pytest.raises(WorkerFailed, match=says):
+            envs.reset()
+
+
+def test_what_hangs_while_it_is_made_is_told(make):
+    config = LocalConfig(nodes=1, start_timeout_s=0.6, timeout_s=0.4)
+    with pytest.raises(WorkerFailed, match=r"gave no answer in 1 s; it never came up"):
+        make(lambda: threading.Event().wait(), config).launch()
+
+
+def test_any_time_limit_can_be_waited_for(make):
+    envs = make(CountingEnv, LocalConfig(nodes=1, timeout_s=float("inf")))
+    assert envs.reset(seed=3)[0][0, 0] == 3
+
+
+def test_a_death_in_reset_is_made_good_within_it(make, warned):
+    envs = make(CountingEnv, envs_per_node=2)
+    envs.launch()
+    envs._head.crew._nodes[1].process.kill()
+    assert envs.reset(seed=7)[0][:, 0].tolist() == [7, 8, 9, 10]
+    assert warned("restart 1/10")
+    assert list(envs.faults) == [1]
+    assert "fault" not in envs.step(np.zeros(4, int))[-1]
+
+
+# -- agents ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("use", ["step", "collect", "collect_async"])
+@pytest.mark.parametrize("max_restarts", [0, 10])
+def test_an_agent_that_raises_is_told_and_a_good_one_goes_on(make, tmp_path, use, max_restarts):
+    envs = make(CountingEnv, LocalConfig(nodes=2, max_restarts=max_restarts))
+    envs.reset(seed=0)
+    file = tmp_path / "there"
+    file.touch()
+    agent = Failing(file)
+    acting = {
+        "step": lambda: envs.step(agent),
+        "collect": lambda: envs.collect(agent, 3),
+        "collect_async": lambda: next(envs.collect_async(agent, 3)),
+    }
+    says = r"(?s)^the agent failed in worker [01] .*: ZeroDivisionError: Failing failed, as asked\n"
+    for _ in range(3):
+        with pytest.raises(AgentFault, match=says + r"\nIts traceback:.*in act\n.*ZeroDivision"):
+            acting[use]()
+        envs.reset()  # or the next step tells that all rows have ended
+    file.unlink()
+    acting[use]()  # the very same agent
+    obs = envs.reset(seed=4)[0]
+    assert obs[:, 0].tolist() == [4, 5]
+    assert envs.step(CountingAgent())[0].tolist() == [[4, 0, 1, 1], [5, 0, 1, 2]]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_rows_whose_agent_failed_end_truncated(make, first):
+    envs = make(CountingEnv)
+    envs.reset(seed=0)
+
+    def act(obs):
+        if obs[0, 0] == first:
+            raise ZeroDivisionError
+        return obs[:, 0].long() * 0
+
+    with pytest.raises(AgentFault, match=f"worker {first} .*ZeroDivisionError"):
+        envs.step(Returning(act))
+    _, _, _, truncated, infos = envs.step(ZEROS)
+    assert truncated.tolist() == [i == first for i in range(2)]
+    assert "ZeroDivisionError" in infos["fault"][first]
+    assert envs.step(ZEROS)[0][first, 1:].tolist() == [0, 0, -1]
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda obs: obs[:, 0].long() * 0 + 2,
+        lambda obs: (obs[:, 0].long() * 0 + 2, obs[:, 0] - 1),
+        lambda obs: (np.full(len(obs), 2), np.full(len(obs), -1.0) + obs[:, 0].numpy()),
+        lambda obs: {"action": obs[:, 0].long() * 0 + 2, "log_prob": obs[:, 0] - 1, "value": obs},
+    ],
+    ids=["action", "pair", "arrays", "dict"],
+)
+def test_act_may_return_any_of_these(make, returned):
+    envs = make(CountingEnv)
+    envs.reset(seed=0)
+    infos = envs.step(Returning(returned))[-1]
+    assert infos["action"].tolist() == [2, 2]
+    if "log_prob" in infos:
+        assert infos["log_prob"].tolist() == [-1.0, 0.0]
+    if "value" in infos:
+        assert infos["value"].tolist() == [[0, 0, 0, -1], [1, 0, 0, -1]]
+
+
+def test_three_values_are_refused_with_what_to_do(make):
+    envs = make(CountingEnv)
+    envs.reset(seed=0)
+    with pytest.raises(AgentFault, match=r"act returned 3 values; return \(action, log_prob\), or"):
+        envs.step(Returning(lambda obs: (obs, obs, obs)))
+
+
+@pytest.mark.parametrize(
+    ("agent", "says"),
+    [
+        (object(), r"step got actions for \[0\] environments"),
+        (type("Half", (), {"act": lambda self, obs: 0})(), r"agent=Half has no .*get_parameters"),
+    ],
+    ids=["nothing", "half"],
+)
+def test_what_is_no_agent_is_refused(make, agent, says):
+    envs = make(CountingEnv)
+    envs.reset(seed=0)
+    with pytest.raises(ConfigError, match=says):
+        envs.step(agent)
+    with pytest.raises(ConfigError, match="agent="):
+        envs.collect(agent, 2)
+    assert envs.step(CountingAgent())[0].shape == (2, 4)
+
+
+def test_what_cannot_be_sent_is_named(make):
+    envs = make(CountingEnv)
+    envs.reset(seed=0)
+    agent = CountingAgent()
+    agent.parts = {"inner": [1, Returning(threading.Lock())]}
+    says = r"^agent\.parts\['inner'\]\[1\]\.function, a lock, can't be sent to workers"
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=says):
+            envs.step(agent)
+    del agent.parts
+    assert envs.step(agent)[0].shape == (2, 4)
+
+
+# -- the head -------------------------------------------------------------------------------------
+
+SCRIPT = """
+import headrace as hr
+from headrace.envs.testing import SlowEnv
+class Mine(SlowEnv):  # and no main guard
+    pass
+envs = hr.ClusterEnv({"type": Mine, "envs_per_node": 1, "env_kwargs": {"step_seconds": 0.05}})
+envs.reset()
+print("ready", flush=True)
+while True:
+    try:
+        envs.step(envs.action_space.sample())
+    except KeyboardInterrupt:
+        envs.step(envs.action_space.sample())
+        print("goes on", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_no_worker_outlives_a_head_that_is_killed_and_ctrl_c_ends_none(start, gone, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    script = start("script.py")
+    script.wait_for("ready")
+    family = script.family()
+    assert len(family) >= 4  # with the fork server
+    os.killpg(script.process.pid, signal.SIGINT)  # as a terminal does
+    script.wait_for("goes on")
+    assert gone(family, timeout_s=0.0) == family
+    script.process.kill()
+    script.wait()
+    assert gone(family, timeout_s=10.0) == []

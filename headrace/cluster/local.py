@@ -109,6 +109,7 @@ class LocalNode:
         except BlockingIOError:
             self._cause = "read no message in time"
             self.process.kill()
+            self.process.join(timeout=10.0)
         except (BrokenPipeError, ConnectionResetError):
             pass
 

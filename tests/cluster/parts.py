@@ -97,6 +97,24 @@ class BrokenEnv(CountingEnv):
 # -- agents -------------------------------------------------------------------------------------
 
 
+class AsleepEnv(CountingEnv):
+    """The first one exits in its second step; the constructor of all later ones hangs.
+
+    Args:
+        once: a path that the first one creates.
+    """
+
+    def __init__(self, once: str) -> None:
+        super().__init__()
+        if not chosen(once):
+            time.sleep(3600.0)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._step == 1:
+            os._exit(13)
+        return super().step(action)
+
+
 class CountingAgent:
     """Acts by what it sees; never learns."""
 

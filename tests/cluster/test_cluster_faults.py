@@ -12,7 +12,7 @@ import pytest
 from headrace.cluster import LocalConfig
 from headrace.envs.testing import CountingEnv, FaultyEnv
 from headrace.errors import AgentFault, ConfigError, WorkerFailed
-from tests.cluster.parts import BrokenEnv, CountingAgent, Failing, Returning
+from tests.cluster.parts import AsleepEnv, BrokenEnv, CountingAgent, Failing, Returning
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
 ZEROS = np.zeros(2, int)
@@ -75,6 +75,20 @@ def test_more_deaths_than_max_restarts_end_it(make, tmp_path, use):
         envs.step(ZEROS)
     assert str(second.value) == str(first.value)
     envs.close()
+
+
+@pytest.mark.filterwarnings("ignore:worker")
+def test_a_message_that_nobody_reads_ends_in_time(make, tmp_path):
+    config = LocalConfig(nodes=1, timeout_s=1.0, start_timeout_s=6.0, max_restarts=1)
+    envs = make(AsleepEnv, config, env_kwargs={"once": str(tmp_path / "first")})
+    envs.reset(seed=0)
+    assert not envs.step(ZEROS[:1])[3].any()
+    assert envs.step(ZEROS[:1])[3].all()
+    agent = CountingAgent()
+    agent.ballast = np.zeros(2**20)  # more than the pipe holds
+    says = r"^worker 0 \(process \d+\): read no message in time; max_restarts=1 "
+    with pytest.raises(WorkerFailed, match=says):
+        envs.step(agent)
 
 
 def test_an_environment_that_cannot_be_made_is_told_at_once(make):

@@ -24,10 +24,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 import tyro
 from common import draw_rates, wide_console, write_csv
+from gymnasium.vector import SyncVectorEnv
 from torch import Tensor, nn
 
 import headrace as hr
@@ -177,7 +179,7 @@ def alone(pipe: Connection, env_id: str) -> None:
     """Each time a number of seconds comes, step that long and send back the steps per second."""
     die_with_parent()
     torch.set_num_threads(1)
-    envs, agent = hr.make_vec(env_id, ENVS, "sync"), agent_for(env_id)
+    envs, agent = SyncVectorEnv([lambda: gymnasium.make(env_id)] * ENVS), agent_for(env_id)
     obs, _ = envs.reset(seed=0)
 
     @torch.no_grad()

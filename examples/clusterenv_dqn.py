@@ -90,9 +90,11 @@ class QNetwork(nn.Module):
         greedy = nn.functional.one_hot(value.argmax(-1), value.shape[-1])
         return Categorical(probs=(1 - self.epsilon) * greedy + self.epsilon / value.shape[-1])
 
-    def act(self, obs: Tensor) -> Tensor:
-        """Actions ``[B]``."""
-        return self.distribution(obs).sample()
+    def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions and their log-probabilities, ``[B]`` each."""
+        distribution = self.distribution(obs)
+        action = distribution.sample()
+        return action, distribution.log_prob(action)
 
 
 class ReplayBuffer:

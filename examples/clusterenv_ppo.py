@@ -207,7 +207,7 @@ def main(args: Args) -> None:
             reward[t], terminated[t] = torch.from_numpy(r), torch.from_numpy(term)
             ended = term | trunc
             episode_return += r
-            latest.extend(episode_return[ended])
+            latest.extend(episode_return[ended & valid[t].numpy()])
             episode_return[ended] = 0.0
         obs[-1] = torch.from_numpy(next_obs)
         steps, update = steps + int(valid.sum()), update + 1

@@ -55,17 +55,18 @@ def sync_rule(weight_sync: str, kl_threshold: float, max_lag: int | None = None)
     Raises:
         ConfigError: a setting is none of these.
     """
-    if not 0 <= kl_threshold < float("inf"):
+    number = isinstance(kl_threshold, int | float)
+    if not number or not 0 <= kl_threshold < float("inf"):
         raise ConfigError(f"kl_threshold={kl_threshold!r} must be 0 or more nats (nearest: 0.0)")
-    if max_lag is not None and max_lag < 1:
-        raise ConfigError(f"max_policy_lag={max_lag} leaves no version to act with (nearest: 1)")
+    if max_lag is not None and (not isinstance(max_lag, int) or max_lag < 1):
+        raise ConfigError(f"max_policy_lag={max_lag!r} must be 1 or more versions (nearest: 1)")
     if weight_sync == "adaptive":
         return SyncRule(None, kl_threshold, max_lag)
     if weight_sync == "every":
         return SyncRule(1, kl_threshold, max_lag)
-    word, _, number = weight_sync.partition("-")
-    if word == "every" and number.isascii() and number.isdigit() and int(number) >= 1:
-        return SyncRule(int(number), kl_threshold, max_lag)
+    word, _, count = weight_sync.partition("-")
+    if word == "every" and count.isascii() and count.isdigit() and int(count) >= 1:
+        return SyncRule(int(count), kl_threshold, max_lag)
     raise ConfigError(
         f"weight_sync={weight_sync!r} must be every, every-<k> with k of 1 or more (as in "
         "every-8), or adaptive (nearest: every)"

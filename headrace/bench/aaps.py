@@ -152,10 +152,12 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: a flag is wrong; nothing was started.
     """
     rest, preset = list(argv), "machine"
-    if "--preset" in rest:
-        at = rest.index("--preset")
-        preset = "".join(rest[at + 1 : at + 2])
-        del rest[at : at + 2]
+    for i, argument in enumerate(rest):
+        flag, equals, value = argument.partition("=")
+        if flag == "--preset":
+            preset = value if equals else "".join(rest[i + 1 : i + 2])
+            del rest[i : i + (1 if equals else 2)]
+            break
     require_choice("preset", preset, PRESETS)
     aaps = tyro.cli(
         Annotated[Aaps, tyro.conf.arg(name="")],
@@ -222,7 +224,7 @@ def run(aaps: Aaps, console: Console) -> int:
 
 def run_dir(aaps: Aaps, case: Case) -> Path:
     """Where a run writes."""
-    name = f"{name_of(case)}-seed{case['seed']}".replace(" ", "-")
+    name = f"{case['weight_sync']}-{case['kl_threshold']:g}-seed{case['seed']}"
     return Path(aaps.output) / "runs" / aaps.fingerprint / name
 
 

@@ -46,10 +46,11 @@ def check_agent(agent: Any) -> None:
             f"agent={type(agent).__name__} has no method act(obs), which returns an action, "
             "(action, log_prob), or a dict with both"
         )
-    if not isinstance(agent, nn.Module) and not callable(getattr(agent, "get_parameters", None)):
+    alone = isinstance(agent, nn.Module) and not hasattr(agent, "set_parameters")
+    if not alone and not callable(getattr(agent, "get_parameters", None)):
         raise ConfigError(
-            f"agent={type(agent).__name__} has no method get_parameters() and isn't a "
-            "torch.nn.Module, so it can't be seen when it has learnt"
+            f"agent={type(agent).__name__} has no method get_parameters(), which all but a "
+            "torch.nn.Module without set_parameters() need to show when they have learnt"
         )
 
 
@@ -189,7 +190,14 @@ def act(agent: Any, obs: Any) -> dict[str, Any]:
     if returned.get("log_prob") is None and has_log_prob(agent):
         action = tree.map_leaves(torch.as_tensor, returned["action"])
         returned = returned | {"log_prob": log_prob(agent, inputs, action)}
-    return {k: tree.map_leaves(_as_array, v) for k, v in returned.items() if v is not None}
+    acted = {k: tree.map_leaves(_as_array, v) for k, v in returned.items() if v is not None}
+    size = len(tree.leaves(inputs)[0])
+    for leaf in tree.leaves(acted["action"]):
+        if np.ndim(leaf) == 0 or len(leaf) != size:
+            raise TypeError(f"act returned an action of shape {leaf.shape} for {size} observations")
+    if "log_prob" in acted:
+        acted["log_prob"] = acted["log_prob"].reshape(size, -1).sum(1)  # as in log_prob below
+    return acted
 
 
 def _as_array(value: Any) -> np.ndarray:

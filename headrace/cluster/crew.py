@@ -96,15 +96,21 @@ class Crew:
             earliest = min(self._deadlines.values())[0]
             patience_s = min(max(0.0, earliest - time.monotonic()), _LONGEST_WAIT_S)
             ready = self._place.wait([self._nodes[i] for i in waited.values()], patience_s)
+            late = self._late()  # also while others answer all the time
+            if late is not None:
+                _, limit_s = self._deadlines.pop(late)
+                return late, self._replace(late, f"gave no answer in {limit_s:g} s", "")
             if ready:
                 index = waited[ready[0].name]
                 return index, self._answer(index)
-            now = time.monotonic()
-            late = [i for i, (deadline, _) in self._deadlines.items() if deadline <= now]
-            if late:
-                _, limit_s = self._deadlines.pop(late[0])
-                self._nodes[late[0]].kill()
-                return late[0], self._replace(late[0], f"gave no answer in {limit_s:g} s", "")
+
+    def _late(self) -> int | None:
+        """A worker whose time is over and who hasn't answered."""
+        now = time.monotonic()
+        for index, (deadline, _) in self._deadlines.items():
+            if deadline <= now and not self._place.wait([self._nodes[index]], 0.0):
+                return index
+        return None
 
     def _answer(self, index: int) -> Answer | Fault:
         try:
@@ -152,10 +158,6 @@ class Crew:
     def seed(self, seed: int | None) -> None:
         """What replacements are seeded from."""
         self._setups = [dataclasses.replace(setup, seed=seed) for setup in self._setups]
-
-    def names(self) -> list[str]:
-        """Of the workers, for messages."""
-        return [node.name for node in self._nodes]
 
     def close(self) -> None:
         """End all workers; safe to call twice."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace.cluster.agent import (
     check_agent,
@@ -52,7 +53,7 @@ class Recent:
             self._size -= len(self._parts.popleft()[2])
 
     def rows(self) -> tuple[Any, Any, np.ndarray] | None:
-        """The latest at most 64 rows, None if there are none."""
+        """At most 64 rows of what was noted, None if there is nothing."""
         if not self._parts:
             return None
         joined = tree.map_leaves(lambda *x: np.concatenate(x), *self._parts)
@@ -116,11 +117,13 @@ class Drift:
         obs, action, before = tree.map_leaves(lambda *x: np.concatenate(x), *rows.values())
         device = device_of(self._agent)
         inputs, acted = to_tensors(obs, device), to_tensors(action, device)
-        now = log_prob(self._agent, inputs, acted).cpu().double()
+        with _evaluating(self._agent):
+            now = log_prob(self._agent, inputs, acted).cpu().double()
         log_ratio = now - torch.from_numpy(before).double()
         sizes = [len(part[2]) for part in rows.values()]
         for i, part in zip(rows, log_ratio.split(sizes), strict=True):
-            self._notes[i] = self._recent[i].version, divergence(part)
+            if not part.isnan().any():
+                self._notes[i] = self._recent[i].version, divergence(part)
 
     def request(self, worker: int, method: str, *args: Any) -> Request:
         """What to send a worker that is to act, after :meth:`look`."""
@@ -167,6 +170,20 @@ class Drift:
         self._recent[worker] = Recent()
 
 
+@contextlib.contextmanager
+def _evaluating(agent: Any) -> Iterator[None]:
+    """Measuring must not change what a module keeps of its inputs in training (BatchNorm)."""
+    modules = list(agent.modules()) if isinstance(agent, nn.Module) else []
+    training = [module for module in modules if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
 def _copied(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().clone()
@@ -174,7 +191,7 @@ def _copied(value: Any) -> Any:
 
 
 def _equal(before: Any, now: Any) -> bool:
-    """Whether two trees of parameters are the same, bit for bit."""
+    """Whether two trees of parameters hold the same values; NaN equals nothing."""
     if isinstance(before, dict):
         same = isinstance(now, dict) and before.keys() == now.keys()
         return same and all(_equal(before[key], now[key]) for key in before)

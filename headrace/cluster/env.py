@@ -121,15 +121,18 @@ class ClusterEnv(VectorEnv):
                 seed = int(seed)  # type: ignore[arg-type]
             else:
                 seed = [None if one is None else int(one) for one in seed]  # type: ignore[union-attr]
+        requests = self._reset_requests(head, seed, options)
         if isinstance(seed, int):
             super().reset(seed=seed)
             head.crew.seed(seed)
-        answers = head.ask(self._reset_requests(head, seed, options), again=True)
+        answers = head.ask(requests, again=True)
         if not head.obs:
             head.obs = [None] * head.num_workers
         infos: list[dict[str, Any]] = [{}] * head.num_workers
         for i, answer in answers.items():
             head.obs[i], infos[i] = answer.value
+            if i in head.faults and "reset_mask" in (options or {}):
+                infos[i] = infos[i] | _fault_info(head, i)  # all of its rows were reset
         return self._joined(head.obs), join_infos(infos, [head.size] * head.num_workers)
 
     def _joined(self, parts: list[Any]) -> Any:
@@ -190,8 +193,6 @@ class ClusterEnv(VectorEnv):
             acted, answers = {}, head.ask({i: Request("step", (part,)) for i, part in parts})
             steps = {i: answer.value for i, answer in answers.items()}
         everyone = [steps[i] if i in steps else _lost(head, i) for i in range(head.num_workers)]
-        for i, step in enumerate(everyone):
-            head.obs[i] = step[0]
         _, *columns, infos = zip(*everyone, strict=True)
         rewards, terminated, truncated = map(np.concatenate, columns)
         info = join_infos(list(infos), [head.size] * head.num_workers)
@@ -203,14 +204,12 @@ class ClusterEnv(VectorEnv):
         """What the agent returned on each worker; zeros where a worker died."""
         if acted:
             self._example = next(iter(acted.values()))
-        names = dict.fromkeys(["action", *self._example])
-        lost = tree.map_leaves(np.zeros_like, self._example)
-        lost["action"] = empty(self.single_action_space, head.size)
-        each = [acted.get(i, lost) for i in range(head.num_workers)]
-        return {
-            name: tree.map_leaves(lambda *x: np.concatenate(x), *(part[name] for part in each))
-            for name in names
-        }
+        if len(acted) < head.num_workers:
+            lost = tree.map_leaves(np.zeros_like, self._example)
+            lost["action"] = empty(self.single_action_space, head.size)
+            acted = {i: acted.get(i, lost) for i in range(head.num_workers)}
+        each = [acted[i] for i in range(head.num_workers)]
+        return tree.map_leaves(lambda *x: np.concatenate(x), *each)
 
     def _split(self, head: Head, actions: Any) -> list[Any]:
         space, lengths = self.single_action_space, set()
@@ -247,9 +246,10 @@ class ClusterEnv(VectorEnv):
     def collect_async(self, agent: Any, fragment_length: int) -> Iterator[Rollout]:
         """Rollouts ``[fragment_length, envs_per_node]`` of whichever worker is ready, without end.
 
-        Workers go on while a rollout is used, so it may be a version old. ``env_id`` says which
-        environments it is of. A worker that died delivers nothing and begins anew. What is under
-        way when the iteration ends is lost.
+        Workers go on while a rollout is used, so it is a version old at least, and older the
+        longer workers keep their weights. ``env_id`` says which environments it is of. A worker
+        that died delivers nothing and begins anew. What is under way when the iteration ends is
+        awaited and lost.
         """
         head = self._ready("collect_async")
         _check_length("fragment_length", fragment_length)
@@ -270,8 +270,12 @@ class ClusterEnv(VectorEnv):
 def _lost(head: Head, worker: int) -> tuple[Any, ...]:
     """The step of a worker that died in it."""
     on = np.ones(head.size, bool)
-    info = {"fault": np.full(head.size, head.faults[worker], object), "_fault": on}
-    return head.obs[worker], np.zeros(head.size), ~on, on.copy(), info
+    return head.obs[worker], np.zeros(head.size), ~on, on, _fault_info(head, worker)
+
+
+def _fault_info(head: Head, worker: int) -> dict[str, Any]:
+    reason = np.full(head.size, head.faults[worker], object)
+    return {"fault": reason, "_fault": np.ones(head.size, bool)}
 
 
 def _check_length(name: str, value: int) -> None:

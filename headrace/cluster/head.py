@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -44,10 +44,11 @@ class Head:
         ]
         self.obs: list[Any] = []  # latest of each worker; empty before the first reset
         self.faults: dict[int, str] = {}  # of the latest call, by worker
-        self._untold: dict[int, str] = {}  # by worker; no call has told yet
+        self._untold: dict[int, Fault] = {}  # by worker; no call has told yet
         self._new: set[int] = set()  # replacements that haven't answered
         self._asked: dict[int, Request] = {}
-        self._latest: dict[int, Answer] = {}
+        self._versions: dict[int, int] = {}  # of the weights that each acts with
+        self._divergence: dict[int, float] = {}  # each worker's latest running mean
         self._drift = Drift(self.num_workers, settings.rule)
         self.crew = Crew(config, setups)
         try:
@@ -71,8 +72,8 @@ class Head:
         """
         self.drain()
         answers: dict[int, Answer] = {}
-        self.faults = {i: self._untold[i] for i in requests if i in self._untold and not again}
-        waiting = set(requests) - set(self.faults)
+        self._tell_untold(requests)
+        waiting = set(requests) if again else set(requests) - set(self.faults)
         for i in sorted(waiting):
             self._send(i, requests[i])
         while waiting:
@@ -83,9 +84,14 @@ class Head:
                 self._send(i, requests[i])
                 continue
             waiting.discard(i)
-        for i in self.faults:
-            self._untold.pop(i, None)
         return answers
+
+    def _tell_untold(self, workers: Iterable[int]) -> None:
+        """Begin ``faults`` with those of these workers that no call has told yet."""
+        untold = {i: self._untold.pop(i) for i in workers if i in self._untold}
+        self.faults = {i: fault.reason for i, fault in untold.items()}
+        for i, fault in untold.items():
+            self._raise_if_by_agent(i, fault)
 
     def _send(self, worker: int, request: Request) -> None:
         self._asked[worker] = request
@@ -98,11 +104,8 @@ class Head:
             i, answer = self._heard()
             if isinstance(answer, Fault):
                 self.faults[i] = answer.reason
-                if answer.by_agent:
-                    raise AgentFault(
-                        f"the agent failed in {answer.reason}\n\n"
-                        f"Its traceback:\n{answer.traceback.rstrip()}"
-                    )
+                del self._untold[i]
+                self._raise_if_by_agent(i, answer)
                 return i, answer
             if not answer.wants_weights:
                 return i, answer
@@ -113,15 +116,29 @@ class Head:
         i, answer = self.crew.receive()
         if isinstance(answer, Fault):
             self._drift.replaced(i)
-            self._untold[i] = answer.reason
+            self._untold[i] = answer
             self._new.add(i)
-        elif not answer.wants_weights:
-            self._latest[i] = answer
+            self._versions.pop(i, None)
+            self._divergence.pop(i, None)
+            return i, answer
+        if answer.divergence is not None:
+            self._divergence[i] = answer.divergence
+        if not answer.wants_weights:
+            self._versions[i] = answer.version
             self._new.discard(i)
-            self._untold.pop(i, None)
             if self.obs:
                 self.obs[i] = _last_obs(self._asked[i].method, answer.value)
         return i, answer
+
+    def _raise_if_by_agent(self, worker: int, fault: Fault) -> None:
+        if not fault.by_agent:
+            return
+        self.drain()  # the others have the same agent
+        lost = {**self._untold, worker: fault}
+        self._untold = {i: f._replace(by_agent=False) for i, f in lost.items()}  # rows end later
+        raise AgentFault(
+            f"the agent failed in {fault.reason}\n\nIts traceback:\n{fault.traceback.rstrip()}"
+        )
 
     def drain(self) -> None:
         """Await what was asked and isn't wanted any more (a call or iteration that was left)."""
@@ -138,9 +155,8 @@ class Head:
         """One step with the agent; each answer is the step and what the agent returned."""
         self.drain()
         self._drift.look(agent)
-        everyone = range(self.num_workers)
         before, new = list(self.obs), set(self._new)
-        answers = self.ask({i: self._drift.request(i, "act") for i in everyone})
+        answers = self.ask({i: self._drift.request(i, "act") for i in range(self.num_workers)})
         for i, answer in answers.items():
             (obs, *_), acted = answer.value
             seen = obs if i in new else before[i]  # a replacement acts after its reset
@@ -168,7 +184,7 @@ class Head:
     def stream(self, agent: Any, num_steps: int) -> Iterator[Rollout]:
         """Rollouts of single workers; see :meth:`ClusterEnv.collect_async`."""
         self.drain()
-        self.faults = dict(self._untold)
+        self._tell_untold(range(self.num_workers))
         try:
             while True:
                 self._drift.look(agent)  # before any weights are granted
@@ -200,12 +216,11 @@ class Head:
 
     def sync_info(self) -> dict[str, np.ndarray]:
         """Of each worker ``[W]``: what its copy of the agent is, and what was sent for it."""
-        latest = [self._latest.get(i) for i in range(self.num_workers)]
-        drifts = [None if a is None else a.divergence for a in latest]
+        workers = range(self.num_workers)
         return {
-            "policy_version": np.array([-1 if a is None else a.version for a in latest]),
-            "divergence": np.array([0.0 if d is None else d for d in drifts]),
-            "_divergence": np.array([d is not None for d in drifts]),  # where it is known
+            "policy_version": np.array([self._versions.get(i, -1) for i in workers]),
+            "divergence": np.array([self._divergence.get(i, 0.0) for i in workers]),
+            "_divergence": np.array([i in self._divergence for i in workers]),  # where it is known
             "weight_requests": np.array(self._drift.requests),
             "weight_syncs": np.array(self._drift.syncs),
             "weight_bytes": np.array(self._drift.bytes),

@@ -136,6 +136,9 @@ def _close_doors() -> None:
     Raises:
         ConfigError: it has been imported without a token.
     """
+    if "ray" not in sys.modules:  # no machines but this one: loopback only
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if os.environ.get("RAY_AUTH_MODE") == "token":
         return
     if "ray" in sys.modules:
@@ -144,12 +147,7 @@ def _close_doors() -> None:
             "cluster that is started now would let anybody in; import it after launch(), set "
             "RAY_AUTH_MODE, or start the cluster yourself with ray.init()"
         )
-    os.environ |= {
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # no machines but this one: loopback only
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
-    }
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 class RayNode:

@@ -55,12 +55,17 @@ def join_infos(parts: list[dict[str, Any]], sizes: list[int]) -> dict[str, Any]:
             joined[key] = join_infos([part.get(key, {}) for part in parts], sizes)
             continue
         columns = [
-            np.asarray(part[key]) if key in part else _missing(np.asarray(known), size)
+            _rows(part[key], size) if key in part else _missing(np.asarray(known), size)
             for part, size in zip(parts, sizes, strict=True)
         ]
         dtype = object if any(column.dtype == object for column in columns) else None
         joined[key] = np.concatenate([column.astype(dtype or column.dtype) for column in columns])
     return joined
+
+
+def _rows(value: Any, num_rows: int) -> np.ndarray:
+    array = np.asarray(value)
+    return np.full(num_rows, array) if array.ndim == 0 else array
 
 
 def _missing(like: np.ndarray, num_rows: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.envs.make import env_name, resolve
+from headrace.envs.make import resolve
 from headrace.errors import ConfigError, nearest, require_choice
 from headrace.sync import SyncRule, sync_rule
 
@@ -47,7 +47,8 @@ class EnvConfig:
             raise ConfigError(
                 f"env_config: envs_per_node={self.envs_per_node!r} must be 1 or more (nearest: 1)"
             )
-        if self.seed is not None and not 0 <= self.seed < 2**31:
+        known = self.seed is None or isinstance(self.seed, int)
+        if not known or (self.seed is not None and not 0 <= self.seed < 2**31):
             raise ConfigError(
                 f"env_config: seed={self.seed!r} must be between 0 and 2147483647, or None"
             )
@@ -63,11 +64,6 @@ class EnvConfig:
     def target(self) -> Any:
         """What makes an environment, as ``headrace.make_vec`` takes it."""
         return resolve(self.env_name if self.type == "gymnasium" else self.type)
-
-    @property
-    def name(self) -> str:
-        """Of the environment, for messages."""
-        return self.env_name or env_name(self.type)
 
 
 def as_env_config(values: dict[str, Any] | EnvConfig) -> EnvConfig:

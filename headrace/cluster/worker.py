@@ -52,7 +52,6 @@ class Worker:
         self._agent: Any = None
         self._follower: Follower | None = None
         self._obs: Any = None  # latest, [B, ...]; None before the first reset
-        self._seeded = setup.seed
         if setup.seed is not None:
             torch.manual_seed(self._own_seed())
 

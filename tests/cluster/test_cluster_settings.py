@@ -35,7 +35,7 @@ def no_process(monkeypatch):
         (CART | {"envs_per_node": 2.5}, "envs_per_node=2.5 must be 1 or more"),
         (CART | {"kl_threshold": -1}, "kl_threshold=-1 must be 0 or more nats (nearest: 0.0)"),
         (CART | {"weight_sync": "evry"}, "weight_sync='evry' must be every, every-<k>"),
-        (CART | {"max_policy_lag": 0}, "max_policy_lag=0 leaves no version"),
+        (CART | {"max_policy_lag": 0}, "max_policy_lag=0 must be 1 or more versions"),
         (CART | {"seed": -1}, "seed=-1 must be between 0 and 2147483647"),
         ({}, 'type="gymnasium" needs env_name, as in "CartPole-v1"'),
         ({"env_name": "CartPol-v1"}, "env='CartPol-v1' is unknown"),

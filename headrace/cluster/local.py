@@ -30,7 +30,13 @@ from headrace.cluster.messages import (
     WorkerSetup,
     check_limits,
 )
-from headrace.platform import die_with_parent, keep_freed_memory, main_hidden, process_context
+from headrace.platform import (
+    die_with_parent,
+    keep_freed_memory,
+    main_hidden,
+    process_context,
+    yield_to_learner,
+)
 
 
 @dataclass(frozen=True)
@@ -172,6 +178,7 @@ def run_worker(setup: bytes, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the head decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with_parent()
+    yield_to_learner()
     keep_freed_memory()
     import torch
 
@@ -189,6 +196,7 @@ def run_worker(setup: bytes, pipe: Connection) -> None:
                     return
                 answer = worker.handle(request)
                 pipe.send_bytes(_dumps(answer, by_value=request.method in ("reset", "describe")))
+                worker.prepare()
         except BaseException as error:
             failure = failure_of(error, traceback.format_exc())
             pipe.send_bytes(pickle.dumps(failure))

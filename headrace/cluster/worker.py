@@ -6,8 +6,10 @@ import traceback
 from typing import Any
 
 import cloudpickle
+import gymnasium
 import numpy as np
 import torch
+from gymnasium.vector import SyncVectorEnv
 
 from headrace.cluster.agent import act, with_weights
 from headrace.cluster.messages import Answer, Failure, Request, WorkerSetup
@@ -18,6 +20,32 @@ from headrace.sync import Follower
 
 class AgentRaised(Exception):
     """The agent, not the environments, raised what this one was raised from."""
+
+
+class EarlyReset(gymnasium.Wrapper):
+    """Can make the reset that follows an episode's end before anybody asks for it.
+
+    In NEXT_STEP autoreset it depends on nothing that comes between, so nobody sees a difference,
+    and a worker does it while the head is busy.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self._made: tuple[Any, dict[str, Any]] | None = None
+
+    def prepare(self) -> None:
+        """The episode has ended: make the reset now."""
+        if self._made is None:
+            self._made = self.env.reset()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """What was prepared, unless a certain reset is asked for."""
+        made, self._made = self._made, None
+        if made is None or seed is not None or options:
+            return self.env.reset(seed=seed, options=options)
+        return made
 
 
 class Sums:
@@ -49,6 +77,8 @@ class Worker:
     def __init__(self, setup: WorkerSetup) -> None:
         self._setup, self._name = setup, env_name(setup.env)
         self._envs = make_vec(setup.env, setup.num_envs, setup.engine, setup.env_kwargs)
+        if isinstance(self._envs, SyncVectorEnv):
+            self._envs.envs = [EarlyReset(env) for env in self._envs.envs]
         self._agent: Any = None
         self._follower: Follower | None = None
         self._obs: Any = None  # latest, [B, ...]; None before the first reset
@@ -178,6 +208,12 @@ class Worker:
             "env_id": self._setup.first_env + np.arange(num_envs),
             "extras": merged,
         }
+
+    def prepare(self) -> None:
+        """Do what the next step will need in any case; called when an answer is on its way."""
+        if self._obs is not None and isinstance(self._envs, SyncVectorEnv):
+            for i in np.flatnonzero(self._done):
+                self._envs.envs[i].prepare()  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Close the environments."""

@@ -264,7 +264,9 @@ def draw_curves(
         panel.set(xlabel=xlabel)
         panel.grid(alpha=0.3)
     row[0].set(ylabel=ylabel)
-    row[0].legend(fontsize="small")
+    for i, (panel, series) in enumerate(zip(row, panels.values(), strict=True)):
+        if i == 0 or list(series) != list(next(iter(panels.values()))):
+            panel.legend(fontsize="small")
     picture.suptitle(title, fontsize="small", wrap=True)
     picture.savefig(path, dpi=120)
 

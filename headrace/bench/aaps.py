@@ -26,6 +26,7 @@ from headrace.bench.study import Case, Study, draw_curves, head, mean_se, plus_m
 from headrace.cluster.settings import as_env_config
 from headrace.errors import require_choice
 from headrace.metrics import read_jsonl
+from headrace.recipes import take_flag
 
 THRESHOLDS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)
 RESULTS = (
@@ -151,13 +152,8 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: a flag is wrong; nothing was started.
     """
-    rest, preset = list(argv), "machine"
-    for i, argument in enumerate(rest):
-        flag, equals, value = argument.partition("=")
-        if flag == "--preset":
-            preset = value if equals else "".join(rest[i + 1 : i + 2])
-            del rest[i : i + (1 if equals else 2)]
-            break
+    given, rest = take_flag(list(argv), "--preset")
+    preset = "machine" if given is None else given
     require_choice("preset", preset, PRESETS)
     aaps = tyro.cli(
         Annotated[Aaps, tyro.conf.arg(name="")],

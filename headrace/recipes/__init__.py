@@ -42,12 +42,18 @@ def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Confi
     Raises:
         ConfigError: as :func:`recipe`.
     """
+    name, rest = take_flag(argv, "--recipe")
+    return default if name is None else recipe(name, algorithm), rest
+
+
+def take_flag(argv: list[str], name: str) -> tuple[str | None, list[str]]:
+    """The value of ``name VALUE`` or ``name=VALUE``, None without it; the other arguments."""
     for i, argument in enumerate(argv):
         flag, equals, value = argument.partition("=")
-        if flag == "--recipe":
+        if flag == name:
             rest = argv[:i] + argv[i + (1 if equals else 2) :]
-            return recipe(value if equals else "".join(argv[i + 1 : i + 2]), algorithm), rest
-    return default, argv
+            return value if equals else "".join(argv[i + 1 : i + 2]), rest
+    return None, argv
 
 
 __all__ = [
@@ -60,5 +66,6 @@ __all__ = [
     "lunarlander",
     "pendulum",
     "recipe",
+    "take_flag",
     "take_recipe",
 ]

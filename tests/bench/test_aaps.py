@@ -123,6 +123,7 @@ def test_ppo_learns_from_collected_rollouts(tmp_path):
     first = next(line["return"] for line in lines if line["return"] is not None)
     best = train(dataclasses.replace(run, weight_sync="every"), tmp_path)
     assert result["eval_return"] > first
+    assert first < result["final_return"] <= 8.0  # of whole episodes, whose best return is 8
     assert result["eval_return"] == pytest.approx(best["eval_return"], rel=0.05)
     assert best["syncs_per_worker"] == 40
     assert 1 < result["syncs_per_worker"] < 40

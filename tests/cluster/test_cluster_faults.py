@@ -148,6 +148,17 @@ def test_an_agent_that_raises_is_told_and_a_good_one_goes_on(make, tmp_path, use
     assert envs.step(CountingAgent())[0].tolist() == [[4, 0, 1, 1], [5, 0, 1, 2]]
 
 
+@pytest.mark.filterwarnings("ignore:worker")
+def test_a_dead_workers_copy_is_no_longer_told_of(make):
+    envs = make(CountingEnv)
+    envs.reset(seed=0)
+    assert envs.step(CountingAgent())[-1]["policy_version"].tolist() == [0, 0]
+    envs._head.crew._nodes[1].process.kill()
+    infos = envs.step(CountingAgent())[-1]
+    assert infos["_fault"].tolist() == [False, True]
+    assert infos["policy_version"].tolist() == [1, -1]
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_rows_whose_agent_failed_end_truncated(make, first):
     envs = make(CountingEnv)

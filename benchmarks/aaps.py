@@ -12,11 +12,8 @@ The sweep over thresholds is ``headrace bench aaps``.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
-import socket
 import statistics
-import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,19 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
 import tyro
 from common import draw_rates, wide_console, write_csv
 from gymnasium.vector import SyncVectorEnv
-from torch import Tensor, nn
+from json_steps import ENVS, WORKERS, JsonWorkers, agent_for
 
 import headrace as hr
 from headrace.bench.study import head, show
 from headrace.platform import die_with_parent
-
-WORKERS, ENVS = 2, 32
-LENGTH = struct.Struct("!I")
 
 
 @dataclass(frozen=True)
@@ -52,124 +45,6 @@ class Arguments:
     """Steps per ``collect``."""
     output: str = "runs/clusterenv"
     """Folder for the table and the picture."""
-
-
-class Mlp(nn.Module):
-    """Two hidden layers of 64 for the policy and for the value, tanh."""
-
-    def __init__(self, num_inputs: int, num_actions: int) -> None:
-        super().__init__()
-        self.policy, self.value = _layers(num_inputs, num_actions), _layers(num_inputs, 1)
-
-    def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions and their log-probabilities."""
-        log_p = self.policy(obs).log_softmax(-1)
-        action = torch.multinomial(log_p.exp(), 1)
-        return action.squeeze(-1), log_p.gather(-1, action).squeeze(-1)
-
-    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Of actions."""
-        return self.policy(obs).log_softmax(-1).gather(-1, action[:, None]).squeeze(-1)
-
-
-def _layers(num_inputs: int, num_outputs: int) -> nn.Module:
-    return nn.Sequential(
-        *(nn.Linear(num_inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()),
-        nn.Linear(64, num_outputs),
-    )
-
-
-def agent_for(env_id: str) -> Mlp:
-    """An untrained agent of this environment."""
-    envs = hr.make_vec(env_id, 1, "sync")
-    sizes = envs.single_observation_space.shape[0], int(envs.single_action_space.n)
-    envs.close()
-    return Mlp(*sizes)
-
-
-# -- one JSON message with all weights per step ----------------------------------------------------
-
-
-def send(link: socket.socket, message: dict[str, Any]) -> int:
-    """One length and one JSON text; returns the bytes."""
-    text = json.dumps(message).encode()
-    link.sendall(LENGTH.pack(len(text)) + text)
-    return len(text)
-
-
-def receive(link: socket.socket) -> dict[str, Any]:
-    """The next message."""
-    size = LENGTH.unpack(_exactly(link, LENGTH.size))[0]
-    return json.loads(_exactly(link, size))
-
-
-def _exactly(link: socket.socket, size: int) -> bytes:
-    parts = []
-    while size:
-        part = link.recv(min(size, 1 << 20))
-        if not part:
-            raise ConnectionError("the other side has gone")
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def serve_json(port: int, env_id: str, engine: str, index: int) -> None:
-    """A worker of that scheme: weights in, one step, rows out."""
-    die_with_parent()
-    torch.set_num_threads(1)
-    envs, agent = hr.make_vec(env_id, ENVS, engine), agent_for(env_id)
-    obs, _ = envs.reset(seed=index * ENVS)
-    with socket.create_connection(("127.0.0.1", port), timeout=60.0) as link, torch.no_grad():
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while True:
-            try:
-                message = receive(link)
-            except ConnectionError:
-                return
-            weights = {name: torch.tensor(value) for name, value in message["weights"].items()}
-            agent.load_state_dict(weights)
-            action, log_prob = agent.act(torch.as_tensor(obs))
-            obs, *rows, _ = envs.step(action.numpy())
-            columns = [np.asarray(x).tolist() for x in (obs, action, log_prob, *rows)]
-            names = ("obs", "action", "log_prob", "reward", "terminated", "truncated")
-            send(link, dict(zip(names, columns, strict=True)))
-
-
-class JsonWorkers:
-    """The head of that scheme, and its workers."""
-
-    def __init__(self, env_id: str, engine: str, agent: Mlp) -> None:
-        self._agent, self.bytes_per_step = agent, 0
-        listener = socket.create_server(("127.0.0.1", 0))
-        listener.settimeout(60.0)
-        context = multiprocessing.get_context("spawn")
-        arguments = (listener.getsockname()[1], env_id, engine)
-        self._processes = [
-            context.Process(target=serve_json, args=(*arguments, i), daemon=True)
-            for i in range(WORKERS)
-        ]
-        for process in self._processes:
-            process.start()
-        self._links = [listener.accept()[0] for _ in self._processes]
-        for link in self._links:
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.close()
-
-    def step(self) -> None:
-        """One step of all environments."""
-        weights = {name: value.tolist() for name, value in self._agent.state_dict().items()}
-        sizes = [send(link, {"kind": "step", "weights": weights}) for link in self._links]
-        self.bytes_per_step = sum(sizes)
-        for link in self._links:
-            {name: np.asarray(value) for name, value in receive(link).items()}
-
-    def close(self) -> None:
-        """End the workers."""
-        for link in self._links:
-            link.close()
-        for process in self._processes:
-            process.join(timeout=10.0)
 
 
 # -- one process alone -----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import tyro
 
 from headrace.algos import ALGORITHMS, APPO
 from headrace.algos.common import Hyperparameters, require
-from headrace.envs.make import env_name
+from headrace.envs.make import ENGINES, env_name
 from headrace.errors import ConfigError, nearest, require_choice
 from headrace.nn.torsos import Network, network_from_json
 from headrace.platform import cores
@@ -23,7 +23,6 @@ from headrace.sync import SyncRule, sync_rule
 
 _COUNTS = ("num_learners", "num_actors", "envs_per_actor", "fragment_length", "total_steps")
 TRANSPORTS = ("shm", "serial")
-ENGINES = ("auto", "native", "envpool", "sync", "async")
 
 
 @dataclass(frozen=True)

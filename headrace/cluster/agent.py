@@ -16,7 +16,6 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -26,12 +25,6 @@ from torch import Tensor, nn
 
 from headrace.errors import ConfigError
 from headrace.ops import tree
-
-# Of tensors that NumPy has as well.
-_PLAIN = {
-    torch.float16, torch.float32, torch.float64, torch.bool,
-    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
-}  # fmt: skip
 
 
 def is_agent(value: Any) -> bool:
@@ -84,9 +77,7 @@ def pack_agent(agent: Any) -> bytes:
         ConfigError: it can't be serialised; names the attribute.
     """
     try:
-        file = io.BytesIO()
-        _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(agent)
-        return file.getvalue()
+        return _dumps(agent)
     except Exception as error:  # whatever an attribute's own pickling raises
         path, value = _culprit(agent, "agent")
         raise ConfigError(
@@ -96,12 +87,27 @@ def pack_agent(agent: Any) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Writes a tensor's own numbers: torch's way adds all those whose memory it shares."""
+    """Writes a tensor's own elements: torch's way takes all those whose memory it shares."""
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is Tensor and value.layout is torch.strided and value.dtype in _PLAIN:
-            return torch.from_numpy, (value.detach().cpu().contiguous().numpy(),)
-        return super().reducer_override(value)
+        if type(value) is not Tensor or value.layout is not torch.strided or value.is_quantized:
+            return super().reducer_override(value)
+        own = value.detach().cpu().contiguous()
+        numbers = own.view(torch.int16) if own.dtype is torch.bfloat16 else own  # numpy has none
+        try:
+            return _tensor, (numbers.numpy(), value.dtype)
+        except TypeError:  # of another dtype that numpy has not
+            return super().reducer_override(value)
+
+
+def _tensor(numbers: np.ndarray, dtype: torch.dtype) -> Tensor:
+    return torch.from_numpy(numbers).view(dtype)
+
+
+def _dumps(value: Any) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(value)
+    return file.getvalue()
 
 
 def _culprit(value: Any, path: str, depth: int = 0) -> tuple[str, Any]:
@@ -125,37 +131,16 @@ def pack_weights(agent: Any) -> bytes:
     """What a worker that has the agent needs to be like it."""
     if not isinstance(agent, nn.Module) and not hasattr(agent, "set_parameters"):
         return pack_agent(agent)
-    return pickle.dumps(tree.map_leaves(_packed, parameters(agent)), pickle.HIGHEST_PROTOCOL)
-
-
-@dataclass(frozen=True)
-class _Packed:
-    """A tensor on its way: its elements only, where pickle takes the whole storage of a view."""
-
-    array: np.ndarray
-    dtype: torch.dtype
-
-
-def _packed(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    flat = value.detach().cpu().contiguous()
-    if flat.dtype is torch.bfloat16:  # numpy has none
-        flat = flat.view(torch.int16)
-    return _Packed(flat.numpy(), value.dtype)
-
-
-def _unpacked(value: Any) -> Any:
-    return torch.from_numpy(value.array).view(value.dtype) if isinstance(value, _Packed) else value
+    return _dumps(parameters(agent))
 
 
 def with_weights(agent: Any, packed: bytes) -> Any:
     """The agent with what :func:`pack_weights` made of another copy."""
     values = pickle.loads(packed)
     if hasattr(agent, "set_parameters"):
-        agent.set_parameters(tree.map_leaves(_unpacked, values))
+        agent.set_parameters(values)
     elif isinstance(agent, nn.Module):
-        agent.load_state_dict(tree.map_leaves(_unpacked, values))
+        agent.load_state_dict(values)
     else:
         agent = values
     return agent

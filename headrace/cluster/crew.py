@@ -46,9 +46,6 @@ class Crew:
             self.close()
             raise
 
-    def __len__(self) -> int:
-        return len(self._setups)
-
     @property
     def waiting(self) -> set[int]:
         """Workers that have been asked and haven't answered."""

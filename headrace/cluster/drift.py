@@ -94,11 +94,11 @@ class Drift:
             return
         self._seen = tree.map_leaves(_copied, parameters(agent))
         self.version += 1
-        if self._rule.every is None:
+        if self._rule.on_drift:
             self._measure()
 
     def _rule_for(self, agent: Any) -> SyncRule:
-        if self._setting.every is not None or has_log_prob(agent):
+        if not self._setting.on_drift or has_log_prob(agent):
             return self._setting
         warnings.warn(
             f"{type(agent).__name__} has neither log_prob(obs, action) nor distribution(obs), "
@@ -160,7 +160,7 @@ class Drift:
 
     def acted(self, worker: int, version: int, obs: Any, action: Any, log_prob: Any) -> None:
         """Note what a worker did: trees ``[n, ...]`` and ``[n]``, or None if it isn't known."""
-        if log_prob is not None and self._rule.every is None:
+        if log_prob is not None and self._rule.on_drift:
             self._recent[worker].add(version, obs, action, log_prob)
 
     def replaced(self, worker: int) -> None:

@@ -171,14 +171,10 @@ class Head:
         everyone = range(self.num_workers)
         answers = self.ask({i: self._drift.request(i, "collect", num_steps) for i in everyone})
         parts = {i: self._kept(i, answer) for i, answer in answers.items()}
-        like = next(iter(parts.values()), None)
+        like, none = next(iter(parts.values()), None), empty(action_space, self.size)
         for i in set(everyone) - set(parts):
-            fields = {
-                "num_steps": num_steps,
-                "action": empty(action_space, self.size),
-                "env_id": np.arange(self.rows(i).start, self.rows(i).stop),
-            }
-            parts[i] = padding(like, self.obs[i], fields)
+            env_id = np.arange(self.rows(i).start, self.rows(i).stop)
+            parts[i] = padding(num_steps, env_id, self.obs[i], none, like)
         return join_rollouts([parts[i] for i in everyone])
 
     def stream(self, agent: Any, num_steps: int) -> Iterator[Rollout]:

@@ -205,6 +205,7 @@ class _Actor:
         self._worker: Any = None
 
     def handle(self, packed: bytes) -> Any:
+        """The Answer to a Request, or a Failure."""
         from headrace.cluster.worker import Worker, failure_of
 
         try:

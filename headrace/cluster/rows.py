@@ -85,15 +85,16 @@ def join_rollouts(parts: list[dict[str, Any]]) -> Rollout:
     return Rollout(core=(), **{name: beside(name) for name in parts[0]})
 
 
-def padding(like: dict[str, Any] | None, last: Any, fields: dict[str, Any]) -> dict[str, Any]:
+def padding(
+    num_steps: int, env_id: np.ndarray, last: Any, action: Any, like: dict[str, Any] | None
+) -> dict[str, Any]:
     """A worker's part of a rollout in which it did nothing: fillers throughout.
 
     Args:
-        like: another worker's part, whose further fields are copied as zeros; None: there is none.
-        last: its environments' latest observations, ``[B, ...]``.
-        fields: ``num_steps``, ``action`` (zeros ``[B, ...]``) and ``env_id`` ``[B]``.
+        env_id: its environments, ``[B]``. last: their latest observations, ``[B, ...]``.
+        action: zeros, ``[B, ...]``.
+        like: another worker's part, whose extras are copied as zeros; None: there is none.
     """
-    num_steps, env_id = fields["num_steps"], fields["env_id"]
     shape = (num_steps, len(env_id))
 
     def repeated(count: int, values: Any) -> Any:
@@ -105,7 +106,7 @@ def padding(like: dict[str, Any] | None, last: Any, fields: dict[str, Any]) -> d
     return {
         "obs": repeated(num_steps + 1, last),
         "first": np.ones((num_steps + 1, len(env_id)), bool),
-        "action": repeated(num_steps, fields["action"]),
+        "action": repeated(num_steps, action),
         "log_prob": np.zeros(shape, np.float32),
         "reward": np.zeros(shape, np.float32),
         "terminated": np.zeros(shape, bool),

@@ -62,7 +62,7 @@ def make_vec(
         ConfigError: env or engine is unknown, or the engine can't make this environment.
         EnvironmentFault: an environment failed in its process (async).
     """
-    require_choice("engine", engine, ("auto", *_ENGINES))
+    require_choice("engine", engine, ENGINES)
     if num_envs < 1:
         raise ConfigError(f"num_envs={num_envs} must be at least 1")
     target, kwargs = resolve(env), dict(env_kwargs or {})
@@ -262,6 +262,7 @@ _ENGINES: dict[str, Callable[[Target, int, dict[str, Any], int], VectorEnv]] = {
     "sync": _sync,
     "async": _async,
 }
+ENGINES = ("auto", *_ENGINES)
 
 
 def _candidates(target: Target) -> list[str]:

@@ -92,16 +92,10 @@ class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not Tensor or value.layout is not torch.strided or value.is_quantized:
             return super().reducer_override(value)
-        own = value.detach().cpu().contiguous()
-        numbers = own.view(torch.int16) if own.dtype is torch.bfloat16 else own  # numpy has none
         try:
-            return _tensor, (numbers.numpy(), value.dtype)
-        except TypeError:  # of another dtype that numpy has not
+            return torch.from_numpy, (value.detach().cpu().contiguous().numpy(),)
+        except TypeError:  # of a dtype that NumPy has not
             return super().reducer_override(value)
-
-
-def _tensor(numbers: np.ndarray, dtype: torch.dtype) -> Tensor:
-    return torch.from_numpy(numbers).view(dtype)
 
 
 def _dumps(value: Any) -> bytes:

@@ -35,6 +35,7 @@ def no_process(monkeypatch):
         (CART | {"envs_per_node": 2.5}, "envs_per_node=2.5 must be 1 or more"),
         (CART | {"kl_threshold": -1}, "kl_threshold=-1 must be 0 or more nats (nearest: 0.0)"),
         (CART | {"weight_sync": "evry"}, "weight_sync='evry' must be every, every-<k>"),
+        (CART | {"engine": "snyc"}, "engine='snyc' is unknown; choose auto, native"),
         (CART | {"max_policy_lag": 0}, "max_policy_lag=0 must be 1 or more versions"),
         (CART | {"seed": -1}, "seed=-1 must be between 0 and 2147483647"),
         ({}, 'type="gymnasium" needs env_name, as in "CartPole-v1"'),
@@ -91,6 +92,8 @@ def test_bad_arguments_are_refused_and_the_environments_stay_usable(make, monkey
         (lambda: envs.collect(agent, 0), r"num_steps=0 must be 1 or more \(nearest: 1\)"),
         (lambda: envs.collect(agent, 2.0), r"num_steps=2.0 must be 1 or more"),
         (lambda: envs.collect_async(agent, 0), "fragment_length=0 must be 1 or more"),
+        (lambda: envs.reset(seed=-1), r"seed=-1 must be 0 or more \(nearest: 0\)"),
+        (lambda: envs.reset(seed=[0, 1, -2, 3]), r"seed=-2 must be 0 or more \(nearest: 0\)"),
         (lambda: envs.reset(seed=[1, 2, 3]), "seed has 3 values for 4 environments"),
     ]
     for mask in (np.ones(3, bool), np.ones(4, int), np.zeros(4, bool), np.ones((4, 1), bool)):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from headrace.registration import register_with_gymnasium
+
 if TYPE_CHECKING:
     from headrace.algos import A2C, A3C, APPO, IMPACT, IMPALA, PPO
     from headrace.api import load, resume, train
@@ -68,6 +70,9 @@ __all__ = [
     "resume",
     "train",
 ]  # fmt: skip
+
+
+register_with_gymnasium()
 
 
 def __getattr__(name: str) -> Any:

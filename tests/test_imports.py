@@ -16,6 +16,7 @@ ROOT = Path(headrace.__file__).parent
 # What each part may import of the others, lowest first. A part is a package or a module.
 ALLOWED = {
     "errors": set(),
+    "registration": set(),
     "platform": set(),
     "clock": set(),
     "sync": {"errors"},
@@ -81,7 +82,7 @@ ALLOWED = {
     },
     "__init__": {
         "algos", "api", "cluster", "config", "envs", "evaluation", "learner_group", "metrics",
-        "nn", "trainer",
+        "nn", "registration", "trainer",
     },
     "__main__": {"cli"},
 }  # fmt: skip

@@ -1,8 +1,8 @@
 """Filling rollouts from a vector environment: the hot loop of the whole library.
 
-``Collector.fill`` calls the environment and the policy's head and stores what they return; all else
-is done once per fragment, on whole arrays: noise is drawn before, log-probabilities and episode
-statistics are computed after.
+Only what must is done at each step (``headrace/stepping.py``): to call the environment and the
+policy's head, and to store what they return. All else is done once per fragment, on whole arrays:
+noise is drawn before, log-probabilities and episode statistics are computed after.
 
 A rollout that is cut short keeps its shapes: what is missing is padded with fillers, so that it
 counts in no frame, mean or loss, and the last real observation bootstraps the last real step.
@@ -20,10 +20,11 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from headrace.errors import EnvironmentFault
-from headrace.nn.inputs import MASK, info_mask
+from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.ops.returns import reverse_linear_recurrence
+from headrace.stepping import LockStep, Stepping, Steps, store
 from headrace.transport.slab import ArraySpec, spec_of
 from headrace.types import Rollout, Tree
 
@@ -93,12 +94,19 @@ class Collector:
         policy: acts; its weights may change between rollouts only.
         name: of the environment, for messages.
         gamma: as in :func:`rollout_spec`.
+        stepping: how these environments are stepped; None: all together.
     """
 
     def __init__(
-        self, envs: VectorEnv, policy: Policy, name: str, gamma: float | None = None
+        self,
+        envs: VectorEnv,
+        policy: Policy,
+        name: str,
+        gamma: float | None = None,
+        stepping: Stepping | None = None,
     ) -> None:
         self._envs, self._policy, self._name, self._gamma = envs, policy, name, gamma
+        self._stepping = stepping or LockStep(envs, policy, name)
         self._generator = torch.Generator()
         self._row: Tree = None  # the last rollout's last row of inputs, [B, ...]
 
@@ -128,80 +136,52 @@ class Collector:
         Raises:
             EnvironmentFault: an observation or reward is not finite, or a mask allows no action.
         """
-        params, done, masked = self._run(rollout, cut)
-        num_steps = len(params)
-        if num_steps < len(rollout.reward):
-            _pad(rollout, num_steps)
+        self._begin(rollout)
+        noise = self._policy.distribution.noise(tuple(rollout.reward.shape), self._generator)
+        steps = self._stepping.run(rollout, noise, self._done, cut)
+        self._keep_end(rollout, steps)
+        is_short = steps.num_steps.min() < len(rollout.reward)
+        missing = _pad(rollout, steps.num_steps) if is_short else None
         rollout.version.fill_(version)
-        taken = tree.map_leaves(lambda x: x[:num_steps], rollout.action)
-        log_prob = self._policy.distribution.log_prob(torch.stack(params), taken)
-        rollout.log_prob[:num_steps].copy_(log_prob)
+        longest = len(steps.params)
+        taken = tree.map_leaves(lambda x: x[:longest], rollout.action)
+        log_prob = self._policy.distribution.log_prob(steps.params, taken)
+        rollout.log_prob[:longest].copy_(log_prob)
+        if missing is not None:
+            rollout.log_prob[missing] = 0
         valid = ~rollout.first[1:].numpy()
         self._check("reward", rollout.reward.numpy(), valid)
         self._check("observation", tree.map_leaves(lambda x: x.numpy(), rollout.obs), None)
         inputs = self._policy.inputs
-        if masked and inputs.mask == "none" and self._policy.distribution.num_mask:
+        if steps.masked and inputs.mask == "none" and self._policy.distribution.num_mask:
             raise EnvironmentFault(
                 f"{self._name} shows an action_mask in the infos of step but not of reset: show it "
                 "in both, or it is never applied"
             )
-        self._add_statistics(rollout, done, valid, num_steps)
+        self._add_statistics(rollout, steps, valid)
         return int(valid.sum())
 
-    def _run(
-        self, rollout: Rollout, cut: Callable[[], bool] | None
-    ) -> tuple[list[Tensor], np.ndarray, bool]:
-        """Step the environments, and keep what the next rollout begins with.
-
-        Returns:
-            the parameters ``[B, P]`` of each step that was done, at least one; ``done`` ``[T, B]``
-            bool, false where no step was done; whether infos showed a mask.
-        """
-        policy, inputs = self._policy, self._policy.inputs
-        distribution = policy.distribution
-        num_steps, num_envs = rollout.reward.shape
-        first, reward = rollout.first.numpy(), rollout.reward.numpy()
-        terminated = rollout.terminated.numpy()
-        obs = tree.map_leaves(lambda x: x.numpy(), rollout.obs)
-        action = tree.map_leaves(lambda x: x.numpy(), rollout.action)
-        done = np.zeros((num_steps, num_envs), bool)
-        noise = distribution.noise((num_steps, num_envs), self._generator)
-        params: list[Tensor] = []
-        _store(obs, 0, self._row)
-        first[0] = self._first
+    def _begin(self, rollout: Rollout) -> None:
+        """Row 0, where the last rollout stopped."""
+        store(tree.map_leaves(lambda x: x.numpy(), rollout.obs), 0, self._row)
+        rollout.first.numpy()[0] = self._first
         tree.map_leaves(lambda to, src: to.copy_(src), rollout.core, self._core)
-        core, ended, masked = self._core, self._done, False
-        for t in range(num_steps):
-            params_t, core = policy.act(_row(rollout.obs, t), rollout.first[t], core)
-            _store(rollout.action, t, distribution.sample(params_t, noise[t]))
-            params.append(params_t)
-            action_t = _row(action, t)
-            next_obs, reward[t], terminated[t], truncated, infos = self._envs.step(
-                policy.env_action(action_t)
-            )
-            first[t + 1] = ended
-            masked = masked or MASK in infos
-            ended = np.logical_or(terminated[t], truncated, out=done[t])
-            if not inputs.plain:
-                mask = info_mask(infos)
-                next_obs = inputs.compose(next_obs, mask, action_t, reward[t], first[t + 1])
-                inputs.check_mask(next_obs, ended, self._name, t + 1)
-            _store(obs, t + 1, next_obs)
-            if cut is not None and cut():
-                break
-        last = len(params)
-        self._row = tree.map_leaves(lambda x: x[last].copy(), obs)
-        self._first, self._core, self._done = first[last].copy(), core, ended.copy()
-        return params, done, masked
 
-    def _add_statistics(
-        self, rollout: Rollout, done: np.ndarray, valid: np.ndarray, num_steps: int
-    ) -> None:
+    def _keep_end(self, rollout: Rollout, steps: Steps) -> None:
+        """What the next rollout begins with: the row after each column's last step."""
+        end = (steps.num_steps, np.arange(len(steps.num_steps)))
+        self._row = tree.map_leaves(lambda x: x.numpy()[end], rollout.obs)
+        self._first = rollout.first.numpy()[end]
+        self._done = steps.done[end[0] - 1, end[1]]
+        self._core = steps.core
+
+    def _add_statistics(self, rollout: Rollout, steps: Steps, valid: np.ndarray) -> None:
         """Returns and lengths of the episodes that ended, and discounted returns if asked.
 
         Args:
-            done, valid: ``[T, B]`` bool; num_steps: how many of the T steps were done.
+            valid: ``[T, B]`` bool.
         """
+        done = steps.done
         real = np.where(valid, rollout.reward.numpy(), 0.0)
         rollout.episode_return.numpy()[:] = self._returns.update(real, done)
         rollout.episode_length.numpy()[:] = self._lengths.update(valid.astype(np.float64), done)
@@ -209,7 +189,7 @@ class Collector:
             return
         decay = self._gamma * torch.from_numpy(valid)
         total = _discounted(torch.from_numpy(real).float(), decay, self._discounted)
-        self._discounted = total[num_steps - 1].clone()
+        self._discounted = total[steps.num_steps - 1, np.arange(len(steps.num_steps))]
         rollout.discounted_return.copy_(total)
 
     def _check(self, name: str, values: Tree, mask: np.ndarray | None) -> None:
@@ -228,29 +208,28 @@ class Collector:
                 )
 
 
-def _pad(rollout: Rollout, num_steps: int) -> None:
-    """Make fillers of the steps from ``num_steps`` (at least 1) on, in place.
+def _pad(rollout: Rollout, num_steps: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Make fillers of the steps that were not done, in place.
 
-    Row ``num_steps`` of the observations is real. It is repeated behind, and so is the last action,
-    so that all of it is legal input; the rest is 0. Episode statistics are not touched.
+    Row ``num_steps[b]`` (at least 1) of column b's observations is real. It is repeated behind, and
+    so is the last action, so that all of it is legal input; the rest is 0. Log-probabilities and
+    episode statistics are not touched.
+
+    Returns:
+        times and columns of the fillers, ``[M]`` int64 each.
     """
-    n = num_steps
-    rollout.first[n + 1 :] = True
-    tree.map_leaves(lambda x: x[n + 1 :].copy_(x[n]), rollout.obs)
-    tree.map_leaves(lambda x: x[n:].copy_(x[n - 1]), rollout.action)
-    for rows in (rollout.log_prob, rollout.reward, rollout.terminated):
-        rows[n:] = 0
+    behind = np.arange(len(rollout.reward))[:, None] >= num_steps
+    t, column = map(torch.from_numpy, np.nonzero(behind))
+    last = torch.from_numpy(num_steps)[column]
+    rollout.first[t + 1, column] = True
+    tree.map_leaves(lambda x: x.__setitem__((t + 1, column), x[last, column]), rollout.obs)
+    tree.map_leaves(lambda x: x.__setitem__((t, column), x[last - 1, column]), rollout.action)
+    for rows in (rollout.reward, rollout.terminated):
+        rows[t, column] = 0
+    return t, column
 
 
 def _discounted(reward: Tensor, decay: Tensor, before: Tensor) -> Tensor:
     """``G_t = r_t + decay_t G_{t-1}`` ``[T, B]`` with ``before`` ``[B]`` as ``G_{-1}``."""
     reward[0] += decay[0] * before
     return reverse_linear_recurrence(reward.flip(0), decay.flip(0)).flip(0)
-
-
-def _row(rows: Tree, t: int) -> Tree:
-    return tree.map_leaves(lambda x: x[t], rows)
-
-
-def _store(rows: Tree, t: int, row: Tree) -> None:
-    tree.map_leaves(lambda to, src: to.__setitem__(t, src), rows, row)

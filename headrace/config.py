@@ -38,7 +38,8 @@ class Config:
     )
     """Keyword arguments of the environment, on the command line as a JSON object."""
     engine: str = "auto"
-    """How environments are vectorised: auto, native, envpool, sync or async (a process each)."""
+    """How environments are vectorised: auto, native, envpool, sync, async (a process each) or
+    threads (a thread each, in which they advance at their own pace)."""
     transport: Literal["shm", "serial"] = "shm"
     """Actors as processes with shared memory, or all in one process."""
     num_learners: int = 1
@@ -159,6 +160,9 @@ class Config:
                 "engine='async' needs transport='serial': it starts a process per environment, "
                 "which an actor process can't (use engine='sync' with more actors instead)"
             )
+        valid = "False with engine='threads', where timing decides which rows are computed together"
+        own_pace = self.engine == "threads"
+        require(not (self.deterministic and own_pace), "deterministic", self.deterministic, valid)
         if self.deterministic and self.algo.max_lag > 0 and self.transport != "serial":
             raise ConfigError(
                 "deterministic=True needs a synchronous algorithm (a2c, ppo) or "

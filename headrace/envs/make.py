@@ -1,8 +1,9 @@
 """From a Gymnasium id, an EnvSpec, a class or a callable to a vector environment.
 
-Four engines make it: ``native`` (the environment's own vectorised version), ``envpool`` (C++),
-``sync`` (Gymnasium's loop over single environments) and ``async`` (a process per environment, for
-slow ones). Whichever does, the result autoresets in NEXT_STEP mode.
+Five engines make it: ``native`` (the environment's own vectorised version), ``envpool`` (C++),
+``sync`` (Gymnasium's loop over single environments), ``async`` (a process per environment, for
+slow ones) and ``threads`` (a thread per environment, for those that wait). Whichever does, the
+result autoresets in NEXT_STEP mode.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from headrace.envs.adapters import EnvPool, next_step
 from headrace.envs.processes import Processes
-from headrace.errors import ConfigError, nearest, require_choice
+from headrace.envs.threads import Threads
+from headrace.errors import ConfigError, EnvironmentFault, nearest, require_choice
 
 Target: TypeAlias = EnvSpec | Callable[..., Any]
 
@@ -51,16 +53,17 @@ def make_vec(
     Args:
         env: a Gymnasium id (``"CartPole-v1"``, ``"module:Id-v0"``), an EnvSpec, an Env class, a
             callable that returns an Env, or a VectorEnv class, which is called with ``num_envs``.
-        engine: ``native``, ``envpool``, ``sync``, ``async``, or ``auto`` for the first of the
-            first three that can make it; envpool only replaces environments that come with
-            Gymnasium. async starts a process per environment, and makes one more here to learn
-            its spaces. Engines may differ in their random streams and, rarely, in their spaces.
+        engine: ``native``, ``envpool``, ``sync``, ``async``, ``threads``, or ``auto`` for the
+            first of the first three that can make it; envpool only replaces environments that
+            come with Gymnasium. async starts a process per environment, and makes one more here
+            to learn its spaces. threads starts a thread per environment, and makes none here.
+            Engines may differ in their random streams and, rarely, in their spaces.
         env_kwargs: given to the environment.
         seed: of an envpool pool until ``reset(seed=…)``; other engines are seeded by that alone.
 
     Raises:
         ConfigError: env or engine is unknown, or the engine can't make this environment.
-        EnvironmentFault: an environment failed in its process (async).
+        EnvironmentFault: an environment failed in its process (async) or thread (threads).
     """
     require_choice("engine", engine, ENGINES)
     if num_envs < 1:
@@ -75,8 +78,8 @@ def make_vec(
     if engine == "auto":
         clauses = [f"engine {name}: {reason}" for name, reason in reasons.items()]
         raise ConfigError(f"{env_name(target)} can't be made ({'; '.join(clauses)})")
-    # What async can make, sync can, and no process starts for a hint.
-    hints = [name for name in _ENGINES if name not in (engine, "async")]
+    # What async and threads can make, sync can, and nothing is started for a hint.
+    hints = [name for name in _ENGINES if name not in (engine, "async", "threads")]
     others = [f"{name!r}" for name in hints if _works(name, target, kwargs)]
     raise ConfigError(
         f"engine={engine!r} can't make {env_name(target)} because {reasons[engine]}; "
@@ -229,6 +232,17 @@ def _async(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> 
         raise _Unavailable(_clause(error)) from error
 
 
+def _threads(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
+    try:
+        return Threads(_creator(target, kwargs), num_envs, env_name(target))
+    except EnvironmentFault as fault:
+        if isinstance(fault.__cause__, _Unavailable):
+            raise fault.__cause__ from None
+        if isinstance(fault.__cause__, (ImportError, gymnasium.error.Error)):
+            raise _Unavailable(_clause(fault.__cause__)) from fault
+        raise
+
+
 def _creator(target: Target, kwargs: dict[str, Any]) -> Callable[[], gymnasium.Env]:
     """What makes one environment."""
     if isinstance(target, EnvSpec):
@@ -261,6 +275,7 @@ _ENGINES: dict[str, Callable[[Target, int, dict[str, Any], int], VectorEnv]] = {
     "envpool": _envpool,
     "sync": _sync,
     "async": _async,
+    "threads": _threads,
 }
 ENGINES = ("auto", *_ENGINES)
 

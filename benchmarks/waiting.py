@@ -1,0 +1,226 @@
+"""How near do environments that only wait come to what their waiting allows?
+
+512 environments wait 20 ms at every step, as a remote simulator or a game over a network does.
+Stepped for ever without a break they would do 512 / 0.02 = 25,600 steps/s, the ceiling. In the last
+cases one of the 512 waits ten times as long, and rollouts are cut short by time.
+
+    python benchmarks/waiting.py
+    python benchmarks/waiting.py --num-actors 2 --envs-per-actor 256 --repeats 5
+
+Start-up and the first rollout of each actor don't count, and whole rounds of rollouts are measured,
+because actors that began together deliver together. Rates are of transitions: fillers don't count.
+The environments themselves cost next to nothing, and run in the processes of the actors.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import common
+import gymnasium
+import numpy as np
+import tyro
+from gymnasium.vector import VectorWrapper
+from rich.table import Table
+
+import headrace as hr
+from headrace.envs.make import resolve
+from headrace.rollouts import RolloutSource
+
+SLOWER = 10  # how many times as long the slow environment waits
+
+
+@dataclass(frozen=True)
+class Args:
+    """Measure environments that wait; see the top of the file."""
+
+    num_actors: int = 4
+    """Processes."""
+    envs_per_actor: int = 128
+    """Environments, each a thread, in each of them."""
+    fragment_length: int = 64
+    """Steps per rollout."""
+    step_s: float = 0.02
+    """Seconds that an environment waits at every step."""
+    seconds: float = 10.0
+    """How long each case would take at the ceiling."""
+    repeats: int = 3
+    """How often everything is measured."""
+    output: Path = Path("results/waiting")
+    """Folder for waiting.csv and waiting.png."""
+
+    @property
+    def num_envs(self) -> int:
+        """Of all actors."""
+        return self.num_actors * self.envs_per_actor
+
+    @property
+    def rounds(self) -> int:
+        """How many rollouts of each actor are measured."""
+        return math.ceil(self.seconds / (self.fragment_length * self.step_s))
+
+    @property
+    def rollout_s(self) -> float:
+        """Seconds after which rollouts are cut where one environment is slow."""
+        return 1.25 * self.fragment_length * self.step_s
+
+
+class Waiting(gymnasium.Env):
+    """Waits at every step, and never ends.
+
+    Args:
+        step_s: seconds per step.
+        claim: a path; the first that is stepped creates it, and waits ``SLOWER`` times as long.
+            Empty: none does.
+    """
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, step_s: float, claim: str = "") -> None:
+        self._step_s, self._claim = step_s, claim
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        if self._claim:
+            self._step_s *= SLOWER if _is_first(self._claim) else 1
+            self._claim = ""
+        time.sleep(self._step_s)
+        return np.zeros(4, np.float32), 1.0, False, False, {}
+
+
+def _is_first(claim: str) -> bool:
+    try:
+        os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+class Together(VectorWrapper):
+    """The same threads in lock step: each step waits for the slowest of them."""
+
+    def __init__(self, num_envs: int, step_s: float, claim: str = "") -> None:
+        super().__init__(hr.make_vec(Waiting, num_envs, "threads", _settings(step_s, claim)))
+
+
+def _settings(step_s: float, claim: str) -> dict[str, Any]:
+    return {"step_s": step_s, "claim": claim}
+
+
+def config_of(args: Args, env: Any, claim: str, total_steps: int, run_dir: str) -> hr.Config:
+    """APPO with a small network, a rollout per update, in as many processes as ``args`` says."""
+    return hr.Config(
+        env,
+        hr.APPO(),
+        engine="threads" if env is Waiting else "native",
+        env_kwargs=_settings(args.step_s, claim),
+        num_actors=args.num_actors,
+        envs_per_actor=args.envs_per_actor,
+        fragment_length=args.fragment_length,
+        batch_size=args.envs_per_actor * args.fragment_length,
+        network=hr.Network(common.HIDDEN, "tanh"),
+        max_rollout_seconds=args.rollout_s if claim else None,
+        total_steps=total_steps,
+        eval_episodes=0,
+        log_interval_s=0.0,
+        run_dir=run_dir,
+    )
+
+
+def acting(args: Args, env: Any, claim: str, folder: str) -> float:
+    """Steps per second of the actors alone; their rollouts are thrown away."""
+    config = config_of(args, env, claim, 1, folder)
+    policy = hr.Policy(Waiting.observation_space, Waiting.action_space, config.network)
+    source = RolloutSource(config, resolve(env), policy, 0, 0, print)
+    try:
+        _count(source, args.num_actors)
+        start = time.monotonic()
+        steps = _count(source, args.rounds * args.num_actors)
+        return steps / (time.monotonic() - start)
+    finally:
+        source.close()
+
+
+def _count(source: RolloutSource, rollouts: int) -> int:
+    steps = 0
+    for _ in range(rollouts):
+        for slot, header, _ in source.take(1, lambda: False):
+            steps += header.valid_steps
+            source.release([slot])
+    return steps
+
+
+def training(args: Args, env: Any, claim: str, folder: str) -> float:
+    """Steps per second while APPO learns from all of them."""
+    round_steps = args.num_envs * args.fragment_length
+    first_round = round_steps - round_steps // (2 * args.num_actors)  # cut rollouts are shorter
+    config = config_of(args, env, claim, (1 + args.rounds) * round_steps, folder)
+    begin: tuple[int, float] | None = None
+    with hr.Trainer(config, notify=lambda text: None) as trainer:
+        for result in trainer:
+            if begin is None and result.env_steps >= first_round:
+                begin = result.env_steps, time.monotonic()
+            end = result.env_steps, time.monotonic()
+    assert begin is not None
+    return (end[0] - begin[0]) / (end[1] - begin[1])
+
+
+CASES = [
+    ("all together", acting, Together, False),
+    ("headrace, own pace", acting, Waiting, False),
+    ("headrace, own pace, while training", training, Waiting, False),
+    ("one is slow: all together", acting, Together, True),
+    ("one is slow: headrace, own pace", acting, Waiting, True),
+    ("one is slow: headrace, own pace, while training", training, Waiting, True),
+]
+
+
+def measure(args: Args) -> list[dict[str, Any]]:
+    """Every case, ``repeats`` times in turn; a row of the table for each."""
+    rates: dict[str, list[float]] = {name: [] for name, *_ in CASES}
+    for _ in range(args.repeats):
+        for name, rate, env, one_is_slow in CASES:
+            with tempfile.TemporaryDirectory() as folder:
+                claim = f"{folder}/claim" if one_is_slow else ""
+                rates[name].append(rate(args, env, claim, f"{folder}/run"))
+    rows = []
+    for name, _, _, one_is_slow in CASES:
+        ceiling = (args.num_envs - one_is_slow * (1 - 1 / SLOWER)) / args.step_s
+        median = statistics.median(rates[name])
+        rows.append({
+            "name": name, "sps_median": median, "sps_min": min(rates[name]),
+            "sps_max": max(rates[name]), "ceiling": ceiling, "share": median / ceiling,
+        })  # fmt: skip
+    return rows
+
+
+def main(args: Args) -> None:
+    """Measure, print, and write waiting.csv and waiting.png."""
+    args.output.mkdir(parents=True, exist_ok=True)
+    rows = measure(args)
+    title = (
+        f"{args.num_actors} processes of {args.envs_per_actor} environments that wait "
+        f"{1000 * args.step_s:g} ms a step; {common.machine()}"
+    )
+    table = Table("", "steps/s", "least", "most", "ceiling", "share", title=title)
+    for row in rows:
+        numbers = [f"{row[key]:,.0f}" for key in ("sps_median", "sps_min", "sps_max", "ceiling")]
+        table.add_row(row["name"], *numbers, f"{row['share']:.1%}")
+    common.wide_console().print(table)
+    common.write_csv(args.output / "waiting.csv", rows)
+    common.draw_rates(rows, title, args.output / "waiting.png")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))

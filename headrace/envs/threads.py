@@ -1,0 +1,317 @@
+"""A thread per environment, for environments that wait: a remote simulator, a game over a network.
+
+    send(rows, actions) ──► inbox of thread i ──► env.step ──► row i of the board
+                                                                     │
+    receive() ──► all rows that are ready ◄── one outbox ◄── number i┘
+
+A thread waits for its inbox alone, so that each environment advances at its own pace and Python's
+lock is free while it waits. Nobody locks the board: row i is written by thread i between a task
+and its answer, and read by the caller between an answer and the next task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from headrace.errors import ConfigError, EnvironmentFault
+
+_CLOSE_S = 5.0  # how long close waits for threads that are busy
+_LOOKS = 4  # how often receive looks for more while it lingers
+
+
+class Threads(VectorEnv):
+    """A vector environment in NEXT_STEP autoreset, whose environments may also be stepped alone.
+
+    ``reset`` and ``step`` wait for every environment. ``send``, ``receive``, ``results`` and
+    ``infos`` step those that are ready. Each environment is made, reset, stepped and closed in its
+    own thread. What is returned is never overwritten.
+
+    Args:
+        create: makes one environment; called in all threads at once.
+        num_envs: B.
+        name: of the environment, for messages.
+        timeout_s: after which an environment that doesn't answer is a fault.
+
+    Raises:
+        ConfigError: the system gives fewer threads.
+        EnvironmentFault: an environment raised, or didn't answer, or their spaces differ; from the
+            constructor, ``reset``, ``step``, ``send`` and ``receive``. Afterwards it can only be
+            closed. Its cause is what the environment raised.
+    """
+
+    def __init__(
+        self,
+        create: Callable[[], gymnasium.Env],
+        num_envs: int,
+        name: str = "the environment",
+        timeout_s: float = 240.0,  # below actor_timeout_s, which doesn't know who is silent
+    ) -> None:
+        self.num_envs, self._name, self._timeout_s = num_envs, name, timeout_s
+        self._board = _Board(num_envs)
+        self._since: dict[int, float] = {}  # when each busy environment was sent its task
+        self._fault: EnvironmentFault | None = None
+        self._workers = [_Worker(i, create, self._board) for i in range(num_envs)]
+        weakref.finalize(self, _end, self._workers).atexit = False
+        try:
+            self._start_threads()
+            self._give((i, worker.create, None) for i, worker in enumerate(self._workers))
+            self._wait_for_all()
+            self._adopt_spaces()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_threads(self) -> None:
+        for i, worker in enumerate(self._workers):
+            try:
+                worker.thread.start()
+            except RuntimeError as error:
+                raise ConfigError(
+                    f"num_envs={self.num_envs} with engine='threads' needs as many threads, of "
+                    f"which the system gives this process only {i} (nearest: {i})"
+                ) from error
+
+    def _adopt_spaces(self) -> None:
+        one, *others = [worker.env for worker in self._workers]
+        self.single_observation_space = one.observation_space
+        self.single_action_space = one.action_space
+        for i, env in enumerate(others, start=1):
+            for kind in ("observation_space", "action_space"):
+                if getattr(env, kind) != getattr(one, kind):
+                    raise EnvironmentFault(
+                        f"{self._name}: the {kind} of environment {i}, {getattr(env, kind)}, is "
+                        f"not that of environment 0, {getattr(one, kind)}"
+                    )
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.metadata = {**one.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.render_mode = one.render_mode
+
+    # -- all together --------------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: Any = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all environments; environment ``i`` with ``seed + i``."""
+        self._wait_for_all()  # an interrupted step may still run
+        if seed is None or isinstance(seed, (int, np.integer)):
+            seed = [None if seed is None else int(seed) + i for i in range(self.num_envs)]
+        self._give(
+            (i, worker.reset, (one, options))
+            for i, (worker, one) in enumerate(zip(self._workers, seed, strict=True))
+        )
+        self._wait_for_all()
+        rows = np.arange(self.num_envs)
+        return self.results(rows)[0], self.infos(rows)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """One step of every environment, as long as the slowest of them takes."""
+        rows = np.arange(self.num_envs)
+        self.send(rows, actions)
+        self._wait_for_all()
+        return *self.results(rows), self.infos(rows)
+
+    # -- each at its own pace ------------------------------------------------------------------
+
+    @property
+    def num_busy(self) -> int:
+        """How many environments :meth:`receive` has still to report."""
+        return len(self._since)
+
+    def send(self, rows: np.ndarray, actions: Any) -> None:
+        """Begin a step of each of some environments, none of which is busy.
+
+        Args:
+            rows: ``[n]`` ints, which environments; actions: ``[n, ...]``, theirs.
+        """
+        workers, each = self._workers, iterate(self.action_space, actions)
+        self._give((i, workers[i].step, a) for i, a in zip(rows.tolist(), each, strict=True))
+
+    def receive(self, enough: int = 1, linger_s: float = 0.0) -> np.ndarray:
+        """Wait until a busy environment has done its step.
+
+        Args:
+            enough: how many are worth waiting for, if no more than ``linger_s`` seconds.
+
+        Returns:
+            ``[n]`` int64, all that have, in the order in which they did.
+        """
+        done = [self._next()]
+        enough = min(enough, len(self._since)) - 1
+        end = time.monotonic() + linger_s
+        while self._board.outbox.qsize() < enough and time.monotonic() < end:
+            time.sleep(linger_s / _LOOKS)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                done.append(self._board.outbox.get_nowait())
+        for i in done:
+            del self._since[i]
+        if self._board.errors:
+            self._raise_error()
+        return np.array(done)
+
+    def results(self, rows: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
+        """What the last steps of some environments, none of which is busy, returned.
+
+        Returns:
+            observations ``[n, ...]``, rewards ``[n]`` float64, terminated and truncated ``[n]``
+            bool.
+        """
+        board, space = self._board, self.single_observation_space
+        empty: Any = create_empty_array(space, len(rows), np.empty)
+        obs = concatenate(space, [board.obs[i] for i in rows.tolist()], empty)
+        return obs, board.reward[rows], board.terminated[rows], board.truncated[rows]
+
+    def infos(self, rows: np.ndarray, only: str | None = None) -> dict[str, Any]:
+        """Their infos as Gymnasium vectorises them, ``[B, ...]``.
+
+        Args:
+            rows: as in :meth:`results`; only: leave out all keys but this one.
+        """
+        infos: dict[str, Any] = {}
+        for i in rows.tolist():
+            info = self._board.info[i]
+            if only is not None:
+                info = {only: info[only]} if only in info else {}
+            if info:
+                infos = self._add_info(infos, info, i)
+        return infos
+
+    # -- threads -------------------------------------------------------------------------------
+
+    def _give(self, tasks: Iterable[tuple[int, Callable[[Any], None], Any]]) -> None:
+        if self._fault is not None:
+            raise self._fault
+        now = time.monotonic()
+        for i, task, argument in tasks:
+            self._since[i] = now
+            self._workers[i].inbox.put((task, argument))
+
+    def _wait_for_all(self) -> None:
+        while self._since:
+            self.receive()
+
+    def _next(self) -> int:
+        """The number of an environment that has answered; waits for the longest at it."""
+        while True:
+            oldest = next(iter(self._since.values()))  # a dict keeps the order of its entries
+            patience_s = oldest + self._timeout_s - time.monotonic()
+            try:
+                return self._board.outbox.get(timeout=max(0.0, patience_s))
+            except queue.Empty:
+                self._raise_if_silent()
+
+    def _raise_if_silent(self) -> None:
+        end = time.monotonic() - self._timeout_s
+        silent = [i for i, since in self._since.items() if since <= end]
+        if silent and not self._board.outbox.qsize():
+            self._fault = EnvironmentFault(
+                f"{self._name}: no answer in {self._timeout_s:g} s from environment "
+                f"{', '.join(map(str, silent))}"
+            )
+            raise self._fault
+
+    def _raise_error(self) -> None:
+        index = min(list(self._board.errors))  # a copy, for threads may add to it
+        error, trace = self._board.errors[index]
+        self._fault = EnvironmentFault(
+            f"{self._name}: environment {index} failed with {trace.splitlines()[-1]}"
+            f"\n\nIts traceback:\n{trace}"
+        )
+        raise self._fault from error
+
+    def close_extras(self, timeout: float | None = _CLOSE_S, **kwargs: Any) -> None:
+        """Close all environments and end their threads.
+
+        A thread whose environment hangs for longer than ``timeout`` seconds is left behind; it
+        ends with the process.
+        """
+        _end(self._workers)
+        deadline = time.monotonic() + (timeout or 0.0)
+        for worker in self._workers:
+            if worker.thread.ident is not None:  # or it was never started
+                worker.thread.join(max(0.0, deadline - time.monotonic()))
+        self.closed = True
+        if self._fault is None and self._board.errors:
+            self._raise_error()
+
+
+def _end(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.inbox.put((worker.close, None))
+
+
+class _Board:
+    """What environments returned last, row by row, and which rows are new."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.obs: list[Any] = [None] * num_envs
+        self.info: list[dict[str, Any]] = [{}] * num_envs
+        self.reward = np.zeros(num_envs)
+        self.terminated = np.zeros(num_envs, bool)
+        self.truncated = np.zeros(num_envs, bool)
+        self.errors: dict[int, tuple[BaseException, str]] = {}
+        self.outbox: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+
+@dataclass
+class _Worker:
+    """One environment and its thread; knows nothing of :class:`Threads`, which may be collected."""
+
+    index: int
+    make: Callable[[], gymnasium.Env]
+    board: _Board
+
+    def __post_init__(self) -> None:
+        self.env: Any = None
+        self.inbox: queue.SimpleQueue[tuple[Callable[[Any], None], Any]] = queue.SimpleQueue()
+        name = f"headrace-env-{self.index}"
+        self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._ended = False  # so the next step is a reset
+
+    def _serve(self) -> None:
+        task = None
+        while task != self.close:
+            task, argument = self.inbox.get()
+            try:
+                task(argument)
+            except BaseException as error:
+                self.board.errors[self.index] = (error, traceback.format_exc().rstrip())
+            del argument
+            self.board.outbox.put(self.index)
+
+    def create(self, _: None) -> None:
+        self.env = self.make()
+
+    def reset(self, how: tuple[int | None, Any]) -> None:
+        seed, options = how
+        i, board = self.index, self.board
+        board.obs[i], board.info[i] = self.env.reset(seed=seed, options=options)
+        board.reward[i], board.terminated[i], board.truncated[i] = 0.0, False, False
+        self._ended = False
+
+    def step(self, action: Any) -> None:
+        if self._ended:
+            self.reset((None, None))
+            return
+        i, board = self.index, self.board
+        board.obs[i], reward, terminated, truncated, board.info[i] = self.env.step(action)
+        board.reward[i], board.terminated[i], board.truncated[i] = reward, terminated, truncated
+        self._ended = bool(terminated or truncated)
+
+    def close(self, _: None) -> None:
+        if self.env is not None:
+            self.env.close()

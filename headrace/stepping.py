@@ -1,0 +1,107 @@
+"""The inner loop of a fragment: act, step the environments, store. Here: all of them together.
+
+``headrace/own_pace.py`` has the other way, for environments that advance at their own pace. Either
+is given to a :class:`~headrace.collector.Collector`, which does all else once per fragment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from torch import Tensor
+
+from headrace.nn.inputs import MASK, info_mask
+from headrace.nn.policy import Policy
+from headrace.ops import tree
+from headrace.types import Rollout, Tree
+
+
+@dataclass
+class Steps:
+    """What the collector needs to know of the steps of a fragment beyond the rollout."""
+
+    num_steps: np.ndarray  # [B] int64, at least 1: how many each environment did
+    params: Tensor  # [N, B, P] of the distribution, with N the most that one did
+    done: np.ndarray  # [T, B] bool, an episode ended; false where no step was done
+    core: Tree  # [B, ...] after the last step
+    masked: bool  # infos showed an action mask
+
+
+class Stepping(Protocol):
+    """A way of stepping the environments of one collector."""
+
+    def run(
+        self,
+        rollout: Rollout,
+        noise: Tensor,
+        ended: np.ndarray,
+        cut: Callable[[], bool] | None,
+    ) -> Steps:
+        """Fill observations, ``first``, actions, rewards and ``terminated`` of a rollout.
+
+        Args:
+            rollout: row 0 of its observations and ``first`` are set, and so is its core.
+            noise: ``[T, B, ...]`` of the distribution.
+            ended: ``[B]`` bool, row 0 is the last of its episode.
+            cut: see ``Collector.fill``.
+        """
+
+
+class LockStep:
+    """All environments take a step, then the policy acts on all of them."""
+
+    def __init__(self, envs: VectorEnv, policy: Policy, name: str) -> None:
+        self._envs, self._policy, self._name = envs, policy, name
+
+    def run(
+        self,
+        rollout: Rollout,
+        noise: Tensor,
+        ended: np.ndarray,
+        cut: Callable[[], bool] | None,
+    ) -> Steps:
+        """See :class:`Stepping`; ``cut`` is asked after every step."""
+        policy, inputs = self._policy, self._policy.inputs
+        num_steps, num_envs = rollout.reward.shape
+        first, reward = rollout.first.numpy(), rollout.reward.numpy()
+        terminated = rollout.terminated.numpy()
+        obs = tree.map_leaves(lambda x: x.numpy(), rollout.obs)
+        action = tree.map_leaves(lambda x: x.numpy(), rollout.action)
+        done = np.zeros((num_steps, num_envs), bool)
+        params: list[Tensor] = []
+        core, masked = rollout.core, False
+        for t in range(num_steps):
+            params_t, core = policy.act(row_of(rollout.obs, t), rollout.first[t], core)
+            store(rollout.action, t, policy.distribution.sample(params_t, noise[t]))
+            params.append(params_t)
+            action_t = row_of(action, t)
+            next_obs, reward[t], terminated[t], truncated, infos = self._envs.step(
+                policy.env_action(action_t)
+            )
+            first[t + 1] = ended
+            masked = masked or MASK in infos
+            ended = np.logical_or(terminated[t], truncated, out=done[t])
+            if not inputs.plain:
+                mask = info_mask(infos)
+                next_obs = inputs.compose(next_obs, mask, action_t, reward[t], first[t + 1])
+                inputs.check_mask(next_obs, ended, self._name, t + 1)
+            store(obs, t + 1, next_obs)
+            if cut is not None and cut():
+                break
+        count = np.full(num_envs, len(params))
+        return Steps(count, torch.stack(params), done, core, masked)
+
+
+def row_of(rows: Tree, at: Any) -> Tree:
+    """Part ``at`` of each leaf."""
+    return tree.map_leaves(lambda x: x[at], rows)
+
+
+def store(rows: Tree, at: Any, row: Tree) -> None:
+    """Make ``row`` part ``at`` of each leaf."""
+    tree.map_leaves(lambda to, src: to.__setitem__(at, src), rows, row)

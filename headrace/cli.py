@@ -1,4 +1,4 @@
-"""The command line: ``headrace train|resume|evaluate|plot|bench``."""
+"""The command line: ``headrace train|resume|evaluate|plot|plan|bench``."""
 
 # Annotations are evaluated here at once: tyro reads those of functions that import it themselves.
 
@@ -14,6 +14,7 @@ usage: headrace COMMAND …
   resume RUN [--total-steps N] …                    continue a run from its latest checkpoint
   evaluate RUN [--episodes N] [--json] [--video DIR]
   plot RUN [RUN …] [--output PNG]                   draw learning curves
+  plan [ALGORITHM] [--measure ENV] [--simulate] …   how fast a run will be, and what would help
   bench scaling [ALGORITHM] [--world-sizes 1,2] …   what more learners bring on this machine
   bench aaps [--preset machine|paper] …             what fetching weights on drift only saves
 """
@@ -25,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # "my_module:MyEnv-v0" beside the user, as python -m does
     commands = {"train": _train, "resume": _resume, "evaluate": _evaluate, "plot": _plot}
-    commands["bench"] = _bench
+    commands |= {"plan": _plan, "bench": _bench}
     if not argv or argv[0] not in commands:
         known = argv and argv[0] in ("-h", "--help")
         print(USAGE, end="", file=sys.stdout if known else sys.stderr)
@@ -169,6 +170,12 @@ def _plot(argv: list[str]) -> int:
 
     tyro.cli(command, prog="headrace plot", args=argv)
     return 0
+
+
+def _plan(argv: list[str]) -> int:
+    from headrace.plan.command import main as plan
+
+    return plan(argv)
 
 
 def _bench(argv: list[str]) -> int:

@@ -125,6 +125,8 @@ def closing_table(run_dir: Path, summary: dict[str, Any], picture: Path | None) 
     row("speed", f"{summary['sps']:,.0f} steps/s after the first update")
     if summary["seconds_to_first_update"] is not None:
         row("first update", f"{summary['seconds_to_first_update']:.1f} s after the start")
+    if summary.get("plan"):
+        row("plan", summary["plan"]["line"])
     times = summary["time"]
     row(
         "learner's time",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from headrace.config import Config
 from headrace.metrics import Episodes, Meter, Result
+from headrace.plan.arithmetic import Spent, compare
 from headrace.progress import Progress
 
 
@@ -14,15 +16,15 @@ class Tally:
 
     Args:
         progress: of the run.
-        num_learners: whose sums are added.
+        config: of the run.
         weights_bytes: that an actor copies when it pulls.
         started: when the run counts as started, on the clock of ``time.monotonic()``.
     """
 
     def __init__(
-        self, progress: Progress, num_learners: int, weights_bytes: int, started: float
+        self, progress: Progress, config: Config, weights_bytes: int, started: float
     ) -> None:
-        self._progress, self._num_learners, self._started = progress, num_learners, started
+        self._progress, self._config, self._started = progress, config, started
         self._weights_bytes = weights_bytes
         self._meter, self._total = Meter(), Meter()
         self._first_update_s: float | None = None
@@ -58,7 +60,7 @@ class Tally:
         now, at = time.monotonic(), self._progress
         result = self._meter.result(
             episodes,
-            self._num_learners,
+            self._config.num_learners,
             env_steps=at.env_steps,
             updates=at.updates,
             seconds=now - self._started,
@@ -93,7 +95,7 @@ class Tally:
                 "learner": total.utilisation_learner,
                 "actor": total.utilisation_actor,
             },
-            "time": total.times(self._num_learners),
+            "time": total.times(self._config.num_learners),
             "lag": {"mean": total.lag_mean, "max": total.lag_max},
             "dropped": at.dropped,
             "sync": {
@@ -101,4 +103,22 @@ class Tally:
                 "bytes": at.pulls * self._weights_bytes,
                 "divergence": total.divergence_mean,
             },
+            "plan": self._plan(),
         }
+
+    def _plan(self) -> dict[str, float | str] | None:
+        """The speed beside what the run's own costs allow; None where actors learn: not known."""
+        config, total = self._config, self._total
+        if config.algo.learns_in_actors:
+            return None
+        spent = Spent(
+            env_steps=total.env_steps,
+            num_rollouts=total.num_rollouts,
+            acting_s=1e-9 * total.acting_ns,
+            learning_s=total.learn_s + total.publish_s + total.comm_s,
+            num_actors=config.num_learners * config.per_learner.num_actors,
+            num_learners=config.num_learners,
+            synchronous=config.algo.max_lag == 0,
+            one_process=config.transport == "serial",
+        )
+        return compare(spent, self.sps)

@@ -101,7 +101,7 @@ class Trainer:
         self.progress, self._exchange = Progress(), Exchange(self.group)
         self.episodes = own_episodes(config.num_learners)
         weights_bytes = sum(weight.nbytes for weight in self.policy.state_dict().values())
-        self._tally = Tally(self.progress, config.num_learners, weights_bytes, self._started)
+        self._tally = Tally(self.progress, config, weights_bytes, self._started)
         self._stopped = self.interrupted = False
         self._evaluated: float | None = None
         self._restarts = 0

@@ -62,6 +62,8 @@ def test_train_evaluate_resume_and_plot_work_on_one_run(run_dir, capsys):
         (["resume", "nowhere"], ["nowhere", "does not exist"]),
         (["evaluate", "nowhere"], ["nowhere", "does not exist"]),
         (["plot", "nowhere"], ["nowhere", "no metrics"]),
+        (["plan", "pppo"], ["'pppo'", "'ppo'"]),
+        (["plan", "--learner-sps", "0"], ["learner_sps=0.0", "above 0"]),
     ],
     ids=lambda value: " ".join(value[:2]) if len(value) > 1 else value[0],
 )

@@ -26,8 +26,10 @@ ALLOWED = {
     "envs": {"errors", "ops", "platform"},
     "algos": {"errors", "ops", "types"},
     "nn": {"errors", "ops", "types"},
-    "collector": {"errors", "nn", "ops", "transport", "types"},
-    "actor": {"collector", "envs", "nn", "sync", "transport", "types"},
+    "stepping": {"nn", "ops", "types"},
+    "own_pace": {"envs", "nn", "ops", "stepping", "types"},
+    "collector": {"errors", "nn", "ops", "stepping", "transport", "types"},
+    "actor": {"collector", "envs", "nn", "own_pace", "sync", "transport", "types"},
     "optimizer": set(),
     "learner": {"nn", "ops", "optimizer", "types"},
     "metrics": {"transport"},
@@ -51,7 +53,11 @@ ALLOWED = {
     "preemption": {"types"},
     "probe": {"config", "envs", "nn"},
     "progress": {"metrics"},
-    "tally": {"metrics", "progress"},
+    "plan": {
+        "actor", "algos", "collector", "config", "envs", "errors", "exchange", "learner", "metrics",
+        "nn", "ops", "platform", "probe", "recipes", "sync", "transport", "types",
+    },
+    "tally": {"config", "metrics", "plan", "progress"},
     "runlog": {"evaluation", "exchange", "metrics"},
     "archive": {
         "checkpoint", "config", "errors", "exchange", "learner", "metrics", "nn", "probe",
@@ -78,7 +84,7 @@ ALLOWED = {
     },
     "cli": {
         "algos", "api", "bench", "checkpoint", "config", "errors", "evaluation", "fleet",
-        "platform", "plot", "recipes", "torchrun",
+        "plan", "platform", "plot", "recipes", "torchrun",
     },
     "__init__": {
         "algos", "api", "cluster", "config", "envs", "evaluation", "learner_group", "metrics",

@@ -1,0 +1,265 @@
+"""Does ``headrace plan`` say beforehand how fast a run will be?
+
+For each configuration the costs are measured by micro-benchmarks, then the run is simulated, then
+it is run. Rounds are interleaved: every configuration once, then again, since the speed of a
+machine drifts within minutes. Other programs that take cores are no part of the plan: what they
+took during a run (from the system's own counts) is subtracted from the cores that the simulation
+has, and shown; each run waits for a quiet moment, and the table is of the quiet rounds where there
+are any.
+
+    python benchmarks/plan_validation.py [--rounds N] [--seconds S] [--patience S] [--only NAME …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+from common import machine, wide_console, write_csv
+from rich.table import Table
+
+import headrace as hr
+from headrace.config import num_cores
+from headrace.plan.build import scenario_of
+from headrace.plan.measure import Costs, measure
+from headrace.plan.simulate import Outcome, simulate
+
+WARM_UP_S = 1.5  # of a run, after its first update
+QUIET_CORES = 0.3  # that others may take in a round that counts
+STRAGGLER = 4.0  # times slower
+
+
+class Steady(gymnasium.Env):
+    """Sleeps and computes at every step; episodes of 1000 steps.
+
+    Args:
+        sleep_s: seconds that a step waits. loops: of arithmetic that it computes.
+        straggler: in actor 0 it waits ``STRAGGLER`` times as long.
+    """
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (8,), np.float32)
+    action_space = gymnasium.spaces.Discrete(4)
+
+    def __init__(self, sleep_s: float = 0.0, loops: int = 0, straggler: bool = False) -> None:
+        self._sleep_s, self._loops, self._steps = sleep_s, loops, 0
+        if straggler and multiprocessing.current_process().name == "headrace-actor-0":
+            self._sleep_s *= STRAGGLER
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._steps = 0
+        return np.zeros(8, np.float32), {}
+
+    def step(self, action):
+        if self._sleep_s:
+            time.sleep(self._sleep_s)
+        x = 1.0
+        for _ in range(self._loops):
+            x = x * 1.0001 + 0.1
+        self._steps += 1
+        return np.zeros(8, np.float32), float(x > 0), False, self._steps % 1000 == 0, {}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A configuration, and how many of its actors are stragglers."""
+
+    name: str
+    config: Callable[[], hr.Config]
+    stragglers: int = 0
+
+
+def _config(algo: Any, num_actors: int, env: Any = Steady, **settings: Any) -> hr.Config:
+    base = {
+        "envs_per_actor": 8, "fragment_length": 32, "total_steps": 10**9, "eval_episodes": 0,
+        "log_interval_s": 0.25, "learner_threads": 1,
+    }  # fmt: skip
+    return hr.Config(env, algo, num_actors=num_actors, **(base | settings))
+
+
+BURNING: dict[str, Any] = {"env_kwargs": {"loops": 600}}
+SLEEPING: dict[str, Any] = {
+    "env_kwargs": {"sleep_s": 0.002}, "envs_per_actor": 4, "fragment_length": 16,
+}  # fmt: skip
+WIDE = hr.Network(hidden=(512, 512))
+CASES = [
+    Case("PPO, 1 actor, CartPole",
+         lambda: _config(hr.PPO(), 1, "CartPole-v1", envs_per_actor=64)),
+    Case("PPO, 2 actors, environments sleep",
+         lambda: _config(hr.PPO(), 2, **SLEEPING)),
+    Case("A2C, 4 actors, environments compute",
+         lambda: _config(hr.A2C(), 4, **BURNING)),
+    Case("APPO, 1 actor, environments compute",
+         lambda: _config(hr.APPO(), 1, **BURNING)),
+    Case("APPO, 2 actors, CartPole, shared cores",
+         lambda: _config(hr.APPO(), 2, "CartPole-v1", envs_per_actor=64)),
+    Case("IMPALA, 4 actors, environments compute",
+         lambda: _config(hr.IMPALA(), 4, **BURNING)),
+    Case("IMPALA, 2 actors, wide network, learner-bound",
+         lambda: _config(hr.IMPALA(), 2, "CartPole-v1", envs_per_actor=64, network=WIDE)),
+    Case("APPO, 4 actors asleep, one a straggler",
+         lambda: _config(hr.APPO(), 4, **SLEEPING), stragglers=1),
+    Case("IMPALA, 4 actors asleep, weights every-4",
+         lambda: _config(hr.IMPALA(max_lag=4), 4, **SLEEPING, weight_sync="every-4")),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run did after its warm-up."""
+
+    sps: float
+    lag: float
+    others_cores: float  # that programs besides the run kept busy
+
+
+def run(config: hr.Config, seconds: float) -> Measured:
+    """Train for some seconds and look at its speed."""
+    begun: Any = None
+    lags: list[tuple[float, int]] = []
+    warm_s, updates = math.inf, 0
+    with hr.Trainer(config, notify=lambda text: None) as trainer:
+        for result in trainer:
+            now = time.perf_counter()
+            if begun is not None:
+                lags.append((result.lag_mean or 0.0, result.updates - updates))
+                if now - begun[1] >= seconds:
+                    others = _busy_s() - begun[2] - (_own_busy_s() - begun[3])
+                    break
+            elif now >= warm_s:
+                begun = result, now, _busy_s(), _own_busy_s()
+            warm_s, updates = min(warm_s, now + WARM_UP_S), result.updates
+    passed = result.seconds - begun[0].seconds
+    count = sum(weight for _, weight in lags)
+    lag = sum(value * weight for value, weight in lags) / count if count else math.nan
+    sps = (result.env_steps - begun[0].env_steps) / passed
+    return Measured(sps, lag, max(0.0, others / (now - begun[1])))
+
+
+def _busy_s() -> float:
+    """Processor seconds of all programs of the machine."""
+    times = psutil.cpu_times()
+    return times.user + times.nice + times.system + getattr(times, "irq", 0) + times.softirq
+
+
+def _own_busy_s() -> float:
+    """Processor seconds of this process and its descendants that live."""
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system
+    return total
+
+
+def wait_until_quiet(patience_s: float) -> None:
+    """Wait for other programs to leave the cores alone, at most so long."""
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end:
+        busy_s, start = _busy_s(), time.perf_counter()
+        time.sleep(1.0)
+        if _busy_s() - busy_s < QUIET_CORES * (time.perf_counter() - start):
+            return
+
+
+def one(case: Case, seconds: float, measure_s: float, folder: Path) -> dict[str, Any]:
+    """Costs, run, and simulation of a case."""
+    base = replace(case.config(), run_dir=str(folder / "run"), overwrite=True)
+    costs = measure(base, measure_s)
+    live = base
+    if case.stragglers:
+        live = replace(base, env_kwargs={**base.env_kwargs, "straggler": True})
+    measured = run(live, seconds)
+    planned = predict(case, base, costs, num_cores() - measured.others_cores)
+    return {
+        "case": case.name,
+        "planned_sps": planned.sps,
+        "measured_sps": measured.sps,
+        "error": planned.sps / measured.sps - 1.0,
+        "planned_lag": planned.lag_mean,
+        "measured_lag": measured.lag,
+        "learner": planned.utilisation_learner,
+        "others_cores": measured.others_cores,
+        "costs": costs.summary,
+    }
+
+
+def predict(case: Case, config: hr.Config, costs: Costs, cores: float) -> Outcome:
+    """The simulation of a case on the cores that other programs leave."""
+    scenario = scenario_of(
+        config, costs, cores=max(0.5, cores), stragglers=case.stragglers,
+        straggler_factor=STRAGGLER,
+    )  # fmt: skip
+    return simulate(scenario, 300)
+
+
+def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Medians over rounds, a row for each case: over the quiet ones where there are any."""
+    found = []
+    for name in dict.fromkeys(row["case"] for row in rows):
+        mine = [row for row in rows if row["case"] == name]
+        quiet = [row for row in mine if row["others_cores"] <= QUIET_CORES]
+        used = quiet or mine
+        numbers = [k for k, v in mine[0].items() if isinstance(v, float)]
+        middle = {k: statistics.median(row[k] for row in used) for k in numbers}
+        worst = max((row["error"] for row in used), key=abs)
+        counts = f"{len(quiet)} of {len(mine)}"
+        found.append({"case": name, "quiet rounds": counts, **middle, "worst_error": worst})
+    return found
+
+
+def main() -> None:
+    """Measure, and print one table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--measure-seconds", type=float, default=4.0)
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds, to wait for quiet")
+    parser.add_argument("--only", nargs="*", default=None, help="parts of names of cases")
+    parser.add_argument("--output", type=Path, default=Path("runs/plan_validation.csv"))
+    args = parser.parse_args()
+    console, rows = wide_console(), []
+    console.print(f"planned against measured, {args.rounds} rounds; {machine()}")
+    cases = [c for c in CASES if args.only is None or any(part in c.name for part in args.only)]
+    for round_ in range(args.rounds):
+        for case in cases:
+            wait_until_quiet(args.patience)
+            with tempfile.TemporaryDirectory() as folder:
+                rows.append(one(case, args.seconds, args.measure_seconds, Path(folder)))
+            row = rows[-1]
+            console.print(
+                f"round {round_}: {row['case']}: planned {row['planned_sps']:,.0f}, measured "
+                f"{row['measured_sps']:,.0f} steps/s ({row['error']:+.1%}); lag "
+                f"{row['planned_lag']:.2f} / {row['measured_lag']:.2f}; others took "
+                f"{row['others_cores']:.2f} cores; {row['costs']}"
+            )
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    write_csv(args.output, rows)
+    shown = Table("case", "planned steps/s", "measured", "error", "worst", "lag planned",
+                  "lag measured", "cores of others", "quiet rounds")  # fmt: skip
+    for row in table(rows):
+        shown.add_row(
+            row["case"], f"{row['planned_sps']:,.0f}", f"{row['measured_sps']:,.0f}",
+            f"{row['error']:+.1%}", f"{row['worst_error']:+.1%}", f"{row['planned_lag']:.2f}",
+            f"{row['measured_lag']:.2f}", f"{row['others_cores']:.2f}",
+            row["quiet rounds"],
+        )  # fmt: skip
+    console.print(shown)
+    console.print(f"every round: {args.output}")
+
+
+if __name__ == "__main__":
+    main()

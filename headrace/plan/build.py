@@ -1,0 +1,82 @@
+"""From a run's config and its measured costs to a setup of the arithmetic and to a scenario."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.config import Config
+from headrace.plan.arithmetic import Setup
+from headrace.plan.durations import Duration, Shape
+from headrace.plan.measure import Costs
+from headrace.plan.sharing import Cores
+from headrace.plan.simulate import Scenario
+
+
+def setup_of(config: Config, costs: Costs) -> Setup:
+    """The arithmetic's input: every actor and learner with cores of its own.
+
+    Args:
+        config: of the whole run; costs: of one learner's share of it (``config.per_learner``).
+    """
+    step_s = costs.acting_s / config.fragment_length
+    env_step_s = min(costs.env_step_s, step_s)
+    share = config.per_learner
+    return Setup(
+        num_actors=config.num_actors if config.num_learners == 1 else _all_actors(config),
+        envs_per_actor=share.envs_per_actor,
+        env_step_s=env_step_s / costs.valid_share,
+        inference_s=(step_s - env_step_s) / costs.valid_share,
+        learner_sps=share.resolved_batch_size * costs.valid_share / costs.update_s,
+        num_learners=config.num_learners,
+        synchronous=config.algo.max_lag == 0,
+        total_steps=config.total_steps,
+    )
+
+
+def _all_actors(config: Config) -> int:
+    return config.per_learner.num_actors * config.num_learners
+
+
+def scenario_of(
+    config: Config,
+    costs: Costs,
+    cores: float | None = None,
+    cv: float = 0.0,
+    shape: Shape = "constant",
+    **more: Any,
+) -> Scenario:
+    """The simulation's input for one learner and its actors.
+
+    Args:
+        config: of one learner. costs: of it.
+        cores: that these share; None: those of the machine on which the costs were measured.
+        cv, shape: of one row of a rollout instead of the measured deviation of whole rollouts; the
+            mean is the measured one.
+        more: further fields of the scenario.
+    """
+    acting = Duration(costs.acting_s, costs.acting_cv, "gamma")
+    if cv > 0.0:
+        row = Duration(costs.acting_s / config.fragment_length, cv, shape)
+        acting = row.repeated(config.fragment_length)
+    return Scenario(
+        num_actors=config.num_actors,
+        acting=acting,
+        update=Duration(costs.update_s, costs.update_cv, "gamma"),
+        slots_per_actor=config.slots_per_actor,
+        rollouts_per_update=config.rollouts_per_update,
+        synchronous=config.algo.max_lag == 0,
+        steps_per_rollout=config.rollout_steps * costs.valid_share,
+        sync=config.sync,
+        max_policy_lag=config.max_policy_lag,
+        pull_s=costs.pull_s,
+        cores=Cores(
+            costs.cores if cores is None else cores,
+            costs.acting_cores,
+            costs.update_cores,
+            costs.acting_crowding,
+            costs.update_crowding,
+        ),
+        rollout_bytes=costs.rollout_bytes,
+        weights_bytes=costs.weights_bytes,
+        **more,
+    )

@@ -1,0 +1,93 @@
+"""How long a rollout takes whose steps take random times, without drawing each step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from headrace.errors import ConfigError, require_choice
+
+Shape = Literal["constant", "lognormal", "gamma"]
+SHAPES = ("constant", "lognormal", "gamma")
+_DRAWS = 4096  # of a maximum's mean and deviation
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A random time by its mean and its coefficient of variation (deviation / mean).
+
+    Raises:
+        ConfigError: the mean is not above 0, the coefficient is below 0, or no such shape.
+    """
+
+    mean_s: float
+    cv: float = 0.0
+    shape: Shape = "constant"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mean_s < math.inf:
+            raise ConfigError(f"mean_s={self.mean_s!r} must be above 0")
+        if not 0 <= self.cv < math.inf:
+            raise ConfigError(f"cv={self.cv!r} must be 0 or more (nearest: 0)")
+        require_choice("shape", self.shape, SHAPES)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is always the same."""
+        return self.shape == "constant" or self.cv == 0.0
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """One such time, seconds."""
+        return self.mean_s if self.is_constant else float(self.draws(rng, ()))
+
+    def draws(self, rng: np.random.Generator, size: tuple[int, ...]) -> np.ndarray:
+        """Such times, float64 of shape ``size``, seconds."""
+        if self.is_constant:
+            return np.full(size, self.mean_s)
+        if self.shape == "gamma":
+            return np.asarray(rng.gamma(self.cv**-2, self.mean_s * self.cv**2, size))
+        variance = math.log1p(self.cv**2)
+        mean = math.log(self.mean_s) - variance / 2
+        return np.asarray(rng.lognormal(mean, math.sqrt(variance), size))
+
+    def scaled(self, factor: float, plus_s: float = 0.0) -> Duration:
+        """``factor`` times it, and a constant time more."""
+        mean_s = factor * self.mean_s + plus_s
+        return Duration(mean_s, self.cv * factor * self.mean_s / mean_s, self.shape)
+
+    def repeated(self, count: int) -> Duration:
+        """The sum of ``count`` independent ones: of gamma exactly, of lognormal to two moments."""
+        return Duration(self.mean_s * count, self.cv / math.sqrt(count), self.shape)
+
+    def slowest_of(self, count: int) -> Duration:
+        """The greatest of ``count`` independent ones, to two moments, by drawing some."""
+        if self.is_constant or count == 1:
+            return self
+        rng = np.random.default_rng(0)
+        greatest = np.concatenate(
+            [self.draws(rng, (256, count)).max(axis=1) for _ in range(_DRAWS // 256)]
+        )
+        mean = float(greatest.mean())
+        return Duration(mean, float(greatest.std()) / mean, self.shape)
+
+
+def rollout_duration(
+    env_step: Duration,
+    num_steps: int,
+    num_envs: int,
+    envs: str = "waiting",
+    inference_s: float = 0.0,
+) -> Duration:
+    """Seconds of one rollout of ``num_steps`` by ``num_envs``.
+
+    Args:
+        env_step: of one step of one environment.
+        envs: ``"waiting"``: all environments of a step side by side, and the slowest decides;
+            ``"computing"``: one after the other.
+        inference_s: seconds per step of all environments, always the same.
+    """
+    together = env_step.slowest_of(num_envs) if envs == "waiting" else env_step.repeated(num_envs)
+    return together.scaled(1.0, inference_s).repeated(num_steps)

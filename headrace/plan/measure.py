@@ -1,0 +1,195 @@
+"""What acting, learning and weights cost on this machine: micro-benchmarks of the parts themselves.
+
+Everything runs the code of a run (``Collector.fill``, ``Learner.update``, ``WeightStore``), each in
+a loop of limited time; what is reported are medians. A second look with all cores busy tells how
+much caches, memory and hyperthreads slow each other down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from headrace.actor import ActorSpec, weight_spec
+from headrace.config import Config, num_cores
+from headrace.errors import ConfigError
+from headrace.plan.parts import Acting, Learning, actor_spec
+from headrace.plan.stopwatch import Time
+from headrace.platform import (
+    die_with_parent,
+    keep_freed_memory,
+    main_hidden,
+    process_context,
+    torch_threads,
+    yield_to_learner,
+)
+from headrace.transport.slab import num_bytes
+
+_READY_S = 60.0  # until a process that keeps a core busy has started
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Medians, in seconds where nothing else is said."""
+
+    engine: str  # of the vector environment
+    env_step_s: float  # one step of all environments of an actor, random actions
+    inference_s: float  # policy and sampling for all of them
+    acting_s: float  # one rollout, all included but the weights
+    acting_cv: float  # deviation of that, relative to its mean
+    acting_cores: float  # that it keeps busy: below 1 where environments wait
+    acting_crowding: float  # how many times longer with all cores acting
+    update_s: float  # one batch: gathering, all optimiser steps, bookkeeping, publishing
+    update_cv: float
+    update_cores: float
+    update_crowding: float  # how many times longer while actors act on the other cores
+    publish_s: float  # of which publishing
+    pull_s: float  # an actor's copying of weights
+    valid_share: float  # of steps that are transitions; the others only deliver resets
+    rollout_bytes: int
+    weights_bytes: int
+    cores: int
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        return (
+            f"engine {self.engine}: environments {_ms(self.env_step_s)} and inference "
+            f"{_ms(self.inference_s)} per step of an actor; a rollout {_ms(self.acting_s)} "
+            f"(± {self.acting_cv:.0%}) on {self.acting_cores:.2f} cores, "
+            f"{self.acting_crowding:.2f} x with all cores acting; "
+            f"an update {_ms(self.update_s)} on {self.update_cores:.2f} cores, "
+            f"{self.update_crowding:.2f} x beside actors; publishing {_ms(self.publish_s)}, "
+            f"pulling {_ms(self.pull_s)} ({self.weights_bytes / 1e6:,.2f} MB)"
+        )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def measure(config: Config, seconds: float = 4.0) -> Costs:
+    """Measure what a run of this config would spend, on its own actor's and learner's code.
+
+    Args:
+        config: of one learner, with its number of actors.
+        seconds: that it takes about, beside making environments and starting processes. A call
+            that takes longer than its share is made three times; rollouts are cut short.
+
+    Raises:
+        ConfigError: the environment can't be made, or the config is one that is not planned.
+    """
+    if config.algo.learns_in_actors or config.transport != "shm":
+        raise ConfigError(
+            f"{config.algo_name} with transport={config.transport!r} can't be planned: plans are "
+            "for actors and learners that are processes of their own (appo, impala, ppo …; shm)"
+        )
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch_threads(1))
+        keep_freed_memory()
+        spec = actor_spec(config)
+        acting = Acting(spec)
+        stack.callback(acting.close)
+        learning = Learning(config, spec, acting)
+        stack.callback(learning.close)
+        part = seconds / 8
+        env_step_s = acting.env_step_s(part)
+        inference_s = acting.inference_s(part / 2)
+        alone = acting.measure(2 * part)
+        update = learning.measure(2 * part)
+        free = num_cores() - config.resolved_learner_threads
+        acting_crowding = _crowding(spec, num_cores() - 1, acting.measure, part, alone)
+        learning_crowding = _crowding(spec, free, learning.measure, part, update)
+        publish_s, pull_s = learning.weights_s(part / 4)
+        return Costs(
+            engine=acting.engine,
+            env_step_s=env_step_s,
+            inference_s=inference_s,
+            acting_s=alone.wall_s * config.fragment_length,
+            acting_cv=alone.cv,
+            acting_cores=alone.cores,
+            acting_crowding=acting_crowding,
+            update_s=update.wall_s,
+            update_cv=update.cv,
+            update_cores=update.cores,
+            update_crowding=learning_crowding,
+            publish_s=publish_s,
+            pull_s=pull_s,
+            valid_share=acting.valid_share,
+            rollout_bytes=num_bytes(spec.spec()),
+            weights_bytes=num_bytes(weight_spec(spec.policy)),
+            cores=num_cores(),
+        )
+
+
+# -- with all cores busy ---------------------------------------------------------------------------
+
+
+def _crowding(
+    spec: ActorSpec,
+    num_others: int,
+    measure: Callable[[float], Time],
+    seconds: float,
+    alone: Time,
+) -> float:
+    """How many times longer something takes while others act beside it, each on its own core."""
+    if num_others < 1 or spec.engine == "async":
+        return 1.0
+    with _acting_beside(spec, num_others):
+        crowded = measure(seconds)
+    return max(1.0, crowded.wall_s / alone.wall_s)
+
+
+@contextlib.contextmanager
+def _acting_beside(spec: ActorSpec, count: int) -> Iterator[None]:
+    """Processes that act for as long as the block lasts."""
+    import cloudpickle
+
+    context, pickled = process_context(), cloudpickle.dumps(spec)
+    ends: list[Connection] = []
+    processes: list[Any] = []
+    try:
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(  # type: ignore[attr-defined]
+                target=_act, args=(pickled, theirs), daemon=True
+            )
+            with main_hidden():
+                process.start()
+            theirs.close()
+            ends.append(ours)
+            processes.append(process)
+        for end in ends:
+            if not end.poll(_READY_S):
+                raise TimeoutError(f"a process to act beside did not start in {_READY_S:g} s")
+            end.recv()
+        yield
+    finally:
+        for end in ends:
+            end.close()
+        for process in processes:
+            process.join(timeout=5.0)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _act(pickled: bytes, pipe: Connection) -> None:
+    """Act until the other end of the pipe is closed."""
+    import cloudpickle
+
+    yield_to_learner()
+    die_with_parent()
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    acting = Acting(cloudpickle.loads(pickled))
+    acting.fill()
+    pipe.send(None)
+    while not pipe.poll():
+        acting.fill()
+    acting.close()

@@ -1,0 +1,195 @@
+"""An actor's and a learner's work in this process, as micro-benchmarks time it."""
+
+from __future__ import annotations
+
+import copy
+import time
+
+import torch
+from gymnasium.vector import VectorEnv
+
+from headrace.actor import ActorSpec, policy_weights, weight_spec
+from headrace.collector import Collector
+from headrace.config import Config
+from headrace.envs.make import env_name, make_vec
+from headrace.exchange import Exchange
+from headrace.learner import Learner
+from headrace.metrics import Episodes, Meter
+from headrace.nn.policy import Policy
+from headrace.ops import tree
+from headrace.plan.stopwatch import Time, measure_time
+from headrace.probe import probe
+from headrace.transport.slab import Slab
+from headrace.transport.weights import WeightStore
+from headrace.types import Alone, Batch, Rollout, gather
+
+_ENGINES = {"EnvPool": "envpool", "SyncVectorEnv": "sync", "Processes": "async"}
+
+
+def actor_spec(config: Config) -> ActorSpec:
+    """What an actor of a run is built from, with a policy of its own.
+
+    Raises:
+        ConfigError: the environment can't be made.
+    """
+    found = probe(config)
+    policy = Policy(found.observation_space, found.action_space, config.network, found.info_mask)
+    return ActorSpec(
+        env=found.env,
+        engine=config.engine,
+        env_kwargs=config.env_kwargs,
+        num_envs=config.envs_per_actor,
+        num_steps=config.fragment_length,
+        seed=config.seed,
+        policy=policy,
+        gamma=config.algo.gamma if config.algo.normalize_returns else None,
+    )
+
+
+class Acting:
+    """What an actor does: an environment and a slot that is filled again and again.
+
+    Raises:
+        ConfigError: the environment can't be made.
+    """
+
+    def __init__(self, spec: ActorSpec) -> None:
+        self._spec, self._envs = spec, make(spec)
+        self._collector = Collector(self._envs, spec.policy, env_name(spec.env), spec.gamma)
+        self._collector.reset(spec.seed)
+        self.slot = Rollout(**Slab(spec.spec(), 1, 0).trees[0])
+        self._valid = self._steps = 0
+        self._limit_s = 1.0
+
+    @property
+    def engine(self) -> str:
+        """The engine that made the environments."""
+        return _ENGINES.get(type(self._envs.unwrapped).__name__, "native")
+
+    @property
+    def valid_share(self) -> float:
+        """Of the steps so far."""
+        return max(self._valid, 1) / max(self._steps, 1)
+
+    def fill(self) -> float:
+        """A rollout, or the beginning of one that takes too long; returns its number of rows."""
+        end, rows = time.perf_counter() + self._limit_s, 0
+
+        def late() -> bool:
+            nonlocal rows
+            rows += 1
+            return time.perf_counter() > end
+
+        self._valid += self._collector.fill(self.slot, 0, late)
+        self._steps += rows * self._spec.num_envs
+        return rows
+
+    def measure(self, seconds: float) -> Time:
+        """Seconds per row of a rollout."""
+        self._limit_s = seconds / 2
+        return measure_time(self.fill, seconds)
+
+    def env_step_s(self, seconds: float) -> float:
+        """Seconds per step of the environments alone; their episodes are not the collector's."""
+        envs = make(self._spec)
+        try:
+            envs.reset(seed=self._spec.seed)
+            actions = [envs.action_space.sample() for _ in range(16)]
+            count = 0
+
+            def step() -> float:
+                nonlocal count
+                envs.step(actions[count % len(actions)])
+                count += 1
+                return 1.0
+
+            return measure_time(step, seconds).wall_s
+        finally:
+            envs.close()
+
+    @torch.inference_mode()
+    def inference_s(self, seconds: float) -> float:
+        """Seconds per step of the policy and its sampling, on the slot's rows."""
+        policy, rollout = self._spec.policy, self.slot
+        noise = policy.distribution.noise((1, self._spec.num_envs), torch.Generator())[0]
+        core = policy.initial_core(self._spec.num_envs)
+        obs, first = tree.map_leaves(lambda x: x[0], rollout.obs), rollout.first[0]
+
+        def act() -> float:
+            params, _ = policy.act(obs, first, core)
+            policy.distribution.sample(params, noise)
+            return 1.0
+
+        return measure_time(act, seconds).wall_s
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._envs.close()
+
+
+def make(spec: ActorSpec) -> VectorEnv:
+    return make_vec(spec.env, spec.num_envs, spec.engine, spec.env_kwargs)
+
+
+class Learning:
+    """What a learner does with a batch that is there: copies of one rollout of an actor."""
+
+    def __init__(self, config: Config, spec: ActorSpec, acting: Acting) -> None:
+        acting.fill()
+        self._config, self._slot = config, acting.slot
+        self._policy = copy.deepcopy(spec.policy)
+        self._learner = Learner(
+            self._policy,
+            config.algo,  # type: ignore[arg-type]  # the base class alone has no loss
+            num_threads=config.resolved_learner_threads,
+            device=config.device,
+        )
+        self._weights = WeightStore(weight_spec(self._policy), shared=True)
+        self._exchange, self._episodes = Exchange(Alone()), Episodes()
+        self._updates = self._batches = 0
+
+    def _fresh(self) -> Batch:
+        self._batches += 1
+        count = self._config.rollouts_per_update
+        for _ in range(count):
+            each = (self._slot.episode_return.numpy(), self._slot.episode_length.numpy())
+            self._episodes.add(*each)
+        return gather([self._slot] * count, self._config.device)
+
+    def _batch(self) -> float:
+        """Updates until the next batch is taken; returns how many batches were, 1 or more."""
+        before = self._batches
+        while self._batches == before:
+            own = self._learner.update(self._fresh, self._config.algo.learning_rate)
+            self._exchange.tell(
+                *(Meter(), self._episodes, own),
+                stop=False,
+                due=False,
+                restarts=0,
+                checksum=None,
+            )
+            self._publish()
+        return float(self._batches - before)
+
+    def _publish(self) -> float:
+        self._updates += 1
+        self._weights.publish(self._updates, 0, policy_weights(self._policy))
+        return 1.0
+
+    def measure(self, seconds: float) -> Time:
+        """Seconds per batch."""
+        return measure_time(self._batch, seconds)
+
+    def weights_s(self, seconds: float) -> tuple[float, float]:
+        """Seconds of publishing, and of pulling."""
+        into = policy_weights(self._policy.cpu())
+
+        def pull() -> float:
+            self._weights.pull(-1, into)
+            return 1.0
+
+        return measure_time(self._publish, seconds).wall_s, measure_time(pull, seconds).wall_s
+
+    def close(self) -> None:
+        """End the learner's threads."""
+        self._learner.close()

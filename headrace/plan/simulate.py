@@ -1,0 +1,307 @@
+"""A run as a discrete-event simulation: actors, owned slots, queue, learner, weights.
+
+    actor    free slot ──► weights, if it is time to ──► act ──► transfer ──► commit
+    learner  R rollouts (FIFO by commit; synchronous: k of each actor) ──► update ──► publish ──►
+             release
+
+One rollout is one job, not one job per step, so 10,000 actors take seconds. The rules are those of
+``headrace/transport/queue.py`` (who waits for what), ``headrace/sync.py`` (when weights are
+fetched: its ``Follower`` itself decides here) and ``headrace/intake.py`` (what is dropped).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from simpy import Environment, Event
+
+from headrace.errors import ConfigError
+from headrace.plan.durations import Duration
+from headrace.plan.sharing import Cores, Sharing, bandwidth
+from headrace.sync import Follower, SyncRule
+
+_ACTOR, _LEARNER = 0, 1
+_MAX_POINTS = 2000  # of the queue's depth that are kept for a picture
+_WARM_UP = 0.2  # of the updates, which no figure is taken from
+
+Process = Generator[Event, Any, None]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is simulated: one learner and its actors.
+
+    Raises:
+        ConfigError: a number makes no sense.
+    """
+
+    num_actors: int
+    acting: Duration  # seconds of one rollout, alone on a core
+    update: Duration  # seconds of an update and its publication, alone
+    slots_per_actor: int
+    rollouts_per_update: int
+    synchronous: bool = False
+    steps_per_rollout: float = 1.0
+    sync: SyncRule = field(default_factory=SyncRule)
+    drift: float = 0.0  # nats of KL(behaviour || learner) per update of lag, for adaptive fetching
+    max_policy_lag: int | None = None  # rollouts that are more updates older are dropped
+    pull_s: float = 0.0  # seconds of copying weights
+    cores: Cores = field(default_factory=lambda: Cores(math.inf, 1.0, 1.0))
+    stragglers: int = 0  # actors that are slower
+    straggler_factor: float = 1.0  # so many times
+    mtbf_s: float | None = None  # mean seconds of acting between two crashes of an actor
+    restart_s: float = 0.0  # seconds until it acts again; the rollout in progress is lost
+    rollout_bytes: float = 0.0
+    weights_bytes: float = 0.0
+    bytes_per_s: float | None = None  # that all transfers share; None: they take no time
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("num_actors", "slots_per_actor", "rollouts_per_update"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
+        valid = f"between 0 and num_actors={self.num_actors}"
+        _require(0 <= self.stragglers <= self.num_actors, "stragglers", self.stragglers, valid)
+        factor = self.straggler_factor
+        _require(factor > 0, "straggler_factor", factor, "above 0")
+        for name in ("mtbf_s", "bytes_per_s"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, name, value, "above 0, or None")
+        for name in ("pull_s", "restart_s", "drift", "rollout_bytes", "weights_bytes"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more (nearest: 0)")
+        slots, batch = self.num_actors * self.slots_per_actor, self.rollouts_per_update
+        valid = f"at most {slots}, the slots of all actors"
+        _require(batch <= slots, "rollouts_per_update", batch, valid)
+        equal = not self.synchronous or batch == slots
+        valid = f"{slots} where actors and learner take turns: all slots of all actors"
+        _require(equal, "rollouts_per_update", batch, valid)
+
+
+def _require(condition: bool, name: str, value: object, valid: str) -> None:
+    if not condition:
+        raise ConfigError(f"{name}={value!r} must be {valid}")
+
+
+@dataclass
+class Outcome:
+    """What a simulation found. Figures are taken after a warm-up, counts of rollouts from the
+    start.
+    """
+
+    sps: float = 0.0  # steps per second
+    updates_per_s: float = 0.0
+    utilisation_learner: float = 0.0
+    utilisation_actors: float = 0.0  # acting / (acting + waiting for slots), as headrace reports it
+    lags: Counter[int] = field(default_factory=Counter)  # rollouts by updates behind
+    depths: dict[int, float] = field(default_factory=dict)  # seconds by rollouts waiting
+    depth_line: list[tuple[float, int]] = field(default_factory=list)  # (second, rollouts waiting)
+    simulated_s: float = 0.0
+    updates: int = 0
+    pulls: int = 0
+    crashes: int = 0
+    committed: int = 0  # rollouts: = trained + dropped + waiting
+    trained: int = 0
+    dropped: int = 0
+    waiting: int = 0
+
+    @property
+    def lag_mean(self) -> float:
+        """Mean updates between acting and learning; nan without a rollout."""
+        count = sum(self.lags.values())
+        return sum(lag * n for lag, n in self.lags.items()) / count if count else math.nan
+
+    @property
+    def lag_max(self) -> int:
+        """The greatest of them."""
+        return max(self.lags, default=0)
+
+    @property
+    def depth_mean(self) -> float:
+        """Rollouts waiting, averaged over time."""
+        seconds = sum(self.depths.values())
+        return sum(d * s for d, s in self.depths.items()) / seconds if seconds else 0.0
+
+
+@dataclass
+class _Actor:
+    number: int
+    free: int
+    follower: Follower
+    granted: Event | None = None  # what it waits for while it has no slot
+    notes: deque[tuple[int, float]] = field(default_factory=deque)  # drift in returned slots
+    acting_s: float = 0.0
+    waiting_s: float = 0.0
+
+
+class _Run:
+    """The state of one simulation."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario, self.env = scenario, Environment()
+        self._rng = np.random.default_rng(scenario.seed)
+        self._cores = Sharing(self.env, 2, scenario.cores)
+        rate = scenario.bytes_per_s
+        self._network = None if rate is None else Sharing(self.env, 1, bandwidth(rate))
+        self.actors = [
+            _Actor(i, scenario.slots_per_actor, Follower(scenario.sync))
+            for i in range(scenario.num_actors)
+        ]
+        self._pending: deque[tuple[_Actor, int]] = deque()  # committed: by whom, acting version
+        self._news: Event | None = None  # what the learner waits for
+        self._wanted = 0
+        self.outcome = Outcome()
+        self.learning_s = 0.0
+        self._since = 0.0  # of the queue's present depth
+
+    # -- the actors --------------------------------------------------------------------------------
+
+    def act(self, actor: _Actor) -> Process:
+        """The life of one actor."""
+        env, scenario = self.env, self.scenario
+        slower = scenario.straggler_factor if actor.number < scenario.stragglers else 1.0
+        while True:
+            start = env.now
+            if not actor.free:
+                actor.granted = Event(env)
+                yield actor.granted
+            actor.free -= 1
+            actor.waiting_s += env.now - start
+            start = env.now
+            yield from self._pull(actor)
+            work = scenario.acting.draw(self._rng) * slower
+            if scenario.mtbf_s is not None:
+                while (until := self._rng.exponential(scenario.mtbf_s)) < work:
+                    yield self._cores.run(_ACTOR, until)
+                    yield from self._restart(actor)
+            yield self._cores.run(_ACTOR, work)
+            yield from self._transfer(scenario.rollout_bytes)
+            actor.acting_s += env.now - start
+            self._commit(actor)
+
+    def _restart(self, actor: _Actor) -> Process:
+        """The rollout is lost; a replacement begins with the same slot and no weights."""
+        self.outcome.crashes += 1
+        yield self.env.timeout(self.scenario.restart_s)
+        actor.follower = Follower(self.scenario.sync)
+        yield from self._pull(actor)
+
+    def _pull(self, actor: _Actor) -> Process:
+        follower = actor.follower
+        if actor.notes:
+            follower.note(*actor.notes.popleft())
+        version = self.outcome.updates
+        if not follower.wants(version):
+            return
+        if self.scenario.pull_s > 0:
+            yield self._cores.run(_ACTOR, self.scenario.pull_s)
+        yield from self._transfer(self.scenario.weights_bytes)
+        follower.fetched(version)
+        self.outcome.pulls += 1
+
+    def _transfer(self, num_bytes: float) -> Process:
+        if self._network is not None and num_bytes > 0:
+            yield self._network.run(0, num_bytes)
+
+    def _commit(self, actor: _Actor) -> None:
+        self._note_depth()
+        self._pending.append((actor, actor.follower.version))
+        self.outcome.committed += 1
+        if self._news is not None and len(self._pending) >= self._wanted:
+            self._news.succeed()
+            self._news = None
+
+    # -- the learner -------------------------------------------------------------------------------
+
+    def learn(self, num_updates: int) -> Process:
+        """All updates."""
+        scenario, outcome = self.scenario, self.outcome
+        for _ in range(num_updates):
+            batch: list[tuple[_Actor, int]] = []
+            while len(batch) < scenario.rollouts_per_update:
+                self._wanted = scenario.rollouts_per_update - len(batch)
+                if len(self._pending) < self._wanted:
+                    self._news = Event(self.env)
+                    yield self._news
+                batch += self._take(self._wanted)
+            start = self.env.now
+            yield self._cores.run(_LEARNER, scenario.update.draw(self._rng))
+            self.learning_s += self.env.now - start
+            for actor, version in batch:
+                outcome.trained += 1
+                outcome.lags[outcome.updates - version] += 1
+                if scenario.sync.on_drift:
+                    actor.notes.append((version, (outcome.updates - version) * scenario.drift))
+            outcome.updates += 1
+            for actor, _ in batch:
+                self._release(actor)
+
+    def _take(self, count: int) -> list[tuple[_Actor, int]]:
+        """``count`` rollouts in order of commit, less those that are too old."""
+        self._note_depth()
+        taken = [self._pending.popleft() for _ in range(count)]
+        oldest = self.scenario.max_policy_lag
+        if oldest is None:
+            return taken
+        kept = [(a, version) for a, version in taken if self.outcome.updates - version <= oldest]
+        for actor, version in taken:
+            if self.outcome.updates - version > oldest:
+                self.outcome.dropped += 1
+                self._release(actor)
+        return kept
+
+    def _release(self, actor: _Actor) -> None:
+        actor.free += 1
+        if actor.granted is not None:
+            actor.granted.succeed()
+            actor.granted = None
+
+    # -- figures -----------------------------------------------------------------------------------
+
+    def _note_depth(self) -> None:
+        """The queue's depth is about to change."""
+        depth, outcome = len(self._pending), self.outcome
+        outcome.depths[depth] = outcome.depths.get(depth, 0.0) + self.env.now - self._since
+        self._since = self.env.now
+        outcome.depth_line.append((self.env.now, depth))
+
+    def forget(self) -> None:
+        """What was counted so far was the warm-up."""
+        self._note_depth()
+        self.learning_s = 0.0
+        self.outcome.lags.clear()
+        self.outcome.depths.clear()
+        for actor in self.actors:
+            actor.acting_s = actor.waiting_s = 0.0
+
+
+def simulate(scenario: Scenario, num_updates: int = 200) -> Outcome:
+    """Run a scenario for a number of updates, 5 or more, of which the first fifth is a warm-up.
+
+    In a synchronous scenario a batch comes in the order of commits; headrace orders it by actor,
+    which takes the same time.
+    """
+    _require(num_updates >= 5, "num_updates", num_updates, "5 or more (nearest: 5)")
+    run = _Run(scenario)
+    env, outcome = run.env, run.outcome
+    for actor in run.actors:
+        env.process(run.act(actor))
+    warm_up = max(1, round(_WARM_UP * num_updates))
+    env.run(env.process(run.learn(warm_up)))
+    start, before = env.now, outcome.trained
+    run.forget()
+    env.run(env.process(run.learn(num_updates - warm_up)))
+    run._note_depth()
+    seconds = env.now - start
+    acting = sum(actor.acting_s for actor in run.actors)
+    waiting = sum(actor.waiting_s for actor in run.actors)
+    outcome.sps = (outcome.trained - before) * scenario.steps_per_rollout / seconds
+    outcome.updates_per_s = (num_updates - warm_up) / seconds
+    outcome.utilisation_learner = run.learning_s / seconds
+    outcome.utilisation_actors = acting / (acting + waiting) if acting + waiting else 0.0
+    outcome.simulated_s, outcome.waiting = env.now, len(run._pending)
+    outcome.depth_line = outcome.depth_line[:: 1 + len(outcome.depth_line) // _MAX_POINTS]
+    return outcome

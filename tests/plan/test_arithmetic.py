@@ -1,0 +1,161 @@
+"""The arithmetic of a plan: the numbers of the worked example, and what a run says of itself."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import ConfigError
+from headrace.plan.arithmetic import (
+    Rates,
+    Setup,
+    Spent,
+    compare,
+    forecasts,
+    saturating_actors,
+    timeline,
+)
+
+SLOW = Setup(num_actors=32, envs_per_actor=16, env_step_s=0.020, learner_sps=500_000)
+FAST = Setup(num_actors=32, envs_per_actor=16, env_step_s=0.002, learner_sps=500_000)
+
+
+def forecast(setup, start):
+    return next(f for f in forecasts(setup) if f.name.startswith(start))
+
+
+def test_512_environments_at_20_ms_take_half_an_hour_for_50_million_steps():
+    given_ = forecast(SLOW, "as given")
+    assert given_.sps == pytest.approx(25_600)
+    assert given_.seconds / 60 == pytest.approx(32.6, abs=0.05)
+    assert given_.bottleneck == "actors"
+
+
+def test_at_2_ms_they_take_three_minutes_and_actors_remain_the_bottleneck():
+    given_ = forecast(FAST, "as given")
+    assert given_.sps == pytest.approx(256_000)
+    assert given_.seconds / 60 == pytest.approx(3.3, abs=0.05)
+    assert given_.bottleneck == "actors"
+    assert forecast(SLOW, "environments 10 x").sps == pytest.approx(given_.sps)
+
+
+@pytest.mark.parametrize("setup", [SLOW, FAST], ids=["20 ms", "2 ms"])
+def test_more_learners_bring_nothing_where_actors_are_the_bottleneck(setup):
+    assert forecast(setup, "2 learners").sps == forecast(setup, "as given").sps
+    assert forecast(setup, "33 actors").sps == pytest.approx(33 / 32 * setup.rates.sps)
+
+
+def test_63_actors_saturate_the_learner_and_64_bring_no_more():
+    assert saturating_actors(FAST) == 63
+    assert forecast(FAST, "64 actors").sps == forecast(FAST, "63 actors").sps == 500_000
+
+
+@given(actors=st.integers(1, 300), envs=st.integers(1, 64), learners=st.integers(1, 4))
+def test_that_many_actors_are_just_enough(actors, envs, learners):
+    base = {"envs_per_actor": envs, "num_learners": learners, "learner_sps": 40_000.0}
+    enough = saturating_actors(Setup(num_actors=actors, env_step_s=0.003, **base))
+    rates = Setup(num_actors=enough, env_step_s=0.003, **base).rates
+    assert rates.sps == pytest.approx(rates.learners_sps)
+    if enough > 1:
+        fewer = Setup(num_actors=enough - 1, env_step_s=0.003, **base).rates
+        assert fewer.sps < rates.learners_sps
+
+
+def test_environments_that_compute_take_turns_on_their_core():
+    waiting = Setup(num_actors=2, envs_per_actor=10, env_step_s=0.001, inference_s=0.002)
+    computing = Setup(
+        num_actors=2, envs_per_actor=10, env_step_s=0.001, inference_s=0.002, envs="computing"
+    )
+    assert waiting.rates.actors_sps == pytest.approx(2 * 10 / 0.003)
+    assert computing.rates.actors_sps == pytest.approx(2 * 10 / 0.012)
+
+
+def test_a_synchronous_learner_idles_while_10_ms_are_collected_for_its_5():
+    turns = timeline(0.010, 0.005, synchronous=True)
+    assert 1 / turns.sps == pytest.approx(0.015)
+    assert turns.utilisation_learners == pytest.approx(1 / 3)
+    assert turns.utilisation_actors == pytest.approx(2 / 3)
+    beside = timeline(0.010, 0.005, synchronous=False)
+    assert 1 / beside.sps == pytest.approx(0.010)
+    assert (beside.utilisation_actors, beside.utilisation_learners) == pytest.approx((1.0, 0.5))
+    other = timeline(0.005, 0.010, synchronous=False)
+    assert other.utilisation_learners == pytest.approx(1.0)
+
+
+def test_taking_turns_nothing_saturates_and_either_side_helps_a_little():
+    setup = Setup(synchronous=True, env_step_s=0.002, learner_sps=256_000)
+    assert saturating_actors(setup) is None
+    assert setup.rates.sps == pytest.approx(128_000)
+    assert setup.rates.bottleneck == "both"
+    for change in ("64 actors", "2 learners"):
+        assert forecast(setup, change).sps == pytest.approx(256_000 / 1.5)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("num_actors", 0), ("learner_sps", 0.0), ("env_step_s", -1.0), ("env_step_s", 0.0),
+     ("envs", "sleeping"), ("total_steps", 0)],
+)  # fmt: skip
+def test_an_impossible_setup_is_refused_by_name(field, value):
+    with pytest.raises(ConfigError, match=field):
+        Setup(**{field: value})
+
+
+# -- what a run says of itself ---------------------------------------------------------------------
+
+SPENT = {
+    "env_steps": 100_000, "num_rollouts": 100, "acting_s": 4.0, "learning_s": 0.5,
+    "num_actors": 2, "num_learners": 1, "synchronous": False,
+}  # fmt: skip
+
+
+def test_a_runs_own_costs_name_its_bottleneck_in_one_line():
+    plan = compare(Spent(**SPENT), 48_000)
+    assert (plan["actors_sps"], plan["learners_sps"]) == (50_000, 200_000)
+    assert (plan["planned_sps"], plan["measured_sps"]) == (50_000, 48_000)
+    assert plan["line"].startswith("actors are the bottleneck: 48,000 of 50,000 steps/s planned; ")
+    assert plan["line"].endswith("a faster learner or a smaller network would not")
+    assert "\n" not in plan["line"]
+    assert "faster environment would help" in plan["line"]
+
+
+def test_sums_over_learners_are_shared_out_among_them():
+    plan = compare(Spent(**SPENT | {"num_learners": 2, "learning_s": 8.0, "num_actors": 4}), 1.0)
+    assert (plan["actors_sps"], plan["learners_sps"]) == (100_000, 25_000)
+    assert plan["bottleneck"] == "learners"
+    assert plan["line"].startswith("the learners are the bottleneck: 1 of 25,000 steps/s")
+    assert "network would help, another actor" in plan["line"]
+
+
+def test_taking_turns_adds_both_times_up():
+    plan = compare(Spent(**SPENT | {"synchronous": True}), 39_000)
+    assert plan["planned_sps"] == pytest.approx(100_000 / 2.5)
+    assert plan["line"].startswith("taking turns, actors are the bottleneck")
+    assert plan["line"].endswith("only a little")
+
+
+def test_in_one_process_two_actors_are_as_fast_as_one():
+    plan = compare(Spent(**SPENT | {"one_process": True}), 1.0)
+    assert plan["actors_sps"] == 25_000
+    assert plan["planned_sps"] == pytest.approx(100_000 / 4.5)
+    assert "transport=shm" in plan["line"]
+
+
+def test_sides_that_hardly_differ_are_both_named():
+    plan = compare(Spent(**SPENT | {"learning_s": 2.02}), 1.0)
+    assert plan["bottleneck"] == "both"
+    assert "only both together would help" in plan["line"]
+
+
+@pytest.mark.parametrize("missing", ["env_steps", "num_rollouts", "acting_s", "learning_s"])
+def test_nothing_is_said_of_what_is_not_known(missing):
+    assert compare(Spent(**SPENT | {missing: 0}), 1.0) is None
+    assert compare(Spent(**SPENT), 0.0) is None
+
+
+@given(a=st.floats(1, 1e6), b=st.floats(1, 1e6))
+def test_taking_turns_is_never_faster(a, b):
+    turns, beside = Rates(a, b, True), Rates(a, b, False)
+    assert turns.sps < beside.sps <= min(a, b)
+    assert beside.sps <= 2 * turns.sps * (1 + 1e-9)

@@ -1,0 +1,64 @@
+"""A run's own costs, as its tally knows them, beside its speed."""
+
+from __future__ import annotations
+
+import pytest
+
+import headrace as hr
+from headrace.metrics import Meter
+from headrace.progress import Progress
+from headrace.tally import Tally
+from headrace.transport.queue import Header
+
+ONE_MS = 1_000_000
+
+
+def plan_of(config):
+    """What the summary says after two updates of two rollouts, 100 steps and 20 ms each."""
+    progress = Progress()
+    tally = Tally(progress, config, 0, 0.0)
+    tally._first_time, tally._last_time = 0.0, 0.0
+    for _ in range(2):
+        meter = Meter()
+        for actor in range(2):
+            meter.rollout(Header(actor, 0, 0, 100, 0, 20 * ONE_MS, 5 * ONE_MS), 0)
+        meter.learn_s, meter.publish_s, meter.comm_s, meter.wait_s = 0.003, 0.001, 0.001, 9.0
+        progress.env_steps += meter.env_steps
+        tally.add(meter)
+    tally._first_steps, tally._last_steps = 0, 400
+    tally._first_time, tally._last_time = 0.0, 0.05
+    return tally.summary()["plan"]
+
+
+SETTINGS = {"num_actors": 2, "envs_per_actor": 10, "fragment_length": 10}
+
+
+def test_actors_and_learner_are_rated_by_what_they_did_without_waiting():
+    plan = plan_of(hr.Config("CartPole-v1", hr.APPO(), **SETTINGS))
+    assert plan["actors_sps"] == pytest.approx(2 * 100 / 0.020)
+    assert plan["learners_sps"] == pytest.approx(400 / 0.010)
+    assert plan["planned_sps"] == pytest.approx(10_000)
+    assert plan["measured_sps"] == pytest.approx(8_000)
+    assert plan["bottleneck"] == "actors"
+
+
+def test_a_synchronous_run_is_planned_as_taking_turns():
+    plan = plan_of(hr.Config("CartPole-v1", hr.PPO(), **SETTINGS))
+    assert plan["planned_sps"] == pytest.approx(1 / (1 / 10_000 + 1 / 40_000))
+
+
+def test_in_one_process_actors_are_no_faster_than_one():
+    plan = plan_of(hr.Config("CartPole-v1", hr.APPO(), transport="serial", **SETTINGS))
+    assert plan["actors_sps"] == pytest.approx(5_000)
+
+
+def test_several_learners_share_out_what_was_added_up():
+    plan = plan_of(hr.Config("CartPole-v1", hr.PPO(), num_learners=2, **SETTINGS))
+    assert plan["learners_sps"] == pytest.approx(2 * 40_000)
+    assert plan["actors_sps"] == pytest.approx(10_000)
+
+
+def test_nothing_is_planned_where_actors_learn_or_before_anything_is_known():
+    assert plan_of(hr.Config("CartPole-v1", hr.A3C(), **SETTINGS)) is None
+    config = hr.Config("CartPole-v1", hr.PPO(), **SETTINGS)
+    assert Tally(Progress(), config, 0, 0.0).summary()["plan"] is None

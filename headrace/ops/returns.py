@@ -136,6 +136,17 @@ def vtrace(
     Raises:
         ValueError: a shape is wrong.
         TypeError: a dtype is wrong.
+
+    Example, one column of five steps without an end of an episode, every ratio clipped to 1:
+        >>> log_ratio = torch.tensor([[0.4], [0.3], [0.3], [0.3], [0.4]])
+        >>> reward = torch.tensor([[1.0], [0.5], [2.0], [0.0], [1.5]])
+        >>> value = torch.tensor([[3.0], [2.8], [2.5], [2.0], [1.5], [0.0]])
+        >>> terminated, first = (torch.zeros(n, 1, dtype=torch.bool) for n in (5, 6))
+        >>> returns = vtrace(log_ratio, reward, value, terminated, first, gamma=0.99)
+        >>> returns.vs.T
+        tensor([[4.8961, 3.9354, 3.4701, 1.4850, 1.5000]])
+        >>> returns.pg_advantage.T
+        tensor([[ 1.8961,  1.1354,  0.9701, -0.5150,  0.0000]])
     """
     _check_stream(reward, value, terminated, first, log_ratio)
     with torch.no_grad():

@@ -7,19 +7,23 @@ from collections.abc import Callable
 from headrace.config import Config
 from headrace.errors import ConfigError, require_choice
 from headrace.recipes.cartpole import cartpole
+from headrace.recipes.conjunction import conjunction
 from headrace.recipes.impact_paper import impact_continuous, impact_discrete
 from headrace.recipes.lunarlander import lunarlander
 from headrace.recipes.mujoco import halfcheetah, hopper
 from headrace.recipes.pendulum import pendulum
+from headrace.recipes.satellite import satellite
 
 RECIPES: dict[str, Callable[[str], Config]] = {
     "cartpole": cartpole,
+    "conjunction": conjunction,
     "halfcheetah": halfcheetah,
     "hopper": hopper,
     "impact-continuous": impact_continuous,
     "impact-discrete": impact_discrete,
     "lunarlander": lunarlander,
     "pendulum": pendulum,
+    "satellite": satellite,
 }
 
 
@@ -59,6 +63,7 @@ def take_flag(argv: list[str], name: str) -> tuple[str | None, list[str]]:
 __all__ = [
     "RECIPES",
     "cartpole",
+    "conjunction",
     "halfcheetah",
     "hopper",
     "impact_continuous",
@@ -66,6 +71,7 @@ __all__ = [
     "lunarlander",
     "pendulum",
     "recipe",
+    "satellite",
     "take_flag",
     "take_recipe",
 ]

@@ -1,0 +1,86 @@
+"""Players of SSAConjunction to compare with: random, round-robin and greedy.
+
+Each is called with observations ``[B, 5 + 7 n]`` and masks ``[B, n + 3]`` and returns actions
+``[B]``. Probabilities are read off the observation, which shows the true ones (to float32).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from headrace.envs.ssa import conjunction as game
+from headrace.envs.ssa.outlook import FEATURES, GLOBALS
+
+Player = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def random_player(seed: int = 0) -> Player:
+    """Any allowed action, all alike."""
+    rng = np.random.default_rng(seed)
+
+    def act(obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        return np.where(mask, rng.random(mask.shape), -1.0).argmax(axis=1)
+
+    return act
+
+
+def round_robin() -> Player:
+    """Burns as :func:`greedy` does, and else looks at visible objects in turn."""
+    turn = 0
+
+    def act(obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        nonlocal turn
+        num_objects = mask.shape[1] - 3
+        turn = (turn + 1) % num_objects
+        places = (np.arange(num_objects) - turn) % num_objects  # 0: its turn is now
+        looks = np.where(mask[:, 1:-2], num_objects - places, 0)
+        look = np.where(looks.any(axis=1), 1 + looks.argmax(axis=1), 0)
+        return _burn_or(look, obs, mask)
+
+    return act
+
+
+def greedy() -> Player:
+    """Maximises the expected reward as if nothing could be done after this step.
+
+    A burn is worth what it changes in the expected rewards of all later closest approaches, less
+    its costs. No other action is worth anything by itself; among them it looks at the visible
+    object of the greatest risk.
+    """
+
+    def act(obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        risks = _risks(obs)[0]
+        looks = np.where(mask[:, 1:-2], risks, -1.0)
+        look = np.where((looks >= 0).any(axis=1), 1 + looks.argmax(axis=1), 0)
+        return _burn_or(look, obs, mask)
+
+    return act
+
+
+def burn_values(obs: np.ndarray) -> np.ndarray:
+    """Expected reward ``[B, 2]`` that a burn forwards, or backwards, adds if it is the last."""
+    now, *after = _risks(obs)
+    change = [now - risk for risk in after]
+    saved = [
+        (game.AVOIDED - game.COLLISION) * np.maximum(c, 0).sum(axis=1)
+        - game.COLLISION * np.minimum(c, 0).sum(axis=1)
+        for c in change
+    ]
+    return (
+        np.stack(saved, axis=1) + (game.BURN + game.FALSE_ALARM * (1.0 - now.max(axis=1)))[:, None]
+    )
+
+
+def _burn_or(other: np.ndarray, obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    values = np.where(mask[:, -2:], burn_values(obs), -np.inf)
+    first = mask.shape[1] - 2
+    return np.where(values.max(axis=1) > 0, first + values.argmax(axis=1), other)
+
+
+def _risks(obs: np.ndarray) -> np.ndarray:
+    """Probabilities of collision ``[3, B, n]``: now, after a burn forwards, and backwards."""
+    objects = obs[:, GLOBALS:].reshape(len(obs), -1, FEATURES)
+    shown = np.moveaxis(objects[..., 2:5], -1, 0).astype(np.float64)
+    return np.where(shown > 0, 10.0 ** (8.0 * (shown - 1.0)), 0.0)

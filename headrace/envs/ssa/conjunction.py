@@ -1,0 +1,241 @@
+"""SSAConjunction: keep a satellite safe by looking at the right object, and moving only if needed.
+
+    draw an episode ──► predict every object ──► risks ──► observe | burn | wait
+                              ▲                                      │
+                              └────────── closest approaches ◄───────┘
+
+A satellite on a low orbit will be passed closely by ``n_objects`` catalogue objects, each once.
+Their positions are known badly, and worse as time goes by, until a radar looks at them. A short
+burn along the track, ahead of time, moves the satellite out of the way, costs propellant, and
+changes every later approach.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from headrace.envs.ssa import orbits, render, scene, tracking
+from headrace.envs.ssa.outlook import BURN_MS, FEATURES, GLOBALS, RADIUS_M, look_ahead, observe
+from headrace.envs.ssa.tracking import STEP_S
+from headrace.errors import ConfigError
+
+MAX_BURNS = 5
+COLLISION = -100.0
+"""Reward of a collision; it ends the episode."""
+AVOIDED = 10.0
+"""Reward of a miss that had been a collision without the burns."""
+BURN = -1.0
+"""Reward of a burn: 33 for each m/s."""
+FALSE_ALARM = -8.0
+"""Reward, at the closest approach, of each burn made while this object was the most dangerous one,
+if it had missed the satellite anyway."""
+
+
+class SSAConjunctionVectorEnv(VectorEnv):
+    """``num_envs`` conjunction games, in NEXT_STEP autoreset.
+
+    **Time.** A step is 120 s. An episode ends after ``horizon`` steps, or with a collision;
+    both are terminations.
+
+    **Actions**, ``n_objects + 3``: 0 waits; 1 … n observes the k-th object of the list below, if a
+    radar sees it; n + 1 and n + 2 burn forwards and backwards, 0.03 m/s, at most five times. An
+    action that ``info["action_mask"]`` (int8) forbids does nothing.
+
+    **Observation**, float32 in [0, 1], ``5 + 7 n_objects``. First the time that is left and the
+    burns that are left, as shares; the probability of any collision as it is, after a burn forwards
+    now, and after one backwards. Then the objects, the most dangerous one first (equal ones in
+    order of their closest approach), zeros for those that have passed. Of each: time to the closest
+    approach over the horizon; whether a radar sees it; the probability of collision as it is, after
+    a burn forwards now, and after one backwards, as ``1 + log10(max(p, 1e-8)) / 8``; the standard
+    deviation of its position along the track now, and of the miss (geometric mean of both axes), as
+    ``log10(1 + m) / 4``.
+
+    **Reward**: -100 for a collision; +10 for a closest approach that missed and had been a
+    collision without the burns; -1 for each burn; -8 for each false alarm: a burn made while the
+    most dangerous object was one that had missed anyway, told at its closest approach.
+
+    **Truth.** Where an object really is differs from the catalogue by an error drawn at reset from
+    the covariance that the catalogue tells, so the probabilities are calibrated. ``infos`` count
+    ``collisions``, ``avoided`` and ``false_alarms`` of the step.
+
+    Args:
+        num_envs: how many.
+        n_objects: catalogue objects, 1 or more.
+        horizon: steps of an episode, 20 or more.
+        seed: of the first reset where that gives none; environment ``i`` takes ``seed + i``.
+
+    Raises:
+        ConfigError: n_objects or horizon is too small.
+    """
+
+    metadata = {  # noqa: RUF012
+        "render_modes": ["rgb_array"],
+        "render_fps": 10,
+        "autoreset_mode": AutoresetMode.NEXT_STEP,
+    }
+
+    def __init__(
+        self,
+        num_envs: int,
+        n_objects: int = 20,
+        horizon: int = 200,
+        seed: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        for name, value, least in (("n_objects", n_objects, 1), ("horizon", horizon, 20)):
+            if value < least:
+                raise ConfigError(f"{name}={value} must be at least {least} (nearest: {least})")
+        self.num_envs, self.n_objects, self.horizon = num_envs, n_objects, horizon
+        self.render_mode, self._seed = render_mode, seed
+        size = GLOBALS + FEATURES * n_objects
+        self.single_observation_space = Box(0.0, 1.0, (size,), np.float32)
+        self.single_action_space = Discrete(n_objects + 3)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.rngs: list[np.random.Generator] = []
+        self._rows = np.arange(num_envs)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin an episode everywhere; environment ``i`` takes ``seed + i``, or ``seed[i]``."""
+        if seed is None and not self.rngs:
+            seed = self._seed
+        if seed is None and self.rngs:
+            seeds: list[int | None] = []
+        elif isinstance(seed, list):
+            seeds = seed
+        else:
+            seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
+        if seeds:
+            self.rngs = [seeding.np_random(s)[0] for s in seeds]
+        self.scene = scene.draw(self.rngs, self.n_objects, self.horizon)
+        shape = (self.num_envs, self.n_objects)
+        self.time = np.zeros(self.num_envs, np.int64)  # [B] steps of the episode so far
+        self.burns_left = np.full(self.num_envs, MAX_BURNS)
+        self.shift = np.zeros((*shape, 2))  # m, of the miss by burns so far
+        self.alarms = np.zeros(shape, np.int64)  # burns for the sake of each object
+        self._ended = np.zeros(self.num_envs, bool)
+        obs, counts = self._look_ahead(), np.zeros(self.num_envs, np.int64)
+        return obs, self._infos(counts, counts, counts)
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step of every episode; a filler for those that ended with the previous one."""
+        actions = np.asarray(actions)
+        if actions.min() < 0 or actions.max() >= self.n_objects + 3:
+            raise ValueError(f"actions must lie in 0 … {self.n_objects + 2}, got {actions}")
+        fillers = self._ended
+        allowed = self._mask[self._rows, actions] & ~fillers
+        actions = np.where(allowed, actions, 0)
+        self._look((actions >= 1) & (actions <= self.n_objects), actions)
+        burning = actions > self.n_objects
+        self._burn(burning, actions)
+        self.time += ~fillers
+        reward, collided, avoided, false = self._closest_approaches(fillers)
+        reward += BURN * burning
+        self._ended = collided.astype(bool) | (self.time == self.horizon)
+        terminated = self._ended.copy()
+        if fillers.any():
+            self._restart(np.flatnonzero(fillers))
+            self._ended[fillers] = terminated[fillers] = False
+        obs, infos = self._look_ahead(), self._infos(collided, avoided, false)
+        return obs, reward, terminated, np.zeros_like(terminated), infos
+
+    def render(self) -> tuple[np.ndarray, ...] | None:  # type: ignore[override]
+        """The scene of each environment, ``[320, 800, 3]`` uint8; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        return tuple(render.frame(self, row) for row in range(self.num_envs))
+
+    # -- what an action does ---------------------------------------------------------------------
+
+    def _look(self, looking: np.ndarray, actions: np.ndarray) -> None:
+        """Measure the chosen objects' positions and sharpen what is known of them."""
+        rows = np.flatnonzero(looking)
+        if not len(rows):
+            return
+        at = self.scene
+        now, objects = self.time[rows], self.outlook.listed[rows, actions[rows] - 1]
+        here = (rows, objects)
+        track = tracking.Along(*(x[here] for x in at.track))
+        error = at.noise[rows, now]
+        measured = at.path[rows, now, objects] + error[:, 0]
+        track = tracking.predicted(track, now - at.seen[here])
+        for to, new in zip(at.track, tracking.observed(track, measured), strict=True):
+            to[here] = new
+        at.seen[here] = now
+        sides = (rows[:, None], np.arange(2), objects[:, None])
+        at.side[sides], at.side_var[sides] = tracking.combined(
+            at.side[sides], at.side_var[sides], at.offset[sides] + error[:, 1:]
+        )
+
+    def _burn(self, burning: np.ndarray, actions: np.ndarray) -> None:
+        """Change the satellite's speed along its track, and with it its place at later TCAs."""
+        rows = np.flatnonzero(burning)
+        if not len(rows):
+            return
+        sign = np.where(actions[rows] == self.n_objects + 1, 1.0, -1.0)
+        self.shift[rows] += sign[:, None, None] * np.moveaxis(self.outlook.pushed[:, rows], 0, -1)
+        self.burns_left[rows] -= 1
+        self.alarms[rows, self.outlook.listed[rows, 0]] += 1
+        at, seconds = self.scene, STEP_S * self.time[rows]
+        orbits.burn(at.elements, at.rates, (rows, 0), sign * BURN_MS, seconds)
+
+    def _closest_approaches(
+        self, fillers: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Rewards, and counts of collisions, avoided ones and false alarms, each ``[B]``."""
+        at = self.scene
+        passing = (at.tca == self.time[:, None]) & ~fillers[:, None]
+        reward, counts = np.zeros(self.num_envs), np.zeros((3, self.num_envs), np.int64)
+        rows, objects = np.nonzero(passing)
+        if len(rows):
+            error = np.stack(
+                [
+                    at.offset[rows, 0, objects],
+                    at.path[rows, self.time[rows], objects],
+                    at.offset[rows, 1, objects],
+                ]
+            )
+            first = at.miss[rows, objects] + at.own[rows, objects]
+            first += np.einsum("kif,fk->ki", at.spread[rows, objects], error)
+            missed = np.hypot(*first.T) >= RADIUS_M
+            hit = np.hypot(*(first - self.shift[rows, objects]).T) < RADIUS_M
+            alarms = self.alarms[rows, objects] * missed
+            for count, amount in zip(counts, (hit, ~missed & ~hit, alarms), strict=True):
+                np.add.at(count, rows, amount)
+            counts[0] = counts[0] > 0  # one is enough
+            reward += COLLISION * counts[0] + AVOIDED * counts[1] + FALSE_ALARM * counts[2]
+        return reward, *counts
+
+    def _restart(self, rows: np.ndarray) -> None:
+        """New episodes for some rows."""
+        fresh = scene.draw([self.rngs[row] for row in rows], self.n_objects, self.horizon)
+        self.scene.put(rows, fresh)
+        self.time[rows], self.burns_left[rows] = 0, MAX_BURNS
+        self.shift[rows], self.alarms[rows] = 0.0, 0
+
+    def _look_ahead(self) -> np.ndarray:
+        """Bring ``outlook`` and the mask up to date; returns the observation."""
+        self.outlook = look_ahead(self.scene, self.time, self.shift)
+        left, burns = 1.0 - self.time / self.horizon, self.burns_left / MAX_BURNS
+        obs, self._mask = observe(self.outlook, left, burns, self.horizon)
+        return obs
+
+    def _infos(
+        self, collided: np.ndarray, avoided: np.ndarray, false: np.ndarray
+    ) -> dict[str, Any]:
+        return {
+            "action_mask": self._mask.astype(np.int8),
+            "collisions": collided,
+            "avoided": avoided,
+            "false_alarms": false,
+        }

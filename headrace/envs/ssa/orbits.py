@@ -1,0 +1,250 @@
+"""Near-circular orbits around the Earth: two-body motion and J2, on whole arrays.
+
+Mean elements move at the constant secular rates of J2; the periodic part of J2 within a revolution
+is added to the position and the velocity. Both are of first order in J2, as in Brouwer's theory;
+the periodic terms are those for near-circular orbits in Hoots and Roehrich, Spacetrack Report No. 3
+(1980). Left out are higher harmonics, drag, Sun and Moon. Lengths are in metres, times in seconds,
+angles in radians; the frame is inertial, with z along the Earth's axis.
+
+Every function takes arrays of any common shape, and what it does to one orbit doesn't depend on the
+others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+MU = 3.986004418e14  # m^3/s^2, of the Earth
+EARTH_RADIUS = 6_378_137.0  # m, at the equator
+EARTH_RATE = 7.292115e-5  # rad/s
+J2 = 1.08262668e-3
+_HALF_J2 = 0.5 * J2 * EARTH_RADIUS**2  # m^2
+_KEPLER_STEPS = 2  # of Newton's method; the error is below 1e-12 rad for e <= 0.01
+_INVERSION_STEPS = 3  # each leaves a few thousandths of the error before
+
+
+class Elements(NamedTuple):
+    """Mean elements at time 0; eccentricity as a vector, so that a circle is nothing special."""
+
+    a: np.ndarray  # semi-major axis, m
+    ex: np.ndarray  # e cos(argument of perigee)
+    ey: np.ndarray  # e sin(argument of perigee)
+    inc: np.ndarray  # inclination
+    raan: np.ndarray  # right ascension of the ascending node
+    lon: np.ndarray  # mean argument of latitude: mean anomaly + argument of perigee
+
+
+class Rates(NamedTuple):
+    """Secular rates of :class:`Elements`, rad/s."""
+
+    perigee: np.ndarray
+    raan: np.ndarray
+    lon: np.ndarray
+
+
+def rates(elements: Elements) -> Rates:
+    """The secular rates that two-body motion and J2 give."""
+    a, ex, ey, inc, *_ = elements
+    root = np.sqrt(1.0 - ex * ex - ey * ey)
+    n = np.sqrt(MU / a) / a
+    k = 3.0 * _HALF_J2 / (a * root * root) ** 2 * n
+    sin2 = np.sin(inc) ** 2
+    perigee = k * (2.0 - 2.5 * sin2)
+    return Rates(perigee, -k * np.cos(inc), n + k * root * (1.0 - 1.5 * sin2) + perigee)
+
+
+def moved(elements: Elements, moving: Rates, seconds: np.ndarray | float) -> Elements:
+    """The mean elements ``seconds`` later (or earlier)."""
+    turn = moving.perigee * seconds
+    cos, sin = np.cos(turn), np.sin(turn)
+    return elements._replace(
+        ex=elements.ex * cos - elements.ey * sin,
+        ey=elements.ex * sin + elements.ey * cos,
+        raan=elements.raan + moving.raan * seconds,
+        lon=elements.lon + moving.lon * seconds,
+    )
+
+
+def position(mean: Elements) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``x, y, z`` at the time that the elements are of."""
+    cos_u, sin_u, radius, node, tilt = _bent(mean, _ellipse(mean))
+    cos_node, sin_node, level = np.cos(node), np.sin(node), sin_u * np.cos(tilt)
+    return (
+        radius * (cos_u * cos_node - level * sin_node),
+        radius * (cos_u * sin_node + level * cos_node),
+        radius * sin_u * np.sin(tilt),
+    )
+
+
+def state(mean: Elements) -> tuple[np.ndarray, np.ndarray]:
+    """Position and velocity ``[..., 3]`` at the time that the elements are of."""
+    ellipse = _ellipse(mean)
+    cos_u, sin_u, radius, node, tilt = _bent(mean, ellipse)
+    climb, sweep = _speeds(mean, ellipse)
+    radial, along = _axes(node, tilt, cos_u, sin_u)
+    return radius[..., None] * radial, climb[..., None] * radial + sweep[..., None] * along
+
+
+class _Ellipse(NamedTuple):
+    """A place on the mean ellipse."""
+
+    cos_u: np.ndarray  # of the argument of latitude
+    sin_u: np.ndarray
+    near: np.ndarray  # radius / a
+    rise: np.ndarray  # e sin(eccentric anomaly)
+    root: np.ndarray  # sqrt(1 - e²)
+
+
+def _ellipse(mean: Elements) -> _Ellipse:
+    """Solve Kepler's equation."""
+    _, ex, ey, _, _, lon = mean
+    anomaly = lon  # the eccentric argument of latitude
+    for _ in range(_KEPLER_STEPS):
+        cos, sin = np.cos(anomaly), np.sin(anomaly)
+        error = anomaly - ex * sin + ey * cos - lon
+        anomaly = anomaly - error / (1.0 - ex * cos - ey * sin)
+    cos, sin = np.cos(anomaly), np.sin(anomaly)
+    root = np.sqrt(1.0 - ex * ex - ey * ey)
+    near = 1.0 - ex * cos - ey * sin
+    rise = ex * sin - ey * cos
+    mixed = rise / (1.0 + root)
+    return _Ellipse(
+        (cos - ex + ey * mixed) / near, (sin - ey - ex * mixed) / near, near, rise, root
+    )
+
+
+def _bent(mean: Elements, at: _Ellipse) -> tuple[np.ndarray, ...]:
+    """Cosine and sine of the argument of latitude, radius, node and inclination, with J2."""
+    small = _HALF_J2 / (mean.a * at.root * at.root)  # m
+    tiny = small / (mean.a * at.root * at.root)
+    cos_i, sin_i = np.cos(mean.inc), np.sin(mean.inc)
+    c2 = cos_i * cos_i
+    cos_2u, sin_2u = 1.0 - 2.0 * at.sin_u * at.sin_u, 2.0 * at.sin_u * at.cos_u
+    radius = mean.a * at.near * (1.0 - 1.5 * tiny * at.root * (3.0 * c2 - 1.0))
+    radius = radius + 0.5 * small * (1.0 - c2) * cos_2u
+    shift = -0.25 * tiny * (7.0 * c2 - 1.0) * sin_2u
+    side = 1.5 * tiny * cos_i
+    # The shift is about 1e-3: its sine and cosine to the third order.
+    sin_s, cos_s = shift - shift**3 / 6.0, 1.0 - 0.5 * shift * shift
+    return (
+        at.cos_u * cos_s - at.sin_u * sin_s,
+        at.sin_u * cos_s + at.cos_u * sin_s,
+        radius,
+        mean.raan + side * sin_2u,
+        mean.inc + side * sin_i * cos_2u,
+    )
+
+
+def _speeds(mean: Elements, at: _Ellipse) -> tuple[np.ndarray, np.ndarray]:
+    """Radial and transverse speed, m/s, with J2."""
+    speed = np.sqrt(MU / mean.a)
+    bent = speed * _HALF_J2 / (mean.a * at.root) ** 2
+    c2 = np.cos(mean.inc) ** 2
+    cos_2u, sin_2u = 1.0 - 2.0 * at.sin_u * at.sin_u, 2.0 * at.sin_u * at.cos_u
+    return (
+        speed * at.rise / at.near - bent * (1.0 - c2) * sin_2u,
+        speed * at.root / at.near + bent * ((1.0 - c2) * cos_2u + 1.5 * (3.0 * c2 - 1.0)),
+    )
+
+
+def _axes(
+    node: np.ndarray, tilt: np.ndarray, cos_u: np.ndarray, sin_u: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors ``[..., 3]``, radial and transverse (along the track)."""
+    cos_node, sin_node = np.cos(node), np.sin(node)
+    cos_tilt, sin_tilt = np.cos(tilt), np.sin(tilt)
+
+    def axis(along_node: np.ndarray, above: np.ndarray) -> np.ndarray:
+        return np.stack(
+            [
+                along_node * cos_node - above * cos_tilt * sin_node,
+                along_node * sin_node + above * cos_tilt * cos_node,
+                above * sin_tilt,
+            ],
+            axis=-1,
+        )
+
+    return axis(cos_u, sin_u), axis(-sin_u, cos_u)
+
+
+def frame(r: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Unit vectors ``[..., 3 (radial, along the track, across it), 3]`` at a state."""
+    radial = r / np.linalg.norm(r, axis=-1, keepdims=True)
+    across = np.cross(r, v)
+    across /= np.linalg.norm(across, axis=-1, keepdims=True)
+    return np.stack([radial, np.cross(across, radial), across], axis=-2)
+
+
+def mean_elements(r: np.ndarray, v: np.ndarray) -> Elements:
+    """The mean elements whose :func:`state` is ``r, v`` ``[..., 3]``, to about a millimetre.
+
+    The Kepler orbit of a state differs from them by the periodic part of J2, which is found by
+    repeating: take the difference between the Kepler orbits of what is wanted and of what the
+    elements so far give, and add it.
+    """
+    wanted = kepler_elements(r, v)
+    mean = wanted
+    for _ in range(_INVERSION_STEPS):
+        found = kepler_elements(*state(mean))
+        change = [w - f for w, f in zip(wanted, found, strict=True)]
+        change[4:] = [np.remainder(x + np.pi, 2 * np.pi) - np.pi for x in change[4:]]
+        mean = Elements(*(m + c for m, c in zip(mean, change, strict=True)))
+    return mean
+
+
+def kepler_elements(r: np.ndarray, v: np.ndarray) -> Elements:
+    """The elements of the two-body orbit through ``r, v`` ``[..., 3]``, not in the equator."""
+    radius = np.linalg.norm(r, axis=-1)
+    v2 = np.sum(v * v, axis=-1)
+    a = 1.0 / (2.0 / radius - v2 / MU)
+    spin = np.cross(r, v)
+    hx, hy, hz = np.moveaxis(spin, -1, 0)
+    raan = np.arctan2(hx, -hy)
+    inc = np.arctan2(np.hypot(hx, hy), hz)
+    node = np.stack([np.cos(raan), np.sin(raan), np.zeros_like(raan)], axis=-1)
+    above = np.cross(spin / np.linalg.norm(spin, axis=-1, keepdims=True), node)
+    e = np.cross(v, spin) / MU - r / radius[..., None]
+    ex, ey = np.sum(e * node, axis=-1), np.sum(e * above, axis=-1)
+    root = np.sqrt(1.0 - ex * ex - ey * ey)
+    x, y = np.sum(r * node, axis=-1) / a, np.sum(r * above, axis=-1) / a
+    # x = cos - ex + ey m and y = sin - ey - ex m, m = (ex sin - ey cos) / (1 + root)
+    m = np.sum(r * v, axis=-1) / np.sqrt(MU * a) / (1.0 + root)
+    anomaly = np.arctan2(y + ey + ex * m, x + ex - ey * m)
+    return Elements(a, ex, ey, inc, raan, anomaly - ex * np.sin(anomaly) + ey * np.cos(anomaly))
+
+
+def displacement(n: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How far a burn of 1 m/s along the track has moved a satellite: radially, and ahead, m.
+
+    From the Clohessy-Wiltshire equations (1960), for a circular orbit.
+
+    Args:
+        n: mean motion, rad/s. seconds: since the burn.
+    """
+    angle = n * seconds
+    return 2.0 / n * (1.0 - np.cos(angle)), (4.0 * np.sin(angle) - 3.0 * angle) / n
+
+
+def burn(
+    elements: Elements, moving: Rates, where: tuple, speed: np.ndarray, seconds: np.ndarray
+) -> None:
+    """Change some orbits, in place, by burns along the track.
+
+    Args:
+        where: index of those that burn. speed: m/s, forwards. seconds: when, since time 0.
+    """
+    before = Elements(*(x[where] for x in elements))
+    now = moved(before, Rates(*(x[where] for x in moving)), seconds)
+    ratio = 2.0 * speed * np.sqrt(now.a / MU)
+    after = now._replace(
+        a=now.a * (1.0 + ratio),
+        ex=now.ex + ratio * np.cos(now.lon),
+        ey=now.ey + ratio * np.sin(now.lon),
+    )
+    later = rates(after)
+    for to, new in zip(elements, moved(after, later, -seconds), strict=True):
+        to[where] = new
+    for to, new in zip(moving, later, strict=True):
+        to[where] = new

@@ -1,0 +1,130 @@
+"""What a player of SSAConjunction can know at a step: places, risks, and how they are shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.envs.ssa import orbits, risk, sensors, tracking
+from headrace.envs.ssa.scene import OWN_M, Scene
+from headrace.envs.ssa.tracking import STEP_S, Along
+
+RADIUS_M = 60.0
+"""Radius of the satellite and of an object together: a shorter miss is a collision."""
+BURN_MS = 0.03
+"""Change of speed by one burn, m/s."""
+GLOBALS, FEATURES = 5, 7  # numbers in front of those of the objects; of each object
+_FLOOR = 1e-8  # risks below are shown as this
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Of each episode ``[B]`` and object ``[N]``, now and at the closest approach to come."""
+
+    position: tuple[np.ndarray, np.ndarray, np.ndarray]  # [B, 1 + N] m, satellite first
+    togo: np.ndarray  # [B, N] int, steps to the closest approach; 0 or less: it is over
+    visible: np.ndarray  # [B, N] bool, a radar sees it, and it is still to come
+    known_m: np.ndarray  # [B, N] standard deviation along the track now
+    miss_m: np.ndarray  # [B, N] standard deviation of the miss, geometric mean of both axes
+    pushed: np.ndarray  # [2, B, N] m, how a burn forwards now moves the satellite in the planes
+    risks: np.ndarray  # [3, B, N] of a collision: as it is, after a burn forwards, backwards
+    listed: np.ndarray  # [B, N] int, numbers of the objects, the greatest risk first
+
+    @property
+    def coming(self) -> np.ndarray:
+        """``[B, N]`` bool, whether the closest approach is still to come."""
+        return self.togo > 0
+
+
+def look_ahead(at: Scene, time: np.ndarray, shift: np.ndarray) -> Outlook:
+    """Propagate every object; who is visible, and how risky each closest approach is.
+
+    Args:
+        time: ``[B]`` steps of the episodes so far.
+        shift: ``[B, N, 2]`` m, of the miss, by burns so far.
+    """
+    now = time[:, None]
+    x, y, z = orbits.position(orbits.moved(at.elements, at.rates, STEP_S * now))
+    earth = at.earth_angle + orbits.EARTH_RATE * STEP_S * now
+    togo = at.tca - now
+    coming = togo > 0
+    known = tracking.predicted(at.track, now - at.seen)
+    mean, variance = _miss(at, tracking.predicted(known, np.maximum(togo, 0)), shift)
+    n = np.sqrt(orbits.MU / at.elements.a[:, :1] ** 3)
+    radial, along = orbits.displacement(n, STEP_S * togo)
+    pushed = BURN_MS * np.stack([p[..., 0] * radial + p[..., 1] * along for p in _planes(at.push)])
+    plans = np.stack([mean, mean - pushed, mean + pushed], axis=1)
+    risks = risk.collision_probability(plans, variance, RADIUS_M, coming)
+    return Outlook(
+        position=(x, y, z),
+        togo=togo,
+        visible=sensors.visible(x[:, 1:], y[:, 1:], z[:, 1:], earth) & coming,
+        known_m=np.sqrt(known.var),
+        miss_m=(variance[0] * variance[2] - variance[1] ** 2) ** 0.25,
+        pushed=pushed,
+        risks=risks,
+        listed=np.argsort(np.where(coming, -risks[0], 1.0), axis=1, kind="stable"),
+    )
+
+
+def _planes(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``[B, N, 2, K]`` as its two axes in the encounter plane, ``[B, N, K]`` each."""
+    return array[:, :, 0], array[:, :, 1]
+
+
+def _miss(
+    at: Scene, then: Along, shift: np.ndarray
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Mean ``[2, B, N]`` and variance (xx, xy, yy) of the misses in the encounter planes.
+
+    Args:
+        then: what is known along the track at the closest approaches.
+    """
+    means = (at.side[:, 0], then.mean, at.side[:, 1])
+    variances = (at.side_var[:, 0], then.var, at.side_var[:, 1])
+    x, y = _planes(at.spread)
+
+    def total(values: list[np.ndarray]) -> np.ndarray:
+        return values[0] + values[1] + values[2]
+
+    mean = [
+        (at.miss - shift)[..., i] + total([p[..., f] * means[f] for f in range(3)])
+        for i, p in enumerate((x, y))
+    ]
+    xx, xy, yy = (
+        total([p[..., f] * q[..., f] * variances[f] for f in range(3)])
+        for p, q in ((x, x), (x, y), (y, y))
+    )
+    return np.stack(mean), (xx + OWN_M**2, xy, yy + OWN_M**2)
+
+
+def observe(
+    outlook: Outlook, left: np.ndarray, burns: np.ndarray, horizon: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The observations ``[B, 5 + 7 N]`` float32, and which actions are allowed ``[B, N + 3]`` bool.
+
+    Args:
+        left, burns: ``[B]`` shares of time and burns that are left. horizon: steps of an episode.
+    """
+    at, num_envs = outlook, len(left)
+    rows = np.arange(num_envs)[:, None]
+    numbers = np.stack(
+        [
+            at.togo / horizon,
+            at.visible,
+            *(1.0 + np.log10(np.maximum(at.risks, _FLOOR)) / 8.0),
+            0.25 * np.log10(1.0 + at.known_m),
+            0.25 * np.log10(1.0 + at.miss_m),
+        ],
+        axis=-1,
+    )
+    numbers *= at.coming[..., None]
+    obs = np.empty((num_envs, GLOBALS + numbers[0].size), np.float32)
+    obs[:, 0], obs[:, 1] = left, burns
+    obs[:, 2:GLOBALS] = 1.0 - np.prod(1.0 - at.risks, axis=-1).T
+    obs[:, GLOBALS:] = numbers[rows, at.listed].reshape(num_envs, -1)
+    can_burn = (burns > 0) & at.coming.any(axis=1)
+    looks = at.visible[rows, at.listed]
+    mask = np.column_stack([np.ones(num_envs, bool), looks, can_burn, can_burn])
+    return np.minimum(obs, 1.0, out=obs), mask

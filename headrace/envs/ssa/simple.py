@@ -1,0 +1,226 @@
+"""A small game of satellite scheduling: which of five satellites to observe next.
+
+A satellite is worth most while its last observation is fresh, so the best play is to observe the
+one of highest priority at every step, and :func:`optimal_return` says exactly what that brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+NUM_SATELLITES = 5
+EPISODE_STEPS = 20
+SUCCESS_PROBABILITY = 0.8
+REWARD_SCALE = 10.0
+FAILURE_REWARD = -0.5
+MIN_PRIORITY, MAX_PRIORITY = 0.1, 1.0
+_NUM_DRAWS = NUM_SATELLITES + EPISODE_STEPS  # of an episode: priorities first, then luck
+_OBSERVATION_SPACE = (0.0, 1.0, (1 + 2 * NUM_SATELLITES,), np.float32)
+
+
+def optimal_return(priorities: Any, num_steps: int = EPISODE_STEPS) -> Any:
+    """The greatest expected return, by observing the satellite of highest priority at every step.
+
+    Its staleness is then 0 before each step, and no other observation can be worth more than the
+    highest priority at staleness 0. So it is ``num_steps * (0.8 * 10 * max - 0.2 * 0.5)``.
+
+    Args:
+        priorities: ``[..., satellites]``, in [0, 1].
+        num_steps: of the episode.
+
+    Returns:
+        ``[...]`` float64, undiscounted.
+    """
+    success = REWARD_SCALE * np.max(np.asarray(priorities, np.float64), axis=-1)
+    expected = SUCCESS_PROBABILITY * success + (1.0 - SUCCESS_PROBABILITY) * FAILURE_REWARD
+    return num_steps * expected
+
+
+class SimpleSatelliteEnv(gymnasium.Env):
+    """Observe one of 5 satellites at each of 20 steps.
+
+    The observation is float32 ``[11]`` in [0, 1]: the share of time that remains (1 at the start,
+    0 at the end), the staleness of each satellite over 20, and the priority of each, which is
+    drawn uniformly from [0.1, 1] at the reset. Action 0 to 4 observes that satellite, and succeeds
+    with probability 0.8. The reward is ``10 * priority / (1 + staleness)`` with the staleness
+    before the step, or -0.5 if the observation fails. Then the staleness of the chosen satellite
+    is 0, whether it succeeded or not, and that of all others 1 more. Episodes terminate after 20
+    steps and are never truncated.
+
+    All randomness of an episode comes from one draw of 25 numbers at its reset: the 5 priorities,
+    then a number per step, below 0.8 for success.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.observation_space = Box(*_OBSERVATION_SPACE)
+        self.action_space = Discrete(NUM_SATELLITES)
+        self._steps = EPISODE_STEPS  # nothing to step before the first reset
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin an episode, with a seed from a new generator."""
+        super().reset(seed=seed)
+        draws = self.np_random.random(_NUM_DRAWS)
+        priorities = MIN_PRIORITY + (MAX_PRIORITY - MIN_PRIORITY) * draws[:NUM_SATELLITES]
+        self._priorities = priorities.astype(np.float32)  # rewards use what the agent sees
+        self._succeeds = draws[NUM_SATELLITES:] < SUCCESS_PROBABILITY
+        self._staleness = [0] * NUM_SATELLITES
+        self._steps = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Observe satellite ``action``.
+
+        Raises:
+            ValueError: the action isn't a whole number from 0 to 4.
+            RuntimeError: no episode is running.
+        """
+        if self._steps >= EPISODE_STEPS:
+            raise RuntimeError("no episode is running: call reset() before step()")
+        if not self.action_space.contains(action):
+            raise ValueError(f"action={action} must be a whole number from 0 to 4")
+        chosen = int(action)
+        reward = FAILURE_REWARD
+        if self._succeeds[self._steps]:
+            priority = float(self._priorities[chosen])
+            reward = REWARD_SCALE * priority / (1 + self._staleness[chosen])
+        self._staleness = [0 if i == chosen else s + 1 for i, s in enumerate(self._staleness)]
+        self._steps += 1
+        return self._observe(), reward, self._steps == EPISODE_STEPS, False, {}
+
+    def _observe(self) -> np.ndarray:
+        remaining = (EPISODE_STEPS - self._steps) / EPISODE_STEPS
+        staleness = [s / EPISODE_STEPS for s in self._staleness]
+        return np.array([remaining, *staleness, *self._priorities], np.float32)
+
+
+class SimpleSatelliteVectorEnv(VectorEnv):
+    """:class:`SimpleSatelliteEnv`, natively vectorised, in NEXT_STEP autoreset.
+
+    Environment ``i`` has a generator of its own, so it plays what a single environment with its
+    seed plays, bit for bit, whatever the others do. All episodes begin and end together.
+
+    Args:
+        num_envs: how many.
+    """
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space = Box(*_OBSERVATION_SPACE)
+        self.single_action_space = Discrete(NUM_SATELLITES)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._rngs: list[np.random.Generator] = []
+        self._rows = np.arange(num_envs)
+        self._draws = np.empty((num_envs, _NUM_DRAWS))
+        self._staleness = np.zeros((num_envs, NUM_SATELLITES))
+        self._obs = np.zeros((num_envs, *self.single_observation_space.shape), np.float32)
+        self._steps = 0  # of the running episodes
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin an episode in every environment.
+
+        Args:
+            seed: of environment 0, and ``seed + i`` of environment ``i``; or one for each. Where
+                it is None the generator goes on.
+
+        Returns:
+            float32 ``[num_envs, 11]``, and no infos.
+
+        Raises:
+            ValueError: there are not as many seeds as environments.
+        """
+        if seed is None:
+            seeds: Sequence[int | None] = [None] * self.num_envs
+        elif isinstance(seed, (int, np.integer)):
+            seeds = [int(seed) + i for i in range(self.num_envs)]
+        else:
+            seeds = list(seed)
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"{len(seeds)} seeds were given for {self.num_envs} environments")
+        going_on: Sequence[np.random.Generator | None] = self._rngs or [None] * self.num_envs
+        self._rngs = [
+            rng if rng is not None and own is None else seeding.np_random(own)[0]
+            for rng, own in zip(going_on, seeds, strict=True)
+        ]
+        return self._begin(), {}
+
+    def step(
+        self, actions: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Observe a satellite in every environment; after an end, begin the next episode instead.
+
+        Args:
+            actions: ``[num_envs]``, whole numbers; not read in the step that begins an episode.
+
+        Returns:
+            float32 ``[num_envs, 11]``, float64 rewards, bool terminated and truncated (each
+            ``[num_envs]``), and no infos.
+
+        Raises:
+            ValueError: there are not as many actions as environments, or one isn't from 0 to 4.
+            RuntimeError: ``reset`` was never called.
+        """
+        if not self._rngs:
+            raise RuntimeError("no episode is running: call reset() before step()")
+        truncated = np.zeros(self.num_envs, bool)
+        if self._steps == EPISODE_STEPS:
+            return self._begin(), np.zeros(self.num_envs), truncated.copy(), truncated, {}
+        chosen = self._rows, self._checked(actions)
+        success = self._success[:, self._steps]
+        worth = self._worth[chosen] / (1.0 + self._staleness[chosen])
+        reward = np.where(success, worth, FAILURE_REWARD)
+        self._staleness += 1.0
+        self._staleness[chosen] = 0.0
+        self._steps += 1
+        terminated = np.full(self.num_envs, self._steps == EPISODE_STEPS)
+        return self._observe(), reward, terminated, truncated, {}
+
+    def _begin(self) -> np.ndarray:
+        for rng, row in zip(self._rngs, self._draws, strict=True):
+            rng.random(out=row)
+        first, luck = self._draws[:, :NUM_SATELLITES], self._draws[:, NUM_SATELLITES:]
+        self._obs[:, 1 + NUM_SATELLITES :] = MIN_PRIORITY + (MAX_PRIORITY - MIN_PRIORITY) * first
+        self._worth = REWARD_SCALE * self._obs[:, 1 + NUM_SATELLITES :].astype(np.float64)
+        self._success = luck < SUCCESS_PROBABILITY
+        self._staleness[:] = 0.0
+        self._steps = 0
+        return self._observe()
+
+    def _observe(self) -> np.ndarray:
+        self._obs[:, 0] = (EPISODE_STEPS - self._steps) / EPISODE_STEPS
+        self._obs[:, 1 : 1 + NUM_SATELLITES] = self._staleness / EPISODE_STEPS
+        return self._obs.copy()
+
+    def _checked(self, actions: Any) -> np.ndarray:
+        """``actions`` as an array, or an error that names the first wrong one."""
+        actions = np.asarray(actions)
+        if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
+            raise ValueError(
+                f"actions must be {self.num_envs} whole numbers, not shape {actions.shape} of "
+                f"{actions.dtype}"
+            )
+        if actions.min() < 0 or actions.max() >= NUM_SATELLITES:
+            i = int(np.argmax((actions < 0) | (actions >= NUM_SATELLITES)))
+            raise ValueError(
+                f"action={actions[i]} of environment {i} must be a whole number from 0 to 4"
+            )
+        return actions

@@ -1,0 +1,128 @@
+"""The page on the lesson runs from top to bottom, and its numbers are those of the formulas."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import headrace as hr
+import headrace.ops.returns
+from headrace.envs import ssa
+from headrace.errors import ConfigError
+from headrace.ops.returns import vtrace
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/lesson.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(python|bash|pycon)\n(.*?)```", TEXT, re.DOTALL)
+
+LOG_RATIO = torch.tensor([-0.5, -0.8, -0.4, -1.0, -0.6], dtype=torch.float64) - torch.tensor(
+    [-0.9, -1.1, -0.7, -1.3, -1.0], dtype=torch.float64
+)
+REWARD = torch.tensor([1.0, 0.5, 2.0, 0.0, 1.5], dtype=torch.float64)
+VALUE = torch.tensor([3.0, 2.8, 2.5, 2.0, 1.5, 0.0], dtype=torch.float64)
+
+
+def run_in(folder, arguments):
+    command = [sys.executable, *arguments]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    assert run.returncode == 0, f"{command}\n{run.stdout}\n{run.stderr}"
+    return run.stdout
+
+
+def commands():
+    lines = [line for language, text in BLOCKS if language == "bash" for line in text.splitlines()]
+    assert all(line.startswith("headrace ") for line in lines)
+    return [["-m", *shlex.split(line)] for line in lines]
+
+
+def test_the_python_of_the_page_runs_as_one_script(tmp_path):
+    script = [text for language, text in BLOCKS if language == "python"]
+    assert len(script) == 5
+    (tmp_path / "script.py").write_text("\n".join(script))
+    out = run_in(tmp_path, ["script.py"])
+    assert "800 steps a rollout, 5 rollouts an update" in out
+    assert "32 actors and 4000 steps for each" in out
+    returns = [float(x) for x in re.findall(r"steps \| return +([\d.-]+) \|", out)]
+    assert len(returns) >= 2
+    assert float(re.search(r"mean return ([\d.]+);", out)[1]) > 60  # random play brings 38
+    checkpoints = tmp_path / "runs/lesson/checkpoints"
+    assert (checkpoints / "best/policy.safetensors").exists()
+    assert len(list(checkpoints.glob("step_*"))) >= 3
+
+
+def test_the_commands_of_the_page_on_the_small_game_run(tmp_path):
+    train, evaluate = [c for c in commands() if "headrace/SSAConjunction-v0" not in c]
+    run_in(tmp_path, train)
+    assert "100 episodes: return" in run_in(tmp_path, evaluate)
+
+
+@pytest.mark.skipif(not hasattr(ssa, "SSAConjunctionVectorEnv"), reason="it isn't there yet")
+def test_the_command_of_the_page_on_the_large_game_runs(tmp_path):
+    [train] = [c for c in commands() if "headrace/SSAConjunction-v0" in c]
+    run_in(tmp_path, train)
+    assert (tmp_path / "runs/large/summary.json").exists()
+
+
+def test_the_batch_that_the_page_calls_an_error_is_one():
+    settings = {"num_actors": 32, "envs_per_actor": 16, "fragment_length": 50}
+    assert hr.Config(batch_size=4000, **settings).rollouts_per_update == 5
+    with pytest.raises(ConfigError, match=r"nearest: 4000 or 4800"):
+        hr.Config(batch_size=4096, **settings)
+
+
+def test_the_recipe_and_the_page_have_the_same_settings():
+    from headrace.recipes import recipe
+
+    namespace = {"hr": hr, "dataclasses": dataclasses}
+    text = next(text for _, text in BLOCKS if "with hr.Trainer(config)" in text)
+    exec(text.partition("with hr.Trainer")[0], namespace)
+    ours, tuned = namespace["config"], recipe("satellite", "appo")
+    assert ours.algo == tuned.algo
+    for name in ("num_actors", "envs_per_actor", "fragment_length"):
+        assert getattr(ours, name) == getattr(tuned, name)
+    assert f"raise to {tuned.total_steps:_}" in text
+
+
+# -- V-trace ---------------------------------------------------------------------------------
+
+
+def by_the_formula(log_ratio, gamma=0.99):
+    """V-trace's sums as they are written, over all later steps, in float64."""
+    rho, length = log_ratio.exp().clamp(max=1.0), len(REWARD)
+    delta = rho * (REWARD + gamma * VALUE[1:] - VALUE[:-1])
+    vs = [
+        VALUE[s] + sum(gamma ** (t - s) * rho[s:t].prod() * delta[t] for t in range(s, length))
+        for s in range(length)
+    ]
+    targets = torch.stack([*vs, VALUE[-1]])
+    return targets[:-1], rho * (REWARD + gamma * targets[1:] - VALUE[:-1])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_example_gives_what_the_formula_gives(sign):
+    none = torch.zeros(6, 1, dtype=torch.bool)
+    stream = REWARD[:, None], VALUE[:, None], none[:5], none
+    returns = vtrace(sign * LOG_RATIO[:, None], *stream, gamma=0.99)
+    vs, advantage = by_the_formula(sign * LOG_RATIO)
+    torch.testing.assert_close(returns.vs[:, 0], vs)
+    torch.testing.assert_close(returns.pg_advantage[:, 0], advantage)
+    printed = "tensor([[" + ", ".join(f"{x:.4f}" for x in vs) + "]])"
+    assert printed in TEXT
+    assert sign < 0 or printed in vtrace.__doc__
+
+
+def test_the_sessions_of_the_page_and_of_the_docstring_print_what_they_show():
+    page = doctest.testfile(str(PAGE), module_relative=False, encoding="utf-8")
+    assert (page.failed, page.attempted) == (0, 16)
+    docstrings = doctest.testmod(headrace.ops.returns)
+    assert docstrings.failed == 0
+    assert docstrings.attempted == 7

@@ -1,0 +1,49 @@
+"""The recipes of the satellite games, shortened."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import headrace as hr
+from headrace.envs.ssa import SimpleSatelliteVectorEnv
+from headrace.envs.ssa.simple import optimal_return
+from headrace.errors import ConfigError
+from headrace.recipes import recipe
+
+
+def share_of_the_optimum(policy, episodes=500, seed=1_000_000):
+    """Mean return over the mean of each episode's own best."""
+    envs = SimpleSatelliteVectorEnv(episodes)
+    obs, _ = envs.reset(seed=seed)
+    best, total = optimal_return(obs[:, 6:]), np.zeros(episodes)
+    for _ in range(20):
+        action, _ = policy.predict(obs)
+        obs, reward, terminated, *_ = envs.step(action)
+        total += reward
+    assert terminated.all()
+    return total.mean() / best.mean()
+
+
+@pytest.mark.parametrize("algorithm", ["appo", "ppo"])
+def test_the_simple_game_is_nearly_solved_within_seconds(algorithm, tmp_path):
+    config = dataclasses.replace(
+        recipe("satellite", algorithm),
+        total_steps=400_000,
+        transport="serial",  # the same every time
+        eval_episodes=0,
+        run_dir=str(tmp_path / "run"),
+    )
+    with hr.Trainer(config) as trainer:
+        for _ in trainer:
+            pass
+    assert trainer.env_steps >= 400_000
+    assert share_of_the_optimum(trainer.policy) >= 0.9
+
+
+def test_only_algorithms_with_a_setting_have_one():
+    assert recipe("satellite", "impala").algo_name == "impala"
+    with pytest.raises(ConfigError, match="satellite has no setting for algorithm 'a3c'"):
+        recipe("satellite", "a3c")

@@ -72,6 +72,23 @@ def test_the_page_on_several_learners_runs(tmp_path):
     assert (tmp_path / "runs/scaling/scaling.png").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "num_blocks", "writes"),
+    [("plan", 3, "plan.png"), ("ssa", 2, "runs/conjunction/summary.json")],
+)
+def test_the_blocks_of_a_page_run_in_order(tmp_path, name, num_blocks, writes):
+    page = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(python|bash)\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == num_blocks
+    for language, text in blocks:
+        if language == "bash":
+            run_in(tmp_path, ["-m", "headrace", *text.split()[1:]])
+        else:
+            (tmp_path / "script.py").write_text(text)
+            run_in(tmp_path, ["script.py"])
+    assert (tmp_path / writes).exists()
+
+
 def run_in(folder, arguments):
     command = [sys.executable, *arguments]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)

@@ -1,6 +1,6 @@
 """Players of SSAConjunction to compare with: random, round-robin and greedy.
 
-Each is called with observations ``[B, 5 + 7 n]`` and masks ``[B, n + 3]`` and returns actions
+Each is called with observations ``[B, 8 + 8 n]`` and masks ``[B, n + 3]`` and returns actions
 ``[B]``. Probabilities are read off the observation, which shows the true ones (to float32).
 """
 
@@ -27,17 +27,14 @@ def random_player(seed: int = 0) -> Player:
 
 
 def round_robin() -> Player:
-    """Burns as :func:`greedy` does, and else looks at visible objects in turn."""
-    turn = 0
+    """Burns as :func:`greedy` does, and else looks at visible objects in turn.
+
+    Its turn is that of the visible object whose position is known worst: it was looked at longest
+    ago, or never.
+    """
 
     def act(obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        nonlocal turn
-        num_objects = mask.shape[1] - 3
-        turn = (turn + 1) % num_objects
-        places = (np.arange(num_objects) - turn) % num_objects  # 0: its turn is now
-        looks = np.where(mask[:, 1:-2], num_objects - places, 0)
-        look = np.where(looks.any(axis=1), 1 + looks.argmax(axis=1), 0)
-        return _burn_or(look, obs, mask)
+        return _burn_or(_look(_objects(obs)[..., 5], mask), obs, mask)
 
     return act
 
@@ -51,10 +48,7 @@ def greedy() -> Player:
     """
 
     def act(obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        risks = _risks(obs)[0]
-        looks = np.where(mask[:, 1:-2], risks, -1.0)
-        look = np.where((looks >= 0).any(axis=1), 1 + looks.argmax(axis=1), 0)
-        return _burn_or(look, obs, mask)
+        return _burn_or(_look(_risks(obs)[0], mask), obs, mask)
 
     return act
 
@@ -73,14 +67,24 @@ def burn_values(obs: np.ndarray) -> np.ndarray:
     )
 
 
+def _look(urgency: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The action that looks at the most urgent visible object; 0, to wait, if none is visible."""
+    urgency = np.where(mask[:, 1:-2], urgency, -1.0)
+    return np.where(urgency.max(axis=1) >= 0, 1 + urgency.argmax(axis=1), 0)
+
+
 def _burn_or(other: np.ndarray, obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
     values = np.where(mask[:, -2:], burn_values(obs), -np.inf)
     first = mask.shape[1] - 2
     return np.where(values.max(axis=1) > 0, first + values.argmax(axis=1), other)
 
 
+def _objects(obs: np.ndarray) -> np.ndarray:
+    """The numbers of the objects, ``[B, n, 8]``."""
+    return obs[:, GLOBALS:].reshape(len(obs), -1, FEATURES)
+
+
 def _risks(obs: np.ndarray) -> np.ndarray:
     """Probabilities of collision ``[3, B, n]``: now, after a burn forwards, and backwards."""
-    objects = obs[:, GLOBALS:].reshape(len(obs), -1, FEATURES)
-    shown = np.moveaxis(objects[..., 2:5], -1, 0).astype(np.float64)
+    shown = np.moveaxis(_objects(obs)[..., 2:5], -1, 0).astype(np.float64)
     return np.where(shown > 0, 10.0 ** (8.0 * (shown - 1.0)), 0.0)

@@ -12,15 +12,16 @@ changes every later approach.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from headrace.envs.ssa import orbits, render, scene, tracking
+from headrace.envs.ssa.batch import checked, generators
 from headrace.envs.ssa.outlook import BURN_MS, FEATURES, GLOBALS, RADIUS_M, look_ahead, observe
 from headrace.envs.ssa.tracking import STEP_S
 from headrace.errors import ConfigError
@@ -47,14 +48,15 @@ class SSAConjunctionVectorEnv(VectorEnv):
     radar sees it; n + 1 and n + 2 burn forwards and backwards, 0.03 m/s, at most five times. An
     action that ``info["action_mask"]`` (int8) forbids does nothing.
 
-    **Observation**, float32 in [0, 1], ``5 + 7 n_objects``. First the time that is left and the
+    **Observation**, float32 in [0, 1], ``8 + 8 n_objects``. First the time that is left and the
     burns that are left, as shares; the probability of any collision as it is, after a burn forwards
-    now, and after one backwards. Then the objects, the most dangerous one first (equal ones in
-    order of their closest approach), zeros for those that have passed. Of each: time to the closest
-    approach over the horizon; whether a radar sees it; the probability of collision as it is, after
-    a burn forwards now, and after one backwards, as ``1 + log10(max(p, 1e-8)) / 8``; the standard
-    deviation of its position along the track now, and of the miss (geometric mean of both axes), as
-    ``log10(1 + m) / 4``.
+    now, and after one backwards; and these three again for the next 30 steps only. Then the
+    objects, the most dangerous one first (equal ones in order of their closest approach), zeros for
+    those that have passed. Of each: time to the closest approach over the horizon; whether a radar
+    sees it; the probability of collision as it is, after a burn forwards now, and after one
+    backwards, as ``1 + log10(max(p, 1e-8)) / 8``; the standard deviation of its position along the
+    track now, and of the miss (geometric mean of both axes), as ``log10(1 + m) / 4``; the share of
+    all burns that were made for its sake.
 
     **Reward**: -100 for a collision; +10 for a closest approach that missed and had been a
     collision without the burns; -1 for each burn; -8 for each false alarm: a burn made while the
@@ -67,7 +69,7 @@ class SSAConjunctionVectorEnv(VectorEnv):
     Args:
         num_envs: how many.
         n_objects: catalogue objects, 1 or more.
-        horizon: steps of an episode, 20 or more.
+        horizon: steps of an episode, 40 or more: nothing comes near before.
         seed: of the first reset where that gives none; environment ``i`` takes ``seed + i``.
 
     Raises:
@@ -88,7 +90,8 @@ class SSAConjunctionVectorEnv(VectorEnv):
         seed: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        for name, value, least in (("n_objects", n_objects, 1), ("horizon", horizon, 20)):
+        shortest = scene.FIRST_APPROACH
+        for name, value, least in (("n_objects", n_objects, 1), ("horizon", horizon, shortest)):
             if value < least:
                 raise ConfigError(f"{name}={value} must be at least {least} (nearest: {least})")
         self.num_envs, self.n_objects, self.horizon = num_envs, n_objects, horizon
@@ -102,19 +105,19 @@ class SSAConjunctionVectorEnv(VectorEnv):
         self._rows = np.arange(num_envs)
 
     def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode everywhere; environment ``i`` takes ``seed + i``, or ``seed[i]``."""
+        """Begin an episode everywhere; environment ``i`` takes ``seed + i``, or ``seed[i]``.
+
+        Where that is None its generator goes on. Raises ValueError if there are not as many seeds
+        as environments.
+        """
         if seed is None and not self.rngs:
             seed = self._seed
-        if seed is None and self.rngs:
-            seeds: list[int | None] = []
-        elif isinstance(seed, list):
-            seeds = seed
-        else:
-            seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
-        if seeds:
-            self.rngs = [seeding.np_random(s)[0] for s in seeds]
+        self.rngs = generators(self.rngs, seed, self.num_envs)
         self.scene = scene.draw(self.rngs, self.n_objects, self.horizon)
         shape = (self.num_envs, self.n_objects)
         self.time = np.zeros(self.num_envs, np.int64)  # [B] steps of the episode so far
@@ -128,10 +131,15 @@ class SSAConjunctionVectorEnv(VectorEnv):
     def step(
         self, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step of every episode; a filler for those that ended with the previous one."""
-        actions = np.asarray(actions)
-        if actions.min() < 0 or actions.max() >= self.n_objects + 3:
-            raise ValueError(f"actions must lie in 0 … {self.n_objects + 2}, got {actions}")
+        """One step of every episode; a filler for those that ended with the previous one.
+
+        Raises:
+            ValueError: there are not as many actions as environments, or one doesn't exist.
+            RuntimeError: ``reset`` was never called.
+        """
+        if not self.rngs:
+            raise RuntimeError("no episode is running: call reset() before step()")
+        actions = checked(actions, self.num_envs, self.n_objects + 3)
         fillers = self._ended
         allowed = self._mask[self._rows, actions] & ~fillers
         actions = np.where(allowed, actions, 0)
@@ -227,7 +235,8 @@ class SSAConjunctionVectorEnv(VectorEnv):
         """Bring ``outlook`` and the mask up to date; returns the observation."""
         self.outlook = look_ahead(self.scene, self.time, self.shift)
         left, burns = 1.0 - self.time / self.horizon, self.burns_left / MAX_BURNS
-        obs, self._mask = observe(self.outlook, left, burns, self.horizon)
+        alarms = self.alarms / MAX_BURNS
+        obs, self._mask = observe(self.outlook, left, burns, alarms, self.horizon)
         return obs
 
     def _infos(

@@ -14,7 +14,9 @@ RADIUS_M = 60.0
 """Radius of the satellite and of an object together: a shorter miss is a collision."""
 BURN_MS = 0.03
 """Change of speed by one burn, m/s."""
-GLOBALS, FEATURES = 5, 7  # numbers in front of those of the objects; of each object
+GLOBALS, FEATURES = 8, 8  # numbers in front of those of the objects; of each object
+SOON = 30
+"""Steps, an hour, within which the risk is also shown apart."""
 _FLOOR = 1e-8  # risks below are shown as this
 
 
@@ -100,12 +102,14 @@ def _miss(
 
 
 def observe(
-    outlook: Outlook, left: np.ndarray, burns: np.ndarray, horizon: int
+    outlook: Outlook, left: np.ndarray, burns: np.ndarray, alarms: np.ndarray, horizon: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The observations ``[B, 5 + 7 N]`` float32, and which actions are allowed ``[B, N + 3]`` bool.
+    """The observations ``[B, 8 + 8 N]`` float32, and which actions are allowed ``[B, N + 3]`` bool.
 
     Args:
-        left, burns: ``[B]`` shares of time and burns that are left. horizon: steps of an episode.
+        left, burns: ``[B]`` shares of time and burns that are left.
+        alarms: ``[B, N]`` burns for the sake of each object, as shares.
+        horizon: steps of an episode.
     """
     at, num_envs = outlook, len(left)
     rows = np.arange(num_envs)[:, None]
@@ -116,13 +120,16 @@ def observe(
             *(1.0 + np.log10(np.maximum(at.risks, _FLOOR)) / 8.0),
             0.25 * np.log10(1.0 + at.known_m),
             0.25 * np.log10(1.0 + at.miss_m),
+            alarms,
         ],
         axis=-1,
     )
     numbers *= at.coming[..., None]
     obs = np.empty((num_envs, GLOBALS + numbers[0].size), np.float32)
     obs[:, 0], obs[:, 1] = left, burns
-    obs[:, 2:GLOBALS] = 1.0 - np.prod(1.0 - at.risks, axis=-1).T
+    safe = 1.0 - at.risks
+    obs[:, 2:5] = 1.0 - safe.prod(axis=-1).T
+    obs[:, 5:GLOBALS] = 1.0 - np.where(at.togo <= SOON, safe, 1.0).prod(axis=-1).T
     obs[:, GLOBALS:] = numbers[rows, at.listed].reshape(num_envs, -1)
     can_burn = (burns > 0) & at.coming.any(axis=1)
     looks = at.visible[rows, at.listed]

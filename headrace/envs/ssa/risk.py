@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-_NEGLIGIBLE = 1e-8  # probabilities below are not computed, but 0
+from headrace.envs.ssa import orbits
+
+_NEGLIGIBLE = 1e-8  # probabilities below need not be computed
 _FAR = np.sqrt(-2.0 * np.log(2.0 * _NEGLIGIBLE))  # how far behind the disc's edge they begin
-_ACCURACY = 1e-10  # relative, of the series
+_ACCURACY = 1e-8  # relative, of the series
 _BLOCK = 4  # terms between two looks at what is left
 
 
@@ -29,7 +31,7 @@ def collision_probability(
         variance: ``xx, xy, yy`` of the miss, m², each broadcast against ``miss[0]``; no axis of
             their ellipse shorter than a tenth of the radius.
         radius: combined, m.
-        wanted: where it is asked for; 0 elsewhere, and where it is below 1e-8.
+        wanted: where it is asked for; 0 elsewhere. Below 1e-8 it may be 0 as well.
     """
     long, short, cos, sin = _axes(*(x / radius**2 for x in variance))
     x, y = miss / radius
@@ -66,20 +68,21 @@ def _series(x: np.ndarray, y: np.ndarray, long: np.ndarray, short: np.ndarray) -
     p = 0.5 / short
     q = p * (1.0 - short / long)
     b, w = (0.5 * y / short) ** 2, (0.5 * x / long) ** 2
-    first, second, third = 0.5 * q + b + w, q * (0.5 * q + 2.0 * b), b * q * q
+    step, step2 = 2.0 * q, q * q
+    first, second, third = b + w - 1.5 * q, 2.0 * b * q - 1.5 * step2, b * step2  # before k = 0
     c, c1, c2 = np.ones_like(p), np.zeros_like(p), np.zeros_like(p)
-    d, factor, k = np.ones_like(p), 1.0, 0
-    total = np.ones_like(p)
-    left = len(p) > 0
-    while left:
+    d, total, k, factor = np.ones_like(p), np.ones_like(p), 0, 1.0
+    going_on = len(p) > 0
+    while going_on:
         for _ in range(_BLOCK):
-            new = (2.0 * k * q + first) * c - ((k - 1) * q * q + second) * c1 + third * c2
-            k += 1
-            c, c1, c2 = new / k, c, c1
+            first += step
+            second += step2
+            new = (first * c - second * c1 + third * c2) / (k + 1)
+            c, c1, c2, k = new, c, c1, k + 1
             d = c + p * d
             factor /= k + 1
             total += d * factor
-        left = bool(np.any(d * factor > _ACCURACY * total))
+        going_on = bool(np.any(d * factor > _ACCURACY * total))
     scale = np.exp(-p - 0.5 * (x * x / long + y * y / short))
     return scale * total / (2.0 * np.sqrt(long * short))
 
@@ -92,6 +95,6 @@ def plane(relative_velocity: np.ndarray, radial: np.ndarray) -> np.ndarray:
             lies across both.
     """
     w = relative_velocity / np.linalg.norm(relative_velocity, axis=-1, keepdims=True)
-    first = np.cross(w, radial)
+    first = orbits.cross(w, radial)
     first /= np.linalg.norm(first, axis=-1, keepdims=True)
-    return np.stack([first, np.cross(w, first)], axis=-2)
+    return np.stack([first, orbits.cross(w, first)], axis=-2)

@@ -17,7 +17,7 @@ from headrace.envs.ssa.orbits import EARTH_RADIUS, Elements, Rates
 from headrace.envs.ssa.tracking import STEP_S, Along
 
 FIRST_APPROACH = 40  # step before which nothing comes close
-OWN_M = 15.0  # standard deviation of the satellite's own position in the encounter plane
+OWN_M = 20.0  # standard deviation of the satellite's own position in the encounter plane
 SIGMAS = ((50.0, 250.0), (0.002, 0.012), (20.0, 60.0), (20.0, 60.0))
 LENGTH_M, WIDTH_M = 2000.0, 100.0
 

@@ -12,9 +12,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+
+from headrace.envs.ssa.batch import checked, generators
 
 NUM_SATELLITES = 5
 EPISODE_STEPS = 20
@@ -148,19 +149,7 @@ class SimpleSatelliteVectorEnv(VectorEnv):
         Raises:
             ValueError: there are not as many seeds as environments.
         """
-        if seed is None:
-            seeds: Sequence[int | None] = [None] * self.num_envs
-        elif isinstance(seed, (int, np.integer)):
-            seeds = [int(seed) + i for i in range(self.num_envs)]
-        else:
-            seeds = list(seed)
-        if len(seeds) != self.num_envs:
-            raise ValueError(f"{len(seeds)} seeds were given for {self.num_envs} environments")
-        going_on: Sequence[np.random.Generator | None] = self._rngs or [None] * self.num_envs
-        self._rngs = [
-            rng if rng is not None and own is None else seeding.np_random(own)[0]
-            for rng, own in zip(going_on, seeds, strict=True)
-        ]
+        self._rngs = generators(self._rngs, seed, self.num_envs)
         return self._begin(), {}
 
     def step(
@@ -184,7 +173,7 @@ class SimpleSatelliteVectorEnv(VectorEnv):
         truncated = np.zeros(self.num_envs, bool)
         if self._steps == EPISODE_STEPS:
             return self._begin(), np.zeros(self.num_envs), truncated.copy(), truncated, {}
-        chosen = self._rows, self._checked(actions)
+        chosen = self._rows, checked(actions, self.num_envs, NUM_SATELLITES)
         success = self._success[:, self._steps]
         worth = self._worth[chosen] / (1.0 + self._staleness[chosen])
         reward = np.where(success, worth, FAILURE_REWARD)
@@ -209,18 +198,3 @@ class SimpleSatelliteVectorEnv(VectorEnv):
         self._obs[:, 0] = (EPISODE_STEPS - self._steps) / EPISODE_STEPS
         self._obs[:, 1 : 1 + NUM_SATELLITES] = self._staleness / EPISODE_STEPS
         return self._obs.copy()
-
-    def _checked(self, actions: Any) -> np.ndarray:
-        """``actions`` as an array, or an error that names the first wrong one."""
-        actions = np.asarray(actions)
-        if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
-            raise ValueError(
-                f"actions must be {self.num_envs} whole numbers, not shape {actions.shape} of "
-                f"{actions.dtype}"
-            )
-        if actions.min() < 0 or actions.max() >= NUM_SATELLITES:
-            i = int(np.argmax((actions < 0) | (actions >= NUM_SATELLITES)))
-            raise ValueError(
-                f"action={actions[i]} of environment {i} must be a whole number from 0 to 4"
-            )
-        return actions

@@ -25,7 +25,7 @@ class SSAConjunctionEnv(gymnasium.Env):
         self._games = SSAConjunctionVectorEnv(1, n_objects, horizon, seed, render_mode)
         self.observation_space = self._games.single_observation_space
         self.action_space = self._games.single_action_space
-        self.render_mode = render_mode
+        self.render_mode, self._runs = render_mode, False
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -33,12 +33,20 @@ class SSAConjunctionEnv(gymnasium.Env):
         """Begin an episode."""
         super().reset(seed=seed)
         obs, infos = self._games.reset(seed=seed)
-        self._np_random = self._games.rngs[0]
+        self._np_random, self._runs = self._games.rngs[0], True
         return obs[0], _first(infos)
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """One step; after the last one of an episode, reset."""
-        obs, reward, terminated, _, infos = self._games.step(np.array([action]))
+        """One step.
+
+        Raises:
+            ValueError: there is no such action.
+            RuntimeError: the episode has ended, or none was begun.
+        """
+        if not self._runs:
+            raise RuntimeError("no episode is running: call reset() before step()")
+        obs, reward, terminated, _, infos = self._games.step(np.asarray(action).reshape(1))
+        self._runs = not terminated[0]
         return obs[0], float(reward[0]), bool(terminated[0]), False, _first(infos)
 
     def render(self) -> np.ndarray | None:  # type: ignore[override]

@@ -1,0 +1,223 @@
+"""The satellite games: how fast they are, and how well a trained policy plays them.
+
+    python benchmarks/satellites.py --studies speed
+    python benchmarks/satellites.py --studies conjunction --seeds 3 --episodes 500
+
+``speed`` steps SSAConjunction with random actions on one core, long enough for episodes to end at
+different times. ``simple`` and ``conjunction`` train the recipes by ``headrace train`` and play.
+SimpleSatellite's policy is compared with each episode's own optimum; SSAConjunction's with random,
+round-robin and greedy players on the same episodes, so that the differences are paired.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import common
+import gymnasium
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+from rich.table import Table
+
+import headrace as hr
+from headrace.envs.ssa import baselines, simple
+
+FIRST_SEED = 2_000_000  # of the episodes that are played; apart from training's
+PLAYERS: dict[str, Callable[[], baselines.Player]] = {
+    "random": baselines.random_player,
+    "round-robin": baselines.round_robin,
+    "greedy": baselines.greedy,
+}
+COUNTS = ("collisions", "avoided", "false_alarms")
+
+
+@dataclass(frozen=True)
+class Args:
+    """Measure the satellite games; see the top of the file."""
+
+    studies: str = "speed,simple,conjunction"
+    """Separated by commas."""
+    algorithm: str = "appo"
+    """The recipes are trained with."""
+    seeds: int = 3
+    """Training runs, with seeds 0 … seeds - 1."""
+    episodes: int = 500
+    """Episodes that each trained policy, and each other player, plays."""
+    total_steps: int | None = None
+    """Of each training run; None: the recipe's."""
+    num_envs: int = 256
+    """Stepped together in the study of speed."""
+    seconds: float = 5.0
+    """That each speed is measured."""
+    output: Path = Path("results/satellites")
+    """Folder for runs, CSV files and pictures."""
+
+
+# -- speed -----------------------------------------------------------------------------------------
+
+
+def steps_per_second(envs: Any, num_envs: int, seconds: float, warm_up: int) -> float:
+    """Of a Gymnasium vector environment under random actions; fillers don't count."""
+    envs.reset(seed=0)
+    rng, ended, steps = np.random.default_rng(0), np.zeros(num_envs, bool), 0
+    last = envs.single_action_space.n
+    start = time.perf_counter()
+    for i in range(10**9):
+        if i == warm_up:
+            steps, start = 0, time.perf_counter()
+        elif i > warm_up and time.perf_counter() - start > seconds:
+            break
+        steps += int((~ended).sum())
+        _, _, terminated, truncated, _ = envs.step(rng.integers(last, size=num_envs))
+        ended = terminated | truncated
+    return steps / (time.perf_counter() - start)
+
+
+def speed(args: Args) -> list[dict[str, Any]]:
+    """Both games, vectorised and one by one."""
+    rows = []
+    for name in ("SSAConjunction", "SimpleSatellite"):
+        for engine, num_envs in (("native", args.num_envs), ("sync", 8)):
+            envs = hr.make_vec(f"headrace/{name}-v0", num_envs, engine)
+            warm_up = 400 if engine == "native" else 50
+            rate = steps_per_second(envs, num_envs, args.seconds, warm_up)
+            rows.append({"env": name, "engine": engine, "num_envs": num_envs, "sps": rate})
+            envs.close()
+    return rows
+
+
+# -- training and playing --------------------------------------------------------------------------
+
+
+def train(args: Args, recipe: str, seed: int) -> tuple[Path, float]:
+    """Run ``headrace train``; returns the run directory and the seconds of the whole command."""
+    folder = args.output / f"{recipe}-{args.algorithm}-{seed}"
+    command = [f"{sysconfig.get_path('scripts')}/headrace", "train", args.algorithm]
+    command += ["--recipe", recipe, "--seed", str(seed), "--run-dir", str(folder), "--overwrite"]
+    if args.total_steps is not None:
+        command += ["--total-steps", str(args.total_steps)]
+    finished = common.run(command, timeout_s=3600.0, measure_memory=False)
+    if finished.code:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{finished.stderr[-2000:]}")
+    return folder, finished.wall_s
+
+
+def policy_player(run_dir: Path) -> baselines.Player:
+    """A trained policy, deterministic."""
+    policy = hr.load(run_dir)
+
+    def act(obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        return policy.predict(obs, action_mask=mask)[0]
+
+    return act
+
+
+def play(player: baselines.Player, episodes: int) -> tuple[np.ndarray, dict[str, float]]:
+    """Returns ``[episodes]`` of the first episode of each seed, and means of what happened."""
+    envs = gymnasium.make_vec("headrace/SSAConjunction-v0", episodes, "vector_entry_point")
+    obs, infos = envs.reset(seed=FIRST_SEED)
+    first_burn = envs.single_action_space.n - 2
+    returns, running = np.zeros(episodes), np.ones(episodes, bool)
+    happened = dict.fromkeys(("burns", *COUNTS), 0.0)
+    while running.any():
+        actions = player(obs, infos["action_mask"].astype(bool))
+        happened["burns"] += (running & (actions >= first_burn)).sum()
+        obs, reward, terminated, _, infos = envs.step(actions)
+        returns += running * reward
+        for name in COUNTS:
+            happened[name] += (running * infos[name]).sum()
+        running &= ~terminated
+    envs.close()
+    return returns, {name: float(count) / episodes for name, count in happened.items()}
+
+
+def conjunction(args: Args) -> list[dict[str, Any]]:
+    """Every trained policy against every other player on the same episodes."""
+    others, rows = {}, []
+    for name, make in PLAYERS.items():
+        others[name], happened = play(make(), args.episodes)
+        rows.append({"player": name, **_mean_se(others[name]), **happened})
+    for seed in range(args.seeds):
+        folder, seconds = train(args, "conjunction", seed)
+        returns, happened = play(policy_player(folder), args.episodes)
+        row = {"player": f"{args.algorithm}, seed {seed}", **_mean_se(returns), **happened}
+        for name, theirs in others.items():
+            better = _mean_se(returns - theirs)
+            row[f"over_{name}"] = better["mean"]
+            row[f"over_{name}_in_se"] = better["mean"] / better["se"]
+        rows.append({**row, "seconds": seconds})
+    return rows
+
+
+def _mean_se(values: np.ndarray) -> dict[str, float]:
+    return {"mean": values.mean(), "se": values.std(ddof=1) / len(values) ** 0.5}
+
+
+def simple_satellite(args: Args) -> list[dict[str, Any]]:
+    """Every trained policy against the optimum of the same episodes."""
+    rows = []
+    for seed in range(args.seeds):
+        folder, seconds = train(args, "satellite", seed)
+        policy = hr.load(folder)
+        envs = gymnasium.make_vec(
+            "headrace/SimpleSatellite-v0", args.episodes, "vector_entry_point"
+        )
+        obs, _ = envs.reset(seed=FIRST_SEED)
+        best = np.mean([simple.optimal_return(row) for row in obs[:, 6:]])
+        total = np.zeros(args.episodes)
+        for _ in range(20):
+            obs, reward, *_ = envs.step(policy.predict(obs)[0])
+            total += reward
+        envs.close()
+        share = float(total.mean() / best)
+        row = {"player": f"{args.algorithm}, seed {seed}", **_mean_se(total), "optimum": best}
+        rows.append({**row, "share": share, "seconds": seconds})
+    return rows
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+STUDIES = {"speed": speed, "simple": simple_satellite, "conjunction": conjunction}
+
+
+def show(name: str, rows: list[dict[str, Any]]) -> None:
+    """Print the rows of a study."""
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    table = Table(*names, title=f"{name}; {common.machine()}")
+    for row in rows:
+        values = [row.get(key, "") for key in names]
+        table.add_row(*(f"{v:,.2f}" if isinstance(v, float) else str(v) for v in values))
+    common.wide_console().print(table)
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Mean return of each player with two standard errors."""
+    picture = Figure(figsize=(7, 0.4 * len(rows) + 1.2), layout="constrained")
+    panel = picture.subplots()
+    names, means = [row["player"] for row in rows], [row["mean"] for row in rows]
+    panel.barh(names, means, xerr=[2 * row["se"] for row in rows], color="tab:blue")
+    panel.invert_yaxis()
+    panel.set(xlabel="return of an episode, ± 2 standard errors", title="SSAConjunction-v0")
+    picture.savefig(path, dpi=120)
+
+
+def main(args: Args) -> None:
+    """Run the studies, print, and write a CSV of each and a picture."""
+    args.output.mkdir(parents=True, exist_ok=True)
+    for name in args.studies.split(","):
+        rows = STUDIES[name](args)
+        show(name, rows)
+        common.write_csv(args.output / f"{name}.csv", rows)
+        if name == "conjunction":
+            draw(rows, args.output / "conjunction.png")
+    print(f"results in {args.output}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))

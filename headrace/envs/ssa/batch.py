@@ -1,0 +1,61 @@
+"""What vector environments of independent games have in common: generators and actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.utils import seeding
+
+
+def generators(
+    before: Sequence[np.random.Generator],
+    seed: int | Sequence[int | None] | None,
+    num_envs: int,
+) -> list[np.random.Generator]:
+    """A generator for each environment, seeded as Gymnasium's own vector environments do.
+
+    Args:
+        before: those of the last reset, or none.
+        seed: of environment 0, and ``seed + i`` of environment ``i``; or one for each. Where it is
+            None the generator of before goes on.
+
+    Raises:
+        ValueError: there are not as many seeds as environments.
+    """
+    if seed is None:
+        seeds: Sequence[int | None] = [None] * num_envs
+    elif isinstance(seed, (int, np.integer)):
+        seeds = [int(seed) + i for i in range(num_envs)]
+    else:
+        seeds = list(seed)
+    if len(seeds) != num_envs:
+        raise ValueError(f"{len(seeds)} seeds were given for {num_envs} environments")
+    going_on: Sequence[np.random.Generator | None] = before or [None] * num_envs
+    return [
+        rng if rng is not None and own is None else seeding.np_random(own)[0]
+        for rng, own in zip(going_on, seeds, strict=True)
+    ]
+
+
+def checked(actions: Any, num_envs: int, num_actions: int) -> np.ndarray:
+    """``actions`` ``[num_envs]`` as an array.
+
+    Raises:
+        ValueError: there are not as many as environments, or one isn't a whole number from 0 to
+            ``num_actions - 1``; it is named.
+    """
+    actions = np.asarray(actions)
+    if actions.shape != (num_envs,) or actions.dtype.kind not in "iu":
+        raise ValueError(
+            f"actions must be {num_envs} whole numbers, not shape {actions.shape} of "
+            f"{actions.dtype}"
+        )
+    if actions.min() < 0 or actions.max() >= num_actions:
+        i = int(np.argmax((actions < 0) | (actions >= num_actions)))
+        raise ValueError(
+            f"action={actions[i]} of environment {i} must be a whole number from 0 to "
+            f"{num_actions - 1}"
+        )
+    return actions

@@ -5,7 +5,7 @@ Stepped for ever without a break they would do 512 / 0.02 = 25,600 steps/s, the 
 cases one of the 512 waits ten times as long, and rollouts are cut short by time.
 
     python benchmarks/waiting.py
-    python benchmarks/waiting.py --num-actors 2 --envs-per-actor 256 --repeats 5
+    python benchmarks/waiting.py --num-actors 4 --envs-per-actor 128 --repeats 5
 
 Start-up and the first rollout of each actor don't count, and whole rounds of rollouts are measured,
 because actors that began together deliver together. Rates are of transitions: fillers don't count.
@@ -41,11 +41,11 @@ SLOWER = 10  # how many times as long the slow environment waits
 class Args:
     """Measure environments that wait; see the top of the file."""
 
-    num_actors: int = 4
+    num_actors: int = 8
     """Processes."""
-    envs_per_actor: int = 128
+    envs_per_actor: int = 64
     """Environments, each a thread, in each of them."""
-    fragment_length: int = 64
+    fragment_length: int = 128
     """Steps per rollout."""
     step_s: float = 0.02
     """Seconds that an environment waits at every step."""

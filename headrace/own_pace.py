@@ -31,7 +31,7 @@ from headrace.stepping import Steps, row_of, store
 from headrace.types import Rollout, Tree
 
 _LINGER_SHARE = 0.1  # of the time that a step takes, spent waiting for more environments
-_MAX_LINGER_S = 0.002
+_MAX_LINGER_S = 0.001
 _ENOUGH_SHARE = 0.125  # of all environments, for which nobody waits any longer
 
 
@@ -40,7 +40,7 @@ class OwnPace:
 
     Whoever is ready first waits a little for others, because the policy acts on many rows at
     nearly the cost of one: for an eighth of all, but no longer than a tenth of what a step took in
-    the last fragment, nor than 2 ms.
+    the last fragment, nor than 1 ms.
     """
 
     def __init__(self, envs: Threads, policy: Policy, name: str) -> None:

@@ -15,7 +15,6 @@ import torch
 
 import headrace as hr
 import headrace.ops.returns
-from headrace.envs import ssa
 from headrace.errors import ConfigError
 from headrace.ops.returns import vtrace
 
@@ -60,12 +59,12 @@ def test_the_python_of_the_page_runs_as_one_script(tmp_path):
 
 
 def test_the_commands_of_the_page_on_the_small_game_run(tmp_path):
-    train, evaluate = [c for c in commands() if "headrace/SSAConjunction-v0" not in c]
+    train, evaluate, plan = [c for c in commands() if "headrace/SSAConjunction-v0" not in c]
     run_in(tmp_path, train)
     assert "100 episodes: return" in run_in(tmp_path, evaluate)
+    assert "25,600" in run_in(tmp_path, plan)
 
 
-@pytest.mark.skipif(not hasattr(ssa, "SSAConjunctionVectorEnv"), reason="it isn't there yet")
 def test_the_command_of_the_page_on_the_large_game_runs(tmp_path):
     [train] = [c for c in commands() if "headrace/SSAConjunction-v0" in c]
     run_in(tmp_path, train)

@@ -8,6 +8,7 @@ much caches, memory and hyperthreads slow each other down.
 from __future__ import annotations
 
 import contextlib
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -30,7 +31,8 @@ from headrace.platform import (
 )
 from headrace.transport.slab import num_bytes
 
-_READY_S = 60.0  # until a process that keeps a core busy has started
+_READY_S = 60.0  # until a process that keeps a core busy has started, or hears
+_TURNS = 5  # of measuring alone and with all cores busy
 
 
 @dataclass(frozen=True)
@@ -97,14 +99,14 @@ def measure(config: Config, seconds: float = 4.0) -> Costs:
         stack.callback(acting.close)
         learning = Learning(config, spec, acting)
         stack.callback(learning.close)
-        part = seconds / 8
+        part = seconds / 10
         env_step_s = acting.env_step_s(part)
         inference_s = acting.inference_s(part / 2)
         alone = acting.measure(2 * part)
         update = learning.measure(2 * part)
         free = num_cores() - config.resolved_learner_threads
-        acting_crowding = _crowding(spec, num_cores() - 1, acting.measure, part, alone)
-        learning_crowding = _crowding(spec, free, learning.measure, part, update)
+        acting_crowding = _crowding(spec, num_cores() - 1, acting.measure, 2 * part)
+        learning_crowding = _crowding(spec, free, learning.measure, 2 * part)
         publish_s, pull_s = learning.weights_s(part / 4)
         return Costs(
             engine=acting.engine,
@@ -131,23 +133,28 @@ def measure(config: Config, seconds: float = 4.0) -> Costs:
 
 
 def _crowding(
-    spec: ActorSpec,
-    num_others: int,
-    measure: Callable[[float], Time],
-    seconds: float,
-    alone: Time,
+    spec: ActorSpec, num_others: int, measure: Callable[[float], Time], seconds: float
 ) -> float:
-    """How many times longer something takes while others act beside it, each on its own core."""
+    """How many times longer something takes while others act beside it, each on its own core.
+
+    Both are measured in turns, close together: the speed of a machine drifts.
+    """
     if num_others < 1 or spec.engine == "async":
         return 1.0
-    with _acting_beside(spec, num_others):
-        crowded = measure(seconds)
-    return max(1.0, crowded.wall_s / alone.wall_s)
+    ratios = []
+    with _acting_beside(spec, num_others) as switch:
+        for _ in range(_TURNS):
+            times = []
+            for busy in (False, True):
+                switch(busy)
+                times.append(measure(seconds / _TURNS).wall_s)
+            ratios.append(times[1] / times[0])
+    return max(1.0, statistics.median(ratios))
 
 
 @contextlib.contextmanager
-def _acting_beside(spec: ActorSpec, count: int) -> Iterator[None]:
-    """Processes that act for as long as the block lasts."""
+def _acting_beside(spec: ActorSpec, count: int) -> Iterator[Callable[[bool], None]]:
+    """Processes that act when they are told to; they end with the block."""
     import cloudpickle
 
     context, pickled = process_context(), cloudpickle.dumps(spec)
@@ -164,11 +171,16 @@ def _acting_beside(spec: ActorSpec, count: int) -> Iterator[None]:
             theirs.close()
             ends.append(ours)
             processes.append(process)
-        for end in ends:
-            if not end.poll(_READY_S):
-                raise TimeoutError(f"a process to act beside did not start in {_READY_S:g} s")
-            end.recv()
-        yield
+
+        def switch(busy: bool) -> None:
+            for end in ends:
+                end.send(busy)
+            for end in ends:
+                if not end.poll(_READY_S):
+                    raise TimeoutError(f"a process to act beside gave no sign in {_READY_S:g} s")
+                end.recv()
+
+        yield switch
     finally:
         for end in ends:
             end.close()
@@ -180,16 +192,19 @@ def _acting_beside(spec: ActorSpec, count: int) -> Iterator[None]:
 
 
 def _act(pickled: bytes, pipe: Connection) -> None:
-    """Act until the other end of the pipe is closed."""
+    """Act, or pause, as the other end of the pipe says, until that is closed."""
     import cloudpickle
 
     yield_to_learner()
     die_with_parent()
     keep_freed_memory()
     torch.set_num_threads(1)
-    acting = Acting(cloudpickle.loads(pickled))
-    acting.fill()
-    pipe.send(None)
-    while not pipe.poll():
-        acting.fill()
+    acting, busy = Acting(cloudpickle.loads(pickled)), False
+    with contextlib.suppress(EOFError):
+        while True:
+            if pipe.poll(0.0 if busy else None):
+                busy = pipe.recv()
+                pipe.send(busy)
+            else:
+                acting.fill()
     acting.close()

@@ -47,3 +47,22 @@ def test_only_algorithms_with_a_setting_have_one():
     assert recipe("satellite", "impala").algo_name == "impala"
     with pytest.raises(ConfigError, match="satellite has no setting for algorithm 'a3c'"):
         recipe("satellite", "a3c")
+
+
+@pytest.mark.parametrize("algorithm", ["appo", "ppo", "impala"])
+def test_the_recipe_of_the_conjunction_game_trains(algorithm, tmp_path):
+    config = dataclasses.replace(
+        recipe("conjunction", algorithm),
+        total_steps=1,
+        num_actors=1,
+        envs_per_actor=8,
+        fragment_length=16,
+        batch_size=128,
+        transport="serial",
+        eval_episodes=0,
+        run_dir=str(tmp_path / "run"),
+    )
+    with hr.Trainer(config) as trainer:
+        results = list(trainer)
+    assert results[-1].env_steps == 128
+    assert results[-1].entropy > 1.0  # of the actions that the mask allows

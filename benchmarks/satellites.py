@@ -85,8 +85,7 @@ def speed(args: Args) -> list[dict[str, Any]]:
     for name in ("SSAConjunction", "SimpleSatellite"):
         for engine, num_envs in (("native", args.num_envs), ("sync", 8)):
             envs = hr.make_vec(f"headrace/{name}-v0", num_envs, engine)
-            warm_up = 400 if engine == "native" else 50
-            rate = steps_per_second(envs, num_envs, args.seconds, warm_up)
+            rate = steps_per_second(envs, num_envs, args.seconds, warm_up=400)
             rows.append({"env": name, "engine": engine, "num_envs": num_envs, "sps": rate})
             envs.close()
     return rows

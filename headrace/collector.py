@@ -129,7 +129,8 @@ class Collector:
 
         Args:
             version: of the policy.
-            cut: asked after every step of the environments; once it is true there are no more of
+            cut: asked after every step of the environments (after as many steps as there are
+                environments where each has its own pace); once it is true there are no more of
                 them, the rest of the rollout is padding (:func:`_pad`), and the next rollout goes
                 on where this one stopped. None: all steps are done.
 

@@ -35,20 +35,30 @@ def _register() -> None:
 
 
 class _AfterGymnasium:
-    """An import finder that registers the environments behind the first import of Gymnasium."""
+    """An import finder that registers the environments behind the first import of Gymnasium.
+
+    It stays until then: others may only ask whether Gymnasium is there, or fail to import it.
+    """
+
+    def __init__(self) -> None:
+        self._looking = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Gymnasium's own spec, whose loader registers when it is done; None for all others."""
-        if name != "gymnasium":
+        if name != "gymnasium" or self._looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking = False
         if spec is None or spec.loader is None:
             return spec
         run = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             run(module)
+            sys.meta_path.remove(self)
             _register()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]

@@ -182,3 +182,22 @@ def test_public_names_are_the_same_objects_in_any_order_of_import():
         "import psutil\n"
         "assert psutil.Process().children() == []\n"
     )
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import headrace, gymnasium",
+        "import gymnasium, headrace",
+        "import headrace, importlib.util; importlib.util.find_spec('gymnasium'); import gymnasium",
+    ],
+)
+def test_gymnasium_knows_the_environments_in_any_order_of_import(before):
+    python(
+        f"{before}\n"
+        "names = [name for name in gymnasium.registry if name.startswith('headrace/')]\n"
+        "assert names == ['headrace/SimpleSatellite-v0', 'headrace/SSAConjunction-v0'], names\n"
+        "import sys\n"
+        "assert not [f for f in sys.meta_path if type(f).__module__ == 'headrace.registration']\n"
+        "assert 'headrace.envs' not in sys.modules\n"
+    )

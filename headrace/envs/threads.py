@@ -12,6 +12,7 @@ and its answer, and read by the caller between an answer and the next task.
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -71,7 +72,8 @@ class Threads(VectorEnv):
             self._wait_for_all()
             self._adopt_spaces()
         except BaseException:
-            self.close()
+            with contextlib.suppress(EnvironmentFault):  # what went wrong first is told
+                self.close()
             raise
 
     def _start_threads(self) -> None:
@@ -109,6 +111,8 @@ class Threads(VectorEnv):
         self._wait_for_all()  # an interrupted step may still run
         if seed is None or isinstance(seed, (int, np.integer)):
             seed = [None if seed is None else int(seed) + i for i in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise ValueError(f"{len(seed)} seeds were given for {self.num_envs} environments")
         self._give(
             (i, worker.reset, (one, options))
             for i, (worker, one) in enumerate(zip(self._workers, seed, strict=True))
@@ -137,7 +141,9 @@ class Threads(VectorEnv):
         Args:
             rows: ``[n]`` ints, which environments; actions: ``[n, ...]``, theirs.
         """
-        workers, each = self._workers, iterate(self.action_space, actions)
+        workers, each = self._workers, list(iterate(self.action_space, actions))
+        if len(each) != len(rows):
+            raise ValueError(f"{len(each)} actions were given for {len(rows)} environments")
         self._give((i, workers[i].step, a) for i, a in zip(rows.tolist(), each, strict=True))
 
     def receive(self, enough: int = 1, linger_s: float = 0.0) -> np.ndarray:
@@ -150,15 +156,13 @@ class Threads(VectorEnv):
             ``[n]`` int64, all that have, in the order in which they did.
         """
         done = [self._next()]
-        enough = min(enough, len(self._since)) - 1
+        enough = min(enough - 1, len(self._since))
         end = time.monotonic() + linger_s
         while self._board.outbox.qsize() < enough and time.monotonic() < end:
             time.sleep(linger_s / _LOOKS)
         with contextlib.suppress(queue.Empty):
             while True:
-                done.append(self._board.outbox.get_nowait())
-        for i in done:
-            del self._since[i]
+                done.append(self._taken(self._board.outbox.get_nowait()))
         if self._board.errors:
             self._raise_error()
         return np.array(done)
@@ -210,9 +214,13 @@ class Threads(VectorEnv):
             oldest = next(iter(self._since.values()))  # a dict keeps the order of its entries
             patience_s = oldest + self._timeout_s - time.monotonic()
             try:
-                return self._board.outbox.get(timeout=max(0.0, patience_s))
+                return self._taken(self._board.outbox.get(timeout=max(0.0, patience_s)))
             except queue.Empty:
                 self._raise_if_silent()
+
+    def _taken(self, index: int) -> int:
+        del self._since[index]
+        return index
 
     def _raise_if_silent(self) -> None:
         end = time.monotonic() - self._timeout_s
@@ -240,10 +248,11 @@ class Threads(VectorEnv):
         ends with the process.
         """
         _end(self._workers)
-        deadline = time.monotonic() + (timeout or 0.0)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         for worker in self._workers:
             if worker.thread.ident is not None:  # or it was never started
-                worker.thread.join(max(0.0, deadline - time.monotonic()))
+                left_s = deadline - time.monotonic()
+                worker.thread.join(None if math.isinf(left_s) else max(0.0, left_s))
         self.closed = True
         if self._fault is None and self._board.errors:
             self._raise_error()

@@ -159,7 +159,8 @@ class Forecast:
 
 def forecasts(setup: Setup) -> list[Forecast]:
     """The setup itself, then with one more and twice the actors, twice the learners, and faster
-    environments, and with as many actors as the learners can take in (asynchronous only).
+    environments, with as many actors as the learners can take in (asynchronous only), and with
+    actors and learners that take turns, or don't.
     """
     n, w, step_s = setup.num_actors, setup.num_learners, setup.env_step_s
     changes: list[tuple[str, dict[str, Any]]] = [
@@ -174,6 +175,8 @@ def forecasts(setup: Setup) -> list[Forecast]:
     enough = saturating_actors(setup)
     if enough is not None and enough not in (n, n + 1, 2 * n):
         changes.append((f"{enough} actors, just enough", {"num_actors": enough}))
+    turns = "side by side (asynchronous)" if setup.synchronous else "taking turns (synchronous)"
+    changes.append((turns, {"synchronous": not setup.synchronous}))
     return [Forecast(name, dataclasses.replace(setup, **change)) for name, change in changes]
 
 

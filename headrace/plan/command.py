@@ -223,7 +223,7 @@ def _scenario(plan: Plan, share: Config, costs: Costs | None) -> Scenario:
         "mtbf_s": plan.mtbf_s,
         "restart_s": plan.restart_s,
         "drift": plan.drift,
-        "bytes_per_s": None if gbps is None else gbps * 1e9 / 8,
+        "bytes_per_s": None if gbps is None else gbps * 1e9 / 8 / plan.config.num_learners,
         "seed": share.seed,
     }
     if costs is not None:

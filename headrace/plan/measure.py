@@ -18,7 +18,7 @@ import torch
 
 from headrace.actor import ActorSpec, weight_spec
 from headrace.config import Config, num_cores
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, EnvironmentFault
 from headrace.plan.parts import Acting, Learning, actor_spec
 from headrace.plan.stopwatch import Time
 from headrace.platform import (
@@ -86,6 +86,11 @@ def measure(config: Config, seconds: float = 4.0) -> Costs:
     Raises:
         ConfigError: the environment can't be made, or the config is one that is not planned.
     """
+    if config.engine == "threads":
+        raise ConfigError(
+            "engine='threads' can't be measured for a plan, whose actors step in lock step: give "
+            "--env-step-ms and --envs waiting instead of --measure"
+        )
     if config.algo.learns_in_actors or config.transport != "shm":
         raise ConfigError(
             f"{config.algo_name} with transport={config.transport!r} can't be planned: plans are "
@@ -147,7 +152,7 @@ def _crowding(
             times = []
             for busy in (False, True):
                 switch(busy)
-                times.append(measure(seconds / _TURNS).wall_s)
+                times.append(measure(seconds / (2 * _TURNS)).wall_s)
             ratios.append(times[1] / times[0])
     return max(1.0, statistics.median(ratios))
 
@@ -173,12 +178,15 @@ def _acting_beside(spec: ActorSpec, count: int) -> Iterator[Callable[[bool], Non
             processes.append(process)
 
         def switch(busy: bool) -> None:
-            for end in ends:
-                end.send(busy)
-            for end in ends:
-                if not end.poll(_READY_S):
-                    raise TimeoutError(f"a process to act beside gave no sign in {_READY_S:g} s")
-                end.recv()
+            try:
+                for end in ends:
+                    end.send(busy)
+                for end in ends:
+                    if not end.poll(_READY_S):
+                        raise TimeoutError(f"a process that acts gave no sign in {_READY_S:g} s")
+                    end.recv()
+            except (EOFError, ConnectionError) as error:
+                raise EnvironmentFault("a process that acts beside this one ended") from error
 
         yield switch
     finally:

@@ -159,3 +159,14 @@ def test_taking_turns_is_never_faster(a, b):
     turns, beside = Rates(a, b, True), Rates(a, b, False)
     assert turns.sps < beside.sps <= min(a, b)
     assert beside.sps <= 2 * turns.sps * (1 + 1e-9)
+
+
+def test_the_table_compares_taking_turns_with_working_side_by_side():
+    setup = Setup(num_actors=1, envs_per_actor=512, env_step_s=0.010, learner_sps=102_400)
+    found = {forecast.name: forecast for forecast in forecasts(setup)}
+    turns = found["taking turns (synchronous)"].setup.rates
+    assert turns.sps == pytest.approx(512 / 0.015)
+    assert turns.utilisation_learners == pytest.approx(1 / 3)
+    again = forecasts(found["taking turns (synchronous)"].setup)[-1]
+    assert again.name == "side by side (asynchronous)"
+    assert again.sps == pytest.approx(51_200)

@@ -43,8 +43,9 @@ def greedy() -> Player:
     """Maximises the expected reward as if nothing could be done after this step.
 
     A burn is worth what it changes in the expected rewards of all later closest approaches, less
-    its costs. No other action is worth anything by itself; among them it looks at the visible
-    object of the greatest risk.
+    its costs. Exact for the first burn of an episode: what an earlier one has already saved isn't
+    shown, and is taken as if it had never been a danger. No other action is worth anything by
+    itself; among them it looks at the visible object of the greatest risk.
     """
 
     def act(obs: np.ndarray, mask: np.ndarray) -> np.ndarray:

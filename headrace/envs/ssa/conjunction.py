@@ -161,6 +161,8 @@ class SSAConjunctionVectorEnv(VectorEnv):
         """The scene of each environment, ``[320, 800, 3]`` uint8; None without a render mode."""
         if self.render_mode is None:
             return None
+        if not self.rngs:
+            raise RuntimeError("there is nothing to draw: call reset() before render()")
         return tuple(render.frame(self, row) for row in range(self.num_envs))
 
     # -- what an action does ---------------------------------------------------------------------

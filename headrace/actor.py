@@ -19,9 +19,8 @@ from typing import Any, Protocol
 
 from headrace.collector import Collector, rollout_spec
 from headrace.envs.make import env_name, env_seed, make_vec
-from headrace.envs.threads import Threads
 from headrace.nn.policy import Policy
-from headrace.own_pace import OwnPace
+from headrace.own_pace import stepping_for
 from headrace.sync import Follower, SyncRule
 from headrace.transport.queue import ActorPort, Header, read_header
 from headrace.transport.slab import Slab, spec_of
@@ -93,10 +92,9 @@ class Actor:
         policy = copy.deepcopy(spec.policy).cpu()
         self._learner = None if make_learner is None else make_learner(policy)
         self._envs = make_vec(spec.env, spec.num_envs, spec.engine, spec.env_kwargs)
-        name, own_pace = env_name(spec.env), None
-        if isinstance(self._envs, Threads):
-            own_pace = OwnPace(self._envs, policy, name)
-        self._collector = Collector(self._envs, policy, name, spec.gamma, own_pace)
+        name = env_name(spec.env)
+        stepping = stepping_for(self._envs, policy, name)
+        self._collector = Collector(self._envs, policy, name, spec.gamma, stepping)
         self._state = policy_weights(policy)
         self._follower = Follower(spec.sync)
         self._epoch, self._sequence = -1, 0

@@ -21,18 +21,26 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from headrace.envs.threads import Threads
 from headrace.nn.inputs import MASK, info_mask
 from headrace.nn.policy import Policy
 from headrace.ops import tree
-from headrace.stepping import Steps, row_of, store
+from headrace.stepping import LockStep, Stepping, Steps, row_of, store
 from headrace.types import Rollout, Tree
 
 _LINGER_SHARE = 0.1  # of the time that a step takes, spent waiting for more environments
 _MAX_LINGER_S = 0.001
 _ENOUGH_SHARE = 0.125  # of all environments, for which nobody waits any longer
+
+
+def stepping_for(envs: VectorEnv, policy: Policy, name: str) -> Stepping:
+    """How an actor steps these environments: at their own pace where they can be."""
+    if isinstance(envs, Threads):
+        return OwnPace(envs, policy, name)
+    return LockStep(envs, policy, name)
 
 
 class OwnPace:

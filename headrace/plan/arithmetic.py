@@ -117,15 +117,6 @@ class Rates:
         return self.sps / self.learners_sps
 
 
-def timeline(collect_s: float, update_s: float, synchronous: bool) -> Rates:
-    """One batch collected in ``collect_s`` and learnt from in ``update_s``, both above 0.
-
-    Returns:
-        the rates with a batch as the unit: ``1 / sps`` are the seconds from update to update.
-    """
-    return Rates(1.0 / collect_s, 1.0 / update_s, synchronous)
-
-
 def saturating_actors(setup: Setup) -> int | None:
     """Actors from which on the learners are the bottleneck; None: they take turns, so never."""
     if setup.synchronous:

@@ -22,7 +22,7 @@ def setup_of(config: Config, costs: Costs) -> Setup:
     env_step_s = min(costs.env_step_s, step_s)
     share = config.per_learner
     return Setup(
-        num_actors=config.num_actors if config.num_learners == 1 else _all_actors(config),
+        num_actors=config.num_learners * share.num_actors,
         envs_per_actor=share.envs_per_actor,
         env_step_s=env_step_s / costs.valid_share,
         inference_s=(step_s - env_step_s) / costs.valid_share,
@@ -31,10 +31,6 @@ def setup_of(config: Config, costs: Costs) -> Setup:
         synchronous=config.algo.max_lag == 0,
         total_steps=config.total_steps,
     )
-
-
-def _all_actors(config: Config) -> int:
-    return config.per_learner.num_actors * config.num_learners
 
 
 def scenario_of(

@@ -86,11 +86,6 @@ def measure(config: Config, seconds: float = 4.0) -> Costs:
     Raises:
         ConfigError: the environment can't be made, or the config is one that is not planned.
     """
-    if config.engine == "threads":
-        raise ConfigError(
-            "engine='threads' can't be measured for a plan, whose actors step in lock step: give "
-            "--env-step-ms and --envs waiting instead of --measure"
-        )
     if config.algo.learns_in_actors or config.transport != "shm":
         raise ConfigError(
             f"{config.algo_name} with transport={config.transport!r} can't be planned: plans are "

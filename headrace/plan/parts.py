@@ -17,13 +17,19 @@ from headrace.learner import Learner
 from headrace.metrics import Episodes, Meter
 from headrace.nn.policy import Policy
 from headrace.ops import tree
+from headrace.own_pace import stepping_for
 from headrace.plan.stopwatch import Time, measure_time
 from headrace.probe import probe
 from headrace.transport.slab import Slab
 from headrace.transport.weights import WeightStore
 from headrace.types import Alone, Batch, Rollout, gather
 
-_ENGINES = {"EnvPool": "envpool", "SyncVectorEnv": "sync", "Processes": "async"}
+_ENGINES = {
+    "EnvPool": "envpool",
+    "SyncVectorEnv": "sync",
+    "Processes": "async",
+    "Threads": "threads",
+}
 
 
 def actor_spec(config: Config) -> ActorSpec:
@@ -55,7 +61,9 @@ class Acting:
 
     def __init__(self, spec: ActorSpec) -> None:
         self._spec, self._envs = spec, make(spec)
-        self._collector = Collector(self._envs, spec.policy, env_name(spec.env), spec.gamma)
+        name = env_name(spec.env)
+        stepping = stepping_for(self._envs, spec.policy, name)
+        self._collector = Collector(self._envs, spec.policy, name, spec.gamma, stepping)
         self._collector.reset(spec.seed)
         self.slot = Rollout(**Slab(spec.spec(), 1, 0).trees[0])
         self._valid = self._steps = 0
@@ -81,6 +89,7 @@ class Acting:
             return time.perf_counter() > end
 
         self._valid += self._collector.fill(self.slot, 0, late)
+        rows = min(rows, self._spec.num_steps)  # it is asked more often at the end of an own pace
         self._steps += rows * self._spec.num_envs
         return rows
 

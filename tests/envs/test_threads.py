@@ -302,3 +302,14 @@ def test_it_works_in_daemonic_processes_and_ctrl_c_ends_a_wait_and_exit_is_not_h
     assert "obs [4.0, 5.0, 6.0]" in script.output
     assert "interrupted" in script.output
     assert "Traceback" not in script.output
+
+
+def test_a_wrong_number_of_seeds_or_actions_is_told_before_anything_is_begun():
+    with opened(CountingEnv, 3, "threads") as envs:
+        with pytest.raises(ValueError, match="2 seeds were given for 3 environments"):
+            envs.reset(seed=[1, 2])
+        envs.reset(seed=0)
+        with pytest.raises(ValueError, match="2 actions were given for 3 environments"):
+            envs.send(np.arange(3), np.zeros(2, int))
+        assert envs.num_busy == 0
+        envs.step(np.zeros(3, int))

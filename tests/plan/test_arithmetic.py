@@ -14,7 +14,6 @@ from headrace.plan.arithmetic import (
     compare,
     forecasts,
     saturating_actors,
-    timeline,
 )
 
 SLOW = Setup(num_actors=32, envs_per_actor=16, env_step_s=0.020, learner_sps=500_000)
@@ -69,18 +68,6 @@ def test_environments_that_compute_take_turns_on_their_core():
     )
     assert waiting.rates.actors_sps == pytest.approx(2 * 10 / 0.003)
     assert computing.rates.actors_sps == pytest.approx(2 * 10 / 0.012)
-
-
-def test_a_synchronous_learner_idles_while_10_ms_are_collected_for_its_5():
-    turns = timeline(0.010, 0.005, synchronous=True)
-    assert 1 / turns.sps == pytest.approx(0.015)
-    assert turns.utilisation_learners == pytest.approx(1 / 3)
-    assert turns.utilisation_actors == pytest.approx(2 / 3)
-    beside = timeline(0.010, 0.005, synchronous=False)
-    assert 1 / beside.sps == pytest.approx(0.010)
-    assert (beside.utilisation_actors, beside.utilisation_learners) == pytest.approx((1.0, 0.5))
-    other = timeline(0.005, 0.010, synchronous=False)
-    assert other.utilisation_learners == pytest.approx(1.0)
 
 
 def test_taking_turns_nothing_saturates_and_either_side_helps_a_little():
@@ -167,6 +154,9 @@ def test_the_table_compares_taking_turns_with_working_side_by_side():
     turns = found["taking turns (synchronous)"].setup.rates
     assert turns.sps == pytest.approx(512 / 0.015)
     assert turns.utilisation_learners == pytest.approx(1 / 3)
+    assert turns.utilisation_actors == pytest.approx(2 / 3)
+    beside = setup.rates
+    assert (beside.utilisation_actors, beside.utilisation_learners) == pytest.approx((1.0, 0.5))
     again = forecasts(found["taking turns (synchronous)"].setup)[-1]
     assert again.name == "side by side (asynchronous)"
     assert again.sps == pytest.approx(51_200)

@@ -11,7 +11,10 @@ import pytest
 
 import headrace as hr
 from headrace.cli import main
+from headrace.envs.testing import SlowEnv
 from headrace.errors import ConfigError
+from headrace.own_pace import OwnPace
+from headrace.plan import command
 from headrace.plan.build import scenario_of, setup_of
 from headrace.plan.command import span
 from headrace.plan.measure import measure
@@ -188,3 +191,30 @@ def test_the_closing_screen_has_one_line_of_the_plan(tmp_path):
     assert not any("plan" in name for name in names(summary | {"plan": None}))
     with_plan = names(summary | {"plan": {"line": "actors are the bottleneck"}})
     assert sum("plan" in name for name in with_plan) == 1
+
+
+def test_environments_in_threads_are_measured_at_their_own_pace(monkeypatch):
+    rounds = []
+    run = OwnPace.run
+
+    def spy(self, rollout, *rest):
+        steps = run(self, rollout, *rest)
+        rounds.append(int(steps.num_steps.max()))
+        return steps
+
+    monkeypatch.setattr(OwnPace, "run", spy)
+    settings = {"env_kwargs": {"step_seconds": 0.001}, "envs_per_actor": 4, "fragment_length": 8}
+    costs = measure(hr.Config(SlowEnv, hr.APPO(), engine="threads", **settings), 0.4)
+    assert costs.engine == "threads"
+    assert max(rounds) == 8  # whole rollouts, whose steps are counted once
+    assert costs.acting_s >= 8 * 0.001
+
+
+def test_the_network_is_shared_by_all_learners(monkeypatch):
+    seen = []
+    monkeypatch.setattr(command, "simulate", lambda scenario, n: seen.append(scenario) or 1 / 0)
+    for learners in ("1", "2"):
+        arguments = ["--num-learners", learners, "--num-actors", "4", "--batch-size", "2048"]
+        with pytest.raises(ZeroDivisionError):
+            command.main(["appo", *arguments, "--simulate", "--bandwidth-gbps", "8"])
+    assert [scenario.bytes_per_s for scenario in seen] == [1e9, 0.5e9]

@@ -169,3 +169,16 @@ def test_what_was_returned_is_not_changed_by_later_steps():
     assert np.array_equal(infos["action_mask"], mask)
     for x, y in zip(first_step[:4], copies, strict=True):
         assert np.array_equal(x, y)
+
+
+def test_there_is_nothing_to_draw_or_step_before_a_reset():
+    env = gymnasium.make(ID, render_mode="rgb_array").unwrapped
+    for call in (env.render, lambda: env.step(0)):
+        with pytest.raises(RuntimeError, match="call reset"):
+            call()
+    env.reset(seed=0)
+    assert env.render().shape == (320, 800, 3)
+    while not env.step(0)[2]:
+        pass
+    with pytest.raises(RuntimeError, match="call reset"):
+        env.step(0)

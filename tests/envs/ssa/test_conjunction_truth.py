@@ -30,6 +30,7 @@ def risk_shown(obs):
 def within_errors(happened, probability, errors=4.0):
     """Does the number of events agree with the sum of their probabilities?"""
     expected, spread = probability.sum(), np.sqrt((probability * (1 - probability)).sum())
+    print(f"\ncalibration: {happened.sum():.0f} collisions, {expected:.1f} ± {spread:.1f} expected")
     assert spread > 0
     assert abs(happened.sum() - expected) < errors * spread, (happened.sum(), expected, spread)
 

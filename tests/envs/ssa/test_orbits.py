@@ -64,6 +64,7 @@ def test_over_a_day_it_stays_within_kilometres_of_an_integrator():
     ours, speeds = orbits.state(later(mean, times))
     away = np.linalg.norm(ours - r, axis=-1)
     episode = times[:, 0] <= EPISODE_S
+    print(f"\norbits: {away.max():,.0f} m after a day, {away[episode].max():,.0f} m in an episode")
     assert away[episode].max() < 4_000.0  # m, of 180,000 km
     assert away.max() < 14_000.0  # of 650,000 km
     assert np.median(away[-1]) < 5_000.0

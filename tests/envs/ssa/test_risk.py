@@ -47,7 +47,7 @@ def foster(x, y, long, short, radius):
 
 @pytest.mark.parametrize("aspect", [1.0, 1.5, 3.0, 10.0])
 def test_it_is_fosters_integral(aspect):
-    rng, num_above = np.random.default_rng(int(10 * aspect)), 0
+    rng, num_above, worst = np.random.default_rng(int(10 * aspect)), 0, 0.0
     for size in (0.1, 0.3, 1.0, 2.0, 4.0, 10.0):  # radius over the short axis
         for offset in (0.0, 0.5, 1.0, 2.0, 3.5, 5.0):
             short, towards = 60.0 / size, rng.uniform(0, 2 * np.pi)
@@ -58,8 +58,10 @@ def test_it_is_fosters_integral(aspect):
             want = foster(x, y, aspect * short, short, 60.0)
             if want > 1e-7:
                 num_above += 1
+                worst = max(worst, abs(got / want - 1))
                 assert got == pytest.approx(want, rel=1e-6)
             assert got <= 1 + 1e-7
+    print(f"\nprobability: {worst:.1e} of the integral at most, axes of 1 : {aspect:g}")
     assert num_above >= 24
 
 
@@ -78,7 +80,9 @@ def test_so_many_of_ten_million_draws_lie_in_the_disc(miss, long, short, angle):
         x, y = rotated(long * z[0], short * z[1], angle)
         hits += np.count_nonzero((x + miss[0]) ** 2 + (y + miss[1]) ** 2 < 60.0**2)
     p = probability(miss, long, short, angle)
-    assert abs(hits / num - p) < 4 * math.sqrt(p * (1 - p) / num)
+    error = math.sqrt(p * (1 - p) / num)
+    print(f"\n10 million draws: {hits / num:.6f}, told {p:.6f}: {(hits / num - p) / error:+.1f} SE")
+    assert abs(hits / num - p) < 4 * error
 
 
 @pytest.mark.parametrize("sigma", [6.0, 20.0, 60.0, 400.0])

@@ -115,6 +115,9 @@ def test_the_filter_tells_how_far_true_paths_stray(sigma_rate):
     track = Along(zero, zero, zero + sigma**2, zero, zero + sigma_rate**2)
     for t in (0, 1, 10, 50, 100, 200):
         told = np.sqrt(tracking.predicted(track, np.int64(t)).var[0])
+        print(
+            f"\ngrowth: {path[t].std():.1f} m of spread after {t} steps, told {told:.1f} m", end=""
+        )
         assert path[t].std() == pytest.approx(told, rel=0.02)
 
 

@@ -29,8 +29,8 @@ from gymnasium.vector import SyncVectorEnv
 from json_steps import ENVS, WORKERS, JsonWorkers, agent_for
 
 import headrace as hr
-from headrace.bench.study import head, show
-from headrace.platform import die_with_parent
+from headrace.process import die_with_parent
+from headrace.studies.table import head, show
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ import tyro
 from common import run, wide_console, write_csv
 from rich.console import Console
 
-from headrace.bench.study import Case, Study, draw_bars, head, mean_se, plus_minus, show
+from headrace.studies.table import Case, Study, draw_bars, head, mean_se, plus_minus, show
 
 TASKS = ("even", "uneven")
 RESULTS = ("sps", "env_steps", "lag_mean", "learner_busy", "actor_busy")

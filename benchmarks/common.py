@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 from matplotlib.figure import Figure
 
-from headrace.bench.machine import machine, wide_console, write_csv  # noqa: F401, users' imports
+from headrace.studies.machine import machine, wide_console, write_csv  # noqa: F401, users' imports
 
 FRAGMENT_LENGTH = 64
 HIDDEN = (64, 64)  # tanh, separate networks for policy and value, in every program
@@ -162,7 +162,7 @@ def measure_ceiling(env_id: str, engine: str, num_envs: int, batch_size: int) ->
 
     from headrace import make_vec
     from headrace.config import num_cores
-    from headrace.platform import keep_freed_memory
+    from headrace.process import keep_freed_memory
 
     torch.set_num_threads(1)
     envs = make_vec(env_id, 1, engine)

@@ -35,7 +35,7 @@ import tyro
 from common import run, wide_console, write_csv
 from rich.console import Console
 
-from headrace.bench.study import (
+from headrace.studies.table import (
     Case,
     Study,
     draw_bars,
@@ -142,9 +142,9 @@ def _train(config: Any, env: Any, forced_lag: int) -> tuple[Any, dict[str, Any]]
     import torch
 
     import headrace as hr
-    from headrace.learner import Learner
-    from headrace.metrics import Episodes
-    from headrace.rollouts import RolloutSource
+    from headrace.acting.source import RolloutSource
+    from headrace.learning.learner import Learner
+    from headrace.records.result import Episodes
     from headrace.types import gather
 
     with contextlib.closing(hr.make_vec(env, 1)) as envs:

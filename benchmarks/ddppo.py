@@ -21,13 +21,13 @@ from typing import Any
 import tyro
 
 import headrace as hr
-from headrace.bench import scaling
-from headrace.bench.figures import TIMES
-from headrace.bench.machine import wide_console, write_csv
-from headrace.bench.processes import Processes
-from headrace.bench.scaling import Scaling, train_apart
-from headrace.bench.study import Study, head, show
-from headrace.metrics import read_jsonl
+from headrace.records.result import read_jsonl
+from headrace.studies.children import Processes
+from headrace.studies.machine import wide_console, write_csv
+from headrace.studies.scaling import command as scaling
+from headrace.studies.scaling.command import Scaling, train_apart
+from headrace.studies.scaling.figures import TIMES
+from headrace.studies.table import Study, head, show
 
 ALGO = hr.PPO(epochs=2, minibatches=4)
 ONE_CORE: dict[str, Any] = {"transport": "serial", "cores_per_learner": 1, "learner_threads": 1}

@@ -37,8 +37,8 @@ from impact_runs import Run, curve_path, measure, train
 from impact_tasks import STUDIES, TASKS, Task, ladder
 from rich.console import Console
 
-from headrace.bench.study import Case, Curve, Study, draw_curves, head, mean_se, plus_minus, show
 from headrace.errors import ConfigError, nearest
+from headrace.studies.table import Case, Curve, Study, draw_curves, head, mean_se, plus_minus, show
 
 Name = Literal["ratio", "t_target", "k", "workers", "ladder", "compare"]
 RESULTS = (

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import headrace as hr
-from headrace.platform import die_with_parent
+from headrace.process import die_with_parent
 
 WORKERS, ENVS = 2, 32
 LENGTH = struct.Struct("!I")

@@ -31,9 +31,9 @@ from rich.table import Table
 
 import headrace as hr
 from headrace.config import num_cores
-from headrace.plan.build import scenario_of
-from headrace.plan.measure import Costs, measure
-from headrace.plan.simulate import Outcome, simulate
+from headrace.studies.plan.build import scenario_of
+from headrace.studies.plan.measure import Costs, measure
+from headrace.studies.plan.simulate import Outcome, simulate
 
 WARM_UP_S = 1.5  # of a run, after its first update
 QUIET_CORES = 0.3  # that others may take in a round that counts

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 import headrace as hr
-from headrace.envs.ssa import baselines, simple
+from headrace_ssa import baselines, simple
 
 FIRST_SEED = 2_000_000  # of the episodes that are played; apart from training's
 PLAYERS: dict[str, Callable[[], baselines.Player]] = {
@@ -119,7 +119,9 @@ def policy_player(run_dir: Path) -> baselines.Player:
 
 def play(player: baselines.Player, episodes: int) -> tuple[np.ndarray, dict[str, float]]:
     """Returns ``[episodes]`` of the first episode of each seed, and means of what happened."""
-    envs = gymnasium.make_vec("headrace/SSAConjunction-v0", episodes, "vector_entry_point")
+    envs = gymnasium.make_vec(
+        "headrace_ssa:headrace/SSAConjunction-v0", episodes, "vector_entry_point"
+    )
     obs, infos = envs.reset(seed=FIRST_SEED)
     first_burn = envs.single_action_space.n - 2
     returns, running = np.zeros(episodes), np.ones(episodes, bool)
@@ -165,7 +167,7 @@ def simple_satellite(args: Args) -> list[dict[str, Any]]:
         folder, seconds = train(args, "satellite", seed)
         policy = hr.load(folder)
         envs = gymnasium.make_vec(
-            "headrace/SimpleSatellite-v0", args.episodes, "vector_entry_point"
+            "headrace_ssa:headrace/SimpleSatellite-v0", args.episodes, "vector_entry_point"
         )
         obs, _ = envs.reset(seed=FIRST_SEED)
         best = np.mean([simple.optimal_return(row) for row in obs[:, 6:]])

@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 
 import headrace as hr
-from headrace.rollouts import RolloutSource
+from headrace.acting.source import RolloutSource
 
 NUM_ACTORS, SECONDS, REPEATS, STEP_S = 4, 6.0, 3, 0.001
 

@@ -31,8 +31,8 @@ from gymnasium.vector import VectorWrapper
 from rich.table import Table
 
 import headrace as hr
+from headrace.acting.source import RolloutSource
 from headrace.envs.make import resolve
-from headrace.rollouts import RolloutSource
 
 SLOWER = 10  # how many times as long the slow environment waits
 

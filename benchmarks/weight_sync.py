@@ -27,7 +27,7 @@ from common import run, wide_console, write_csv
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from headrace.bench.study import Case, Study, head, mean_se, plus_minus, show
+from headrace.studies.table import Case, Study, head, mean_se, plus_minus, show
 
 SETTINGS = ("algo", "recipe", "target_return", "eval_interval", "eval_episodes")
 RESULTS = ("reached", "env_steps", "updates", "pulls", "megabytes", "kl", "lag_mean", "sps")

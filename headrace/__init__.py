@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from headrace.registration import register_with_gymnasium
-
 if TYPE_CHECKING:
     from headrace.algos import A2C, A3C, APPO, IMPACT, IMPALA, PPO
     from headrace.api import load, resume, train
@@ -18,10 +16,10 @@ if TYPE_CHECKING:
     from headrace.config import Config
     from headrace.envs import make_vec
     from headrace.evaluation import evaluate
-    from headrace.learner_group import LearnerGroup
-    from headrace.metrics import Result
+    from headrace.launch.local import LearnerGroup
     from headrace.nn import Network, Policy
-    from headrace.trainer import Trainer
+    from headrace.records.result import Result
+    from headrace.training.trainer import Trainer
 
 __version__ = "0.1.0"
 
@@ -33,14 +31,14 @@ _HOME = {
     "Config": "headrace.config",
     "IMPACT": "headrace.algos",
     "IMPALA": "headrace.algos",
-    "LearnerGroup": "headrace.learner_group",
+    "LearnerGroup": "headrace.launch.local",
     "LocalConfig": "headrace.cluster",
     "Network": "headrace.nn",
     "PPO": "headrace.algos",
     "Policy": "headrace.nn",
     "RayConfig": "headrace.cluster",
-    "Result": "headrace.metrics",
-    "Trainer": "headrace.trainer",
+    "Result": "headrace.records.result",
+    "Trainer": "headrace.training.trainer",
     "evaluate": "headrace.evaluation",
     "load": "headrace.api",
     "make_vec": "headrace.envs",
@@ -70,9 +68,6 @@ __all__ = [
     "resume",
     "train",
 ]  # fmt: skip
-
-
-register_with_gymnasium()
 
 
 def __getattr__(name: str) -> Any:

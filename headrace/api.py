@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from headrace import checkpoint
 from headrace.algos.common import Hyperparameters
 from headrace.config import Config, from_json, unknown_setting
 from headrace.errors import CheckpointError
 from headrace.evaluation import Evaluation, evaluate
-from headrace.learner_group import LearnerGroup
-from headrace.metrics import Result
+from headrace.launch.local import LearnerGroup
+from headrace.launch.torchrun import join_torchrun
+from headrace.nn.network import Network
 from headrace.nn.policy import Policy
-from headrace.nn.torsos import Network
-from headrace.platform import torch_threads
-from headrace.report import Report
-from headrace.torchrun import join_torchrun
-from headrace.trainer import Trainer
+from headrace.process import torch_threads
+from headrace.records import checkpoint
+from headrace.records.result import Result
+from headrace.records.terminal import Report
+from headrace.training.trainer import Trainer
 from headrace.types import Group
 
 Callback = Callable[[Result], bool | None]

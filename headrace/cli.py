@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         print(USAGE, end="", file=sys.stdout if known else sys.stderr)
         return 0 if known else 2
     if argv[0] in ("train", "resume") and not {"-h", "--help", "serial"} & set(argv):
-        from headrace.fleet import start_fork_server
+        from headrace.acting.fleet import start_fork_server
 
         start_fork_server()  # imports torch beside this process
     from headrace.errors import HeadraceError
@@ -51,7 +51,7 @@ def _train(argv: list[str]) -> int:
     from headrace.api import run
     from headrace.config import Config
     from headrace.errors import ConfigError, nearest
-    from headrace.platform import process_started
+    from headrace.process import process_started
     from headrace.recipes import take_recipe
 
     name = argv[0] if argv else ""
@@ -77,8 +77,8 @@ def _resume(argv: list[str]) -> int:
     import tyro
 
     from headrace.api import resume_config, run
-    from headrace.platform import process_started
-    from headrace.torchrun import torchrun_place
+    from headrace.launch.torchrun import torchrun_place
+    from headrace.process import process_started
 
     def resume(
         run_dir: Annotated[str, tyro.conf.Positional],
@@ -110,9 +110,9 @@ def _resume(argv: list[str]) -> int:
 def _evaluate(argv: list[str]) -> int:
     import tyro
 
-    from headrace import checkpoint
     from headrace.api import load
     from headrace.evaluation import evaluate, record_video
+    from headrace.records import checkpoint
 
     def command(
         run_dir: Annotated[str, tyro.conf.Positional],
@@ -155,7 +155,7 @@ def _evaluate(argv: list[str]) -> int:
 def _plot(argv: list[str]) -> int:
     import tyro
 
-    from headrace.plot import plot
+    from headrace.records.plot import plot
 
     def command(
         runs: Annotated[list[Path], tyro.conf.Positional], output: Path | None = None
@@ -173,7 +173,7 @@ def _plot(argv: list[str]) -> int:
 
 
 def _plan(argv: list[str]) -> int:
-    from headrace.plan.command import main as plan
+    from headrace.studies.plan.command import main as plan
 
     return plan(argv)
 
@@ -188,7 +188,7 @@ def _bench(argv: list[str]) -> int:
         print(USAGE, end="")
         return 0
     require_choice("bench", study, ("scaling", "aaps"))
-    return int(importlib.import_module(f"headrace.bench.{study}").main(argv[1:]))
+    return int(importlib.import_module(f"headrace.studies.{study}.command").main(argv[1:]))
 
 
 if __name__ == "__main__":

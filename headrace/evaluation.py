@@ -11,8 +11,9 @@ import gymnasium
 import numpy as np
 
 from headrace.envs.make import make_vec
-from headrace.nn.inputs import MASK, info_mask
+from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
+from headrace.spaces.actions import MASK
 
 _MAX_PARALLEL = 128
 

@@ -15,19 +15,24 @@ bootstrapping from ``V(obs[t + 1])`` needs no extra field.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-from headrace.clock import Clock
 from headrace.ops import tree
 
 Tree: TypeAlias = Any  # Tensor | dict[str, Tree] | tuple[Tree, ...]
 Metrics: TypeAlias = dict[str, Tensor]  # SUMS over valid steps, 0-d
 Gather: TypeAlias = Callable[[Tensor], Tensor]  # [n] of each learner -> [W, n]
+LOSSES = (
+    "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac", "explained_variance",
+    "target_kl", "grad_norm",
+)  # fmt: skip
 
 
 @dataclass
@@ -98,6 +103,38 @@ class Batch:
         if width >= num_columns:
             return [self]
         return [self.columns(slice(i, i + width)) for i in range(0, num_columns, width)]
+
+
+class Clock:
+    """Seconds per phase. A phase that is entered inside another one stops the outer one's time."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._open: list[str] = []
+        self._since = 0.0
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to the phase ``name``."""
+        self._note()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._note()
+            self._open.pop()
+
+    def _note(self) -> None:
+        now = time.perf_counter()
+        if self._open:
+            name = self._open[-1]
+            self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
+        self._since = now
+
+    def take(self) -> dict[str, float]:
+        """The seconds of all phases since the last call."""
+        seconds, self.seconds = self.seconds, {}
+        return seconds
 
 
 class Group(Protocol):
@@ -211,7 +248,7 @@ class Algorithm(Protocol):
 
     @property
     def learns_in_actors(self) -> bool:
-        """Whether each actor applies gradients of its own (see ``headrace/hogwild.py``)."""
+        """Whether each actor applies gradients of its own (``learning/hogwild.py``)."""
 
     def init(self, policy: ActorCritic) -> dict[str, Any]:
         """Mutable state that is checkpointed: target network, buffers, adaptive coefficients."""

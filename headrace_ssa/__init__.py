@@ -1,12 +1,15 @@
 """Environments of space situational awareness: which satellite to look at, and when to act.
 
-``headrace/SimpleSatellite-v0`` and ``headrace/SSAConjunction-v0``: ``gymnasium.make`` makes one,
-``gymnasium.make_vec`` many that are stepped together, in NumPy.
+``headrace/SimpleSatellite-v0`` and ``headrace/SSAConjunction-v0`` are registered when this package
+is imported, which Gymnasium does for ``"headrace_ssa:headrace/SSAConjunction-v0"``:
+``gymnasium.make`` makes one, ``gymnasium.make_vec`` many that are stepped together, in NumPy.
 """
 
-from headrace.envs.ssa.conjunction import SSAConjunctionVectorEnv
-from headrace.envs.ssa.simple import SimpleSatelliteEnv, SimpleSatelliteVectorEnv
-from headrace.envs.ssa.single import SSAConjunctionEnv
+from gymnasium.envs.registration import register
+
+from headrace_ssa.conjunction import SSAConjunctionVectorEnv
+from headrace_ssa.simple import SimpleSatelliteEnv, SimpleSatelliteVectorEnv
+from headrace_ssa.single import SSAConjunctionEnv
 
 __all__ = [
     "SSAConjunctionEnv",
@@ -14,3 +17,10 @@ __all__ = [
     "SimpleSatelliteEnv",
     "SimpleSatelliteVectorEnv",
 ]
+
+for _name in ("SimpleSatellite", "SSAConjunction"):
+    register(
+        f"headrace/{_name}-v0",
+        entry_point=f"headrace_ssa:{_name}Env",
+        vector_entry_point=f"headrace_ssa:{_name}VectorEnv",
+    )

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headrace.envs.ssa import conjunction as game
-from headrace.envs.ssa.outlook import FEATURES, GLOBALS
+from headrace_ssa import conjunction as game
+from headrace_ssa.outlook import FEATURES, GLOBALS
 
 Player = Callable[[np.ndarray, np.ndarray], np.ndarray]
 

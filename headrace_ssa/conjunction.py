@@ -20,11 +20,11 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from headrace.envs.ssa import orbits, render, scene, tracking
-from headrace.envs.ssa.batch import checked, generators
-from headrace.envs.ssa.outlook import BURN_MS, FEATURES, GLOBALS, RADIUS_M, look_ahead, observe
-from headrace.envs.ssa.tracking import STEP_S
 from headrace.errors import ConfigError
+from headrace_ssa import orbits, render, scene, tracking
+from headrace_ssa.batch import checked, generators
+from headrace_ssa.outlook import BURN_MS, FEATURES, GLOBALS, RADIUS_M, look_ahead, observe
+from headrace_ssa.tracking import STEP_S
 
 MAX_BURNS = 5
 COLLISION = -100.0

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.envs.ssa import orbits, risk, sensors, tracking
-from headrace.envs.ssa.scene import OWN_M, Scene
-from headrace.envs.ssa.tracking import STEP_S, Along
+from headrace_ssa import orbits, risk, sensors, tracking
+from headrace_ssa.scene import OWN_M, Scene
+from headrace_ssa.tracking import STEP_S, Along
 
 RADIUS_M = 60.0
 """Radius of the satellite and of an object together: a shorter miss is a collision."""

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.envs.ssa import orbits, sensors
-from headrace.envs.ssa.tracking import STEP_S
+from headrace_ssa import orbits, sensors
+from headrace_ssa.tracking import STEP_S
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from headrace.envs.ssa.conjunction import SSAConjunctionVectorEnv
+    from headrace_ssa.conjunction import SSAConjunctionVectorEnv
 
 _SIZE_INCHES, _DPI = (10.0, 4.0), 80
 _LOWEST = 1e-8

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.envs.ssa import orbits
+from headrace_ssa import orbits
 
 _NEGLIGIBLE = 1e-8  # probabilities below need not be computed
 _FAR = np.sqrt(-2.0 * np.log(2.0 * _NEGLIGIBLE))  # how far behind the disc's edge they begin

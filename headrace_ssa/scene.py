@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from headrace.envs.ssa import orbits, risk, tracking
-from headrace.envs.ssa.orbits import EARTH_RADIUS, Elements, Rates
-from headrace.envs.ssa.tracking import STEP_S, Along
+from headrace_ssa import orbits, risk, tracking
+from headrace_ssa.orbits import EARTH_RADIUS, Elements, Rates
+from headrace_ssa.tracking import STEP_S, Along
 
 FIRST_APPROACH = 40  # step before which nothing comes close
 OWN_M = 20.0  # standard deviation of the satellite's own position in the encounter plane

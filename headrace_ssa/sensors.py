@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.envs.ssa.orbits import EARTH_RADIUS
+from headrace_ssa.orbits import EARTH_RADIUS
 
 SITES_DEG = (
     (65.0, -20.0),

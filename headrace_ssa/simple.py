@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from headrace.envs.ssa.batch import checked, generators
+from headrace_ssa.batch import checked, generators
 
 NUM_SATELLITES = 5
 EPISODE_STEPS = 20

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from headrace.envs.ssa.conjunction import SSAConjunctionVectorEnv
+from headrace_ssa.conjunction import SSAConjunctionVectorEnv
 
 
 class SSAConjunctionEnv(gymnasium.Env):

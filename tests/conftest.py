@@ -16,6 +16,10 @@ import torch
 
 import headrace as hr
 
+# Scripts that tests start import the environments of tests/worlds as tests do (see pyproject).
+_PATHS = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
+
 
 @pytest.fixture(autouse=True)
 def one_thread():

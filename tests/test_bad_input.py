@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 from safetensors.torch import load_file, save_file
 
 import headrace as hr
-import headrace.trainer
+import headrace.training.trainer
 from headrace.errors import CheckpointError, ConfigError
 
 
@@ -48,7 +48,7 @@ def no_actors(monkeypatch):
     def start(*args, **kwargs):
         raise AssertionError("actors were started")
 
-    monkeypatch.setattr(headrace.trainer, "RolloutSource", start)
+    monkeypatch.setattr(headrace.training.trainer, "RolloutSource", start)
 
 
 def one_sentence(error: Exception, *words: object) -> None:
@@ -122,7 +122,7 @@ def test_what_config_refuses_starts_not_even_the_fork_server(monkeypatch):
     def start():
         raise AssertionError("the fork server was started")
 
-    monkeypatch.setattr(headrace.trainer, "start_fork_server", start)
+    monkeypatch.setattr(headrace.training.trainer, "start_fork_server", start)
     for settings in ({"batch_size": 100}, {"fragment_length": 0}, {"device": "tpu"}, {"actor": 1}):
         with pytest.raises(ConfigError):
             hr.train("CartPole-v1", **settings)

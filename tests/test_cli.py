@@ -68,7 +68,7 @@ def test_train_evaluate_resume_and_plot_work_on_one_run(run_dir, capsys):
     ids=lambda value: " ".join(value[:2]) if len(value) > 1 else value[0],
 )
 def test_an_error_is_one_line_and_status_2(run_dir, capsys, monkeypatch, arguments, words):
-    monkeypatch.setattr("headrace.fleet.start_fork_server", lambda: None)
+    monkeypatch.setattr("headrace.acting.fleet.start_fork_server", lambda: None)
     try:
         status = main(arguments)
     except SystemExit as end:  # tyro reports a bad value of an algorithm's field itself

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Container
 from pathlib import Path
 
 import pytest
@@ -13,89 +14,32 @@ import headrace
 
 ROOT = Path(headrace.__file__).parent
 
-# What each part may import of the others, lowest first. A part is a package or a module.
-ALLOWED = {
-    "errors": set(),
-    "registration": set(),
-    "platform": set(),
-    "clock": set(),
-    "sync": {"errors"},
-    "ops": {"errors"},
-    "types": {"clock", "ops"},
-    "transport": {"ops"},
-    "envs": {"errors", "ops", "platform"},
-    "algos": {"errors", "ops", "types"},
-    "nn": {"errors", "ops", "types"},
-    "stepping": {"nn", "ops", "types"},
-    "own_pace": {"envs", "nn", "ops", "stepping", "types"},
-    "collector": {"errors", "nn", "ops", "stepping", "transport", "types"},
-    "actor": {"collector", "envs", "nn", "own_pace", "sync", "transport", "types"},
-    "optimizer": set(),
-    "learner": {"nn", "ops", "optimizer", "types"},
-    "metrics": {"transport"},
-    "hogwild": {"learner", "metrics", "nn", "transport", "types"},
-    "actor_process": {"actor", "hogwild", "platform", "transport"},
-    "evaluation": {"envs", "nn"},
-    "checkpoint": {"errors", "nn"},
-    "plot": {"errors", "metrics"},
-    "shares": {"errors"},
-    "cluster": {"envs", "errors", "ops", "platform", "sync", "types"},
-    "config": {"algos", "envs", "errors", "nn", "platform", "shares", "sync"},
-    "recipes": {"algos", "config", "errors", "nn"},
-    "report": {"config", "metrics", "plot"},
-    "fleet": {"actor", "actor_process", "errors", "platform", "transport"},
-    "rollouts": {
-        "actor", "config", "errors", "fleet", "hogwild", "nn", "platform", "transport", "types",
-    },
-    "intake": {"config", "hogwild", "metrics", "rollouts", "sync", "types"},
-    "group": {"clock", "errors", "transport"},
-    "exchange": {"actor", "errors", "group", "metrics", "nn", "ops", "types"},
-    "preemption": {"types"},
-    "probe": {"config", "envs", "nn"},
-    "progress": {"metrics"},
-    "plan": {
-        "actor", "algos", "collector", "config", "envs", "errors", "exchange", "learner", "metrics",
-        "nn", "ops", "platform", "probe", "recipes", "sync", "transport", "types",
-    },
-    "tally": {"config", "metrics", "plan", "progress"},
-    "runlog": {"evaluation", "exchange", "metrics"},
-    "archive": {
-        "checkpoint", "config", "errors", "exchange", "learner", "metrics", "nn", "probe",
-        "progress", "types",
-    },
-    "trainer": {
-        "archive", "config", "envs", "errors", "evaluation", "exchange", "fleet", "hogwild",
-        "intake", "learner", "metrics", "nn", "platform", "preemption", "probe", "progress",
-        "rollouts", "runlog", "tally", "types",
-    },
-    "torchrun": {"checkpoint", "config", "errors", "group", "types"},
-    "learner_process": {"config", "errors", "group", "platform", "trainer"},
-    "learner_group": {
-        "checkpoint", "config", "envs", "errors", "fleet", "learner_process", "metrics", "nn",
-        "platform", "probe",
-    },
-    "api": {
-        "algos", "checkpoint", "config", "errors", "evaluation", "learner_group", "metrics", "nn",
-        "platform", "report", "torchrun", "trainer", "types",
-    },
-    "bench": {
-        "algos", "api", "cluster", "config", "envs", "errors", "evaluation", "group", "learner",
-        "metrics", "nn", "platform", "recipes", "types",
-    },
-    "cli": {
-        "algos", "api", "bench", "checkpoint", "config", "errors", "evaluation", "fleet",
-        "plan", "platform", "plot", "recipes", "torchrun",
-    },
-    "__init__": {
-        "algos", "api", "cluster", "config", "envs", "evaluation", "learner_group", "metrics",
-        "nn", "registration", "trainer",
-    },
-    "__main__": {"cli"},
-}  # fmt: skip
+# The house, lowest floor first: a part (a folder, or a module of the root) imports from floors
+# below its own only: what stands on one floor doesn't know of each other.
+FLOORS = [
+    "errors process",
+    "ops",
+    "types",
+    "spaces transport",
+    "envs nn algos",
+    "learning",
+    "acting",
+    "evaluation config cluster",
+    "distributed recipes",
+    "records",
+    "training",
+    "launch",
+    "api",
+    "studies",
+    "cli",
+    "__init__ __main__ headrace_ssa",
+]
+FLOOR_OF = {part: floor for floor, parts in enumerate(FLOORS) for part in parts.split()}
 
 
 def part_of(file: Path) -> str:
-    return file.relative_to(ROOT).parts[0].removesuffix(".py")
+    inside = file.relative_to(ROOT.parent).parts
+    return inside[0] if inside[0] != "headrace" else inside[1].removesuffix(".py")
 
 
 def imported(source: str) -> set[str]:
@@ -112,39 +56,51 @@ def imported(source: str) -> set[str]:
         else:
             continue
         parts |= {name.split(".")[1] for name in names if name.startswith("headrace.")}
+        parts |= {"headrace_ssa"} & {name.split(".")[0] for name in names}
     return parts
 
 
-FILES = sorted(ROOT.rglob("*.py"))
+FILES = sorted([*ROOT.rglob("*.py"), *ROOT.parent.glob("headrace_ssa/*.py")])
 
 
-@pytest.mark.parametrize("file", FILES, ids=[str(f.relative_to(ROOT)) for f in FILES])
-def test_a_module_imports_only_what_lies_below_it(file):
-    part = part_of(file)
-    assert part in ALLOWED, f"say in ALLOWED what {part} may import"
-    extra = imported(file.read_text()) - ALLOWED[part] - {part}
-    assert not extra, f"{file.relative_to(ROOT)} must not import {sorted(extra)}"
+@pytest.mark.parametrize("part", sorted(FLOOR_OF))
+def test_a_part_imports_only_what_lies_below_it(part):
+    for file in (file for file in FILES if part_of(file) == part):
+        for other in imported(file.read_text()) - {part}:
+            assert FLOOR_OF[other] < FLOOR_OF[part], f"{file.relative_to(ROOT.parent)}: {other}"
 
 
-def test_what_is_allowed_has_no_cycle():
-    order = list(ALLOWED)
-    for part, below in ALLOWED.items():
-        for other in below:
-            assert order.index(other) < order.index(part), f"{part} imports {other}, not below it"
-    assert {part_of(file) for file in FILES} == set(ALLOWED)
+def test_every_file_has_its_floor_and_the_root_holds_only_what_a_user_meets():
+    assert {part_of(file) for file in FILES} == set(FLOOR_OF)
+    assert len(list(ROOT.glob("*.py"))) <= 9
+    assert len(FLOORS) < 20
 
 
-def test_the_list_says_what_the_design_says():
-    assert not ALLOWED["algos"] & {"nn", "transport", "envs"}
-    assert not ALLOWED["transport"] & {"nn", "algos", "envs"}
-    assert not ALLOWED["envs"] & {"nn", "algos", "transport", "types"}
-    wired = {part for part, below in ALLOWED.items() if "trainer" in below}
-    assert wired == {"api", "learner_process", "__init__"}
+def test_inside_a_room_nothing_runs_in_circles():
+    modules = {".".join(f.relative_to(ROOT.parent).with_suffix("").parts): f for f in FILES}
+    names = {name.removesuffix(".__init__"): file for name, file in modules.items()}
+    below = {name: _modules(file.read_text(), names) - {name} for name, file in names.items()}
+    while free := [name for name, others in below.items() if not others]:
+        below = {name: below[name] - set(free) for name in below.keys() - set(free)}
+    assert not below, f"these import each other: {sorted(below)}"
+
+
+def _modules(source: str, known: Container[str]) -> set[str]:
+    """The modules, of those known, that a source imports."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in known else node.module for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name for name in found if name in known}
 
 
 def test_the_check_sees_imports_inside_functions_and_under_other_names():
     source = "def f():\n    from headrace import nn as x, envs\n    import headrace.algos.ppo as p"
     assert imported(source) == {"nn", "envs", "algos"}
+    assert _modules("from headrace import a\nimport b", {"headrace.a", "b"}) == {"headrace.a", "b"}
 
 
 def python(code: str) -> str:
@@ -168,9 +124,9 @@ def test_importing_the_package_loads_no_torch_and_starts_nothing():
 
 def test_public_names_are_the_same_objects_in_any_order_of_import():
     python(
-        "import headrace.trainer, headrace.evaluation, headrace.api, headrace.config\n"
+        "import headrace.training.trainer, headrace.evaluation, headrace.api, headrace.config\n"
         "import headrace as hr, inspect\n"
-        "assert inspect.isclass(hr.Trainer) and hr.Trainer is hr.trainer.Trainer\n"
+        "assert inspect.isclass(hr.Trainer) and hr.Trainer is hr.training.trainer.Trainer\n"
         "assert inspect.isclass(hr.Config) and hr.Config is hr.config.Config\n"
         "for name in ('train', 'load', 'resume', 'evaluate', 'make_vec'):\n"
         "    assert inspect.isfunction(getattr(hr, name)), name\n"
@@ -184,20 +140,22 @@ def test_public_names_are_the_same_objects_in_any_order_of_import():
     )
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        "import headrace, gymnasium",
-        "import gymnasium, headrace",
-        "import headrace, importlib.util; importlib.util.find_spec('gymnasium'); import gymnasium",
-    ],
-)
-def test_gymnasium_knows_the_environments_in_any_order_of_import(before):
+def test_importing_headrace_tells_gymnasium_nothing_until_a_game_is_named():
     python(
-        f"{before}\n"
-        "names = [name for name in gymnasium.registry if name.startswith('headrace/')]\n"
-        "assert names == ['headrace/SimpleSatellite-v0', 'headrace/SSAConjunction-v0'], names\n"
-        "import sys\n"
-        "assert not [f for f in sys.meta_path if type(f).__module__ == 'headrace.registration']\n"
-        "assert 'headrace.envs' not in sys.modules\n"
+        "import sys, headrace, gymnasium\n"
+        "before = list(sys.meta_path)\n"
+        "from headrace.envs.make import resolve\n"
+        "ours = lambda: [name for name in gymnasium.registry if name.startswith('headrace/')]\n"
+        "assert ours() == [] and 'headrace_ssa' not in sys.modules\n"
+        "assert resolve('headrace/SSAConjunction-v0').id == 'headrace/SSAConjunction-v0'\n"
+        "assert ours() == ['headrace/SimpleSatellite-v0', 'headrace/SSAConjunction-v0'], ours()\n"
+        "assert sys.meta_path == before\n"
+    )
+
+
+def test_gymnasium_finds_the_games_by_their_package():
+    python(
+        "import gymnasium\n"
+        "env = gymnasium.make('headrace_ssa:headrace/SimpleSatellite-v0')\n"
+        "assert env.reset(seed=0)[0].shape == env.observation_space.shape\n"
     )

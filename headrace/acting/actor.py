@@ -5,7 +5,7 @@ acquire ──► pull weights ──► collect ──► (learn) ──► com
    └────────────────────────────────────────────────────┘
 
 A slot comes back with the header of the rollout that was in it, into which the learner has written
-how far its policy had moved away; when to pull is decided by these numbers (``headrace/sync.py``).
+how far its policy had moved away; these numbers decide when to pull (``weight_sync.py``).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from headrace.collector import Collector, rollout_spec
+from headrace.acting.collector import Collector, rollout_spec
+from headrace.acting.own_pace import stepping_for
+from headrace.acting.weight_sync import Follower, SyncRule
 from headrace.envs.make import env_name, env_seed, make_vec
 from headrace.nn.policy import Policy
-from headrace.own_pace import stepping_for
-from headrace.sync import Follower, SyncRule
 from headrace.transport.queue import ActorPort, Header, read_header
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
@@ -55,7 +55,7 @@ class ActorSpec:
 
 
 class OwnLearner(Protocol):
-    """What an actor that computes gradients has beside its policy; see ``headrace/hogwild.py``."""
+    """What an actor that computes gradients has beside its policy; see ``learning/hogwild.py``."""
 
     def pull(self) -> None:
         """Bring the policy's parameters up to date."""

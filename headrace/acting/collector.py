@@ -1,6 +1,6 @@
 """Filling rollouts from a vector environment: the hot loop of the whole library.
 
-Only what must is done at each step (``headrace/stepping.py``): to call the environment and the
+Only what must is done at each step (``lockstep.py``): to call the environment and the
 policy's head, and to store what they return. All else is done once per fragment, on whole arrays:
 noise is drawn before, log-probabilities and episode statistics are computed after.
 
@@ -19,12 +19,12 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
+from headrace.acting.lockstep import LockStep, Stepping, Steps, store
 from headrace.errors import EnvironmentFault
 from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.ops.returns import reverse_linear_recurrence
-from headrace.stepping import LockStep, Stepping, Steps, store
 from headrace.transport.slab import ArraySpec, spec_of
 from headrace.types import Rollout, Tree
 

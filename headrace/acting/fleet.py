@@ -15,18 +15,18 @@ from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
 from headrace.errors import ActorFailed
-from headrace.platform import main_hidden, process_context
+from headrace.process import main_hidden, process_context
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from headrace.actor import ActorSpec
+    from headrace.acting.actor import ActorSpec
     from headrace.transport.queue import PeerDied
     from headrace.transport.shm import ShmQueue
     from headrace.transport.slab import Slab
     from headrace.transport.weights import WeightStore
 
-_PRELOAD = ["headrace.actor_process"]
+_PRELOAD = ["headrace.acting.process"]
 
 
 def start_fork_server() -> None:
@@ -77,7 +77,7 @@ class Fleet:
             self._start_one(actor)
 
     def _start_one(self, actor: int) -> None:
-        from headrace.actor_process import run_actor
+        from headrace.acting.process import run_actor
 
         pipe = self._queue.connect(actor)
         process = process_context().Process(  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """The inner loop of a fragment: act, step the environments, store. Here: all of them together.
 
-``headrace/own_pace.py`` has the other way, for environments that advance at their own pace. Either
-is given to a :class:`~headrace.collector.Collector`, which does all else once per fragment.
+``own_pace.py`` has the other way, for environments that advance at their own pace. Either
+is given to a :class:`~headrace.acting.collector.Collector`, which does all else once per fragment.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from headrace.nn.inputs import MASK, info_mask
+from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
 from headrace.ops import tree
+from headrace.spaces.actions import MASK
 from headrace.types import Rollout, Tree
 
 

@@ -24,11 +24,12 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
+from headrace.acting.lockstep import LockStep, Stepping, Steps, row_of, store
 from headrace.envs.threads import Threads
-from headrace.nn.inputs import MASK, info_mask
+from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
 from headrace.ops import tree
-from headrace.stepping import LockStep, Stepping, Steps, row_of, store
+from headrace.spaces.actions import MASK
 from headrace.types import Rollout, Tree
 
 _LINGER_SHARE = 0.1  # of the time that a step takes, spent waiting for more environments
@@ -62,7 +63,7 @@ class OwnPace:
         ended: np.ndarray,
         cut: Callable[[], bool] | None,
     ) -> Steps:
-        """See :class:`~headrace.stepping.Stepping`.
+        """See :class:`~headrace.acting.lockstep.Stepping`.
 
         ``cut`` is asked whenever the environments have done as many steps as there are of them,
         and, once a column is full, whenever any is ready. Steps that have begun are waited for.

@@ -12,9 +12,9 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from headrace.actor import Actor, ActorSpec, weight_spec
-from headrace.hogwild import learner_maker
-from headrace.platform import die_with_parent, keep_freed_memory, yield_to_learner
+from headrace.acting.actor import Actor, ActorSpec, weight_spec
+from headrace.learning.hogwild import learner_maker
+from headrace.process import die_with_parent, keep_freed_memory, yield_to_learner
 from headrace.transport.queue import NUM_HEADER_FIELDS
 from headrace.transport.shm import ShmPort
 from headrace.transport.slab import Slab
@@ -33,7 +33,7 @@ def run_actor(
     """Build the actor and deliver rollouts until the learner closes the pipe or dies.
 
     Args:
-        model_buffer: of the :class:`~headrace.hogwild.SharedModel`, if actors learn.
+        model_buffer: of the :class:`~headrace.learning.hogwild.SharedModel`, if actors learn.
 
     An exception ends the process with exit code 1 after its traceback has been sent.
     """

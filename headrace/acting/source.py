@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headrace.actor import Actor, ActorSpec, policy_weights, weight_spec
+from headrace.acting.actor import Actor, ActorSpec, policy_weights, weight_spec
+from headrace.acting.fleet import Fleet
 from headrace.config import Config
 from headrace.errors import ActorFailed
-from headrace.fleet import Fleet
-from headrace.hogwild import SharedModel, learner_maker
+from headrace.learning.hogwild import SharedModel, learner_maker
 from headrace.nn.policy import Policy
-from headrace.platform import cores
+from headrace.process import cores
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmQueue

@@ -9,7 +9,7 @@ After the DETACH pattern and AAPS of ClusterEnv (Lafuente-Mercado 2025).
 """
 
 from headrace.cluster.env import ClusterEnv
-from headrace.cluster.local import LocalConfig
-from headrace.cluster.ray import RayConfig
+from headrace.cluster.places.local import LocalConfig
+from headrace.cluster.places.ray import RayConfig
 
 __all__ = ["ClusterEnv", "LocalConfig", "RayConfig"]

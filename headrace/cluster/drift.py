@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headrace.acting.weight_sync import SyncRule, divergence
 from headrace.cluster.agent import (
     check_agent,
     device_of,
@@ -25,7 +26,6 @@ from headrace.cluster.agent import (
 )
 from headrace.cluster.messages import Agent, Request
 from headrace.ops import tree
-from headrace.sync import SyncRule, divergence
 
 MAX_OBSERVATIONS = 64  # of each worker, that its divergence is measured on
 

@@ -12,8 +12,8 @@ from gymnasium.vector.utils import batch_space
 
 from headrace.cluster.agent import is_agent
 from headrace.cluster.head import Head
-from headrace.cluster.local import LocalConfig
 from headrace.cluster.messages import PlaceConfig, Request
+from headrace.cluster.places.local import LocalConfig
 from headrace.cluster.rows import empty, join, join_infos, take
 from headrace.cluster.settings import EnvConfig, as_env_config
 from headrace.errors import ConfigError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from headrace.acting.weight_sync import SyncRule
 from headrace.errors import ConfigError
-from headrace.sync import SyncRule
 
 
 @dataclass(frozen=True)

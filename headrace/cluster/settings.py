@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.acting.weight_sync import SyncRule, sync_rule
 from headrace.envs.make import ENGINES, resolve
 from headrace.errors import ConfigError, nearest, require_choice
-from headrace.sync import SyncRule, sync_rule
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from gymnasium.vector import SyncVectorEnv
 
+from headrace.acting.weight_sync import Follower
 from headrace.cluster.agent import act, with_weights
 from headrace.cluster.messages import Answer, Failure, Request, WorkerSetup
 from headrace.envs.make import env_name, env_seed, make_vec
 from headrace.ops import tree
-from headrace.sync import Follower
 
 
 class AgentRaised(Exception):

@@ -21,9 +21,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headrace.clock import Clock
+from headrace.distributed.board import ROW_BYTES, Board, Silent, share_board
 from headrace.errors import LearnerFailed, OthersLost
-from headrace.transport.board import ROW_BYTES, Board, Silent, share_board
+from headrace.types import Clock
 
 GATHER_BYTES = 1 << 18  # of all ranks: below, gloo's gather is faster than its all-reduce
 _BLAME_S = 1.0  # how long the others are given to say that they live

@@ -33,6 +33,7 @@ _MAKE_KWARGS = ("max_episode_steps", "disable_env_checker", "render_mode")  # gy
 _MAX_SEED = 2**31 - 1  # envpool's seeds are int32
 _MAX_ACTORS = 1024
 _NEXT_STEP = AutoresetMode.NEXT_STEP
+_PACKAGES = {"headrace": "headrace_ssa"}  # what registers the ids of a namespace
 
 
 class _Unavailable(Exception):
@@ -116,6 +117,7 @@ def resolve(env: Any) -> Target:
 
 def _find(env_id: str) -> Target:
     module, _, name = env_id.rpartition(":")
+    module = module or _PACKAGES.get(name.partition("/")[0], "")
     found: Any = None
     if module:
         try:

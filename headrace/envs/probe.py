@@ -7,9 +7,8 @@ from typing import Any
 
 import gymnasium
 
-from headrace.config import Config
 from headrace.envs.make import make_vec, resolve
-from headrace.nn.inputs import MASK
+from headrace.spaces.actions import MASK
 
 
 @dataclass(frozen=True)
@@ -22,17 +21,19 @@ class Probe:
     info_mask: bool  # whether it shows an action mask in its infos
 
 
-def probe(config: Config) -> Probe:
+def probe(env: Any, engine: str, env_kwargs: dict[str, Any], seed: int) -> Probe:
     """Make the environment once and reset it.
+
+    Args:
+        env, engine, env_kwargs: see ``headrace.envs.make_vec``.
 
     Raises:
         ConfigError: there is none of this name, or it can't be made.
     """
-    env = resolve(config.env)
-    engine = "sync" if config.engine == "async" else config.engine
-    envs = make_vec(env, 1, engine, config.env_kwargs)
+    env = resolve(env)
+    envs = make_vec(env, 1, "sync" if engine == "async" else engine, env_kwargs)
     try:
-        _, infos = envs.reset(seed=config.seed)
+        _, infos = envs.reset(seed=seed)
         return Probe(env, envs.single_observation_space, envs.single_action_space, MASK in infos)
     finally:
         envs.close()

@@ -17,7 +17,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
 from headrace.errors import EnvironmentFault
-from headrace.platform import die_with_parent, main_hidden
+from headrace.process import die_with_parent, main_hidden
 
 
 class Processes(AsyncVectorEnv):

@@ -13,10 +13,10 @@ from typing import Any
 import cloudpickle
 
 from headrace.config import Config
+from headrace.distributed.ranks import Ranks, file_place
 from headrace.errors import HeadraceError
-from headrace.group import Ranks, file_place
-from headrace.platform import die_with_parent
-from headrace.trainer import Trainer
+from headrace.process import die_with_parent
+from headrace.training.trainer import Trainer
 
 HEARTBEAT_S = 1.0
 

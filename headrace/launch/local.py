@@ -1,7 +1,7 @@
 """Several learners on this machine: their processes, their deaths, and their fresh starts.
 
 this process ──► learner 0 (rank 0: files, results) ──► its actors
-     │     ╲───► learner 1 ──► its actors             all joined by headrace/group.py
+     │     ╲───► learner 1 ──► its actors             all joined by headrace/distributed/ranks.py
      └── a pipe to each: results and heartbeats come, "stop" goes
 """
 
@@ -22,15 +22,16 @@ from typing import Any
 
 import cloudpickle
 
-from headrace import checkpoint, errors
+from headrace import errors
+from headrace.acting.fleet import start_fork_server
 from headrace.config import Config, default_run_dir
 from headrace.envs.make import resolve
+from headrace.envs.probe import probe
 from headrace.errors import CheckpointError, ConfigError, HeadraceError, LearnerFailed, OthersLost
-from headrace.fleet import start_fork_server
-from headrace.metrics import Result
 from headrace.nn.policy import Policy
-from headrace.platform import main_hidden, process_context, stop_signals
-from headrace.probe import probe
+from headrace.process import main_hidden, process_context, stop_signals
+from headrace.records import checkpoint
+from headrace.records.result import Result
 
 _GRACE_S = 2.0  # for the others' complaints, after the first sign of a failure
 _FATAL = (ConfigError, CheckpointError)  # starting again would end the same way
@@ -49,7 +50,7 @@ class _Learner:
 
 
 class LearnerGroup:
-    """A run with ``num_learners`` learners: like a :class:`~headrace.trainer.Trainer`, iterate.
+    """A run with ``num_learners`` learners: iterate over it, like a Trainer.
 
     Args:
         config: all settings.
@@ -68,7 +69,7 @@ class LearnerGroup:
         resolve(config.env)  # complains before anything is started
         start_fork_server()
         self._started = time.monotonic() if started is None else started
-        self.env = probe(config).env
+        self.env = probe(config.env, config.engine, config.env_kwargs, config.seed).env
         run_dir = config.run_dir or default_run_dir(config, time.strftime("%Y%m%d-%H%M%S"))
         self.run_dir, self._notify = Path(run_dir), notify
         checkpoint.prepare(self.run_dir, config.resume, config.overwrite)
@@ -154,7 +155,7 @@ class LearnerGroup:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _start(self, rank: int, rendezvous: str) -> _Learner:
-        from headrace.learner_process import run_learner
+        from headrace.launch.learner_process import run_learner
 
         ours, theirs = multiprocessing.Pipe()
         process = process_context().Process(  # type: ignore[attr-defined]

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from headrace import checkpoint
 from headrace.config import Config
+from headrace.distributed.ranks import Place, Ranks, learners, within
 from headrace.errors import ConfigError, LearnerFailed
-from headrace.group import Place, Ranks, learners, within
+from headrace.records import checkpoint
 from headrace.types import Group
 
 _POLL_S = 0.02

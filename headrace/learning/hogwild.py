@@ -21,11 +21,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from headrace.learner import Learner, flatten_parameters
-from headrace.metrics import LOSSES
+from headrace.learning.learner import Learner, flatten_parameters
 from headrace.nn.policy import Policy
 from headrace.transport.slab import ArraySpec, allocate, num_bytes, spec_of, views
-from headrace.types import Algorithm, Rollout, Tree, gather
+from headrace.types import LOSSES, Algorithm, Rollout, Tree, gather
 
 
 def _layout(learner: Learner, num_slots: int) -> dict[str, Tree]:

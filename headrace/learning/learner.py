@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.learning.optimizer import Optimizer
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.ops.losses import explained_variance
-from headrace.optimizer import Optimizer
 from headrace.types import Algorithm, Alone, Batch, Fresh, Group, Metrics
 
 _MIN_CHUNK_STEPS = 512

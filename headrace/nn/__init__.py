@@ -1,6 +1,6 @@
 """Networks: the actor-critic policy and its torsos."""
 
+from headrace.nn.network import Network
 from headrace.nn.policy import Policy
-from headrace.nn.torsos import Network
 
 __all__ = ["Network", "Policy"]

@@ -12,12 +12,12 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError, nearest
-from headrace.nn import spaces
 from headrace.nn.convolutions import CONVOLUTIONS, min_side
 from headrace.nn.inputs import Inputs
+from headrace.nn.network import Network, dense, mlp
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.text import TextEncoder
-from headrace.nn.torsos import Network, dense, mlp
+from headrace.spaces import observations as spaces
 from headrace.types import Gather, Tree
 
 
@@ -27,7 +27,7 @@ class Encoder(nn.Module):
     Numbers of every kind (Box values, one-hots of Discrete and MultiDiscrete, bits of MultiBinary,
     the previous action and reward) form one vector, which passes the multi-layer perceptron. Each
     image passes convolutions, each text an LSTM; where several of these meet, one dense layer joins
-    them. What counts as an image is said by :func:`headrace.nn.spaces.is_image`.
+    them. What counts as an image is said by :func:`headrace.spaces.observations.is_image`.
 
     Raises:
         ConfigError: a space is not supported, an image too small for its convolutions, or a text

@@ -17,11 +17,9 @@ import torch
 
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.ops import tree
-from headrace.ops.action_spaces import flatten_mask, mask_is_empty
 from headrace.ops.distributions import Distribution
+from headrace.spaces.actions import MASK, flatten_mask, mask_is_empty
 from headrace.types import Tree
-
-MASK = "action_mask"
 
 
 @dataclass(frozen=True)

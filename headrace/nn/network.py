@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from torch import nn
 
 from headrace.errors import ConfigError, require_choice
-from headrace.nn.core import CORES
 from headrace.nn.dense import DenseTanh
+from headrace.nn.recurrent import CORES
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": DenseTanh, "relu": nn.ReLU, "elu": nn.ELU}
 if TYPE_CHECKING:

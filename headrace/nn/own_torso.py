@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headrace.errors import ConfigError
 from headrace.nn.inputs import Inputs
-from headrace.nn.torsos import Network, own_torso
+from headrace.nn.network import Network, own_torso
 from headrace.ops import tree
 from headrace.types import Gather, Tree
 

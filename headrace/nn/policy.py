@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError
-from headrace.nn import spaces
-from headrace.nn.core import Recurrent
-from headrace.nn.custom import OwnTorso
 from headrace.nn.encoder import Encoder
 from headrace.nn.inputs import Inputs, mask_source
-from headrace.nn.torsos import Network, orthogonal
+from headrace.nn.network import Network, orthogonal
+from headrace.nn.own_torso import OwnTorso
+from headrace.nn.recurrent import Recurrent
 from headrace.ops import tree
-from headrace.ops.action_spaces import distribution_for, to_env
+from headrace.spaces import observations as spaces
+from headrace.spaces.actions import distribution_for, to_env
 from headrace.types import Gather, Tree
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from headrace.errors import ConfigError
-from headrace.nn.core import orthogonal_gates
+from headrace.nn.recurrent import orthogonal_gates
 
 
 class TextEncoder(nn.Module):

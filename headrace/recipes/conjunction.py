@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.algos import APPO, IMPALA, PPO
 from headrace.config import Config
-from headrace.nn.torsos import Network
+from headrace.nn.network import Network
 
 
 def conjunction(algorithm: str = "appo") -> Config:

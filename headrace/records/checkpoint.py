@@ -23,9 +23,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from headrace.errors import CheckpointError
+from headrace.nn.network import Network, network_from_json
 from headrace.nn.policy import Policy
-from headrace.nn.space_json import space_from_json
-from headrace.nn.torsos import Network, network_from_json
+from headrace.spaces.json import space_from_json
 
 FORMAT = 3
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from headrace.evaluation import Evaluation
-from headrace.exchange import Iteration
-from headrace.metrics import Result, Writer, truncate_jsonl
+from headrace.records.iteration import Iteration
+from headrace.records.result import Result, Writer, truncate_jsonl
 
 
 class RunLog:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from headrace.metrics import EPISODE_WINDOW, Episodes
+from headrace.records.result import EPISODE_WINDOW, Episodes
 
 
 @dataclass

@@ -12,12 +12,9 @@ from typing import Any
 import numpy as np
 
 from headrace.transport.queue import Header, nano
+from headrace.types import LOSSES
 
 EPISODE_WINDOW = 100
-LOSSES = (
-    "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac", "explained_variance",
-    "target_kl", "grad_norm",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import time
 from typing import Any
 
 from headrace.config import Config
-from headrace.metrics import Episodes, Meter, Result
-from headrace.plan.arithmetic import Spent, compare
-from headrace.progress import Progress
+from headrace.records.bottleneck import Spent, compare
+from headrace.records.progress import Progress
+from headrace.records.result import Episodes, Meter, Result
 
 
 class Tally:

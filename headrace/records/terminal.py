@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from headrace.config import Config
-from headrace.metrics import Result, read_jsonl
+from headrace.records.result import Result, read_jsonl
 
 _PLAIN_INTERVAL_S = 5.0
 
@@ -80,7 +80,7 @@ class Report:
 
     def end(self, run_dir: Path, summary: dict[str, Any]) -> None:
         """Draw the picture and print the closing screen."""
-        from headrace.plot import plot
+        from headrace.records.plot import plot
 
         self._live.stop()
         picture = plot([run_dir]) if read_jsonl(run_dir / "metrics.jsonl") else None

@@ -25,6 +25,7 @@ from headrace.ops.distributions import (
     SquashedGaussian,
 )
 
+MASK = "action_mask"  # the key of a mask in an observation or in infos
 Space: TypeAlias = gymnasium.Space[Any]
 Path: TypeAlias = tuple[Any, ...]  # keys of Dicts and indices of Tuples, from the outermost
 

@@ -1,1 +1,1 @@
-"""Studies of many runs: the resumable table that they share, and ``headrace bench scaling``."""
+"""Guests of the engine: what it brings, how fast it will be. Nothing else imports them."""

@@ -1,4 +1,4 @@
-"""One run of a study, in a process of its own: ``python -m headrace.bench.child CONFIG.json``."""
+"""One run of a study, in a process of its own: ``python -m headrace.studies.child CONFIG.json``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from headrace.bench.processes import end_with_starter
+from headrace.studies.children import end_with_starter
 
 
 def main(path: Path) -> None:

@@ -24,8 +24,8 @@ from rich import progress
 from rich.console import Console
 from rich.table import Table
 
-from headrace.bench.machine import machine
 from headrace.errors import ConfigError
+from headrace.studies.machine import machine
 
 Case = Mapping[str, Any]
 Curve = tuple[Sequence[float], Sequence[float]]  # x, growing, and y

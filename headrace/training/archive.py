@@ -6,15 +6,15 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from headrace import checkpoint
 from headrace.config import Config
+from headrace.envs.probe import Probe
 from headrace.errors import CheckpointError
-from headrace.learner import Learner
-from headrace.metrics import Episodes
+from headrace.learning.learner import Learner
 from headrace.nn.policy import Policy
-from headrace.nn.space_json import space_to_json
-from headrace.probe import Probe
-from headrace.progress import Progress
+from headrace.records import checkpoint
+from headrace.records.progress import Progress
+from headrace.records.result import Episodes
+from headrace.spaces.json import space_to_json
 from headrace.types import Group
 
 

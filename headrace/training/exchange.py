@@ -15,16 +15,16 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from headrace.actor import policy_weights
+from headrace.acting.actor import policy_weights
+from headrace.distributed.ranks import learners
 from headrace.errors import LearnerFailed
-from headrace.group import learners
-from headrace.metrics import Episodes, Meter
 from headrace.nn.policy import Policy
 from headrace.ops import tree
+from headrace.records.iteration import Iteration
+from headrace.records.result import Episodes, Meter
 from headrace.types import Group
 
 CHECK_EVERY = 100  # updates between two comparisons of the learners' weights
@@ -42,31 +42,6 @@ class Agreed:
     full: bool  # whether these are as many as can be
     restarts: int  # of actors
     meter: Meter  # sums over the learners
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """One learner's part of an update: its time in seconds, its sums, the metrics of its data."""
-
-    rank: int
-    seconds: float
-    meter: Meter
-    own: dict[str, float]
-
-    def line(self) -> dict[str, Any]:
-        """What is logged of it. ``t_iter`` is measured apart from its four parts."""
-        meter = self.meter
-        return {
-            "rank": self.rank,
-            "steps": meter.env_steps,
-            "fps": meter.env_steps / self.seconds if self.seconds > 0 else 0.0,
-            "t_iter": self.seconds,
-            "t_rollout": meter.wait_s,
-            "t_learn": meter.learn_s,
-            "t_comm": meter.publish_s + meter.comm_s,
-            "t_sync": meter.sync_s,
-            **self.own,
-        }
 
 
 class Exchange:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import torch
 
+from headrace.acting.source import RolloutSource
+from headrace.acting.weight_sync import divergence
 from headrace.config import Config
-from headrace.hogwild import SharedModel
-from headrace.metrics import Episodes, Meter
-from headrace.rollouts import RolloutSource
-from headrace.sync import divergence
+from headrace.learning.hogwild import SharedModel
+from headrace.records.result import Episodes, Meter
 from headrace.types import Batch, Rollout, gather
 
 

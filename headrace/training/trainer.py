@@ -15,30 +15,30 @@ from typing import Any
 
 import torch
 
-from headrace.archive import Archive
+from headrace.acting.fleet import start_fork_server
+from headrace.acting.source import RolloutSource, Stopped
 from headrace.config import Config, default_run_dir
+from headrace.distributed.preemption import Preemption
 from headrace.envs.make import resolve
+from headrace.envs.probe import probe
 from headrace.errors import ConfigError
 from headrace.evaluation import evaluate
-from headrace.exchange import CHECK_EVERY, Agreed, Exchange, checksum, gather_episodes
-from headrace.fleet import start_fork_server
-from headrace.hogwild import SharedModel
-from headrace.intake import Intake
-from headrace.learner import Learner, mean_metrics
-from headrace.metrics import Episodes, Meter, Result
+from headrace.learning.hogwild import SharedModel
+from headrace.learning.learner import Learner, mean_metrics
 from headrace.nn.policy import Policy
-from headrace.platform import keep_freed_memory, pinned, stop_signals, torch_threads
-from headrace.preemption import Preemption
-from headrace.probe import probe
-from headrace.progress import Progress, own_episodes
-from headrace.rollouts import RolloutSource, Stopped
-from headrace.runlog import RunLog
-from headrace.tally import Tally
+from headrace.process import keep_freed_memory, pinned, stop_signals, torch_threads
+from headrace.records.files import RunLog
+from headrace.records.progress import Progress, own_episodes
+from headrace.records.result import Episodes, Meter, Result
+from headrace.records.tally import Tally
+from headrace.training.archive import Archive
+from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum, gather_episodes
+from headrace.training.intake import Intake
 from headrace.types import Alone, Batch, Group
 
 
 class Trainer:
-    """A run: iterate over it to train, a :class:`~headrace.metrics.Result` about every second.
+    """A run: iterate over it to train, a ``Result`` about every second.
 
     Args:
         config: all settings.
@@ -77,7 +77,7 @@ class Trainer:
         resolve(config.env)  # complains before anything is started
         if config.transport == "shm":
             start_fork_server()
-        found = probe(config)
+        found = probe(config.env, config.engine, config.env_kwargs, config.seed)
         self.env = found.env
         now = time.strftime("%Y%m%d-%H%M%S")
         self.run_dir = Path(config.run_dir or default_run_dir(config, now))

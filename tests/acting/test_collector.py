@@ -4,11 +4,11 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from worlds import CountingEnv, FaultyEnv, counting_reward
 
+from headrace.acting.collector import Collector, EpisodeTotals, rollout_spec
 from headrace.algos.common import evaluate
-from headrace.collector import Collector, EpisodeTotals, rollout_spec
 from headrace.envs.make import make_vec
-from headrace.envs.testing import CountingEnv, FaultyEnv, counting_reward
 from headrace.errors import EnvironmentFault
 from headrace.nn import Network, Policy
 from headrace.ops import tree

@@ -11,20 +11,20 @@ import pytest
 import torch
 from gymnasium.spaces import Discrete
 from torch import Tensor
+from worlds import CountingEnv, SpaceIdentityVectorEnv
 
 import headrace as hr
+from headrace.acting.collector import Collector, rollout_spec
 from headrace.algos import IMPACT
 from headrace.algos.common import evaluate
-from headrace.collector import Collector, rollout_spec
 from headrace.envs.make import make_vec
-from headrace.envs.testing import CountingEnv, SpaceIdentityVectorEnv
-from headrace.learner import Learner
+from headrace.learning.learner import Learner
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.ops.returns import gae, vtrace
 from headrace.transport.slab import Slab
 from headrace.types import Batch, Rollout, gather
-from tests.test_learner import first_batch
+from tests.learning.test_learner import first_batch
 
 T, B, GAMMA = 9, 4, 0.9
 

@@ -15,15 +15,15 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from worlds import counting_length, counting_reward, counting_truncates
 
 import headrace as hr
+from headrace.acting.source import RolloutSource
 from headrace.envs.make import make_vec, resolve
-from headrace.envs.testing import counting_length, counting_reward, counting_truncates
 from headrace.errors import ActorFailed, EnvironmentFault
-from headrace.rollouts import RolloutSource
 
-FAULTY = "headrace.envs.testing:FaultyEnv"
-COUNTING = "headrace.envs.testing:CountingVectorEnv"
+FAULTY = "worlds:FaultyEnv"
+COUNTING = "worlds:CountingVectorEnv"
 NUM_KILLS = int(os.environ.get("HEADRACE_KILLS", "10"))
 
 
@@ -224,7 +224,7 @@ TRAINER = """
 import headrace as hr
 
 hr.train(
-    "headrace.envs.testing:FaultyEnv", hr.A2C(), num_actors=2, envs_per_actor=1, fragment_length=8,
+    "worlds:FaultyEnv", hr.A2C(), num_actors=2, envs_per_actor=1, fragment_length=8,
     env_kwargs={"mode": "hang", "fail_at_step": 12}, total_steps=10**9, run_dir="run",
     log_interval_s=0.0, callbacks=[lambda result: print("UPDATE", flush=True)],
 )

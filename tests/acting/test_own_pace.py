@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Discrete
+from worlds import CountingEnv, SpaceIdentityEnv
 
 import headrace as hr
+from headrace.acting.collector import Collector, rollout_spec
+from headrace.acting.own_pace import OwnPace
 from headrace.algos.common import evaluate
-from headrace.collector import Collector, rollout_spec
 from headrace.envs.make import make_vec
-from headrace.envs.testing import CountingEnv, SpaceIdentityEnv
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn import Network, Policy
 from headrace.ops import tree
-from headrace.own_pace import OwnPace
 from headrace.transport.slab import Slab
 from headrace.types import Rollout, gather
-from tests.test_cut_rollouts import After, OneAction, transitions
+from tests.acting.test_cut_rollouts import After, OneAction, transitions
 
 T, B, GAMMA = 9, 4, 0.9
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.acting.weight_sync import WINDOW, Follower, SyncRule, divergence, sync_rule
 from headrace.errors import ConfigError
-from headrace.sync import WINDOW, Follower, SyncRule, divergence, sync_rule
 
 ADAPTIVE = sync_rule("adaptive", 0.5)
 

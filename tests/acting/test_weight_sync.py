@@ -12,23 +12,23 @@ import pytest
 import torch
 
 import headrace as hr
+from headrace.acting.source import RolloutSource
+from headrace.acting.weight_sync import Follower
 from headrace.algos.common import evaluate
 from headrace.api import resume_config
 from headrace.cli import main
 from headrace.errors import ConfigError
-from headrace.intake import Intake
-from headrace.metrics import read_jsonl
 from headrace.ops import tree
-from headrace.progress import Progress
-from headrace.rollouts import RolloutSource
-from headrace.sync import Follower
+from headrace.records.progress import Progress
+from headrace.records.result import read_jsonl
+from headrace.training.intake import Intake
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmPort, ShmQueue
 from headrace.transport.slab import ArraySpec, Slab
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout, gather
-from tests.learners.runs import check_together, train
+from tests.distributed.runs import check_together, train
 
 FROZEN = 1e-30  # a learning rate that changes no weight
 FAR = 1e6  # nats: no drift is that large

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from worlds import IdentityEnv, IdentityVectorEnv
 
 import headrace as hr
-from headrace.envs.testing import IdentityEnv, IdentityVectorEnv
 
 ALGOS = {
     "a2c": hr.A2C(learning_rate=1e-2),

@@ -16,14 +16,14 @@ from torch import Tensor
 import headrace as hr
 from headrace.algos import IMPACT, impact
 from headrace.errors import ConfigError
-from headrace.learner import Learner
+from headrace.learning.learner import Learner
 from headrace.nn import Policy
 from headrace.recipes.impact_paper import impact_continuous, impact_discrete
 from headrace.types import Alone, Batch
 from tests.algos.test_identity import final_return
+from tests.learning.test_learner import make_batch, make_policy
 from tests.ops.oracles import random_stream, vtrace_oracle
 from tests.ops.test_mutants import mutate
-from tests.test_learner import make_batch, make_policy
 
 LR = 1e-2
 

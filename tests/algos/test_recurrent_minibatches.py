@@ -12,7 +12,7 @@ from headrace.algos import IMPACT
 from headrace.algos.common import evaluate, shuffled
 from headrace.ops.distributions import Categorical
 from headrace.types import Alone, Batch
-from tests.test_learner import make_batch
+from tests.learning.test_learner import make_batch
 
 
 class Recurrent(torch.nn.Module):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CASES = [{"name": name, "lr": 1e-4, "seed": seed} for name in ("a", 'b, "c"') for seed in (0, 1)]
 COLUMNS = ("name", "lr", "seed", "score")
 
@@ -32,7 +32,7 @@ def benchmark(monkeypatch):
 
 @pytest.fixture
 def study():
-    from headrace.bench import study
+    from headrace.studies import table as study
 
     return study
 
@@ -159,7 +159,7 @@ def corrections_args(corrections, folder: Path, **changes: Any) -> Any:
 def test_the_actor_acts_with_the_weights_of_exactly_the_forced_lag_ago(
     benchmark, monkeypatch, tmp_path, lag
 ):
-    from headrace.learner import Learner
+    from headrace.learning.learner import Learner
 
     corrections = benchmark("corrections")
     versions, batches, update = [], [], Learner.update

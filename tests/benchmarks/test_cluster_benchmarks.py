@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture

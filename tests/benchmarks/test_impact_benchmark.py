@@ -18,7 +18,7 @@ import headrace as hr
 from headrace.algos import ALGORITHMS
 from headrace.errors import ConfigError
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 SUMMARY = {
     "episodic_return": 30.0,
     "evaluation": {"mean": 40.0, "std": 1.0},

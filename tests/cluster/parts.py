@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from torch import Tensor, nn
-
-from headrace.envs.testing import (
+from worlds import (
     CountingEnv,
     counting_length,
     counting_reward,

@@ -8,9 +8,9 @@ import threading
 
 import numpy as np
 import pytest
+from worlds import CountingEnv, FaultyEnv
 
 from headrace.cluster import LocalConfig
-from headrace.envs.testing import CountingEnv, FaultyEnv
 from headrace.errors import AgentFault, ConfigError, WorkerFailed
 from tests.cluster.parts import AsleepEnv, BrokenEnv, CountingAgent, Failing, Returning
 
@@ -240,7 +240,7 @@ def test_what_cannot_be_sent_is_named(make):
 
 SCRIPT = """
 import headrace as hr
-from headrace.envs.testing import SlowEnv
+from worlds import SlowEnv
 class Mine(SlowEnv):  # and no main guard
     pass
 envs = hr.ClusterEnv({"type": Mine, "envs_per_node": 1, "env_kwargs": {"step_seconds": 0.05}})

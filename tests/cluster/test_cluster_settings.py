@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 import pytest
+from worlds import CountingEnv
 
 from headrace.cluster import ClusterEnv, LocalConfig, RayConfig
-from headrace.envs.testing import CountingEnv
 from headrace.errors import ConfigError
 from tests.cluster.parts import CountingAgent
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from headrace.acting.weight_sync import SyncRule
 from headrace.cluster.agent import act
 from headrace.cluster.crew import Crew
 from headrace.cluster.drift import Drift
-from headrace.cluster.local import LocalConfig
 from headrace.cluster.messages import Answer, Fault, Request, WorkerSetup
-from headrace.sync import SyncRule
+from headrace.cluster.places.local import LocalConfig
 
 
 class Node:

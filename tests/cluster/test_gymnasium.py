@@ -11,9 +11,9 @@ import pytest
 from gymnasium.utils import env_checker
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
+from worlds import CountingEnv, CountingVectorEnv, IdentityEnv
 
 from headrace.cluster import LocalConfig
-from headrace.envs.testing import CountingEnv, CountingVectorEnv, IdentityEnv
 from headrace.errors import ConfigError
 from tests.cluster.parts import CountingAgent, EverythingEnv, Gaussian
 

@@ -12,9 +12,9 @@ import sys
 import numpy as np
 import psutil
 import pytest
+from worlds import CountingEnv
 
 from headrace.cluster import RayConfig
-from headrace.envs.testing import CountingEnv
 from headrace.errors import AgentFault, ConfigError, WorkerFailed
 from tests.cluster.parts import BrokenEnv, CountingAgent, Returning
 
@@ -71,7 +71,7 @@ def test_another_program_gets_in_with_the_token_only_and_leaves_the_cluster_runn
     address = ray.get_runtime_context().gcs_address
     code = (
         "import headrace as hr\n"
-        "from headrace.envs.testing import CountingEnv\n"
+        "from worlds import CountingEnv\n"
         f"config = hr.RayConfig(address={address!r}, nodes=1, start_timeout_s=60)\n"
         "settings = {'type': CountingEnv, 'envs_per_node': 2}\n"
         "with hr.ClusterEnv(settings, config) as envs:\n"

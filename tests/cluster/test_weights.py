@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from worlds import CountingEnv
 
 from headrace.cluster import LocalConfig, drift
 from headrace.cluster.agent import pack_weights, with_weights
-from headrace.cluster.local import LocalNode
-from headrace.envs.testing import CountingEnv
+from headrace.cluster.places.local import LocalNode
 from tests.cluster.parts import (
     Categorical,
     CountingAgent,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from tests.learners.runs import ENVS, FRAGMENT
+from tests.distributed.runs import ENVS, FRAGMENT
 
 
 @pytest.fixture

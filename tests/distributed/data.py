@@ -8,7 +8,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from headrace.learner import Learner
+from headrace.learning.learner import Learner
 from headrace.nn import Network, Policy
 from headrace.types import Algorithm, Batch, Group
 

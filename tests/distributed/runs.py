@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import headrace as hr
-from headrace.metrics import read_jsonl
-from tests.learners.threads import ThreadGroup, run_learners
+from headrace.records.result import read_jsonl
+from tests.distributed.threads import ThreadGroup, run_learners
 
 ENVS, FRAGMENT = 12, 8
 STEPS = ENVS * FRAGMENT  # of an update, fillers included

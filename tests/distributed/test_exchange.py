@@ -15,12 +15,13 @@ from torch import Tensor
 
 import headrace as hr
 from headrace.errors import LearnerFailed
-from headrace.exchange import Agreed, Exchange, Iteration, checksum, gather_episodes
-from headrace.metrics import Episodes, Meter, read_jsonl
-from headrace.runlog import IterationLog, RunLog
+from headrace.records.files import IterationLog, RunLog
+from headrace.records.iteration import Iteration
+from headrace.records.result import Episodes, Meter, read_jsonl
+from headrace.training.exchange import Agreed, Exchange, checksum, gather_episodes
 from headrace.types import Alone
-from tests.learners.data import make_policy
-from tests.learners.threads import ThreadGroup, run_learners
+from tests.distributed.data import make_policy
+from tests.distributed.threads import ThreadGroup, run_learners
 
 QUIET: dict[str, Any] = {"stop": False, "due": False, "restarts": 0, "checksum": None}
 TIMES = ("t_rollout", "t_learn", "t_comm", "t_sync")

@@ -9,12 +9,12 @@ import pytest
 
 import headrace as hr
 from headrace.algos.replay import concatenate
-from headrace.learner import Learner
+from headrace.learning.learner import Learner
 from headrace.nn import Network
 from headrace.types import Alone, Batch
-from tests.learners.data import LR, LSTM, UPDATES, make_learner, parameters, part, stream
-from tests.learners.threads import ThreadGroup, run_learners
-from tests.learners.traces import Trace, check_same
+from tests.distributed.data import LR, LSTM, UPDATES, make_learner, parameters, part, stream
+from tests.distributed.threads import ThreadGroup, run_learners
+from tests.distributed.traces import Trace, check_same
 
 SIZES = pytest.mark.parametrize("size", [2, 3])
 

@@ -16,9 +16,9 @@ import headrace as hr
 from headrace.algos.replay import concatenate
 from headrace.api import resume_config
 from headrace.errors import CheckpointError
-from headrace.metrics import read_jsonl
+from headrace.records.result import read_jsonl
 from headrace.types import Batch
-from tests.learners.runs import ALGOS, STEPS, check_together, train, weights
+from tests.distributed.runs import ALGOS, STEPS, check_together, train, weights
 
 EVERY = pytest.mark.parametrize("algo", ALGOS.values(), ids=ALGOS)
 

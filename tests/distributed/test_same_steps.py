@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 import headrace as hr
-from headrace.learner import Learner
+from headrace.learning.learner import Learner
 from headrace.nn import Network
 from headrace.types import Alone, Batch
-from tests.learners.data import (
+from tests.distributed.data import (
     LR,
     LSTM,
     UPDATES,
@@ -25,8 +25,8 @@ from tests.learners.data import (
     part,
     stream,
 )
-from tests.learners.threads import ThreadGroup, run_learners
-from tests.learners.traces import Trace, check_same
+from tests.distributed.threads import ThreadGroup, run_learners
+from tests.distributed.traces import Trace, check_same
 
 ONE_PART: dict[str, Any] = {"epochs": 2, "minibatches": 1}
 SCALED = Network((8,), normalize_observations=True)

@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.config import Share, Whole
 from headrace.errors import ConfigError
-from headrace.shares import Share, Whole
 
 WHOLES = st.builds(
     lambda actors, envs, fragment, rollouts, synchronous: Whole(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.preemption import Preemption
+from headrace.distributed.preemption import Preemption
 from headrace.types import Alone
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from headrace.clock import Clock
+from headrace.types import Clock
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ import headrace as hr
 from headrace.ops.returns import gae
 from headrace.types import Rollout
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 TINY = {
     "ppo": "--total-steps 600 --num-envs 4 --num-steps 64 --env-id CartPole-v1",
     "clusterenv_ppo": "--total-steps 600 --num-envs 4 --num-steps 64 --env-id CartPole-v1",

@@ -18,7 +18,7 @@ import headrace.ops.returns
 from headrace.errors import ConfigError
 from headrace.ops.returns import vtrace
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/lesson.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(python|bash|pycon)\n(.*?)```", TEXT, re.DOTALL)

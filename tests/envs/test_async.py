@@ -12,10 +12,10 @@ import numpy as np
 import psutil
 import pytest
 from gymnasium.spaces import Discrete
+from worlds import CountingEnv, FaultyEnv, SpaceIdentityEnv
 
 from headrace.envs import make_vec
 from headrace.envs.processes import Processes
-from headrace.envs.testing import CountingEnv, FaultyEnv, SpaceIdentityEnv
 from headrace.errors import EnvironmentFault
 from headrace.ops import tree
 
@@ -168,7 +168,7 @@ SCRIPT = """
 import sys, time
 import numpy as np
 from headrace.envs import make_vec
-from headrace.envs.testing import CountingEnv, FaultyEnv
+from worlds import CountingEnv, FaultyEnv
 print("the script runs", flush=True)
 class Mine(CountingEnv):
     def reset(self, **kwargs):
@@ -217,7 +217,7 @@ def test_inside_a_daemonic_process_it_is_refused_in_a_sentence(tmp_path, start):
     (tmp_path / "script.py").write_text("""
 import multiprocessing
 from headrace.envs import make_vec
-from headrace.envs.testing import CountingEnv
+from worlds import CountingEnv
 def child():
     try:
         make_vec(CountingEnv, 2, "async")

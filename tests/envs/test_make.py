@@ -12,11 +12,11 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv
+from worlds import CountingEnv, CountingVectorEnv
 
 from headrace.envs import make_vec
 from headrace.envs.adapters import EnvPool, NextStep
 from headrace.envs.make import env_name, env_seed, resolve
-from headrace.envs.testing import CountingEnv, CountingVectorEnv
 from headrace.errors import ConfigError
 
 
@@ -30,7 +30,7 @@ def engine_of(*args, **kwargs) -> type:
 def registered():
     """A Gymnasium id of this test's own, made by CountingEnv."""
     env_id = "HeadraceCounting-v0"
-    gymnasium.register(env_id, "headrace.envs.testing:CountingEnv", max_episode_steps=4)
+    gymnasium.register(env_id, "worlds:CountingEnv", max_episode_steps=4)
     yield env_id
     del gymnasium.registry[env_id]
 
@@ -50,8 +50,8 @@ def test_auto_passes_over_a_native_version_that_lacks_a_dependency_or_refuses_th
         assert engine_of("phys2d/CartPole-v1", 2) is EnvPool
     spec = EnvSpec(
         "Native-v0",
-        "headrace.envs.testing:CountingEnv",
-        vector_entry_point="headrace.envs.testing:CountingVectorEnv",
+        "worlds:CountingEnv",
+        vector_entry_point="worlds:CountingVectorEnv",
     )
     assert engine_of(spec, 2) is CountingVectorEnv
     assert engine_of(spec, 2, env_kwargs={"autoreset_mode": "SameStep"}) is NextStep
@@ -103,14 +103,14 @@ def test_a_time_limit_of_the_spec_holds_in_envpool_too():
 
 
 def test_an_environment_of_the_users_is_never_replaced_by_envpools_of_the_same_id():
-    spec = EnvSpec("LunarLander-v3", "headrace.envs.testing:CountingEnv")
+    spec = EnvSpec("LunarLander-v3", "worlds:CountingEnv")
     assert engine_of(spec, 2) is SyncVectorEnv
 
 
 def test_a_name_in_a_module_is_an_environment_too(registered):
-    assert resolve("headrace.envs.testing:CountingEnv") is CountingEnv
-    assert resolve(f"headrace.envs.testing:{registered}") is gymnasium.registry[registered]
-    assert engine_of(f"headrace.envs.testing:{registered}", 2) is SyncVectorEnv
+    assert resolve("worlds:CountingEnv") is CountingEnv
+    assert resolve(f"worlds:{registered}") is gymnasium.registry[registered]
+    assert engine_of(f"worlds:{registered}", 2) is SyncVectorEnv
 
 
 def test_envpool_environments_that_gymnasium_lacks_can_be_made():
@@ -146,7 +146,7 @@ def test_an_environment_that_a_script_defines_and_registers_travels_by_value(tmp
     script.write_text(f"""
 import cloudpickle, gymnasium
 from headrace.envs.make import resolve
-from headrace.envs.testing import CountingEnv
+from worlds import CountingEnv
 class Mine(CountingEnv):
     pass
 gymnasium.register("Mine-v0", "__main__:Mine")
@@ -169,7 +169,7 @@ def test_importing_the_package_or_making_ones_own_environment_imports_no_envpool
     code = """
 import sys
 from headrace.envs import make_vec
-from headrace.envs.testing import CountingEnv
+from worlds import CountingEnv
 assert "torch" not in sys.modules
 make_vec(CountingEnv, 2)
 make_vec("CartPole-v1", 2)

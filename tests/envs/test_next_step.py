@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-
-from headrace.envs import make_vec
-from headrace.envs.adapters import NextStep, next_step
-from headrace.envs.testing import (
+from worlds import (
     CountingEnv,
     CountingVectorEnv,
     counting_length,
     counting_reward,
     counting_truncates,
 )
+
+from headrace.envs import make_vec
+from headrace.envs.adapters import NextStep, next_step
 from headrace.errors import ConfigError, EnvironmentFault
 
 NUM_ENVS, SEED = 5, 1234

@@ -10,12 +10,12 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from headrace.envs.testing import (
+from worlds import (
     SpaceIdentityEnv,
     SpaceIdentityVectorEnv,
     random_return,
 )
+
 from headrace.errors import ConfigError
 from headrace.ops import tree
 from tests.envs.space_oracles import (

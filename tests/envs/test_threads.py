@@ -9,9 +9,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
+from worlds import CountingEnv, FaultyEnv, SpaceIdentityEnv
 
 from headrace.envs import make_vec
-from headrace.envs.testing import CountingEnv, FaultyEnv, SpaceIdentityEnv
 from headrace.envs.threads import Threads
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.ops import tree
@@ -272,7 +272,7 @@ SCRIPT = """
 import multiprocessing, os, signal, sys, threading, time
 import numpy as np
 from headrace.envs import make_vec
-from headrace.envs.testing import CountingEnv
+from worlds import CountingEnv
 class Waiting(CountingEnv):
     def step(self, action):
         time.sleep(600)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from headrace.fleet import start_fork_server
-from tests.processes.ranks import Crew
+from headrace.acting.fleet import start_fork_server
+from tests.launch.ranks import Crew
 
 
 @pytest.fixture

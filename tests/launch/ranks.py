@@ -15,9 +15,9 @@ from typing import Any
 import cloudpickle
 import torch
 
-from headrace.fleet import start_fork_server
-from headrace.group import Ranks, file_place
-from headrace.platform import die_with_parent, main_hidden, process_context
+from headrace.acting.fleet import start_fork_server
+from headrace.distributed.ranks import Ranks, file_place
+from headrace.process import die_with_parent, main_hidden, process_context
 
 Say = Callable[[Any], None]
 

@@ -17,11 +17,11 @@ import cloudpickle
 import pytest
 import torch
 
-from headrace import group as group_module
+from headrace.distributed import board
+from headrace.distributed import ranks as group_module
+from headrace.distributed.board import ROW_BYTES
 from headrace.errors import LearnerFailed, OthersLost
-from headrace.transport import board
-from headrace.transport.board import ROW_BYTES
-from tests.processes.ranks import Crew, in_group
+from tests.launch.ranks import Crew, in_group
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # what the ranks do
 

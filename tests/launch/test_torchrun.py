@@ -22,9 +22,9 @@ import torch.distributed as dist
 
 import headrace as hr
 from headrace.errors import CheckpointError, ConfigError, LearnerFailed
-from headrace.metrics import read_jsonl
-from headrace.torchrun import join_torchrun
-from tests.processes.ranks import Crew
+from headrace.launch.torchrun import join_torchrun
+from headrace.records.result import read_jsonl
+from tests.launch.ranks import Crew
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # what the ranks do
 

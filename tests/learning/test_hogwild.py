@@ -11,18 +11,19 @@ import time
 import psutil
 import pytest
 import torch
+from worlds import IdentityVectorEnv, SpaceIdentityVectorEnv
 
 import headrace as hr
-from headrace import checkpoint, config
+from headrace import config
+from headrace.acting.source import RolloutSource
 from headrace.api import resume_config
 from headrace.envs.make import resolve
-from headrace.envs.testing import IdentityVectorEnv, SpaceIdentityVectorEnv
 from headrace.errors import ConfigError
-from headrace.hogwild import ActorLearner, SharedModel
-from headrace.learner import Learner
+from headrace.learning.hogwild import ActorLearner, SharedModel
+from headrace.learning.learner import Learner
+from headrace.learning.optimizer import Optimizer
 from headrace.ops import tree
-from headrace.optimizer import Optimizer
-from headrace.rollouts import RolloutSource
+from headrace.records import checkpoint
 from headrace.types import Rollout, gather
 
 

@@ -11,7 +11,7 @@ import headrace as hr
 from headrace.algos import IMPACT
 from headrace.algos.common import Penalty, flatten
 from headrace.errors import ConfigError
-from headrace.learner import Learner
+from headrace.learning.learner import Learner
 from headrace.nn import Network, Policy
 from headrace.types import Alone, Batch
 

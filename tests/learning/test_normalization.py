@@ -10,8 +10,8 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import headrace as hr
-from headrace.intake import Intake
-from headrace.learner import Learner
+from headrace.learning.learner import Learner
+from headrace.training.intake import Intake
 
 
 def trained(tiny, **settings):
@@ -25,7 +25,7 @@ def trained(tiny, **settings):
 
     settings = {"network": hr.Network((16,), normalize_observations=True)} | settings
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.trainer.Intake", Recording)
+        patch.setattr("headrace.training.trainer.Intake", Recording)
         with hr.Trainer(tiny(**settings), notify=lambda text: None) as trainer:
             trainer.results = list(trainer)
     trainer.batches = batches

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headrace.optimizer import Optimizer
+from headrace.learning.optimizer import Optimizer
 
 
 @pytest.mark.parametrize("kind", ["adam", "rmsprop"])

@@ -9,9 +9,9 @@ from gymnasium.vector.utils import batch_space
 
 import headrace as hr
 from headrace.errors import ConfigError
-from headrace.nn import spaces
-from headrace.nn.space_json import space_from_json, space_to_json
 from headrace.ops import tree
+from headrace.spaces import observations as spaces
+from headrace.spaces.json import space_from_json, space_to_json
 
 IMAGE = Box(0, 255, (84, 84, 4), np.uint8)
 SPACES = {

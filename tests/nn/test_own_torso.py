@@ -8,8 +8,8 @@ from torch import nn
 
 import headrace as hr
 from headrace.errors import ConfigError
+from headrace.nn.network import Network, network_from_json
 from headrace.nn.policy import Policy
-from headrace.nn.torsos import Network, network_from_json
 from headrace.ops import tree
 
 VECTOR = Box(-1.0, 1.0, (4,))

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.nn import core as module
-from headrace.nn.core import CORES, Recurrent, orthogonal_gates, segments
+from headrace.nn import recurrent as module
+from headrace.nn.recurrent import CORES, Recurrent, orthogonal_gates, segments
 
 NUM_INPUTS, SIZE = 3, 5
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-10}

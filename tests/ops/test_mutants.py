@@ -13,12 +13,13 @@ from types import ModuleType
 
 import pytest
 
-from headrace.ops import action_spaces, distributions, losses, returns
+from headrace.ops import distributions, losses, returns
 from headrace.ops.distributions import gaussian
-from tests.ops import test_action_spaces as on_action_spaces
+from headrace.spaces import actions as action_spaces
 from tests.ops import test_distributions as on_distributions
 from tests.ops import test_losses as on_losses
 from tests.ops import test_returns as on_returns
+from tests.spaces import test_actions as on_action_spaces
 
 Check = Callable[[ModuleType], None]
 

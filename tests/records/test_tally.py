@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import headrace as hr
-from headrace.metrics import Meter
-from headrace.progress import Progress
-from headrace.tally import Tally
+from headrace.records.progress import Progress
+from headrace.records.result import Meter
+from headrace.records.tally import Tally
 from headrace.transport.queue import Header
 
 ONE_MS = 1_000_000

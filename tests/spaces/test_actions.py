@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.ops import action_spaces, tree
-from headrace.ops.action_spaces import distribution_for, flatten_mask, mask_is_empty, to_env
+from headrace.ops import tree
 from headrace.ops.distributions import (
     Bernoulli,
     Categorical,
@@ -26,6 +25,8 @@ from headrace.ops.distributions import (
     MultiCategorical,
     SquashedGaussian,
 )
+from headrace.spaces import actions as action_spaces
+from headrace.spaces.actions import distribution_for, flatten_mask, mask_is_empty, to_env
 
 Space = gymnasium.Space[Any]
 

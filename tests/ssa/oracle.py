@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from headrace.envs.ssa import conjunction as game
-from headrace.envs.ssa import orbits, risk, scene, sensors, tracking
-from headrace.envs.ssa.orbits import EARTH_RADIUS, Elements, Rates
-from headrace.envs.ssa.outlook import BURN_MS, FEATURES, RADIUS_M
+from headrace_ssa import conjunction as game
+from headrace_ssa import orbits, risk, scene, sensors, tracking
+from headrace_ssa.orbits import EARTH_RADIUS, Elements, Rates
+from headrace_ssa.outlook import BURN_MS, FEATURES, RADIUS_M
 
 STEP_S = 120.0
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.envs.ssa import SSAConjunctionVectorEnv, baselines
-from headrace.envs.ssa import conjunction as game
-from headrace.envs.ssa.outlook import FEATURES, GLOBALS
+from headrace_ssa import SSAConjunctionVectorEnv, baselines
+from headrace_ssa import conjunction as game
+from headrace_ssa.outlook import FEATURES, GLOBALS
 
 
 def shown(risks, after, back):

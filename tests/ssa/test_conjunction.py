@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from gymnasium.utils import seeding
 
-from headrace.envs.ssa import SSAConjunctionEnv, SSAConjunctionVectorEnv, scene
-from tests.envs.ssa.oracle import SlowGame, shy
+from headrace_ssa import SSAConjunctionEnv, SSAConjunctionVectorEnv, scene
+from tests.ssa.oracle import SlowGame, shy
 
 COUNTS = ("collisions", "avoided", "false_alarms")
 

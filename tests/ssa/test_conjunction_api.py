@@ -10,11 +10,11 @@ from gymnasium.vector import AutoresetMode
 
 import headrace  # noqa: F401  registers the environments
 from headrace.envs import make_vec
-from headrace.envs.ssa import SSAConjunctionEnv, SSAConjunctionVectorEnv
 from headrace.errors import ConfigError
-from tests.envs.ssa.oracle import shy
+from headrace_ssa import SSAConjunctionEnv, SSAConjunctionVectorEnv
+from tests.ssa.oracle import shy
 
-ID = "headrace/SSAConjunction-v0"
+ID = "headrace_ssa:headrace/SSAConjunction-v0"
 
 
 # -- Gymnasium -------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.envs.ssa import SSAConjunctionVectorEnv
-from headrace.envs.ssa.conjunction import AVOIDED, BURN, COLLISION, FALSE_ALARM, MAX_BURNS
-from headrace.envs.ssa.outlook import RADIUS_M
+from headrace_ssa import SSAConjunctionVectorEnv
+from headrace_ssa.conjunction import AVOIDED, BURN, COLLISION, FALSE_ALARM, MAX_BURNS
+from headrace_ssa.outlook import RADIUS_M
 
 N, HORIZON = 3, 60
 WAIT, FORWARDS, BACKWARDS = 0, N + 1, N + 2

@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from headrace.envs.ssa import SSAConjunctionVectorEnv, orbits, scene, tracking
-from headrace.envs.ssa.outlook import FEATURES, GLOBALS
-from headrace.envs.ssa.tracking import STEP_S
+from headrace_ssa import SSAConjunctionVectorEnv, orbits, scene, tracking
+from headrace_ssa.outlook import FEATURES, GLOBALS
+from headrace_ssa.tracking import STEP_S
 
 FEATURE_TIME, FEATURE_RISK = 0, 2
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.envs.ssa import orbits
-from headrace.envs.ssa.orbits import Elements
+from headrace_ssa import orbits
+from headrace_ssa.orbits import Elements
 
 DAY_S = 86_400.0
 EPISODE_S = 24_000.0  # 6.7 h

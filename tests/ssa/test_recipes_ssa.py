@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.envs.ssa import SimpleSatelliteVectorEnv
-from headrace.envs.ssa.simple import optimal_return
 from headrace.errors import ConfigError
 from headrace.recipes import recipe
+from headrace_ssa import SimpleSatelliteVectorEnv
+from headrace_ssa.simple import optimal_return
 
 
 def share_of_the_optimum(policy, episodes=500, seed=1_000_000):

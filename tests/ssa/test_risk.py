@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.envs.ssa.risk import collision_probability, plane
+from headrace_ssa.risk import collision_probability, plane
 
 
 def covariance(long, short, angle):

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from headrace.envs.ssa import sensors
-from headrace.envs.ssa.orbits import EARTH_RADIUS, EARTH_RATE
-from tests.envs.ssa.oracle import sees_any
+from headrace_ssa import sensors
+from headrace_ssa.orbits import EARTH_RADIUS, EARTH_RATE
+from tests.ssa.oracle import sees_any
 
 SITES = range(len(sensors.SITES_DEG))
 SIDEREAL_DAY_S = 86_164.1

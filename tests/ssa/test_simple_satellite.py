@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import headrace  # noqa: F401  registers the environments
 from headrace.envs import make_vec
-from headrace.envs.ssa import SimpleSatelliteEnv, SimpleSatelliteVectorEnv
-from headrace.envs.ssa.simple import optimal_return
+from headrace_ssa import SimpleSatelliteEnv, SimpleSatelliteVectorEnv
+from headrace_ssa.simple import optimal_return
 
-ID = "headrace/SimpleSatellite-v0"
+ID = "headrace_ssa:headrace/SimpleSatellite-v0"
 STALENESS, PRIORITY = slice(1, 6), slice(6, 11)
 
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.envs.ssa import orbits, tracking
-from headrace.envs.ssa.orbits import Elements
-from headrace.envs.ssa.tracking import ACCELERATION, SENSOR_M, STEP_S, Along
+from headrace_ssa import orbits, tracking
+from headrace_ssa.orbits import Elements
+from headrace_ssa.tracking import ACCELERATION, SENSOR_M, STEP_S, Along
 
 # One step of the filter, with matrices.
 F = np.array([[1.0, STEP_S], [0.0, 1.0]])

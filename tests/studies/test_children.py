@@ -11,11 +11,11 @@ import time
 import psutil
 import pytest
 
-from headrace.bench.processes import Processes
+from headrace.studies.children import Processes
 
 SLEEPER = """
     import subprocess, sys, time
-    from headrace.bench.processes import end_with_starter
+    from headrace.studies.children import end_with_starter
     end_with_starter()
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
     print("started", child.pid, flush=True)
@@ -93,9 +93,9 @@ def test_ending_kills_what_runs_and_starts_nothing_more(sleeper, gone):
 STUDY = """
     import sys
     from pathlib import Path
-    from headrace.bench.machine import wide_console
-    from headrace.bench.processes import Processes
-    from headrace.bench.study import Study
+    from headrace.studies.machine import wide_console
+    from headrace.studies.children import Processes
+    from headrace.studies.table import Study
 
     processes = Processes()
 

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 import headrace as hr
-from headrace.collector import Collector, rollout_spec
+from headrace.acting.collector import Collector, rollout_spec
 from headrace.envs.make import make_vec
 from headrace.errors import EnvironmentFault
 from headrace.nn.inputs import info_mask
@@ -169,7 +169,7 @@ def test_a_nan_reward_is_named_as_such_also_where_it_is_an_input():
 
 
 def test_a_loaded_policy_still_applies_the_mask_of_infos(tiny, finish):
-    env, kwargs = "headrace.envs.testing:SpaceIdentityVectorEnv", {"mask": "info"}
+    env, kwargs = "worlds:SpaceIdentityVectorEnv", {"mask": "info"}
     config = tiny(env=env, env_kwargs=kwargs, transport="serial")
     finish(config)
     policy = hr.load(config.run_dir)

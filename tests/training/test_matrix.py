@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from worlds import SpaceIdentityVectorEnv
 
 import headrace as hr
-from headrace.envs.testing import SpaceIdentityVectorEnv
 
 SHORT = {"gamma": 0.3, "lam": 0.9}  # an action of the identity changes its own reward only
 ALGOS = {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from worlds import MemoryVectorEnv
 
 import headrace as hr
-from headrace.envs.testing import MemoryVectorEnv
 
 NUM_CUES, DELAY = 4, 4
 MEMORYLESS_OPTIMUM = 1 / NUM_CUES  # when it is asked, every cue looks the same

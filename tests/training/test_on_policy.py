@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 import torch
+from worlds import SpaceIdentityVectorEnv
 
+from headrace.acting.collector import Collector, rollout_spec
 from headrace.algos.common import evaluate
-from headrace.collector import Collector, rollout_spec
 from headrace.envs.make import make_vec
-from headrace.envs.testing import SpaceIdentityVectorEnv
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.transport.slab import Slab

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace import checkpoint
-from headrace.metrics import read_jsonl
+from headrace.records import checkpoint
+from headrace.records.result import read_jsonl
 
 # Run with the algorithm and the transport; dies in the middle, some updates after a checkpoint.
 KILLED = """
@@ -100,7 +100,7 @@ def environments(config) -> tuple[hr.Trainer, set[float]]:
 
 
 def test_a_finished_deterministic_run_meets_new_environments_when_it_is_continued(tiny):
-    config = tiny(deterministic=True, transport="serial", env="headrace.envs.testing:CountingEnv")
+    config = tiny(deterministic=True, transport="serial", env="worlds:CountingEnv")
     first, before = environments(config)
     _, after = environments(hr.api.resume_config(first.run_dir, total_steps=1280))
     assert len(before) == len(after) == 8

@@ -12,10 +12,10 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import headrace as hr
-from headrace.metrics import read_jsonl
+from headrace.records.result import read_jsonl
 
-COUNTING = "headrace.envs.testing:CountingEnv"
-IDENTITY = "headrace.envs.testing:IdentityVectorEnv"
+COUNTING = "worlds:CountingEnv"
+IDENTITY = "worlds:IdentityVectorEnv"
 
 
 class TwoObservations(gymnasium.Env):

@@ -8,17 +8,17 @@ its time. Those of the first four with ``Vector`` in their name are natively vec
 
 from __future__ import annotations
 
-from headrace.envs.testing.counting import (
+from worlds.counting import (
     CountingEnv,
     CountingVectorEnv,
     counting_length,
     counting_reward,
     counting_truncates,
 )
-from headrace.envs.testing.faulty import FaultyEnv, SlowEnv
-from headrace.envs.testing.identity import IdentityEnv, IdentityVectorEnv
-from headrace.envs.testing.memory import MemoryEnv, MemoryVectorEnv
-from headrace.envs.testing.space_identity import (
+from worlds.faulty import FaultyEnv, SlowEnv
+from worlds.identity import IdentityEnv, IdentityVectorEnv
+from worlds.memory import MemoryEnv, MemoryVectorEnv
+from worlds.space_identity import (
     SpaceIdentityEnv,
     SpaceIdentityVectorEnv,
     named_action_space,

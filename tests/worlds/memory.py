@@ -10,8 +10,8 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from headrace.envs.testing.space_identity import generators
 from headrace.errors import ConfigError
+from worlds.space_identity import generators
 
 
 class MemoryVectorEnv(VectorEnv):

@@ -15,9 +15,9 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from headrace.envs.testing.layout import Layout, named_action_space
 from headrace.errors import ConfigError, nearest
 from headrace.ops import tree
+from worlds.layout import Layout, named_action_space
 
 __all__ = ["SpaceIdentityEnv", "SpaceIdentityVectorEnv", "named_action_space", "random_return"]
 

@@ -7,8 +7,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from headrace.envs import make_vec
-from headrace.envs.testing import MemoryEnv, MemoryVectorEnv
 from headrace.errors import ConfigError
+from worlds import MemoryEnv, MemoryVectorEnv
 
 
 def play(envs, choose, steps: int) -> tuple[list[float], list[int]]:

@@ -12,13 +12,8 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import headrace.envs.testing as testing
+import worlds as testing
 from headrace.envs import make_vec
-from headrace.envs.testing import (
-    SpaceIdentityEnv,
-    SpaceIdentityVectorEnv,
-    named_action_space,
-)
 from headrace.errors import ConfigError
 from headrace.ops import tree
 from tests.envs.space_oracles import (
@@ -30,6 +25,11 @@ from tests.envs.space_oracles import (
     spaces,
     target_of,
     to_action,
+)
+from worlds import (
+    SpaceIdentityEnv,
+    SpaceIdentityVectorEnv,
+    named_action_space,
 )
 
 

@@ -9,7 +9,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from headrace.envs import make_vec
-from headrace.envs.testing import (
+from headrace.errors import ConfigError
+from worlds import (
     CountingEnv,
     CountingVectorEnv,
     FaultyEnv,
@@ -19,7 +20,6 @@ from headrace.envs.testing import (
     counting_length,
     counting_reward,
 )
-from headrace.errors import ConfigError
 
 
 @pytest.mark.parametrize("make", [CountingEnv, IdentityEnv, FaultyEnv, SlowEnv])
@@ -150,7 +150,7 @@ def test_a_fault_with_a_file_happens_to_one_environment_only(tmp_path):
 @pytest.mark.parametrize(("mode", "status"), [("exit", 13), ("hang", None)])
 def test_a_faulty_environment_ends_or_hangs_its_process(mode, status):
     code = f"""
-from headrace.envs.testing import FaultyEnv
+from worlds import FaultyEnv
 env = FaultyEnv(2, {mode!r})
 env.reset(seed=0)
 env.step(0)

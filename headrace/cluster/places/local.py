@@ -30,7 +30,7 @@ from headrace.cluster.messages import (
     WorkerSetup,
     check_limits,
 )
-from headrace.platform import (
+from headrace.process import (
     die_with_parent,
     keep_freed_memory,
     main_hidden,

@@ -195,7 +195,7 @@ class RayNode:
 
 
 class _Actor:
-    """What Ray runs; answers as a worker process does (``headrace/cluster/local.py``)."""
+    """What Ray runs; answers as a worker process does (``headrace/cluster/places/local.py``)."""
 
     def __init__(self, setup: bytes) -> None:
         import torch

@@ -19,14 +19,14 @@ import tyro
 from rich.console import Console
 
 from headrace.algos.common import require
-from headrace.bench.aaps_run import Run, write_settings
-from headrace.bench.machine import wide_console, write_csv
-from headrace.bench.processes import Processes
-from headrace.bench.study import Case, Study, draw_curves, head, mean_se, plus_minus, show
 from headrace.cluster.settings import as_env_config
 from headrace.errors import require_choice
-from headrace.metrics import read_jsonl
 from headrace.recipes import take_flag
+from headrace.records.result import read_jsonl
+from headrace.studies.aaps.run import Run, write_settings
+from headrace.studies.children import Processes
+from headrace.studies.machine import wide_console, write_csv
+from headrace.studies.table import Case, Study, draw_curves, head, mean_se, plus_minus, show
 
 THRESHOLDS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)
 RESULTS = (
@@ -196,7 +196,7 @@ def run(aaps: Aaps, console: Console) -> int:
         folder = run_dir(aaps, case)
         settings = folder / "settings.json"
         write_settings(aaps.case_run(case), settings)
-        module = "headrace.bench.aaps_run"
+        module = "headrace.studies.aaps.run"
         processes.run(module, [str(settings)], folder / "output.log", aaps.timeout_s)
         return json.loads((folder / "result.json").read_text(encoding="utf-8"))
 

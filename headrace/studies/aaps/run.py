@@ -1,6 +1,6 @@
 """One run of ``headrace bench aaps`` in a process of its own: PPO over a ClusterEnv.
 
-    python -m headrace.bench.aaps_run SETTINGS.json
+    python -m headrace.studies.aaps.run SETTINGS.json
 
 Writes ``curve.jsonl``, a line per iteration, and at the end ``result.json`` beside the settings.
 """
@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algos import PPO
-from headrace.bench.processes import end_with_starter
 from headrace.cluster import ClusterEnv, LocalConfig
 from headrace.errors import ConfigError
 from headrace.evaluation import evaluate
-from headrace.learner import Learner
+from headrace.learning.learner import Learner
 from headrace.nn.policy import Policy
-from headrace.platform import keep_freed_memory
+from headrace.process import keep_freed_memory
+from headrace.studies.children import end_with_starter
 from headrace.types import gather
 
 WINDOW = 100  # latest training episodes whose mean return is reported

@@ -4,7 +4,7 @@
     learners  W * steps/s of one
     asynchronous: the slower side          synchronous: one after the other, 1 / (1/a + 1/l)
 
-Nothing here waits for cores, weights or the network: see ``headrace/plan/simulate.py``.
+Nothing here waits for cores, weights or the network: see ``headrace/studies/plan/simulate.py``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.errors import ConfigError, require_choice
+from headrace.records.bottleneck import Rates
 
 Envs = Literal["waiting", "computing"]
 ENVS = ("waiting", "computing")
-_EVEN = 0.05  # sides whose capacities differ by less than this are called equal
 
 
 @dataclass(frozen=True)
@@ -83,40 +83,6 @@ def _require(condition: bool, name: str, value: object, valid: str) -> None:
         raise ConfigError(f"{name}={value!r} must be {valid}")
 
 
-@dataclass(frozen=True)
-class Rates:
-    """What actors and learners can do, each if it never waited, in steps per second."""
-
-    actors_sps: float
-    learners_sps: float
-    synchronous: bool
-
-    @property
-    def sps(self) -> float:
-        """Steps per second of the whole."""
-        if self.synchronous:
-            return 1.0 / (1.0 / self.actors_sps + 1.0 / self.learners_sps)
-        return min(self.actors_sps, self.learners_sps)
-
-    @property
-    def bottleneck(self) -> Literal["actors", "learners", "both"]:
-        """The side whose speed decides; both where they hardly differ."""
-        slower, faster = sorted((self.actors_sps, self.learners_sps))
-        if faster - slower < _EVEN * faster:
-            return "both"
-        return "actors" if self.actors_sps == slower else "learners"
-
-    @property
-    def utilisation_actors(self) -> float:
-        """Share of their time in which actors act."""
-        return self.sps / self.actors_sps
-
-    @property
-    def utilisation_learners(self) -> float:
-        """Share of their time in which learners compute."""
-        return self.sps / self.learners_sps
-
-
 def saturating_actors(setup: Setup) -> int | None:
     """Actors from which on the learners are the bottleneck; None: they take turns, so never."""
     if setup.synchronous:
@@ -169,75 +135,3 @@ def forecasts(setup: Setup) -> list[Forecast]:
     turns = "side by side (asynchronous)" if setup.synchronous else "taking turns (synchronous)"
     changes.append((turns, {"synchronous": not setup.synchronous}))
     return [Forecast(name, dataclasses.replace(setup, **change)) for name, change in changes]
-
-
-@dataclass(frozen=True)
-class Spent:
-    """What a run of several learners and their actors took, all sums over learners and rollouts."""
-
-    env_steps: int
-    num_rollouts: int
-    acting_s: float  # filling these rollouts
-    learning_s: float  # computing, publishing and exchanging
-    num_actors: int
-    num_learners: int
-    synchronous: bool
-    one_process: bool = False  # of a learner and all its actors, which take turns with it
-
-    @property
-    def rates(self) -> Rates | None:
-        """What both sides could have done had they never waited; None: not known."""
-        if min(self.env_steps, self.num_rollouts) < 1 or min(self.acting_s, self.learning_s) <= 0:
-            return None
-        num_actors = self.num_learners if self.one_process else self.num_actors
-        return Rates(
-            num_actors * self.env_steps / self.acting_s,
-            self.num_learners * self.env_steps / self.learning_s,
-            self.synchronous or self.one_process,
-        )
-
-
-def compare(spent: Spent, measured_sps: float) -> dict[str, float | str] | None:
-    """What ``summary.json`` says of a run's speed; None where it is not known.
-
-    Args:
-        measured_sps: steps per second of the run.
-
-    Returns:
-        steps per second planned and measured, of each side, the bottleneck, and one line.
-    """
-    rates = spent.rates
-    if rates is None or measured_sps <= 0:
-        return None
-    return {
-        "planned_sps": rates.sps,
-        "measured_sps": measured_sps,
-        "actors_sps": rates.actors_sps,
-        "learners_sps": rates.learners_sps,
-        "bottleneck": rates.bottleneck,
-        "line": _line(rates, measured_sps, spent),
-    }
-
-
-def _line(rates: Rates, measured_sps: float, spent: Spent) -> str:
-    several = spent.num_learners > 1
-    learner = "learners" if several else "learner"
-    who = {
-        "actors": "actors are the bottleneck",
-        "learners": f"the {learner} {'are' if several else 'is'} the bottleneck",
-        "both": f"actors and {learner} are equally fast",
-    }[rates.bottleneck]
-    more = "another actor (on a free core) or a faster environment"
-    if spent.one_process:
-        more = "actors in processes of their own (transport=shm) or a faster environment"
-    less = f"a faster {learner.removesuffix('s')} or a smaller network"
-    if rates.bottleneck == "both":
-        advice = f"only both together would help: {more}, and {less}"
-        if rates.synchronous:
-            advice = f"either would help: {more}, or {less}"
-    else:
-        helps, not_helps = (more, less) if rates.bottleneck == "actors" else (less, more)
-        rest = f"{not_helps} only a little" if rates.synchronous else f"{not_helps} would not"
-        advice = f"{helps} would help, {rest}"
-    turns = "taking turns, " if rates.synchronous else ""
-    return f"{turns}{who}: {measured_sps:,.0f} of {rates.sps:,.0f} steps/s planned; {advice}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.config import Config
-from headrace.plan.arithmetic import Setup
-from headrace.plan.durations import Duration, Shape
-from headrace.plan.measure import Costs
-from headrace.plan.sharing import Cores
-from headrace.plan.simulate import Scenario
+from headrace.studies.plan.arithmetic import Setup
+from headrace.studies.plan.durations import Duration, Shape
+from headrace.studies.plan.measure import Costs
+from headrace.studies.plan.sharing import Cores
+from headrace.studies.plan.simulate import Scenario
 
 
 def setup_of(config: Config, costs: Costs) -> Setup:

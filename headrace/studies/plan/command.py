@@ -17,13 +17,13 @@ from headrace.algos import ALGORITHMS
 from headrace.algos.common import require
 from headrace.config import Config
 from headrace.errors import ConfigError, nearest
-from headrace.plan.arithmetic import Envs, Setup, forecasts, saturating_actors
-from headrace.plan.build import scenario_of, setup_of
-from headrace.plan.durations import Duration, Shape, rollout_duration
-from headrace.plan.measure import Costs, measure
-from headrace.plan.sharing import Cores
-from headrace.plan.simulate import Outcome, Scenario, simulate
 from headrace.recipes import take_recipe
+from headrace.studies.plan.arithmetic import Envs, Setup, forecasts, saturating_actors
+from headrace.studies.plan.build import scenario_of, setup_of
+from headrace.studies.plan.durations import Duration, Shape, rollout_duration
+from headrace.studies.plan.measure import Costs, measure
+from headrace.studies.plan.sharing import Cores
+from headrace.studies.plan.simulate import Outcome, Scenario, simulate
 
 _DEFAULT = Config(num_actors=32, envs_per_actor=16, total_steps=50_000_000)
 _MAX_ROLLOUTS = 100_000  # of a simulation whose number of updates isn't given
@@ -161,7 +161,7 @@ def run(plan: Plan, console: Console) -> Outcome | None:
     scenario = _scenario(plan, share, costs)
     outcome = simulate(scenario, _num_updates(plan, scenario))
     show_outcome(outcome, scenario, plan.config.num_learners, plan.config.total_steps, console)
-    from headrace.plan.picture import draw
+    from headrace.studies.plan.picture import draw
 
     plan.output.parent.mkdir(parents=True, exist_ok=True)
     title = f"{plan.config.algo_name}, {share.num_actors} actor(s) x {share.envs_per_actor}"

@@ -16,12 +16,10 @@ from typing import Any
 
 import torch
 
-from headrace.actor import ActorSpec, weight_spec
+from headrace.acting.actor import ActorSpec, weight_spec
 from headrace.config import Config, num_cores
 from headrace.errors import ConfigError, EnvironmentFault
-from headrace.plan.parts import Acting, Learning, actor_spec
-from headrace.plan.stopwatch import Time
-from headrace.platform import (
+from headrace.process import (
     die_with_parent,
     keep_freed_memory,
     main_hidden,
@@ -29,6 +27,8 @@ from headrace.platform import (
     torch_threads,
     yield_to_learner,
 )
+from headrace.studies.plan.parts import Acting, Learning, actor_spec
+from headrace.studies.stopwatch import Time
 from headrace.transport.slab import num_bytes
 
 _READY_S = 60.0  # until a process that keeps a core busy has started, or hears

@@ -8,18 +8,18 @@ import time
 import torch
 from gymnasium.vector import VectorEnv
 
-from headrace.actor import ActorSpec, policy_weights, weight_spec
-from headrace.collector import Collector
+from headrace.acting.actor import ActorSpec, policy_weights, weight_spec
+from headrace.acting.collector import Collector
+from headrace.acting.own_pace import stepping_for
 from headrace.config import Config
 from headrace.envs.make import env_name, make_vec
-from headrace.exchange import Exchange
-from headrace.learner import Learner
-from headrace.metrics import Episodes, Meter
+from headrace.envs.probe import probe
+from headrace.learning.learner import Learner
 from headrace.nn.policy import Policy
 from headrace.ops import tree
-from headrace.own_pace import stepping_for
-from headrace.plan.stopwatch import Time, measure_time
-from headrace.probe import probe
+from headrace.records.result import Episodes, Meter
+from headrace.studies.stopwatch import Time, measure_time
+from headrace.training.exchange import Exchange
 from headrace.transport.slab import Slab
 from headrace.transport.weights import WeightStore
 from headrace.types import Alone, Batch, Rollout, gather
@@ -38,7 +38,7 @@ def actor_spec(config: Config) -> ActorSpec:
     Raises:
         ConfigError: the environment can't be made.
     """
-    found = probe(config)
+    found = probe(config.env, config.engine, config.env_kwargs, config.seed)
     policy = Policy(found.observation_space, found.action_space, config.network, found.info_mask)
     return ActorSpec(
         env=found.env,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.plan.simulate import Outcome
+    from headrace.studies.plan.simulate import Outcome
 
 _FEW = 40  # values of a distribution that get a bar each
 

@@ -5,8 +5,8 @@
              release
 
 One rollout is one job, not one job per step, so 10,000 actors take seconds. The rules are those of
-``headrace/transport/queue.py`` (who waits for what), ``headrace/sync.py`` (when weights are
-fetched: its ``Follower`` itself decides here) and ``headrace/intake.py`` (what is dropped).
+``transport/queue.py`` (who waits for what), ``acting/weight_sync.py`` (when weights are fetched:
+its ``Follower`` itself decides here) and ``training/intake.py`` (what is dropped).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from simpy import Environment, Event
 
+from headrace.acting.weight_sync import Follower, SyncRule
 from headrace.errors import ConfigError
-from headrace.plan.durations import Duration
-from headrace.plan.sharing import Cores, Sharing, bandwidth
-from headrace.sync import Follower, SyncRule
+from headrace.studies.plan.durations import Duration
+from headrace.studies.plan.sharing import Cores, Sharing, bandwidth
 
 _ACTOR, _LEARNER = 0, 1
 _MAX_POINTS = 2000  # of the queue's depth that are kept for a picture

@@ -1,6 +1,6 @@
 """What a sum over W processes costs, by each of the learners' ways, for messages of many sizes.
 
-``python -m headrace.bench.allreduce REQUEST.json`` starts the W processes and writes the medians.
+``python -m headrace.studies.scaling.allreduce REQUEST.json`` starts W processes, writes medians.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 
 from rich.console import Console
 
-from headrace.bench.model import Timing, Way
-from headrace.bench.processes import Processes, end_with_starter
-from headrace.bench.study import Study
 from headrace.config import Config, num_cores
-from headrace.platform import pinned
+from headrace.process import pinned
+from headrace.studies.children import Processes, end_with_starter
+from headrace.studies.scaling.model import Timing, Way
+from headrace.studies.table import Study
 
 MESSAGE_BYTES = (256, 4 << 10, 64 << 10, 1 << 20, 4 << 20)
 SMALL_BYTES, SMALL_MESSAGES = 64, 2  # counts and running statistics, besides the gradients
@@ -93,7 +93,7 @@ def _apart(
         values = {"way": way, "world_size": world_size, "sizes": list(sizes), "repeats": repeats}
         request.write_text(json.dumps(values | {"result": str(result)}), encoding="utf-8")
         output = folder / f"allreduce-{way}-w{world_size}.log"
-        processes.run("headrace.bench.allreduce", [str(request)], output, TIMEOUT_S)
+        processes.run("headrace.studies.scaling.allreduce", [str(request)], output, TIMEOUT_S)
         return json.loads(result.read_text(encoding="utf-8"))
 
 
@@ -106,7 +106,7 @@ def time_sums(
     """One of the processes; the first writes the median seconds for each size to ``result``."""
     import torch
 
-    from headrace.group import Ranks, file_place
+    from headrace.distributed.ranks import Ranks, file_place
 
     torch.set_num_threads(1)
     with pinned(1, rank):
@@ -133,7 +133,7 @@ def main(path: Path) -> int:
     methods = multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if context.get_start_method() == "forkserver":
-        context.set_forkserver_preload(["headrace.group"])  # imported once, not W times
+        context.set_forkserver_preload(["headrace.distributed.ranks"])  # imported once, not W times
     size, rest = request["world_size"], [request[k] for k in ("way", "sizes", "repeats", "result")]
     store = str(path.with_name("store"))
     ranks = [

@@ -21,15 +21,15 @@ from rich.console import Console
 from headrace.algos import ALGORITHMS, PPO
 from headrace.algos.common import require
 from headrace.api import load
-from headrace.bench import figures, report
-from headrace.bench.machine import wide_console
-from headrace.bench.model import Link, Mode
-from headrace.bench.processes import Processes
-from headrace.bench.study import Case, Study, head
 from headrace.config import Config
 from headrace.envs.make import resolve
 from headrace.errors import ConfigError, nearest
 from headrace.recipes import take_recipe
+from headrace.studies.children import Processes
+from headrace.studies.machine import wide_console
+from headrace.studies.scaling import figures, report
+from headrace.studies.scaling.model import Link, Mode
+from headrace.studies.table import Case, Study, head
 
 EXTRAPOLATED = (32, 64, 128, 256, 512)
 COLUMNS = ("mode", "world_size", "seed", "settings", *figures.RUN_FIGURES, "gradient_bytes")
@@ -240,7 +240,7 @@ def train_apart(config: Config, processes: Processes, timeout_s: float) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     settings, output = (folder.with_name(folder.name + end) for end in (".json", ".log"))
     settings.write_text(json.dumps(config.to_json(), indent=2) + "\n", encoding="utf-8")
-    processes.run("headrace.bench.child", [str(settings)], output, timeout_s)
+    processes.run("headrace.studies.child", [str(settings)], output, timeout_s)
 
 
 def gradient_bytes(config: Config) -> int:

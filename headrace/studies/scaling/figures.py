@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.bench.model import PARTS, Measurement
-from headrace.metrics import read_jsonl
+from headrace.records.result import read_jsonl
+from headrace.studies.scaling.model import PARTS, Measurement
 
 Row = Mapping[str, Any]
 Lines = Sequence[Row]

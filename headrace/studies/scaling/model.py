@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from headrace.group import GATHER_BYTES
+from headrace.distributed.ranks import GATHER_BYTES
 
 Mode = Literal["constant-batch", "growing-batch"]
 Way = Literal["memory", "sockets"]  # shared memory within a machine, gloo between machines
@@ -112,7 +112,7 @@ def sum_parts(way: Way, world_size: int, num_bytes: float) -> tuple[float, float
     """Messages, and bytes, that a rank waits for one after the other in one sum.
 
     Shared memory: one wait for all, then all rows are read. Sockets: everybody's message to
-    everybody while these are small together (``headrace.group.GATHER_BYTES``), else a ring, in
+    everybody while these are small together (``ranks.GATHER_BYTES``), else a ring, in
     which 2(W - 1) messages of a W-th of the bytes follow each other.
     """
     others = world_size - 1

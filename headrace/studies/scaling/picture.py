@@ -20,9 +20,9 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
-from headrace.bench.figures import Lines, Row, reference
-from headrace.bench.model import PARTS
-from headrace.bench.study import mean_curve
+from headrace.studies.scaling.figures import Lines, Row, reference
+from headrace.studies.scaling.model import PARTS
+from headrace.studies.table import mean_curve
 
 MEASURED, BEYOND, HATCH = "C0", "0.55", "////"
 COLORS = {"t_rollout": "C2", "t_learn": "C0", "t_comm": "C3", "t_sync": "C1", "rest": "0.8"}

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from headrace.bench import allreduce, figures, picture
-from headrace.bench.machine import machine, write_csv
-from headrace.bench.model import Model, Timing, assumptions, extrapolate, fit
-from headrace.bench.processes import Processes
-from headrace.bench.study import Study, show
 from headrace.config import num_cores
+from headrace.studies.children import Processes
+from headrace.studies.machine import machine, write_csv
+from headrace.studies.scaling import allreduce, figures, picture
+from headrace.studies.scaling.model import Model, Timing, assumptions, extrapolate, fit
+from headrace.studies.table import Study, show
 
 if TYPE_CHECKING:
-    from headrace.bench.scaling import Scaling
+    from headrace.studies.scaling.command import Scaling
 
 Row = Mapping[str, Any]
 

@@ -11,10 +11,17 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.bench import aaps
-from headrace.bench.aaps import COLUMNS, PRESETS, THRESHOLDS, Aaps, cases_of, equal_intervals
-from headrace.bench.aaps_run import PolicyAgent, Run, train
 from headrace.errors import ConfigError
+from headrace.studies.aaps import command as aaps
+from headrace.studies.aaps.command import (
+    COLUMNS,
+    PRESETS,
+    THRESHOLDS,
+    Aaps,
+    cases_of,
+    equal_intervals,
+)
+from headrace.studies.aaps.run import PolicyAgent, Run, train
 
 
 def row(threshold: float, syncs: float, sync: str = "adaptive") -> dict:
@@ -98,7 +105,7 @@ def test_continuous_actions_are_refused():
 
 def test_ppo_learns_from_collected_rollouts(tmp_path):
     run = Run(
-        env_id="headrace.envs.testing:IdentityEnv",
+        env_id="worlds:IdentityEnv",
         engine="sync",
         nodes=1,
         envs_per_node=16,

@@ -7,14 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.plan.arithmetic import (
-    Rates,
-    Setup,
-    Spent,
-    compare,
-    forecasts,
-    saturating_actors,
-)
+from headrace.records.bottleneck import Rates, Spent, compare
+from headrace.studies.plan.arithmetic import Setup, forecasts, saturating_actors
 
 SLOW = Setup(num_actors=32, envs_per_actor=16, env_step_s=0.020, learner_sps=500_000)
 FAST = Setup(num_actors=32, envs_per_actor=16, env_step_s=0.002, learner_sps=500_000)

@@ -8,18 +8,18 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from worlds import SlowEnv
 
 import headrace as hr
+from headrace.acting.own_pace import OwnPace
 from headrace.cli import main
-from headrace.envs.testing import SlowEnv
 from headrace.errors import ConfigError
-from headrace.own_pace import OwnPace
-from headrace.plan import command
-from headrace.plan.build import scenario_of, setup_of
-from headrace.plan.command import span
-from headrace.plan.measure import measure
-from headrace.plan.simulate import simulate
-from headrace.plan.stopwatch import measure_time
+from headrace.studies.plan import command
+from headrace.studies.plan.build import scenario_of, setup_of
+from headrace.studies.plan.command import span
+from headrace.studies.plan.measure import measure
+from headrace.studies.plan.simulate import simulate
+from headrace.studies.stopwatch import measure_time
 
 
 class Sleeper(gymnasium.Env):
@@ -173,7 +173,7 @@ def test_spans_of_time_have_the_unit_that_suits_them():
 
 
 def test_the_closing_screen_has_one_line_of_the_plan(tmp_path):
-    from headrace.report import closing_table
+    from headrace.records.terminal import closing_table
 
     summary = {
         "episodic_return": None, "env_steps": 1, "seconds_total": 1.0, "sps": 1.0,

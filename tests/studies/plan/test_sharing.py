@@ -9,7 +9,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.plan.sharing import ACTOR_WEIGHT, LEARNER_WEIGHT, Cores, Sharing, bandwidth
+from headrace.studies.plan.sharing import ACTOR_WEIGHT, LEARNER_WEIGHT, Cores, Sharing, bandwidth
 
 
 def ends(speeds, jobs):

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.acting.weight_sync import sync_rule
 from headrace.errors import ConfigError
-from headrace.plan.durations import Duration, rollout_duration
-from headrace.plan.picture import draw
-from headrace.plan.sharing import Cores
-from headrace.plan.simulate import Scenario, simulate
-from headrace.sync import sync_rule
+from headrace.studies.plan.durations import Duration, rollout_duration
+from headrace.studies.plan.picture import draw
+from headrace.studies.plan.sharing import Cores
+from headrace.studies.plan.simulate import Scenario, simulate
 
 ACT, UPDATE = 0.010, 0.005
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import headrace as hr
-from headrace.bench import allreduce
-from headrace.bench.machine import wide_console
-from headrace.bench.processes import Processes
-from headrace.bench.study import Study
+from headrace.studies.children import Processes
+from headrace.studies.machine import wide_console
+from headrace.studies.scaling import allreduce
+from headrace.studies.table import Study
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headrace.bench import figures
+from headrace.studies.scaling import figures
 
 # Two ranks, three iterations, the first of which is the warm-up: seconds and steps are the run's.
 ENDS = [(100, 1.0), (200, 1.5), (300, 2.5)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.bench.model import (
+from headrace.studies.scaling.model import (
     Cost,
     Link,
     Measurement,

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.bench import allreduce, report, scaling
-from headrace.bench.machine import wide_console
-from headrace.bench.model import Cost, Timing, sum_s
-from headrace.bench.scaling import Scaling, case_config, predictable
 from headrace.errors import ConfigError
+from headrace.studies.machine import wide_console
+from headrace.studies.scaling import allreduce, report
+from headrace.studies.scaling import command as scaling
+from headrace.studies.scaling.command import Scaling, case_config, predictable
+from headrace.studies.scaling.model import Cost, Timing, sum_s
 
 ITERS = 25
 

@@ -1,0 +1,1 @@
+"""Where a cluster's workers run: one file per scheduler."""

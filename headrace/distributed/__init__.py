@@ -1,0 +1,1 @@
+"""What several learners do together: sums, and cutting stragglers short."""

@@ -1,0 +1,1 @@
+"""Processes of several learners: on this machine, or under torchrun."""

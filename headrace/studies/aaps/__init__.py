@@ -1,0 +1,1 @@
+"""``headrace bench aaps``: what fetching weights on drift only saves."""

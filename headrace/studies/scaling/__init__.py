@@ -1,0 +1,1 @@
+"""``headrace bench scaling``: what more learners bring."""

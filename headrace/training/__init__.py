@@ -1,0 +1,1 @@
+"""A run: rollouts in, updates, what learners agree on, checkpoints."""

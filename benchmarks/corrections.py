@@ -152,7 +152,8 @@ def _train(config: Any, env: Any, forced_lag: int) -> tuple[Any, dict[str, Any]]
     torch.manual_seed(config.seed)
     policy = hr.Policy(*spaces, config.network)
     learner, episodes = Learner(policy, config.algo), Episodes()
-    source = RolloutSource(config, env, policy, 0, 0, print)
+    source = RolloutSource(config.actor_spec(env, copy.deepcopy(policy)), print)
+    source.publish(policy, 0, 0)
     past = [copy.deepcopy(policy) for _ in range(forced_lag + 1)]  # by version, modulo
     env_steps, updates, progress, lags, kls, curve = 0, 0, 0.0, set(), [], []
     try:

@@ -60,7 +60,8 @@ def rollouts_per_second(claim: str) -> list[float]:
     )  # fmt: skip
     policy = hr.Policy(Waiting.observation_space, Waiting.action_space)
     environment = lambda: Waiting(claim)  # noqa: E731
-    source = RolloutSource(config, environment, policy, 0, 0, print)
+    source = RolloutSource(config.actor_spec(environment, policy), print)
+    source.publish(policy, 0, 0)
     counts: collections.Counter[int] = collections.Counter()
     try:
         _count(source, collections.Counter(), 2.0)  # every actor has started

@@ -142,7 +142,8 @@ def acting(args: Args, env: Any, claim: str, folder: str) -> float:
     """Steps per second of the actors alone; their rollouts are thrown away."""
     config = config_of(args, env, claim, 1, folder)
     policy = hr.Policy(Waiting.observation_space, Waiting.action_space, config.network)
-    source = RolloutSource(config, resolve(env), policy, 0, 0, print)
+    source = RolloutSource(config.actor_spec(resolve(env), policy), print)
+    source.publish(policy, 0, 0)
     try:
         _count(source, args.num_actors)
         start = time.monotonic()

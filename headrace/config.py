@@ -5,76 +5,41 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 import tyro
 
+from headrace.acting.actor import ActorSpec
 from headrace.acting.weight_sync import SyncRule, sync_rule
 from headrace.algos import ALGORITHMS, APPO
-from headrace.algos.common import Hyperparameters, require
+from headrace.algos.common import Hyperparameters
 from headrace.envs.make import ENGINES, env_name
-from headrace.errors import ConfigError, nearest, require_choice
+from headrace.errors import (
+    ABOVE_0,
+    AT_LEAST_0,
+    AT_LEAST_1,
+    ConfigError,
+    Valid,
+    check_fields,
+    nearest,
+    require,
+    require_choice,
+)
 from headrace.nn.network import Network, network_from_json
+from headrace.nn.policy import Policy
 from headrace.process import cores
 
-_COUNTS = ("num_learners", "num_actors", "envs_per_actor", "fragment_length", "total_steps")
+SEED = Valid("between 0 and 2147483647", lambda x: 0 <= x < 2**31)
+SHARE = Valid("above 0 and below 1", lambda x: 0 < x < 1)
+Count: TypeAlias = Annotated[
+    int,
+    Valid("a whole number (an int)", lambda x: isinstance(x, int)),
+    Valid("1 or more (nearest: 1)", lambda x: x >= 1),
+]
 TRANSPORTS = ("shm", "serial")
-
-
-@dataclass(frozen=True)
-class Share:
-    """What one of ``W`` learners has."""
-
-    num_actors: int
-    envs_per_actor: int
-    batch_size: int
-
-
-@dataclass(frozen=True)
-class Whole:
-    """What a run has: the settings of these names."""
-
-    num_actors: int
-    envs_per_actor: int
-    fragment_length: int
-    batch_size: int
-    synchronous: bool  # every update takes equally many rollouts from each actor
-
-    def share(self, num_learners: int) -> Share | None:
-        """The part of one learner: ``ceil(num_actors / W)`` actors with equally many environments.
-
-        None if environments or batch can't be shared out so.
-        """
-        num_actors = -(-self.num_actors // num_learners)
-        envs, odd_envs = divmod(self.num_actors * self.envs_per_actor, num_learners * num_actors)
-        batch_size, odd_steps = divmod(self.batch_size, num_learners)
-        if odd_envs or odd_steps or not envs:
-            return None
-        unit = self.fragment_length * envs * (num_actors if self.synchronous else 1)
-        return None if batch_size % unit else Share(num_actors, envs, batch_size)
-
-    def checked(self, num_learners: int) -> Share:
-        """Like :meth:`share`.
-
-        Raises:
-            ConfigError: it can't be shared out; the message names the nearest numbers that can.
-        """
-        share = self.share(num_learners)
-        if share is not None:
-            return share
-        num_envs = self.num_actors * self.envs_per_actor
-        possible = [w for w in range(1, num_envs + 1) if self.share(w)]
-        below = [w for w in possible if w < num_learners][-1:]
-        above = [w for w in possible if w > num_learners][:1]
-        near = " or ".join(str(w) for w in below + above)
-        raise ConfigError(
-            f"num_learners={num_learners} can't share out {num_envs} environments (num_actors="
-            f"{self.num_actors} * envs_per_actor={self.envs_per_actor}) and batch_size="
-            f"{self.batch_size} into equal parts of whole rollouts; nearest: {near}"
-        )
 
 
 @dataclass(frozen=True)
@@ -94,21 +59,21 @@ class Config:
     threads (a thread each, in which they advance at their own pace)."""
     transport: Literal["shm", "serial"] = "shm"
     """Actors as processes with shared memory, or all in one process."""
-    num_learners: int = 1
+    num_learners: Count = 1
     """Learners that take every step together; they share out what all other settings describe."""
-    num_actors: int = 1
+    num_actors: Count = 1
     """Actors, each a process of its own with transport=shm."""
-    envs_per_actor: int = 64
+    envs_per_actor: Count = 64
     """Environments that each actor steps together."""
-    fragment_length: int = 32
+    fragment_length: Count = 32
     """Steps per rollout."""
     batch_size: int | None = None
     """Steps per update; None: one rollout from every actor."""
-    total_steps: int = 1_000_000
+    total_steps: Count = 1_000_000
     """Environment steps after which training ends."""
     stop_return: float | None = None
     """End once the mean return of the last 100 training episodes reaches this."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """Of weights, environments, actions and shuffling."""
     network: Network = field(default_factory=Network)
     """The policy's torsos."""
@@ -116,13 +81,13 @@ class Config:
     """Where the learner computes: cpu, cuda, cuda:1 …"""
     learner_threads: int | None = None
     """Threads that compute gradients on a CPU; None: one per core, 1 with transport=serial."""
-    cores_per_learner: int | None = None
+    cores_per_learner: Annotated[int | None, AT_LEAST_1] = None
     """Keep each learner and its actors on so many cores of their own; None: on all."""
-    max_rollout_seconds: float | None = None
+    max_rollout_seconds: Annotated[float | None, ABOVE_0] = None
     """Cut rollouts short that take longer; None: never."""
-    preempt_fraction: float | None = None
+    preempt_fraction: Annotated[float | None, SHARE] = None
     """Once this share of learners, or all others, have their rollouts, a learner ends its own."""
-    max_policy_lag: int | None = None
+    max_policy_lag: Annotated[int | None, AT_LEAST_0] = None
     """Drop (and count) rollouts that are more updates older than this; None: never."""
     weight_sync: str = "every"
     """When actors fetch weights: at every update, every-<k>, or adaptive: once they lag in KL."""
@@ -130,13 +95,13 @@ class Config:
     """Nats of KL(behaviour || learner) on its rollouts above which an adaptive actor fetches."""
     deterministic: bool = False
     """Each checkpoint resets all environments, so that resuming changes nothing."""
-    checkpoint_interval: int = 1_000_000
+    checkpoint_interval: Annotated[int, AT_LEAST_1] = 1_000_000
     """Environment steps between checkpoints; one more is written at the end."""
-    keep_checkpoints: int = 3
+    keep_checkpoints: Annotated[int, AT_LEAST_1] = 3
     """How many of the latest checkpoints stay on disk, besides the best."""
-    eval_episodes: int = 20
+    eval_episodes: Annotated[int, AT_LEAST_0] = 20
     """Episodes of an evaluation with the deterministic policy; 0: none."""
-    eval_interval: int | None = None
+    eval_interval: Annotated[int | None, AT_LEAST_1] = None
     """Environment steps between evaluations; None: one at the end."""
     target_return: float | None = None
     """End once such an evaluation reaches this mean return."""
@@ -146,11 +111,11 @@ class Config:
     """Continue the run in run_dir."""
     overwrite: bool = False
     """Delete what is in run_dir first."""
-    max_restarts: int | None = None
+    max_restarts: Annotated[int | None, AT_LEAST_0] = None
     """Deaths of actors, and of learners, that are made good; None: 10 of actors, 0 of learners."""
-    actor_timeout_s: float = 300.0
+    actor_timeout_s: Annotated[float, ABOVE_0] = 300.0
     """An actor that delivers nothing for so long is killed and replaced."""
-    learner_timeout_s: float = 1800.0
+    learner_timeout_s: Annotated[float, ABOVE_0] = 1800.0
     """A learner that others wait for so long ends the run, or restarts all of them."""
     log_interval_s: float = 1.0
     """Seconds between results."""
@@ -158,33 +123,15 @@ class Config:
     """Write a line per update and learner; None: where there are several learners."""
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
-            value = getattr(self, name)
-            require(isinstance(value, int), name, value, "a whole number (an int)")
-            require(value >= 1, name, value, "1 or more (nearest: 1)")
-        for name in ("cores_per_learner", "eval_interval"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, name, value, "1 or more, or None")
-        restarts = self.max_restarts
-        require(restarts is None or restarts >= 0, "max_restarts", restarts, "0 or more, or None")
-        for name in ("actor_timeout_s", "learner_timeout_s"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
-        require(0 <= self.seed < 2**31, "seed", self.seed, "between 0 and 2147483647")
-        require(
-            self.checkpoint_interval >= 1,
-            "checkpoint_interval",
-            self.checkpoint_interval,
-            "1 or more",
-        )
-        require(self.keep_checkpoints >= 1, "keep_checkpoints", self.keep_checkpoints, "1 or more")
-        require(self.eval_episodes >= 0, "eval_episodes", self.eval_episodes, "0 or more")
-        lag = self.max_policy_lag
-        require(lag is None or lag >= 0, "max_policy_lag", lag, "0 or more, or None")
+        check_fields(self)
         require(not (self.resume and self.overwrite), "resume", True, "alone, without overwrite")
         self._check_choices()
         self._check_batch()
         _ = self.sync  # raises unless it describes a rule
-        self._check_learners()
+        self._check_times()
+        if self.num_learners > 1:
+            self._check_devices()
+            _ = self.per_learner  # raises unless what each of them has fits as well
         try:
             json.dumps(self.env_kwargs)
         except (TypeError, ValueError) as error:
@@ -201,30 +148,14 @@ class Config:
         for name, known in (("transport", TRANSPORTS), ("engine", ENGINES)):
             require_choice(name, getattr(self, name), known)
         check_device(self.device)
-        if self.algo.learns_in_actors:
-            where = f"with {self.algo_name}, whose actors"
-            valid = f"'cpu' {where} compute the gradients in their processes (nearest: 'cpu')"
-            require(self.device == "cpu", "device", self.device, valid)
-            valid = f"None {where} have learnt from a rollout before its lag is known"
-            require(self.max_policy_lag is None, "max_policy_lag", self.max_policy_lag, valid)
+        for name, (only, why) in self.algo.only.items():
+            value = getattr(self, name)
+            require(value == only, name, value, f"{only!r} with {self.algo_name}, {why}")
         if self.engine == "async" and self.transport != "serial":
             raise ConfigError(
                 "engine='async' needs transport='serial': it starts a process per environment, "
                 "which an actor process can't (use engine='sync' with more actors instead)"
             )
-        valid = "False with engine='threads', where timing decides which rows are computed together"
-        own_pace = self.engine == "threads"
-        require(not (self.deterministic and own_pace), "deterministic", self.deterministic, valid)
-        if self.deterministic and self.algo.max_lag > 0 and self.transport != "serial":
-            raise ConfigError(
-                "deterministic=True needs a synchronous algorithm (a2c, ppo) or "
-                "transport='serial': "
-                f"{self.algo_name} with transport={self.transport!r} depends on timing"
-            )
-
-        valid = f"'every' with {self.algo_name}, which acts with the newest weights only"
-        newest = self.algo.max_lag == 0 or self.algo.learns_in_actors
-        require(self.weight_sync == "every" or not newest, "weight_sync", self.weight_sync, valid)
 
     def _check_batch(self) -> None:
         unit = self.rollout_steps * (self.num_actors if self.algo.max_lag == 0 else 1)
@@ -247,25 +178,25 @@ class Config:
                 f"(nearest: {columns})"
             )
 
-    def _check_learners(self) -> None:
+    def _check_times(self) -> None:
+        """What depends on timing, and so on chance, against what shall not."""
         limit, share = self.max_rollout_seconds, self.preempt_fraction
-        require(limit is None or limit > 0, "max_rollout_seconds", limit, "above 0, or None")
-        valid = "above 0 and below 1, or None"
-        require(share is None or 0 < share < 1, "preempt_fraction", share, valid)
-        cuts = limit is not None or share is not None
+        own_pace, cuts = self.engine == "threads", limit is not None or share is not None
+        valid = "False with engine='threads', where timing decides which rows are computed together"
+        require(not (self.deterministic and own_pace), "deterministic", True, valid)
         valid = "False where rollouts are cut short by time"
-        require(not (self.deterministic and cuts), "deterministic", self.deterministic, valid)
+        require(not (self.deterministic and cuts), "deterministic", True, valid)
+        if self.deterministic and self.algo.max_lag > 0 and self.transport != "serial":
+            raise ConfigError(
+                "deterministic=True needs a synchronous algorithm (a2c, ppo) or "
+                "transport='serial': "
+                f"{self.algo_name} with transport={self.transport!r} depends on timing"
+            )
         valid = "None with an asynchronous algorithm, where nobody waits for rollouts"
         require(share is None or self.algo.max_lag == 0, "preempt_fraction", share, valid)
         watched = self.eval_interval is not None and self.eval_episodes > 0
         valid = "None without eval_interval and eval_episodes"
         require(self.target_return is None or watched, "target_return", self.target_return, valid)
-        if self.num_learners > 1:
-            where = f"with {self.algo_name}, whose actors learn by themselves (use num_actors)"
-            valid = f"1 {where}"
-            require(not self.algo.learns_in_actors, "num_learners", self.num_learners, valid)
-            self._check_devices()
-            _ = self.per_learner  # raises unless what each of them has fits as well
 
     def _check_devices(self) -> None:
         """A GPU for each of the learners of this machine."""
@@ -279,31 +210,52 @@ class Config:
     def _learners_here(self) -> int:
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.num_learners))  # torchrun sets it
 
-    @property
-    def _whole(self) -> Whole:
-        return Whole(
-            self.num_actors,
-            self.envs_per_actor,
-            self.fragment_length,
-            self.resolved_batch_size,
-            self.algo.max_lag == 0,
-        )
+    def share(self, num_learners: int) -> dict[str, Any] | None:
+        """``num_actors``, ``envs_per_actor`` and ``batch_size`` of one of so many learners.
+
+        ``ceil(num_actors / W)`` actors with equally many environments; None if environments or
+        batch can't be shared out so.
+        """
+        num_actors = -(-self.num_actors // num_learners)
+        envs, odd_envs = divmod(self.num_actors * self.envs_per_actor, num_learners * num_actors)
+        size, odd_steps = divmod(self.resolved_batch_size, num_learners)
+        unit = self.fragment_length * envs * (num_actors if self.algo.max_lag == 0 else 1)
+        if odd_envs or odd_steps or not envs or size % unit:
+            return None
+        return {"num_actors": num_actors, "envs_per_actor": envs, "batch_size": size}
 
     @property
     def per_learner(self) -> Config:
-        """The settings of one of the learners: its share of actors, environments and batch."""
-        if self.num_learners == 1:
+        """The settings of one of the learners: its share of actors, environments and batch.
+
+        Raises:
+            ConfigError: they can't be shared out; the message names the nearest numbers that can.
+        """
+        count, num_envs = self.num_learners, self.num_actors * self.envs_per_actor
+        if count == 1:
             return self
-        share = self._whole.checked(self.num_learners)
-        return dataclasses.replace(
-            self,
-            algo=self.algo.per_learner(self.num_learners),
-            num_learners=1,
-            preempt_fraction=None,
-            num_actors=share.num_actors,
-            envs_per_actor=share.envs_per_actor,
-            batch_size=share.batch_size,
+        share = self.share(count)
+        if share is not None:
+            algo = self.algo.per_learner(count)
+            return replace(self, algo=algo, num_learners=1, preempt_fraction=None, **share)
+        possible = [w for w in range(1, num_envs + 1) if self.share(w)]
+        below = [w for w in possible if w < count][-1:]
+        near = " or ".join(str(w) for w in below + [w for w in possible if w > count][:1])
+        raise ConfigError(
+            f"num_learners={count} can't share out {num_envs} environments (num_actors="
+            f"{self.num_actors} * envs_per_actor={self.envs_per_actor}) and batch_size="
+            f"{self.resolved_batch_size} into equal parts of whole rollouts; nearest: {near}"
         )
+
+    def actor_spec(self, env: Any, policy: Policy, **known: Any) -> ActorSpec:
+        """What the actors of this learner are built from: settings by name, and what is known.
+
+        Args:
+            env: resolved. policy: on the CPU. known: further fields of the spec.
+        """
+        known |= {"env": env, "policy": policy}
+        names = {f.name for f in dataclasses.fields(ActorSpec)} - known.keys()
+        return ActorSpec(**{n: getattr(self, n) for n in names if hasattr(self, n)}, **known)
 
     @property
     def algo_name(self) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, get_args, get_type_hints
 
 
 class HeadraceError(Exception):
@@ -40,6 +42,48 @@ class OthersLost(LearnerFailed):
 
 class CheckpointError(HeadraceError, RuntimeError):
     """A run directory or checkpoint is missing, corrupt or of another kind."""
+
+
+@dataclass(frozen=True)
+class Valid:
+    """What the values of a setting have in common, as an annotation of its type."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+ABOVE_0 = Valid("above 0", lambda x: x > 0)
+AT_LEAST_0 = Valid("0 or more", lambda x: x >= 0)
+AT_LEAST_1 = Valid("1 or more", lambda x: x >= 1)
+
+
+def check_fields(settings: object) -> None:
+    """Raise ConfigError unless each field of a dataclass is what its annotation says, or None.
+
+    None counts where the annotated type allows it.
+    """
+    for name, valid, optional in _annotated(type(settings)):
+        value = getattr(settings, name)
+        if optional and value is None:
+            continue
+        words = f"{valid.words}, or None" if optional else valid.words
+        require(valid.holds(value), name, value, words)
+
+
+def _annotated(cls: type) -> list[tuple[str, Valid, bool]]:
+    """(field, what is valid, whether None is) for each :class:`Valid` of a dataclass."""
+    return [
+        (name, valid, type(None) in get_args(hint.__origin__))
+        for name, hint in get_type_hints(cls, include_extras=True).items()
+        for valid in getattr(hint, "__metadata__", ())
+        if isinstance(valid, Valid)
+    ]
+
+
+def require(condition: bool, name: str, value: object, valid: str) -> None:
+    """Raise ConfigError naming the setting, its value and what is valid unless it holds."""
+    if not condition:
+        raise ConfigError(f"{name}={value!r} must be {valid}")
 
 
 def require_choice(name: str, value: object, known: Iterable[str]) -> None:

@@ -50,6 +50,7 @@ class Rollout:
     episode_return: Tensor  # [T, B] float32  of the episode that ends with this step, else NaN
     episode_length: Tensor  # [T, B] float32  likewise
     discounted_return: Tree = ()  # [T, B] float32  of the episode up to this step, if it is needed
+    metrics: Tree = ()  # [len(LOSSES)] float64  of the actor's own gradient, NaN: it has none
     env_id: Tree = ()  # [B] int64  which environments these are, where a caller has to know
     extras: Tree = ()  # [T, B, ...]  whatever else the agent returned with its actions
 
@@ -231,6 +232,8 @@ class Algorithm(Protocol):
 
     @property
     def learning_rate(self) -> float: ...
+    @property
+    def gamma(self) -> float: ...
     @property
     def reward_scale(self) -> float: ...
     @property

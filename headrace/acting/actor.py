@@ -15,56 +15,75 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
+
+from gymnasium.vector import VectorEnv
+from torch import Tensor
 
 from headrace.acting.collector import Collector, rollout_spec
 from headrace.acting.own_pace import stepping_for
 from headrace.acting.weight_sync import Follower, SyncRule
 from headrace.envs.make import env_name, env_seed, make_vec
+from headrace.learning.hogwild import ActorLearner
 from headrace.nn.policy import Policy
-from headrace.transport.queue import ActorPort, Header, read_header
+from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
-from headrace.types import Rollout, Tree
+from headrace.types import LOSSES, Algorithm, Rollout, Tree
 
 _MIN_CUT_SHARE = 0.25  # of a rollout that is cut for the other learners' sake, as in DD-PPO
 
 
 @dataclass(frozen=True)
 class ActorSpec:
-    """All that an actor is built from, in this process or another."""
+    """All that a learner's actors are built from and run by: one object from trainer to actor.
+
+    Fields with the name of a setting have its value (``Config.actor_spec``).
+    """
 
     env: Any  # an EnvSpec, an Env class or a callable (``headrace.envs.make.resolve``)
-    engine: str
-    env_kwargs: dict[str, Any]
-    num_envs: int
-    num_steps: int  # fragment length
-    seed: int
-    policy: Policy
-    cores: frozenset[int] | None = None  # where an actor process stays; None: anywhere
+    policy: Policy  # on the CPU; actors copy it
+    algo: Algorithm
+    envs_per_actor: int
+    fragment_length: int
+    engine: str = "auto"
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    transport: str = "serial"
+    num_actors: int = 1
+    slots_per_actor: int = 1
+    actor_restarts: int = 0  # deaths that are made good
+    actor_timeout_s: float = 300.0
+    max_rollout_seconds: float | None = None  # a rollout is cut short after so long
+    sync: SyncRule = field(default_factory=SyncRule)  # when weights are pulled
     first_actor: int = 0  # number of actor 0 among those of all learners
-    gamma: float | None = None  # see rollout_spec
-    algorithm: Any = None  # what the actor learns with; None: it only acts
-    max_rollout_s: float | None = None  # a rollout is cut short after so long
     may_be_cut: bool = False  # the learner may ask for it through the weight store
-    sync: SyncRule = field(default_factory=SyncRule)  # when it pulls weights
+    processors: frozenset[int] | None = None  # where actor processes stay; None: anywhere
 
-    def spec(self) -> dict[str, Any]:
-        """The layout of one slot."""
-        return rollout_spec(self.policy, self.num_steps, self.num_envs, self.gamma)
+    @property
+    def num_slots(self) -> int:
+        """Of all actors."""
+        return self.num_actors * self.slots_per_actor
+
+    def layout(self) -> dict[str, Any]:
+        """The tree of :class:`ArraySpec` of one slot."""
+        algo = self.algo
+        return rollout_spec(
+            self.policy,
+            self.fragment_length,
+            self.envs_per_actor,
+            gamma=algo.gamma if algo.normalize_returns else None,
+            num_metrics=len(LOSSES) if algo.learns_in_actors else 0,
+        )
 
 
-class OwnLearner(Protocol):
-    """What an actor that computes gradients has beside its policy; see ``learning/hogwild.py``."""
+@dataclass(frozen=True)
+class Memory:
+    """What a learner and its actors share, in one process or several: flat buffers, uint8."""
 
-    def pull(self) -> None:
-        """Bring the policy's parameters up to date."""
-
-    def learn(self, rollout: Rollout, slot: int) -> None:
-        """Learn from a filled slot, before it is committed."""
-
-    def close(self) -> None:
-        """Free what it holds."""
+    slots: Tensor  # of a Slab
+    weights: Tensor  # of a WeightStore
+    model: Tensor | None = None  # of a SharedModel, where actors learn
 
 
 class Actor:
@@ -72,31 +91,23 @@ class Actor:
 
     Args:
         spec: what to build.
-        index: of this actor; generation: how often it was restarted.
-        port, weights: its ends; slab: where the port's slot numbers point.
-        make_learner: gives the actor's policy a learner of its own; None: it only acts.
+        index: of this actor; generation: how often actors were restarted before.
+        port: its end of the queue, whose slot numbers point into ``memory``.
     """
 
     def __init__(
-        self,
-        spec: ActorSpec,
-        index: int,
-        generation: int,
-        port: ActorPort,
-        weights: WeightStore,
-        slab: Slab,
-        make_learner: Callable[[Policy], OwnLearner] | None = None,
+        self, spec: ActorSpec, index: int, generation: int, port: ActorPort, memory: Memory
     ) -> None:
         self._spec, self._index, self._generation = spec, index, generation
-        self._port, self._weights, self._slab = port, weights, slab
+        self._port, self._follower = port, Follower(spec.sync)
         policy = copy.deepcopy(spec.policy).cpu()
-        self._learner = None if make_learner is None else make_learner(policy)
-        self._envs = make_vec(spec.env, spec.num_envs, spec.engine, spec.env_kwargs)
-        name = env_name(spec.env)
-        stepping = stepping_for(self._envs, policy, name)
-        self._collector = Collector(self._envs, policy, name, spec.gamma, stepping)
+        self._learner: ActorLearner | None = None
+        if memory.model is not None:
+            self._learner = ActorLearner(policy, spec.algo, index, spec.num_actors, memory.model)
         self._state = policy_weights(policy)
-        self._follower = Follower(spec.sync)
+        self._slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, memory.slots)
+        self._weights = WeightStore(spec_of(self._state), memory.weights)
+        self._envs, self._collector = open_collector(spec, policy)
         self._epoch, self._sequence = -1, 0
 
     def run_once(self, timeout_s: float = 3600.0) -> bool:
@@ -115,8 +126,7 @@ class Actor:
         version = self._follower.version
         rollout = Rollout(**self._slab.trees[slot])
         valid_steps = self._collector.fill(rollout, version, self._cut())
-        if self._learner is not None:
-            self._learner.learn(rollout, slot)
+        lag = -1 if self._learner is None else self._learner.learn(rollout)
         now = time.monotonic_ns()
         self._slab.headers[slot][:] = Header(
             actor=self._index,
@@ -127,6 +137,7 @@ class Actor:
             acting_ns=now - acquired,
             waiting_ns=acquired - started,
             pulled=pulled,
+            lag=lag,
         )
         self._sequence += 1
         self._port.commit(slot)
@@ -162,7 +173,7 @@ class Actor:
             seed = env_seed(
                 self._spec.seed,
                 self._spec.first_actor + self._index,
-                self._spec.num_envs,
+                self._spec.envs_per_actor,
                 generation=self._generation + 16 * epoch,
             )
             self._collector.reset(seed)
@@ -170,15 +181,16 @@ class Actor:
     def _cut(self) -> Callable[[], bool] | None:
         """What the collector asks after each step: is the rollout to end here?"""
         spec = self._spec
-        if spec.max_rollout_s is None and not spec.may_be_cut:
+        if spec.max_rollout_seconds is None and not spec.may_be_cut:
             return None
-        end = math.inf if spec.max_rollout_s is None else time.monotonic() + spec.max_rollout_s
+        limit_s = math.inf if spec.max_rollout_seconds is None else spec.max_rollout_seconds
+        end = time.monotonic() + limit_s
         num_steps = 0
 
         def ask() -> bool:
             nonlocal num_steps
             num_steps += 1
-            wanted = num_steps < _MIN_CUT_SHARE * spec.num_steps
+            wanted = num_steps < _MIN_CUT_SHARE * spec.fragment_length
             if spec.may_be_cut and not wanted and self._weights.is_cut(self._follower.version):
                 return True
             return time.monotonic() >= end
@@ -192,11 +204,19 @@ class Actor:
             self._learner.close()
 
 
+def open_collector(spec: ActorSpec, policy: Policy) -> tuple[VectorEnv, Collector]:
+    """An actor's environments, and what fills rollouts from them with this policy.
+
+    Raises:
+        ConfigError: the environment can't be made.
+    """
+    envs = make_vec(spec.env, spec.envs_per_actor, spec.engine, spec.env_kwargs)
+    name, algo = env_name(spec.env), spec.algo
+    stepping = stepping_for(envs, policy, name)
+    gamma = algo.gamma if algo.normalize_returns else None
+    return envs, Collector(envs, policy, name, gamma, stepping)
+
+
 def policy_weights(policy: Policy) -> Tree:
     """The tensors that a learner publishes and an actor overwrites: parameters and buffers."""
     return {name: value.detach() for name, value in policy.state_dict().items()}
-
-
-def weight_spec(policy: Policy) -> Tree:
-    """The tree of :class:`ArraySpec` of :func:`policy_weights`."""
-    return spec_of(policy_weights(policy))

@@ -30,12 +30,17 @@ from headrace.types import Rollout, Tree
 
 
 def rollout_spec(
-    policy: Policy, num_steps: int, num_envs: int, gamma: float | None = None
+    policy: Policy,
+    num_steps: int,
+    num_envs: int,
+    gamma: float | None = None,
+    num_metrics: int = 0,
 ) -> dict[str, Any]:
     """The tree of :class:`ArraySpec` of one rollout of ``num_steps`` by ``num_envs``.
 
     Args:
         gamma: discount of the returns that are recorded for their normalisation; None: not.
+        num_metrics: room for what an actor that learns has to report.
     """
     steps, rows = (num_steps, num_envs), (num_steps + 1, num_envs)
 
@@ -55,6 +60,7 @@ def rollout_spec(
         episode_return=ArraySpec(steps, torch.float32),
         episode_length=ArraySpec(steps, torch.float32),
         discounted_return=() if gamma is None else ArraySpec(steps, torch.float32),
+        metrics=ArraySpec((num_metrics,), torch.float64) if num_metrics else (),
     )
 
 

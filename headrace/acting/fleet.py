@@ -18,13 +18,9 @@ from headrace.errors import ActorFailed
 from headrace.process import main_hidden, process_context
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from headrace.acting.actor import ActorSpec
+    from headrace.acting.actor import ActorSpec, Memory
     from headrace.transport.queue import PeerDied
     from headrace.transport.shm import ShmQueue
-    from headrace.transport.slab import Slab
-    from headrace.transport.weights import WeightStore
 
 _PRELOAD = ["headrace.acting.process"]
 
@@ -44,28 +40,16 @@ class Fleet:
     """Starts actors, replaces those that die, and ends them all.
 
     Args:
-        spec: what each actor is built from.
-        num_actors: how many; max_restarts: how many deaths in all are made good.
-        queue, slab, weights: shared with the actors.
-        model_buffer: where they apply gradients, if they compute any.
+        spec: what actors are built from, how many, and how many deaths are made good.
+        queue, memory: shared with them.
     """
 
-    def __init__(
-        self,
-        spec: ActorSpec,
-        num_actors: int,
-        max_restarts: int,
-        queue: ShmQueue,
-        slab: Slab,
-        weights: WeightStore,
-        model_buffer: Tensor | None = None,
-    ) -> None:
+    def __init__(self, spec: ActorSpec, queue: ShmQueue, memory: Memory) -> None:
         import cloudpickle
 
         self._spec = cloudpickle.dumps(spec)
-        self._num_actors, self._max_restarts = num_actors, max_restarts
-        self._queue, self._slab, self._weights = queue, slab, weights
-        self._model_buffer = model_buffer
+        self._num_actors, self._max_restarts = spec.num_actors, spec.actor_restarts
+        self._queue, self._memory = queue, memory
         self._processes: dict[int, BaseProcess] = {}
         self._hung: set[int] = set()
         self.num_restarts = 0
@@ -82,15 +66,7 @@ class Fleet:
         pipe = self._queue.connect(actor)
         process = process_context().Process(  # type: ignore[attr-defined]
             target=run_actor,
-            args=(
-                self._spec,
-                actor,
-                self.num_restarts,
-                pipe,
-                self._slab.buffer,
-                self._weights.buffer,
-                self._model_buffer,
-            ),
+            args=(self._spec, actor, self.num_restarts, pipe, self._memory),
             name=f"headrace-actor-{actor}",
             daemon=True,
         )

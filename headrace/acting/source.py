@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable
-from typing import Any
 
-from headrace.acting.actor import Actor, ActorSpec, policy_weights, weight_spec
+from torch import Tensor
+
+from headrace.acting.actor import Actor, ActorSpec, Memory, policy_weights
 from headrace.acting.fleet import Fleet
-from headrace.config import Config
 from headrace.errors import ActorFailed
-from headrace.learning.hogwild import SharedModel, learner_maker
 from headrace.nn.policy import Policy
-from headrace.process import cores
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmQueue
-from headrace.transport.slab import Slab
+from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout
 
@@ -31,68 +28,48 @@ class Stopped(Exception):
 class RolloutSource:
     """Actors that act with the latest published weights, and the rollouts that they deliver.
 
+    They start with the first publication.
+
     Args:
-        config: of the run.
-        env: resolved (``headrace.envs.make.resolve``).
-        policy: what actors copy.
-        version, epoch: of the first publication.
+        spec: of the actors.
         notify: called with a line of text when an actor is replaced.
-        model: where the actors apply gradients, if they compute any.
-        first_actor: number of the first actor among those of all learners.
-        may_be_cut: whether :meth:`cut` will be called.
+        model: buffer of the :class:`~headrace.learning.hogwild.SharedModel`, if actors learn.
     """
 
     def __init__(
-        self,
-        config: Config,
-        env: Any,
-        policy: Policy,
-        version: int,
-        epoch: int,
-        notify: Callable[[str], None],
-        model: SharedModel | None = None,
-        first_actor: int = 0,
-        may_be_cut: bool = False,
+        self, spec: ActorSpec, notify: Callable[[str], None], model: Tensor | None = None
     ) -> None:
-        self._config, self._notify = config, notify
-        spec = ActorSpec(
-            env=env,
-            engine=config.engine,
-            env_kwargs=config.env_kwargs,
-            num_envs=config.envs_per_actor,
-            num_steps=config.fragment_length,
-            seed=config.seed,
-            cores=None if config.cores_per_learner is None else frozenset(cores()),
-            first_actor=first_actor,
-            policy=copy.deepcopy(policy).cpu(),  # an actor needs no accelerator
-            gamma=config.algo.gamma if config.algo.normalize_returns else None,
-            algorithm=None if model is None else config.algo,
-            max_rollout_s=config.max_rollout_seconds,
-            may_be_cut=may_be_cut,
-            sync=config.sync,
-        )
-        shared = config.transport == "shm"
-        num_slots = config.num_actors * config.slots_per_actor
-        slab = Slab(spec.spec(), num_slots, NUM_HEADER_FIELDS, shared=shared)
-        self._weights = WeightStore(weight_spec(policy), shared=shared)
-        self.publish(policy, version, epoch)
-        shape = (slab, config.num_actors, config.slots_per_actor, config.algo.max_lag == 0)
+        self._spec, self._notify = spec, notify
+        shared = spec.transport == "shm"
+        slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, shared=shared)
+        self._weights = WeightStore(spec_of(policy_weights(spec.policy)), shared=shared)
+        self._memory = Memory(slab.buffer, self._weights.buffer, model)
+        shape = (slab, spec.num_actors, spec.slots_per_actor, spec.algo.max_lag == 0)
         self._fleet: Fleet | None = None
         self._actors: list[Actor] = []
         self._queue: ShmQueue | SerialQueue
-        buffer = None if model is None else model.buffer
         if shared:
             self._queue = ShmQueue(*shape)
-            limits = (config.num_actors, config.actor_restarts)
-            self._fleet = Fleet(spec, *limits, self._queue, slab, self._weights, buffer)
-            self._fleet.start()
+            self._fleet = Fleet(spec, self._queue, self._memory)
         else:
             self._queue = SerialQueue(*shape)
-            maker = learner_maker(spec.algorithm, num_slots, buffer)
-            for i in range(config.num_actors):
-                actor = Actor(spec, i, 0, self._queue.port(i), self._weights, slab, maker)
-                self._queue.attach(i, actor.run_once)
-                self._actors.append(actor)
+
+    def publish(self, policy: Policy, version: int, epoch: int) -> None:
+        """Make the policy's weights the ones that actors pull next."""
+        is_first = self._weights.latest() is None
+        self._weights.publish(version, epoch, policy_weights(policy))
+        if is_first:
+            self._start()
+
+    def _start(self) -> None:
+        if self._fleet is not None:
+            self._fleet.start()
+            return
+        assert isinstance(self._queue, SerialQueue)
+        for i in range(self._spec.num_actors):
+            actor = Actor(self._spec, i, 0, self._queue.port(i), self._memory)
+            self._queue.attach(i, actor.run_once)
+            self._actors.append(actor)
 
     @property
     def num_restarts(self) -> int:
@@ -108,10 +85,6 @@ class RolloutSource:
         """Process ids of the actors; empty with the serial transport."""
         return [] if self._fleet is None else self._fleet.pids()
 
-    def publish(self, policy: Policy, version: int, epoch: int) -> None:
-        """Make the policy's weights the ones that actors pull next."""
-        self._weights.publish(version, epoch, policy_weights(policy))
-
     def cut(self, version: int) -> None:
         """Ask actors to end their rollouts of this version where they are."""
         self._weights.cut(version)
@@ -123,7 +96,7 @@ class RolloutSource:
             ActorFailed: an actor died once too often, or nothing came in time.
             Stopped: ``stopped()`` turned true while waiting.
         """
-        patience_s = 2 * self._config.actor_timeout_s
+        patience_s = 2 * self._spec.actor_timeout_s
         deadline = time.monotonic() + patience_s
         while True:
             try:
@@ -154,7 +127,7 @@ class RolloutSource:
     def kill_hung(self) -> None:
         """Kill actors that have delivered nothing for ``actor_timeout_s`` though they could."""
         if self._fleet is not None:
-            self._fleet.kill_silent(self._config.actor_timeout_s)
+            self._fleet.kill_silent(self._spec.actor_timeout_s)
 
     def close(self) -> None:
         """End all actors; safe to call twice."""

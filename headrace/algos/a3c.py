@@ -9,7 +9,8 @@ from typing import Any, Literal
 from torch import Tensor
 
 from headrace.algos.a2c import actor_critic_loss
-from headrace.algos.common import Hyperparameters, require
+from headrace.algos.common import Hyperparameters
+from headrace.errors import require
 from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
 
 
@@ -43,6 +44,20 @@ class A3C(Hyperparameters):
     def learns_in_actors(self) -> bool:
         """Actors compute and apply the gradients."""
         return True
+
+    @property
+    def only(self) -> dict[str, tuple[Any, str]]:
+        """What actors that learn leave no choice of."""
+        gradients = "whose actors compute the gradients in their processes (nearest: 'cpu')"
+        return {
+            "device": ("cpu", gradients),
+            "max_policy_lag": (
+                None,
+                "whose actors have learnt from a rollout before its lag is known",
+            ),
+            "weight_sync": ("every", "which acts with the newest weights only"),
+            "num_learners": (1, "whose actors learn by themselves (use num_actors)"),
+        }
 
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group

@@ -15,10 +15,10 @@ from headrace.algos.common import (
     evaluate,
     new_generator,
     report_log_ratio,
-    require,
     shuffled,
     total_loss,
 )
+from headrace.errors import require
 from headrace.ops import losses
 from headrace.ops.returns import VTrace, vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics

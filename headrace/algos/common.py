@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from headrace.errors import ConfigError
+from headrace.errors import require
 from headrace.ops import losses, tree
 from headrace.types import ActorCritic, Batch, Group, Metrics
 
@@ -61,6 +61,13 @@ class Hyperparameters:
         """Where gradients are computed: by the learner, unless an algorithm says otherwise."""
         return False
 
+    @property
+    def only(self) -> dict[str, tuple[Any, str]]:
+        """Settings of a run that may have one value only with this algorithm, and why."""
+        if self.max_lag > 0:
+            return {}
+        return {"weight_sync": ("every", "which acts with the newest weights only")}
+
     def max_updates(self, num_batches: int) -> int:
         """Updates, at most, from the learner's present batch to the one so many behind it."""
         return num_batches
@@ -82,12 +89,6 @@ class Hyperparameters:
     ) -> bool:
         """Never ends an update early."""
         return False
-
-
-def require(condition: bool, name: str, value: object, valid: str) -> None:
-    """Raise ConfigError naming the setting, its value and what is valid unless it holds."""
-    if not condition:
-        raise ConfigError(f"{name}={value!r} must be {valid}")
 
 
 def check_penalty(kl_coef: float, kl_target: float | None, num_steps: int) -> None:

@@ -17,11 +17,10 @@ from headrace.algos.common import (
     check_clipping,
     check_penalty,
     forward,
-    require,
     total_loss,
 )
 from headrace.algos.replay import CircularBuffer
-from headrace.errors import require_choice
+from headrace.errors import require, require_choice
 from headrace.ops import losses
 from headrace.ops.returns import vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics

@@ -15,11 +15,10 @@ from headrace.algos.common import (
     check_clipping,
     evaluate,
     new_generator,
-    require,
     total_loss,
 )
 from headrace.algos.replay import ReplayBuffer, concatenate
-from headrace.errors import require_choice
+from headrace.errors import require, require_choice
 from headrace.ops import losses
 from headrace.ops.returns import VTrace, vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics

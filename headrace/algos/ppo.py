@@ -15,10 +15,10 @@ from headrace.algos.common import (
     check_penalty,
     evaluate,
     new_generator,
-    require,
     shuffled,
     total_loss,
 )
+from headrace.errors import require
 from headrace.ops import losses
 from headrace.ops.returns import gae
 from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics

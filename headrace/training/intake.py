@@ -10,7 +10,7 @@ import torch
 from headrace.acting.source import RolloutSource
 from headrace.acting.weight_sync import divergence
 from headrace.config import Config
-from headrace.learning.hogwild import SharedModel
+from headrace.learning.hogwild import own_metrics
 from headrace.records.result import Episodes, Meter
 from headrace.types import Batch, Rollout, gather
 
@@ -22,7 +22,6 @@ class Intake:
         config: of one learner.
         source: of its rollouts.
         episodes: get those that end.
-        model: where actors apply gradients, if they do.
         device: of the batches.
     """
 
@@ -31,11 +30,10 @@ class Intake:
         config: Config,
         source: RolloutSource,
         episodes: Episodes,
-        model: SharedModel | None,
-        device: str,
+        device: torch.device | str,
     ) -> None:
-        self._config, self._source, self._episodes = config, source, episodes
-        self._model, self._device = model, device
+        self._config, self._source = config, source
+        self._episodes, self._device = episodes, device
         self.taken: list[int] = []  # slots of the latest batch
         self._measures = config.sync.on_drift
         self._watched: Batch | None = None  # the latest batch, until it is measured
@@ -57,9 +55,7 @@ class Intake:
             for slot, header, rollout in self._source.take(wanted - len(kept), stopped):
                 self._episodes.add(rollout.episode_return.numpy(), rollout.episode_length.numpy())
                 meter.pulls += header.pulled
-                lag = updates - header.version
-                if self._model is not None:
-                    lag = self._model.lag(slot)
+                lag = header.lag if header.lag >= 0 else updates - header.version
                 if oldest is not None and lag > oldest:
                     meter.dropped += 1
                     self._source.release([slot])
@@ -67,6 +63,7 @@ class Intake:
                 self.taken.append(slot)
                 kept.append(rollout)
                 meter.rollout(header, lag)
+                meter.losses += own_metrics(rollout)
         meter.depths.append(self._source.depth)
         batch = gather(kept, self._device)
         if self._measures:

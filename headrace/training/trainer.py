@@ -26,7 +26,7 @@ from headrace.evaluation import evaluate
 from headrace.learning.hogwild import SharedModel
 from headrace.learning.learner import Learner, mean_metrics
 from headrace.nn.policy import Policy
-from headrace.process import keep_freed_memory, pinned, stop_signals, torch_threads
+from headrace.process import cores, keep_freed_memory, pinned, stop_signals, torch_threads
 from headrace.records.files import RunLog
 from headrace.records.progress import Progress, own_episodes
 from headrace.records.result import Episodes, Meter, Result
@@ -96,8 +96,8 @@ class Trainer:
             )
         self._model: SharedModel | None = None
         if config.algo.learns_in_actors:
-            num_slots = config.num_actors * config.slots_per_actor
-            self._model = SharedModel(self.learner, num_slots, config.transport == "shm")
+            sizes = (config.num_actors, config.rollouts_per_update)
+            self._model = SharedModel(self.learner, *sizes, shared=config.transport == "shm")
         self.progress, self._exchange = Progress(), Exchange(self.group)
         self.episodes = own_episodes(config.num_learners)
         weights_bytes = sum(weight.nbytes for weight in self.policy.state_dict().values())
@@ -162,12 +162,10 @@ class Trainer:
                 stack.enter_context(stop_signals(self._interrupt))
             stack.callback(self.close)
             keep_freed_memory()
-            if self._model is not None:
-                self._model.set_learning_rate(self._learning_rate())
             source = self.source = self._open_source()
             preemption = self._open_preemption(source, stack)
             log = self._open_log(stack)
-            intake = Intake(self._share, source, self.episodes, self._model, self._device)
+            intake = Intake(self._share, source, self.episodes, self._device)
             episodes = gather_episodes(self.group, self.episodes)
             self._tally.begin(episodes)
             self.progress.start()
@@ -189,23 +187,22 @@ class Trainer:
                         if result is not None:
                             yield result
                         finished = finished or self._someone_stops()
-            if self._model is not None:
-                source.close()  # what is saved and returned is learnt from no more
+            source.close()  # what is saved and returned is learnt from no more
             if self.updates:
                 self._archive.save(*self._saved)
 
     def _open_source(self) -> RolloutSource:
-        return RolloutSource(
-            self._share,
+        spec = self._share.actor_spec(
             self.env,
-            self.policy,
-            self.updates,
-            self.progress.epoch,
-            self._notify,
-            self._model,
+            copy.deepcopy(self.policy).cpu(),  # an actor needs no accelerator
             first_actor=self.group.rank * self._share.num_actors,
             may_be_cut=self.config.preempt_fraction is not None,
+            processors=None if self.config.cores_per_learner is None else frozenset(cores()),
         )
+        model = None if self._model is None else self._model.opened(self._learning_rate())
+        source = RolloutSource(spec, self._notify, model)
+        source.publish(self.policy, self.updates, self.progress.epoch)
+        return source
 
     def _open_preemption(
         self, source: RolloutSource, stack: contextlib.ExitStack
@@ -248,14 +245,10 @@ class Trainer:
 
         try:
             with self._exchange.timed(), self.group.clock.phase("learn"):
-                if self._model is None:
-                    meter.losses = [self.learner.update(fresh, self._learning_rate())]
-                    own = mean_metrics(self.learner.own)
-                else:
-                    self._model.set_learning_rate(self._learning_rate())
-                    self.learner.watch(fresh, self.config.rollouts_per_update)
-                    meter.losses = [self._model.metrics(slot) for slot in intake.taken]
-                    own = mean_metrics(meter.losses)
+                updating = self.learner if self._model is None else self._model
+                metrics = updating.update(fresh, self._learning_rate())
+                meter.losses = meter.losses or [metrics]
+                own = mean_metrics(self.learner.own or meter.losses)
                 intake.measure(meter)
         except Stopped:
             return None

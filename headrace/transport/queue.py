@@ -21,6 +21,7 @@ class Header(NamedTuple):
     acting_ns: int  # time it took to fill
     waiting_ns: int  # time the actor waited for the slot
     pulled: int = 0  # 1: the actor had copied weights just before, 0: it had not
+    lag: int = -1  # gradients of others behind, where the actor learns; -1: it doesn't
     divergence_nano: int = -1  # see ``divergence``, 1e-9 nats; -1: not known
 
     @property

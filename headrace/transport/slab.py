@@ -89,12 +89,6 @@ class Slab:
         self.headers = [header.numpy() for header, _ in pairs]
         self.trees = [values for _, values in pairs]
 
-    @staticmethod
-    def count(buffer: Tensor, spec: Any, num_header_fields: int) -> int:
-        """How many slots of this layout fit a buffer."""
-        header = ArraySpec((num_header_fields,), torch.int64)
-        return buffer.numel() // num_bytes((header, spec))
-
     def poison(self, slot: int) -> None:
         """Fill a slot with bytes that are NaN as floats and -1 as integers."""
         self._slots[slot].fill_(255)

@@ -152,7 +152,9 @@ def test_actors_killed_at_random_instants_lose_nothing_but_their_open_rollouts(t
     config = tiny(env=COUNTING, algo=hr.APPO(), num_actors=2, max_restarts=NUM_KILLS)
     envs = make_vec(config.env, 1)
     policy = hr.Policy(envs.single_observation_space, envs.single_action_space)
-    source = RolloutSource(config, resolve(config.env), policy, 0, 0, lambda text: None)
+    spec = config.actor_spec(resolve(config.env), policy)
+    source = RolloutSource(spec, lambda text: None)
+    source.publish(policy, 0, 0)
     killer, version, lives, after = Killer(source, NUM_KILLS), 0, 0, 0
     latest: dict[int, tuple[int, np.ndarray]] = {}  # by actor: sequence, last observations
     seen: set[tuple[int, int]] = set()  # the first environment of a life, and the sequence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +11,27 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.config import Share, Whole
 from headrace.errors import ConfigError
 
+
+def whole(
+    num_actors: int, envs_per_actor: int, fragment_length: int, batch_size: int, synchronous: bool
+) -> hr.Config:
+    return hr.Config(
+        algo=hr.A2C() if synchronous else hr.IMPALA(),
+        num_actors=num_actors,
+        envs_per_actor=envs_per_actor,
+        fragment_length=fragment_length,
+        batch_size=batch_size,
+    )
+
+
+def is_synchronous(run: hr.Config) -> bool:
+    return run.algo.max_lag == 0
+
+
 WHOLES = st.builds(
-    lambda actors, envs, fragment, rollouts, synchronous: Whole(
+    lambda actors, envs, fragment, rollouts, synchronous: whole(
         actors,
         envs,
         fragment,
@@ -29,48 +46,32 @@ WHOLES = st.builds(
 )
 
 
-def config(whole: Whole, num_learners: int, **others: Any) -> hr.Config:
-    """The settings that ``whole`` stands for."""
-    return hr.Config(
-        algo=hr.A2C() if whole.synchronous else hr.IMPALA(),
-        num_learners=num_learners,
-        num_actors=whole.num_actors,
-        envs_per_actor=whole.envs_per_actor,
-        fragment_length=whole.fragment_length,
-        batch_size=whole.batch_size,
-        **others,
-    )
-
-
-def possible(whole: Whole, num_learners: int) -> bool:
+def possible(run: hr.Config, num_learners: int) -> bool:
     """Whether some number of environments per actor makes equal shares; tries all."""
-    actors = next(n for n in range(1, whole.num_actors + 1) if n * num_learners >= whole.num_actors)
-    for envs in range(1, whole.num_actors * whole.envs_per_actor + 1):
-        whole_again = envs * actors * num_learners == whole.num_actors * whole.envs_per_actor
-        steps = whole.fragment_length * envs * num_learners * (actors if whole.synchronous else 1)
-        if whole_again and whole.batch_size % steps == 0:
+    actors = next(n for n in range(1, run.num_actors + 1) if n * num_learners >= run.num_actors)
+    for envs in range(1, run.num_actors * run.envs_per_actor + 1):
+        whole_again = envs * actors * num_learners == run.num_actors * run.envs_per_actor
+        steps = run.fragment_length * envs * num_learners * (actors if is_synchronous(run) else 1)
+        if whole_again and run.batch_size % steps == 0:
             return True
     return False
 
 
 @given(WHOLES, st.integers(1, 40))
 @settings(max_examples=300, deadline=None)
-def test_whatever_can_be_shared_out_is_and_nothing_else(whole, num_learners):
-    assert (whole.share(num_learners) is not None) == possible(whole, num_learners)
+def test_whatever_can_be_shared_out_is_and_nothing_else(run, num_learners):
+    assert (run.share(num_learners) is not None) == possible(run, num_learners)
 
 
 @given(WHOLES, st.integers(1, 12))
 @settings(max_examples=300, deadline=None)
-def test_shares_add_up_and_make_valid_settings(whole, num_learners):
-    share = whole.share(num_learners)
+def test_shares_add_up_and_make_valid_settings(run, num_learners):
+    share = run.share(num_learners)
     assume(share is not None)
-    run = config(whole, num_learners, seed=7, preempt_fraction=None)
+    whole, run = run, replace(run, num_learners=num_learners, seed=7, preempt_fraction=None)
     own = run.per_learner
-    assert (own.num_actors, own.envs_per_actor, own.batch_size) == (
-        share.num_actors,
-        share.envs_per_actor,
-        share.batch_size,
-    )
+    assert {name: getattr(own, name) for name in share} == share
+    assert set(share) == {"num_actors", "envs_per_actor", "batch_size"}
     assert own.num_learners == 1
     assert num_learners * own.resolved_batch_size == run.resolved_batch_size == whole.batch_size
     num_envs = num_learners * own.num_actors * own.envs_per_actor
@@ -78,7 +79,7 @@ def test_shares_add_up_and_make_valid_settings(whole, num_learners):
     assert own.num_actors * num_learners >= whole.num_actors  # no actor has more environments
     assert own.envs_per_actor <= whole.envs_per_actor
     assert own.rollouts_per_update * own.rollout_steps == own.batch_size
-    if whole.synchronous:
+    if is_synchronous(whole):
         assert own.rollouts_per_update % own.num_actors == 0
     kept = ("env", "fragment_length", "total_steps", "seed", "network", "eval_episodes")
     assert all(getattr(own, name) == getattr(run, name) for name in kept)
@@ -89,14 +90,14 @@ def test_shares_add_up_and_make_valid_settings(whole, num_learners):
 def test_what_cannot_be_shared_out_names_the_nearest_numbers_that_can(whole, num_learners):
     assume(not possible(whole, num_learners))
     with pytest.raises(ConfigError) as caught:
-        config(whole, num_learners)
+        replace(whole, num_learners=num_learners)
     text = str(caught.value)
     assert f"num_learners={num_learners} " in text
     for name in ("num_actors", "envs_per_actor", "batch_size"):
         assert f"{name}={getattr(whole, name)}" in text
     near = [int(x) for x in re.search(r"nearest: ([\d or]+)$", text)[1].split(" or ")]
     for number in near:
-        assert config(whole, number).num_learners == number
+        assert replace(whole, num_learners=number).per_learner.num_learners == 1
     limit = whole.num_actors * whole.envs_per_actor
     below = [n for n in range(1, num_learners) if possible(whole, n)]
     above = [n for n in range(num_learners + 1, limit + 2) if possible(whole, n)]
@@ -104,20 +105,21 @@ def test_what_cannot_be_shared_out_names_the_nearest_numbers_that_can(whole, num
 
 
 @pytest.mark.parametrize(
-    ("whole", "num_learners", "share"),
+    ("run", "num_learners", "share"),
     [
-        (Whole(1, 64, 32, 2048, True), 2, Share(1, 32, 1024)),
-        (Whole(4, 16, 32, 2048, True), 2, Share(2, 16, 1024)),
-        (Whole(3, 16, 8, 384, True), 2, Share(2, 12, 192)),  # 1.5 actors of 16 are 2 of 12
-        (Whole(2, 8, 4, 64, True), 4, Share(1, 4, 16)),
-        (Whole(2, 8, 4, 128, False), 2, Share(1, 8, 64)),
-        (Whole(2, 8, 4, 32, False), 2, None),  # half a rollout each
-        (Whole(1, 4, 8, 32, True), 8, None),  # more learners than environments
-        (Whole(1, 64, 32, 2048, True), 1, Share(1, 64, 2048)),
+        (whole(1, 64, 32, 2048, True), 2, (1, 32, 1024)),
+        (whole(4, 16, 32, 2048, True), 2, (2, 16, 1024)),
+        (whole(3, 16, 8, 384, True), 2, (2, 12, 192)),  # 1.5 actors of 16 are 2 of 12
+        (whole(2, 8, 4, 64, True), 4, (1, 4, 16)),
+        (whole(2, 8, 4, 128, False), 2, (1, 8, 64)),
+        (whole(2, 8, 4, 32, False), 2, None),  # half a rollout each
+        (whole(1, 4, 8, 32, True), 8, None),  # more learners than environments
+        (whole(1, 64, 32, 2048, True), 1, (1, 64, 2048)),
     ],
 )
-def test_some_shares(whole, num_learners, share):
-    assert whole.share(num_learners) == share
+def test_some_shares(run, num_learners, share):
+    found = run.share(num_learners)
+    assert (found and tuple(found.values())) == share
 
 
 def test_one_learner_has_all_as_it_was_set():

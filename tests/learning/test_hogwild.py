@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ from headrace.acting.source import RolloutSource
 from headrace.api import resume_config
 from headrace.envs.make import resolve
 from headrace.errors import ConfigError
-from headrace.learning.hogwild import ActorLearner, SharedModel
+from headrace.learning.hogwild import ActorLearner, SharedModel, own_metrics
 from headrace.learning.learner import Learner
 from headrace.learning.optimizer import Optimizer
 from headrace.ops import tree
@@ -93,18 +94,20 @@ SMALL = hr.Network((8,), normalize_observations=True)
 
 @pytest.fixture
 def pair(tiny):
-    """A shared model of two slots, a slot's worth of experience, and two actors' learners."""
+    """A shared model of two actors, a slot's worth of experience, and the actors' learners."""
     config = tiny(algo=hr.A3C(), transport="serial", network=SMALL)
     trainer = hr.Trainer(config)
     env = resolve(config.env)
-    source = RolloutSource(config, env, trainer.policy, 0, 0, print)
+    source = RolloutSource(config.actor_spec(env, copy.deepcopy(trainer.policy)), print)
+    source.publish(trainer.policy, 0, 0)
     [(_, _, rollout)] = source.take(1, lambda: False)
     rollout = Rollout(**tree.map_leaves(torch.clone, vars(rollout)))
     source.close()
-    model = SharedModel(trainer.learner, 2)
+    model = SharedModel(trainer.learner, num_actors=2, steps_per_update=1)
     policies = [hr.Policy(trainer.policy.observation_space, trainer.policy.action_space,
                           config.network) for _ in range(2)]  # fmt: skip
-    actors = [ActorLearner(policy, config.algo, 2, model.buffer) for policy in policies]
+    buffer = model.opened(config.algo.learning_rate)
+    actors = [ActorLearner(p, config.algo, i, 2, buffer) for i, p in enumerate(policies)]
     yield trainer.learner, model, rollout, policies, actors
     trainer.close()
 
@@ -115,13 +118,13 @@ def flat(policy: hr.Policy) -> torch.Tensor:
 
 def test_an_actor_changes_the_shared_weights_and_keeps_its_copy_until_it_pulls(pair):
     learner, model, rollout, policies, (actor, _) = pair
-    model.set_learning_rate(1e-2)
+    model.opened(1e-2)
     before = flat(learner.policy)
     actor.pull()
     assert torch.equal(flat(policies[0]), before)
     statistics = [b.clone() for b in policies[0].buffers()]
     assert statistics
-    actor.learn(rollout, 0)
+    actor.learn(rollout)
     for kept, value in zip(statistics, policies[0].buffers(), strict=True):
         assert torch.equal(kept, value)  # the trainer takes them from everybody's rollouts
     changed = flat(learner.policy)
@@ -140,11 +143,11 @@ def test_the_gradient_is_of_the_copy_and_the_moments_are_everybodys(pair):
     gradient, _, count = reference.gradient(batch)
     gradient /= count
     gradient *= min(1.0, 0.5 / float(gradient.norm()))
-    model.set_learning_rate(1e-3)
+    model.opened(1e-3)
     one.pull()
     two.pull()  # both copies are of the same parameters, so both gradients are the same
-    one.learn(rollout, 0)
-    two.learn(rollout, 1)
+    one.learn(rollout)
+    two.learn(rollout)
     for _ in range(2):
         reference.optimizer.step(gradient, 1e-3)
     for name, value in reference.optimizer.memory.items():
@@ -178,31 +181,31 @@ def test_the_learning_rate_is_the_one_that_the_trainer_wrote_last(pair):
     learner, model, rollout, _, (actor, _) = pair
     before = flat(learner.policy)
     actor.pull()
-    model.set_learning_rate(0.0)
-    actor.learn(rollout, 0)
+    model.opened(0.0)
+    actor.learn(rollout)
     assert torch.equal(flat(learner.policy), before)
 
 
 def test_the_lag_counts_the_gradients_of_others_since_the_pull(pair):
-    _, model, rollout, _, (one, two) = pair
+    _, _, rollout, _, (one, two) = pair
     one.pull()
     two.pull()
-    two.learn(rollout, 1)
+    assert two.learn(rollout) == 0
     two.pull()
-    two.learn(rollout, 1)
-    one.learn(rollout, 0)
-    assert (model.lag(0), model.lag(1)) == (2, 0)
+    assert two.learn(rollout) == 0
+    assert one.learn(rollout) == 2
 
 
 def test_a_slot_reports_the_metrics_of_its_own_gradient_and_no_nan(pair):
-    learner, model, rollout, _, (actor, _) = pair
+    learner, _, rollout, _, (actor, _) = pair
     expected = Learner(learner.policy, hr.A3C()).train(lambda: gather([rollout]), 0.0)
     actor.pull()
-    actor.learn(rollout, 1)
-    assert model.metrics(1) == pytest.approx(expected)
+    actor.learn(rollout)
+    assert own_metrics(rollout) == [pytest.approx(expected)]
     rollout.terminated[:], rollout.reward[:] = True, 1.0  # constant targets explain no variance
-    actor.learn(rollout, 1)
-    assert "explained_variance" not in model.metrics(1)
+    actor.learn(rollout)
+    [metrics] = own_metrics(rollout)
+    assert "explained_variance" not in metrics
 
 
 # -- with actors as processes -------------------------------------------------------------------
@@ -219,9 +222,10 @@ def test_actors_learn_while_the_trainer_takes_no_step(tiny):
     config = tiny(algo=hr.A3C(), num_actors=2)
     with hr.Trainer(config) as trainer:
         before = flat(trainer.policy)
-        trainer._model.set_learning_rate(1e-3)
-        env, model = resolve(config.env), trainer._model
-        source = RolloutSource(config, env, trainer.policy, 0, 0, print, model)
+        model, policy = trainer._model, copy.deepcopy(trainer.policy)
+        spec = config.actor_spec(resolve(config.env), policy)
+        source = RolloutSource(spec, print, model.opened(1e-3))
+        source.publish(policy, 0, 0)
         try:
             slots = config.slots_per_actor * config.num_actors
             wait_until(lambda: int(model._views["applied"].sum()) == slots)

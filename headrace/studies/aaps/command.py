@@ -18,9 +18,8 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from headrace.algos.common import require
 from headrace.cluster.settings import as_env_config
-from headrace.errors import require_choice
+from headrace.errors import require, require_choice
 from headrace.recipes import take_flag
 from headrace.records.result import read_jsonl
 from headrace.studies.aaps.run import Run, write_settings

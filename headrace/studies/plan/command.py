@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.algos import ALGORITHMS
-from headrace.algos.common import require
 from headrace.config import Config
-from headrace.errors import ConfigError, nearest
+from headrace.errors import ConfigError, nearest, require
 from headrace.recipes import take_recipe
 from headrace.studies.plan.arithmetic import Envs, Setup, forecasts, saturating_actors
 from headrace.studies.plan.build import scenario_of, setup_of

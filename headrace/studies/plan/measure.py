@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from headrace.acting.actor import ActorSpec, weight_spec
+from headrace.acting.actor import ActorSpec, policy_weights
 from headrace.config import Config, num_cores
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.process import (
@@ -29,7 +29,7 @@ from headrace.process import (
 )
 from headrace.studies.plan.parts import Acting, Learning, actor_spec
 from headrace.studies.stopwatch import Time
-from headrace.transport.slab import num_bytes
+from headrace.transport.slab import num_bytes, spec_of
 
 _READY_S = 60.0  # until a process that keeps a core busy has started, or hears
 _TURNS = 5  # of measuring alone and with all cores busy
@@ -123,8 +123,8 @@ def measure(config: Config, seconds: float = 4.0) -> Costs:
             publish_s=publish_s,
             pull_s=pull_s,
             valid_share=acting.valid_share,
-            rollout_bytes=num_bytes(spec.spec()),
-            weights_bytes=num_bytes(weight_spec(spec.policy)),
+            rollout_bytes=num_bytes(spec.layout()),
+            weights_bytes=num_bytes(spec_of(policy_weights(spec.policy))),
             cores=num_cores(),
         )
 

@@ -6,13 +6,10 @@ import copy
 import time
 
 import torch
-from gymnasium.vector import VectorEnv
 
-from headrace.acting.actor import ActorSpec, policy_weights, weight_spec
-from headrace.acting.collector import Collector
-from headrace.acting.own_pace import stepping_for
+from headrace.acting.actor import ActorSpec, open_collector, policy_weights
 from headrace.config import Config
-from headrace.envs.make import env_name, make_vec
+from headrace.envs.make import make_vec
 from headrace.envs.probe import probe
 from headrace.learning.learner import Learner
 from headrace.nn.policy import Policy
@@ -20,7 +17,7 @@ from headrace.ops import tree
 from headrace.records.result import Episodes, Meter
 from headrace.studies.stopwatch import Time, measure_time
 from headrace.training.exchange import Exchange
-from headrace.transport.slab import Slab
+from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
 from headrace.types import Alone, Batch, Rollout, gather
 
@@ -40,16 +37,7 @@ def actor_spec(config: Config) -> ActorSpec:
     """
     found = probe(config.env, config.engine, config.env_kwargs, config.seed)
     policy = Policy(found.observation_space, found.action_space, config.network, found.info_mask)
-    return ActorSpec(
-        env=found.env,
-        engine=config.engine,
-        env_kwargs=config.env_kwargs,
-        num_envs=config.envs_per_actor,
-        num_steps=config.fragment_length,
-        seed=config.seed,
-        policy=policy,
-        gamma=config.algo.gamma if config.algo.normalize_returns else None,
-    )
+    return config.actor_spec(found.env, policy)
 
 
 class Acting:
@@ -60,12 +48,10 @@ class Acting:
     """
 
     def __init__(self, spec: ActorSpec) -> None:
-        self._spec, self._envs = spec, make(spec)
-        name = env_name(spec.env)
-        stepping = stepping_for(self._envs, spec.policy, name)
-        self._collector = Collector(self._envs, spec.policy, name, spec.gamma, stepping)
+        self._spec = spec
+        self._envs, self._collector = open_collector(spec, spec.policy)
         self._collector.reset(spec.seed)
-        self.slot = Rollout(**Slab(spec.spec(), 1, 0).trees[0])
+        self.slot = Rollout(**Slab(spec.layout(), 1, 0).trees[0])
         self._valid = self._steps = 0
         self._limit_s = 1.0
 
@@ -89,8 +75,8 @@ class Acting:
             return time.perf_counter() > end
 
         self._valid += self._collector.fill(self.slot, 0, late)
-        rows = min(rows, self._spec.num_steps)  # it is asked more often at the end of an own pace
-        self._steps += rows * self._spec.num_envs
+        rows = min(rows, self._spec.fragment_length)  # at an own pace it is asked more often
+        self._steps += rows * self._spec.envs_per_actor
         return rows
 
     def measure(self, seconds: float) -> Time:
@@ -100,9 +86,10 @@ class Acting:
 
     def env_step_s(self, seconds: float) -> float:
         """Seconds per step of the environments alone; their episodes are not the collector's."""
-        envs = make(self._spec)
+        spec = self._spec
+        envs = make_vec(spec.env, spec.envs_per_actor, spec.engine, spec.env_kwargs)
         try:
-            envs.reset(seed=self._spec.seed)
+            envs.reset(seed=spec.seed)
             actions = [envs.action_space.sample() for _ in range(16)]
             count = 0
 
@@ -120,8 +107,8 @@ class Acting:
     def inference_s(self, seconds: float) -> float:
         """Seconds per step of the policy and its sampling, on the slot's rows."""
         policy, rollout = self._spec.policy, self.slot
-        noise = policy.distribution.noise((1, self._spec.num_envs), torch.Generator())[0]
-        core = policy.initial_core(self._spec.num_envs)
+        noise = policy.distribution.noise((1, self._spec.envs_per_actor), torch.Generator())[0]
+        core = policy.initial_core(self._spec.envs_per_actor)
         obs, first = tree.map_leaves(lambda x: x[0], rollout.obs), rollout.first[0]
 
         def act() -> float:
@@ -134,10 +121,6 @@ class Acting:
     def close(self) -> None:
         """Close the environments."""
         self._envs.close()
-
-
-def make(spec: ActorSpec) -> VectorEnv:
-    return make_vec(spec.env, spec.num_envs, spec.engine, spec.env_kwargs)
 
 
 class Learning:
@@ -153,7 +136,7 @@ class Learning:
             num_threads=config.resolved_learner_threads,
             device=config.device,
         )
-        self._weights = WeightStore(weight_spec(self._policy), shared=True)
+        self._weights = WeightStore(spec_of(policy_weights(self._policy)), shared=True)
         self._exchange, self._episodes = Exchange(Alone()), Episodes()
         self._updates = self._batches = 0
 

@@ -19,11 +19,10 @@ import tyro
 from rich.console import Console
 
 from headrace.algos import ALGORITHMS, PPO
-from headrace.algos.common import require
 from headrace.api import load
 from headrace.config import Config
 from headrace.envs.make import resolve
-from headrace.errors import ConfigError, nearest
+from headrace.errors import ConfigError, nearest, require
 from headrace.recipes import take_recipe
 from headrace.studies.children import Processes
 from headrace.studies.machine import wide_console

@@ -2,10 +2,11 @@
 # make test    creates .venv, installs, and runs the test suite
 # make test-full  also runs every combination of algorithm, space, recurrence and mask (longer)
 # make lint    style and types
+# make house   lines of the engine, the studies and the game
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test test-full lint clean
+.PHONY: train test test-full lint house clean
 
 train: .venv/installed
 	$(BIN)/headrace train appo --recipe cartpole
@@ -20,6 +21,9 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+house: .venv/installed
+	$(BIN)/python tests/house.py
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -10,35 +10,13 @@ from pathlib import Path
 
 import pytest
 
-import headrace
+from tests.house import ENGINE, ENGINE_LINES, FLOORS, ROOT, files, num_lines
 
-ROOT = Path(headrace.__file__).parent
-
-# The house, lowest floor first: a part (a folder, or a module of the root) imports from floors
-# below its own only: what stands on one floor doesn't know of each other.
-FLOORS = [
-    "errors process",
-    "ops",
-    "types",
-    "spaces transport",
-    "envs nn algos",
-    "learning",
-    "acting",
-    "evaluation config cluster",
-    "distributed recipes",
-    "records",
-    "training",
-    "launch",
-    "api",
-    "studies",
-    "cli",
-    "__init__ __main__ headrace_ssa",
-]
 FLOOR_OF = {part: floor for floor, parts in enumerate(FLOORS) for part in parts.split()}
 
 
 def part_of(file: Path) -> str:
-    inside = file.relative_to(ROOT.parent).parts
+    inside = file.relative_to(ROOT).parts
     return inside[0] if inside[0] != "headrace" else inside[1].removesuffix(".py")
 
 
@@ -60,24 +38,28 @@ def imported(source: str) -> set[str]:
     return parts
 
 
-FILES = sorted([*ROOT.rglob("*.py"), *ROOT.parent.glob("headrace_ssa/*.py")])
+FILES = sorted(files(["headrace", "headrace_ssa"]))
 
 
 @pytest.mark.parametrize("part", sorted(FLOOR_OF))
 def test_a_part_imports_only_what_lies_below_it(part):
     for file in (file for file in FILES if part_of(file) == part):
         for other in imported(file.read_text()) - {part}:
-            assert FLOOR_OF[other] < FLOOR_OF[part], f"{file.relative_to(ROOT.parent)}: {other}"
+            assert FLOOR_OF[other] < FLOOR_OF[part], f"{file.relative_to(ROOT)}: {other}"
 
 
 def test_every_file_has_its_floor_and_the_root_holds_only_what_a_user_meets():
     assert {part_of(file) for file in FILES} == set(FLOOR_OF)
-    assert len(list(ROOT.glob("*.py"))) <= 9
+    assert len(list((ROOT / "headrace").glob("*.py"))) <= 9
     assert len(FLOORS) < 20
 
 
+def test_the_engine_fits_a_head():
+    assert num_lines(ENGINE) <= ENGINE_LINES
+
+
 def test_inside_a_room_nothing_runs_in_circles():
-    modules = {".".join(f.relative_to(ROOT.parent).with_suffix("").parts): f for f in FILES}
+    modules = {".".join(f.relative_to(ROOT).with_suffix("").parts): f for f in FILES}
     names = {name.removesuffix(".__init__"): file for name, file in modules.items()}
     below = {name: _modules(file.read_text(), names) - {name} for name, file in names.items()}
     while free := [name for name, others in below.items() if not others]:

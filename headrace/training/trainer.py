@@ -20,7 +20,7 @@ from headrace.acting.source import RolloutSource, Stopped
 from headrace.config import Config, default_run_dir
 from headrace.distributed.preemption import Preemption
 from headrace.envs.make import resolve
-from headrace.envs.probe import probe
+from headrace.envs.probe import Probe, probe
 from headrace.errors import ConfigError
 from headrace.evaluation import evaluate
 from headrace.learning.hogwild import SharedModel
@@ -61,51 +61,31 @@ class Trainer:
         group: Group | None = None,
         handle_signals: bool = True,
     ) -> None:
-        self._handle_signals = handle_signals
-        self.group: Group = Alone() if group is None else group
+        started = time.monotonic() if started is None else started
+        self.config, self.group = config, Alone() if group is None else group
+        self._notify, self._handle_signals = notify, handle_signals
         if config.num_learners != self.group.size:
             raise ConfigError(
                 f"num_learners={config.num_learners} needs as many processes: use hr.train, "
                 "hr.LearnerGroup, the command line or torchrun (a Trainer is one learner)"
             )
-        self.config, self._notify = config, notify
-        self._share = config.per_learner
-        self._device = config.device
-        if config.device == "cuda" and self.group.size > 1:
-            self._device = f"cuda:{self.group.local_rank}"
-        self._started = time.monotonic() if started is None else started
         resolve(config.env)  # complains before anything is started
         if config.transport == "shm":
             start_fork_server()
         found = probe(config.env, config.engine, config.env_kwargs, config.seed)
-        self.env = found.env
         now = time.strftime("%Y%m%d-%H%M%S")
-        self.run_dir = Path(config.run_dir or default_run_dir(config, now))
-        # One thread: the bits of the initial weights must not depend on the number of cores.
-        with torch.random.fork_rng(devices=[]), torch_threads(1):
-            torch.manual_seed(config.seed)
-            self.policy = Policy(
-                found.observation_space, found.action_space, config.network, found.info_mask
-            )
-            self.learner = Learner(
-                self.policy,
-                self._share.algo,  # type: ignore[arg-type]  # the base class alone has no loss
-                num_threads=config.resolved_learner_threads,
-                device=self._device,
-                group=self.group,
-            )
-        self._model: SharedModel | None = None
-        if config.algo.learns_in_actors:
-            sizes = (config.num_actors, config.rollouts_per_update)
-            self._model = SharedModel(self.learner, *sizes, shared=config.transport == "shm")
-        self.progress, self._exchange = Progress(), Exchange(self.group)
-        self.episodes = own_episodes(config.num_learners)
-        weights_bytes = sum(weight.nbytes for weight in self.policy.state_dict().values())
-        self._tally = Tally(self.progress, config, weights_bytes, self._started)
+        self.env, self.run_dir = found.env, Path(config.run_dir or default_run_dir(config, now))
+        self._share = config.per_learner
+        self.policy, self.learner = _built(config, found, self.group)
+        self._shared = _shared(config, self.learner)
+        self.progress, self.episodes = Progress(), own_episodes(config.num_learners)
+        self._exchange = Exchange(self.group)
+        copied = sum(weight.nbytes for weight in self.policy.state_dict().values())
+        self._tally = Tally(self.progress, config, copied, started)
+        self.source: RolloutSource | None = None
         self._stopped = self.interrupted = False
         self._evaluated: float | None = None
         self._restarts = 0
-        self.source: RolloutSource | None = None
         self._archive = Archive(self.run_dir, config, found, self.group)
         if config.resume:
             self._archive.load(*self._saved)
@@ -165,7 +145,7 @@ class Trainer:
             source = self.source = self._open_source()
             preemption = self._open_preemption(source, stack)
             log = self._open_log(stack)
-            intake = Intake(self._share, source, self.episodes, self._device)
+            intake = Intake(self._share, source, self.episodes, self.learner.device)
             episodes = gather_episodes(self.group, self.episodes)
             self._tally.begin(episodes)
             self.progress.start()
@@ -199,7 +179,7 @@ class Trainer:
             may_be_cut=self.config.preempt_fraction is not None,
             processors=None if self.config.cores_per_learner is None else frozenset(cores()),
         )
-        model = None if self._model is None else self._model.opened(self._learning_rate())
+        model = None if self._shared is None else self._shared.opened(self._learning_rate())
         source = RolloutSource(spec, self._notify, model)
         source.publish(self.policy, self.updates, self.progress.epoch)
         return source
@@ -245,7 +225,7 @@ class Trainer:
 
         try:
             with self._exchange.timed(), self.group.clock.phase("learn"):
-                updating = self.learner if self._model is None else self._model
+                updating = self._shared or self.learner
                 metrics = updating.update(fresh, self._learning_rate())
                 meter.losses = meter.losses or [metrics]
                 own = mean_metrics(self.learner.own or meter.losses)
@@ -340,3 +320,31 @@ class Trainer:
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` holds."""
         return self._tally.summary()
+
+
+def _built(config: Config, found: Probe, group: Group) -> tuple[Policy, Learner]:
+    """The policy and one of its learners; the same weights on each."""
+    device = config.device
+    if device == "cuda" and group.size > 1:
+        device = f"cuda:{group.local_rank}"
+    # One thread: the bits of the initial weights must not depend on the number of cores.
+    with torch.random.fork_rng(devices=[]), torch_threads(1):
+        torch.manual_seed(config.seed)
+        spaces = found.observation_space, found.action_space
+        policy = Policy(*spaces, config.network, found.info_mask)
+        learner = Learner(
+            policy,
+            config.per_learner.algo,  # type: ignore[arg-type]  # the base class alone has no loss
+            num_threads=config.resolved_learner_threads,
+            device=device,
+            group=group,
+        )
+    return policy, learner
+
+
+def _shared(config: Config, learner: Learner) -> SharedModel | None:
+    """What actors apply gradients to, if they compute any."""
+    if not config.algo.learns_in_actors:
+        return None
+    sizes = config.num_actors, config.rollouts_per_update
+    return SharedModel(learner, *sizes, shared=config.transport == "shm")

@@ -10,6 +10,7 @@ import torch
 from gymnasium.vector.utils import create_empty_array
 
 from headrace.ops import tree
+from headrace.spaces.walk import map_space
 from headrace.types import Rollout
 
 
@@ -19,22 +20,18 @@ def join(space: gymnasium.Space, parts: list[Any]) -> Any:
     Args:
         space: of a single row.
     """
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {key: join(inner, [p[key] for p in parts]) for key, inner in space.items()}
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(join(inner, [p[i] for p in parts]) for i, inner in enumerate(space))
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
-    return tuple(row for part in parts for row in part)  # of texts, graphs and sequences
+
+    def leaf(_: gymnasium.Space, *rows: Any) -> Any:
+        if isinstance(rows[0], np.ndarray):
+            return np.concatenate(rows)
+        return tuple(row for part in rows for row in part)  # of texts, graphs and sequences
+
+    return map_space(leaf, space, *parts)
 
 
 def take(space: gymnasium.Space, batch: Any, rows: slice) -> Any:
     """Some rows of a batch of ``space`` (of a single row)."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {key: take(inner, batch[key], rows) for key, inner in space.items()}
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(take(inner, batch[i], rows) for i, inner in enumerate(space))
-    return batch[rows]
+    return map_space(lambda _, part: part[rows], space, batch)
 
 
 def empty(space: gymnasium.Space, num_rows: int) -> Any:

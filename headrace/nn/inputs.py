@@ -19,6 +19,7 @@ from headrace.errors import ConfigError, EnvironmentFault
 from headrace.ops import tree
 from headrace.ops.distributions import Distribution
 from headrace.spaces.actions import MASK, flatten_mask, mask_is_empty
+from headrace.spaces.observations import zeros
 from headrace.types import Tree
 
 
@@ -173,12 +174,3 @@ def mask_source(
             "discrete: leave the mask out or make the actions Discrete or MultiDiscrete"
         )
     return source
-
-
-def zeros(space: gymnasium.Space, num_envs: int) -> Tree:
-    """Zero observations of a space, ``[num_envs, ...]``, as a tree of tensors."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {key: zeros(part, num_envs) for key, part in space.items()}
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(zeros(part, num_envs) for part in space.spaces)
-    return torch.as_tensor(np.zeros((num_envs, *(space.shape or ())), space.dtype))

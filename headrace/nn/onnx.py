@@ -28,23 +28,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError
-from headrace.nn.policy import Policy
 from headrace.nn.text import TextEncoder
 from headrace.ops import tree
 from headrace.types import Tree
 
 
-def export(policy: Policy, path: Path) -> Path:
-    """Write the policy, with normalisers as they are now, as one file; replaces ``path`` at once.
+def export(policy: nn.Module, path: Path) -> Path:
+    """Write a policy, with normalisers as they are now, as one file; replaces ``path`` at once.
 
-    The policy itself is left as it is. Inputs and outputs are those of the module's docstring.
+    The policy, a :class:`headrace.Policy`, is left as it is. Inputs and outputs are those of the
+    module's docstring.
 
     Returns:
         ``path``.
@@ -73,9 +70,9 @@ def export(policy: Policy, path: Path) -> Path:
 class _Step(nn.Module):
     """One deterministic step, as a function of a list of tensors."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: nn.Module) -> None:
         super().__init__()
-        self.policy = copy.deepcopy(policy).cpu()
+        self.policy: Any = copy.deepcopy(policy).cpu()
         for module in list(self.policy.modules()):
             for name, child in module.named_children():
                 if isinstance(child, TextEncoder):
@@ -106,12 +103,12 @@ class _Step(nn.Module):
                 inputs[name] = tree.map_leaves(lambda x: _clear(x, first), inputs[name])
         params, core = policy.act(inputs, first, core)
         mode = policy.distribution.mode(params)
-        action = _to_env(policy.action_space, mode, policy.network.squash_actions)
+        action = policy.env_action(mode)
         carried = mode if policy.inputs.previous else ()
         return tree.leaves((action, params, carried, core))
 
 
-def _example(policy: Policy, num_envs: int) -> dict[str, Tree]:
+def _example(policy: Any, num_envs: int) -> dict[str, Tree]:
     """Inputs of this many environments, by the first part of their names."""
     example = policy.inputs.example(num_envs)
     if policy.inputs.plain:
@@ -163,30 +160,6 @@ def _clear(x: Tensor, first: Tensor) -> Tensor:
     return x.masked_fill(first.view(-1, *[1] * (x.dim() - 1)), 0)
 
 
-def _to_env(space: gymnasium.Space, action: Tree, squash: bool) -> Tree:
-    """:func:`headrace.spaces.actions.to_env` on tensors ``[B, ...]``."""
-    if isinstance(space, spaces.Discrete):
-        return action + int(space.start)
-    if isinstance(space, spaces.Dict):
-        return {key: _to_env(part, action[key], squash) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        pairs = zip(space.spaces, action, strict=True)
-        return tuple(_to_env(part, a, squash) for part, a in pairs)
-    assert space.shape is not None
-    shaped = action.reshape(-1, *space.shape)
-    if isinstance(space, spaces.MultiDiscrete):
-        shaped = shaped + torch.as_tensor(space.start)
-    elif isinstance(space, spaces.Box):
-        exact = np.float64 if space.dtype == np.float64 else np.float32
-        low, high = (torch.as_tensor(bound.astype(exact)) for bound in (space.low, space.high))
-        shaped = shaped.to(low.dtype)
-        if squash:
-            share = (torch.tanh(shaped) + 1.0) / 2.0
-            shaped = low * (1.0 - share) + high * share
-        shaped = torch.minimum(torch.maximum(shaped, low), high)
-    return shaped.to(torch.as_tensor(np.zeros(0, space.dtype)).dtype)
-
-
 @torch.no_grad()
 def _convert(step: _Step) -> bytes:
     """The serialised model of a step."""
@@ -214,7 +187,7 @@ def _convert(step: _Step) -> bytes:
     return model.SerializeToString()
 
 
-def _reason(error: Exception, policy: Policy) -> str:
+def _reason(error: Exception, policy: Any) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     text = f"this policy can't be written as ONNX: {lines[0] if lines else repr(error)}"
     if policy.network.torso is None:

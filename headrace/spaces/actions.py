@@ -8,11 +8,12 @@ these, with any leading dimensions. Environments want :func:`to_env` of them.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
-import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
+from torch import Tensor
 
 from headrace.errors import ConfigError, nearest
 from headrace.ops.distributions import (
@@ -24,10 +25,9 @@ from headrace.ops.distributions import (
     MultiCategorical,
     SquashedGaussian,
 )
+from headrace.spaces.walk import Path, Space, leaves, map_space, parts, place
 
 MASK = "action_mask"  # the key of a mask in an observation or in infos
-Space: TypeAlias = gymnasium.Space[Any]
-Path: TypeAlias = tuple[Any, ...]  # keys of Dicts and indices of Tuples, from the outermost
 
 WORKS = "use Discrete, MultiDiscrete, MultiBinary, a floating Box, or a Dict or Tuple of these"
 
@@ -48,16 +48,14 @@ def distribution_for(space: Space, squash: bool = False) -> Distribution:
 
 
 def _distribution(space: Space, squash: bool, path: Path) -> Distribution:
-    where = f"action space{_at(path)}: {space}"
+    where, inner = f"action space{place(path)}: {space}", parts(space)
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n))
-    if isinstance(space, spaces.Dict | spaces.Tuple) and len(space.spaces) > 0:
-        parts = _parts(space)
-        keys = tuple(parts) if isinstance(space, spaces.Dict) else None
-        each = tuple(_distribution(part, squash, (*path, key)) for key, part in parts.items())
-        return Composite(each, keys)
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        raise ConfigError(f"{where} is empty: give it at least one action")
+    if inner is not None:
+        if not inner:
+            raise ConfigError(f"{where} is empty: give it at least one action")
+        each = tuple(_distribution(part, squash, (*path, key)) for key, part in inner.items())
+        return Composite(each, tuple(inner) if isinstance(space, spaces.Dict) else None)
     size = math.prod(space.shape or ())
     if size == 0:
         raise ConfigError(f"{where} has no elements: give it at least one")
@@ -85,27 +83,29 @@ def to_env(space: Space, action: Any, squash: bool = False) -> Any:
 
     Args:
         space: of a single environment.
-        action: tree of arrays, any leading dimensions; a Discrete that starts at 0 comes back as
-            the very same array.
+        action: tree of arrays, or of tensors, any leading dimensions; a Discrete that starts at 0
+            comes back as the very same one.
         squash: as in :func:`distribution_for`.
     """
+    return map_space(lambda leaf, part: _leaf_to_env(leaf, part, squash), space, action)
+
+
+def _leaf_to_env(space: Any, action: Any, squash: bool) -> Any:
     if isinstance(space, spaces.Discrete):
-        return action + space.start if space.start else action
-    if isinstance(space, spaces.Dict):
-        return {key: to_env(part, action[key], squash) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        pairs = zip(space.spaces, action, strict=True)
-        return tuple(to_env(part, a, squash) for part, a in pairs)
+        return action + int(space.start) if space.start else action
+    xp: Any = torch if isinstance(action, Tensor) else np
     shaped = action.reshape(action.shape[:-1] + (space.shape or ()))
     if isinstance(space, spaces.MultiDiscrete):
-        shaped = shaped + space.start
+        shaped = shaped + xp.asarray(space.start)
     elif isinstance(space, spaces.Box):
+        low, high = xp.asarray(space.low), xp.asarray(space.high)
         if squash:
             # The difference of two finite bounds may overflow, this sum may not.
-            share = (np.tanh(shaped) + 1.0) / 2.0
-            shaped = space.low * (1.0 - share) + space.high * share
-        shaped = np.clip(shaped, space.low, space.high)
-    return np.asarray(shaped, space.dtype)
+            share = (xp.tanh(shaped) + 1.0) / 2.0
+            shaped = low * (1.0 - share) + high * share
+        shaped = xp.clip(shaped, low, high)
+    dtype = space.dtype if xp is np else getattr(torch, space.dtype.name)
+    return xp.asarray(shaped, dtype=dtype)
 
 
 def flatten_mask(space: Space, mask: Any) -> np.ndarray:
@@ -133,9 +133,8 @@ def _flat_mask(space: Space, mask: Any, path: Path) -> np.ndarray:
     if mask is None:
         return np.ones(size, bool)
     if isinstance(space, spaces.Dict | spaces.Tuple) and isinstance(mask, dict | tuple):
-        parts = _parts(space)
-        given = _components(space, mask, path)
-        each = [_flat_mask(part, given.get(key), (*path, key)) for key, part in parts.items()]
+        inner, given = parts(space) or {}, _components(space, mask, path)
+        each = [_flat_mask(part, given.get(key), (*path, key)) for key, part in inner.items()]
         return _join(each, path)
     if isinstance(space, spaces.MultiDiscrete) and isinstance(mask, tuple):
         rows = _rows(mask)
@@ -148,16 +147,16 @@ def _bits(space: Space | str, mask: Any, size: int, path: Path) -> np.ndarray:
     try:
         array = np.asarray(mask)
     except ValueError as error:
-        raise ConfigError(f"action mask{_at(path)} is no array: {error}") from error
+        raise ConfigError(f"action mask{place(path)} is no array: {error}") from error
     if array.dtype.kind not in "biuf":
         raise ConfigError(
-            f"action mask{_at(path)} is {type(mask).__name__} of {array.dtype}: give booleans "
+            f"action mask{place(path)} is {type(mask).__name__} of {array.dtype}: give booleans "
             f"[..., {size}] for {space}"
         )
     if array.ndim == 0 or array.shape[-1] != size:
         hint = f"[..., {size}]" if size else "nothing (None), for it can't be masked"
         raise ConfigError(
-            f"action mask{_at(path)} has the shape {array.shape}: {space} needs {hint}"
+            f"action mask{place(path)} has the shape {array.shape}: {space} needs {hint}"
         )
     return array.astype(bool, copy=False)
 
@@ -167,19 +166,20 @@ def _components(space: spaces.Dict | spaces.Tuple, mask: Any, path: Path) -> dic
     if isinstance(space, spaces.Dict):
         if not isinstance(mask, dict):
             raise ConfigError(
-                f"action mask{_at(path)} is a tuple: give a dict with keys of {list(space.spaces)}"
+                f"action mask{place(path)} is a tuple: give a dict with keys of "
+                f"{list(space.spaces)}"
             )
         for key in mask:
             if key not in space.spaces:
                 hint = nearest(str(key), map(str, space.spaces))
                 raise ConfigError(
-                    f"action mask{_at(path)} has the key {key!r}, which the action space "
+                    f"action mask{place(path)} has the key {key!r}, which the action space "
                     f"has not; it has {list(space.spaces)}.{hint}"
                 )
         return mask
     if isinstance(mask, dict) or len(mask) != len(space.spaces):
         raise ConfigError(
-            f"action mask{_at(path)} must be a tuple of {len(space.spaces)} masks (None allows "
+            f"action mask{place(path)} must be a tuple of {len(space.spaces)} masks (None allows "
             f"everything), got a {type(mask).__name__} of {len(mask)}"
         )
     return dict(enumerate(mask))
@@ -196,7 +196,7 @@ def _row_masks(space: spaces.MultiDiscrete, rows: list[Any], path: Path) -> list
     nvec = space.nvec.ravel().tolist()
     if len(rows) != len(nvec):
         raise ConfigError(
-            f"action mask{_at(path)} has {len(rows)} parts: {space} needs {len(nvec)}, "
+            f"action mask{place(path)} has {len(rows)} parts: {space} needs {len(nvec)}, "
             f"of the sizes {nvec}"
         )
     return [
@@ -212,7 +212,7 @@ def _join(parts: list[np.ndarray], path: Path) -> np.ndarray:
         lead = np.broadcast_shapes(*shapes)
     except ValueError as error:
         raise ConfigError(
-            f"action mask{_at(path)} has parts with the leading dimensions {shapes}: "
+            f"action mask{place(path)} has parts with the leading dimensions {shapes}: "
             f"give them the same"
         ) from error
     return np.concatenate([np.broadcast_to(p, (*lead, p.shape[-1])) for p in parts], -1)
@@ -242,22 +242,10 @@ def mask_is_empty(distribution: Distribution, mask: np.ndarray) -> np.ndarray:
 
 
 def _num_mask(space: Space) -> int:
-    if isinstance(space, spaces.Discrete):
-        return int(space.n)
-    if isinstance(space, spaces.MultiDiscrete):
-        return int(space.nvec.sum())
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        return sum(map(_num_mask, _parts(space).values()))
-    return 0
-
-
-def _parts(space: spaces.Dict | spaces.Tuple) -> dict[Any, Space]:
-    """The subspaces by key or index."""
-    if isinstance(space, spaces.Dict):
-        return dict(space.spaces)
-    return dict(enumerate(space.spaces))
-
-
-def _at(path: Path) -> str:
-    """`` at 'arm'/0``, or nothing for the whole."""
-    return f" at {'/'.join(map(repr, path))}" if path else ""
+    size = 0
+    for _, leaf in leaves(space):
+        if isinstance(leaf, spaces.Discrete):
+            size += int(leaf.n)
+        elif isinstance(leaf, spaces.MultiDiscrete):
+            size += int(leaf.nvec.sum())
+    return size

@@ -5,48 +5,36 @@ from __future__ import annotations
 # x.shape[0] and not len(x) below: a traced export takes the latter for a constant.
 import math
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError
+from headrace.spaces import walk
+from headrace.spaces.walk import Path, map_space, place
 from headrace.types import Tree
-
-Path: TypeAlias = tuple[Any, ...]
 
 _MIN_IMAGE_SIDE = 8
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
 
 
-def leaves(space: gymnasium.Space, path: Path = ()) -> Iterator[tuple[Path, gymnasium.Space]]:
+def leaves(space: gymnasium.Space) -> Iterator[tuple[Path, Any]]:
     """The paths and spaces of all leaves, in order.
 
     Raises:
         ConfigError: one of them is not supported; names its path.
     """
-    if isinstance(space, Dict):
-        parts: list[tuple[Any, gymnasium.Space]] = list(space.items())
-    elif isinstance(space, Tuple):
-        parts = list(enumerate(space.spaces))
-    elif isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
-        yield path, space
-        return
-    else:
-        raise ConfigError(
-            f"observation space{place(path)} {space} isn't supported: use {_SUPPORTED}, or leave "
-            "it out with gymnasium.wrappers.FilterObservation"
-        )
-    for key, part in parts:
-        yield from leaves(part, (*path, key))
-
-
-def place(path: Path) -> str:
-    """`` at 'a'/0`` for messages; empty at the top."""
-    return " at " + "/".join(map(repr, path)) if path else ""
+    for path, leaf in walk.leaves(space):
+        if not isinstance(leaf, Box | Discrete | MultiDiscrete | MultiBinary):
+            raise ConfigError(
+                f"observation space{place(path)} {leaf} isn't supported: use {_SUPPORTED}, or "
+                "leave it out with gymnasium.wrappers.FilterObservation"
+            )
+        yield path, leaf
 
 
 def dotted(path: Path) -> str:
@@ -67,16 +55,23 @@ def as_arrays(space: gymnasium.Space, obs: Tree) -> Tree:
     Raises:
         ConfigError: fractions for a space of whole numbers.
     """
-    if isinstance(space, Dict):
-        return {key: as_arrays(part, obs[key]) for key, part in space.items()}
-    if isinstance(space, Tuple):
-        return tuple(as_arrays(part, x) for part, x in zip(space.spaces, obs, strict=True))
+    return map_space(_as_array, space, obs)
+
+
+def _as_array(space: gymnasium.Space, obs: Any) -> np.ndarray:
     array = np.asarray(obs)
     if array.dtype.kind == "f" and not np.issubdtype(space.dtype, np.floating):
         raise ConfigError(
             f"observations are {array.dtype} but their space is {space}: give whole numbers"
         )
     return array.astype(space.dtype, copy=False)
+
+
+def zeros(space: gymnasium.Space, num_envs: int) -> Tree:
+    """Zero observations of a space, ``[num_envs, ...]``, as a tree of tensors."""
+    return map_space(
+        lambda leaf: torch.as_tensor(np.zeros((num_envs, *(leaf.shape or ())), leaf.dtype)), space
+    )
 
 
 def is_image(space: gymnasium.Space) -> bool:

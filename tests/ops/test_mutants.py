@@ -16,10 +16,12 @@ import pytest
 from headrace.ops import distributions, losses, returns
 from headrace.ops.distributions import gaussian
 from headrace.spaces import actions as action_spaces
+from headrace.spaces import walk
 from tests.ops import test_distributions as on_distributions
 from tests.ops import test_losses as on_losses
 from tests.ops import test_returns as on_returns
 from tests.spaces import test_actions as on_action_spaces
+from tests.spaces import test_walk as on_walk
 
 Check = Callable[[ModuleType], None]
 
@@ -306,21 +308,27 @@ COMPOSITE_MASK = [
     ("free parameters lost", "torch.cat([*outputs, *(p", "torch.cat([*outputs, *(0 * p"),
 ]
 TO_ENV = [
-    ("start ignored", "action + space.start if space.start else action", "action"),
+    ("start ignored", "action + int(space.start) if space.start else action", "action"),
     ("copied", "if space.start else action", "if True else action"),
-    ("start of a MultiDiscrete ignored", "shaped + space.start", "shaped"),
-    ("not clipped", "np.clip(shaped, space.low, space.high)", "shaped"),
-    ("not squashed", "np.tanh(shaped)", "shaped"),
-    ("squashed into the upper half", "(np.tanh(shaped) + 1.0) / 2.0", "np.tanh(shaped)"),
-    ("bounds swapped", "space.low * (1.0 - share)", "space.low * share"),
-    ("dtype of the policy", "np.asarray(shaped, space.dtype)", "np.asarray(shaped)"),
+    ("start of a MultiDiscrete ignored", "shaped + xp.asarray(space.start)", "shaped"),
+    ("not clipped", "xp.clip(shaped, low, high)", "shaped"),
+    ("not squashed", "xp.tanh(shaped)", "shaped"),
+    ("squashed into the upper half", "(xp.tanh(shaped) + 1.0) / 2.0", "xp.tanh(shaped)"),
+    ("bounds swapped", "low * (1.0 - share)", "low * share"),
+    ("dtype of the policy", "xp.asarray(shaped, dtype=dtype)", "xp.asarray(shaped)"),
     ("transposed", "(space.shape or ())", "(space.shape or ())[::-1]"),
-    ("squash not passed on in Dicts", "action[key], squash)", "action[key])"),
-    ("squash not passed on in Tuples", "to_env(part, a, squash)", "to_env(part, a)"),
+]
+PASSED_ON = [("squash not passed on to leaves", "(leaf, part, squash)", "(leaf, part, False)")]
+MAP_SPACE = [
+    ("order of the keys", "for key, part in inner}", "for key, part in reversed(inner)}"),
+    ("function not passed on in Dicts", "map_space(function, part, *(v", "(lambda *x: x)(*(v"),
+    ("a Tuple comes back as a list", "return tuple(map_space(", "return list(map_space("),
+    ("only one tree in Tuples", "function, part, *v)", "function, part, *v[:1])"),
+    ("space not given", "return function(space, *values)", "return function(*values)"),
 ]
 FLAT_MASK = [
     ("missing means forbidden", "np.ones(size, bool)", "np.zeros(size, bool)"),
-    ("order of the mask", "in parts.items()]", "in reversed(parts.items())]"),
+    ("order of the mask", "in inner.items()]", "in reversed(inner.items())]"),
 ]
 MASK_IS_EMPTY = [
     ("any choice forbidden", "np.logical_not(mask.any(-1))", "np.logical_not(mask.all(-1))"),
@@ -377,7 +385,9 @@ GROUPS: list[tuple[ModuleType, str, Check, list[tuple[str, str, str]]]] = [
     (distributions, "Categorical", on_distributions.check_masks, CATEGORICAL_MASK),
     (distributions, "MultiCategorical", on_distributions.check_masks, MULTI_CATEGORICAL_MASK),
     (distributions, "Composite", on_distributions.check_masks, COMPOSITE_MASK),
-    (action_spaces, "to_env", on_action_spaces.check_to_env, TO_ENV),
+    (action_spaces, "_leaf_to_env", on_action_spaces.check_to_env, TO_ENV),
+    (action_spaces, "to_env", on_action_spaces.check_to_env, PASSED_ON),
+    (walk, "map_space", on_walk.check_map_space, MAP_SPACE),
     (action_spaces, "_flat_mask", on_action_spaces.check_flatten_mask, FLAT_MASK),
     (action_spaces, "mask_is_empty", on_action_spaces.check_mask_is_empty, MASK_IS_EMPTY),
 ]

@@ -25,11 +25,11 @@ from headrace.acting.own_pace import stepping_for
 from headrace.acting.weight_sync import Follower, SyncRule
 from headrace.envs.make import env_name, env_seed, make_vec
 from headrace.learning.hogwild import ActorLearner
-from headrace.nn.policy import Policy
+from headrace.nn.policy import Policy, policy_weights
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
-from headrace.types import LOSSES, Algorithm, Rollout, Tree
+from headrace.types import LOSSES, Algorithm, Rollout
 
 _MIN_CUT_SHARE = 0.25  # of a rollout that is cut for the other learners' sake, as in DD-PPO
 
@@ -215,8 +215,3 @@ def open_collector(spec: ActorSpec, policy: Policy) -> tuple[VectorEnv, Collecto
     stepping = stepping_for(envs, policy, name)
     gamma = algo.gamma if algo.normalize_returns else None
     return envs, Collector(envs, policy, name, gamma, stepping)
-
-
-def policy_weights(policy: Policy) -> Tree:
-    """The tensors that a learner publishes and an actor overwrites: parameters and buffers."""
-    return {name: value.detach() for name, value in policy.state_dict().items()}

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from headrace.acting.actor import Actor, ActorSpec, Memory, policy_weights
+from headrace.acting.actor import Actor, ActorSpec, Memory
 from headrace.acting.fleet import Fleet
 from headrace.errors import ActorFailed
-from headrace.nn.policy import Policy
+from headrace.nn.policy import Policy, policy_weights
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmQueue

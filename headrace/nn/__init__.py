@@ -1,4 +1,4 @@
-"""Networks: the actor-critic policy and its torsos."""
+"""Networks: the actor-critic policy, its inputs, torsos and recurrent core."""
 
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy

@@ -1,4 +1,4 @@
-"""From a tree of observations to one vector of features for the heads or the core."""
+"""The built-in torso: from a tree of observations to one vector for the core or the heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A torso that the user brings."""
+"""The own torso: a module that the user brings, in place of the built-in one."""
 
 from __future__ import annotations
 

@@ -23,6 +23,11 @@ from headrace.spaces.actions import distribution_for, to_env
 from headrace.types import Gather, Tree
 
 
+def policy_weights(policy: Policy) -> Tree:
+    """The tensors that a learner publishes and an actor overwrites: parameters and buffers."""
+    return {name: value.detach() for name, value in policy.state_dict().items()}
+
+
 class Policy(nn.Module):
     """A policy and a value function for one observation and one action space.
 
@@ -134,7 +139,7 @@ class Policy(nn.Module):
                 torso.observe(flat, gather)
 
     def env_action(self, action: Tree) -> Any:
-        """What the environments receive for arrays of actions; see ``ops.action_spaces.to_env``.
+        """What the environments receive for arrays of actions; see ``spaces.actions.to_env``.
 
         The unclipped action and its log-probability are what training uses.
         """

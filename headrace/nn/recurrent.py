@@ -1,4 +1,4 @@
-"""Recurrent cores: one step for actors, whole fragments with resets for the learner.
+"""The recurrent core: one step for actors, whole fragments with resets for the learner.
 
 A fragment is not one sequence: wherever an observation came from a reset, its column starts afresh.
 A fragment without such rows is one call of torch's fused kernel. One with resets is, on an

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 
 import torch
 
-from headrace.acting.actor import policy_weights
 from headrace.distributed.ranks import learners
 from headrace.errors import LearnerFailed
-from headrace.nn.policy import Policy
+from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
 from headrace.records.iteration import Iteration
 from headrace.records.result import Episodes, Meter

@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
-from headrace.acting.actor import ActorSpec, policy_weights
+from headrace.acting.actor import ActorSpec
 from headrace.config import Config, num_cores
 from headrace.errors import ConfigError, EnvironmentFault
+from headrace.nn.policy import policy_weights
 from headrace.process import (
     die_with_parent,
     keep_freed_memory,

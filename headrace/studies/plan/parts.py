@@ -7,12 +7,12 @@ import time
 
 import torch
 
-from headrace.acting.actor import ActorSpec, open_collector, policy_weights
+from headrace.acting.actor import ActorSpec, open_collector
 from headrace.config import Config
 from headrace.envs.make import make_vec
 from headrace.envs.probe import probe
 from headrace.learning.learner import Learner
-from headrace.nn.policy import Policy
+from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
 from headrace.records.result import Episodes, Meter
 from headrace.studies.stopwatch import Time, measure_time

@@ -163,7 +163,17 @@ class SSAConjunctionVectorEnv(VectorEnv):
             return None
         if not self.rngs:
             raise RuntimeError("there is nothing to draw: call reset() before render()")
-        return tuple(render.frame(self, row) for row in range(self.num_envs))
+        return tuple(
+            render.frame(
+                self.outlook,
+                row,
+                step=self.time[row],
+                horizon=self.horizon,
+                earth_angle=self.scene.earth_angle[row],
+                burns_left=self.burns_left[row],
+            )
+            for row in range(self.num_envs)
+        )
 
     # -- what an action does ---------------------------------------------------------------------
 

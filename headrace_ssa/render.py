@@ -12,17 +12,29 @@ from headrace_ssa.tracking import STEP_S
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from headrace_ssa.conjunction import SSAConjunctionVectorEnv
+    from headrace_ssa.outlook import Outlook
 
 _SIZE_INCHES, _DPI = (10.0, 4.0), 80
 _LOWEST = 1e-8
 
 
-def frame(games: SSAConjunctionVectorEnv, row: int) -> np.ndarray:
+def frame(
+    outlook: Outlook,
+    row: int,
+    *,
+    step: int,
+    horizon: int,
+    earth_angle: np.ndarray,
+    burns_left: int,
+) -> np.ndarray:
     """The scene of episode ``row`` as an image ``[320, 800, 3]`` uint8.
 
     Left, a map: radars, objects that are still to come (filled: a radar sees them), the satellite.
     Right: time to each closest approach, and the probability of collision.
+
+    Args:
+        step: of the episode's ``horizon``.
+        earth_angle: ``[1]`` rad, at step 0.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure  # takes a second, hence here
@@ -30,19 +42,19 @@ def frame(games: SSAConjunctionVectorEnv, row: int) -> np.ndarray:
     figure = Figure(figsize=_SIZE_INCHES, dpi=_DPI, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     world, risks = figure.subplots(1, 2, width_ratios=[3, 2])
-    _draw_map(world, games, row)
-    _draw_risks(risks, games, row)
+    seconds = STEP_S * step
+    _draw_map(world, outlook, row, earth_angle + orbits.EARTH_RATE * seconds)
+    world.set_title(f"{seconds / 3600:.1f} h, {burns_left} burns left", fontsize="small")
+    _draw_risks(risks, outlook, row, STEP_S / 3600.0 * horizon)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def _draw_map(panel: Axes, games: SSAConjunctionVectorEnv, row: int) -> None:
-    x, y, z = (values[row] for values in games.outlook.position)
-    seconds = STEP_S * games.time[row]
-    turned = games.scene.earth_angle[row] + orbits.EARTH_RATE * seconds
+def _draw_map(panel: Axes, outlook: Outlook, row: int, turned: np.ndarray) -> None:
+    x, y, z = (values[row] for values in outlook.position)
     lon = np.degrees(np.remainder(np.arctan2(y, x) - turned + np.pi, 2.0 * np.pi) - np.pi)
     lat = np.degrees(np.arctan2(z, np.hypot(x, y)))
-    coming, seen = games.outlook.coming[row], games.outlook.visible[row]
+    coming, seen = outlook.coming[row], outlook.visible[row]
     radars = np.array(sensors.SITES_DEG)
     panel.scatter(radars[:, 1], radars[:, 0], marker="^", color="tab:green", label="radar")
     panel.scatter(
@@ -53,18 +65,16 @@ def _draw_map(panel: Axes, games: SSAConjunctionVectorEnv, row: int) -> None:
     for number in np.flatnonzero(coming):
         panel.annotate(str(number), (lon[1 + number], lat[1 + number]), fontsize="x-small")
     panel.set(xlim=(-180, 180), ylim=(-90, 90), xlabel="longitude, deg", ylabel="latitude, deg")
-    panel.set_title(f"{seconds / 3600:.1f} h, {games.burns_left[row]} burns left", fontsize="small")
     panel.legend(loc="lower left", fontsize="x-small")
 
 
-def _draw_risks(panel: Axes, games: SSAConjunctionVectorEnv, row: int) -> None:
-    coming = games.outlook.coming[row]
-    hours = STEP_S / 3600.0 * games.outlook.togo[row]
-    risks = np.maximum(games.outlook.risks[0, row], _LOWEST)
-    colours = np.where(games.outlook.visible[row], "tab:blue", "lightgrey")
+def _draw_risks(panel: Axes, outlook: Outlook, row: int, limit: float) -> None:
+    coming = outlook.coming[row]
+    hours = STEP_S / 3600.0 * outlook.togo[row]
+    risks = np.maximum(outlook.risks[0, row], _LOWEST)
+    colours = np.where(outlook.visible[row], "tab:blue", "lightgrey")
     panel.bar(hours[coming], risks[coming], width=0.08, bottom=_LOWEST, color=colours[coming])
     for number in np.flatnonzero(coming):
         panel.annotate(str(number), (hours[number], risks[number]), fontsize="x-small")
-    limit = STEP_S / 3600.0 * games.horizon
     panel.set(yscale="log", xlim=(0, limit), ylim=(_LOWEST, 1.0), xlabel="hours to go")
     panel.set_title("probability of collision (blue: seen)", fontsize="small")

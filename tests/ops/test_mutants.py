@@ -247,6 +247,7 @@ BERNOULLI_SAMPLES = [
     ("inverted", "(params > noise)", "(params < noise)"),
     ("one noise for all bits", "(params > noise)", "(params > noise[..., :1])"),
 ]
+INHERITED = "def entropy("  # in front of which a method replaces the inherited one
 SQUASHED = [
     ("no correction in the density", "_log_slope(action).sum(-1)", "0.0"),
     ("correction's sign", "- _log_slope(action)", "+ _log_slope(action)"),
@@ -255,9 +256,21 @@ SQUASHED = [
     ("entropy's sign", "normal + (_log_slope(u)", "normal - (_log_slope(u)"),
     ("entropy at the mean", "std.unsqueeze(-1) * x", "0 * x"),
     ("log std as std", "self.dim :].exp()", "self.dim :]"),
-    ("KL's direction", "kl(params_p, params_q)", "kl(params_q, params_p)"),
-    ("squashed mode", "self._normal.mode(params)", "self._normal.mode(params).tanh()"),
-    ("squashed features", "self._normal.features(action)", "self._normal.features(action.tanh())"),
+    (
+        "KL's direction",
+        INHERITED,
+        f"def kl(self, p, q): return super().kl(q, p)\n\n    {INHERITED}",
+    ),
+    (
+        "squashed mode",
+        INHERITED,
+        f"def mode(self, p): return super().mode(p).tanh()\n\n    {INHERITED}",
+    ),
+    (
+        "squashed features",
+        INHERITED,
+        f"def features(self, a): return super().features(a.tanh())\n\n    {INHERITED}",
+    ),
 ]
 LOG_SLOPE = [
     ("unstable", "2.0 * (LOG_2 - u + F.logsigmoid(2.0 * u))", "torch.log(1 - torch.tanh(u) ** 2)"),

@@ -13,6 +13,11 @@ from torch import Tensor
 from headrace.ops.distributions.checks import check_last, check_mask, check_shape
 
 
+def _sum(name: str) -> cached_property[int]:
+    """The sum of the parts' attributes of this name."""
+    return cached_property(lambda self: sum(self._sizes(name)))
+
+
 @dataclass(frozen=True)
 class Composite:
     """Independent parts; actions are dicts (with ``keys``) or tuples of the parts' actions.
@@ -31,6 +36,9 @@ class Composite:
     parts: tuple[Any, ...]  # distributions
     keys: tuple[str, ...] | None = None
 
+    num_outputs, num_free = _sum("num_outputs"), _sum("num_free")
+    num_noise, num_mask, num_features = _sum("num_noise"), _sum("num_mask"), _sum("num_features")
+
     def __post_init__(self) -> None:
         parts: Any = self.parts
         if isinstance(parts, dict):
@@ -42,34 +50,9 @@ class Composite:
             raise ValueError(f"need at least one part and a key for each, got {self}")
 
     @cached_property
-    def num_outputs(self) -> int:
-        """What a head puts out for all parts."""
-        return sum(self._sizes("num_outputs"))
-
-    @cached_property
-    def num_free(self) -> int:
-        """All parts' parameters that depend on no observation."""
-        return sum(self._sizes("num_free"))
-
-    @cached_property
     def num_params(self) -> int:
         """Length of the parameters' last dimension."""
         return self.num_outputs + self.num_free
-
-    @cached_property
-    def num_noise(self) -> int:
-        """Length of the noise's last dimension."""
-        return sum(self._sizes("num_noise"))
-
-    @cached_property
-    def num_mask(self) -> int:
-        """Length of the mask's last dimension."""
-        return sum(self._sizes("num_mask"))
-
-    @cached_property
-    def num_features(self) -> int:
-        """Length of the features' last dimension."""
-        return sum(self._sizes("num_features"))
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """The parts' noise ``[*shape, num_noise]`` float32, drawn part by part."""

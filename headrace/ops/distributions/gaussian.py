@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -91,44 +90,18 @@ class DiagGaussian:
 
 
 @dataclass(frozen=True)
-class SquashedGaussian:
+class SquashedGaussian(DiagGaussian):
     """A :class:`DiagGaussian` ``u`` in ``dim`` dimensions, for actions ``tanh(u)`` in (-1, 1).
 
     Actions ``[..., dim]`` are stored as ``u``, which loses no digit near the bounds; densities and
     entropies are those of ``tanh(u)`` (Haarnoja et al. 2018, https://arxiv.org/abs/1801.01290,
-    appendix C). Features and :meth:`mode` are unsquashed as well.
+    appendix C). Samples, features and :meth:`mode` are unsquashed, and ``KL(p || q)`` is that of
+    the Gaussians: a bijection changes no divergence.
     """
-
-    dim: int
-    num_mask: ClassVar[int] = 0
-
-    @property
-    def num_params(self) -> int:
-        """Length of the parameters' last dimension."""
-        return 2 * self.dim
-
-    @property
-    def num_outputs(self) -> int:
-        """The number of means; of log standard deviations, noise and features likewise."""
-        return self.dim
-
-    num_free = num_noise = num_features = num_outputs
-
-    @cached_property
-    def _normal(self) -> DiagGaussian:
-        return DiagGaussian(self.dim)
-
-    def noise(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-        """Normal noise ``[*shape, dim]`` float32 on the generator's device (None: CPU, global)."""
-        return self._normal.noise(shape, generator)
-
-    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        """``u = mean + std * noise`` ``[..., dim]``."""
-        return self._normal.sample(params, noise)
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
         """``log p(tanh(action))`` ``[...]``: ``log N(u) - sum log(1 - tanh(u)^2)``."""
-        return self._normal.log_prob(params, action) - _log_slope(action).sum(-1)
+        return super().log_prob(params, action) - _log_slope(action).sum(-1)
 
     def entropy(self, params: Tensor) -> Tensor:
         """Differential entropy of ``tanh(u)`` ``[...]`` in nats, differentiable.
@@ -136,27 +109,11 @@ class SquashedGaussian:
         ``H(u) + E[sum log(1 - tanh(u)^2)]``, the expectation by Gauss-Hermite quadrature. Its error
         per dimension is below 1e-5 for standard deviations up to 1, 2e-3 up to 2, 0.1 up to 5.
         """
-        normal = self._normal.entropy(params)
+        normal = super().entropy(params)
         mean, std = params[..., : self.dim], params[..., self.dim :].exp()
         x, weight = (torch.from_numpy(v).to(params) for v in _gauss_hermite(NUM_NODES))
         u = mean.unsqueeze(-1) + std.unsqueeze(-1) * x
         return normal + (_log_slope(u) @ weight).sum(-1)
-
-    def kl(self, params_p: Tensor, params_q: Tensor) -> Tensor:
-        """``KL(p || q)`` ``[...]``, that of the Gaussians: a bijection changes no divergence."""
-        return self._normal.kl(params_p, params_q)
-
-    def mode(self, params: Tensor) -> Tensor:
-        """The mean ``[..., dim]`` of ``u``."""
-        return self._normal.mode(params)
-
-    def apply_mask(self, params: Tensor, mask: Tensor) -> Tensor:
-        """``params``: nothing can be masked, ``mask`` is ``[..., 0]``."""
-        return self._normal.apply_mask(params, mask)
-
-    def features(self, action: Tensor) -> Tensor:
-        """The unsquashed action ``[..., dim]`` float32."""
-        return self._normal.features(action)
 
 
 def _log_slope(u: Tensor) -> Tensor:

@@ -130,13 +130,12 @@ def _evaluate(argv: list[str]) -> int:
             seed: of the environments.
             which: latest or best.
             json: print one line of JSON.
-            video: folder for an animated picture of one episode.
+            video: folder for episode.mp4, one episode.
         """
         policy = load(run_dir, which)
         config = checkpoint.read_config(checkpoint.find(run_dir, which))["config"]
-        result = evaluate(
-            policy, config["env"], episodes, seed, config["engine"], config["env_kwargs"]
-        )
+        env, kwargs = config["env"], config["env_kwargs"]
+        result = evaluate(policy, env, episodes, seed, config["engine"], env_kwargs=kwargs)
         if json:
             print(result.to_json())
         else:
@@ -145,7 +144,7 @@ def _evaluate(argv: list[str]) -> int:
                 f"(min {result.min:.2f}, max {result.max:.2f}), length {result.mean_length:.1f}"
             )
         if video is not None:
-            path = record_video(policy, config["env"], Path(video), seed, config["env_kwargs"])
+            path = record_video(policy, env, Path(video), seed, kwargs)
             print(f"video: {path}", file=sys.stderr)
 
     tyro.cli(command, prog="headrace evaluate", args=argv)

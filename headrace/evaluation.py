@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
+from gymnasium.vector import VectorEnv
 
-from headrace.envs.make import make_vec
+from headrace.envs.make import env_name, make_vec
+from headrace.errors import ConfigError
 from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
-from headrace.spaces.actions import MASK
 
 _MAX_PARALLEL = 128
+_FPS = 30  # of a video, where the environment says nothing
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ def evaluate(
     episodes: int = 20,
     seed: int = 1_000_000,
     engine: str = "auto",
+    *,
     env_kwargs: dict[str, Any] | None = None,
     deterministic: bool = True,
 ) -> Evaluation:
@@ -55,32 +59,21 @@ def evaluate(
     num_envs = min(episodes, _MAX_PARALLEL)
     quota = np.full(num_envs, episodes // num_envs)
     quota[: episodes % num_envs] += 1
-    envs = make_vec(env, num_envs, engine, env_kwargs)
     returns: list[float] = []
     lengths: list[int] = []
-    try:
-        obs, infos = envs.reset(seed=seed)
-        state, start, reward = None, np.ones(num_envs, bool), np.zeros(num_envs)
-        total, length, filler = (
-            np.zeros(num_envs),
-            np.zeros(num_envs, int),
-            np.zeros(num_envs, bool),
-        )
-        while quota.any():
-            mask = info_mask(infos)
-            action, state = policy.predict(obs, state, start, deterministic, mask, reward)
-            obs, reward, terminated, truncated, infos = envs.step(action)
-            total += np.where(filler, 0.0, reward)
-            length += ~filler
-            start, filler = filler, terminated | truncated
-            for i in np.flatnonzero(filler):
+    total, length = np.zeros(num_envs), np.zeros(num_envs, int)
+    with contextlib.closing(make_vec(env, num_envs, engine, env_kwargs)) as envs:
+        for reward, begins, ends in _played(policy, envs, seed, deterministic):
+            total += np.where(begins, 0.0, reward)
+            length += ~begins
+            for i in np.flatnonzero(ends):
                 if quota[i]:
                     returns.append(float(total[i]))
                     lengths.append(int(length[i]))
                     quota[i] -= 1
                 total[i], length[i] = 0.0, 0
-    finally:
-        envs.close()
+            if not quota.any():
+                break
     return Evaluation(
         episodes=len(returns),
         mean=float(np.mean(returns)),
@@ -91,29 +84,71 @@ def evaluate(
     )
 
 
+def _played(
+    policy: Policy, envs: VectorEnv, seed: int, deterministic: bool = True
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Play for ever: a reset, then step by step.
+
+    Yields:
+        rewards; in which environments an episode begins with this observation; and in which one
+        ends. ``[N]`` each.
+    """
+    obs, infos = envs.reset(seed=seed)
+    reward, state = np.zeros(envs.num_envs), None
+    begins, ends = np.ones(envs.num_envs, bool), np.zeros(envs.num_envs, bool)
+    while True:
+        yield reward, begins, ends
+        given = {"action_mask": info_mask(infos), "reward": reward}
+        action, state = policy.predict(obs, state, begins, deterministic, **given)
+        obs, reward, terminated, truncated, infos = envs.step(action)
+        begins, ends = ends, terminated | truncated
+
+
 def record_video(
     policy: Policy, env: Any, folder: Path, seed: int, env_kwargs: dict[str, Any] | None = None
 ) -> Path:
-    """Write one episode as an animated GIF; returns its path.
+    """Write one episode as ``episode.mp4``, from its first to its last observation.
+
+    It has the environment's ``metadata["render_fps"]``, or 30 pictures a second. A picture with an
+    odd side is given one more row or column, as the format needs.
+
+    Returns:
+        its path.
 
     Raises:
-        gymnasium.error.Error: the environment can't render to ``rgb_array``.
+        ConfigError: the environment can't be made, or can't render to ``rgb_array``.
     """
-    from PIL import Image
+    import imageio.v2 as imageio  # takes a tenth of a second, hence here
 
+    path = folder / "episode.mp4"
     kwargs = {**(env_kwargs or {}), "render_mode": "rgb_array"}
-    single = gymnasium.make(env, **kwargs) if not callable(env) else env(**kwargs)
-    frames, state, done = [], None, False
-    obs, info = single.reset(seed=seed)
-    reward: Any = 0.0
-    while not done:
-        frames.append(Image.fromarray(np.asarray(single.render())))
-        mask = info.get(MASK)
-        action, state = policy.predict(obs, state, action_mask=mask, reward=reward)
-        obs, reward, terminated, truncated, info = single.step(action)
-        done = terminated or truncated
-    single.close()
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "episode.gif"
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=33, loop=0)
+    with contextlib.ExitStack() as stack:
+        try:
+            envs = stack.enter_context(contextlib.closing(make_vec(env, 1, "sync", kwargs)))
+            steps = _played(policy, envs, seed)
+            next(steps)
+            picture = _picture(envs)
+        except Exception as error:  # the user's environment may raise anything
+            reason = str(error).partition("\n")[0] or repr(error)
+            raise ConfigError(
+                f"there is no video of {env_name(env)}, which gives no pictures with "
+                f"render_mode='rgb_array': {reason}"
+            ) from error
+        folder.mkdir(parents=True, exist_ok=True)
+        fps = envs.metadata.get("render_fps") or _FPS
+        video: Any = stack.enter_context(imageio.get_writer(path, fps=fps, macro_block_size=1))
+        video.append_data(picture)
+        for _, _, ends in steps:
+            video.append_data(_picture(envs))
+            if ends[0]:
+                break
     return path
+
+
+def _picture(envs: Any) -> np.ndarray:
+    """What the first environment shows, uint8 ``[H, W, 3]`` with even sides."""
+    picture = np.asarray(envs.render()[0])
+    if picture.ndim < 2:
+        raise ValueError("render() returns no picture")
+    odd = [(0, side % 2) for side in picture.shape[:2]] + [(0, 0)] * (picture.ndim - 2)
+    return np.pad(picture, odd, "edge")

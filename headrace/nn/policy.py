@@ -152,6 +152,7 @@ class Policy(nn.Module):
         state: Tree | None = None,
         episode_start: Any = None,
         deterministic: bool = True,
+        *,
         action_mask: Any = None,
         reward: Any = None,
     ) -> tuple[Any, Tree]:

@@ -1,0 +1,130 @@
+"""Episodes that are played after training: their pictures."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import gymnasium
+import imageio.v2 as imageio
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+import headrace as hr
+from headrace.cli import main
+from headrace.errors import ConfigError
+from headrace.evaluation import record_video
+
+
+class Pictures(gymnasium.Env):
+    """Shows how much of its episode is over, from black to white."""
+
+    observation_space = Box(0.0, 1.0, (1,))
+    action_space = Discrete(2)
+
+    def __init__(self, render_mode=None, shape=(32, 48, 3), length=5, fps=None):
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": fps}
+        self.render_mode, self.shape, self.length = render_mode, shape, length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        return np.zeros(1, np.float32), 1.0, self.time == self.length, False, {}
+
+    def render(self):
+        return np.full(self.shape, 255 * self.time // self.length, np.uint8)
+
+
+def recorded(folder, **kwargs):
+    """The pictures of the video of an episode, and what the file says of itself."""
+    policy = hr.Policy(Pictures.observation_space, Pictures.action_space)
+    path = record_video(policy, Pictures, folder, 0, kwargs)
+    assert path == folder / "episode.mp4"
+    with imageio.get_reader(path) as video:
+        return [np.asarray(picture) for picture in video], video.get_meta_data()
+
+
+@pytest.mark.parametrize(
+    ("shape", "even"),
+    [
+        ((32, 48, 3), (32, 48)),
+        ((97, 33, 3), (98, 34)),
+        ((1, 1, 3), (2, 2)),
+        ((3, 200, 3), (4, 200)),
+        ((20, 30), (20, 30)),
+        ((20, 31, 4), (20, 32)),
+    ],
+)
+def test_a_video_shows_every_observation_of_an_episode_whatever_its_size(tmp_path, shape, even):
+    pictures, about = recorded(tmp_path / "new" / "folder", shape=shape)
+    assert [picture.shape for picture in pictures] == [(*even, 3)] * 6
+    assert about["size"] == even[::-1]
+    assert about["fps"] == 30
+    brightness = [picture.mean() for picture in pictures]
+    assert np.allclose(brightness, 255 * np.arange(6) / 5, atol=6)
+
+
+def test_a_video_has_the_environment_s_own_speed(tmp_path):
+    assert recorded(tmp_path, fps=12)[1]["fps"] == 12
+
+
+def test_a_long_episode_is_written_as_it_is_played(tmp_path):
+    policy = hr.Policy(Pictures.observation_space, Pictures.action_space)
+    one = 96 * 96 * 3  # bytes of a picture
+    record_video(policy, Pictures, tmp_path, 0)  # loads what a video needs
+    tracemalloc.start()
+    try:
+        path = record_video(policy, Pictures, tmp_path, 0, {"shape": (96, 96, 3), "length": 400})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50 * one
+    with imageio.get_reader(path) as video:
+        assert sum(1 for _ in video) == 401
+
+
+def test_the_command_line_writes_a_video_and_prints_where(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    run = ["--total-steps", "128", "--transport", "serial", "--num-actors", "1", "--run-dir", "run"]
+    run += ["--eval-episodes", "0", "--envs-per-actor", "2", "--fragment-length", "64"]
+    assert main(["train", "ppo", "--env-id", "CartPole-v1", "--batch-size", "128", *run]) == 0
+    assert main(["evaluate", "run", "--episodes", "1", "--video", "shown"]) == 0
+    captured = capsys.readouterr()
+    assert "video: shown/episode.mp4" in captured.err
+    length = float(captured.out.rsplit("length ", 1)[1])
+    with imageio.get_reader(tmp_path / "shown" / "episode.mp4") as video:
+        assert sum(1 for _ in video) == length + 1
+        assert video.get_meta_data()["size"] == (600, 400)
+        assert video.get_meta_data()["fps"] == 50
+
+
+class Blind(Pictures):
+    def render(self):
+        return None
+
+
+class Speechless(Pictures):
+    def __init__(self):
+        super().__init__()
+
+
+class Silent(Pictures):
+    def render(self):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("env", [Blind, Speechless, Silent, "headrace/SimpleSatellite-v0"])
+@pytest.mark.filterwarnings("ignore:.*render_mode:UserWarning")
+def test_an_environment_without_pictures_is_one_sentence_that_names_it(env, tmp_path):
+    policy = hr.Policy(Pictures.observation_space, Pictures.action_space)
+    name = env if isinstance(env, str) else env.__name__
+    with pytest.raises(ConfigError, match=f"no video of {name}.*render_mode='rgb_array'") as info:
+        record_video(policy, env, tmp_path / "videos", 0)
+    assert "\n" not in str(info.value)
+    assert not (tmp_path / "videos").exists()

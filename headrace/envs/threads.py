@@ -12,14 +12,11 @@ and its answer, and read by the caller between an answer and the next task.
 from __future__ import annotations
 
 import contextlib
-import math
 import queue
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -27,6 +24,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from headrace.envs.env_thread import Board, EnvThread
 from headrace.errors import ConfigError, EnvironmentFault
 
 _CLOSE_S = 5.0  # how long close waits for threads that are busy
@@ -61,10 +59,10 @@ class Threads(VectorEnv):
         timeout_s: float = 240.0,  # below actor_timeout_s, which doesn't know who is silent
     ) -> None:
         self.num_envs, self._name, self._timeout_s = num_envs, name, timeout_s
-        self._board = _Board(num_envs)
+        self._board = Board(num_envs)
         self._since: dict[int, float] = {}  # when each busy environment was sent its task
         self._fault: EnvironmentFault | None = None
-        self._workers = [_Worker(i, create, self._board) for i in range(num_envs)]
+        self._workers = [EnvThread(i, create, self._board) for i in range(num_envs)]
         weakref.finalize(self, _end, self._workers).atexit = False
         try:
             self._start_threads()
@@ -87,18 +85,17 @@ class Threads(VectorEnv):
                 ) from error
 
     def _adopt_spaces(self) -> None:
-        one, *others = [worker.env for worker in self._workers]
-        self.single_observation_space = one.observation_space
-        self.single_action_space = one.action_space
-        for i, env in enumerate(others, start=1):
-            for kind in ("observation_space", "action_space"):
-                if getattr(env, kind) != getattr(one, kind):
+        for kind in ("observation_space", "action_space"):
+            first, *others = [getattr(worker.env, kind) for worker in self._workers]
+            for i, space in enumerate(others, start=1):
+                if space != first:
                     raise EnvironmentFault(
-                        f"{self._name}: the {kind} of environment {i}, {getattr(env, kind)}, is "
-                        f"not that of environment 0, {getattr(one, kind)}"
+                        f"{self._name}: the {kind} of environment {i}, {space}, is not that of "
+                        f"environment 0, {first}"
                     )
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+            setattr(self, f"single_{kind}", first)
+            setattr(self, kind, batch_space(first, self.num_envs))
+        one = self._workers[0].env
         self.metadata = {**one.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
         self.render_mode = one.render_mode
 
@@ -213,24 +210,20 @@ class Threads(VectorEnv):
         while True:
             oldest = next(iter(self._since.values()))  # a dict keeps the order of its entries
             patience_s = oldest + self._timeout_s - time.monotonic()
-            try:
+            with contextlib.suppress(queue.Empty):
                 return self._taken(self._board.outbox.get(timeout=max(0.0, patience_s)))
-            except queue.Empty:
-                self._raise_if_silent()
+            end = time.monotonic() - self._timeout_s
+            silent = [i for i, since in self._since.items() if since <= end]
+            if silent and not self._board.outbox.qsize():
+                self._fault = EnvironmentFault(
+                    f"{self._name}: no answer in {self._timeout_s:g} s from environment "
+                    f"{', '.join(map(str, silent))}"
+                )
+                raise self._fault
 
     def _taken(self, index: int) -> int:
         del self._since[index]
         return index
-
-    def _raise_if_silent(self) -> None:
-        end = time.monotonic() - self._timeout_s
-        silent = [i for i, since in self._since.items() if since <= end]
-        if silent and not self._board.outbox.qsize():
-            self._fault = EnvironmentFault(
-                f"{self._name}: no answer in {self._timeout_s:g} s from environment "
-                f"{', '.join(map(str, silent))}"
-            )
-            raise self._fault
 
     def _raise_error(self) -> None:
         index = min(list(self._board.errors))  # a copy, for threads may add to it
@@ -248,79 +241,15 @@ class Threads(VectorEnv):
         ends with the process.
         """
         _end(self._workers)
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        deadline = time.monotonic() + (threading.TIMEOUT_MAX if timeout is None else timeout)
         for worker in self._workers:
             if worker.thread.ident is not None:  # or it was never started
-                left_s = deadline - time.monotonic()
-                worker.thread.join(None if math.isinf(left_s) else max(0.0, left_s))
+                worker.thread.join(max(0.0, deadline - time.monotonic()))
         self.closed = True
         if self._fault is None and self._board.errors:
             self._raise_error()
 
 
-def _end(workers: list[_Worker]) -> None:
+def _end(workers: list[EnvThread]) -> None:
     for worker in workers:
         worker.inbox.put((worker.close, None))
-
-
-class _Board:
-    """What environments returned last, row by row, and which rows are new."""
-
-    def __init__(self, num_envs: int) -> None:
-        self.obs: list[Any] = [None] * num_envs
-        self.info: list[dict[str, Any]] = [{}] * num_envs
-        self.reward = np.zeros(num_envs)
-        self.terminated = np.zeros(num_envs, bool)
-        self.truncated = np.zeros(num_envs, bool)
-        self.errors: dict[int, tuple[BaseException, str]] = {}
-        self.outbox: queue.SimpleQueue[int] = queue.SimpleQueue()
-
-
-@dataclass
-class _Worker:
-    """One environment and its thread; knows nothing of :class:`Threads`, which may be collected."""
-
-    index: int
-    make: Callable[[], gymnasium.Env]
-    board: _Board
-
-    def __post_init__(self) -> None:
-        self.env: Any = None
-        self.inbox: queue.SimpleQueue[tuple[Callable[[Any], None], Any]] = queue.SimpleQueue()
-        name = f"headrace-env-{self.index}"
-        self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._ended = False  # so the next step is a reset
-
-    def _serve(self) -> None:
-        task = None
-        while task != self.close:
-            task, argument = self.inbox.get()
-            try:
-                task(argument)
-            except BaseException as error:
-                self.board.errors[self.index] = (error, traceback.format_exc().rstrip())
-            del argument
-            self.board.outbox.put(self.index)
-
-    def create(self, _: None) -> None:
-        self.env = self.make()
-
-    def reset(self, how: tuple[int | None, Any]) -> None:
-        seed, options = how
-        i, board = self.index, self.board
-        board.obs[i], board.info[i] = self.env.reset(seed=seed, options=options)
-        board.reward[i], board.terminated[i], board.truncated[i] = 0.0, False, False
-        self._ended = False
-
-    def step(self, action: Any) -> None:
-        if self._ended:
-            self.reset((None, None))
-            return
-        i, board = self.index, self.board
-        board.obs[i], reward, terminated, truncated, board.info[i] = self.env.step(action)
-        board.reward[i], board.terminated[i], board.truncated[i] = reward, terminated, truncated
-        self._ended = bool(terminated or truncated)
-
-    def close(self, _: None) -> None:
-        if self.env is not None:
-            self.env.close()

@@ -113,7 +113,7 @@ def train(case: Case) -> dict[str, Any]:
     import torch
 
     import headrace as hr
-    from headrace.envs.make import resolve
+    from headrace.envs.names import resolve
 
     torch.set_num_threads(1)
     algo = hr.IMPALA(

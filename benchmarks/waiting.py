@@ -32,7 +32,7 @@ from rich.table import Table
 
 import headrace as hr
 from headrace.acting.source import RolloutSource
-from headrace.envs.make import resolve
+from headrace.envs.names import resolve
 
 SLOWER = 10  # how many times as long the slow environment waits
 

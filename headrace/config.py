@@ -16,7 +16,8 @@ from headrace.acting.actor import ActorSpec
 from headrace.acting.weight_sync import SyncRule, sync_rule
 from headrace.algos import ALGORITHMS, APPO
 from headrace.algos.common import Hyperparameters
-from headrace.envs.make import ENGINES, env_name
+from headrace.envs.make import ENGINES
+from headrace.envs.names import env_name
 from headrace.errors import (
     ABOVE_0,
     AT_LEAST_0,

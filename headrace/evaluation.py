@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from headrace.envs.make import env_name, make_vec
+from headrace.envs.make import make_vec
+from headrace.envs.names import env_name
 from headrace.errors import ConfigError
 from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy

@@ -127,7 +127,7 @@ def test_importing_headrace_tells_gymnasium_nothing_until_a_game_is_named():
     python(
         "import sys, headrace, gymnasium\n"
         "before = list(sys.meta_path)\n"
-        "from headrace.envs.make import resolve\n"
+        "from headrace.envs.names import resolve\n"
         "ours = lambda: [name for name in gymnasium.registry if name.startswith('headrace/')]\n"
         "assert ours() == [] and 'headrace_ssa' not in sys.modules\n"
         "assert resolve('headrace/SSAConjunction-v0').id == 'headrace/SSAConjunction-v0'\n"

@@ -23,7 +23,8 @@ from torch import Tensor
 from headrace.acting.collector import Collector, rollout_spec
 from headrace.acting.own_pace import stepping_for
 from headrace.acting.weight_sync import Follower, SyncRule
-from headrace.envs.make import env_name, env_seed, make_vec
+from headrace.envs.make import env_seed, make_vec
+from headrace.envs.names import env_name
 from headrace.learning.hogwild import ActorLearner
 from headrace.nn.policy import Policy, policy_weights
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
@@ -41,7 +42,7 @@ class ActorSpec:
     Fields with the name of a setting have its value (``Config.actor_spec``).
     """
 
-    env: Any  # an EnvSpec, an Env class or a callable (``headrace.envs.make.resolve``)
+    env: Any  # an EnvSpec, an Env class or a callable (``headrace.envs.names.resolve``)
     policy: Policy  # on the CPU; actors copy it
     algo: Algorithm
     envs_per_actor: int

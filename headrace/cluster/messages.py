@@ -13,7 +13,7 @@ from headrace.errors import ConfigError
 class WorkerSetup:
     """All that a worker is built from; sent by value."""
 
-    env: Any  # resolved (``headrace.envs.make.resolve``)
+    env: Any  # resolved (``headrace.envs.names.resolve``)
     num_envs: int
     engine: str
     env_kwargs: dict[str, Any]

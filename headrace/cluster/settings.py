@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.acting.weight_sync import SyncRule, sync_rule
-from headrace.envs.make import ENGINES, resolve
+from headrace.envs.make import ENGINES
+from headrace.envs.names import resolve
 from headrace.errors import ConfigError, nearest, require_choice
 
 

@@ -14,7 +14,8 @@ from gymnasium.vector import SyncVectorEnv
 from headrace.acting.weight_sync import Follower
 from headrace.cluster.agent import act, with_weights
 from headrace.cluster.messages import Answer, Failure, Request, WorkerSetup
-from headrace.envs.make import env_name, env_seed, make_vec
+from headrace.envs.make import env_seed, make_vec
+from headrace.envs.names import env_name
 from headrace.ops import tree
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import importlib.util
 import inspect
 import multiprocessing
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -23,21 +22,21 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from headrace.envs.adapters import EnvPool, next_step
+from headrace.envs.names import Target, env_name, in_envpool, resolve
 from headrace.envs.processes import Processes
 from headrace.envs.threads import Threads
-from headrace.errors import ConfigError, EnvironmentFault, nearest, require_choice
-
-Target: TypeAlias = EnvSpec | Callable[..., Any]
+from headrace.errors import ConfigError, EnvironmentFault, require_choice
 
 _MAKE_KWARGS = ("max_episode_steps", "disable_env_checker", "render_mode")  # gymnasium.make's own
 _MAX_SEED = 2**31 - 1  # envpool's seeds are int32
 _MAX_ACTORS = 1024
-_NEXT_STEP = AutoresetMode.NEXT_STEP
-_PACKAGES = {"headrace": "headrace_ssa"}  # what registers the ids of a namespace
 
 
 class _Unavailable(Exception):
     """Why an engine can't make an environment, as a clause."""
+
+
+_REASONS = (_Unavailable, ImportError, gymnasium.error.Error)
 
 
 def make_vec(
@@ -74,8 +73,8 @@ def make_vec(
     for name in _candidates(target) if engine == "auto" else [engine]:
         try:
             return _ENGINES[name](target, num_envs, kwargs, seed)
-        except _Unavailable as reason:
-            reasons[name] = str(reason)
+        except _REASONS as reason:
+            reasons[name] = str(reason).partition("\n")[0].rstrip(".")
     if engine == "auto":
         clauses = [f"engine {name}: {reason}" for name, reason in reasons.items()]
         raise ConfigError(f"{env_name(target)} can't be made ({'; '.join(clauses)})")
@@ -86,69 +85,6 @@ def make_vec(
         f"engine={engine!r} can't make {env_name(target)} because {reasons[engine]}; "
         + (f"engine={' or '.join(others)} can" if others else "no other engine can either")
     )
-
-
-def resolve(env: Any) -> Target:
-    """What ``env`` stands for, in a form that can be pickled to a process without its registration.
-
-    Returns:
-        the EnvSpec of an id, or the class or callable itself.
-
-    Raises:
-        ConfigError: the id is unknown, or ``env`` is of another type.
-    """
-    if isinstance(env, str):
-        env = _find(env)
-    if isinstance(env, EnvSpec):
-        # In another process __main__ is another module, so a name in it becomes the object.
-        for field in ("entry_point", "vector_entry_point"):
-            entry = getattr(env, field)
-            if isinstance(entry, str) and entry.startswith("__main__:"):
-                change: dict[str, Any] = {field: load_env_creator(entry)}
-                env = dataclasses.replace(env, **change)
-        return env
-    if callable(env):
-        return env
-    raise ConfigError(
-        f"env={env!r} is neither a Gymnasium id, an EnvSpec, an environment class "
-        "nor a callable that returns an environment"
-    )
-
-
-def _find(env_id: str) -> Target:
-    module, _, name = env_id.rpartition(":")
-    module = module or _PACKAGES.get(name.partition("/")[0], "")
-    found: Any = None
-    if module:
-        try:
-            found = importlib.import_module(module)
-        except ImportError as error:
-            raise ConfigError(
-                f"env={env_id!r} needs module {module!r}, which can't be imported ({error})"
-            ) from error
-    if name in gymnasium.registry:
-        return gymnasium.registry[name]
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if callable(found):
-        return found
-    if not module and _in_envpool(name):
-        return EnvSpec(name)
-    raise ConfigError(
-        f"env={env_id!r} is unknown; register it with gymnasium.register, or name the module that "
-        f"does, as in 'module:Id-v0'.{nearest(name, gymnasium.registry)}"
-    )
-
-
-def env_name(env: Any) -> str:
-    """A short name for messages and paths: the id, or the name of the class or function."""
-    if isinstance(env, str):
-        return env
-    if isinstance(env, EnvSpec):
-        return env.id
-    if isinstance(env, functools.partial):
-        return env_name(env.func)
-    return getattr(env, "__name__", type(env).__name__)
 
 
 def env_seed(seed: int, actor: int, num_envs: int, generation: int = 0) -> int:
@@ -190,11 +126,8 @@ def _from_vector_entry_point(spec: EnvSpec, num_envs: int, kwargs: dict[str, Any
     if spec.vector_entry_point is None:
         raise _Unavailable("it has no vector entry point")
     limit = {} if spec.max_episode_steps is None else {"max_episode_steps": 0}
-    try:
-        _check_kwargs(_load(spec.vector_entry_point), {**limit, **spec.kwargs, **kwargs})
-        return gymnasium.make_vec(spec, num_envs, "vector_entry_point", **kwargs)
-    except (ImportError, gymnasium.error.Error) as error:
-        raise _Unavailable(_clause(error)) from error
+    _check_kwargs(_load(spec.vector_entry_point), {**limit, **spec.kwargs, **kwargs})
+    return gymnasium.make_vec(spec, num_envs, "vector_entry_point", **kwargs)
 
 
 def _envpool(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
@@ -202,7 +135,7 @@ def _envpool(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -
         raise _Unavailable("envpool makes environments by id only")
     if importlib.util.find_spec("envpool") is None:
         raise _Unavailable("envpool isn't installed (pip install 'headrace[envpool]')")
-    if not _in_envpool(target.id):
+    if not in_envpool(target.id):
         raise _Unavailable("envpool has no environment of this id")
     if target.additional_wrappers:
         raise _Unavailable("envpool can't apply its wrappers")
@@ -217,31 +150,23 @@ def _envpool(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -
 
 
 def _sync(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
-    create = _creator(target, kwargs)
-    try:
-        return SyncVectorEnv([create] * num_envs, copy=False, autoreset_mode=_NEXT_STEP)
-    except (ImportError, gymnasium.error.Error) as error:
-        raise _Unavailable(_clause(error)) from error
+    create = [_creator(target, kwargs)] * num_envs
+    return SyncVectorEnv(create, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
 def _async(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
     create = _creator(target, kwargs)
     if multiprocessing.current_process().daemon:
         raise _Unavailable("it starts processes, which a daemonic one, such as an actor, may not")
-    try:
-        return Processes(create, num_envs, env_name(target))
-    except (ImportError, gymnasium.error.Error) as error:
-        raise _Unavailable(_clause(error)) from error
+    return Processes(create, num_envs, env_name(target))
 
 
 def _threads(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
     try:
         return Threads(_creator(target, kwargs), num_envs, env_name(target))
     except EnvironmentFault as fault:
-        if isinstance(fault.__cause__, _Unavailable):
+        if isinstance(fault.__cause__, _REASONS):
             raise fault.__cause__ from None
-        if isinstance(fault.__cause__, (ImportError, gymnasium.error.Error)):
-            raise _Unavailable(_clause(fault.__cause__)) from fault
         raise
 
 
@@ -258,10 +183,7 @@ def _creator(target: Target, kwargs: dict[str, Any]) -> Callable[[], gymnasium.E
         raise _Unavailable("it is a VectorEnv class")
     else:
         own, create = kwargs, functools.partial(target, **kwargs)
-    try:
-        _check_kwargs(_load(target.entry_point) if isinstance(target, EnvSpec) else target, own)
-    except (ImportError, gymnasium.error.Error) as error:
-        raise _Unavailable(_clause(error)) from error
+    _check_kwargs(_load(target.entry_point) if isinstance(target, EnvSpec) else target, own)
 
     def create_one() -> gymnasium.Env:
         env = create()
@@ -303,14 +225,6 @@ def _works(engine: str, target: Target, kwargs: dict[str, Any]) -> bool:
     return True
 
 
-def _in_envpool(env_id: str) -> bool:
-    if importlib.util.find_spec("envpool") is None:
-        return False
-    import envpool  # takes a second, hence here
-
-    return env_id in envpool.list_all_envs()
-
-
 def _is_vector_class(target: Any) -> bool:
     return isinstance(target, type) and issubclass(target, VectorEnv)
 
@@ -330,7 +244,3 @@ def _check_kwargs(creator: Callable[..., Any], kwargs: dict[str, Any]) -> None:
         if name not in parameters:
             accepted = ", ".join(p for p in parameters if p != "num_envs") or "nothing"
             raise _Unavailable(f"{env_name(creator)} takes {accepted}, but no {name!r}")
-
-
-def _clause(error: Exception) -> str:
-    return str(error).partition("\n")[0].rstrip(".")

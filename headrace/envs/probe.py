@@ -7,7 +7,8 @@ from typing import Any
 
 import gymnasium
 
-from headrace.envs.make import make_vec, resolve
+from headrace.envs.make import make_vec
+from headrace.envs.names import resolve
 from headrace.spaces.actions import MASK
 
 
@@ -15,7 +16,7 @@ from headrace.spaces.actions import MASK
 class Probe:
     """What an environment turned out to be."""
 
-    env: Any  # resolved, see headrace.envs.make.resolve
+    env: Any  # resolved, see headrace.envs.names.resolve
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
     info_mask: bool  # whether it shows an action mask in its infos

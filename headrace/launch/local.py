@@ -25,7 +25,7 @@ import cloudpickle
 from headrace import errors
 from headrace.acting.fleet import start_fork_server
 from headrace.config import Config, default_run_dir
-from headrace.envs.make import resolve
+from headrace.envs.names import resolve
 from headrace.envs.probe import probe
 from headrace.errors import CheckpointError, ConfigError, HeadraceError, LearnerFailed, OthersLost
 from headrace.nn.policy import Policy

@@ -19,7 +19,7 @@ from headrace.acting.fleet import start_fork_server
 from headrace.acting.source import RolloutSource, Stopped
 from headrace.config import Config, default_run_dir
 from headrace.distributed.preemption import Preemption
-from headrace.envs.make import resolve
+from headrace.envs.names import resolve
 from headrace.envs.probe import Probe, probe
 from headrace.errors import ConfigError
 from headrace.evaluation import evaluate

@@ -19,7 +19,8 @@ from worlds import counting_length, counting_reward, counting_truncates
 
 import headrace as hr
 from headrace.acting.source import RolloutSource
-from headrace.envs.make import make_vec, resolve
+from headrace.envs.make import make_vec
+from headrace.envs.names import resolve
 from headrace.errors import ActorFailed, EnvironmentFault
 
 FAULTY = "worlds:FaultyEnv"

@@ -16,7 +16,8 @@ from worlds import CountingEnv, CountingVectorEnv
 
 from headrace.envs import make_vec
 from headrace.envs.adapters import EnvPool, NextStep
-from headrace.envs.make import env_name, env_seed, resolve
+from headrace.envs.make import env_seed
+from headrace.envs.names import env_name, resolve
 from headrace.errors import ConfigError
 
 
@@ -145,7 +146,7 @@ def test_an_environment_that_a_script_defines_and_registers_travels_by_value(tmp
     path, script = tmp_path / "env.pkl", tmp_path / "script.py"
     script.write_text(f"""
 import cloudpickle, gymnasium
-from headrace.envs.make import resolve
+from headrace.envs.names import resolve
 from worlds import CountingEnv
 class Mine(CountingEnv):
     pass

@@ -18,7 +18,7 @@ import headrace as hr
 from headrace import config
 from headrace.acting.source import RolloutSource
 from headrace.api import resume_config
-from headrace.envs.make import resolve
+from headrace.envs.names import resolve
 from headrace.errors import ConfigError
 from headrace.learning.hogwild import ActorLearner, SharedModel, own_metrics
 from headrace.learning.learner import Learner

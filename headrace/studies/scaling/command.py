@@ -21,7 +21,7 @@ from rich.console import Console
 from headrace.algos import ALGORITHMS, PPO
 from headrace.api import load
 from headrace.config import Config
-from headrace.envs.make import resolve
+from headrace.envs.names import resolve
 from headrace.errors import ConfigError, nearest, require
 from headrace.recipes import take_recipe
 from headrace.studies.children import Processes

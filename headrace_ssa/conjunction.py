@@ -163,17 +163,12 @@ class SSAConjunctionVectorEnv(VectorEnv):
             return None
         if not self.rngs:
             raise RuntimeError("there is nothing to draw: call reset() before render()")
-        return tuple(
-            render.frame(
-                self.outlook,
-                row,
-                step=self.time[row],
-                horizon=self.horizon,
-                earth_angle=self.scene.earth_angle[row],
-                burns_left=self.burns_left[row],
-            )
-            for row in range(self.num_envs)
-        )
+        seconds, limit = STEP_S * self.time, STEP_S / 3600.0 * self.horizon
+        turned = self.scene.earth_angle[:, 0] + orbits.EARTH_RATE * seconds
+        left = self.burns_left
+        titles = [f"{s / 3600:.1f} h, {left[i]} burns left" for i, s in enumerate(seconds)]
+        each = zip(range(self.num_envs), titles, turned, strict=True)
+        return tuple(render.frame(self.outlook, *values, limit) for values in each)
 
     # -- what an action does ---------------------------------------------------------------------
 

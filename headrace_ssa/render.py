@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace_ssa import orbits, sensors
+from headrace_ssa import sensors
 from headrace_ssa.tracking import STEP_S
 
 if TYPE_CHECKING:
@@ -18,23 +18,14 @@ _SIZE_INCHES, _DPI = (10.0, 4.0), 80
 _LOWEST = 1e-8
 
 
-def frame(
-    outlook: Outlook,
-    row: int,
-    *,
-    step: int,
-    horizon: int,
-    earth_angle: np.ndarray,
-    burns_left: int,
-) -> np.ndarray:
+def frame(outlook: Outlook, row: int, title: str, turned: float, limit: float) -> np.ndarray:
     """The scene of episode ``row`` as an image ``[320, 800, 3]`` uint8.
 
     Left, a map: radars, objects that are still to come (filled: a radar sees them), the satellite.
     Right: time to each closest approach, and the probability of collision.
 
     Args:
-        step: of the episode's ``horizon``.
-        earth_angle: ``[1]`` rad, at step 0.
+        title: of the map. turned: how far the Earth has, rad. limit: of the times, hours.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure  # takes a second, hence here
@@ -42,15 +33,14 @@ def frame(
     figure = Figure(figsize=_SIZE_INCHES, dpi=_DPI, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     world, risks = figure.subplots(1, 2, width_ratios=[3, 2])
-    seconds = STEP_S * step
-    _draw_map(world, outlook, row, earth_angle + orbits.EARTH_RATE * seconds)
-    world.set_title(f"{seconds / 3600:.1f} h, {burns_left} burns left", fontsize="small")
-    _draw_risks(risks, outlook, row, STEP_S / 3600.0 * horizon)
+    _draw_map(world, outlook, row, turned)
+    world.set_title(title, fontsize="small")
+    _draw_risks(risks, outlook, row, limit)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def _draw_map(panel: Axes, outlook: Outlook, row: int, turned: np.ndarray) -> None:
+def _draw_map(panel: Axes, outlook: Outlook, row: int, turned: float) -> None:
     x, y, z = (values[row] for values in outlook.position)
     lon = np.degrees(np.remainder(np.arctan2(y, x) - turned + np.pi, 2.0 * np.pi) - np.pi)
     lat = np.degrees(np.arctan2(z, np.hypot(x, y)))

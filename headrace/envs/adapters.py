@@ -139,10 +139,8 @@ def _with_rows(obs: Any, rows: Any, mask: np.ndarray) -> Any:
         for i in np.flatnonzero(mask):
             tree.map_leaves(lambda to, row, i=i: to.__setitem__(i, row), copied, rows[i])
         return copied
-    if isinstance(obs, dict):
-        return {key: _with_rows(obs[key], rows[key], mask) for key in obs}
-    if isinstance(obs, tuple):
-        return tuple(_with_rows(o, r, mask) for o, r in zip(obs, rows, strict=True))
+    if isinstance(obs, dict | tuple):
+        return tree.map_leaves(lambda o, r: _with_rows(o, r, mask), obs, rows)
     merged = np.array(obs)
     merged[mask] = np.asarray(rows)[mask]
     return merged

@@ -149,15 +149,13 @@ def _serve(
     index: int,
     env_fn: Callable[[], gymnasium.Env],
     pipe: Any,
-    parent_pipe: Any,
-    shared_memory: Any,
-    errors: Any,
     *rest: Any,
 ) -> None:
     """What the process of one environment runs: Gymnasium's loop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
-    errors = _Tracebacks(errors)
+    parent_pipe, shared_memory, error_queue, *others = rest
+    errors: Any = _Tracebacks(error_queue)
     with contextlib.suppress(ConnectionError):  # the parent has gone
         try:
             env = env_fn()
@@ -165,7 +163,7 @@ def _serve(
             errors.put((index, None, None, traceback.format_exc()))
             pipe.send((None, False))
             return
-        _async_worker(index, lambda: env, pipe, parent_pipe, shared_memory, errors, *rest)
+        _async_worker(index, lambda: env, pipe, parent_pipe, shared_memory, errors, *others)
 
 
 def _start_method() -> str:

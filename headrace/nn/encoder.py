@@ -41,23 +41,7 @@ class Encoder(nn.Module):
         self._codes: list[tuple[spaces.Path, gymnasium.Space]] = []
         self._paths: list[spaces.Path] = []  # of self.parts
         self.parts = nn.ModuleList()
-        known = {}
-        for path, space in spaces.leaves(inputs.features_space):
-            known[spaces.dotted(path)] = space
-            if spaces.dotted(path) in network.text:
-                self._add(path, TextEncoder(spaces.vocabulary(path, space)))
-            elif spaces.is_image(space):
-                self._add(path, _Image(path, cast(Box, space), network.conv))
-            elif isinstance(space, Box):
-                self._boxes.append((path, space))
-            else:
-                self._codes.append((path, space))
-        for name in network.text:
-            if name not in known:
-                raise ConfigError(
-                    f"text={name!r} is not in the observation space, which has "
-                    f"{', '.join(map(repr, known))}.{nearest(name, known)}"
-                )
+        self._sort(inputs.features_space, network)
         # One row of numbers, the commonest observation, needs nothing but its dtype: without this
         # case training CartPole was measured up to a tenth slower.
         row = bool(self._boxes) and self._boxes[0][0] == () and len(self._boxes[0][1].shape) == 1
@@ -79,6 +63,26 @@ class Encoder(nn.Module):
         self.join = dense(sum(widths), network.hidden[-1], network.activation) if join else None
         self.num_outputs = network.hidden[-1] if join else widths[0]
         self.is_vector = not self._paths
+
+    def _sort(self, observation_space: gymnasium.Space, network: Network) -> None:
+        """Every leaf to what reads it."""
+        known = {}
+        for path, space in spaces.leaves(observation_space):
+            known[spaces.dotted(path)] = space
+            if spaces.dotted(path) in network.text:
+                self._add(path, TextEncoder(spaces.vocabulary(path, space)))
+            elif spaces.is_image(space):
+                self._add(path, _Image(path, cast(Box, space), network.conv))
+            elif isinstance(space, Box):
+                self._boxes.append((path, space))
+            else:
+                self._codes.append((path, space))
+        for name in network.text:
+            if name not in known:
+                raise ConfigError(
+                    f"text={name!r} is not in the observation space, which has "
+                    f"{', '.join(map(repr, known))}.{nearest(name, known)}"
+                )
 
     def _add(self, path: spaces.Path, module: nn.Module) -> None:
         self._paths.append(path)

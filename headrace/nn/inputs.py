@@ -120,9 +120,7 @@ class Inputs:
         if not (isinstance(mask, np.ndarray) and mask.dtype == object):
             return flatten_mask(self.action_space, mask)
         # Gymnasium's vector environments collect tuples and lists as rows of objects.
-        everything = np.ones(self.distribution.num_mask, bool)
-        rows = [everything if m is None else flatten_mask(self.action_space, m) for m in mask]
-        return np.stack(rows)
+        return np.stack([flatten_mask(self.action_space, row) for row in mask])
 
     def check_mask(self, inputs: Tree, ended: np.ndarray, name: str, row: int) -> None:
         """Raise EnvironmentFault if a mask forbids every action of an environment that goes on."""

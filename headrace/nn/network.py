@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib
 import itertools
 import math
+import pkgutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -121,17 +121,15 @@ def own_torso(torso: Any, space: Any) -> nn.Module:
 
 
 def _imported(name: str) -> Any:
-    module, _, path = name.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
+        if ":" not in name:
+            raise ValueError("it names no module")
+        return pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"torso={name!r} can't be imported ({error}): write 'module:function' with the "
             "module's folder on PYTHONPATH, or give load() the network that it was trained with"
         ) from error
-    return found
 
 
 def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:

@@ -32,29 +32,26 @@ MASK = "action_mask"  # the key of a mask in an observation or in infos
 WORKS = "use Discrete, MultiDiscrete, MultiBinary, a floating Box, or a Dict or Tuple of these"
 
 
-def distribution_for(space: Space, squash: bool = False) -> Distribution:
+def distribution_for(space: Space, squash: bool = False, path: Path = ()) -> Distribution:
     """The distribution whose actions fit ``space``, as the module's docstring says.
 
     Args:
         space: of a single environment.
         squash: Boxes get a :class:`SquashedGaussian` between their bounds in place of a
             :class:`DiagGaussian` that is clipped to them.
+        path: where ``space`` lies in a nested one, for messages.
 
     Raises:
         ConfigError: something in the space is not supported, or ``squash`` lacks finite bounds;
             the message names its path.
     """
-    return _distribution(space, squash, ())
-
-
-def _distribution(space: Space, squash: bool, path: Path) -> Distribution:
     where, inner = f"action space{place(path)}: {space}", parts(space)
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n))
     if inner is not None:
         if not inner:
             raise ConfigError(f"{where} is empty: give it at least one action")
-        each = tuple(_distribution(part, squash, (*path, key)) for key, part in inner.items())
+        each = tuple(distribution_for(part, squash, (*path, key)) for key, part in inner.items())
         return Composite(each, tuple(inner) if isinstance(space, spaces.Dict) else None)
     size = math.prod(space.shape or ())
     if size == 0:
@@ -108,7 +105,7 @@ def _leaf_to_env(space: Any, action: Any, squash: bool) -> Any:
     return xp.asarray(shaped, dtype=dtype)
 
 
-def flatten_mask(space: Space, mask: Any) -> np.ndarray:
+def flatten_mask(space: Space, mask: Any, path: Path = ()) -> np.ndarray:
     """An environment's action mask as bits in the order of the distribution's logits.
 
     Args:
@@ -117,6 +114,7 @@ def flatten_mask(space: Space, mask: Any) -> np.ndarray:
             MultiDiscrete: ``[..., sum(nvec)]`` or a tuple of ``[..., nvec[i]]``; Dict and Tuple: a
             dict, which may lack keys, or a tuple with the mask of each component; always also
             flat, ``[..., num_mask]``. Boxes and MultiBinaries have no bits.
+        path: where ``space`` lies in a nested one, for messages.
 
     Returns:
         ``[..., num_mask]`` bool; the leading dimensions of components are broadcast, and those of a
@@ -125,16 +123,12 @@ def flatten_mask(space: Space, mask: Any) -> np.ndarray:
     Raises:
         ConfigError: the mask fits the space in none of these ways.
     """
-    return _flat_mask(space, mask, ())
-
-
-def _flat_mask(space: Space, mask: Any, path: Path) -> np.ndarray:
     size = _num_mask(space)
     if mask is None:
         return np.ones(size, bool)
     if isinstance(space, spaces.Dict | spaces.Tuple) and isinstance(mask, dict | tuple):
         inner, given = parts(space) or {}, _components(space, mask, path)
-        each = [_flat_mask(part, given.get(key), (*path, key)) for key, part in inner.items()]
+        each = [flatten_mask(part, given.get(key), (*path, key)) for key, part in inner.items()]
         return _join(each, path)
     if isinstance(space, spaces.MultiDiscrete) and isinstance(mask, tuple):
         rows = _rows(mask)

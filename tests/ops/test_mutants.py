@@ -401,7 +401,7 @@ GROUPS: list[tuple[ModuleType, str, Check, list[tuple[str, str, str]]]] = [
     (action_spaces, "_leaf_to_env", on_action_spaces.check_to_env, TO_ENV),
     (action_spaces, "to_env", on_action_spaces.check_to_env, PASSED_ON),
     (walk, "map_space", on_walk.check_map_space, MAP_SPACE),
-    (action_spaces, "_flat_mask", on_action_spaces.check_flatten_mask, FLAT_MASK),
+    (action_spaces, "flatten_mask", on_action_spaces.check_flatten_mask, FLAT_MASK),
     (action_spaces, "mask_is_empty", on_action_spaces.check_mask_is_empty, MASK_IS_EMPTY),
 ]
 MUTANTS = [

@@ -73,9 +73,6 @@ class Batch:
     core: Tree  # [B, ...]
     targets: dict[str, Tensor]  # [T, B, ...] each, what the algorithm computed beforehand
     discounted_return: Tree = ()  # [T, B] float32 or (), see Rollout
-    log_ratio: Tree = ()
-    """``[T, F]`` float32 or (): room for log pi - log mu of the first F columns, the fresh ones,
-    which the first forward pass over them fills for whoever took them in."""
 
     @property
     def num_steps(self) -> int:

@@ -14,7 +14,6 @@ from headrace.algos.common import (
     check_clipping,
     evaluate,
     new_generator,
-    report_log_ratio,
     shuffled,
     total_loss,
 )
@@ -71,11 +70,9 @@ class APPO(Hyperparameters):
             return
         with torch.no_grad():
             log_prob, _, value = evaluate(policy, batch)
-            log_ratio = log_prob - batch.log_prob
-            report_log_ratio(log_ratio, batch)
-            returns = self._returns(log_ratio, value, batch)
+            returns = self._returns(log_prob - batch.log_prob, value, batch)
         targets = {"advantage": returns.advantage, "vs": returns.vs}
-        batch = replace(batch, targets=targets, log_ratio=())
+        batch = replace(batch, targets=targets)
         over = group if self.normalize_advantage else None
         yield from shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
 

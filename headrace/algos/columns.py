@@ -71,8 +71,13 @@ def oldest_first(sizes: list[int], starts: list[int]) -> Tensor:
 
 
 def as_dict(batch: Batch) -> dict[str, Any]:
-    """Its fields; :class:`Batch` of them is the batch again."""
+    """Its fields, which :func:`from_dict` makes the batch of again."""
     return {field.name: getattr(batch, field.name) for field in fields(Batch)}
+
+
+def from_dict(saved: dict[str, Any]) -> Batch:
+    """The batch of its fields; what a batch of an older version had beside them is left out."""
+    return Batch(**{field.name: saved[field.name] for field in fields(Batch)})
 
 
 def dim_of(name: str) -> int:

@@ -135,13 +135,6 @@ def evaluate(policy: ActorCritic, batch: Batch) -> tuple[Tensor, Tensor, Tensor]
     return distribution.log_prob(params, batch.action), distribution.entropy(params), value
 
 
-@torch.no_grad()
-def report_log_ratio(log_ratio: Tensor, batch: Batch) -> None:
-    """Copy log pi - log mu ``[T, B]`` of a batch's fresh columns to where it is asked for."""
-    for room in tree.leaves(batch.log_ratio):
-        room.copy_(log_ratio[:, : room.shape[1]])
-
-
 def total_loss(
     hyper: Hyperparameters,
     policy_loss: Tensor,
@@ -158,7 +151,6 @@ def total_loss(
         policy_loss, value_loss: 0-d sums.
         entropy, value, target, log_ratio (log pi - log mu): ``[T, B]``.
     """
-    report_log_ratio(log_ratio, batch)
     entropy_sum = losses.masked_sum(entropy, batch.valid)
     loss = policy_loss + hyper.value_coef * value_loss
     if hyper.entropy_coef > 0:

@@ -84,8 +84,7 @@ class IMPALA(Hyperparameters):
             yield batch
             return
         replay: ReplayBuffer = state["replay"]
-        kept = replace(batch, log_ratio=())  # what is replayed later is no longer fresh
-        parts = [kept]
+        parts = [batch]
         if len(replay):
             share = self.replay_fraction / (1.0 - self.replay_fraction)
             state["owed"] += share * batch.valid.shape[1]
@@ -93,8 +92,8 @@ class IMPALA(Hyperparameters):
             state["owed"] -= num_drawn  # what is left of a column is drawn with a later batch
             if num_drawn:
                 parts.append(replay.sample(num_drawn, state["generator"]))
-        replay.add(kept)
-        yield replace(concatenate(parts), log_ratio=batch.log_ratio)
+        replay.add(batch)
+        yield concatenate(parts)
 
     def loss(
         self, policy: ActorCritic, batch: Batch, state: dict[str, Any]

@@ -9,13 +9,12 @@ number of learners.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headrace.algos.columns import as_dict, concatenate, dim_of, oldest_first, pick
+from headrace.algos.columns import as_dict, concatenate, dim_of, from_dict, oldest_first, pick
 from headrace.ops import tree
 from headrace.types import Batch
 
@@ -95,7 +94,7 @@ class ReplayBuffer:
             )
         self._store, self._next, self._size = None, 0, 0
         if saved["columns"] is not None:
-            self.add(Batch(**saved["columns"]))
+            self.add(from_dict(saved["columns"]))
         self._next = saved["next"]
 
     @staticmethod
@@ -123,7 +122,7 @@ class ReplayBuffer:
         capacity = total // size
         if not capacity:
             raise ValueError(f"replay of {total} columns can't be shared out to {size} learners")
-        held = [Batch(**s["columns"]) for s in states if s["columns"] is not None]
+        held = [from_dict(s["columns"]) for s in states if s["columns"] is not None]
         starts = [s["next"] for s in states if s["columns"] is not None]
         order = oldest_first([batch.valid.shape[1] for batch in held], starts)[-capacity * size :]
         mine = order[(len(order) + rank) % size :: size]  # the last one is that of the last rank
@@ -156,16 +155,14 @@ class CircularBuffer:
     def visit(self, iteration: int, new: Callable[[], Batch]) -> Batch:
         """The batch of slot ``iteration mod N``; an empty slot is filled with ``new()`` first.
 
-        The visit counts as a traversal, and after the last one the slot is empty again. What is
-        kept for the next one is no longer fresh: it has no room for ``log_ratio``.
+        The visit counts as a traversal, and after the last one the slot is empty again.
         """
         slot = iteration % len(self._batches)
         batch = self._batches[slot]
         if batch is None:
             batch, self._traversed[slot] = new(), 0
         self._traversed[slot] += 1
-        kept = self._traversed[slot] < self._passes
-        self._batches[slot] = replace(batch, log_ratio=()) if kept else None
+        self._batches[slot] = batch if self._traversed[slot] < self._passes else None
         return batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -190,7 +187,7 @@ class CircularBuffer:
             )
         self._traversed = list(saved["traversed"])
         self._batches = [
-            None if b is None else Batch(**tree.map_leaves(lambda x: x.to(self._device), b))
+            None if b is None else from_dict(tree.map_leaves(lambda x: x.to(self._device), b))
             for b in saved["batches"]
         ]
 
@@ -221,7 +218,7 @@ class CircularBuffer:
         def part(*slot: Any) -> Any:
             if slot[0] is None:
                 return None
-            batches = [Batch(**b) for b in slot]
+            batches = [from_dict(b) for b in slot]
             total = sum(batch.valid.shape[1] for batch in batches)
             if total % size:
                 raise ValueError(

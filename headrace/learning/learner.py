@@ -9,9 +9,10 @@ in one vector per optimiser step, and all take the same step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from headrace.ops import tree
 from headrace.ops.losses import explained_variance
 from headrace.types import Algorithm, Alone, Batch, Fresh, Group, Metrics
 
+_T = TypeVar("_T")
 _MIN_CHUNK_STEPS = 512
 _MAX_REWARD = 10.0  # in standard deviations of returns
 _HALF = 4096  # a count travels as two float32, count = high * 4096 + low: exact up to 2**36
@@ -176,15 +178,29 @@ class Learner:
 
     def gradient(self, batch: Batch) -> tuple[Tensor, Metrics, int]:
         """Gradient of the SUMMED loss as one flat vector, the metrics' sums, the valid steps."""
-        share = max(_MIN_CHUNK_STEPS, -(-batch.num_steps // self._num_threads))
-        chunks = batch.split(min(self._chunk_steps, share))
-        run = map if len(chunks) == 1 else self._pool.map
-        parts = list(run(self._chunk_gradient, chunks))
+        parts = self._by_chunks(self._chunk_gradient, batch)
         gradient, sums = parts[0]
         for more_gradient, more_sums in parts[1:]:
             gradient += more_gradient
             sums = {name: sums[name] + more_sums[name] for name in sums}
         return gradient, sums, int(batch.valid.sum())
+
+    def log_ratio(self, batch: Batch) -> Tensor:
+        """log pi - log mu of the actions ``[T, B]``, by the policy as it is; no gradient."""
+        return torch.cat(self._by_chunks(self._chunk_log_ratio, batch), 1)
+
+    def _by_chunks(self, function: Callable[[Batch], _T], batch: Batch) -> list[_T]:
+        """What the function returns of each chunk of columns, on all threads, in their order."""
+        share = max(_MIN_CHUNK_STEPS, -(-batch.num_steps // self._num_threads))
+        chunks = batch.split(min(self._chunk_steps, share))
+        run = map if len(chunks) == 1 else self._pool.map
+        return list(run(function, chunks))
+
+    @torch.no_grad()
+    def _chunk_log_ratio(self, chunk: Batch) -> Tensor:
+        params, _, _ = self.policy(chunk.obs, chunk.first, chunk.core)
+        params = params[: len(chunk.valid)]  # without the bootstrap row
+        return self.policy.distribution.log_prob(params, chunk.action) - chunk.log_prob
 
     def _chunk_gradient(self, chunk: Batch) -> tuple[Tensor, Metrics]:
         loss, metrics = self.algorithm.loss(self.policy, chunk, self.state)

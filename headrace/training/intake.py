@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from headrace.acting.source import RolloutSource
 from headrace.acting.weight_sync import divergence
@@ -16,7 +16,7 @@ from headrace.types import Batch, Rollout, gather
 
 
 class Intake:
-    """Takes batches from a source; what is too old is dropped and counted; drift is measured.
+    """Takes batches from a source; what is too old is dropped and counted.
 
     Args:
         config: of one learner.
@@ -35,8 +35,6 @@ class Intake:
         self._config, self._source = config, source
         self._episodes, self._device = episodes, device
         self.taken: list[int] = []  # slots of the latest batch
-        self._measures = config.sync.on_drift
-        self._watched: Batch | None = None  # the latest batch, until it is measured
 
     def fresh(self, meter: Meter, updates: int, stopped: Callable[[], bool]) -> Batch:
         """The next batch in learner-owned memory.
@@ -47,7 +45,6 @@ class Intake:
         Raises:
             ActorFailed, Stopped: as :meth:`RolloutSource.take`.
         """
-        self.measure(meter)
         self.release()  # an update that needs several batches has copied the earlier ones
         wanted, oldest = self._config.rollouts_per_update, self._config.max_policy_lag
         kept: list[Rollout] = []
@@ -65,28 +62,19 @@ class Intake:
                 meter.rollout(header, lag)
                 meter.losses += own_metrics(rollout)
         meter.depths.append(self._source.depth)
-        batch = gather(kept, self._device)
-        if self._measures:
-            room = torch.full_like(batch.log_prob, torch.nan)
-            batch = self._watched = replace(batch, log_ratio=room)
-        return batch
+        return gather(kept, self._device)
 
-    def measure(self, meter: Meter) -> None:
-        """Tell the latest batch's actors how far the learner's policy was from what they did.
-
-        Per rollout it is the mean over its valid steps of what the forward pass left in
-        ``Batch.log_ratio``. Does nothing unless weights are fetched on drift, or the second time.
+    def note_drift(self, meter: Meter, batch: Batch, log_ratio: Tensor) -> None:
+        """Tell the latest batch's actors how far the learner's policy is from what they did.
 
         Args:
-            meter: gets what is measured.
+            meter: gets the divergence of each rollout, the mean over its valid steps.
+            log_ratio: log pi - log mu ``[T, B]`` of the batch.
         """
-        batch, self._watched = self._watched, None
-        if batch is None:
-            return
         width = self._config.envs_per_actor
-        each = (x.cpu().split(width, dim=1) for x in (batch.log_ratio, batch.valid))
-        for slot, log_ratio, valid in zip(self.taken, *each, strict=True):
-            known = log_ratio[valid]
+        each = (x.cpu().split(width, dim=1) for x in (log_ratio, batch.valid))
+        for slot, part, valid in zip(self.taken, *each, strict=True):
+            known = part[valid]
             if len(known) and not known.isnan().any():
                 nats = divergence(known)
                 self._source.note(slot, nats)

@@ -221,7 +221,10 @@ class Trainer:
 
         def fresh() -> Batch:
             with self.group.clock.phase("rollout"), collecting(self.updates):
-                return intake.fresh(meter, self.updates, self._may_leave)
+                batch = intake.fresh(meter, self.updates, self._may_leave)
+            if self._share.sync.on_drift:
+                intake.note_drift(meter, batch, self.learner.log_ratio(batch))
+            return batch
 
         try:
             with self._exchange.timed(), self.group.clock.phase("learn"):
@@ -229,7 +232,6 @@ class Trainer:
                 metrics = updating.update(fresh, self._learning_rate())
                 meter.losses = meter.losses or [metrics]
                 own = mean_metrics(self.learner.own or meter.losses)
-                intake.measure(meter)
         except Stopped:
             return None
         compare = self.group.size > 1 and self.updates % CHECK_EVERY == 0

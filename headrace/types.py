@@ -79,6 +79,10 @@ class Batch:
         """Rows times columns, fillers included."""
         return self.valid.numel()
 
+    def stream(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Reward, value ``[T+1, B]``, terminated, first: the order in which returns take them."""
+        return self.reward, value, self.terminated, self.first
+
     def columns(self, index: slice | Tensor) -> Batch:
         """The batch of these columns only (dimension 1; dimension 0 of ``core``)."""
 

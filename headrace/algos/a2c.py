@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from headrace.algos.common import Hyperparameters, evaluate, total_loss
+from headrace.algos.common import Hyperparameters, policy_outputs, total_loss
 from headrace.ops import losses
 from headrace.ops.returns import gae
-from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
+from headrace.types import ActorCritic, Batch, Metrics
 
 
 @dataclass(frozen=True)
@@ -21,34 +20,12 @@ class A2C(Hyperparameters):
     learning_rate: float = 1e-3
     lam: float = 1.0
 
-    def batches(
-        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
-    ) -> Iterator[Batch]:
-        """One batch, used once."""
-        yield fresh()
-
     def loss(
         self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
     ) -> tuple[Tensor, Metrics]:
-        """See :func:`actor_critic_loss`."""
-        return actor_critic_loss(self, policy, batch)
-
-
-def actor_critic_loss(
-    hyper: Hyperparameters, policy: ActorCritic, batch: Batch
-) -> tuple[Tensor, Metrics]:
-    """``-log pi * A`` with A from GAE, plus value and entropy terms; sums."""
-    log_prob, entropy, value = evaluate(policy, batch)
-    advantage, target = gae(
-        batch.reward, value.detach(), batch.terminated, batch.first, hyper.gamma, hyper.lam
-    )
-    return total_loss(
-        hyper,
-        losses.policy_gradient_loss(log_prob, advantage, batch.valid),
-        losses.value_loss(value[:-1], target, batch.valid),
-        entropy,
-        value[:-1],
-        target,
-        log_prob - batch.log_prob,
-        batch,
-    )
+        """``-log pi * A`` with A from GAE, plus value and entropy terms; sums."""
+        outputs = policy_outputs(policy, batch)
+        stream = batch.stream(outputs.value.detach())
+        advantage, target = gae(*stream, gamma=self.gamma, lam=self.lam)
+        policy_loss = losses.policy_gradient_loss(outputs.log_prob, advantage, batch.valid)
+        return total_loss(self, batch, outputs, policy_loss, target)

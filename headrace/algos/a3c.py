@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor
-
-from headrace.algos.a2c import actor_critic_loss
-from headrace.algos.common import Hyperparameters
+from headrace.algos.a2c import A2C
 from headrace.errors import require
-from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
 
 
 @dataclass(frozen=True)
-class A3C(Hyperparameters):
+class A3C(A2C):
     """A3C (Mnih et al. 2016, Algorithm S3): actors apply their own gradients to shared weights.
 
     Each actor copies the shared parameters, plays ``fragment_length`` steps of its environments,
@@ -29,9 +24,7 @@ class A3C(Hyperparameters):
 
     max_lag: int = 2
     """How many updates' rollouts may wait until the run has counted them; gradients never wait."""
-    learning_rate: float = 1e-3
     optimizer: Literal["adam", "rmsprop"] = "rmsprop"
-    lam: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,15 +51,3 @@ class A3C(Hyperparameters):
             "weight_sync": ("every", "which acts with the newest weights only"),
             "num_learners": (1, "whose actors learn by themselves (use num_actors)"),
         }
-
-    def batches(
-        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
-    ) -> Iterator[Batch]:
-        """One batch, used once."""
-        yield fresh()
-
-    def loss(
-        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
-    ) -> tuple[Tensor, Metrics]:
-        """A2C's, see :func:`headrace.algos.a2c.actor_critic_loss`."""
-        return actor_critic_loss(self, policy, batch)

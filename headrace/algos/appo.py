@@ -11,9 +11,10 @@ from torch import Tensor
 
 from headrace.algos.common import (
     Hyperparameters,
+    PolicyOutputs,
     check_clipping,
-    evaluate,
     new_generator,
+    policy_outputs,
     shuffled,
     total_loss,
 )
@@ -69,20 +70,16 @@ class APPO(Hyperparameters):
             yield batch  # its targets come from the same forward pass as its loss
             return
         with torch.no_grad():
-            log_prob, _, value = evaluate(policy, batch)
-            returns = self._returns(log_prob - batch.log_prob, value, batch)
+            returns = self._returns(policy_outputs(policy, batch), batch)
         targets = {"advantage": returns.advantage, "vs": returns.vs}
         batch = replace(batch, targets=targets)
         over = group if self.normalize_advantage else None
         yield from shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
 
-    def _returns(self, log_ratio: Tensor, value: Tensor, batch: Batch) -> VTrace:
+    def _returns(self, outputs: PolicyOutputs, batch: Batch) -> VTrace:
         return vtrace(
-            log_ratio,
-            batch.reward,
-            value,
-            batch.terminated,
-            batch.first,
+            outputs.log_prob - batch.log_prob,
+            *batch.stream(outputs.value),
             gamma=self.gamma,
             lam=self.lam,
             rho_bar=self.rho_bar,
@@ -93,17 +90,12 @@ class APPO(Hyperparameters):
         self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
     ) -> tuple[Tensor, Metrics]:
         """Clipped surrogate on V-trace's advantage, value and entropy terms; sums."""
-        log_prob, entropy, value = evaluate(policy, batch)
-        log_ratio = log_prob - batch.log_prob
+        outputs = policy_outputs(policy, batch)
         if batch.targets:
             advantage, target = batch.targets["advantage"], batch.targets["vs"]
         else:
-            _, _, advantage = returns = self._returns(log_ratio, value, batch)
-            target = returns.vs
-        value = value[: len(batch.valid)]
+            target, _, advantage = self._returns(outputs, batch)
+        log_ratio = outputs.log_prob - batch.log_prob
         policy_loss, clipped = losses.ppo_clip_loss(log_ratio, advantage, batch.valid, self.clip)
-        value_loss = losses.value_loss(value, target, batch.valid)
-        loss, metrics = total_loss(
-            self, policy_loss, value_loss, entropy, value, target, log_ratio, batch
-        )
+        loss, metrics = total_loss(self, batch, outputs, policy_loss, target)
         return loss, metrics | {"clipfrac": clipped}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from headrace.errors import require
 from headrace.ops import losses, tree
-from headrace.types import ActorCritic, Batch, Group, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,12 @@ class Hyperparameters:
         """No state beyond the optimiser's."""
         return {}
 
+    def batches(
+        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
+    ) -> Iterator[Batch]:
+        """One batch, used once."""
+        yield fresh()
+
     def after_step(
         self, policy: ActorCritic, state: dict[str, Any], metrics: dict[str, float]
     ) -> bool:
@@ -114,44 +120,42 @@ def check_clipping(rho_bar: float, c_bar: float, pg_rho_bar: float, max_lag: int
     require(max_lag >= 1, "max_lag", max_lag, "1 or more (0 is synchronous: use A2C or PPO)")
 
 
-def forward(policy: ActorCritic, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The policy on a batch, with its bootstrap row if it has one.
+class PolicyOutputs(NamedTuple):
+    """What a policy says of a batch, see :func:`policy_outputs`."""
 
-    Returns:
-        distribution parameters ``[T, B, P]``, values ``[T(+1), B]``.
-    """
+    log_prob: Tensor  # [T, B]  log pi(action)
+    entropy: Tensor  # [T, B]
+    value: Tensor  # [T(+1), B]
+    params: Tensor  # [T, B, P]  of the distribution
+
+
+def policy_outputs(policy: ActorCritic, batch: Batch) -> PolicyOutputs:
+    """One forward pass over a batch, with its bootstrap row if it has one."""
     params, value, _ = policy(batch.obs, batch.first, batch.core)
-    return params[: len(batch.valid)], value
-
-
-def evaluate(policy: ActorCritic, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Like ``forward``, with what most losses need of the parameters.
-
-    Returns:
-        log pi(action) ``[T, B]``, entropy ``[T, B]``, values ``[T(+1), B]``.
-    """
-    params, value = forward(policy, batch)
-    distribution = policy.distribution
-    return distribution.log_prob(params, batch.action), distribution.entropy(params), value
+    params, of = params[: len(batch.valid)], policy.distribution
+    return PolicyOutputs(of.log_prob(params, batch.action), of.entropy(params), value, params)
 
 
 def total_loss(
     hyper: Hyperparameters,
-    policy_loss: Tensor,
-    value_loss: Tensor,
-    entropy: Tensor,
-    value: Tensor,
-    target: Tensor,
-    log_ratio: Tensor,
     batch: Batch,
+    outputs: PolicyOutputs,
+    policy_loss: Tensor,
+    target: Tensor,
+    *,
+    value_loss: Tensor | None = None,
 ) -> tuple[Tensor, Metrics]:
     """``policy + value_coef * value - entropy_coef * entropy`` and the metrics, all sums.
 
     Args:
-        policy_loss, value_loss: 0-d sums.
-        entropy, value, target, log_ratio (log pi - log mu): ``[T, B]``.
+        policy_loss: 0-d sum.
+        target: of the values, ``[T, B]``.
+        value_loss: 0-d sum; None: half the squared error.
     """
-    entropy_sum = losses.masked_sum(entropy, batch.valid)
+    value = outputs.value[: len(batch.valid)]
+    if value_loss is None:
+        value_loss = losses.value_loss(value, target, batch.valid)
+    entropy_sum = losses.masked_sum(outputs.entropy, batch.valid)
     loss = policy_loss + hyper.value_coef * value_loss
     if hyper.entropy_coef > 0:
         loss = loss - hyper.entropy_coef * entropy_sum
@@ -160,8 +164,8 @@ def total_loss(
             "policy_loss": policy_loss.detach(),
             "value_loss": value_loss.detach(),
             "entropy": entropy_sum.detach(),
-            "approx_kl": losses.approx_kl(log_ratio.detach(), batch.valid),
-            **losses.value_moments(value.detach(), target, batch.valid),
+            "approx_kl": losses.approx_kl(outputs.log_prob - batch.log_prob, batch.valid),
+            **losses.value_moments(value, target, batch.valid),
         }
     return loss, metrics
 

@@ -16,7 +16,7 @@ from headrace.algos.common import (
     Penalty,
     check_clipping,
     check_penalty,
-    forward,
+    policy_outputs,
     total_loss,
 )
 from headrace.algos.replay import CircularBuffer
@@ -126,23 +126,19 @@ class IMPACT(Hyperparameters):
     @torch.no_grad()
     def _with_targets(self, target: ActorCritic, batch: Batch) -> Batch:
         """Algorithm 1, line 7, and the V-trace-GAE of section 3.1."""
-        params, value = forward(target, batch)
-        log_prob = target.distribution.log_prob(params, batch.action)
+        outputs = policy_outputs(target, batch)
         returns = vtrace(
-            log_prob - batch.log_prob,
-            batch.reward,
-            value,
-            batch.terminated,
-            batch.first,
+            outputs.log_prob - batch.log_prob,
+            *batch.stream(outputs.value),
             gamma=self.gamma,
             lam=self.lam,
             rho_bar=self.rho_bar,
             c_bar=self.c_bar,
         )
         targets = {
-            "params": params.clone(),  # not a view, whose bootstrap row would be kept as well
-            "log_prob": log_prob,
-            "advantage": returns.vs - value[:-1],
+            "params": outputs.params.clone(),  # not a view, which would keep the bootstrap row too
+            "log_prob": outputs.log_prob,
+            "advantage": returns.vs - outputs.value[:-1],
             "vs": returns.vs,
         }
         return replace(batch, targets=targets)
@@ -151,26 +147,16 @@ class IMPACT(Hyperparameters):
         self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
     ) -> tuple[Tensor, Metrics]:
         """Clipped surrogate, value loss, entropy bonus and KL penalty (line 8); sums."""
-        targets, distribution = batch.targets, policy.distribution
-        params, value = forward(policy, batch)
-        log_prob, value = distribution.log_prob(params, batch.action), value[: len(batch.valid)]
+        outputs, targets = policy_outputs(policy, batch), batch.targets
         log_ratio = losses.surrogate_log_ratio(
-            log_prob, targets["log_prob"], batch.log_prob, self.ratio, self.rho
+            outputs.log_prob, targets["log_prob"], batch.log_prob, self.ratio, self.rho
         )
         policy_loss, clipped = losses.ppo_clip_loss(
             log_ratio, targets["advantage"], batch.valid, self.clip
         )
-        kl = losses.masked_sum(distribution.kl(targets["params"], params), batch.valid)
-        loss, metrics = total_loss(
-            self,
-            policy_loss,
-            losses.value_loss(value, targets["vs"], batch.valid),
-            distribution.entropy(params),
-            value,
-            targets["vs"],
-            log_prob - batch.log_prob,
-            batch,
-        )
+        divergence = policy.distribution.kl(targets["params"], outputs.params)
+        kl = losses.masked_sum(divergence, batch.valid)
+        loss, metrics = total_loss(self, batch, outputs, policy_loss, targets["vs"])
         if state["penalty"].coef > 0:
             loss = loss + state["penalty"].coef * kl
         return loss, metrics | {"clipfrac": clipped, "target_kl": kl.detach()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
@@ -12,9 +11,10 @@ from torch import Tensor
 
 from headrace.algos.common import (
     Hyperparameters,
+    PolicyOutputs,
     check_clipping,
-    evaluate,
     new_generator,
+    policy_outputs,
     total_loss,
 )
 from headrace.algos.replay import ReplayBuffer, concatenate
@@ -99,34 +99,27 @@ class IMPALA(Hyperparameters):
         self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
     ) -> tuple[Tensor, Metrics]:
         """``-rho log pi (r + gamma v' - V)`` plus value and entropy terms (section 4.2); sums."""
-        log_prob, entropy, value = evaluate(policy, batch)
-        log_ratio = log_prob - batch.log_prob
-        returns = self._returns(log_ratio, value, batch)
+        outputs = policy_outputs(policy, batch)
+        log_prob, (vs, advantage, _) = outputs.log_prob, self._returns(outputs, batch)
         if self.correction == "epsilon":
             policy_loss = losses.epsilon_policy_gradient_loss(
-                log_prob, returns.pg_advantage, batch.valid, _EPSILON
+                log_prob, advantage, batch.valid, _EPSILON
             )
         else:
-            policy_loss = losses.policy_gradient_loss(log_prob, returns.pg_advantage, batch.valid)
-        return total_loss(
-            self,
-            policy_loss,
-            losses.value_loss(value[:-1], returns.vs, batch.valid),
-            entropy,
-            value[:-1],
-            returns.vs,
-            log_ratio,
-            batch,
-        )
+            policy_loss = losses.policy_gradient_loss(log_prob, advantage, batch.valid)
+        return total_loss(self, batch, outputs, policy_loss, vs)
 
-    def _returns(self, log_ratio: Tensor, value: Tensor, batch: Batch) -> VTrace:
+    def _returns(self, outputs: PolicyOutputs, batch: Batch) -> VTrace:
         """V-trace's, or n-step targets with the weight on the advantage that the correction has."""
-        stream = (batch.reward, value, batch.terminated, batch.first, self.gamma, self.lam)
+        log_ratio = outputs.log_prob.detach() - batch.log_prob
+        stream = batch.stream(outputs.value)
+        decay: dict[str, Any] = {"gamma": self.gamma, "lam": self.lam}
         if self.correction == "vtrace":
-            return vtrace(log_ratio, *stream, self.rho_bar, self.c_bar, self.pg_rho_bar)
-        returns = vtrace(torch.zeros_like(log_ratio), *stream, math.inf, math.inf, math.inf)
+            bars = {"rho_bar": self.rho_bar, "c_bar": self.c_bar, "pg_rho_bar": self.pg_rho_bar}
+            return vtrace(log_ratio, *stream, **decay | bars)
+        returns = vtrace(torch.zeros_like(log_ratio), *stream, **decay)  # all ratios are 1
         if self.correction != "one_step":
             return returns
-        ratio = torch.where(batch.valid, log_ratio.detach(), 0.0).exp()
+        ratio = torch.where(batch.valid, log_ratio, 0.0).exp()
         weighted = ratio.clamp(max=self.pg_rho_bar) * returns.advantage
         return returns._replace(pg_advantage=weighted)

@@ -13,8 +13,8 @@ from headrace.algos.common import (
     Hyperparameters,
     Penalty,
     check_penalty,
-    evaluate,
     new_generator,
+    policy_outputs,
     shuffled,
     total_loss,
 )
@@ -69,9 +69,7 @@ class PPO(Hyperparameters):
     def _with_targets(self, policy: ActorCritic, batch: Batch) -> Batch:
         with torch.no_grad():
             _, value, _ = policy(batch.obs, batch.first, batch.core)
-            advantage, target = gae(
-                batch.reward, value, batch.terminated, batch.first, self.gamma, self.lam
-            )
+            advantage, target = gae(*batch.stream(value), gamma=self.gamma, lam=self.lam)
         targets = {"advantage": advantage, "target": target, "old_value": value[:-1]}
         return replace(batch, targets=targets)
 
@@ -79,20 +77,18 @@ class PPO(Hyperparameters):
         self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
     ) -> tuple[Tensor, Metrics]:
         """Clipped surrogate, value loss, entropy bonus and KL penalty; sums."""
-        log_prob, entropy, value = evaluate(policy, batch)
-        log_ratio, value = log_prob - batch.log_prob, value[: len(batch.valid)]
-        targets = batch.targets
+        outputs, targets = policy_outputs(policy, batch), batch.targets
+        log_ratio, value_loss = outputs.log_prob - batch.log_prob, None
         policy_loss, clipped = losses.ppo_clip_loss(
             log_ratio, targets["advantage"], batch.valid, self.clip
         )
-        if self.value_clip is None:
-            value_loss = losses.value_loss(value, targets["target"], batch.valid)
-        else:
+        if self.value_clip is not None:
+            value, old = outputs.value[: len(batch.valid)], targets["old_value"]
             value_loss = losses.clipped_value_loss(
-                value, targets["old_value"], targets["target"], batch.valid, self.value_clip
+                value, old, targets["target"], batch.valid, self.value_clip
             )
         loss, metrics = total_loss(
-            self, policy_loss, value_loss, entropy, value, targets["target"], log_ratio, batch
+            self, batch, outputs, policy_loss, targets["target"], value_loss=value_loss
         )
         if state["penalty"].coef > 0:
             loss = loss + state["penalty"].coef * losses.approx_kl(log_ratio, batch.valid)

@@ -62,6 +62,7 @@ def gae(
     value: Tensor,
     terminated: Tensor,
     first: Tensor,
+    *,
     gamma: float,
     lam: float,
 ) -> tuple[Tensor, Tensor]:
@@ -101,6 +102,7 @@ def vtrace(
     value: Tensor,
     terminated: Tensor,
     first: Tensor,
+    *,
     gamma: float,
     lam: float = 1.0,
     rho_bar: float = 1.0,

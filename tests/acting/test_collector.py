@@ -7,7 +7,7 @@ import torch
 from worlds import CountingEnv, FaultyEnv, counting_reward
 
 from headrace.acting.collector import Collector, EpisodeTotals, rollout_spec
-from headrace.algos.common import evaluate
+from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
 from headrace.errors import EnvironmentFault
 from headrace.nn import Network, Policy
@@ -84,7 +84,7 @@ def test_log_probabilities_of_actor_and_learner_agree_on_every_valid_step(env, s
     for _ in range(5):
         rollout, _ = fill()
         batch = gather([rollout])
-        log_prob, _, _ = evaluate(policy, batch)
+        log_prob = policy_outputs(policy, batch).log_prob
         difference = (log_prob - batch.log_prob)[batch.valid].abs().max()
         assert difference <= 1e-5
 
@@ -134,7 +134,7 @@ def test_a_bounded_box_action_is_clipped_for_the_environment_and_kept_unclipped(
     rollout, _ = fill()
     assert (rollout.action.abs() > 2.0).any()  # Pendulum's bound
     assert np.abs(policy.env_action(rollout.action.numpy())).max() == 2.0
-    log_prob, _, _ = evaluate(policy, gather([rollout]))
+    log_prob = policy_outputs(policy, gather([rollout])).log_prob
     torch.testing.assert_close(log_prob, rollout.log_prob, rtol=0, atol=1e-5)
 
 

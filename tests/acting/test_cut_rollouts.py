@@ -16,7 +16,7 @@ from worlds import CountingEnv, SpaceIdentityVectorEnv
 import headrace as hr
 from headrace.acting.collector import Collector, rollout_spec
 from headrace.algos import IMPACT
-from headrace.algos.common import evaluate
+from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
 from headrace.learning.learner import Learner
 from headrace.nn import Network, Policy
@@ -192,7 +192,7 @@ def test_log_probabilities_agree_on_every_valid_step_when_rollouts_were_cut(core
     for _ in range(12):
         batch = gather([fill(After(rng.randint(1, T)))])
         with torch.no_grad():
-            log_prob, _, _ = evaluate(policy, batch)
+            log_prob = policy_outputs(policy, batch).log_prob
         assert batch.valid.any()
         assert (log_prob - batch.log_prob)[batch.valid].abs().max() <= 1e-5
 
@@ -247,8 +247,9 @@ def test_targets_of_a_cut_fragment_are_those_of_a_short_one(n, skipped):
             rollout.terminated,
             rollout.first,
         )
-        targets = vtrace(log_ratio[:steps], *stream, 0.95, 0.9, 1.2, 0.8, 1.1)
-        results.append((*gae(*stream, 0.95, 0.9), *targets))
+        bars = {"rho_bar": 1.2, "c_bar": 0.8, "pg_rho_bar": 1.1}
+        targets = vtrace(log_ratio[:steps], *stream, gamma=0.95, lam=0.9, **bars)
+        results.append((*gae(*stream, gamma=0.95, lam=0.9), *targets))
     v = value[n:-1]
     for ours, theirs, neutral in zip(*results, (0.0, v, v, 0.0, 0.0), strict=True):
         check_equal_and_neutral(ours, theirs, neutral)
@@ -288,7 +289,7 @@ def test_the_gradient_of_a_cut_fragment_is_that_of_a_short_one(algo, core):
         for part in (rollout, start(rollout, n)):
             learner = Learner(policy, algo)
             batch = double(gather([part]))
-            forbidden |= bool(evaluate(policy, batch)[0].isneginf().any())
+            forbidden |= bool(policy_outputs(policy, batch).log_prob.isneginf().any())
             batch = first_batch(learner, batch)
             results.append(learner.gradient(batch))
             learner.close()

@@ -18,7 +18,7 @@ from worlds import CountingEnv, SpaceIdentityEnv
 import headrace as hr
 from headrace.acting.collector import Collector, rollout_spec
 from headrace.acting.own_pace import OwnPace
-from headrace.algos.common import evaluate
+from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn import Network, Policy
@@ -236,7 +236,7 @@ def test_log_probabilities_agree_with_the_learners_on_every_valid_step_also_if_c
     for cut in (None, After(4), After(2), None, After(7)):
         batch = gather([fill(cut)])
         with torch.no_grad():
-            log_prob, _, _ = evaluate(policy, batch)
+            log_prob = policy_outputs(policy, batch).log_prob
         assert (log_prob - batch.log_prob)[batch.valid].abs().max() <= 1e-5
 
 

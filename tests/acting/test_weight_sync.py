@@ -14,7 +14,7 @@ import torch
 import headrace as hr
 from headrace.acting.source import RolloutSource
 from headrace.acting.weight_sync import Follower
-from headrace.algos.common import evaluate
+from headrace.algos.common import policy_outputs
 from headrace.api import resume_config
 from headrace.cli import main
 from headrace.errors import ConfigError
@@ -46,7 +46,7 @@ def adaptive(make, threshold: float, **settings) -> hr.Config:
 def literal(policy, rollout) -> float:
     """Mean of (r - 1) - log r over the valid steps of a rollout, step by step."""
     with torch.no_grad():
-        log_pi, _, _ = evaluate(policy, gather([rollout]))
+        log_pi = policy_outputs(policy, gather([rollout])).log_prob
     terms = []
     num_steps, num_envs = rollout.log_prob.shape
     for t in range(num_steps):
@@ -322,7 +322,7 @@ def test_what_a_rollout_names_is_the_version_that_acted(tiny, monkeypatch):
             header = intake._source._queue.header(slot)
             assert set(rollout.version.tolist()) == {header.version}
             with torch.no_grad():
-                log_prob, _, _ = evaluate(policies[header.version], gather([rollout]))
+                log_prob = policy_outputs(policies[header.version], gather([rollout])).log_prob
             valid = ~rollout.first[1:]
             assert (log_prob - rollout.log_prob)[valid].abs().max() < 1e-5
             seen.append((header.version, max(policies)))

@@ -111,14 +111,17 @@ def test_each_correction_is_the_loop_over_time_in_value_and_gradient():
     ("old", "new"),
     [
         ("torch.zeros_like(log_ratio), *stream", "log_ratio, *stream"),
-        ("math.inf, math.inf, math.inf", "math.inf, self.c_bar, math.inf"),
+        ("*stream, **decay)", "*stream, **decay, c_bar=self.c_bar)"),
         ("ratio.clamp(max=self.pg_rho_bar)", "ratio"),
         ("ratio.clamp(max=self.pg_rho_bar)", "ratio.clamp(max=self.rho_bar)"),
-        ("* returns.advantage", "* (returns.vs - value[:-1])"),
+        ("* returns.advantage", "* (returns.vs - outputs.value[:-1])"),
         ("pg_advantage=weighted", "advantage=weighted"),
         ('self.correction != "one_step"', 'self.correction == "none"'),
         ('self.correction == "epsilon"', "False"),
-        ("*stream, self.rho_bar, self.c_bar", "*stream, self.c_bar, self.rho_bar"),
+        (
+            '"rho_bar": self.rho_bar, "c_bar": self.c_bar',
+            '"rho_bar": self.c_bar, "c_bar": self.rho_bar',
+        ),
     ],
 )
 def test_a_broken_correction_is_caught(old, new):

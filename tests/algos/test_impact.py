@@ -191,7 +191,7 @@ def check_loss(module: ModuleType) -> None:
 
 
 CHECKS = (check_visits, check_targets, check_advantage, check_loss)
-KL = 'distribution.kl(targets["params"], params)'
+KL = 'distribution.kl(targets["params"], outputs.params)'
 
 
 @pytest.mark.filterwarnings("ignore:t_target")
@@ -203,16 +203,16 @@ def test_it_is_algorithm_1_literally(check):
 @pytest.mark.parametrize(
     ("check", "old", "new"),
     [
-        (check_loss, KL, 'distribution.kl(params, targets["params"])'),
-        (check_loss, KL, KL.replace('targets["params"]', "params.detach()")),
+        (check_loss, KL, 'distribution.kl(outputs.params, targets["params"])'),
+        (check_loss, KL, KL.replace('targets["params"]', "outputs.params.detach()")),
         (check_loss, "self.ratio, self.rho", '"R3", self.rho'),
         (check_loss, "self.ratio, self.rho", "self.ratio, 2.0"),
         (check_loss, 'targets["log_prob"], batch.log_prob', 'batch.log_prob, targets["log_prob"]'),
-        (check_loss, 'value_loss(value, targets["vs"]', 'value_loss(value, targets["advantage"]'),
-        (check_advantage, "returns.vs - value[:-1]", "returns.advantage"),
-        (check_advantage, "returns.vs - value[:-1]", "returns.pg_advantage"),
-        (check_advantage, "log_prob - batch.log_prob,\n            batch.reward",
-         "batch.log_prob - log_prob,\n            batch.reward"),
+        (check_loss, 'policy_loss, targets["vs"]', 'policy_loss, targets["advantage"]'),
+        (check_advantage, "returns.vs - outputs.value[:-1]", "returns.advantage"),
+        (check_advantage, "returns.vs - outputs.value[:-1]", "returns.pg_advantage"),
+        (check_advantage, "outputs.log_prob - batch.log_prob,\n            *batch.stream",
+         "batch.log_prob - outputs.log_prob,\n            *batch.stream"),
         (check_advantage, "lam=self.lam", "lam=1.0"),
         (check_advantage, "rho_bar=self.rho_bar", "rho_bar=1.0"),
         (check_advantage, 'self._with_targets(state["target"]', "self._with_targets(policy"),

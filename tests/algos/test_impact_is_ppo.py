@@ -45,7 +45,7 @@ def ppo_by_hand(algo: IMPACT, num_rounds: int) -> list[Tensor]:
         for b in batches:
             with torch.no_grad():
                 value = policy(b.obs, b.first, ())[1]
-            targets.append(gae(b.reward, value, b.terminated, b.first, algo.gamma, algo.lam))
+            targets.append(gae(*b.stream(value), gamma=algo.gamma, lam=algo.lam))
         for _ in range(algo.passes):
             for b, (advantage, target) in zip(batches, targets, strict=True):
                 params, value, _ = policy(b.obs, b.first, ())

@@ -9,7 +9,7 @@ import torch
 
 import headrace as hr
 from headrace.algos import IMPACT
-from headrace.algos.common import evaluate, shuffled
+from headrace.algos.common import policy_outputs, shuffled
 from headrace.ops.distributions import Categorical
 from headrace.types import Alone, Batch
 from tests.learning.test_learner import make_batch
@@ -40,7 +40,7 @@ def recurrent_batch(policy: Recurrent, columns: int = 10) -> Batch:
     g = torch.Generator().manual_seed(1)
     batch.core = (torch.randn(columns, 8, generator=g, dtype=torch.float64),)
     with torch.no_grad():
-        batch.log_prob = evaluate(policy, batch)[0]
+        batch.log_prob = policy_outputs(policy, batch).log_prob
     return batch
 
 

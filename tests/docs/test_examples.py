@@ -87,7 +87,7 @@ def test_spreading_ppo_out_changes_a_handful_of_lines():
 @pytest.mark.parametrize("name", ["ppo", "clusterenv_ppo"])
 def test_ppo_estimates_advantages_as_headrace_does(example, name):
     reward, value, terminated, first = stream()
-    expected, _ = gae(reward, value, terminated, first, 0.97, 0.9)
+    expected, _ = gae(reward, value, terminated, first, gamma=0.97, lam=0.9)
     found = example(name).gae(reward, value, terminated, ~first[1:], 0.97, 0.9)
     torch.testing.assert_close(found, expected)
 

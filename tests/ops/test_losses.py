@@ -257,9 +257,9 @@ def test_policy_losses_move_no_value_and_value_losses_move_no_policy(estimator: 
     value = s.value.requires_grad_()
     log_ratio = log_prob - 0.1
     if estimator == "gae":
-        advantage, target = gae(s.reward, value, s.terminated, s.first, 0.9, 0.9)
+        advantage, target = gae(s.reward, value, s.terminated, s.first, gamma=0.9, lam=0.9)
     else:
-        target, advantage, _ = vtrace(log_ratio, s.reward, value, s.terminated, s.first, 0.9)
+        target, advantage, _ = vtrace(log_ratio, s.reward, value, s.terminated, s.first, gamma=0.9)
     policy_losses = (
         losses.policy_gradient_loss(log_prob, advantage, ~s.filler),
         losses.ppo_clip_loss(log_ratio, advantage, ~s.filler, CLIP)[0],

@@ -32,11 +32,13 @@ SHAPES = ((1, 6), (2, 6), (7, 4), (16, 3))
 
 
 def gae(module: ModuleType, s: Stream, gamma: float, lam: float) -> tuple[Any, Any]:
-    return module.gae(s.reward, s.value, s.terminated, s.first, gamma, lam)
+    return module.gae(s.reward, s.value, s.terminated, s.first, gamma=gamma, lam=lam)
 
 
 def vtrace(module: ModuleType, s: Stream, gamma: float, clips: dict[str, float]) -> Any:
-    return module.vtrace(s.log_ratio, s.reward, s.value, s.terminated, s.first, gamma, **clips)
+    return module.vtrace(
+        s.log_ratio, s.reward, s.value, s.terminated, s.first, gamma=gamma, **clips
+    )
 
 
 # The checks take the module so that test_mutants can hand them a broken one.

@@ -9,7 +9,7 @@ import torch
 from worlds import SpaceIdentityVectorEnv
 
 from headrace.acting.collector import Collector, rollout_spec
-from headrace.algos.common import evaluate
+from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
 from headrace.nn import Network, Policy
 from headrace.ops import tree
@@ -64,7 +64,7 @@ def test_log_probabilities_agree_on_every_valid_step(space, settings, mask):
     for _ in range(3):
         batch = gather([fill()])
         with torch.no_grad():
-            log_prob, _, _ = evaluate(policy, batch)
+            log_prob = policy_outputs(policy, batch).log_prob
         assert not batch.valid.all()
         assert (log_prob - batch.log_prob)[batch.valid].abs().max() <= 1e-5
 
@@ -76,7 +76,7 @@ def test_log_probabilities_of_bounded_actions_agree_clipped_or_squashed(squash, 
     policy, fill = filler("Pendulum-v1", network, num_steps=210)
     batch = gather([fill()])
     with torch.no_grad():
-        log_prob, _, _ = evaluate(policy, batch)
+        log_prob = policy_outputs(policy, batch).log_prob
     assert (log_prob - batch.log_prob)[batch.valid].abs().max() <= 1e-5
 
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -86,17 +87,12 @@ class Batch:
     def columns(self, index: slice | Tensor) -> Batch:
         """The batch of these columns only (dimension 1; dimension 0 of ``core``)."""
 
-        def take(x: Tensor, dim: int) -> Tensor:
+        def take(dim: int, x: Tensor) -> Tensor:
             if isinstance(index, Tensor):
                 return x.index_select(dim, index)
             return x[:, index] if dim else x[index]
 
-        parts = {
-            field.name: tree.map_leaves(lambda x: take(x, 1), getattr(self, field.name))
-            for field in fields(self)
-            if field.name != "core"
-        }
-        return Batch(core=tree.map_leaves(lambda x: take(x, 0), self.core), **parts)
+        return map_columns(take, self)
 
     def split(self, max_steps: int) -> list[Batch]:
         """Groups of whole columns with at most ``max_steps`` steps each (at least one column)."""
@@ -105,6 +101,23 @@ class Batch:
         if width >= num_columns:
             return [self]
         return [self.columns(slice(i, i + width)) for i in range(0, num_columns, width)]
+
+
+def map_columns(function: Callable[..., Tensor], *batches: Batch) -> Batch:
+    """The batch of ``function(dim, *leaves)`` for the leaves of batches of one structure.
+
+    Args:
+        function: gets the dimension in which the leaves have their columns, then the leaves.
+
+    Raises:
+        ValueError: the trees differ.
+    """
+
+    def parts(name: str) -> Tree:
+        of_leaves = partial(function, 0 if name == "core" else 1)
+        return tree.map_leaves(of_leaves, *(getattr(batch, name) for batch in batches))
+
+    return Batch(**{field.name: parts(field.name) for field in fields(Batch)})
 
 
 class Clock:
@@ -287,20 +300,9 @@ def gather(rollouts: list[Rollout], device: torch.device | str = "cpu") -> Batch
         a batch of ``[T, sum(B_i)]`` on ``device``.
     """
 
-    def join(name: str, dim: int) -> Tree:
-        parts = [getattr(rollout, name) for rollout in rollouts]
-        return tree.map_leaves(lambda *leaves: torch.cat(leaves, dim).to(device), *parts)
-
-    first = join("first", 1)
-    return Batch(
-        obs=join("obs", 1),
-        first=first,
-        action=join("action", 1),
-        log_prob=join("log_prob", 1),
-        reward=join("reward", 1),
-        terminated=join("terminated", 1),
-        valid=~first[1:],
-        core=join("core", 0),
-        targets={},
-        discounted_return=join("discounted_return", 1),
-    )
+    names = [field.name for field in fields(Batch) if field.name not in ("valid", "targets")]
+    batches = [
+        Batch(**{name: getattr(one, name) for name in names}, valid=~one.first[1:], targets={})
+        for one in rollouts
+    ]
+    return map_columns(lambda dim, *leaves: torch.cat(leaves, dim).to(device), *batches)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headrace.errors import require
 from headrace.ops import losses, tree
-from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics, map_columns
 
 
 @dataclass(frozen=True)
@@ -271,17 +271,7 @@ def flatten(batch: Batch) -> Batch:
     """``T * B`` columns of one row each, the bootstrap row dropped: samples to shuffle."""
     rows, num_columns = batch.valid.shape
 
-    def flat(x: Tensor) -> Tensor:
+    def flat(dim: int, x: Tensor) -> Tensor:
         return x[:rows].reshape(1, rows * num_columns, *x.shape[2:])
 
-    return Batch(
-        obs=tree.map_leaves(flat, batch.obs),
-        first=flat(batch.first),
-        action=tree.map_leaves(flat, batch.action),
-        log_prob=flat(batch.log_prob),
-        reward=flat(batch.reward),
-        terminated=flat(batch.terminated),
-        valid=flat(batch.valid),
-        core=batch.core,
-        targets={name: flat(x) for name, x in batch.targets.items()},
-    )
+    return map_columns(flat, batch)

@@ -9,16 +9,14 @@ number of learners.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headrace.algos.columns import as_dict, concatenate, dim_of, from_dict, oldest_first, pick
 from headrace.ops import tree
-from headrace.types import Batch
-
-__all__ = ["CircularBuffer", "ReplayBuffer", "concatenate"]
+from headrace.types import Batch, map_columns
 
 
 class ReplayBuffer:
@@ -33,7 +31,7 @@ class ReplayBuffer:
 
     def __init__(self, capacity: int, device: torch.device | str = "cpu") -> None:
         self._capacity, self._device = capacity, torch.device(device)
-        self._store: dict[str, Any] | None = None  # Batch's fields with ``capacity`` columns
+        self._store: Batch | None = None  # of ``capacity`` columns
         self._next = self._size = 0
 
     def __len__(self) -> int:
@@ -48,15 +46,15 @@ class ReplayBuffer:
         """
         num_columns = batch.valid.shape[1]
         kept = slice(max(0, num_columns - self._capacity), num_columns)
-        parts = as_dict(batch.columns(kept))
         if self._store is None:
-            self._store = {name: self._allocate(name, part) for name, part in parts.items()}
+            self._store = map_columns(self._allocate, batch)
         index = torch.arange(kept.stop - kept.start, device=self._device)
         index = (index + self._next) % self._capacity
-        for name, part in parts.items():
-            for held, new in zip(tree.leaves(self._store[name]), tree.leaves(part), strict=True):
-                place = (slice(None),) * dim_of(name) + (index,)
-                held[place] = new.to(self._device)
+
+        def put(dim: int, held: Tensor, new: Tensor) -> Tensor:
+            return held.index_copy_(dim, index, new.to(self._device))
+
+        map_columns(put, self._store, batch.columns(kept))
         self._next = (self._next + len(index)) % self._capacity
         self._size = min(self._size + len(index), self._capacity)
 
@@ -73,14 +71,13 @@ class ReplayBuffer:
         if self._store is None:
             raise ValueError("the replay buffer holds nothing to sample from")
         index = torch.randint(self._size, (num_columns,), generator=generator)
-        return Batch(**self._store).columns(index.to(self._device))
+        return self._store.columns(index.to(self._device))
 
     def state_dict(self) -> dict[str, Any]:
         """The columns held and the position in the ring."""
-        held = None
-        if self._store is not None:
-            held = as_dict(Batch(**self._store).columns(torch.arange(self._size)))
-        return {"capacity": self._capacity, "next": self._next, "columns": held}
+        held = None if self._store is None else self._store.columns(torch.arange(self._size))
+        columns = None if held is None else as_dict(held)
+        return {"capacity": self._capacity, "next": self._next, "columns": columns}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned.
@@ -129,13 +126,9 @@ class ReplayBuffer:
         columns = as_dict(pick(held, mine)) if len(mine) else None
         return {"capacity": capacity, "next": len(mine) % capacity, "columns": columns}
 
-    def _allocate(self, name: str, part: Any) -> Any:
-        def zeros(x: Tensor) -> Tensor:
-            shape = list(x.shape)
-            shape[dim_of(name)] = self._capacity
-            return torch.zeros(shape, dtype=x.dtype, device=self._device)
-
-        return tree.map_leaves(zeros, part)
+    def _allocate(self, dim: int, x: Tensor) -> Tensor:
+        shape = (*x.shape[:dim], self._capacity, *x.shape[dim + 1 :])
+        return torch.zeros(shape, dtype=x.dtype, device=self._device)
 
 
 class CircularBuffer:
@@ -233,3 +226,69 @@ class CircularBuffer:
 def _progress(state: dict[str, Any]) -> tuple[Any, ...]:
     """What the circular buffers of learners that work in step agree on."""
     return state["passes"], state["traversed"], [batch is None for batch in state["batches"]]
+
+
+# -- columns of several batches -------------------------------------------------------------------
+
+
+def concatenate(batches: list[Batch]) -> Batch:
+    """The columns of several batches side by side, in their order.
+
+    Args:
+        batches: ``[T, B_i]`` each, with equal T, trees of one structure and the same targets.
+
+    Returns:
+        a batch of ``[T, sum(B_i)]`` in memory of its own.
+
+    Raises:
+        ValueError: the trees differ.
+    """
+    return map_columns(lambda dim, *leaves: torch.cat(leaves, dim), *batches)
+
+
+def pick(batches: list[Batch], index: Tensor) -> Batch:
+    """Columns of batches that are counted through as if they stood side by side.
+
+    Args:
+        batches: as in :func:`concatenate`.
+        index: ``[N]`` int64 on the CPU, N >= 1, each within the columns.
+
+    Returns:
+        a batch of ``[T, N]`` in the order of ``index``, in memory of its own.
+    """
+    parts, places, start = [], [], 0
+    for batch in batches:
+        stop = start + batch.valid.shape[1]
+        here = ((index >= start) & (index < stop)).nonzero().flatten()
+        if len(here):
+            parts.append(batch.columns(index[here] - start))
+            places.append(here)
+        start = stop
+    return concatenate(parts).columns(torch.cat(places).argsort())
+
+
+def oldest_first(sizes: list[int], starts: list[int]) -> Tensor:
+    """The columns of several rings, counted through, from the oldest to the newest, int64.
+
+    Args:
+        sizes: columns of each ring, 1 or more; starts: where its oldest one is, modulo its size.
+    """
+    index, age, before = [], [], 0
+    for size, start in zip(sizes, starts, strict=True):
+        index.append(before + (torch.arange(size) + start) % size)
+        age.append(torch.arange(size - 1, -1, -1))
+        before += size
+    if not index:
+        return torch.zeros(0, dtype=torch.int64)
+    order = torch.cat(age).argsort(descending=True, stable=True)  # equally old: by rank
+    return torch.cat(index)[order]
+
+
+def as_dict(batch: Batch) -> dict[str, Any]:
+    """Its fields, which :func:`from_dict` makes the batch of again."""
+    return {field.name: getattr(batch, field.name) for field in fields(Batch)}
+
+
+def from_dict(saved: dict[str, Any]) -> Batch:
+    """The batch of its fields; what a batch of an older version had beside them is left out."""
+    return Batch(**{field.name: saved[field.name] for field in fields(Batch)})

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headrace.algos.columns import oldest_first, pick
-from headrace.algos.replay import CircularBuffer, ReplayBuffer
+from headrace.algos.replay import CircularBuffer, ReplayBuffer, oldest_first, pick
 from headrace.ops import tree
 from headrace.types import Batch
 from tests.algos.test_replay import columns, generator, held, marked, numbers

@@ -19,6 +19,7 @@ from headrace.algos.common import Hyperparameters
 from headrace.envs.make import ENGINES
 from headrace.envs.names import env_name
 from headrace.errors import (
+    A_COUNT,
     ABOVE_0,
     AT_LEAST_0,
     AT_LEAST_1,
@@ -38,7 +39,7 @@ SHARE = Valid("above 0 and below 1", lambda x: 0 < x < 1)
 Count: TypeAlias = Annotated[
     int,
     Valid("a whole number (an int)", lambda x: isinstance(x, int)),
-    Valid("1 or more (nearest: 1)", lambda x: x >= 1),
+    A_COUNT,
 ]
 TRANSPORTS = ("shm", "serial")
 

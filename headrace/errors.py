@@ -55,6 +55,7 @@ class Valid:
 ABOVE_0 = Valid("above 0", lambda x: x > 0)
 AT_LEAST_0 = Valid("0 or more", lambda x: x >= 0)
 AT_LEAST_1 = Valid("1 or more", lambda x: x >= 1)
+A_COUNT = Valid("1 or more (nearest: 1)", lambda x: x >= 1)
 
 
 def check_fields(settings: object) -> None:
@@ -71,13 +72,18 @@ def check_fields(settings: object) -> None:
 
 
 def _annotated(cls: type) -> list[tuple[str, Valid, bool]]:
-    """(field, what is valid, whether None is) for each :class:`Valid` of a dataclass."""
-    return [
+    """(field, what is valid, whether None is) for each :class:`Valid` of a dataclass.
+
+    Those of its bases count, also where it gives a field another default.
+    """
+    found = [
         (name, valid, type(None) in get_args(hint.__origin__))
-        for name, hint in get_type_hints(cls, include_extras=True).items()
+        for base in cls.__mro__
+        for name, hint in get_type_hints(base, include_extras=True).items()
         for valid in getattr(hint, "__metadata__", ())
         if isinstance(valid, Valid)
     ]
+    return list(dict.fromkeys(found))
 
 
 def require(condition: bool, name: str, value: object, valid: str) -> None:

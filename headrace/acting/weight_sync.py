@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, require
 
 WINDOW = 4  # measurements in the running mean
 
@@ -56,10 +56,10 @@ def sync_rule(weight_sync: str, kl_threshold: float, max_lag: int | None = None)
         ConfigError: a setting is none of these.
     """
     number = isinstance(kl_threshold, int | float)
-    if not number or not 0 <= kl_threshold < float("inf"):
-        raise ConfigError(f"kl_threshold={kl_threshold!r} must be 0 or more nats (nearest: 0.0)")
-    if max_lag is not None and (not isinstance(max_lag, int) or max_lag < 1):
-        raise ConfigError(f"max_policy_lag={max_lag!r} must be 1 or more versions (nearest: 1)")
+    possible = number and 0 <= kl_threshold < float("inf")
+    require(possible, "kl_threshold", kl_threshold, "0 or more nats (nearest: 0.0)")
+    possible = max_lag is None or (isinstance(max_lag, int) and max_lag >= 1)
+    require(possible, "max_policy_lag", max_lag, "1 or more versions (nearest: 1)")
     if weight_sync == "adaptive":
         return SyncRule(None, kl_threshold, max_lag)
     if weight_sync == "every":
@@ -67,10 +67,8 @@ def sync_rule(weight_sync: str, kl_threshold: float, max_lag: int | None = None)
     word, _, count = weight_sync.partition("-")
     if word == "every" and count.isascii() and count.isdigit() and int(count) >= 1:
         return SyncRule(int(count), kl_threshold, max_lag)
-    raise ConfigError(
-        f"weight_sync={weight_sync!r} must be every, every-<k> with k of 1 or more (as in "
-        "every-8), or adaptive (nearest: every)"
-    )
+    valid = "every, every-<k> with k of 1 or more (as in every-8), or adaptive (nearest: every)"
+    raise ConfigError(f"weight_sync={weight_sync!r} must be {valid}")
 
 
 class Follower:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from headrace.algos.common import (
     shuffled,
     total_loss,
 )
-from headrace.errors import require
+from headrace.errors import ABOVE_0, AT_LEAST_1, require
 from headrace.ops import losses
 from headrace.ops.returns import VTrace, vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
@@ -34,28 +34,25 @@ class APPO(Hyperparameters):
     max_lag: int = 2
     """How many updates a waiting rollout may lag behind the learner."""
     learning_rate: float = 6e-4
-    epochs: int = 1
+    epochs: Annotated[int, AT_LEAST_1] = 1
     """Passes over each batch."""
-    minibatches: int = 1
+    minibatches: Annotated[int, AT_LEAST_1] = 1
     """Random parts into which each pass is split, one optimiser step each."""
     normalize_advantage: bool = False
     """Scale each minibatch's advantages to mean 0 and deviation 1; needs several minibatches."""
-    clip: float = 0.2
+    clip: Annotated[float, ABOVE_0] = 0.2
     """The ratio pi/mu is clipped to [1 - clip, 1 + clip] in the surrogate."""
     rho_bar: float = 1.0
     """Clip of the importance ratio in the temporal difference: fixes the value's fixed point."""
-    c_bar: float = 1.0
+    c_bar: Annotated[float, ABOVE_0] = 1.0
     """Clip of the ratio in the trace coefficients: speed of contraction."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.epochs >= 1, "epochs", self.epochs, "1 or more")
-        require(self.minibatches >= 1, "minibatches", self.minibatches, "1 or more")
         several = self.epochs * self.minibatches > 1
         valid = "False with epochs=1 and minibatches=1 (nearest: minibatches=2)"
         require(several or not self.normalize_advantage, "normalize_advantage", True, valid)
-        require(self.clip > 0, "clip", self.clip, "above 0")
-        check_clipping(self.rho_bar, self.c_bar, 1.0, self.max_lag)
+        check_clipping(self.rho_bar, self.c_bar, self.max_lag)
 
     def init(self, policy: ActorCritic) -> dict[str, Any]:
         """The generator that shuffles."""

@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from headrace.errors import require
+from headrace.errors import ABOVE_0, AT_LEAST_0, Valid, check_fields, require
 from headrace.ops import losses, tree
 from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics, map_columns
+
+NORM = Valid("above 0 (inf: off)", lambda x: x > 0)
+FACTOR = Valid("between 0 and 1", lambda x: 0 <= x <= 1)
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
     """Fields of every algorithm; the learner and its optimiser read them."""
 
-    learning_rate: float = 3e-4
+    learning_rate: Annotated[float, ABOVE_0] = 3e-4
     """Step size of the optimiser at the start."""
     lr_schedule: Literal["constant", "linear"] = "constant"
     """Constant, or linear to 0 at total_steps; counted in environment steps."""
@@ -27,29 +30,23 @@ class Hyperparameters:
     """Adam, or RMSProp with decay 0.99 as IMPALA used it."""
     optimizer_eps: float = 1e-5
     """The epsilon in the optimiser's denominator."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: Annotated[float, NORM] = 0.5
     """Global norm to which the mean gradient is clipped; inf switches clipping off."""
-    reward_scale: float = 1.0
+    reward_scale: Annotated[float, ABOVE_0] = 1.0
     """Factor on every reward before learning; reported returns are not scaled."""
     normalize_returns: bool = False
     """Divide rewards by the running deviation of discounted returns, and clip them to 10."""
-    gamma: float = 0.99
+    gamma: Annotated[float, FACTOR] = 0.99
     """Discount per environment step."""
-    lam: float = 0.95
+    lam: Annotated[float, FACTOR] = 0.95
     """Lambda of GAE, or of V-trace (IMPALA, Remark 2: in the trace coefficients c only)."""
-    value_coef: float = 0.5
+    value_coef: Annotated[float, AT_LEAST_0] = 0.5
     """Weight of the value loss, which is half the squared error."""
-    entropy_coef: float = 0.0
+    entropy_coef: Annotated[float, AT_LEAST_0] = 0.0
     """Weight of the entropy bonus."""
 
     def __post_init__(self) -> None:
-        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")
-        require(self.reward_scale > 0, "reward_scale", self.reward_scale, "above 0")
-        require(0 <= self.gamma <= 1, "gamma", self.gamma, "between 0 and 1")
-        require(0 <= self.lam <= 1, "lam", self.lam, "between 0 and 1")
-        require(self.max_grad_norm > 0, "max_grad_norm", self.max_grad_norm, "above 0 (inf: off)")
-        require(self.value_coef >= 0, "value_coef", self.value_coef, "0 or more")
-        require(self.entropy_coef >= 0, "entropy_coef", self.entropy_coef, "0 or more")
+        check_fields(self)
 
     @property
     def max_lag(self) -> int:
@@ -112,10 +109,8 @@ def check_penalty(kl_coef: float, kl_target: float | None, num_steps: int) -> No
     require(possible, "kl_target", kl_target, valid)
 
 
-def check_clipping(rho_bar: float, c_bar: float, pg_rho_bar: float, max_lag: int) -> None:
+def check_clipping(rho_bar: float, c_bar: float, max_lag: int) -> None:
     """V-trace's thresholds (IMPALA, theorem 1 assumes rho_bar >= c_bar) and an asynchronous lag."""
-    require(c_bar > 0, "c_bar", c_bar, "above 0")
-    require(pg_rho_bar > 0, "pg_rho_bar", pg_rho_bar, "above 0")
     require(rho_bar >= c_bar, "rho_bar", rho_bar, f"at least c_bar={c_bar} (nearest: {c_bar})")
     require(max_lag >= 1, "max_lag", max_lag, "1 or more (0 is synchronous: use A2C or PPO)")
 

@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from headrace.algos.common import (
     total_loss,
 )
 from headrace.algos.replay import CircularBuffer
-from headrace.errors import require, require_choice
+from headrace.errors import A_COUNT, ABOVE_0, require, require_choice
 from headrace.ops import losses
 from headrace.ops.returns import vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
@@ -40,23 +40,23 @@ class IMPACT(Hyperparameters):
     """How many batches of rollouts may wait for the learner. Each lasts for ``passes`` steps, so
     the lag in updates, which is reported and which max_policy_lag bounds, is longer."""
     lam: float = 0.995
-    buffer_size: int = 4
+    buffer_size: Annotated[int, A_COUNT] = 4
     """N: slots of the circular buffer, visited in turn, one optimiser step each."""
-    passes: int = 2
+    passes: Annotated[int, A_COUNT] = 2
     """K: how often each batch is traversed."""
-    t_target: int | None = None
+    t_target: Annotated[int | None, A_COUNT] = None
     """Optimiser steps between updates of the target network; None: buffer_size * passes."""
-    t_frequency: int = 1
+    t_frequency: Annotated[int, A_COUNT] = 1
     """Optimiser steps between broadcasts of the weights to the actors."""
     ratio: Literal["R1", "R2", "R3"] = "R3"
     """R3: pi / max(target, mu / rho), the paper's; R1: pi / target; R2: pi / mu."""
     rho: float = 2.0
     """Target-worker clipping of R3: the ratio mu / target counts up to this; inf makes it R1."""
-    clip: float = 0.3
+    clip: Annotated[float, ABOVE_0] = 0.3
     """The ratio is clipped to [1 - clip, 1 + clip] in the surrogate."""
     rho_bar: float = 1.0
     """Clip of the ratio target / mu in the temporal difference."""
-    c_bar: float = 1.0
+    c_bar: Annotated[float, ABOVE_0] = 1.0
     """Clip of the ratio target / mu in the trace coefficients."""
     kl_coef: float = 0.0
     """Weight of the penalty KL(target || pi) at the start."""
@@ -66,16 +66,12 @@ class IMPACT(Hyperparameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_clipping(self.rho_bar, self.c_bar, 1.0, self.max_lag)
+        check_clipping(self.rho_bar, self.c_bar, self.max_lag)
         check_penalty(self.kl_coef, self.kl_target, self.resolved_t_target)
         require_choice("ratio", self.ratio, ("R1", "R2", "R3"))
-        require(self.clip > 0, "clip", self.clip, "above 0")
         require(self.rho >= 1, "rho", self.rho, "1 or more (nearest: 1.0)")
-        for name in ("buffer_size", "passes", "t_frequency"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
         if self.t_target is None:
             return
-        require(self.t_target >= 1, "t_target", self.t_target, "1 or more (nearest: 1), or None")
         whole = self.buffer_size * self.passes
         if self.t_target <= _NO_LEARNING:
             warnings.warn(

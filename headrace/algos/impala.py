@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -18,12 +18,13 @@ from headrace.algos.common import (
     total_loss,
 )
 from headrace.algos.replay import ReplayBuffer, concatenate
-from headrace.errors import require, require_choice
+from headrace.errors import A_COUNT, ABOVE_0, Valid, require, require_choice
 from headrace.ops import losses
 from headrace.ops.returns import VTrace, vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
 
 _EPSILON = 1e-6  # section 5.2.2
+_FRACTION = Valid("at least 0 and below 1 (the paper's: 0.5)", lambda x: 0 <= x < 1)
 
 
 @dataclass(frozen=True)
@@ -36,27 +37,23 @@ class IMPALA(Hyperparameters):
     lam: float = 1.0
     rho_bar: float = 1.0
     """Clip of the importance ratio in the temporal difference: fixes the value's fixed point."""
-    c_bar: float = 1.0
+    c_bar: Annotated[float, ABOVE_0] = 1.0
     """Clip of the ratio in the trace coefficients: speed of contraction."""
-    pg_rho_bar: float = 1.0
+    pg_rho_bar: Annotated[float, ABOVE_0] = 1.0
     """Clip of the ratio that weights the policy gradient."""
 
     correction: Literal["vtrace", "one_step", "epsilon", "none"] = "vtrace"
     """Off-policy correction (section 5.2.2); all but vtrace have plain n-step targets. one_step:
     the ratio weights the advantage; epsilon: log(pi + 1e-6) in the policy gradient; none: none."""
-    replay_fraction: float = 0.0
+    replay_fraction: Annotated[float, _FRACTION] = 0.0
     """Share of each batch that is drawn from earlier trajectories; the paper tried 0.5."""
-    replay_capacity: int = 1024
+    replay_capacity: Annotated[int, A_COUNT] = 1024
     """Trajectories of fragment_length steps of one environment that are kept for replay."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_clipping(self.rho_bar, self.c_bar, self.pg_rho_bar, self.max_lag)
+        check_clipping(self.rho_bar, self.c_bar, self.max_lag)
         require_choice("correction", self.correction, ("vtrace", "one_step", "epsilon", "none"))
-        valid = "at least 0 and below 1 (the paper's: 0.5)"
-        require(0 <= self.replay_fraction < 1, "replay_fraction", self.replay_fraction, valid)
-        valid = "1 or more (nearest: 1)"
-        require(self.replay_capacity >= 1, "replay_capacity", self.replay_capacity, valid)
 
     def per_learner(self, num_learners: int) -> IMPALA:
         """Each learner holds its share of the replayed columns."""

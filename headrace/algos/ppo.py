@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from headrace.algos.common import (
     shuffled,
     total_loss,
 )
-from headrace.errors import require
+from headrace.errors import ABOVE_0, AT_LEAST_1
 from headrace.ops import losses
 from headrace.ops.returns import gae
 from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
@@ -28,11 +28,11 @@ from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
 class PPO(Hyperparameters):
     """PPO (Schulman et al. 2017): clipped surrogate, optionally with an adaptive KL penalty."""
 
-    epochs: int = 4
+    epochs: Annotated[int, AT_LEAST_1] = 4
     """Passes over each batch."""
-    minibatches: int = 4
+    minibatches: Annotated[int, AT_LEAST_1] = 4
     """Parts into which each pass is split."""
-    clip: float = 0.2
+    clip: Annotated[float, ABOVE_0] = 0.2
     """The ratio pi/mu is clipped to [1 - clip, 1 + clip]."""
     value_clip: float | None = None
     """Clip the value's change per update to this; None: no clipping."""
@@ -47,9 +47,6 @@ class PPO(Hyperparameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.epochs >= 1, "epochs", self.epochs, "1 or more")
-        require(self.minibatches >= 1, "minibatches", self.minibatches, "1 or more")
-        require(self.clip > 0, "clip", self.clip, "above 0")
         check_penalty(self.kl_coef, self.kl_target, self.epochs * self.minibatches)
 
     def init(self, policy: ActorCritic) -> dict[str, Any]:

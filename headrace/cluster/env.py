@@ -16,7 +16,7 @@ from headrace.cluster.messages import PlaceConfig, Request
 from headrace.cluster.places.local import LocalConfig
 from headrace.cluster.rows import empty, join, join_infos, take
 from headrace.cluster.settings import EnvConfig, as_env_config
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, require
 from headrace.ops import tree
 from headrace.types import Rollout
 
@@ -146,8 +146,7 @@ class ClusterEnv(VectorEnv):
             raise ConfigError(f"seed has {len(seed)} values for {num_envs} environments")
         given = [seed] if isinstance(seed, int) else seed or []
         for one in given:
-            if one is not None and one < 0:
-                raise ConfigError(f"seed={one} must be 0 or more (nearest: 0)")
+            require(one is None or one >= 0, "seed", one, "0 or more (nearest: 0)")
         mask = None if options is None else options.get("reset_mask")
         if mask is not None:
             mask = np.asarray(mask)
@@ -279,5 +278,5 @@ def _fault_info(head: Head, worker: int) -> dict[str, Any]:
 
 
 def _check_length(name: str, value: int) -> None:
-    if not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name}={value!r} must be 1 or more (nearest: 1)")
+    possible = isinstance(value, int) and value >= 1
+    require(possible, name, value, "1 or more (nearest: 1)")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from headrace.acting.weight_sync import SyncRule
-from headrace.errors import ConfigError
+from headrace.errors import require
 
 
 @dataclass(frozen=True)
@@ -134,14 +134,11 @@ class PlaceConfig(Protocol):
 
 def check_limits(config: PlaceConfig) -> None:
     """Raise ConfigError unless the settings that all places have are legal."""
-    name = type(config).__name__
-    if not isinstance(config.nodes, int) or config.nodes < 1:
-        raise ConfigError(f"{name}: nodes={config.nodes!r} must be 1 or more (nearest: 1)")
+    name, nodes = type(config).__name__, config.nodes
+    possible = isinstance(nodes, int) and nodes >= 1
+    require(possible, f"{name}: nodes", nodes, "1 or more (nearest: 1)")
     for setting in ("timeout_s", "start_timeout_s"):
         value = getattr(config, setting)
-        if not value > 0:
-            raise ConfigError(f"{name}: {setting}={value!r} must be above 0 seconds")
-    if config.max_restarts < 0:
-        raise ConfigError(
-            f"{name}: max_restarts={config.max_restarts!r} must be 0 or more (nearest: 0)"
-        )
+        require(value > 0, f"{name}: {setting}", value, "above 0 seconds")
+    restarts = config.max_restarts
+    require(restarts >= 0, f"{name}: max_restarts", restarts, "0 or more (nearest: 0)")

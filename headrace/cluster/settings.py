@@ -10,7 +10,7 @@ from typing import Any
 from headrace.acting.weight_sync import SyncRule, sync_rule
 from headrace.envs.make import ENGINES
 from headrace.envs.names import resolve
-from headrace.errors import ConfigError, nearest, require_choice
+from headrace.errors import ConfigError, nearest, require, require_choice
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,11 @@ class EnvConfig:
     def __post_init__(self) -> None:
         if self.type == "gymnasium" and not self.env_name:
             raise ConfigError('env_config: type="gymnasium" needs env_name, as in "CartPole-v1"')
-        if not isinstance(self.envs_per_node, int) or self.envs_per_node < 1:
-            raise ConfigError(
-                f"env_config: envs_per_node={self.envs_per_node!r} must be 1 or more (nearest: 1)"
-            )
-        known = self.seed is None or isinstance(self.seed, int)
-        if not known or (self.seed is not None and not 0 <= self.seed < 2**31):
-            raise ConfigError(
-                f"env_config: seed={self.seed!r} must be between 0 and 2147483647, or None"
-            )
+        count, seed = self.envs_per_node, self.seed
+        possible = isinstance(count, int) and count >= 1
+        require(possible, "env_config: envs_per_node", count, "1 or more (nearest: 1)")
+        possible = seed is None or (isinstance(seed, int) and 0 <= seed < 2**31)
+        require(possible, "env_config: seed", seed, "between 0 and 2147483647, or None")
         require_choice("env_config: engine", self.engine, ENGINES)
         _ = self.rule, self.target  # raise what they have to
 

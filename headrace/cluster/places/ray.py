@@ -25,7 +25,7 @@ from headrace.cluster.messages import (
     WorkerSetup,
     check_limits,
 )
-from headrace.errors import ConfigError, WorkerFailed
+from headrace.errors import ConfigError, WorkerFailed, require
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class RayConfig:
     def __post_init__(self) -> None:
         check_limits(self)
         for name in ("cpus_per_node", "gpus_per_node"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"RayConfig: {name}={getattr(self, name)!r} must be 0 or more")
+            value = getattr(self, name)
+            require(value >= 0, f"RayConfig: {name}", value, "0 or more")
 
     def open(self) -> Place:
         """Connect to the cluster, or start one.

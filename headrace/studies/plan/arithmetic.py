@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headrace.errors import ConfigError, require_choice
+from headrace.errors import require, require_choice
 from headrace.records.bottleneck import Rates
 
 Envs = Literal["waiting", "computing"]
@@ -50,11 +50,11 @@ class Setup:
 
     def __post_init__(self) -> None:
         for name in ("num_actors", "envs_per_actor", "num_learners", "total_steps"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
-        _require(self.learner_sps > 0, "learner_sps", self.learner_sps, "above 0")
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
+        require(self.learner_sps > 0, "learner_sps", self.learner_sps, "above 0")
         for name in ("env_step_s", "inference_s"):
-            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more (nearest: 0)")
-        _require(self.vector_step_s > 0, "env_step_s", self.env_step_s, "above 0")
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more (nearest: 0)")
+        require(self.vector_step_s > 0, "env_step_s", self.env_step_s, "above 0")
         require_choice("envs", self.envs, ENVS)
 
     @property
@@ -76,11 +76,6 @@ class Setup:
             self.num_learners * self.learner_sps,
             self.synchronous,
         )
-
-
-def _require(condition: bool, name: str, value: object, valid: str) -> None:
-    if not condition:
-        raise ConfigError(f"{name}={value!r} must be {valid}")
 
 
 def saturating_actors(setup: Setup) -> int | None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from headrace.errors import ConfigError, require_choice
+from headrace.errors import require, require_choice
 
 Shape = Literal["constant", "lognormal", "gamma"]
 SHAPES = ("constant", "lognormal", "gamma")
@@ -28,10 +28,8 @@ class Duration:
     shape: Shape = "constant"
 
     def __post_init__(self) -> None:
-        if not 0 < self.mean_s < math.inf:
-            raise ConfigError(f"mean_s={self.mean_s!r} must be above 0")
-        if not 0 <= self.cv < math.inf:
-            raise ConfigError(f"cv={self.cv!r} must be 0 or more (nearest: 0)")
+        require(0 < self.mean_s < math.inf, "mean_s", self.mean_s, "above 0")
+        require(0 <= self.cv < math.inf, "cv", self.cv, "0 or more (nearest: 0)")
         require_choice("shape", self.shape, SHAPES)
 
     @property

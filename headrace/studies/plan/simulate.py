@@ -21,7 +21,7 @@ import numpy as np
 from simpy import Environment, Event
 
 from headrace.acting.weight_sync import Follower, SyncRule
-from headrace.errors import ConfigError
+from headrace.errors import require
 from headrace.studies.plan.durations import Duration
 from headrace.studies.plan.sharing import Cores, Sharing, bandwidth
 
@@ -63,27 +63,22 @@ class Scenario:
 
     def __post_init__(self) -> None:
         for name in ("num_actors", "slots_per_actor", "rollouts_per_update"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
         valid = f"between 0 and num_actors={self.num_actors}"
-        _require(0 <= self.stragglers <= self.num_actors, "stragglers", self.stragglers, valid)
+        require(0 <= self.stragglers <= self.num_actors, "stragglers", self.stragglers, valid)
         factor = self.straggler_factor
-        _require(factor > 0, "straggler_factor", factor, "above 0")
+        require(factor > 0, "straggler_factor", factor, "above 0")
         for name in ("mtbf_s", "bytes_per_s"):
             value = getattr(self, name)
-            _require(value is None or value > 0, name, value, "above 0, or None")
+            require(value is None or value > 0, name, value, "above 0, or None")
         for name in ("pull_s", "restart_s", "drift", "rollout_bytes", "weights_bytes"):
-            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more (nearest: 0)")
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more (nearest: 0)")
         slots, batch = self.num_actors * self.slots_per_actor, self.rollouts_per_update
         valid = f"at most {slots}, the slots of all actors"
-        _require(batch <= slots, "rollouts_per_update", batch, valid)
+        require(batch <= slots, "rollouts_per_update", batch, valid)
         equal = not self.synchronous or batch == slots
         valid = f"{slots} where actors and learner take turns: all slots of all actors"
-        _require(equal, "rollouts_per_update", batch, valid)
-
-
-def _require(condition: bool, name: str, value: object, valid: str) -> None:
-    if not condition:
-        raise ConfigError(f"{name}={value!r} must be {valid}")
+        require(equal, "rollouts_per_update", batch, valid)
 
 
 @dataclass
@@ -284,7 +279,7 @@ def simulate(scenario: Scenario, num_updates: int = 200) -> Outcome:
     In a synchronous scenario a batch comes in the order of commits; headrace orders it by actor,
     which takes the same time.
     """
-    _require(num_updates >= 5, "num_updates", num_updates, "5 or more (nearest: 5)")
+    require(num_updates >= 5, "num_updates", num_updates, "5 or more (nearest: 5)")
     run = _Run(scenario)
     env, outcome = run.env, run.outcome
     for actor in run.actors:

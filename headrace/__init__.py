@@ -9,32 +9,39 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from headrace.algos import A2C, A3C, APPO, IMPACT, IMPALA, PPO
-    from headrace.api import load, resume, train
-    from headrace.cluster import ClusterEnv, LocalConfig, RayConfig
-    from headrace.config import Config
-    from headrace.envs import make_vec
-    from headrace.evaluation import evaluate
-    from headrace.launch.local import LearnerGroup
-    from headrace.nn import Network, Policy
-    from headrace.records.result import Result
-    from headrace.training.trainer import Trainer
+from headrace.algos import NAMES
+
+if TYPE_CHECKING:  # what type checkers and editors see; an alias says that it is public
+    from headrace.algos import A2C as A2C
+    from headrace.algos import A3C as A3C
+    from headrace.algos import APPO as APPO
+    from headrace.algos import IMPACT as IMPACT
+    from headrace.algos import IMPALA as IMPALA
+    from headrace.algos import PPO as PPO
+    from headrace.api import load as load
+    from headrace.api import resume as resume
+    from headrace.api import train as train
+    from headrace.cluster import ClusterEnv as ClusterEnv
+    from headrace.cluster import LocalConfig as LocalConfig
+    from headrace.cluster import RayConfig as RayConfig
+    from headrace.config import Config as Config
+    from headrace.envs import make_vec as make_vec
+    from headrace.evaluation import evaluate as evaluate
+    from headrace.launch.local import LearnerGroup as LearnerGroup
+    from headrace.nn import Network as Network
+    from headrace.nn import Policy as Policy
+    from headrace.records.result import Result as Result
+    from headrace.training.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "A2C": "headrace.algos",
-    "A3C": "headrace.algos",
-    "APPO": "headrace.algos",
+    **{name.upper(): "headrace.algos" for name in NAMES},
     "ClusterEnv": "headrace.cluster",
     "Config": "headrace.config",
-    "IMPACT": "headrace.algos",
-    "IMPALA": "headrace.algos",
     "LearnerGroup": "headrace.launch.local",
     "LocalConfig": "headrace.cluster",
     "Network": "headrace.nn",
-    "PPO": "headrace.algos",
     "Policy": "headrace.nn",
     "RayConfig": "headrace.cluster",
     "Result": "headrace.records.result",
@@ -46,28 +53,7 @@ _HOME = {
     "train": "headrace.api",
 }
 
-__all__ = [
-    "A2C",
-    "A3C",
-    "APPO",
-    "IMPACT",
-    "IMPALA",
-    "PPO",
-    "ClusterEnv",
-    "Config",
-    "LearnerGroup",
-    "LocalConfig",
-    "Network",
-    "Policy",
-    "RayConfig",
-    "Result",
-    "Trainer",
-    "evaluate",
-    "load",
-    "make_vec",
-    "resume",
-    "train",
-]  # fmt: skip
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:

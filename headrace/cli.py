@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-USAGE = """\
+from headrace.algos import NAMES
+
+USAGE = f"""\
 usage: headrace COMMAND …
 
-  train ALGORITHM [--recipe NAME] [--env-id ID] …   a2c, a3c, ppo, impala, appo, impact (--help)
+  train ALGORITHM [--recipe NAME] [--env-id ID] …   {", ".join(NAMES)} (--help)
   resume RUN [--total-steps N] …                    continue a run from its latest checkpoint
   evaluate RUN [--episodes N] [--json] [--video DIR]
   plot RUN [RUN …] [--output PNG]                   draw learning curves

@@ -1,21 +1,37 @@
-"""Algorithms: frozen dataclasses of hyperparameters with ``batches()`` and ``loss()``."""
+"""Algorithms: a file each, with a frozen dataclass of hyperparameters and a ``loss()``.
 
-from headrace.algos.a2c import A2C
-from headrace.algos.a3c import A3C
-from headrace.algos.appo import APPO
-from headrace.algos.impact import IMPACT
-from headrace.algos.impala import IMPALA
-from headrace.algos.ppo import PPO
+The file's name is the algorithm's on the command line, and in capitals that of the class:
+``ppo.py`` defines ``PPO``, which is ``headrace.PPO`` too. There is no other list of them. Files are
+imported on first use, so that naming the algorithms costs nothing.
+"""
 
-ALGORITHMS: dict[
-    str, type[A2C] | type[A3C] | type[PPO] | type[IMPALA] | type[APPO] | type[IMPACT]
-] = {
-    "a2c": A2C,
-    "a3c": A3C,
-    "ppo": PPO,
-    "impala": IMPALA,
-    "appo": APPO,
-    "impact": IMPACT,
-}
+from __future__ import annotations
 
-__all__ = ["A2C", "A3C", "ALGORITHMS", "APPO", "IMPACT", "IMPALA", "PPO"]
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.algos.a2c import A2C as A2C
+    from headrace.algos.a3c import A3C as A3C
+    from headrace.algos.appo import APPO as APPO
+    from headrace.algos.common import Hyperparameters
+    from headrace.algos.impact import IMPACT as IMPACT
+    from headrace.algos.impala import IMPALA as IMPALA
+    from headrace.algos.ppo import PPO as PPO
+
+    ALGORITHMS: dict[str, type[Hyperparameters]]  # by name
+
+_SHARED = ("common", "replay")  # files that several algorithms use
+NAMES = [file.name for file in pkgutil.iter_modules(__path__) if file.name not in _SHARED]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ALGORITHMS":
+        value: Any = {one: __getattr__(one.upper()) for one in NAMES}
+    elif name.isupper() and name.lower() in NAMES:
+        value = getattr(importlib.import_module(f"{__name__}.{name.lower()}"), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value

@@ -241,55 +241,6 @@ class ActorCritic(Protocol):
 Fresh = Callable[[], Batch]
 
 
-class Algorithm(Protocol):
-    """What a learner needs to know of an algorithm; see ``headrace/algos``."""
-
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def gamma(self) -> float: ...
-    @property
-    def reward_scale(self) -> float: ...
-    @property
-    def normalize_returns(self) -> bool: ...
-    @property
-    def optimizer(self) -> str: ...
-    @property
-    def optimizer_eps(self) -> float: ...
-    @property
-    def max_grad_norm(self) -> float: ...
-
-    @property
-    def max_lag(self) -> int:
-        """How many updates a waiting rollout may lag; 0 makes training synchronous."""
-
-    @property
-    def learns_in_actors(self) -> bool:
-        """Whether each actor applies gradients of its own (``learning/hogwild.py``)."""
-
-    def init(self, policy: ActorCritic) -> dict[str, Any]:
-        """Mutable state that is checkpointed: target network, buffers, adaptive coefficients."""
-
-    def batches(
-        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
-    ) -> Iterator[Batch]:
-        """Batches of one update, one optimiser step each; ``fresh()`` gives new data.
-
-        Several learners yield equally many. Each yields its part of the batch; statistics of the
-        whole batch are what ``group`` sums.
-        """
-
-    def loss(
-        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
-    ) -> tuple[Tensor, Metrics]:
-        """The loss and its parts as SUMS over valid steps; the learner divides."""
-
-    def after_step(
-        self, policy: ActorCritic, state: dict[str, Any], metrics: dict[str, float]
-    ) -> bool:
-        """Called with the step's mean metrics; True ends the update early."""
-
-
 def gather(rollouts: list[Rollout], device: torch.device | str = "cpu") -> Batch:
     """Copy rollouts of equal length, side by side, into learner-owned memory.
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from headrace.acting.collector import Collector, rollout_spec
 from headrace.acting.own_pace import stepping_for
 from headrace.acting.weight_sync import Follower, SyncRule
+from headrace.algos.common import Hyperparameters
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name
 from headrace.learning.hogwild import ActorLearner
@@ -30,7 +31,7 @@ from headrace.nn.policy import Policy, policy_weights
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
-from headrace.types import LOSSES, Algorithm, Rollout
+from headrace.types import LOSSES, Rollout
 
 _MIN_CUT_SHARE = 0.25  # of a rollout that is cut for the other learners' sake, as in DD-PPO
 
@@ -44,7 +45,7 @@ class ActorSpec:
 
     env: Any  # an EnvSpec, an Env class or a callable (``headrace.envs.names.resolve``)
     policy: Policy  # on the CPU; actors copy it
-    algo: Algorithm
+    algo: Hyperparameters
     envs_per_actor: int
     fragment_length: int
     engine: str = "auto"

@@ -20,7 +20,7 @@ FACTOR = Valid("between 0 and 1", lambda x: 0 <= x <= 1)
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """Fields of every algorithm; the learner and its optimiser read them."""
+    """What every algorithm is: fields that learner and optimiser read, and what it does."""
 
     learning_rate: Annotated[float, ABOVE_0] = 3e-4
     """Step size of the optimiser at the start."""
@@ -55,7 +55,7 @@ class Hyperparameters:
 
     @property
     def learns_in_actors(self) -> bool:
-        """Where gradients are computed: by the learner, unless an algorithm says otherwise."""
+        """Whether each actor applies gradients of its own (``learning/hogwild.py``)."""
         return False
 
     @property
@@ -78,19 +78,29 @@ class Hyperparameters:
         return self
 
     def init(self, policy: ActorCritic) -> dict[str, Any]:
-        """No state beyond the optimiser's."""
+        """Mutable state that is checkpointed: target network, buffers, adaptive coefficients."""
         return {}
 
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
     ) -> Iterator[Batch]:
-        """One batch, used once."""
+        """Batches of one update, one optimiser step each; ``fresh()`` gives new data.
+
+        Several learners yield equally many. Each yields its part of the batch; statistics of the
+        whole batch are what ``group`` sums. Here: one batch, used once.
+        """
         yield fresh()
+
+    def loss(
+        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
+    ) -> tuple[Tensor, Metrics]:
+        """The loss and its parts as SUMS over valid steps; the learner divides."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def after_step(
         self, policy: ActorCritic, state: dict[str, Any], metrics: dict[str, float]
     ) -> bool:
-        """Never ends an update early."""
+        """Called with the step's mean metrics; True ends the update early."""
         return False
 
 
@@ -101,7 +111,6 @@ def check_penalty(kl_coef: float, kl_target: float | None, num_steps: int) -> No
         num_steps: optimiser steps away from the policy that the KL is measured to; a loss shows
             the KL before its own step, so it takes two to see any.
     """
-    require(kl_coef >= 0, "kl_coef", kl_coef, "0 or more")
     valid = "None where each update is a single optimiser step: it could never see its effect"
     require(kl_target is None or num_steps > 1, "kl_target", kl_target, valid)
     valid = f"above 0 and needs kl_coef > 0 (is {kl_coef})"

@@ -20,7 +20,7 @@ from headrace.algos.common import (
     total_loss,
 )
 from headrace.algos.replay import CircularBuffer
-from headrace.errors import A_COUNT, ABOVE_0, require, require_choice
+from headrace.errors import A_COUNT, ABOVE_0, AT_LEAST_0, require, require_choice
 from headrace.ops import losses
 from headrace.ops.returns import vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
@@ -58,7 +58,7 @@ class IMPACT(Hyperparameters):
     """Clip of the ratio target / mu in the temporal difference."""
     c_bar: Annotated[float, ABOVE_0] = 1.0
     """Clip of the ratio target / mu in the trace coefficients."""
-    kl_coef: float = 0.0
+    kl_coef: Annotated[float, AT_LEAST_0] = 0.0
     """Weight of the penalty KL(target || pi) at the start."""
     kl_target: float | None = None
     """Adapt kl_coef at each target update so that the KL before it stays near this."""

@@ -18,7 +18,7 @@ from headrace.algos.common import (
     shuffled,
     total_loss,
 )
-from headrace.errors import ABOVE_0, AT_LEAST_1
+from headrace.errors import ABOVE_0, AT_LEAST_0, AT_LEAST_1
 from headrace.ops import losses
 from headrace.ops.returns import gae
 from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
@@ -38,7 +38,7 @@ class PPO(Hyperparameters):
     """Clip the value's change per update to this; None: no clipping."""
     normalize_advantage: bool = True
     """Scale each minibatch's advantages to mean 0 and standard deviation 1."""
-    kl_coef: float = 0.0
+    kl_coef: Annotated[float, AT_LEAST_0] = 0.0
     """Weight of the penalty KL(mu || pi) at the start."""
     kl_target: float | None = None
     """Adapt kl_coef so that the KL per update stays near this (Schulman 2017, section 4)."""

@@ -19,11 +19,12 @@ import math
 import torch
 from torch import Tensor
 
+from headrace.algos.common import Hyperparameters
 from headrace.learning.learner import Learner, flatten_parameters
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.transport.slab import ArraySpec, allocate, num_bytes, spec_of, views
-from headrace.types import LOSSES, Algorithm, Fresh, Rollout, Tree, gather
+from headrace.types import LOSSES, Fresh, Rollout, Tree, gather
 
 
 def _layout(learner: Learner, num_actors: int) -> dict[str, Tree]:
@@ -90,7 +91,12 @@ class ActorLearner:
     """
 
     def __init__(
-        self, policy: Policy, algorithm: Algorithm, actor: int, num_actors: int, buffer: Tensor
+        self,
+        policy: Policy,
+        algorithm: Hyperparameters,
+        actor: int,
+        num_actors: int,
+        buffer: Tensor,
     ) -> None:
         self._learner, self._actor = Learner(policy, algorithm), actor
         self._local = self._learner.optimizer.memory["flat"]

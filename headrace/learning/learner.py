@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from headrace.algos.common import Hyperparameters
 from headrace.learning.optimizer import Optimizer
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.ops.losses import explained_variance
-from headrace.types import Algorithm, Alone, Batch, Fresh, Group, Metrics
+from headrace.types import Alone, Batch, Fresh, Group, Metrics
 
 _T = TypeVar("_T")
 _MIN_CHUNK_STEPS = 512
@@ -60,7 +61,7 @@ class Learner:
     def __init__(
         self,
         policy: Policy,
-        algorithm: Algorithm,
+        algorithm: Hyperparameters,
         num_threads: int = 1,
         chunk_steps: int = 4096,
         device: str = "cpu",

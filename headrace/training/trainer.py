@@ -336,7 +336,7 @@ def _built(config: Config, found: Probe, group: Group) -> tuple[Policy, Learner]
         policy = Policy(*spaces, config.network, found.info_mask)
         learner = Learner(
             policy,
-            config.per_learner.algo,  # type: ignore[arg-type]  # the base class alone has no loss
+            config.per_learner.algo,
             num_threads=config.resolved_learner_threads,
             device=device,
             group=group,

@@ -8,9 +8,10 @@ import gymnasium
 import torch
 from torch import Tensor
 
+from headrace.algos.common import Hyperparameters
 from headrace.learning.learner import Learner
 from headrace.nn import Network, Policy
-from headrace.types import Algorithm, Batch, Group
+from headrace.types import Batch, Group
 
 COLUMNS = 12
 UPDATES = 20
@@ -27,7 +28,7 @@ def make_policy(network: Network | None = None, dtype: torch.dtype = torch.float
 
 
 def make_learner(
-    algo: Algorithm,
+    algo: Hyperparameters,
     network: Network | None = None,
     dtype: torch.dtype = torch.float64,
     group: Group | None = None,

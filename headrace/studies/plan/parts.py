@@ -132,7 +132,7 @@ class Learning:
         self._policy = copy.deepcopy(spec.policy)
         self._learner = Learner(
             self._policy,
-            config.algo,  # type: ignore[arg-type]  # the base class alone has no loss
+            config.algo,
             num_threads=config.resolved_learner_threads,
             device=config.device,
         )

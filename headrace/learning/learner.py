@@ -64,6 +64,7 @@ class Learner:
         algorithm: Hyperparameters,
         num_threads: int = 1,
         chunk_steps: int = 4096,
+        *,
         device: str = "cpu",
         group: Group | None = None,
     ) -> None:

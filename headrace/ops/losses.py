@@ -1,8 +1,10 @@
 """Losses and statistics as SUMS over valid steps; only the learner divides.
 
-Inputs are ``[T, B]``. Each is masked with ``torch.where`` before any arithmetic that could turn a
-filler's NaN or huge number into a NaN gradient. Advantages, targets and old values are data: no
-gradient flows into them.
+Inputs are ``[T, B]``, ``valid`` bool among them, and a loss is a 0-d sum. Each input is masked with
+``torch.where`` before any arithmetic that could turn a filler's NaN or huge number into a NaN
+gradient. Advantages, targets, old values and the log-probabilities of other policies are data: no
+gradient flows into them. ``log_prob`` is that of the policy that learns, values are without their
+bootstrap row, and ``log_ratio`` is log pi - log mu.
 
 All functions raise ValueError unless the shapes agree and are of rank 2, and TypeError unless
 ``valid`` is bool and the others are floating.
@@ -17,7 +19,7 @@ from torch import Tensor
 
 
 def masked_sum(x: Tensor, valid: Tensor) -> Tensor:
-    """Sum of ``x`` ``[T, B]`` where ``valid`` ``[T, B]`` bool; 0-d."""
+    """Sum of ``x`` where ``valid``."""
     _check(valid, x=x)
     return torch.where(valid, x, 0.0).sum()
 
@@ -25,13 +27,7 @@ def masked_sum(x: Tensor, valid: Tensor) -> Tensor:
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, valid: Tensor) -> Tensor:
     """``-sum log pi(a_t | x_t) * A_t``, the policy term of IMPALA's section 4.2 and of A2C.
 
-    Args:
-        log_prob: ``[T, B]``, under the policy that learns.
-        advantage: ``[T, B]``, weighted with rho already if it is off-policy; detached here.
-        valid: ``[T, B]`` bool.
-
-    Returns:
-        0-d sum.
+    Off-policy advantages are weighted with rho already.
     """
     _check(valid, log_prob=log_prob, advantage=advantage)
     advantage_t = torch.where(valid, advantage.detach(), 0.0)
@@ -43,14 +39,7 @@ def epsilon_policy_gradient_loss(
 ) -> Tensor:
     """``-sum log(pi(a_t | x_t) + epsilon) * A_t``: IMPALA's section 5.2.2, epsilon-correction.
 
-    Args:
-        log_prob: ``[T, B]``, under the policy that learns; -inf is allowed.
-        advantage: ``[T, B]``; detached here.
-        valid: ``[T, B]`` bool.
-        epsilon: above 0; the paper's is 1e-6.
-
-    Returns:
-        0-d sum.
+    ``epsilon`` is above 0, the paper's is 1e-6; a ``log_prob`` of -inf is allowed.
     """
     _check(valid, log_prob=log_prob, advantage=advantage)
     log_prob_t = torch.where(valid, log_prob, 0.0)
@@ -67,9 +56,7 @@ def surrogate_log_ratio(
     ``min(mu / pi_target, rho) * pi / mu`` (section 3.1).
 
     Args:
-        log_prob: ``[T, B]``, log pi, under the policy that learns.
-        target_log_prob: ``[T, B]``, log pi_target; detached here.
-        behaviour_log_prob: ``[T, B]``, log mu, under the worker's policy; detached here.
+        log_prob, target_log_prob, behaviour_log_prob: log pi, log pi_target and log mu.
         kind: ``R1``, ``R2`` or ``R3``.
         rho: at least 1; the paper's beta is ``1 / rho``.
 
@@ -93,14 +80,10 @@ def ppo_clip_loss(
 ) -> tuple[Tensor, Tensor]:
     """``-sum min(r_t A_t, clamp(r_t, 1 - clip, 1 + clip) A_t)`` (Schulman et al. 2017, equation 7).
 
-    Args:
-        log_ratio: ``[T, B]``, log pi - log mu, so that ``r_t = exp(log_ratio_t)``.
-        advantage: ``[T, B]``; detached here.
-        valid: ``[T, B]`` bool.
-        clip: the paper's epsilon.
+    ``r_t = exp(log_ratio_t)``, and ``clip`` is the paper's epsilon.
 
     Returns:
-        0-d sum, and how many valid steps had ``|r_t - 1| > clip`` as a 0-d float.
+        the loss, and how many valid steps had ``|r_t - 1| > clip`` as a 0-d float.
     """
     _check(valid, log_ratio=log_ratio, advantage=advantage)
     advantage_t = torch.where(valid, advantage.detach(), 0.0)
@@ -111,16 +94,7 @@ def ppo_clip_loss(
 
 
 def value_loss(value: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-    """``sum 1/2 (V(x_t) - target_t)^2``, the l2 loss of IMPALA's section 4.2.
-
-    Args:
-        value: ``[T, B]``, without the bootstrap row.
-        target: ``[T, B]``; detached here.
-        valid: ``[T, B]`` bool.
-
-    Returns:
-        0-d sum.
-    """
+    """``sum 1/2 (V(x_t) - target_t)^2``, the l2 loss of IMPALA's section 4.2."""
     _check(valid, value=value, target=target)
     return 0.5 * torch.where(valid, value - target.detach(), 0.0).square().sum()
 
@@ -133,14 +107,8 @@ def clipped_value_loss(
     This is the per-step maximum that the PPO authors' implementation uses; the paper has none.
 
     Args:
-        value: ``[T, B]``, without the bootstrap row.
-        old_value: ``[T, B]``, V when the targets were made; detached here.
-        target: ``[T, B]``; detached here.
-        valid: ``[T, B]`` bool.
+        old_value: V when the targets were made.
         clip: the greatest change that counts in full, in the value's units.
-
-    Returns:
-        0-d sum.
     """
     _check(valid, value=value, old_value=old_value, target=target)
     old_t, target_t = old_value.detach(), target.detach()
@@ -154,13 +122,6 @@ def approx_kl(log_ratio: Tensor, valid: Tensor) -> Tensor:
     """``sum (r_t - 1) - log r_t`` with ``r = pi / mu``: each term >= 0, differentiable.
 
     For actions drawn from mu its expectation is KL(mu || pi), since r has the expectation 1.
-
-    Args:
-        log_ratio: ``[T, B]``, log pi - log mu.
-        valid: ``[T, B]`` bool.
-
-    Returns:
-        0-d sum.
     """
     _check(valid, log_ratio=log_ratio)
     log_ratio_t = torch.where(valid, log_ratio, 0.0)
@@ -170,10 +131,6 @@ def approx_kl(log_ratio: Tensor, valid: Tensor) -> Tensor:
 @torch.no_grad()
 def value_moments(value: Tensor, target: Tensor, valid: Tensor) -> dict[str, Tensor]:
     """Sums from which ``explained_variance`` follows; add them up over chunks first.
-
-    Args:
-        value, target: ``[T, B]``.
-        valid: ``[T, B]`` bool.
 
     Returns:
         ``target_sum``, ``target_sq``, ``error_sum`` and ``error_sq`` (error is target - value),

@@ -3,6 +3,15 @@
 Both are one recurrence that runs backwards in time, ``x_t = delta_t + decay_t * x_{t+1}``. Ends of
 episodes need no case of their own: a terminated step has discount 0, and after a truncated step
 comes a filler, whose ``delta`` and ``decay`` are 0, so that ``x`` is 0 there and ``vs = V``.
+
+Both take one stream, of one floating dtype::
+
+    reward      [T, B]       anything on fillers, NaN too; so is log_ratio = log pi - log mu
+    value       [T+1, B]     the last row bootstraps
+    terminated  [T, B] bool
+    first       [T+1, B] bool, step t is a filler where first[t + 1]
+
+and the discount ``gamma``; they raise ValueError for a wrong shape and TypeError for a wrong dtype.
 """
 
 from __future__ import annotations
@@ -71,20 +80,8 @@ def gae(
     ``A_t = sum_l (gamma lam)^l delta_{t+l}`` with ``delta_t = r_t + gamma V(x_{t+1}) - V(x_t)``,
     where V after a terminated step is 0 and the sum stops at an episode's end, however it ended.
 
-    Args:
-        reward: ``[T, B]``, floating; anything on fillers, NaN too.
-        value: ``[T+1, B]``, same dtype; the last row bootstraps.
-        terminated: ``[T, B]`` bool.
-        first: ``[T+1, B]`` bool; step t is a filler where ``first[t + 1]``.
-        gamma: discount.
-        lam: decay of the sum.
-
     Returns:
         advantage ``[T, B]`` (0 on fillers) and value target ``advantage + V`` ``[T, B]``, detached.
-
-    Raises:
-        ValueError: a shape is wrong.
-        TypeError: a dtype is wrong.
     """
     _check_stream(reward, value, terminated, first)
     with torch.no_grad():
@@ -122,22 +119,12 @@ def vtrace(
     the filler's vs is V of the final observation, so q bootstraps from that and the trace is cut.
 
     Args:
-        log_ratio: ``[T, B]``, floating, log pi - log mu; anything on fillers, NaN too.
-        reward: ``[T, B]``, same dtype; anything on fillers, NaN too.
-        value: ``[T+1, B]``, same dtype; the last row bootstraps.
-        terminated: ``[T, B]`` bool.
-        first: ``[T+1, B]`` bool; step t is a filler where ``first[t + 1]``.
-        gamma: discount.
         lam: extra decay of the trace.
         rho_bar, c_bar, pg_rho_bar: where ratios are clipped, up to ``math.inf``. The paper's
             analysis needs ``rho_bar >= c_bar``; here any values are computed as they are given.
 
     Returns:
         ``vs``, ``pg_advantage`` and ``advantage``, all detached, also from ``log_ratio``.
-
-    Raises:
-        ValueError: a shape is wrong.
-        TypeError: a dtype is wrong.
 
     Example, one column of five steps without an end of an episode, every ratio clipped to 1:
         >>> log_ratio = torch.tensor([[0.4], [0.3], [0.3], [0.3], [0.4]])

@@ -9,10 +9,11 @@ import torch
 
 import headrace as hr
 from headrace.algos import IMPACT
-from headrace.algos.common import Penalty, flatten
+from headrace.algos.common import Penalty, flatten, policy_outputs
 from headrace.errors import ConfigError
 from headrace.learning.learner import Learner
 from headrace.nn import Network, Policy
+from headrace.ops import tree
 from headrace.types import Alone, Batch
 
 ALGOS = [
@@ -68,6 +69,21 @@ def test_cutting_a_batch_into_chunks_and_threads_leaves_its_gradient(algo):
         assert count == results[0][2]
         for name, value in sums.items():
             torch.testing.assert_close(value, results[0][1][name], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("core", [None, "lstm"])
+def test_the_log_ratio_is_that_of_the_loss_in_any_chunks_and_leaves_no_graph(core):
+    torch.manual_seed(0)
+    spaces = gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Discrete(4)
+    policy, batch = Policy(*spaces, Network((16,), core=core, core_size=8)), make_batch(columns=90)
+    batch.core = tree.map_leaves(lambda x: x.expand(90, -1), policy.initial_core(1))
+    for threads, chunk in ((1, 10**9), (1, 50), (3, 70)):
+        learner = Learner(policy, hr.IMPALA(), threads, chunk)
+        found = learner.log_ratio(batch)
+        learner.close()
+        expected = policy_outputs(policy, batch).log_prob - batch.log_prob
+        assert not found.requires_grad
+        torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("algo", ALGOS, ids=IDS)

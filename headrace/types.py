@@ -193,7 +193,7 @@ class Group(Protocol):
 
 
 class Alone:
-    """The group of one learner."""
+    """The group of one learner: it hears what it says, and nobody reads its notes."""
 
     rank, size, local_rank = 0, 1, 0
 
@@ -201,26 +201,21 @@ class Alone:
         self.clock, self.waits = Clock(), list[float]()
 
     def sum(self, values: Tensor) -> Tensor:
-        """The values."""
         return values
 
     def gather(self, values: Tensor) -> Tensor:
-        """The values as ``[1, n]``."""
         return values.unsqueeze(0)
 
     def collect(self, value: Any) -> list[Any]:
-        """The value."""
         return [value]
 
     def tell(self, value: Any) -> Any:
-        """The value."""
         return value
 
     def note(self, number: int) -> None:
         """Nobody reads it."""
 
     def notes(self) -> list[int]:
-        """None."""
         return []
 
     def close(self) -> None:

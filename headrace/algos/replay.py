@@ -1,9 +1,12 @@
 """Learner-owned memories of batches: a uniform ring of columns, and IMPACT's circular buffer.
 
 Both hold what ``fresh()`` returned, in the order of its columns, and copy nothing to the actors'
-side. Their ``state_dict`` holds tensors and plain values only. Where several learners work side by
-side, each holds the columns of its own part; ``reshard`` shares their states out among another
-number of learners.
+side. Their ``state_dict`` holds tensors and plain values only; ``load_state_dict`` raises
+ValueError for one of another size.
+
+Where several learners work side by side, each holds the columns of its own part. ``reshard(states,
+rank, size)`` gives the state of learner ``rank`` of ``size`` out of what ``state_dict`` returned on
+each learner there was, in order; for as many learners as there were it is ``states[rank]`` itself.
 """
 
 from __future__ import annotations
@@ -80,11 +83,7 @@ class ReplayBuffer:
         return {"capacity": self._capacity, "next": self._next, "columns": columns}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned.
-
-        Raises:
-            ValueError: it is of another capacity.
-        """
+        """Restore what :meth:`state_dict` returned."""
         if saved["capacity"] != self._capacity:
             raise ValueError(
                 f"the state's replay buffer has {saved['capacity']} columns, not {self._capacity}"
@@ -96,19 +95,14 @@ class ReplayBuffer:
 
     @staticmethod
     def reshard(states: list[dict[str, Any]], rank: int, size: int) -> dict[str, Any]:
-        """The state of learner ``rank`` of ``size``, out of those of all learners there were.
+        """Share the columns of all learners out anew.
 
         As many columns as fit are kept, the newest ones, and dealt out in turn, so that each
         learner has an even share, up to one column, of every age. Columns count as equally old
         where as many came after them in their own buffers.
 
-        Args:
-            states: what :meth:`state_dict` returned on each of the learners, in order.
-            rank: of the new learner; size: the new number of learners.
-
         Returns:
-            a state with an equal share of the capacity, rounded down; for as many learners as
-            there were, ``states[rank]`` itself.
+            a state with an equal share of the capacity, rounded down.
 
         Raises:
             ValueError: the capacity is less than a column for each learner.
@@ -167,11 +161,7 @@ class CircularBuffer:
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned.
-
-        Raises:
-            ValueError: it is of another size or number of passes.
-        """
+        """Restore what :meth:`state_dict` returned."""
         theirs = len(saved["batches"]), saved["passes"]
         if theirs != (len(self._batches), self._passes):
             raise ValueError(
@@ -186,17 +176,10 @@ class CircularBuffer:
 
     @staticmethod
     def reshard(states: list[dict[str, Any]], rank: int, size: int) -> dict[str, Any]:
-        """The state of learner ``rank`` of ``size``, out of those of all learners there were.
+        """Share the columns of each slot out anew.
 
         The batches of a slot are joined in the order of the learners and cut into equal parts;
         what was computed of a column, its targets, stays with it.
-
-        Args:
-            states: what :meth:`state_dict` returned on each of the learners, in order.
-            rank: of the new learner; size: the new number of learners.
-
-        Returns:
-            for as many learners as there were, ``states[rank]`` itself.
 
         Raises:
             ValueError: a batch has a number of columns that ``size`` doesn't divide, or the

@@ -207,13 +207,11 @@ class Learner:
     def _chunk_gradient(self, chunk: Batch) -> tuple[Tensor, Metrics]:
         loss, metrics = self.algorithm.loss(self.policy, chunk, self.state)
         trained = [p for p in self._parameters if p.requires_grad]
-        gradients = iter(torch.autograd.grad(loss, trained, allow_unused=True))
-        each = [next(gradients) if p.requires_grad else None for p in self._parameters]
-        zeros = [
-            torch.zeros_like(p) if g is None else g
-            for p, g in zip(self._parameters, each, strict=True)
-        ]
-        return torch.cat([g.reshape(-1) for g in zeros]), metrics
+        gradients = iter(torch.autograd.grad(loss, trained, materialize_grads=True))
+        each = (
+            next(gradients) if p.requires_grad else torch.zeros_like(p) for p in self._parameters
+        )
+        return torch.cat([g.reshape(-1) for g in each]), metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Optimiser, algorithm state and counters, as tensors and plain values.

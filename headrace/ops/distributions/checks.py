@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -25,6 +27,17 @@ def check_mask(mask: Tensor, size: int) -> None:
     check_last("mask", mask, size)
     if mask.dtype != torch.bool:
         raise TypeError(f"mask must be bool, got {mask.dtype}")
+
+
+class Unmasked:
+    """What distributions share in which nothing can be masked."""
+
+    num_mask: ClassVar[int] = 0
+
+    def apply_mask(self, params: Tensor, mask: Tensor) -> Tensor:
+        """``params``: nothing can be masked, ``mask`` is ``[..., 0]``."""
+        check_mask(mask, 0)
+        return params
 
 
 def device_of(generator: torch.Generator | None) -> torch.device:

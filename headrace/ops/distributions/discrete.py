@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headrace.ops.distributions.checks import (
+    Unmasked,
     check_int64,
     check_last,
     check_mask,
@@ -184,12 +185,11 @@ class MultiCategorical:
 
 
 @dataclass(frozen=True)
-class Bernoulli:
+class Bernoulli(Unmasked):
     """``n`` independent bits; parameters are logits ``[..., n]``, actions ``[..., n]`` int8."""
 
     n: int
     num_free: ClassVar[int] = 0
-    num_mask: ClassVar[int] = 0
 
     @property
     def num_params(self) -> int:
@@ -228,11 +228,6 @@ class Bernoulli:
         """1 where it is likelier than 0, ``[..., n]`` int8."""
         check_last("params", params, self.n)
         return (params > 0.0).to(torch.int8)
-
-    def apply_mask(self, params: Tensor, mask: Tensor) -> Tensor:
-        """``params``: nothing can be masked, ``mask`` is ``[..., 0]``."""
-        check_mask(mask, 0)
-        return params
 
     def features(self, action: Tensor) -> Tensor:
         """The bits ``[..., n]`` float32."""

@@ -5,28 +5,26 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headrace.ops.distributions.checks import check_last, check_mask, check_shape, device_of
+from headrace.ops.distributions.checks import Unmasked, check_last, check_shape, device_of
 
 LOG_2, LOG_2PI = math.log(2.0), math.log(2.0 * math.pi)
 NUM_NODES = 20  # of the quadrature in SquashedGaussian.entropy
 
 
 @dataclass(frozen=True)
-class DiagGaussian:
+class DiagGaussian(Unmasked):
     """Independent normals in ``dim`` dimensions; actions ``[..., dim]``, unbounded.
 
     Parameters ``[..., 2 * dim]`` are the means, then the logs of the standard deviations.
     """
 
     dim: int
-    num_mask: ClassVar[int] = 0
 
     @property
     def num_params(self) -> int:
@@ -73,11 +71,6 @@ class DiagGaussian:
     def mode(self, params: Tensor) -> Tensor:
         """The mean ``[..., dim]``."""
         return self._split("params", params)[0]
-
-    def apply_mask(self, params: Tensor, mask: Tensor) -> Tensor:
-        """``params``: nothing can be masked, ``mask`` is ``[..., 0]``."""
-        check_mask(mask, 0)
-        return params
 
     def features(self, action: Tensor) -> Tensor:
         """The action itself ``[..., dim]`` float32."""

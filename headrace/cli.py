@@ -79,7 +79,7 @@ def _resume(argv: list[str]) -> int:
     import tyro
 
     from headrace.api import resume_config, run
-    from headrace.launch.torchrun import torchrun_place
+    from headrace.launch.torchrun import torchrun_rendezvous
     from headrace.process import process_started
 
     def resume(
@@ -96,11 +96,11 @@ def _resume(argv: list[str]) -> int:
             stop_return: a new mean return that ends training.
             num_learners: a new number of learners.
         """
-        place = torchrun_place()
+        met = torchrun_rendezvous()
         given = {
             "total_steps": total_steps,
             "stop_return": stop_return,
-            "num_learners": num_learners or (place and place.size),
+            "num_learners": num_learners or (met and met.size),
         }
         settings = {name: value for name, value in given.items() if value is not None}
         run(resume_config(run_dir, **settings), started=process_started())

@@ -176,10 +176,10 @@ class Group(Protocol):
     def gather(self, values: Tensor) -> Tensor:
         """``[n]`` of every learner, in the order of ranks: ``[W, n]``."""
 
-    def collect(self, value: Any) -> list[Any]:
+    def gather_objects(self, value: Any) -> list[Any]:
         """Every learner's object on rank 0, in order; an empty list elsewhere."""
 
-    def tell(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """The object that rank 0 passed."""
 
     def note(self, number: int) -> None:
@@ -206,10 +206,10 @@ class Alone:
     def gather(self, values: Tensor) -> Tensor:
         return values.unsqueeze(0)
 
-    def collect(self, value: Any) -> list[Any]:
+    def gather_objects(self, value: Any) -> list[Any]:
         return [value]
 
-    def tell(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         return value
 
     def note(self, number: int) -> None:

@@ -123,17 +123,17 @@ def board_bytes(size: int) -> int:
 
 
 def share_board(
-    rank: int, size: int, tell: Callable[[str], str], agree: Callable[[bool], bool]
+    rank: int, size: int, broadcast: Callable[[str], str], agree: Callable[[bool], bool]
 ) -> Board | None:
     """A board of all ranks if they can map one file, which is deleted again; else None.
 
     Args:
-        tell: gives every rank the text that rank 0 passes.
+        broadcast: gives every rank the text that rank 0 passes.
         agree: whether all ranks pass True.
     """
     path = _make_file(board_bytes(size)) if rank == 0 else ""
     try:
-        path = tell(path)
+        path = broadcast(path)
         try:
             board: Board | None = Board(Path(path), rank, size)
         except (OSError, RuntimeError):

@@ -33,8 +33,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a learner stands, and how it finds the others.
+class Rendezvous:
+    """Which learner of how many this is, and how it finds the others.
 
     ``store`` is called in the learner's process and gives a fresh ``torch.distributed`` store that
     all of them reach.
@@ -50,7 +50,7 @@ class Ranks:
     """One learner's end of a group of several.
 
     Args:
-        place: of this learner. timeout_s: of every wait. device: of the gradients.
+        met: of this learner. timeout_s: of every wait. device: of the gradients.
         share_memory: exchange through shared memory where all are on one machine.
 
     Raises:
@@ -58,12 +58,12 @@ class Ranks:
     """
 
     def __init__(
-        self, place: Place, timeout_s: float, device: str = "cpu", share_memory: bool = True
+        self, met: Rendezvous, timeout_s: float, device: str = "cpu", share_memory: bool = True
     ) -> None:
-        self.rank, self.size, self.local_rank = place.rank, place.size, place.local_rank
+        self.rank, self.size, self.local_rank = met.rank, met.size, met.local_rank
         self.clock = Clock()
         self._timeout_s, self.waits = timeout_s, list[float]()
-        self._store = place.store(timeout_s)
+        self._store = met.store(timeout_s)
         self._arrive()
         try:
             dist.init_process_group(
@@ -77,7 +77,7 @@ class Ranks:
             raise self._blamed(error) from error
         self._board: Board | None = None
         if share_memory:
-            self._board = share_board(self.rank, self.size, self.tell, self._all)
+            self._board = share_board(self.rank, self.size, self.broadcast, self._all)
 
     def _arrive(self) -> None:
         self.note(-1)
@@ -147,7 +147,7 @@ class Ranks:
             raise self._blamed(error) from error
         return all(everyone)
 
-    def collect(self, value: Any) -> list[Any]:
+    def gather_objects(self, value: Any) -> list[Any]:
         """See :class:`headrace.types.Group`."""
         values = [None] * self.size if self.rank == 0 else None
         try:
@@ -156,7 +156,7 @@ class Ranks:
             raise self._blamed(error) from error
         return values or []
 
-    def tell(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """See :class:`headrace.types.Group`."""
         values = [value]
         try:
@@ -235,7 +235,7 @@ def learners(ranks: list[int]) -> str:
     return f"learner{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def file_place(path: str, rank: int, size: int) -> Place:
+def file_rendezvous(path: str, rank: int, size: int) -> Rendezvous:
     """A learner that one process started with all others on this machine."""
 
     def store(timeout_s: float) -> dist.Store:
@@ -244,7 +244,7 @@ def file_place(path: str, rank: int, size: int) -> Place:
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         return dist.FileStore(path, size)
 
-    return Place(rank, size, rank, store)
+    return Rendezvous(rank, size, rank, store)
 
 
 def _interfaces() -> list[tuple[int, str]]:

@@ -13,7 +13,7 @@ from typing import Any
 import cloudpickle
 
 from headrace.config import Config
-from headrace.distributed.ranks import Ranks, file_place
+from headrace.distributed.ranks import Ranks, file_rendezvous
 from headrace.errors import HeadraceError
 from headrace.process import die_with_parent
 from headrace.training.trainer import Trainer
@@ -69,7 +69,7 @@ def run_learner(pickled: bytes, rank: int, rendezvous: str, pipe: Connection) ->
 def _train(
     config: Config, started: float, rank: int, rendezvous: str, pipe: Connection, mouth: Mouth
 ) -> None:
-    place = file_place(rendezvous, rank, config.num_learners)
+    place = file_rendezvous(rendezvous, rank, config.num_learners)
     group = Ranks(place, config.learner_timeout_s, config.device)
     prefix = f"learner {rank}: " if rank else ""
 

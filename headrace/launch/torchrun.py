@@ -18,7 +18,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from headrace.config import Config
-from headrace.distributed.ranks import Place, Ranks, learners, within
+from headrace.distributed.ranks import Ranks, Rendezvous, learners, within
 from headrace.errors import ConfigError, LearnerFailed
 from headrace.records import checkpoint
 from headrace.types import Group
@@ -37,24 +37,24 @@ def join_torchrun(config: Config) -> tuple[Config, Group | None]:
         CheckpointError: the run directory exists, and not because of this run.
         LearnerFailed: one of them never arrived.
     """
-    place = torchrun_place()
-    if place is None:
+    met = torchrun_rendezvous()
+    if met is None:
         return config, None
-    if config.num_learners not in (1, place.size):
+    if config.num_learners not in (1, met.size):
         raise ConfigError(
             f"num_learners={config.num_learners} must be the number of processes that torchrun "
-            f"started (nearest: {place.size}), or be left out"
+            f"started (nearest: {met.size}), or be left out"
         )
-    config = dataclasses.replace(config, num_learners=place.size)
-    if place.size == 1:
+    config = dataclasses.replace(config, num_learners=met.size)
+    if met.size == 1:
         return config, None
-    store = place.store(config.learner_timeout_s)
-    prefix = _meet(store, place.rank, place.size, config.learner_timeout_s)
-    met = dataclasses.replace(place, store=lambda _: dist.PrefixStore(prefix, store))
+    store = met.store(config.learner_timeout_s)
+    prefix = _meet(store, met.rank, met.size, config.learner_timeout_s)
+    met = dataclasses.replace(met, store=lambda _: dist.PrefixStore(prefix, store))
     group = Ranks(met, config.learner_timeout_s, config.device)
     if group.rank == 0 and config.run_dir is not None:
         config = _begun(config, config.run_dir, store)
-    resume, overwrite = group.tell((config.resume, config.overwrite))
+    resume, overwrite = group.broadcast((config.resume, config.overwrite))
     return dataclasses.replace(config, resume=resume, overwrite=overwrite), group
 
 
@@ -69,8 +69,8 @@ def _begun(config: Config, run_dir: str, store: dist.Store) -> Config:
     return dataclasses.replace(config, overwrite=False)
 
 
-def torchrun_place() -> Place | None:
-    """This process's place if torchrun (or what sets the same variables) started it."""
+def torchrun_rendezvous() -> Rendezvous | None:
+    """Where the others are if torchrun (or what sets the same variables) started this process."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if not all(name in os.environ for name in names):
         return None
@@ -95,7 +95,7 @@ def torchrun_place() -> Place | None:
             ) from error
         return dist.PrefixStore("headrace", tcp)
 
-    return Place(rank, size, int(os.environ.get("LOCAL_RANK", rank)), store)
+    return Rendezvous(rank, size, int(os.environ.get("LOCAL_RANK", rank)), store)
 
 
 def _meet(store: dist.Store, rank: int, size: int, timeout_s: float) -> str:

@@ -55,7 +55,7 @@ class Archive:
             episodes: of this learner; those of all are saved.
         """
         progress.epoch += self._config.deterministic
-        own = self._group.collect((learner.own_state(), episodes.state_dict()))
+        own = self._group.gather_objects((learner.own_state(), episodes.state_dict()))
         if self._group.rank > 0:
             return
         states, parts = zip(*own, strict=True)
@@ -87,7 +87,7 @@ class Archive:
             folder = checkpoint.find(self._run_dir)
             checkpoint.load_weights(folder, policy)
             found = str(folder), policy.state_dict(), checkpoint.load_trainer(folder)
-        name, weights, state = self._group.tell(found)
+        name, weights, state = self._group.broadcast(found)
         try:
             policy.load_state_dict(weights)
             progress.load_state_dict(state)

@@ -311,7 +311,7 @@ class Trainer:
             )
             log.evaluation(found, self.env_steps, seconds)
             self._evaluated = found.mean
-        self._evaluated = self.group.tell(self._evaluated)
+        self._evaluated = self.group.broadcast(self._evaluated)
         self.progress.leave_out(time.monotonic() - start)
 
     @property

@@ -100,7 +100,7 @@ class ThreadGroup:
         self.waits.append(time.perf_counter() - start)
         return result
 
-    def collect(self, value: Any) -> list[Any]:
+    def gather_objects(self, value: Any) -> list[Any]:
         """All values on rank 0."""
 
         def read(values: list[Any]) -> list[Any]:
@@ -108,7 +108,7 @@ class ThreadGroup:
 
         return self._meeting.exchange(self.rank, "collect", value, read)
 
-    def tell(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """Rank 0's value; rank 0 itself doesn't wait."""
         at, self._num_told = self._num_told, self._num_told + 1
         if self.rank == 0:

@@ -16,7 +16,7 @@ import cloudpickle
 import torch
 
 from headrace.acting.fleet import start_fork_server
-from headrace.distributed.ranks import Ranks, file_place
+from headrace.distributed.ranks import Ranks, file_rendezvous
 from headrace.process import die_with_parent, main_hidden, process_context
 
 Say = Callable[[Any], None]
@@ -104,7 +104,7 @@ def in_group(
     """
     if before is not None:
         before(rank)
-    group = Ranks(file_place(path, rank, size), timeout_s)
+    group = Ranks(file_rendezvous(path, rank, size), timeout_s)
     value = work(group, say)
     group.close()
     return value

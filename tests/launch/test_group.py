@@ -144,8 +144,8 @@ def test_vectors_of_different_sizes_are_an_error_for_all(ranks, call):
 def talk(group, say):
     """Objects for rank 0, an object from rank 0, and numbers."""
     before = group.notes()
-    collected = group.collect({"rank": group.rank, "text": "x" * 10**group.rank * 1000})
-    told = group.tell(("from", group.rank, torch.arange(3)))
+    collected = group.gather_objects({"rank": group.rank, "text": "x" * 10**group.rank * 1000})
+    told = group.broadcast(("from", group.rank, torch.arange(3)))
     group.note(group.rank + 10)
     group.gather(torch.zeros(1))  # all have left theirs
     notes = group.notes()
@@ -247,8 +247,8 @@ def test_a_rank_that_dies_while_it_joins_is_named(ranks):
 CALLS = {
     "sum": lambda group: group.sum(torch.zeros(3)),
     "big_sum": lambda group: group.sum(torch.zeros(BIG)),
-    "collect": lambda group: group.collect("something"),
-    "tell": lambda group: group.tell("something"),
+    "gather_objects": lambda group: group.gather_objects("something"),
+    "broadcast": lambda group: group.broadcast("something"),
 }
 ENDLESS = [("sum", True), ("sum", False), ("big_sum", False)]  # gather is what sums are made of
 
@@ -266,9 +266,11 @@ def wait_for_ever(group, say, call, shared, quiet_rank):
         CALLS[call](group)
 
 
-@pytest.mark.parametrize(("call", "shared"), [*ENDLESS, ("collect", True), ("tell", True)])
+@pytest.mark.parametrize(
+    ("call", "shared"), [*ENDLESS, ("gather_objects", True), ("broadcast", True)]
+)
 def test_a_killed_rank_is_named_by_all_who_wait_for_it_at_once(ranks, leftovers, call, shared):
-    quiet = 0 if call == "tell" else 1
+    quiet = 0 if call == "broadcast" else 1
     work = functools.partial(wait_for_ever, call=call, shared=shared, quiet_rank=quiet)
     three = ranks(3, work)
     others = [r for r in three.ranks if r != quiet]

@@ -106,12 +106,12 @@ def time_sums(
     """One of the processes; the first writes the median seconds for each size to ``result``."""
     import torch
 
-    from headrace.distributed.ranks import Ranks, file_place
+    from headrace.distributed.ranks import Ranks, file_rendezvous
 
     torch.set_num_threads(1)
     with pinned(1, rank):
-        place = file_place(store, rank, world_size)
-        group = Ranks(place, TIMEOUT_S / 2, share_memory=way == "memory")
+        met = file_rendezvous(store, rank, world_size)
+        group = Ranks(met, TIMEOUT_S / 2, share_memory=way == "memory")
         if group.shares_memory != (way == "memory"):
             raise RuntimeError("there is no shared memory for the processes")
         medians = []
@@ -120,7 +120,7 @@ def time_sums(
             for _ in range(WARM_UP + repeats):
                 group.sum(message)
             medians.append(statistics.median(group.waits[WARM_UP:]))
-        group.tell(None)  # nobody leaves while a neighbour still reads from him
+        group.broadcast(None)  # nobody leaves while a neighbour still reads from him
         if rank == 0:
             Path(result).write_text(json.dumps(medians), encoding="utf-8")
         group.close()

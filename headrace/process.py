@@ -1,4 +1,4 @@
-"""What a process sets for itself: memory, threads, and an end with its parent."""
+"""Processes: how they are started and ended, and what each sets for itself."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import connection, parent_process
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _LARGE_BYTES = 1 << 30
@@ -72,6 +74,102 @@ def main_hidden() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+def start_fork_server(preload: str) -> None:
+    """Begin importing the module ``preload`` in the fork server; safe to call repeatedly.
+
+    Returns at once. The first module named before it runs is the one that it has.
+    """
+    context = process_context()
+    if context.get_start_method() == "forkserver":
+        from multiprocessing import forkserver
+
+        context.set_forkserver_preload([preload])
+        with main_hidden():
+            forkserver.ensure_running()
+
+
+class Child:
+    """A process of this machine that runs ``work(*args, pipe)`` and ends no later than this one.
+
+    It ignores Ctrl-C, which is for the process that started it to handle, computes with one thread
+    and keeps the memory that it frees. It never runs the user's script: ``work`` is a function of a
+    module, and what a script defines has to be in ``args`` by value (cloudpickle). ``work`` tells
+    of its own errors, each in the way of its pipe.
+
+    Args:
+        name: of the process.
+        pipe: the child's end, where somebody else has ours; None: a new pipe.
+        nice: let others go first where cores are short.
+        daemon: it starts no processes of its own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[..., None],
+        *args: Any,
+        pipe: connection.Connection | None = None,
+        nice: bool = True,
+        daemon: bool = True,
+    ) -> None:
+        self.pipe: Any = None  # our end of it, if it is new
+        theirs = pipe
+        if theirs is None:
+            self.pipe, theirs = multiprocessing.Pipe()
+        context: Any = process_context()
+        self.process: BaseProcess = context.Process(
+            target=_live, args=(work, args, theirs, nice), name=name, daemon=daemon
+        )
+        with main_hidden():
+            self.process.start()
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid or 0
+
+    def exit_code(self, timeout_s: float = 10.0) -> int | None:
+        """How it ended, once it has; None if it lives after ``timeout_s`` seconds."""
+        self.process.join(timeout_s)
+        return self.process.exitcode
+
+    def kill(self) -> None:
+        """End it at once."""
+        end_children([self], 0.0)
+
+
+def end_children(children: Iterable[Child], timeout_s: float = 5.0) -> None:
+    """Close the pipes, which asks them to end; kill those that live ``timeout_s`` seconds later."""
+    children = list(children)
+    for child in children:
+        if child.pipe is not None:
+            child.pipe.close()
+    deadline = time.monotonic() + timeout_s
+    for child in children:
+        child.process.join(max(0.0, deadline - time.monotonic()))
+    for child in children:
+        child.process.kill()
+    for child in children:
+        child.process.join(10.0)
+
+
+def _live(
+    work: Callable[..., None], args: tuple[Any, ...], pipe: connection.Connection, nice: bool
+) -> None:
+    """What a :class:`Child` is."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_with_parent()
+    keep_freed_memory()
+    if nice:
+        yield_to_learner()
+    import torch
+
+    torch.set_num_threads(1)
+    work(*args, pipe)
 
 
 def process_started() -> float:

@@ -10,30 +10,21 @@ themselves when the trainer is gone.
 
 from __future__ import annotations
 
-import time
-from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
+from headrace import process
 from headrace.errors import ActorFailed
-from headrace.process import main_hidden, process_context
+from headrace.process import Child, end_children
 
 if TYPE_CHECKING:
     from headrace.acting.actor import ActorSpec, Memory
     from headrace.transport.queue import PeerDied
     from headrace.transport.shm import ShmQueue
 
-_PRELOAD = ["headrace.acting.process"]
-
 
 def start_fork_server() -> None:
     """Begin importing torch in the fork server; returns at once. Safe to call repeatedly."""
-    context = process_context()
-    if context.get_start_method() == "forkserver":
-        from multiprocessing import forkserver
-
-        context.set_forkserver_preload(_PRELOAD)
-        with main_hidden():
-            forkserver.ensure_running()
+    process.start_fork_server("headrace.acting.process")
 
 
 class Fleet:
@@ -50,7 +41,7 @@ class Fleet:
         self._spec = cloudpickle.dumps(spec)
         self._num_actors, self._max_restarts = spec.num_actors, spec.actor_restarts
         self._queue, self._memory = queue, memory
-        self._processes: dict[int, BaseProcess] = {}
+        self._children: dict[int, Child] = {}
         self._hung: set[int] = set()
         self.num_restarts = 0
 
@@ -63,21 +54,13 @@ class Fleet:
     def _start_one(self, actor: int) -> None:
         from headrace.acting.process import run_actor
 
+        args = self._spec, actor, self.num_restarts, self._memory
         pipe = self._queue.connect(actor)
-        process = process_context().Process(  # type: ignore[attr-defined]
-            target=run_actor,
-            args=(self._spec, actor, self.num_restarts, pipe, self._memory),
-            name=f"headrace-actor-{actor}",
-            daemon=True,
-        )
-        with main_hidden():
-            process.start()
-        pipe.close()
-        self._processes[actor] = process
+        self._children[actor] = Child(f"headrace-actor-{actor}", run_actor, *args, pipe=pipe)
 
     def pids(self) -> list[int]:
         """Process ids of the actors, by actor."""
-        return [self._processes[a].pid or 0 for a in sorted(self._processes)]
+        return [self._children[a].pid for a in sorted(self._children)]
 
     def replace(self, death: PeerDied) -> str:
         """Start a new process for a dead actor; returns what happened, with its traceback.
@@ -85,9 +68,7 @@ class Fleet:
         Raises:
             ActorFailed: ``max_restarts`` is used up; carries the actor's own traceback.
         """
-        process = self._processes.pop(death.actor)
-        process.join(timeout=10)
-        cause = f"ended with exit code {process.exitcode}"
+        cause = f"ended with exit code {self._children.pop(death.actor).exit_code()}"
         if death.actor in self._hung:
             self._hung.discard(death.actor)
             cause = "was killed because it delivered nothing in time"
@@ -106,18 +87,13 @@ class Fleet:
 
     def kill_silent(self, timeout_s: float) -> None:
         """Kill actors that have had a free slot for ``timeout_s`` and delivered nothing."""
-        for actor, process in self._processes.items():
+        for actor, child in self._children.items():
             if self._queue.silent_s(actor) > timeout_s and actor not in self._hung:
                 self._hung.add(actor)
-                process.kill()
+                child.kill()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End all actors: closed pipes first, then signals; safe to call twice."""
         self._queue.close()
-        deadline = time.monotonic() + timeout_s
-        for process in self._processes.values():
-            process.join(timeout=max(0.0, deadline - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join(timeout=timeout_s)
-        self._processes.clear()
+        end_children(self._children.values(), timeout_s)
+        self._children.clear()

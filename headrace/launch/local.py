@@ -9,30 +9,33 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import multiprocessing
 import shutil
+import signal
+import sys
 import tempfile
+import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
 from headrace import errors
-from headrace.acting.fleet import start_fork_server
-from headrace.config import Config, default_run_dir
-from headrace.envs.names import resolve
-from headrace.envs.probe import probe
+from headrace.config import Config
+from headrace.distributed.ranks import Ranks, file_rendezvous
 from headrace.errors import CheckpointError, ConfigError, HeadraceError, LearnerFailed, OthersLost
 from headrace.nn.policy import Policy
-from headrace.process import main_hidden, process_context, stop_signals
+from headrace.process import Child, end_children, stop_signals
 from headrace.records import checkpoint
 from headrace.records.result import Result
+from headrace.training.run import begin
+from headrace.training.trainer import Trainer
 
+_HEARTBEAT_S = 1.0
 _GRACE_S = 2.0  # for the others' complaints, after the first sign of a failure
 _FATAL = (ConfigError, CheckpointError)  # starting again would end the same way
 
@@ -41,8 +44,7 @@ _FATAL = (ConfigError, CheckpointError)  # starting again would end the same way
 class _Learner:
     """One learner's process, as its parent sees it."""
 
-    process: BaseProcess
-    pipe: connection.Connection
+    child: Child
     heard: float  # when it last said something
     done: bool = False
     failure: HeadraceError | None = None
@@ -66,24 +68,25 @@ class LearnerGroup:
         started: float | None = None,
         notify: Callable[[str], None] = print,
     ) -> None:
-        resolve(config.env)  # complains before anything is started
-        start_fork_server()
-        self._started = time.monotonic() if started is None else started
-        self.env = probe(config.env, config.engine, config.env_kwargs, config.seed).env
-        run_dir = config.run_dir or default_run_dir(config, time.strftime("%Y%m%d-%H%M%S"))
-        self.run_dir, self._notify = Path(run_dir), notify
+        begun = begin(config, started, needs_processes=True)
+        self.env, self.run_dir, self._started = begun.found.env, begun.run_dir, begun.started
         checkpoint.prepare(self.run_dir, config.resume, config.overwrite)
-        self.config = dataclasses.replace(config, run_dir=str(run_dir), overwrite=False)
+        self.config = dataclasses.replace(config, run_dir=str(self.run_dir), overwrite=False)
+        self._notify = notify
         self.num_restarts = 0
         self.interrupted = self._stopped = False
         self._learners: list[_Learner] = []
         self._summary: dict[str, Any] = {}
+        self._loaded: tuple[Path, Policy] | None = None  # a checkpoint, and its policy
         self._finalizer = weakref.finalize(self, _kill, self._learners)
 
     @property
     def policy(self) -> Policy:
-        """The policy of the latest checkpoint."""
-        return checkpoint.load_policy(checkpoint.find(self.run_dir), self.config.network)
+        """The policy of the latest checkpoint, which is read once."""
+        latest = checkpoint.find(self.run_dir)
+        if self._loaded is None or self._loaded[0] != latest:
+            self._loaded = latest, checkpoint.load_policy(latest, self.config.network)
+        return self._loaded[1]
 
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` holds, once training has ended."""
@@ -91,14 +94,14 @@ class LearnerGroup:
 
     def pids(self) -> list[int]:
         """Process ids of the learners, by rank."""
-        return [one.process.pid or 0 for one in self._learners]
+        return [one.child.pid for one in self._learners]
 
     def stop(self) -> None:
         """End training after the update in progress; a checkpoint is written."""
         self._stopped = True
         for one in self._learners[:1]:
             with contextlib.suppress(OSError):
-                one.pipe.send("stop")
+                one.child.pipe.send("stop")
 
     def _interrupt(self) -> None:
         self.interrupted = True
@@ -139,6 +142,7 @@ class LearnerGroup:
         Raises:
             LearnerFailed: one of them failed; all have ended.
         """
+        self._loaded = None  # it may train the same number of steps anew
         folder = tempfile.mkdtemp(prefix="headrace-")
         try:
             for rank in range(self.config.num_learners):
@@ -149,35 +153,26 @@ class LearnerGroup:
                 yield from self._listen()
                 yield from self._check()
             for one in self._learners:
-                one.process.join(self.config.learner_timeout_s)
+                one.child.exit_code(self.config.learner_timeout_s)
         finally:
             self.close()
             shutil.rmtree(folder, ignore_errors=True)
 
     def _start(self, rank: int, rendezvous: str) -> _Learner:
-        from headrace.launch.learner_process import run_learner
-
-        ours, theirs = multiprocessing.Pipe()
-        process = process_context().Process(  # type: ignore[attr-defined]
-            target=run_learner,
-            args=(cloudpickle.dumps((self.config, self._started)), rank, rendezvous, theirs),
-            name=f"headrace-learner-{rank}",
-            daemon=False,  # it has children of its own
-        )
-        with main_hidden():
-            process.start()
-        theirs.close()
-        return _Learner(process, ours, heard=time.monotonic())
+        name, pickled = f"headrace-learner-{rank}", cloudpickle.dumps((self.config, self._started))
+        args = pickled, rank, rendezvous
+        child = Child(name, _run_learner, *args, nice=False, daemon=False)  # it has children too
+        return _Learner(child, heard=time.monotonic())
 
     def _listen(self, timeout_s: float = 1.0) -> Iterator[Result]:
         """Read what the learners say until nothing comes."""
-        open_pipes = {one.pipe: one for one in self._learners if not one.pipe.closed}
+        open_pipes = {one.child.pipe: one for one in self._learners if not one.child.pipe.closed}
         for pipe in connection.wait(list(open_pipes), timeout_s):
-            one = open_pipes[pipe]  # type: ignore[index]
+            one = open_pipes[pipe]
             try:
-                kind, *content = one.pipe.recv()
+                kind, *content = one.child.pipe.recv()
             except (EOFError, OSError):
-                one.pipe.close()
+                one.child.pipe.close()
                 continue
             one.heard = time.monotonic()
             if kind == "result":
@@ -209,7 +204,8 @@ class LearnerGroup:
         now, limit = time.monotonic(), self.config.learner_timeout_s
         found = []
         for rank, one in enumerate(self._learners):
-            gone = one.pipe.closed or (now - one.heard > limit and not one.pipe.poll())
+            pipe = one.child.pipe
+            gone = pipe.closed or (now - one.heard > limit and not pipe.poll())
             if not one.done and (gone or one.failure is not None):
                 found.append(rank)
         return found
@@ -225,9 +221,9 @@ class LearnerGroup:
                 trace = f"\n\nIts traceback:\n{one.traceback.rstrip()}"
                 return LearnerFailed(f"learner {rank} failed: {one.failure}{trace}")
         for rank, one in enumerate(self._learners):
-            if one.pipe.closed and not one.done and one.failure is None:
-                one.process.join(_GRACE_S)
-                return LearnerFailed(f"learner {rank} ended with exit code {one.process.exitcode}")
+            if one.child.pipe.closed and not one.done and one.failure is None:
+                code = one.child.exit_code(_GRACE_S)
+                return LearnerFailed(f"learner {rank} ended with exit code {code}")
         for rank in lost:
             if failures[rank] is None:
                 limit = f"{self.config.learner_timeout_s:g} s (learner_timeout_s)"
@@ -237,10 +233,76 @@ class LearnerGroup:
 
 def _kill(learners: list[_Learner]) -> None:
     """End the processes whatever they do; their actors end with them."""
-    for one in learners:
-        if one.process.is_alive():
-            one.process.kill()
-    for one in learners:
-        one.process.join(_GRACE_S)
-        one.pipe.close()
+    end_children((one.child for one in learners), timeout_s=0.0)
     learners.clear()
+
+
+# -- in a learner's process -----------------------------------------------------------------------
+
+
+class _Mouth:
+    """The process's end of the pipe: says what happens, and that it is alive."""
+
+    def __init__(self, pipe: connection.Connection) -> None:
+        self._pipe, self._lock = pipe, threading.Lock()
+        self._quiet = threading.Event()
+        threading.Thread(target=self._beat, name="headrace-heartbeat", daemon=True).start()
+
+    def say(self, kind: str, *content: Any) -> None:
+        """Send a message; whoever doesn't listen any more is about to end this process."""
+        with self._lock:
+            try:
+                self._pipe.send((kind, *content))
+            except (BrokenPipeError, ConnectionResetError):
+                self._quiet.set()
+
+    def _beat(self) -> None:
+        while not self._quiet.wait(_HEARTBEAT_S):
+            self.say("alive")
+
+
+def _run_learner(pickled: bytes, rank: int, rendezvous: str, pipe: connection.Connection) -> None:
+    """Train as one of the learners, and tell the parent of it.
+
+    Messages: ``alive``; ``say`` text; ``result``, ``done`` summary (from rank 0);
+    ``failed`` name of the error, message, traceback.
+
+    Args:
+        pickled: (config, when the run started), by cloudpickle.
+        rendezvous: path of the file behind the group's store.
+        pipe: to the parent, which sends ``stop``.
+    """
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # the parent gets it and decides
+    mouth = _Mouth(pipe)
+    try:
+        config, started = cloudpickle.loads(pickled)
+        met = file_rendezvous(rendezvous, rank, config.num_learners)
+        group = Ranks(met, config.learner_timeout_s, config.device)
+        _train(config, started, group, pipe, mouth)
+        group.close()
+    except BaseException as error:
+        name = type(error).__name__ if isinstance(error, HeadraceError) else "LearnerFailed"
+        mouth.say("failed", name, str(error) or name, traceback.format_exc())
+        sys.exit(1)
+
+
+def _train(
+    config: Config, started: float, group: Ranks, pipe: connection.Connection, mouth: _Mouth
+) -> None:
+    prefix = f"learner {group.rank}: " if group.rank else ""
+
+    def notify(text: str) -> None:
+        mouth.say("say", prefix + text)
+
+    with Trainer(config, started, notify, group, handle_signals=False) as trainer:
+
+        def listen() -> None:
+            with contextlib.suppress(EOFError, OSError):  # the parent has closed its end
+                while pipe.recv() != "stop":
+                    pass
+                trainer.stop()
+
+        threading.Thread(target=listen, name="headrace-listen", daemon=True).start()
+        for result in trainer:
+            mouth.say("result", result)
+        mouth.say("done", trainer.summary())

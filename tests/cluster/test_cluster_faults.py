@@ -92,11 +92,10 @@ def test_a_message_that_nobody_reads_ends_in_time(make, tmp_path):
 
 
 def test_an_environment_that_cannot_be_made_is_told_at_once(make):
-    envs = make(BrokenEnv)
     says = r"(?s)^worker \d .*RuntimeError: BrokenEnv has no licence; it never came up.*Traceback"
     for _ in range(2):  # tries again
         with pytest.raises(WorkerFailed, match=says):
-            envs.reset()
+            make(BrokenEnv)
 
 
 def test_what_hangs_while_it_is_made_is_told(make):
@@ -113,7 +112,7 @@ def test_any_time_limit_can_be_waited_for(make):
 def test_a_death_in_reset_is_made_good_within_it(make, warned):
     envs = make(CountingEnv, envs_per_node=2)
     envs.launch()
-    envs._head.crew._nodes[1].process.kill()
+    envs._head.crew._nodes[1].child.process.kill()
     assert envs.reset(seed=7)[0][:, 0].tolist() == [7, 8, 9, 10]
     assert warned("restart 1/10")
     assert list(envs.faults) == [1]
@@ -153,7 +152,7 @@ def test_a_dead_workers_copy_is_no_longer_told_of(make):
     envs = make(CountingEnv)
     envs.reset(seed=0)
     assert envs.step(CountingAgent())[-1]["policy_version"].tolist() == [0, 0]
-    envs._head.crew._nodes[1].process.kill()
+    envs._head.crew._nodes[1].child.process.kill()
     infos = envs.step(CountingAgent())[-1]
     assert infos["_fault"].tolist() == [False, True]
     assert infos["policy_version"].tolist() == [1, -1]

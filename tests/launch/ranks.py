@@ -7,17 +7,14 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import cloudpickle
-import torch
 
 from headrace.acting.fleet import start_fork_server
 from headrace.distributed.ranks import Ranks, file_rendezvous
-from headrace.process import die_with_parent, main_hidden, process_context
+from headrace.process import Child, end_children
 
 Say = Callable[[Any], None]
 
@@ -41,23 +38,16 @@ class Crew:
     def __init__(self, ranks: Iterable[int], work: Callable[[int, Say], Any]) -> None:
         start_fork_server()
         self.ranks = list(ranks)
-        self._processes: dict[int, BaseProcess] = {}
-        self._pipes: dict[int, Connection] = {}
         pickled = cloudpickle.dumps(work)
-        for rank in self.ranks:
-            self._pipes[rank], theirs = Pipe()
-            process = process_context().Process(  # type: ignore[attr-defined]
-                target=_live, args=(rank, pickled, theirs), daemon=True
-            )
-            with main_hidden():
-                process.start()
-            theirs.close()
-            self._processes[rank] = process
+        self._children = {
+            rank: Child(f"rank-{rank}", _live, rank, pickled, nice=False) for rank in self.ranks
+        }
 
     def hear(self, rank: int, timeout_s: float = 20.0) -> Any:
         """The next thing that a rank says, or its Ending."""
-        assert self._pipes[rank].poll(timeout_s), f"rank {rank} said nothing for {timeout_s} s"
-        return self._pipes[rank].recv()
+        pipe = self._children[rank].pipe
+        assert pipe.poll(timeout_s), f"rank {rank} said nothing for {timeout_s} s"
+        return pipe.recv()
 
     def endings(self, ranks: Iterable[int] | None = None) -> dict[int, Ending]:
         """How these ranks (all by default) end."""
@@ -65,20 +55,15 @@ class Crew:
 
     def signal(self, rank: int, number: signal.Signals) -> float:
         """Send a signal; returns when (``time.monotonic()``)."""
-        os.kill(self._processes[rank].pid or 0, number)
+        os.kill(self._children[rank].pid, number)
         return time.monotonic()
 
     def end(self) -> None:
         """Kill whatever is left of them."""
-        for process in self._processes.values():
-            process.kill()
-        for process in self._processes.values():
-            process.join(10)
+        end_children(self._children.values(), timeout_s=0.0)
 
 
 def _live(rank: int, work: bytes, pipe: Connection) -> None:
-    die_with_parent()
-    torch.set_num_threads(1)
     value, error = None, None
     try:
         value = cloudpickle.loads(work)(rank, pipe.send)

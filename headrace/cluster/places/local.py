@@ -7,16 +7,12 @@ import math
 import os
 import pickle
 import select
-import signal
 import socket
 import struct
-import time
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from typing import Any
 
 import cloudpickle
 
@@ -30,13 +26,7 @@ from headrace.cluster.messages import (
     WorkerSetup,
     check_limits,
 )
-from headrace.process import (
-    die_with_parent,
-    keep_freed_memory,
-    main_hidden,
-    process_context,
-    yield_to_learner,
-)
+from headrace.process import Child, end_children, start_fork_server
 
 
 @dataclass(frozen=True)
@@ -57,9 +47,7 @@ class LocalConfig:
 
     def open(self) -> Place:
         """Processes are started one by one, from a fork server that imports torch once."""
-        context = process_context()
-        if context.get_start_method() == "forkserver":
-            context.set_forkserver_preload(["headrace.cluster.worker"])
+        start_fork_server("headrace.cluster.worker")
         return LocalPlace(self.timeout_s + self.start_timeout_s)
 
 
@@ -75,47 +63,33 @@ class LocalPlace:
 
     def start(self, setup: WorkerSetup) -> Node:
         """Begin to start a worker."""
-        context = process_context()
-        ours, theirs = Pipe()
-        process = context.Process(  # type: ignore[attr-defined]
-            target=run_worker,
-            args=(cloudpickle.dumps(setup), theirs),
-            name=f"headrace-worker-{setup.index}",
-            daemon=False,  # its environments may start processes; it ends with this one anyway
-        )
-        with main_hidden():
-            process.start()
-        theirs.close()
-        _limit_writes(ours, self._send_timeout_s)
-        return LocalNode(setup.index, process, ours)
+        name, pickled = f"headrace-worker-{setup.index}", cloudpickle.dumps(setup)
+        child = Child(name, run_worker, pickled, daemon=False)  # environments may start processes
+        _limit_writes(child.pipe, self._send_timeout_s)
+        return LocalNode(setup.index, child)
 
-    def wait(self, nodes: list[Node], timeout_s: float) -> list[Node]:
+    def wait(self, nodes: list[Any], timeout_s: float) -> list[Node]:
         """See :class:`~headrace.cluster.messages.Place`."""
         if not hasattr(select, "poll"):
-            by_pipe = {node.pipe: node for node in _local(nodes)}
+            by_pipe = {node.pipe: node for node in nodes}
             return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout_s)]  # type: ignore[index]
         poller = select.poll()  # a tenth of what the portable call costs in each step
-        by_file = {node.pipe.fileno(): node for node in _local(nodes)}
+        by_file = {node.pipe.fileno(): node for node in nodes}
         for file in by_file:
             poller.register(file, select.POLLIN)
         return [by_file[file] for file, _ in poller.poll(math.ceil(1000 * timeout_s))]
 
-    def close(self, nodes: list[Node]) -> None:
+    def close(self, nodes: list[Any]) -> None:
         """A closed pipe ends a worker; those that don't hear are killed after 5 seconds."""
-        for node in _local(nodes):
-            node.pipe.close()
-        deadline = time.monotonic() + 5.0
-        for node in _local(nodes):
-            node.process.join(timeout=max(0.0, deadline - time.monotonic()))
-            node.kill()
+        end_children(node.child for node in nodes)
 
 
 class LocalNode:
     """One process."""
 
-    def __init__(self, index: int, process: BaseProcess, pipe: Connection) -> None:
-        self.process, self.pipe = process, pipe
-        self.name = f"worker {index} (process {process.pid})"
+    def __init__(self, index: int, child: Child) -> None:
+        self.child, self.pipe = child, child.pipe
+        self.name = f"worker {index} (process {child.pid})"
         self._cause = ""  # of its end, where the head knows better than the exit code
 
     def send(self, request: Request) -> None:
@@ -124,8 +98,8 @@ class LocalNode:
             self.pipe.send_bytes(_dumps(request, by_value=request.method == "reset"))
         except BlockingIOError:
             self._cause = "read no message in time"
-            self.process.kill()
-            self.process.join(timeout=10.0)
+            self.child.process.kill()
+            self.child.process.join(timeout=10.0)
         except (BrokenPipeError, ConnectionResetError):
             pass
 
@@ -134,19 +108,15 @@ class LocalNode:
         try:
             answer = pickle.loads(self.pipe.recv_bytes())
         except (EOFError, ConnectionResetError):
-            self.process.join(timeout=10.0)
-            cause = self._cause or f"died (exit code {self.process.exitcode})"
-            raise WorkerDied(cause) from None
+            cause = f"died (exit code {self.child.exit_code()})"
+            raise WorkerDied(self._cause or cause) from None
         if isinstance(answer, Failure):
             raise WorkerDied(answer.traceback.strip().splitlines()[-1], answer)
         return answer
 
     def kill(self) -> None:
         """End the process."""
-        self.pipe.close()
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join(timeout=10.0)
+        self.child.kill()
 
 
 def _dumps(message: Request | Answer, by_value: bool) -> bytes:
@@ -167,24 +137,10 @@ def _limit_writes(pipe: Connection, timeout_s: float) -> None:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
-def _local(nodes: list[Node]) -> Iterator[LocalNode]:
-    for node in nodes:
-        assert isinstance(node, LocalNode)
-        yield node
-
-
 def run_worker(setup: bytes, pipe: Connection) -> None:
     """What the process runs: answer requests until the head closes the pipe or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the head decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    die_with_parent()
-    yield_to_learner()
-    keep_freed_memory()
-    import torch
-
     from headrace.cluster.worker import Worker, failure_of
 
-    torch.set_num_threads(1)
     with contextlib.suppress(EOFError, ConnectionError):  # the head has gone
         try:
             worker = Worker(cloudpickle.loads(setup))

@@ -12,22 +12,12 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
-
-import torch
 
 from headrace.acting.actor import ActorSpec
 from headrace.config import Config, num_cores
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.policy import policy_weights
-from headrace.process import (
-    die_with_parent,
-    keep_freed_memory,
-    main_hidden,
-    process_context,
-    torch_threads,
-    yield_to_learner,
-)
+from headrace.process import Child, end_children, keep_freed_memory, torch_threads
 from headrace.studies.plan.parts import Acting, Learning, actor_spec
 from headrace.studies.stopwatch import Time
 from headrace.transport.slab import num_bytes, spec_of
@@ -158,20 +148,11 @@ def _acting_beside(spec: ActorSpec, count: int) -> Iterator[Callable[[bool], Non
     """Processes that act when they are told to; they end with the block."""
     import cloudpickle
 
-    context, pickled = process_context(), cloudpickle.dumps(spec)
-    ends: list[Connection] = []
-    processes: list[Any] = []
+    pickled, children = cloudpickle.dumps(spec), list[Child]()
     try:
-        for _ in range(count):
-            ours, theirs = context.Pipe()
-            process = context.Process(  # type: ignore[attr-defined]
-                target=_act, args=(pickled, theirs), daemon=True
-            )
-            with main_hidden():
-                process.start()
-            theirs.close()
-            ends.append(ours)
-            processes.append(process)
+        for i in range(count):
+            children.append(Child(f"headrace-busy-{i}", _act, pickled))
+        ends = [child.pipe for child in children]
 
         def switch(busy: bool) -> None:
             try:
@@ -186,23 +167,13 @@ def _acting_beside(spec: ActorSpec, count: int) -> Iterator[Callable[[bool], Non
 
         yield switch
     finally:
-        for end in ends:
-            end.close()
-        for process in processes:
-            process.join(timeout=5.0)
-            if process.is_alive():
-                process.kill()
-                process.join()
+        end_children(children)
 
 
 def _act(pickled: bytes, pipe: Connection) -> None:
     """Act, or pause, as the other end of the pipe says, until that is closed."""
     import cloudpickle
 
-    yield_to_learner()
-    die_with_parent()
-    keep_freed_memory()
-    torch.set_num_threads(1)
     acting, busy = Acting(cloudpickle.loads(pickled)), False
     with contextlib.suppress(EOFError):
         while True:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
 import statistics
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from headrace.config import Config, num_cores
-from headrace.process import pinned
+from headrace.process import Child, pinned, start_fork_server
 from headrace.studies.children import Processes, end_with_starter
 from headrace.studies.scaling.model import Timing, Way
 from headrace.studies.table import Study
@@ -100,29 +99,27 @@ def _apart(
 # -- in the session --------------------------------------------------------------------------------
 
 
-def time_sums(
-    rank: int, world_size: int, store: str, way: Way, sizes: list[int], repeats: int, result: str
-) -> None:
-    """One of the processes; the first writes the median seconds for each size to ``result``."""
+def time_sums(rank: int, store: str, request: dict[str, Any], pipe: object) -> None:
+    """One of the processes; the first writes the median seconds for each size of the request."""
     import torch
 
     from headrace.distributed.ranks import Ranks, file_rendezvous
 
-    torch.set_num_threads(1)
+    world_size, way = request["world_size"], request["way"]
     with pinned(1, rank):
         met = file_rendezvous(store, rank, world_size)
         group = Ranks(met, TIMEOUT_S / 2, share_memory=way == "memory")
         if group.shares_memory != (way == "memory"):
             raise RuntimeError("there is no shared memory for the processes")
         medians = []
-        for size in sizes:
+        for size in request["sizes"]:
             message, group.waits = torch.zeros(max(1, size // 4)), []
-            for _ in range(WARM_UP + repeats):
+            for _ in range(WARM_UP + request["repeats"]):
                 group.sum(message)
             medians.append(statistics.median(group.waits[WARM_UP:]))
         group.broadcast(None)  # nobody leaves while a neighbour still reads from him
         if rank == 0:
-            Path(result).write_text(json.dumps(medians), encoding="utf-8")
+            Path(request["result"]).write_text(json.dumps(medians), encoding="utf-8")
         group.close()
 
 
@@ -130,19 +127,16 @@ def main(path: Path) -> int:
     """Start the processes of a request and wait for them; 1 if one failed."""
     end_with_starter()
     request = json.loads(path.read_text(encoding="utf-8"))
-    methods = multiprocessing.get_all_start_methods()
-    context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    if context.get_start_method() == "forkserver":
-        context.set_forkserver_preload(["headrace.distributed.ranks"])  # imported once, not W times
-    size, rest = request["world_size"], [request[k] for k in ("way", "sizes", "repeats", "result")]
+    from headrace.studies.scaling.allreduce import time_sums  # not __main__'s: children have none
+
+    start_fork_server("headrace.distributed.ranks")  # imported once, not W times
     store = str(path.with_name("store"))
-    ranks = [
-        context.Process(target=time_sums, args=(rank, size, store, *rest), daemon=True)
-        for rank in range(size)
+    ranks = range(request["world_size"])
+    children = [
+        Child(f"headrace-sums-{rank}", time_sums, rank, store, request, nice=False)
+        for rank in ranks
     ]
-    for process in ranks:
-        process.start()
-    running = {process.sentinel: process for process in ranks}
+    running: dict[Any, Any] = {child.process.sentinel: child.process for child in children}
     while running:
         for sentinel in connection.wait(list(running)):
             process = running.pop(sentinel)

@@ -20,12 +20,11 @@ from headrace.errors import ConfigError, require
 from headrace.ops import tree
 from headrace.types import Rollout
 
-_SPACES = ("observation_space", "action_space")
-_DESCRIBED = (*_SPACES, *(f"single_{name}" for name in _SPACES))
-
 
 class ClusterEnv(VectorEnv):
     """Environments on workers, as one vector environment in NEXT_STEP autoreset.
+
+    As Gymnasium's own, it starts its workers when it is made, and knows its spaces from then on.
 
         envs = ClusterEnv({"env_name": "CartPole-v1", "envs_per_node": 32}, LocalConfig(nodes=2))
         obs, info = envs.reset(seed=0)
@@ -44,7 +43,7 @@ class ClusterEnv(VectorEnv):
 
     Raises:
         ConfigError: a setting is wrong; nothing was started.
-        WorkerFailed: from any method: a worker never came up, or too many died.
+        WorkerFailed: from here and from any method: a worker never came up, or too many died.
         AgentFault: from ``step`` and ``collect``: the agent raised in a worker.
     """
 
@@ -53,34 +52,24 @@ class ClusterEnv(VectorEnv):
     ) -> None:
         self.env_config, self.config = as_env_config(env_config), config or LocalConfig()
         self.num_envs = self.config.nodes * self.env_config.envs_per_node
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # and the environment's own
-        self._head: Head | None = None
         self._example: dict[str, Any] = {}  # what an agent returned last for some worker
-
-    # -- starting and stopping ------------------------------------------------------------------
+        self._head: Head | None = Head(self.env_config, self.config)  # None: closed
+        found = self._head.description
+        self.single_observation_space = found["observation_space"]
+        self.single_action_space = found["action_space"]
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.metadata = found["metadata"] | {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
     def launch(self) -> ClusterEnv:
-        """Start the workers and wait until they are up; nothing if they are.
-
-        The first ``reset``, and a look at the spaces, do the same.
-        """
-        if self.closed:
-            raise ConfigError("this ClusterEnv is closed; make another one")
-        if self._head is None:
-            self._head = Head(self.env_config, self.config)
-            found = self._head.description
-            self.single_observation_space = found["observation_space"]
-            self.single_action_space = found["action_space"]
-            self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-            self.action_space = batch_space(self.single_action_space, self.num_envs)
-            self.metadata = found["metadata"] | {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        """This one, whose workers are up; ConfigError if it is closed."""
+        self._open_head()
         return self
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in _DESCRIBED:  # what is known once the workers are up
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self.launch()
-        return self.__dict__[name]
+    def _open_head(self) -> Head:
+        if self._head is None:
+            raise ConfigError("this ClusterEnv is closed; make another one")
+        return self._head
 
     def close_extras(self, **kwargs: Any) -> None:
         """End all workers."""
@@ -112,8 +101,7 @@ class ClusterEnv(VectorEnv):
         Raises:
             ConfigError: seed or mask isn't of N values, or the mask comes before the first reset.
         """
-        head = self.launch()._head
-        assert head is not None
+        head = self._open_head()
         if seed is None and not head.obs:
             seed = self.env_config.seed
         if seed is not None:  # numpy's integers, tuples and arrays too

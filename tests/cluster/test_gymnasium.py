@@ -125,10 +125,9 @@ def count_processes(make):
     ],
     ids=["launch", "reset", "observation_space", "single_action_space"],
 )
-def test_whatever_needs_workers_launches_them_once_and_close_leaves_none(make, begin, gone):
-    envs = make(CountingEnv)
+def test_its_making_starts_the_workers_nothing_else_does_and_close_leaves_none(make, begin, gone):
     assert workers() == []
-    begin(envs)
+    envs = make(CountingEnv)
     started = workers()
     assert len(started) == 2
     envs.launch()
@@ -172,9 +171,17 @@ def test_nothing_works_after_close(make, launched):
 
 def test_an_attribute_that_is_not_there_starts_nothing(make):
     envs = make(CountingEnv)
+    before = psutil.Process().children(recursive=True)
     with pytest.raises(AttributeError, match="observation_spaces"):
         _ = envs.observation_spaces
-    assert envs._head is None
+    assert psutil.Process().children(recursive=True) == before
+
+
+def test_wrappers_that_read_the_spaces_of_what_they_wrap_work_before_any_reset(make):
+    envs = wrappers.RescaleAction(make(env_name="Pendulum-v1"), -1.0, 1.0)
+    assert envs.single_action_space.low.tolist() == [-1.0]
+    obs, _ = envs.reset(seed=0)
+    assert obs in envs.observation_space
 
 
 # -- the same as SyncVectorEnv --------------------------------------------------------------------

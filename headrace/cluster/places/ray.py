@@ -9,7 +9,6 @@ import os
 import secrets
 import sys
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,19 +103,19 @@ class RayPlace:
         """Ask Ray for an actor; it may have to wait for room."""
         return RayNode(setup, self._config)
 
-    def wait(self, nodes: list[Node], timeout_s: float) -> list[Node]:
+    def wait(self, nodes: list[Any], timeout_s: float) -> list[Node]:
         """See :class:`~headrace.cluster.messages.Place`."""
         import ray
 
-        by_ref = {node.ref: node for node in _ray_nodes(nodes)}
+        by_ref = {node.ref: node for node in nodes}
         ready, _ = ray.wait(list(by_ref), num_returns=1, timeout=timeout_s)
         return [by_ref[ref] for ref in ready]
 
-    def close(self, nodes: list[Node]) -> None:
+    def close(self, nodes: list[Any]) -> None:
         """Kill the actors, and the cluster if it was started here."""
         import ray
 
-        for node in _ray_nodes(nodes):
+        for node in nodes:
             node.kill()
         if self._started:
             ray.shutdown()
@@ -144,8 +143,8 @@ def _close_doors() -> None:
     if "ray" in sys.modules:
         raise ConfigError(
             "RayConfig: this program imported ray before, without RAY_AUTH_MODE=token, so a "
-            "cluster that is started now would let anybody in; import it after launch(), set "
-            "RAY_AUTH_MODE, or start the cluster yourself with ray.init()"
+            "cluster that is started now would let anybody in; import it after the ClusterEnv is "
+            "made, set RAY_AUTH_MODE, or start the cluster yourself with ray.init()"
         )
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
@@ -214,9 +213,3 @@ class _Actor:
             return self._worker.handle(cloudpickle.loads(packed))
         except Exception as error:
             return failure_of(error, traceback.format_exc())
-
-
-def _ray_nodes(nodes: list[Node]) -> Iterator[RayNode]:
-    for node in nodes:
-        assert isinstance(node, RayNode)
-        yield node

@@ -1,7 +1,7 @@
 """PPO (Schulman et al. 2017) in one file, for discrete actions.
 
-    python examples/ppo.py              everything in one process
-    python examples/clusterenv_ppo.py   the same file, with environments and acting on workers
+    python examples/ppo.py             everything in one process
+    python examples/ppo.py --nodes 2   environments and acting on workers, with ClusterEnv
     tensorboard --logdir runs
 
 Ends of episodes follow Gymnasium's NEXT_STEP autoreset: the step behind an end only resets.
@@ -18,10 +18,12 @@ import gymnasium
 import numpy as np
 import torch
 import tyro
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.utils.tensorboard import SummaryWriter
+
+import headrace as hr
 
 
 @dataclass
@@ -34,6 +36,12 @@ class Args:
     """Environment steps, without those that only reset."""
     num_envs: int = 32
     """Environments in all."""
+    nodes: int = 0
+    """Workers, which share the environments and act; 0: this process does it all."""
+    ray: bool = False
+    """Workers are actors of Ray instead of processes of this machine."""
+    kl_threshold: float = 0.005
+    """A worker fetches weights once its copy is farther from the agent, in nats."""
     num_steps: int = 128
     """Steps of each environment per update."""
     learning_rate: float = 1e-3
@@ -165,6 +173,29 @@ def evaluate(agent: Agent, args: Args) -> np.ndarray:
     return returns
 
 
+def make(args: Args) -> VectorEnv:
+    """The environments: here, or on workers."""
+    if not args.nodes:
+        return gymnasium.make_vec(args.env_id, args.num_envs, vectorization_mode="sync")
+    place = (hr.RayConfig if args.ray else hr.LocalConfig)(nodes=args.nodes)
+    config = {"env_name": args.env_id, "envs_per_node": args.num_envs // args.nodes}
+    return hr.ClusterEnv(config | {"kl_threshold": args.kl_threshold}, place)
+
+
+def act_and_step(envs: VectorEnv, agent: Agent, obs: Tensor) -> tuple[Tensor, Tensor, tuple]:
+    """Actions, their log-probabilities, and what ``envs.step`` returned.
+
+    Args:
+        obs: for who acts here; a worker has its own.
+    """
+    if not isinstance(envs, hr.ClusterEnv):
+        action, log_prob = agent.act(obs)
+        return action, log_prob, envs.step(action.numpy())
+    stepped = envs.step(agent)
+    action, log_prob = (torch.from_numpy(stepped[-1][name]) for name in ("action", "log_prob"))
+    return action, log_prob, stepped
+
+
 def main(args: Args) -> None:
     """Train, with a line per ten updates, and evaluate."""
     torch.manual_seed(args.seed)
@@ -172,7 +203,7 @@ def main(args: Args) -> None:
     run_dir = f"runs/{args.env_id}__{Path(__file__).stem}__{args.seed}__{int(time.time())}"
     print(f"PPO into {run_dir} with {args}")
     writer = SummaryWriter(run_dir)
-    envs = SyncVectorEnv([lambda: gymnasium.make(args.env_id)] * args.num_envs)
+    envs = make(args)
     obs_shape = envs.single_observation_space.shape
     agent = Agent(int(np.prod(obs_shape)), int(envs.single_action_space.n))
     optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, eps=1e-5)
@@ -190,12 +221,14 @@ def main(args: Args) -> None:
         for t in range(args.num_steps):
             obs[t] = torch.from_numpy(next_obs)
             valid[t] = torch.from_numpy(~ended)  # the step after an episode's end only resets
-            action[t], log_prob[t] = agent.act(obs[t])
-            next_obs, r, term, trunc, _ = envs.step(action[t].numpy())
+            action[t], log_prob[t], stepped = act_and_step(envs, agent, obs[t])
+            next_obs, r, term, trunc, info = stepped
+            if "_fault" in info:  # a worker died, and nobody acted
+                valid[t] &= torch.from_numpy(~info["_fault"])
             reward[t], terminated[t] = torch.from_numpy(r), torch.from_numpy(term)
             ended = term | trunc
             episode_return += r
-            latest.extend(episode_return[ended])
+            latest.extend(episode_return[ended & valid[t].numpy()])
             episode_return[ended] = 0.0
         obs[-1] = torch.from_numpy(next_obs)
         steps, update = steps + int(valid.sum()), update + 1
@@ -210,10 +243,17 @@ def main(args: Args) -> None:
         mean = float(np.mean(latest)) if latest else float("nan")
         sps = steps / (time.perf_counter() - began)
         scalars |= {"charts/episodic_return": mean, "charts/SPS": sps}
+        sync = envs.sync_info if args.nodes else {}
+        if sync:
+            scalars["charts/weight_syncs"] = sync["weight_syncs"].sum()
+            scalars["charts/divergence"] = sync["divergence"].max()
         for name, number in scalars.items():
             writer.add_scalar(name, number, steps)
         if update % 10 == 1 or steps >= args.total_steps:
             print(f"{steps:>9,} steps  return {mean:7.1f}  {sps:,.0f} steps/s")
+            if sync:
+                sent_kb, syncs = sync["weight_bytes"].sum() / 1000, sync["weight_syncs"].tolist()
+                print(f"{'':>9} weight syncs {syncs} of {update} updates, {sent_kb:,.0f} KB")
     envs.close()
     writer.close()
     returns = evaluate(agent, args)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import os
 import re
@@ -23,14 +22,14 @@ from headrace.types import Rollout
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TINY = {
     "ppo": "--total-steps 600 --num-envs 4 --num-steps 64 --env-id CartPole-v1",
-    "clusterenv_ppo": "--total-steps 600 --num-envs 4 --num-steps 64 --env-id CartPole-v1",
+    "ppo --nodes 2": "--total-steps 600 --num-envs 4 --num-steps 64 --env-id CartPole-v1",
     "clusterenv_dqn": "--total-steps 600 --envs-per-node 2 --learning-starts 200",
 }
 LOGGED = {
     "ppo": {"charts/episodic_return", "charts/SPS", "losses/policy_loss", "losses/value_loss"},
     "clusterenv_dqn": {"charts/episodic_return", "charts/SPS", "charts/epsilon", "losses/td_loss"},
 }
-LOGGED["clusterenv_ppo"] = LOGGED["ppo"]
+LOGGED["ppo --nodes 2"] = LOGGED["ppo"]
 
 
 @pytest.fixture
@@ -38,13 +37,15 @@ def example(monkeypatch):
     """Imports an example by name, so that its worker processes can do the same."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     yield importlib.import_module
-    for name in TINY:
+    for name in ("ppo", "clusterenv_dqn"):
         sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize("name", TINY)
 def test_each_example_runs_to_its_evaluation_and_leaves_no_process(name, start, gone, tmp_path):
-    script = start(str(EXAMPLES / f"{name}.py"), *TINY[name].split(), "--eval-episodes", "2")
+    file, *flags = name.split()
+    flags += [*TINY[name].split(), "--eval-episodes", "2"]
+    script = start(str(EXAMPLES / f"{file}.py"), *flags)
     script.wait_for(" steps  return")
     assert script.wait(60) == 0, script.output
     assert "Evaluation: return" in script.output
@@ -71,30 +72,29 @@ def session_of(script) -> list[psutil.Process]:
     return processes
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", ["ppo", "clusterenv_dqn"])
 def test_each_example_explains_its_settings(name, start):
     script = start(str(EXAMPLES / f"{name}.py"), "--help")
     assert script.wait() == 0
     assert "--total-steps" in script.output
 
 
-def test_spreading_ppo_out_changes_a_handful_of_lines():
-    before, after = ((EXAMPLES / f"{n}.py").read_text() for n in ("ppo", "clusterenv_ppo"))
-    diff = list(difflib.ndiff(before.splitlines(), after.splitlines()))
-    assert sum(line[0] in "+-" for line in diff) <= 25
+def test_spreading_ppo_out_takes_a_handful_of_lines():
+    words = r"\bhr\.|nodes|\bray\b|kl_threshold|\bsync\b|sync_info|stepped\b|_fault|sent_kb"
+    lines = (EXAMPLES / "ppo.py").read_text().splitlines()
+    assert 10 < sum(re.search(words, line) is not None for line in lines) <= 25
 
 
-@pytest.mark.parametrize("name", ["ppo", "clusterenv_ppo"])
-def test_ppo_estimates_advantages_as_headrace_does(example, name):
+def test_ppo_estimates_advantages_as_headrace_does(example):
     reward, value, terminated, first = stream()
     expected, _ = gae(reward, value, terminated, first, gamma=0.97, lam=0.9)
-    found = example(name).gae(reward, value, terminated, ~first[1:], 0.97, 0.9)
+    found = example("ppo").gae(reward, value, terminated, ~first[1:], 0.97, 0.9)
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("name", ["ppo", "clusterenv_ppo"])
-def test_ppo_learns_from_no_step_that_only_resets(name, learnt):
-    rows = learnt(name, num_envs=4)
+@pytest.mark.parametrize("nodes", [0, 2])
+def test_ppo_learns_from_no_step_that_only_resets(nodes, learnt):
+    rows = learnt(nodes, num_envs=4)
     x, angle = rows["obs"][:, 0].abs(), rows["obs"][:, 2].abs()
     assert (x <= 2.4).all()  # a filler is taken in an episode's last observation
     assert (angle <= 0.2095).all()
@@ -109,21 +109,21 @@ def test_ppo_learns_from_no_row_of_a_worker_that_died(learnt, monkeypatch):
         return *others, info | {"_fault": np.array([True, False])}
 
     monkeypatch.setattr(hr.ClusterEnv, "step", step_of_a_broken_worker)
-    assert 40 < len(learnt("clusterenv_ppo", num_envs=2)["obs"]) < 64
+    assert 40 < len(learnt(2, num_envs=2)["obs"]) < 64
 
 
 @pytest.fixture
 def learnt(example, monkeypatch, tmp_path):
-    """What an example of PPO learns from in one update of 64 steps."""
+    """What the example of PPO learns from in one update of 64 steps."""
     monkeypatch.chdir(tmp_path)
 
-    def run(name: str, num_envs: int) -> dict[str, torch.Tensor]:
-        module, seen = example(name), []
+    def run(nodes: int, num_envs: int) -> dict[str, torch.Tensor]:
+        module, seen = example("ppo"), []
         monkeypatch.setattr(
             module, "learn", lambda agent, optimizer, data, args: seen.append(data) or {}
         )
         settings = {"total_steps": 1, "num_envs": num_envs, "num_steps": 64, "eval_episodes": 1}
-        module.main(module.Args(env_id="CartPole-v1", **settings))
+        module.main(module.Args(env_id="CartPole-v1", nodes=nodes, **settings))
         (rows,) = seen
         return rows
 

@@ -19,6 +19,7 @@ from headrace.process import torch_threads
 from headrace.records import checkpoint
 from headrace.records.result import Result
 from headrace.records.terminal import Report
+from headrace.training.run import Run
 from headrace.training.trainer import Trainer
 from headrace.types import Group
 
@@ -121,14 +122,14 @@ def run(config: Config, callbacks: Iterable[Callback] = (), started: float | Non
 
 def _trainer(
     config: Config, started: float | None, report: Report, group: Group | None
-) -> Trainer | LearnerGroup:
+) -> Run:
     """What trains: one learner in this process, or several in theirs."""
     if group is not None or config.num_learners == 1:
         return Trainer(config, started, report.say, group)
     return LearnerGroup(config, started, report.say)
 
 
-def _evaluate(trainer: Trainer | LearnerGroup, policy: Policy) -> Evaluation | None:
+def _evaluate(trainer: Run, policy: Policy) -> Evaluation | None:
     config = trainer.config
     if not config.eval_episodes or trainer.interrupted:
         return None

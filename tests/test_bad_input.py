@@ -122,7 +122,7 @@ def test_what_config_refuses_starts_not_even_the_fork_server(monkeypatch):
     def start():
         raise AssertionError("the fork server was started")
 
-    monkeypatch.setattr(headrace.training.trainer, "start_fork_server", start)
+    monkeypatch.setattr(headrace.training.run, "start_fork_server", start)
     for settings in ({"batch_size": 100}, {"fragment_length": 0}, {"device": "tpu"}, {"actor": 1}):
         with pytest.raises(ConfigError):
             hr.train("CartPole-v1", **settings)

@@ -99,9 +99,8 @@ class LearnerGroup:
     def stop(self) -> None:
         """End training after the update in progress; a checkpoint is written."""
         self._stopped = True
-        for one in self._learners[:1]:
-            with contextlib.suppress(OSError):
-                one.child.pipe.send("stop")
+        with contextlib.suppress(OSError, IndexError):
+            self._learners[0].child.pipe.send("stop")
 
     def _interrupt(self) -> None:
         self.interrupted = True
@@ -290,10 +289,7 @@ def _train(
     config: Config, started: float, group: Ranks, pipe: connection.Connection, mouth: _Mouth
 ) -> None:
     prefix = f"learner {group.rank}: " if group.rank else ""
-
-    def notify(text: str) -> None:
-        mouth.say("say", prefix + text)
-
+    notify = lambda text: mouth.say("say", prefix + text)  # noqa: E731
     with Trainer(config, started, notify, group, handle_signals=False) as trainer:
 
         def listen() -> None:

@@ -10,17 +10,14 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from headrace.acting.fleet import start_fork_server
 from headrace.acting.source import RolloutSource, Stopped
-from headrace.config import Config, default_run_dir
+from headrace.config import Config
 from headrace.distributed.preemption import Preemption
-from headrace.envs.names import resolve
-from headrace.envs.probe import Probe, probe
+from headrace.envs.probe import Probe
 from headrace.errors import ConfigError
 from headrace.evaluation import evaluate
 from headrace.learning.hogwild import SharedModel
@@ -34,6 +31,7 @@ from headrace.records.tally import Tally
 from headrace.training.archive import Archive
 from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum, gather_episodes
 from headrace.training.intake import Intake
+from headrace.training.run import begin
 from headrace.types import Alone, Batch, Group
 
 
@@ -61,7 +59,6 @@ class Trainer:
         group: Group | None = None,
         handle_signals: bool = True,
     ) -> None:
-        started = time.monotonic() if started is None else started
         self.config, self.group = config, Alone() if group is None else group
         self._notify, self._handle_signals = notify, handle_signals
         if config.num_learners != self.group.size:
@@ -69,19 +66,16 @@ class Trainer:
                 f"num_learners={config.num_learners} needs as many processes: use hr.train, "
                 "hr.LearnerGroup, the command line or torchrun (a Trainer is one learner)"
             )
-        resolve(config.env)  # complains before anything is started
-        if config.transport == "shm":
-            start_fork_server()
-        found = probe(config.env, config.engine, config.env_kwargs, config.seed)
-        now = time.strftime("%Y%m%d-%H%M%S")
-        self.env, self.run_dir = found.env, Path(config.run_dir or default_run_dir(config, now))
+        begun = begin(config, started, needs_processes=config.transport == "shm")
+        found, self.run_dir = begun.found, begun.run_dir
+        self.env = found.env
         self._share = config.per_learner
         self.policy, self.learner = _built(config, found, self.group)
         self._shared = _shared(config, self.learner)
         self.progress, self.episodes = Progress(), own_episodes(config.num_learners)
         self._exchange = Exchange(self.group)
         copied = sum(weight.nbytes for weight in self.policy.state_dict().values())
-        self._tally = Tally(self.progress, config, copied, started)
+        self._tally = Tally(self.progress, config, copied, begun.started)
         self.source: RolloutSource | None = None
         self._stopped = self.interrupted = False
         self._evaluated: float | None = None

@@ -120,9 +120,7 @@ def run(config: Config, callbacks: Iterable[Callback] = (), started: float | Non
     return policy
 
 
-def _trainer(
-    config: Config, started: float | None, report: Report, group: Group | None
-) -> Run:
+def _trainer(config: Config, started: float | None, report: Report, group: Group | None) -> Run:
     """What trains: one learner in this process, or several in theirs."""
     if group is not None or config.num_learners == 1:
         return Trainer(config, started, report.say, group)

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 
 from headrace.cluster.agent import is_agent
 from headrace.cluster.head import Head
-from headrace.cluster.messages import PlaceConfig, Request
+from headrace.cluster.messages import PlaceConfig, Request, require_count
 from headrace.cluster.places.local import LocalConfig
 from headrace.cluster.rows import empty, join, join_infos, take
 from headrace.cluster.settings import EnvConfig, as_env_config
@@ -227,7 +227,7 @@ class ClusterEnv(VectorEnv):
             ConfigError: as :meth:`step`, or ``num_steps`` is below 1.
         """
         head = self._ready("collect")
-        _check_length("num_steps", num_steps)
+        require_count("num_steps", num_steps)
         return head.collect(agent, num_steps, self.single_action_space)
 
     def collect_async(self, agent: Any, fragment_length: int) -> Iterator[Rollout]:
@@ -239,7 +239,7 @@ class ClusterEnv(VectorEnv):
         awaited and lost.
         """
         head = self._ready("collect_async")
-        _check_length("fragment_length", fragment_length)
+        require_count("fragment_length", fragment_length)
         return head.stream(agent, fragment_length)
 
     @property
@@ -263,8 +263,3 @@ def _lost(head: Head, worker: int) -> tuple[Any, ...]:
 def _fault_info(head: Head, worker: int) -> dict[str, Any]:
     reason = np.full(head.size, head.faults[worker], object)
     return {"fault": reason, "_fault": np.ones(head.size, bool)}
-
-
-def _check_length(name: str, value: int) -> None:
-    possible = isinstance(value, int) and value >= 1
-    require(possible, name, value, "1 or more (nearest: 1)")

@@ -134,11 +134,15 @@ class PlaceConfig(Protocol):
 
 def check_limits(config: PlaceConfig) -> None:
     """Raise ConfigError unless the settings that all places have are legal."""
-    name, nodes = type(config).__name__, config.nodes
-    possible = isinstance(nodes, int) and nodes >= 1
-    require(possible, f"{name}: nodes", nodes, "1 or more (nearest: 1)")
+    name = type(config).__name__
+    require_count(f"{name}: nodes", config.nodes)
     for setting in ("timeout_s", "start_timeout_s"):
         value = getattr(config, setting)
         require(value > 0, f"{name}: {setting}", value, "above 0 seconds")
     restarts = config.max_restarts
     require(restarts >= 0, f"{name}: max_restarts", restarts, "0 or more (nearest: 0)")
+
+
+def require_count(name: str, value: Any) -> None:
+    """Raise ConfigError unless it is a whole number above 0."""
+    require(isinstance(value, int) and value >= 1, name, value, "1 or more (nearest: 1)")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.acting.weight_sync import SyncRule, sync_rule
+from headrace.cluster.messages import require_count
 from headrace.envs.make import ENGINES
 from headrace.envs.names import resolve
 from headrace.errors import ConfigError, nearest, require, require_choice
@@ -42,11 +43,9 @@ class EnvConfig:
     def __post_init__(self) -> None:
         if self.type == "gymnasium" and not self.env_name:
             raise ConfigError('env_config: type="gymnasium" needs env_name, as in "CartPole-v1"')
-        count, seed = self.envs_per_node, self.seed
-        possible = isinstance(count, int) and count >= 1
-        require(possible, "env_config: envs_per_node", count, "1 or more (nearest: 1)")
-        possible = seed is None or (isinstance(seed, int) and 0 <= seed < 2**31)
-        require(possible, "env_config: seed", seed, "between 0 and 2147483647, or None")
+        require_count("env_config: envs_per_node", self.envs_per_node)
+        fits = self.seed is None or (isinstance(self.seed, int) and 0 <= self.seed < 2**31)
+        require(fits, "env_config: seed", self.seed, "between 0 and 2147483647, or None")
         require_choice("env_config: engine", self.engine, ENGINES)
         _ = self.rule, self.target  # raise what they have to
 

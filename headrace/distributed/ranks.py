@@ -7,12 +7,13 @@ through gloo; tensors on an accelerator go through NCCL.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -65,7 +66,7 @@ class Ranks:
         self._timeout_s, self.waits = timeout_s, list[float]()
         self._store = met.store(timeout_s)
         self._arrive()
-        try:
+        with self._blaming():
             dist.init_process_group(
                 "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
                 store=dist.PrefixStore("group", self._store),
@@ -73,8 +74,6 @@ class Ranks:
                 world_size=self.size,
                 timeout=datetime.timedelta(seconds=timeout_s),
             )
-        except RuntimeError as error:
-            raise self._blamed(error) from error
         self._board: Board | None = None
         if share_memory:
             self._board = share_board(self.rank, self.size, self.broadcast, self._all)
@@ -108,11 +107,8 @@ class Ranks:
 
     def _timed(self, call: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
         start = time.perf_counter()
-        with self.clock.phase("comm"):
-            try:
-                result = call(values)
-            except (Silent, RuntimeError) as error:
-                raise self._blamed(error) from error
+        with self.clock.phase("comm"), self._blaming():
+            result = call(values)
         self.waits.append(time.perf_counter() - start)
         return result
 
@@ -140,37 +136,27 @@ class Ranks:
         return rows.view(self.size, -1)
 
     def _all(self, mine: bool) -> bool:
-        everyone: list[Any] = [None] * self.size
-        try:
-            dist.all_gather_object(everyone, mine)
-        except RuntimeError as error:
-            raise self._blamed(error) from error
-        return all(everyone)
+        with self._blaming():
+            return bool(self._gather(torch.tensor([mine])).all())
 
     def gather_objects(self, value: Any) -> list[Any]:
         """See :class:`headrace.types.Group`."""
         values = [None] * self.size if self.rank == 0 else None
-        try:
+        with self._blaming():
             dist.gather_object(value, values)
-        except RuntimeError as error:
-            raise self._blamed(error) from error
         return values or []
 
     def broadcast(self, value: Any) -> Any:
         """See :class:`headrace.types.Group`."""
         values = [value]
-        try:
+        with self._blaming():
             dist.broadcast_object_list(values)
-        except RuntimeError as error:
-            raise self._blamed(error) from error
         return values[0]
 
     def note(self, number: int) -> None:
         """See :class:`headrace.types.Group`."""
-        try:
+        with self._blaming():
             within(self._timeout_s, lambda: self._store.set(f"note/{self.rank}", str(number)))
-        except RuntimeError as error:
-            raise self._blamed(error) from error
 
     def notes(self) -> list[int]:
         """See :class:`headrace.types.Group`; for a thread of its own, see :func:`within`."""
@@ -186,6 +172,14 @@ class Ranks:
             return within(0.0, look)
         except RuntimeError:
             return [0]  # it holds the store
+
+    @contextlib.contextmanager
+    def _blaming(self) -> Iterator[None]:
+        """Say which learners are to blame for what goes wrong inside."""
+        try:
+            yield
+        except (Silent, RuntimeError) as error:
+            raise self._blamed(error) from error
 
     def _blamed(self, error: Exception) -> OthersLost:
         """Which learners are to blame: those who don't complain of the others in time."""

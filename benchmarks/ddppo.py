@@ -21,7 +21,7 @@ from typing import Any
 import tyro
 
 import headrace as hr
-from headrace.records.result import read_jsonl
+from headrace.records.files import read_jsonl
 from headrace.studies.children import Processes
 from headrace.studies.machine import wide_console, write_csv
 from headrace.studies.scaling import command as scaling

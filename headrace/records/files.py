@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any, TextIO
 
 from headrace.evaluation import Evaluation
 from headrace.records.iteration import Iteration
-from headrace.records.result import Result, Writer, truncate_jsonl
+from headrace.records.result import Result
 
 
 class RunLog:
@@ -97,3 +98,65 @@ class IterationLog:
         self.flush()
         for file in self._files:
             file.close()
+
+
+class Writer:
+    """``metrics.jsonl`` and TensorBoard events in a run directory.
+
+    Args:
+        path: the run directory.
+        keep_until: when resuming, drop lines beyond these env_steps and updates.
+    """
+
+    def __init__(self, path: Path, keep_until: tuple[int, int] | None = None) -> None:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        file = path / "metrics.jsonl"
+        if keep_until is not None:
+            truncate_jsonl(file, *keep_until)
+        self._file = file.open("a", encoding="utf-8")
+        self._events = EventFileWriter(str(path))
+
+    def write(self, result: Result) -> None:
+        """Append one result."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        scalars = result.scalars()
+        line: dict[str, Any] = {"env_steps": result.env_steps, "seconds": round(result.seconds, 4)}
+        self._file.write(json.dumps(line | scalars) + "\n")
+        self._file.flush()
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+        event = Event(wall_time=time.time(), step=result.env_steps, summary=Summary(value=values))
+        self._events.add_event(event)
+
+    def close(self) -> None:
+        """Flush and close both files."""
+        self._file.close()
+        self._events.close()
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a JSON-lines file; a last line cut short by a crash is left out."""
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            continue
+    return lines
+
+
+def truncate_jsonl(path: Path, env_steps: int, updates: int) -> None:
+    """Drop the lines of a JSON-lines file, if there is one, that are beyond these counts.
+
+    Both are needed: an update without new data, which IMPACT has, takes no env_steps.
+    """
+
+    def kept(line: dict[str, Any]) -> bool:
+        update = line.get("update", line.get("charts/updates", 0))
+        return bool(line["env_steps"] <= env_steps and update <= updates)
+
+    if path.exists():
+        lines = [line for line in read_jsonl(path) if kept(line)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.records.result import Meter
+from headrace.records.meter import Meter
 
 
 @dataclass(frozen=True)

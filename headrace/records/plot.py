@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.errors import CheckpointError
-from headrace.records.result import read_jsonl
+from headrace.records.files import read_jsonl
 
 
 def plot(run_dirs: list[Path], output: Path | None = None) -> Path:

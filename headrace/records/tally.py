@@ -7,8 +7,9 @@ from typing import Any
 
 from headrace.config import Config
 from headrace.records.bottleneck import Spent, compare
+from headrace.records.meter import Meter
 from headrace.records.progress import Progress
-from headrace.records.result import Episodes, Meter, Result
+from headrace.records.result import Episodes, Result
 
 
 class Tally:

@@ -13,7 +13,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from headrace.config import Config
-from headrace.records.result import Result, read_jsonl
+from headrace.records.files import read_jsonl
+from headrace.records.result import Result
 
 _PLAIN_INTERVAL_S = 5.0
 

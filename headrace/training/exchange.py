@@ -23,7 +23,8 @@ from headrace.errors import LearnerFailed
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
 from headrace.records.iteration import Iteration
-from headrace.records.result import Episodes, Meter
+from headrace.records.meter import Meter
+from headrace.records.result import Episodes
 from headrace.types import Group
 
 CHECK_EVERY = 100  # updates between two comparisons of the learners' weights

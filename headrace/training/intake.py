@@ -11,7 +11,8 @@ from headrace.acting.source import RolloutSource
 from headrace.acting.weight_sync import divergence
 from headrace.config import Config
 from headrace.learning.hogwild import own_metrics
-from headrace.records.result import Episodes, Meter
+from headrace.records.meter import Meter
+from headrace.records.result import Episodes
 from headrace.types import Batch, Rollout, gather
 
 

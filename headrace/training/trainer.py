@@ -25,8 +25,9 @@ from headrace.learning.learner import Learner, mean_metrics
 from headrace.nn.policy import Policy
 from headrace.process import cores, keep_freed_memory, pinned, stop_signals, torch_threads
 from headrace.records.files import RunLog
+from headrace.records.meter import Meter
 from headrace.records.progress import Progress, own_episodes
-from headrace.records.result import Episodes, Meter, Result
+from headrace.records.result import Episodes, Result
 from headrace.records.tally import Tally
 from headrace.training.archive import Archive
 from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum, gather_episodes

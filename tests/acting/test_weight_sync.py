@@ -19,8 +19,8 @@ from headrace.api import resume_config
 from headrace.cli import main
 from headrace.errors import ConfigError
 from headrace.ops import tree
+from headrace.records.files import read_jsonl
 from headrace.records.progress import Progress
-from headrace.records.result import read_jsonl
 from headrace.training.intake import Intake
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.serial import SerialQueue

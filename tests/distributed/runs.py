@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import headrace as hr
-from headrace.records.result import read_jsonl
+from headrace.records.files import read_jsonl
 from tests.distributed.threads import ThreadGroup, run_learners
 
 ENVS, FRAGMENT = 12, 8

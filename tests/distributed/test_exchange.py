@@ -15,9 +15,10 @@ from torch import Tensor
 
 import headrace as hr
 from headrace.errors import LearnerFailed
-from headrace.records.files import IterationLog, RunLog
+from headrace.records.files import IterationLog, RunLog, read_jsonl
 from headrace.records.iteration import Iteration
-from headrace.records.result import Episodes, Meter, read_jsonl
+from headrace.records.meter import Meter
+from headrace.records.result import Episodes
 from headrace.training.exchange import Agreed, Exchange, checksum, gather_episodes
 from headrace.types import Alone
 from tests.distributed.data import make_policy

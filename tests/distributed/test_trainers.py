@@ -16,7 +16,7 @@ import headrace as hr
 import headrace.training.trainer
 from headrace.errors import ConfigError, LearnerFailed
 from headrace.evaluation import Evaluation
-from headrace.records.result import read_jsonl
+from headrace.records.files import read_jsonl
 from tests.distributed.runs import ALGOS, STEPS, check_together, iterations, train, weights
 
 # -- training -------------------------------------------------------------------------------------

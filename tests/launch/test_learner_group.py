@@ -21,7 +21,7 @@ import torch
 import headrace as hr
 from headrace.api import resume_config
 from headrace.errors import CheckpointError, ConfigError, LearnerFailed
-from headrace.records.result import read_jsonl
+from headrace.records.files import read_jsonl
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the environments below
 

@@ -23,7 +23,7 @@ import torch.distributed as dist
 import headrace as hr
 from headrace.errors import CheckpointError, ConfigError, LearnerFailed
 from headrace.launch.torchrun import join_torchrun
-from headrace.records.result import read_jsonl
+from headrace.records.files import read_jsonl
 from tests.launch.ranks import Crew
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # what the ranks do

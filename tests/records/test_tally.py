@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import headrace as hr
+from headrace.records.meter import Meter
 from headrace.records.progress import Progress
-from headrace.records.result import Meter
 from headrace.records.tally import Tally
 from headrace.transport.queue import Header
 

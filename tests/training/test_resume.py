@@ -11,7 +11,7 @@ import torch
 
 import headrace as hr
 from headrace.records import checkpoint
-from headrace.records.result import read_jsonl
+from headrace.records.files import read_jsonl
 
 # Run with the algorithm and the transport; dies in the middle, some updates after a checkpoint.
 KILLED = """

@@ -12,7 +12,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import headrace as hr
-from headrace.records.result import read_jsonl
+from headrace.records.files import read_jsonl
 
 COUNTING = "worlds:CountingEnv"
 IDENTITY = "worlds:IdentityVectorEnv"

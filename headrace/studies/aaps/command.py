@@ -21,7 +21,7 @@ from rich.console import Console
 from headrace.cluster.settings import as_env_config
 from headrace.errors import require, require_choice
 from headrace.recipes import take_flag
-from headrace.records.result import read_jsonl
+from headrace.records.files import read_jsonl
 from headrace.studies.aaps.run import Run, write_settings
 from headrace.studies.children import Processes
 from headrace.studies.machine import wide_console, write_csv

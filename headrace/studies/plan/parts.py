@@ -14,7 +14,8 @@ from headrace.envs.probe import probe
 from headrace.learning.learner import Learner
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
-from headrace.records.result import Episodes, Meter
+from headrace.records.meter import Meter
+from headrace.records.result import Episodes
 from headrace.studies.stopwatch import Time, measure_time
 from headrace.training.exchange import Exchange
 from headrace.transport.slab import Slab, spec_of

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.records.result import read_jsonl
+from headrace.records.files import read_jsonl
 from headrace.studies.scaling.model import PARTS, Measurement
 
 Row = Mapping[str, Any]

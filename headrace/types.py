@@ -30,10 +30,7 @@ from headrace.ops import tree
 Tree: TypeAlias = Any  # Tensor | dict[str, Tree] | tuple[Tree, ...]
 Metrics: TypeAlias = dict[str, Tensor]  # SUMS over valid steps, 0-d
 Gather: TypeAlias = Callable[[Tensor], Tensor]  # [n] of each learner -> [W, n]
-LOSSES = (
-    "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac", "explained_variance",
-    "target_kl", "grad_norm",
-)  # fmt: skip
+METRICS_BYTES = 2048  # room for what a gradient reports, as JSON
 
 
 @dataclass
@@ -51,7 +48,7 @@ class Rollout:
     episode_return: Tensor  # [T, B] float32  of the episode that ends with this step, else NaN
     episode_length: Tensor  # [T, B] float32  likewise
     discounted_return: Tree = ()  # [T, B] float32  of the episode up to this step, if it is needed
-    metrics: Tree = ()  # [len(LOSSES)] float64  of the actor's own gradient, NaN: it has none
+    metrics: Tree = ()  # [METRICS_BYTES] uint8  of the actor's own gradient: JSON, then blanks
     env_id: Tree = ()  # [B] int64  which environments these are, where a caller has to know
     extras: Tree = ()  # [T, B, ...]  whatever else the agent returned with its actions
 
@@ -125,6 +122,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.waits: list[float] = []  # seconds of each meeting
         self._open: list[str] = []
         self._since = 0.0
 
@@ -139,6 +137,25 @@ class Clock:
             self._note()
             self._open.pop()
 
+    @contextmanager
+    def meeting(self) -> Iterator[None]:
+        """The phase ``comm``, in which learners meet; its seconds are also one of the waits."""
+        start = time.perf_counter()
+        with self.phase("comm"):
+            yield
+        self.waits.append(time.perf_counter() - start)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is done inside leaves no trace in any phase, nor among the waits."""
+        self._note()
+        seconds, waits = self.take(), self.take_waits()
+        try:
+            yield
+        finally:
+            self._note()
+            self.seconds, self.waits = seconds, waits
+
     def _note(self) -> None:
         now = time.perf_counter()
         if self._open:
@@ -150,6 +167,11 @@ class Clock:
         """The seconds of all phases since the last call."""
         seconds, self.seconds = self.seconds, {}
         return seconds
+
+    def take_waits(self) -> list[float]:
+        """The seconds of each meeting since the last call."""
+        waits, self.waits = self.waits, []
+        return waits
 
 
 class Group(Protocol):
@@ -167,8 +189,7 @@ class Group(Protocol):
     def local_rank(self) -> int:
         """Of this learner among those of its machine."""
 
-    clock: Clock  # times the phase ``comm``: inside sum and gather
-    waits: list[float]  # seconds in each of these calls, appended; equally many for all
+    clock: Clock  # times each sum and gather as a meeting; equally many for all
 
     def sum(self, values: Tensor) -> Tensor:
         """``[n]`` summed over the learners, the same bits for all; may overwrite ``values``."""
@@ -198,7 +219,7 @@ class Alone:
     rank, size, local_rank = 0, 1, 0
 
     def __init__(self) -> None:
-        self.clock, self.waits = Clock(), list[float]()
+        self.clock = Clock()
 
     def sum(self, values: Tensor) -> Tensor:
         return values

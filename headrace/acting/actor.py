@@ -31,7 +31,7 @@ from headrace.nn.policy import Policy, policy_weights
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
-from headrace.types import LOSSES, Rollout
+from headrace.types import Rollout
 
 _MIN_CUT_SHARE = 0.25  # of a rollout that is cut for the other learners' sake, as in DD-PPO
 
@@ -75,7 +75,7 @@ class ActorSpec:
             self.fragment_length,
             self.envs_per_actor,
             gamma=algo.gamma if algo.normalize_returns else None,
-            num_metrics=len(LOSSES) if algo.learns_in_actors else 0,
+            learns=algo.learns_in_actors,
         )
 
 

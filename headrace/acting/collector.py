@@ -26,7 +26,7 @@ from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.ops.returns import reverse_linear_recurrence
 from headrace.transport.slab import ArraySpec, spec_of
-from headrace.types import Rollout, Tree
+from headrace.types import METRICS_BYTES, Rollout, Tree
 
 
 def rollout_spec(
@@ -34,13 +34,13 @@ def rollout_spec(
     num_steps: int,
     num_envs: int,
     gamma: float | None = None,
-    num_metrics: int = 0,
+    learns: bool = False,
 ) -> dict[str, Any]:
     """The tree of :class:`ArraySpec` of one rollout of ``num_steps`` by ``num_envs``.
 
     Args:
         gamma: discount of the returns that are recorded for their normalisation; None: not.
-        num_metrics: room for what an actor that learns has to report.
+        learns: with room for what an actor that learns has to report.
     """
     steps, rows = (num_steps, num_envs), (num_steps + 1, num_envs)
 
@@ -60,7 +60,7 @@ def rollout_spec(
         episode_return=ArraySpec(steps, torch.float32),
         episode_length=ArraySpec(steps, torch.float32),
         discounted_return=() if gamma is None else ArraySpec(steps, torch.float32),
-        metrics=ArraySpec((num_metrics,), torch.float64) if num_metrics else (),
+        metrics=ArraySpec((METRICS_BYTES,), torch.uint8) if learns else (),
     )
 
 

@@ -62,8 +62,7 @@ class Ranks:
         self, met: Rendezvous, timeout_s: float, device: str = "cpu", share_memory: bool = True
     ) -> None:
         self.rank, self.size, self.local_rank = met.rank, met.size, met.local_rank
-        self.clock = Clock()
-        self._timeout_s, self.waits = timeout_s, list[float]()
+        self.clock, self._timeout_s = Clock(), timeout_s
         self._store = met.store(timeout_s)
         self._arrive()
         with self._blaming():
@@ -106,11 +105,8 @@ class Ranks:
         return self._timed(self._gather, values)
 
     def _timed(self, call: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-        start = time.perf_counter()
-        with self.clock.phase("comm"), self._blaming():
-            result = call(values)
-        self.waits.append(time.perf_counter() - start)
-        return result
+        with self.clock.meeting(), self._blaming():
+            return call(values)
 
     def _sum(self, values: Tensor) -> Tensor:
         if values.is_cuda:

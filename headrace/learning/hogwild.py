@@ -14,6 +14,7 @@ which is one of them, so it harms nobody. With transport=serial there are none.
 
 from __future__ import annotations
 
+import json
 import math
 
 import torch
@@ -24,7 +25,7 @@ from headrace.learning.learner import Learner, flatten_parameters
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.transport.slab import ArraySpec, allocate, num_bytes, spec_of, views
-from headrace.types import LOSSES, Fresh, Rollout, Tree, gather
+from headrace.types import METRICS_BYTES, Fresh, Rollout, Tree, gather
 
 
 def _layout(learner: Learner, num_actors: int) -> dict[str, Tree]:
@@ -74,10 +75,8 @@ class SharedModel:
 
 def own_metrics(rollout: Rollout) -> list[dict[str, float]]:
     """What the actor's own gradient on a rollout reported; empty where it computed none."""
-    return [
-        {k: v for k, v in zip(LOSSES, row.tolist(), strict=True) if not math.isnan(v)}
-        for row in tree.leaves(rollout.metrics)
-    ]
+    found = (json.loads(bytes(text.numpy())) for text in tree.leaves(rollout.metrics))
+    return [{k: v for k, v in one.items() if not math.isnan(v)} for one in found]
 
 
 class ActorLearner:
@@ -119,8 +118,8 @@ class ActorLearner:
         """
         shared, rate = self._shared, float(self._shared["learning_rate"])
         metrics = self._learner.train(lambda: gather([rollout]), rate)
-        row = [metrics.get(name, math.nan) for name in LOSSES]
-        rollout.metrics.copy_(torch.tensor(row, dtype=torch.float64))
+        text = json.dumps(metrics).encode().ljust(METRICS_BYTES)
+        rollout.metrics.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         lag = int(shared["applied"].sum()) - self._applied
         shared["applied"][self._actor] += 1
         return lag

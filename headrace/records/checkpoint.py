@@ -33,11 +33,8 @@ FORMAT = 3
 def write_json(path: Path, values: Any) -> None:
     """Replace ``path`` atomically."""
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(values, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
+    temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    _sync(temporary)
     os.replace(temporary, path)
 
 
@@ -55,9 +52,8 @@ def save(run_dir: Path, config: dict[str, Any], policy: Policy, trainer: dict[st
     save_file(weights, temporary / "policy.safetensors")
     torch.save({"format": FORMAT, **trainer}, temporary / "trainer.pt")
     write_json(temporary / "config.json", config)
-    for file in temporary.iterdir():
-        _sync(file)
-    _sync(temporary)
+    for path in (*temporary.iterdir(), temporary):
+        _sync(path)
     shutil.rmtree(target, ignore_errors=True)
     os.replace(temporary, target)
     _sync(target.parent)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from headrace.evaluation import Evaluation
-from headrace.records.iteration import Iteration
+from headrace.records.meter import Iteration
 from headrace.records.result import Result
 
 
@@ -18,34 +18,49 @@ class RunLog:
     Args:
         path: the run directory.
         num_learners: whose iterations are written; 0: nobody's.
-        keep_until: when resuming, drop lines beyond these env_steps and updates.
+        keep_until: when resuming, drop what is beyond these env_steps and updates.
     """
 
     def __init__(
         self, path: Path, num_learners: int, keep_until: tuple[int, int] | None = None
     ) -> None:
-        self._writer = Writer(path, keep_until)
-        self._evaluations = path / "evaluations.jsonl"
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._metrics, self._evaluations = path / "metrics.jsonl", path / "evaluations.jsonl"
+        self._iterations = [path / "iterations" / f"rank_{r}.jsonl" for r in range(num_learners)]
+        self._noted: list[tuple[dict[str, Any], Iteration]] = []
         if keep_until is not None:
-            for file in (self._evaluations, *path.glob("iterations/rank_*.jsonl")):
+            ours = (self._metrics, self._evaluations, *path.glob("iterations/rank_*.jsonl"))
+            for file in filter(Path.exists, ours):
                 truncate_jsonl(file, *keep_until)
-        self._iterations = IterationLog(path, num_learners) if num_learners else None
+        for file in (self._metrics, *self._iterations):
+            file.parent.mkdir(exist_ok=True)
+            file.touch()
+        # TensorBoard leaves out the events before this one from its step on.
+        purge_step = None if keep_until is None else keep_until[0] + 1
+        self._events = SummaryWriter(str(path), purge_step=purge_step)
 
     def result(self, result: Result) -> None:
         """Write a result, and the iterations before it."""
-        self._writer.write(result)
+        scalars = result.scalars()
+        known = {"env_steps": result.env_steps, "seconds": round(result.seconds, 4)}
+        append_jsonl(self._metrics, [known | scalars])
+        for name, value in scalars.items():
+            self._events.add_scalar(name, value, result.env_steps)
         self.flush()
 
     def flush(self) -> None:
         """Write the iterations that were noted."""
-        if self._iterations is not None:
-            self._iterations.flush()
+        for rank, file in enumerate(self._iterations):
+            lines = (known | one.line() for known, one in self._noted if one.rank == rank)
+            append_jsonl(file, lines)
+        self._noted = []
 
     def iteration(self, parts: list[Iteration], update: int, env_steps: int, secs: float) -> None:
-        """Note an update's lines, one per learner; ``secs``: of training, evaluations left out."""
-        if self._iterations is not None:
+        """Note an update's lines by rank; ``secs``: of training, evaluations left out."""
+        if self._iterations:
             known = {"update": update, "env_steps": env_steps, "seconds": round(secs, 6)}
-            self._iterations.note(parts, **known)
+            self._noted += [(known, one) for one in parts]
 
     def evaluation(self, evaluation: Evaluation, env_steps: int, seconds: float) -> None:
         """Write an evaluation's line; ``seconds`` as in :meth:`iteration`."""
@@ -56,84 +71,18 @@ class RunLog:
             "return_std": evaluation.std,
             "episodes": evaluation.episodes,
         }
-        with self._evaluations.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        append_jsonl(self._evaluations, [line])
 
     def close(self) -> None:
-        """Write what was noted and close all files."""
-        self._writer.close()
-        if self._iterations is not None:
-            self._iterations.close()
-
-
-class IterationLog:
-    """``iterations/rank_<r>.jsonl``: a line per update of each learner.
-
-    Args:
-        path: the run directory. size: number of learners.
-    """
-
-    def __init__(self, path: Path, size: int) -> None:
-        folder = path / "iterations"
-        folder.mkdir(exist_ok=True)
-        names = [f"rank_{rank}.jsonl" for rank in range(size)]
-        self._files: list[TextIO] = [(folder / n).open("a", encoding="utf-8") for n in names]
-        self._lines: list[tuple[dict[str, Any], list[Iteration]]] = []
-
-    def note(self, iterations: list[Iteration], **known: Any) -> None:
-        """Remember an update's lines; ``known`` is what all of them begin with."""
-        self._lines.append((known, iterations))
-
-    def flush(self) -> None:
-        """Write what was noted."""
-        for known, iterations in self._lines:
-            for one in iterations:
-                self._files[one.rank].write(json.dumps(known | one.line()) + "\n")
-        for file in self._files:
-            file.flush()
-        self._lines = []
-
-    def close(self) -> None:
-        """Write what was noted and close the files."""
+        """Write what was noted and close the events."""
         self.flush()
-        for file in self._files:
-            file.close()
-
-
-class Writer:
-    """``metrics.jsonl`` and TensorBoard events in a run directory.
-
-    Args:
-        path: the run directory.
-        keep_until: when resuming, drop lines beyond these env_steps and updates.
-    """
-
-    def __init__(self, path: Path, keep_until: tuple[int, int] | None = None) -> None:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        file = path / "metrics.jsonl"
-        if keep_until is not None:
-            truncate_jsonl(file, *keep_until)
-        self._file = file.open("a", encoding="utf-8")
-        self._events = EventFileWriter(str(path))
-
-    def write(self, result: Result) -> None:
-        """Append one result."""
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        scalars = result.scalars()
-        line: dict[str, Any] = {"env_steps": result.env_steps, "seconds": round(result.seconds, 4)}
-        self._file.write(json.dumps(line | scalars) + "\n")
-        self._file.flush()
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
-        event = Event(wall_time=time.time(), step=result.env_steps, summary=Summary(value=values))
-        self._events.add_event(event)
-
-    def close(self) -> None:
-        """Flush and close both files."""
-        self._file.close()
         self._events.close()
+
+
+def append_jsonl(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    """Add lines to a JSON-lines file, which need not be there yet."""
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -148,7 +97,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def truncate_jsonl(path: Path, env_steps: int, updates: int) -> None:
-    """Drop the lines of a JSON-lines file, if there is one, that are beyond these counts.
+    """Drop the lines of a JSON-lines file that are beyond these counts.
 
     Both are needed: an update without new data, which IMPACT has, takes no env_steps.
     """
@@ -157,6 +106,6 @@ def truncate_jsonl(path: Path, env_steps: int, updates: int) -> None:
         update = line.get("update", line.get("charts/updates", 0))
         return bool(line["env_steps"] <= env_steps and update <= updates)
 
-    if path.exists():
-        lines = [line for line in read_jsonl(path) if kept(line)]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines = [line for line in read_jsonl(path) if kept(line)]
+    path.unlink()
+    append_jsonl(path, lines)

@@ -1,128 +1,135 @@
-"""Running sums between two results."""
+"""What learners count over updates, under the names in the table of results, and what it gives."""
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from types import SimpleNamespace
 from typing import Any
 
-from headrace.records.result import Episodes, Result
+from headrace.records.result import Episodes, Greatest, Latest, Mean, Ratio, Result, Total
 from headrace.transport.queue import Header, nano
-from headrace.types import LOSSES
+
+_SOURCES = {field.name: field.metadata["source"] for field in fields(Result)}
+_TOTALS = [source.of for source in _SOURCES.values() if isinstance(source, Total)]
+_RATIOS = [f"{s.of} {s.over}" for s in _SOURCES.values() if isinstance(s, Ratio)]
+_COUNTED = dict.fromkeys(" ".join(_TOTALS + _RATIOS).split())
+SUMS = tuple(name for name in _COUNTED if name != "num_learners")
+GREATEST = tuple(name for name, source in _SOURCES.items() if isinstance(source, Greatest))
+BY_RANK = tuple(sorted(k for k, s in _SOURCES.items() if isinstance(s, Mean) and s.by_rank))
 
 
-class Meter:
-    """Sums over some updates: one, those between two results, or the whole run."""
+class Meter(SimpleNamespace):
+    """Counts over some updates: one, those between two results, or the whole run.
 
-    SUMS = (
-        "wait_s", "learn_s", "publish_s", "comm_s", "sync_s", "acting_ns", "waiting_ns",
-        "num_rollouts", "lag_sum", "env_steps", "dropped", "pulls", "num_measured",
-        "divergence_nano",
-    )  # fmt: skip
+    Its attributes are the sums that the table names, 0 at first, what is greatest in it, None at
+    first, and ``noted``: the latest values of what is averaged, which stay each learner's own.
+    """
 
     def __init__(self) -> None:
-        self.wait_s = self.learn_s = self.publish_s = self.comm_s = self.sync_s = 0.0
-        self.acting_ns = self.waiting_ns = self.dropped = 0
-        self.num_rollouts = self.lag_sum = self.env_steps = 0
-        self.pulls = self.num_measured = self.divergence_nano = 0
-        self.lag_max: int | None = None
-        self.depths: list[int] = []
-        self.losses: list[dict[str, float]] = []
+        super().__init__(**dict.fromkeys(SUMS, 0), **dict.fromkeys(GREATEST))
+        self.noted: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=1000))
 
     def rollout(self, header: Header, lag: int) -> None:
-        """Note a rollout that is trained on."""
+        """Count a rollout that is trained on."""
         self.acting_ns += header.acting_ns
         self.waiting_ns += header.waiting_ns
         self.env_steps += header.valid_steps
         self.num_rollouts += 1
         self.lag_sum += lag
-        self.lag_max = lag if self.lag_max is None else max(lag, self.lag_max)
+        self.greatest("lag_max", lag)
 
     def divergence(self, nats: float) -> None:
-        """Note what an actor is told of a rollout."""
+        """Count what an actor is told of a rollout."""
         self.divergence_nano += nano(nats)
         self.num_measured += 1
 
+    def greatest(self, name: str, value: int | None) -> None:
+        """Keep the greatest under the name of the table's field."""
+        known = [x for x in (getattr(self, name), value) if x is not None]
+        setattr(self, name, max(known, default=None))
+
+    def note(self, **values: float) -> None:
+        """Note what is averaged, under the names of the table's fields."""
+        for name, value in values.items():
+            self.noted[name].append(value)
+
+    def means(self) -> dict[str, float]:
+        """Of what was noted, by name."""
+        return {name: sum(values) / len(values) for name, values in self.noted.items()}
+
     def add(self, other: Meter) -> None:
-        """Add another meter's sums to this one's."""
-        for name in Meter.SUMS:
+        """Add another meter's counts to this one's."""
+        for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        known = [lag for lag in (self.lag_max, other.lag_max) if lag is not None]
-        self.lag_max = max(known, default=None)
-        self.depths = (self.depths + other.depths)[-1000:]
-        self.losses = (self.losses + other.losses)[-1000:]
+        for name in GREATEST:
+            self.greatest(name, getattr(other, name))
+        for name, values in other.noted.items():
+            self.noted[name].extend(values)
 
     def numbers(self) -> list[float]:
-        """The sums and the greatest lag (-1: none), which other learners are told."""
-        return [
-            *(getattr(self, k) for k in Meter.SUMS),
-            -1 if self.lag_max is None else self.lag_max,
-        ]
+        """All counts, which other learners are told; -1 where nothing was greatest."""
+        counts = [getattr(self, name) for name in SUMS + GREATEST]
+        return [-1 if count is None else count for count in counts]
 
-    def add_numbers(self, numbers: list[float]) -> None:
-        """Add what another learner's :meth:`numbers` returned."""
-        other = Meter()
-        *sums, lag_max = numbers
-        for name, value in zip(Meter.SUMS, sums, strict=True):
-            setattr(other, name, value if name.endswith("_s") else int(value))
-        other.lag_max = None if lag_max < 0 else int(lag_max)
-        self.add(other)
+    @classmethod
+    def read(cls, numbers: Iterable[float]) -> Meter:
+        """The meter whose :meth:`numbers` come first in these; takes no more of an iterator."""
+        meter = cls()
+        for name, value in zip(SUMS + GREATEST, numbers, strict=False):
+            count = value if name.endswith("_s") else int(value)
+            setattr(meter, name, None if name in GREATEST and value < 0 else count)
+        return meter
 
-    def loss(self, name: str) -> float | None:
-        """Mean of a loss over the updates that have it."""
-        values = [losses[name] for losses in self.losses if name in losses]
-        return sum(values) / len(values) if values else None
+    def values(
+        self, totals: Mapping[str, Any], episodes: Episodes, num_learners: int
+    ) -> dict[str, Any]:
+        """All fields of a :class:`Result` that have a source; ``totals``: since the start."""
+        found: dict[str, Any] = {}
+        means = self.means()
+        for name, source in _SOURCES.items():
+            match source:
+                case Mean():
+                    found[name] = means.get(name)
+                case Greatest():
+                    found[name] = getattr(self, name)
+                case Ratio():
+                    found[name] = self._ratio(source, num_learners)
+                case Total():
+                    found[name] = totals[source.of]
+                case Latest():
+                    found[name] = source.of(episodes)
+        return found
 
-    @property
-    def lag_mean(self) -> float | None:
-        """Mean over rollouts of the updates between acting and learning."""
-        return self.lag_sum / self.num_rollouts if self.num_rollouts else None
+    def _ratio(self, ratio: Ratio, num_learners: int) -> float | None:
+        counts = vars(self) | {"num_learners": num_learners}
+        of, over = (sum(counts[name] for name in names.split()) for names in (ratio.of, ratio.over))
+        if ratio.others and num_learners == 1:
+            return None
+        return float(ratio.unit * of / over) if over else ratio.empty
 
-    @property
-    def divergence_mean(self) -> float | None:
-        """Mean over the rollouts that were measured, nats."""
-        return 1e-9 * self.divergence_nano / self.num_measured if self.num_measured else None
 
-    @property
-    def utilisation_actor(self) -> float | None:
-        """Share of their time in which actors acted."""
-        total = self.acting_ns + self.waiting_ns
-        return self.acting_ns / total if total else None
+@dataclass(frozen=True)
+class Iteration:
+    """One learner's part of an update: its time in seconds, its counts, the metrics of its data."""
 
-    @property
-    def utilisation_learner(self) -> float:
-        """Share of its time in which the learner waited neither for rollouts nor for others."""
-        idle = self.wait_s + self.sync_s
-        total = idle + self.learn_s + self.publish_s + self.comm_s
-        return 1.0 - idle / total if total else 0.0
+    rank: int
+    seconds: float
+    meter: Meter
+    own: dict[str, float]
 
-    def times(self, num_learners: int = 1) -> dict[str, float | None]:
-        """Mean seconds of a learner, by what it did; None where there are no others."""
-        several = num_learners > 1
+    def line(self) -> dict[str, Any]:
+        """What is logged of it. ``t_iter`` is measured apart from its four parts."""
+        meter = self.meter
         return {
-            "wait": self.wait_s / num_learners,
-            "learn": self.learn_s / num_learners,
-            "publish": self.publish_s / num_learners,
-            "comm": self.comm_s / num_learners if several else None,
-            "sync": self.sync_s / num_learners if several else None,
+            "rank": self.rank,
+            "steps": meter.env_steps,
+            "fps": meter.env_steps / self.seconds if self.seconds > 0 else 0.0,
+            "t_iter": self.seconds,
+            "t_rollout": meter.wait_s,
+            "t_learn": meter.learn_s,
+            "t_comm": meter.publish_s + meter.comm_s,
+            "t_sync": meter.sync_s,
+            **self.own,
         }
-
-    def result(self, episodes: Episodes, num_learners: int, **known: Any) -> Result:
-        """The :class:`Result` of these sums; ``known`` are the fields that a meter can't know."""
-        returns, lengths = episodes.returns, episodes.lengths
-        losses: dict[str, Any] = {name: self.loss(name) for name in LOSSES}
-        times: dict[str, Any] = {f"time_{k}": v for k, v in self.times(num_learners).items()}
-        return Result(
-            episode_return=episodes.mean_return,
-            episode_return_min=min(returns, default=None),
-            episode_return_max=max(returns, default=None),
-            episode_length=sum(lengths) / len(lengths) if lengths else None,
-            episodes=episodes.count,
-            lag_mean=self.lag_mean,
-            lag_max=self.lag_max,
-            utilisation_learner=self.utilisation_learner,
-            utilisation_actor=self.utilisation_actor,
-            queue_depth=sum(self.depths) / len(self.depths) if self.depths else None,
-            sync_divergence=self.divergence_mean,
-            **times,
-            **losses,
-            **known,
-        )

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from headrace.records.meter import SUMS, Meter
 from headrace.records.result import EPISODE_WINDOW, Episodes
 
 
@@ -26,6 +27,12 @@ class Progress:
     def start(self) -> None:
         """Training goes on from here."""
         self._since = time.monotonic() - self.trained_s
+
+    def add(self, meter: Meter) -> None:
+        """An update is over, in which all learners together counted this."""
+        self.updates += 1
+        for name in self.state_dict().keys() & set(SUMS):
+            setattr(self, name, getattr(self, name) + getattr(meter, name))
 
     def leave_out(self, seconds: float) -> None:
         """These seconds were no training."""

@@ -1,92 +1,15 @@
-"""What a run reports: results with named fields, and the episodes behind them."""
+"""What a run reports: one table of fields, and the episodes behind some of them."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 EPISODE_WINDOW = 100
-
-
-@dataclass(frozen=True)
-class Result:
-    """One report of a run; a field is None until it has a value.
-
-    Returns and lengths are over the last 100 training episodes, losses over the updates since the
-    previous result.
-    """
-
-    env_steps: int
-    updates: int
-    seconds: float  # since the trainer was built
-    sps: float  # environment steps per second since the previous result
-    episode_return: float | None
-    episode_return_min: float | None
-    episode_return_max: float | None
-    episode_length: float | None
-    episodes: int
-    policy_loss: float | None
-    value_loss: float | None
-    entropy: float | None
-    approx_kl: float | None  # KL(behaviour || current)
-    target_kl: float | None  # KL(target || current), of IMPACT
-    clipfrac: float | None
-    explained_variance: float | None
-    grad_norm: float | None
-    learning_rate: float
-    lag_mean: float | None  # updates between acting and learning
-    lag_max: int | None
-    dropped: int  # rollouts, since the start
-    restarts: int  # of actors, since the start
-    time_wait: float  # seconds of a learner since the previous result: waiting for rollouts
-    time_learn: float  # computing
-    time_publish: float  # publishing weights
-    time_comm: float | None  # exchanging with the other learners, when all were there
-    time_sync: float | None  # waiting for the others
-    eval_return: float | None  # mean of the latest evaluation during training
-    utilisation_learner: float  # 1 - waiting / total
-    utilisation_actor: float | None  # acting / (acting + waiting for slots)
-    queue_depth: float | None  # rollouts left waiting when the learner had taken its batch
-    sync_pulls: int  # times that actors copied weights before a rollout, since the start
-    sync_bytes: int  # that they copied
-    sync_divergence: float | None  # mean KL(behaviour || learner) that actors were told, nats
-
-    def scalars(self) -> dict[str, float]:
-        """The metrics under the names that they have in files; absent while None."""
-        names = {
-            "charts/episodic_return": self.episode_return,
-            "charts/episodic_length": self.episode_length,
-            "charts/SPS": self.sps,
-            "charts/learning_rate": self.learning_rate,
-            "charts/updates": self.updates,
-            "losses/policy_loss": self.policy_loss,
-            "losses/value_loss": self.value_loss,
-            "losses/entropy": self.entropy,
-            "losses/approx_kl": self.approx_kl,
-            "losses/target_kl": self.target_kl,
-            "losses/clipfrac": self.clipfrac,
-            "losses/explained_variance": self.explained_variance,
-            "losses/grad_norm": self.grad_norm,
-            "lag/mean": self.lag_mean,
-            "lag/max": self.lag_max,
-            "lag/dropped": self.dropped,
-            "time/wait": self.time_wait,
-            "time/learn": self.time_learn,
-            "time/publish": self.time_publish,
-            "time/comm": self.time_comm,
-            "time/sync": self.time_sync,
-            "eval/episodic_return": self.eval_return,
-            "utilisation/learner": self.utilisation_learner,
-            "utilisation/actor": self.utilisation_actor,
-            "queue/depth": self.queue_depth,
-            "sync/pulls": self.sync_pulls,
-            "sync/bytes": self.sync_bytes,
-            "sync/divergence": self.sync_divergence,
-        }
-        return {name: float(value) for name, value in names.items() if value is not None}
 
 
 @dataclass
@@ -116,6 +39,11 @@ class Episodes:
         """Mean over the window, None before the first episode."""
         return float(np.mean(self.returns)) if self.returns else None
 
+    @property
+    def mean_length(self) -> float | None:
+        """Likewise."""
+        return sum(self.lengths) / len(self.lengths) if self.lengths else None
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds."""
         return {
@@ -137,3 +65,121 @@ class Episodes:
     def full(self) -> bool:
         """Whether the window holds as many episodes as it can."""
         return len(self.returns) == self.window
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A source: the mean of what a learner noted under the field's name."""
+
+    by_rank: bool = False  # learners tell each other their own, for the lines of iterations
+
+
+@dataclass(frozen=True)
+class Greatest:
+    """A source: the greatest that any learner counted, a whole number of 0 or more."""
+
+
+@dataclass(frozen=True)
+class Total:
+    """A source: what learners counted since the start, which the run's progress keeps."""
+
+    of: str
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A source: what learners counted since the last result, over something else they counted.
+
+    Both are names separated by blanks; a sum of seconds ends in ``_s``, others are whole numbers.
+    """
+
+    of: str
+    over: str = "num_learners"  # which is no sum
+    unit: float = 1.0  # of what ``of`` names
+    empty: float | None = None  # what it is if ``over`` is 0
+    others: bool = False  # it is None where there are no other learners
+
+
+@dataclass(frozen=True)
+class Latest:
+    """A source: the latest training episodes of all learners."""
+
+    of: Callable[[Episodes], Any]
+
+
+def metric(file: str | None = None, source: Any = None) -> Any:
+    """A field of :class:`Result`.
+
+    Args:
+        file: its name in ``metrics.jsonl`` and TensorBoard; None: it is in neither.
+        source: of its value, one of the classes above; None: whoever makes the result knows it.
+    """
+    return field(metadata={"file": file, "source": source})
+
+
+@dataclass(frozen=True)
+class Result:
+    """One report of a run; a field is None until it has a value.
+
+    Returns and lengths are over the last 100 training episodes, losses over the updates since the
+    previous result. This is the table of all metrics: what learners count and tell each other, and
+    what is written, follow from it. What an algorithm's loss reports needs a line here, no more.
+    """
+
+    env_steps: int = metric(None, Total("env_steps"))
+    seconds: float = metric()  # since the trainer was built
+    episode_return: float | None = metric("charts/episodic_return", Latest(lambda e: e.mean_return))
+    episode_return_min: float | None = metric(None, Latest(lambda e: min(e.returns, default=None)))
+    episode_return_max: float | None = metric(None, Latest(lambda e: max(e.returns, default=None)))
+    episode_length: float | None = metric("charts/episodic_length", Latest(lambda e: e.mean_length))
+    episodes: int = metric(None, Latest(lambda e: e.count))
+    sps: float = metric("charts/SPS")  # environment steps per second since the previous result
+    learning_rate: float = metric("charts/learning_rate")
+    updates: int = metric("charts/updates")
+    policy_loss: float | None = metric("losses/policy_loss", Mean())
+    value_loss: float | None = metric("losses/value_loss", Mean(by_rank=True))
+    entropy: float | None = metric("losses/entropy", Mean(by_rank=True))
+    approx_kl: float | None = metric("losses/approx_kl", Mean(by_rank=True))
+    """KL(behaviour || current)."""
+    target_kl: float | None = metric("losses/target_kl", Mean())  # KL(target || current), of IMPACT
+    clipfrac: float | None = metric("losses/clipfrac", Mean(by_rank=True))
+    explained_variance: float | None = metric("losses/explained_variance", Mean())
+    grad_norm: float | None = metric("losses/grad_norm", Mean())
+    lag_mean: float | None = metric("lag/mean", Ratio("lag_sum", "num_rollouts"))
+    """Updates between acting and learning."""
+    lag_max: int | None = metric("lag/max", Greatest())
+    dropped: int = metric("lag/dropped", Total("dropped"))  # rollouts, since the start
+    restarts: int = metric()  # of actors, since the start
+    time_wait: float = metric("time/wait", Ratio("wait_s"))
+    """Mean seconds of a learner since the previous result: waiting for rollouts."""
+    time_learn: float = metric("time/learn", Ratio("learn_s"))  # computing
+    time_publish: float = metric("time/publish", Ratio("publish_s"))  # publishing weights
+    time_comm: float | None = metric("time/comm", Ratio("comm_s", others=True))
+    """Exchanging with the other learners, when all were there."""
+    time_sync: float | None = metric("time/sync", Ratio("sync_s", others=True))
+    """Waiting for the others."""
+    eval_return: float | None = metric("eval/episodic_return")
+    """Mean of the latest evaluation during training."""
+    utilisation_learner: float = metric(
+        "utilisation/learner",
+        Ratio("learn_s publish_s comm_s", "wait_s sync_s learn_s publish_s comm_s", empty=0.0),
+    )
+    """Share of its time in which it waited neither for rollouts nor for others."""
+    utilisation_actor: float | None = metric(
+        "utilisation/actor", Ratio("acting_ns", "acting_ns waiting_ns")
+    )
+    """Acting / (acting + waiting for slots)."""
+    queue_depth: float | None = metric("queue/depth", Mean())
+    """Rollouts left waiting when the learner had taken its batch."""
+    sync_pulls: int = metric("sync/pulls", Total("pulls"))
+    """Times that actors copied weights before a rollout, since the start."""
+    sync_bytes: int = metric("sync/bytes")  # that they copied
+    sync_divergence: float | None = metric(
+        "sync/divergence", Ratio("divergence_nano", "num_measured", unit=1e-9)
+    )
+    """Mean KL(behaviour || learner) that actors were told, nats."""
+
+    def scalars(self) -> dict[str, float]:
+        """The metrics under the names that they have in files; absent while None."""
+        values = {f.metadata["file"]: getattr(self, f.name) for f in fields(self)}
+        return {k: float(v) for k, v in values.items() if k is not None and v is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import fields
 from typing import Any
 
 from headrace.config import Config
@@ -13,7 +14,7 @@ from headrace.records.result import Episodes, Result
 
 
 class Tally:
-    """Sums since the last result and since the start, and the times between.
+    """Counts since the last result and since the start, and the times between.
 
     Args:
         progress: of the run.
@@ -27,15 +28,14 @@ class Tally:
     ) -> None:
         self._progress, self._config, self._started = progress, config, started
         self._weights_bytes = weights_bytes
-        self._meter, self._total = Meter(), Meter()
+        self._meter, self._total, self._episodes = Meter(), Meter(), Episodes()
         self._first_update_s: float | None = None
         self._first_steps = self._last_steps = 0
         self._first_time = self._last_time = started
-        self._mean_return: float | None = None
 
     def begin(self, episodes: Episodes) -> None:
         """Training begins, after these episodes of all learners."""
-        self._mean_return = episodes.mean_return
+        self._episodes = episodes
         self._first_time = self._last_time = time.monotonic()
         self._first_steps = self._last_steps = self._progress.env_steps
 
@@ -44,12 +44,21 @@ class Tally:
         return time.monotonic() - self._last_time >= interval_s
 
     def add(self, meter: Meter) -> None:
-        """Add an update's sums, over all learners."""
+        """Add an update's counts, over all learners."""
         self._meter.add(meter)
         self._total.add(meter)
         if self._first_update_s is None:
             self._first_time, self._first_steps = time.monotonic(), self._progress.env_steps
             self._first_update_s = self._first_time - self._started
+
+    def _values(self, meter: Meter) -> dict[str, Any]:
+        """The fields of a result that a meter's counts and the run's progress give."""
+        totals, num_learners = self._progress.state_dict(), self._config.num_learners
+        values = meter.values(totals, self._episodes, num_learners)
+        return values | {
+            "updates": self._progress.updates,
+            "sync_bytes": self._progress.pulls * self._weights_bytes,
+        }
 
     def result(self, episodes: Episodes, **known: Any) -> Result:
         """What happened since the last result.
@@ -58,21 +67,11 @@ class Tally:
             episodes: of all learners.
             known: fields of the Result that are known elsewhere.
         """
-        now, at = time.monotonic(), self._progress
-        result = self._meter.result(
-            episodes,
-            self._config.num_learners,
-            env_steps=at.env_steps,
-            updates=at.updates,
-            seconds=now - self._started,
-            sps=(at.env_steps - self._last_steps) / (now - self._last_time),
-            dropped=at.dropped,
-            sync_pulls=at.pulls,
-            sync_bytes=at.pulls * self._weights_bytes,
-            **known,
-        )
-        self._last_time, self._last_steps, self._meter = now, at.env_steps, Meter()
-        self._mean_return = episodes.mean_return
+        now, steps, self._episodes = time.monotonic(), self._progress.env_steps, episodes
+        sps = (steps - self._last_steps) / (now - self._last_time)
+        known |= {"seconds": now - self._started, "sps": sps}
+        result = Result(**self._values(self._meter), **known)
+        self._last_time, self._last_steps, self._meter = now, steps, Meter()
         return result
 
     @property
@@ -83,27 +82,25 @@ class Tally:
 
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` holds of the training."""
-        total, at = self._total, self._progress
+        values = self._values(self._total)
+        groups: dict[str, dict[str, Any]] = {}  # by the first part of the names in files
+        for field in fields(Result):
+            group, _, name = (field.metadata["file"] or "").partition("/")
+            if field.name in values:
+                groups.setdefault(group, {})[name] = values[field.name]
         return {
-            "env_steps": at.env_steps,
-            "updates": at.updates,
+            "env_steps": values["env_steps"],
+            "updates": values["updates"],
             "seconds_total": time.monotonic() - self._started,
             "seconds_to_first_update": self._first_update_s,
-            "seconds_training": at.trained_s,
+            "seconds_training": self._progress.trained_s,
             "sps": self.sps,
-            "episodic_return": self._mean_return,
-            "utilisation": {
-                "learner": total.utilisation_learner,
-                "actor": total.utilisation_actor,
-            },
-            "time": total.times(self._config.num_learners),
-            "lag": {"mean": total.lag_mean, "max": total.lag_max},
-            "dropped": at.dropped,
-            "sync": {
-                "pulls": at.pulls,
-                "bytes": at.pulls * self._weights_bytes,
-                "divergence": total.divergence_mean,
-            },
+            "episodic_return": values["episode_return"],
+            "utilisation": groups["utilisation"],
+            "time": groups["time"],
+            "lag": {name: groups["lag"][name] for name in ("mean", "max")},
+            "dropped": values["dropped"],
+            "sync": groups["sync"],
             "plan": self._plan(),
         }
 

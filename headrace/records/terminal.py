@@ -17,6 +17,10 @@ from headrace.records.files import read_jsonl
 from headrace.records.result import Result
 
 _PLAIN_INTERVAL_S = 5.0
+_SPENT = {
+    "learn": "computing", "wait": "waiting", "publish": "publishing", "comm": "exchanging",
+    "sync": "waiting for others",
+}  # fmt: skip
 
 
 class Report:
@@ -128,14 +132,9 @@ def closing_table(run_dir: Path, summary: dict[str, Any], picture: Path | None) 
         row("first update", f"{summary['seconds_to_first_update']:.1f} s after the start")
     if summary.get("plan"):
         row("plan", summary["plan"]["line"])
-    times = summary["time"]
-    row(
-        "learner's time",
-        f"computing {times['learn']:.1f} s · waiting {times['wait']:.1f} s · "
-        f"publishing {times['publish']:.1f} s"
-        + ("" if times["comm"] is None else f" · exchanging {times['comm']:.1f} s")
-        + ("" if times["sync"] is None else f" · waiting for others {times['sync']:.1f} s"),
-    )
+    times = [(word, summary["time"][name]) for name, word in _SPENT.items()]
+    spent = (f"{word} {seconds:.1f} s" for word, seconds in times if seconds is not None)
+    row("learner's time", " · ".join(spent))
     busy = summary["utilisation"]
     if busy["actor"] is not None:
         row("busy", f"learner {busy['learner']:.0%} · actors {busy['actor']:.0%}")

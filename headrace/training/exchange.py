@@ -13,35 +13,66 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from headrace.distributed.ranks import learners
 from headrace.errors import LearnerFailed
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
-from headrace.records.iteration import Iteration
-from headrace.records.meter import Meter
+from headrace.records.meter import BY_RANK, Iteration, Meter
 from headrace.records.result import Episodes
 from headrace.types import Group
 
 CHECK_EVERY = 100  # updates between two comparisons of the learners' weights
-_OWN = ("approx_kl", "clipfrac", "entropy", "value_loss")
-_NUM_FLAGS = 7  # what stands in a row before the meter's numbers
 
 
 @dataclass(frozen=True)
 class Agreed:
-    """What all learners know after an exchange, each the same."""
+    """What all learners know after an exchange, each the same but for ``meter.noted``."""
 
     stop: bool  # one of them was asked to stop
     due: bool  # rank 0 wants to report
     mean_return: float | None  # over the latest episodes of all
     full: bool  # whether these are as many as can be
     restarts: int  # of actors
-    meter: Meter  # sums over the learners
+    meter: Meter  # what all counted, and what this learner noted
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one learner tells the others."""
+
+    stop: float  # 1: it was asked to
+    due: float  # 1: it wants to report
+    checksum: float  # of its weights; -1: not compared
+    restarts: float  # of its actors, since the start
+    num_episodes: float  # the latest
+    return_sum: float  # of these
+    seconds: float  # of its iteration
+    meter: Meter
+    own: dict[str, float]  # metrics of its data
+    waits: list[float]  # seconds of its meetings; equally many for all
+
+    def pack(self) -> Tensor:
+        """``[n]`` float64, equally many for all."""
+        *numbers, meter, own, waits = vars(self).values()
+        numbers += [*meter.numbers(), *(own.get(name, math.nan) for name in BY_RANK), *waits]
+        return torch.tensor(numbers, dtype=torch.float64)
+
+    @staticmethod
+    def unpack(packed: Tensor) -> Row:
+        """What :meth:`pack` returned; a metric that is NaN was absent."""
+        left = iter(packed.tolist())
+        names = [field.name for field in fields(Row)][:-3]
+        numbers: dict[str, Any] = dict(zip(names, left, strict=False))
+        meter = Meter.read(left)
+        own = {name: x for name, x in zip(BY_RANK, left, strict=False) if not math.isnan(x)}
+        return Row(**numbers, meter=meter, own=own, waits=list(left))
 
 
 class Exchange:
@@ -67,16 +98,9 @@ class Exchange:
         finally:
             self._spent_s += time.perf_counter() - start
 
-    @contextmanager
-    def apart(self) -> Iterator[None]:
+    def apart(self) -> AbstractContextManager[None]:
         """What is done inside (reports, checkpoints) is no part of any iteration."""
-        group, clock = self._group, self._group.clock
-        waits, seconds = group.waits, clock.seconds
-        group.waits, clock.seconds = [], {}
-        try:
-            yield
-        finally:
-            group.waits, clock.seconds = waits, seconds
+        return self._group.clock.aside()
 
     def tell(
         self,
@@ -84,10 +108,10 @@ class Exchange:
         episodes: Episodes,
         own: dict[str, float],
         *,
-        stop: bool,
-        due: bool,
-        restarts: int,
-        checksum: int | None,
+        stop: bool = False,
+        due: bool = False,
+        restarts: int = 0,
+        checksum: int | None = None,
     ) -> Agreed:
         """Exchange; returns what all know now. Every learner calls it once per update.
 
@@ -101,44 +125,45 @@ class Exchange:
         Raises:
             LearnerFailed: the checksums differ.
         """
-        seconds, waits = self._group.clock.take(), self._group.waits
-        spent_s, self._spent_s, self._group.waits = self._spent_s, 0.0, []
-        with self.timed(), self._group.clock.phase("publish"):
-            meter.wait_s, meter.learn_s = seconds.get("rollout", 0.0), seconds.get("learn", 0.0)
-            meter.publish_s = seconds.get("publish", 0.0)
-            mean, count = episodes.mean_return, len(episodes.returns)
-            row = [
-                *(stop, due, -1 if checksum is None else checksum, restarts),
-                *(count, 0.0 if mean is None else mean * count, spent_s),
-                *meter.numbers(),
-                *(own.get(name, math.nan) for name in _OWN),
-                *waits,
-            ]
-            rows = self._group.gather(torch.tensor(row, dtype=torch.float64)).tolist()
-            return self._read(rows, episodes.window)
+        clock, spent_s = self._group.clock, self._spent_s
+        phases, waits, self._spent_s = clock.take(), clock.take_waits(), 0.0
+        with self.timed(), clock.phase("publish"):
+            meter.wait_s, meter.learn_s = phases.get("rollout", 0.0), phases.get("learn", 0.0)
+            meter.publish_s = phases.get("publish", 0.0)
+            num_episodes = len(episodes.returns)
+            mine = Row(
+                stop=stop,
+                due=due,
+                checksum=-1 if checksum is None else checksum,
+                restarts=restarts,
+                num_episodes=num_episodes,
+                return_sum=(episodes.mean_return or 0.0) * num_episodes,
+                seconds=spent_s,
+                meter=meter,
+                own=own,
+                waits=waits,
+            )
+            rows = [Row.unpack(row) for row in self._group.gather(mine.pack())]
+            return self._read(rows, meter, episodes.window)
 
-    def _read(self, rows: list[list[float]], window: int) -> Agreed:
-        if rows[0][2] >= 0:
-            _compare([row[2] for row in rows])
-        own_at = _NUM_FLAGS + len(Meter.SUMS) + 1
-        waits_at = own_at + len(_OWN)
-        least = [min(waits) for waits in zip(*(row[waits_at:] for row in rows), strict=True)]
+    def _read(self, rows: list[Row], mine: Meter, window: int) -> Agreed:
+        if rows[0].checksum >= 0:
+            _compare([row.checksum for row in rows])
+        least = sum(min(waits) for waits in zip(*(row.waits for row in rows), strict=True))
         total, self.iterations = Meter(), []
+        total.noted = mine.noted
         for rank, row in enumerate(rows):
-            meter = Meter()
-            meter.add_numbers(row[_NUM_FLAGS:own_at])
-            meter.comm_s, meter.sync_s = sum(least), sum(row[waits_at:]) - sum(least)
-            total.add(meter)
-            own = zip(_OWN, row[own_at:waits_at], strict=True)
-            known = {name: value for name, value in own if not math.isnan(value)}
-            self.iterations.append(Iteration(rank, row[_NUM_FLAGS - 1], meter, known))
-        num_episodes = sum(row[4] for row in rows)
+            row.meter.comm_s, row.meter.sync_s = least, sum(row.waits) - least
+            total.add(row.meter)
+            self.iterations.append(Iteration(rank, row.seconds, row.meter, row.own))
+        num_episodes = sum(row.num_episodes for row in rows)
+        return_sum = sum(row.return_sum for row in rows)
         return Agreed(
-            stop=any(row[0] for row in rows),
-            due=bool(rows[0][1]),
-            mean_return=sum(row[5] for row in rows) / num_episodes if num_episodes else None,
-            full=all(row[4] == window for row in rows),
-            restarts=int(sum(row[3] for row in rows)),
+            stop=any(row.stop for row in rows),
+            due=bool(rows[0].due),
+            mean_return=return_sum / num_episodes if num_episodes else None,
+            full=all(row.num_episodes == window for row in rows),
+            restarts=int(sum(row.restarts for row in rows)),
             meter=total,
         )
 

@@ -61,8 +61,9 @@ class Intake:
                 self.taken.append(slot)
                 kept.append(rollout)
                 meter.rollout(header, lag)
-                meter.losses += own_metrics(rollout)
-        meter.depths.append(self._source.depth)
+                for metrics in own_metrics(rollout):
+                    meter.note(**metrics)
+        meter.note(queue_depth=self._source.depth)
         return gather(kept, self._device)
 
     def note_drift(self, meter: Meter, batch: Batch, log_ratio: Tensor) -> None:

@@ -225,8 +225,8 @@ class Trainer:
             with self._exchange.timed(), self.group.clock.phase("learn"):
                 updating = self._shared or self.learner
                 metrics = updating.update(fresh, self._learning_rate())
-                meter.losses = meter.losses or [metrics]
-                own = mean_metrics(self.learner.own or meter.losses)
+                meter.note(**metrics)
+                own = mean_metrics(self.learner.own) or meter.means()
         except Stopped:
             return None
         compare = self.group.size > 1 and self.updates % CHECK_EVERY == 0
@@ -239,12 +239,8 @@ class Trainer:
             restarts=source.num_restarts,
             checksum=checksum(self.policy) if compare else None,
         )
-        agreed.meter.losses, agreed.meter.depths = meter.losses, meter.depths
         self._restarts = agreed.restarts
-        self.progress.updates += 1
-        self.progress.env_steps += agreed.meter.env_steps
-        self.progress.dropped += agreed.meter.dropped
-        self.progress.pulls += agreed.meter.pulls
+        self.progress.add(agreed.meter)
         self._tally.add(agreed.meter)
         return agreed
 

@@ -15,9 +15,8 @@ from torch import Tensor
 
 import headrace as hr
 from headrace.errors import LearnerFailed
-from headrace.records.files import IterationLog, RunLog, read_jsonl
-from headrace.records.iteration import Iteration
-from headrace.records.meter import Meter
+from headrace.records.files import RunLog, read_jsonl
+from headrace.records.meter import Iteration, Meter
 from headrace.records.result import Episodes
 from headrace.training.exchange import Agreed, Exchange, checksum, gather_episodes
 from headrace.types import Alone
@@ -51,7 +50,7 @@ class Rows(Alone):
         self.endings = endings  # of ranks 1 and 2
 
     def gather(self, values: Tensor) -> Tensor:
-        self.waits.append(100.0)  # of this exchange, which counts for the next update
+        self.clock.waits.append(100.0)  # of this exchange, which counts for the next update
         rows = values.repeat(3, 1)
         for row, ending in zip(rows[1:], self.endings, strict=True):
             row[len(row) - len(ending) :] = torch.tensor(ending)
@@ -61,14 +60,14 @@ class Rows(Alone):
 def test_the_least_time_of_each_exchange_is_its_own_and_the_rest_was_waiting():
     group = Rows([[0.5, 2.5], [0.25, 3.0]])
     exchange, meter = Exchange(group), Meter()
-    group.waits += [1.0, 2.0]
+    group.clock.waits += [1.0, 2.0]
     agreed = exchange.tell(meter, episodes_of([]), {}, **QUIET)
     meters = [one.meter for one in exchange.iterations]
     assert [one.comm_s for one in meters] == [0.25 + 2.0] * 3
     assert [one.sync_s for one in meters] == [0.75 + 0.0, 0.25 + 0.5, 0.0 + 1.0]
     assert agreed.meter.comm_s == 3 * 2.25
     assert agreed.meter.sync_s == 2.5
-    assert group.waits == [100.0]
+    assert group.clock.waits == [100.0]
 
 
 def sleepy(
@@ -131,11 +130,11 @@ def test_what_is_done_apart_counts_nowhere():
 def test_what_is_done_apart_counts_nowhere_even_if_it_fails():
     group = Alone()
     exchange = Exchange(group)
-    group.waits.append(1.5)
+    group.clock.waits.append(1.5)
     with pytest.raises(ZeroDivisionError), exchange.apart(), group.clock.phase("comm"):
-        group.waits.append(2.5)
+        group.clock.waits.append(2.5)
         raise ZeroDivisionError
-    assert group.waits == [1.5]
+    assert group.clock.waits == [1.5]
     assert group.clock.seconds == {}
 
 
@@ -314,12 +313,12 @@ def lines_of(run_dir: Path, rank: int) -> list[dict[str, Any]]:
 
 
 def test_lines_are_written_when_asked_and_cut_to_the_checkpoint_on_resume(tmp_path):
-    def note(log: IterationLog, update: int) -> None:
+    def note(log: RunLog, update: int) -> None:
         meters = [meter_of(env_steps=4 * update), meter_of(env_steps=6 * update)]
         parts = [Iteration(rank, 0.5, meter, {}) for rank, meter in enumerate(meters)]
-        log.note(parts, update=update, env_steps=10 * update)
+        log.iteration(parts, update, 10 * update, 0.5 * update)
 
-    log = IterationLog(tmp_path, 2)
+    log = RunLog(tmp_path, 2)
     for update in (1, 2, 3):
         note(log, update)
     assert lines_of(tmp_path, 0) == []
@@ -331,7 +330,7 @@ def test_lines_are_written_when_asked_and_cut_to_the_checkpoint_on_resume(tmp_pa
     file = tmp_path / "iterations" / "rank_1.jsonl"
     file.write_text(file.read_text() + '{"update": 5, "env')  # cut short by a crash
     RunLog(tmp_path, 0, keep_until=(20, 2)).close()  # whoever goes on, and logs nothing itself
-    log = IterationLog(tmp_path, 3)
+    log = RunLog(tmp_path, 3)
     note(log, 3)
     log.close()
     for rank, share in ((0, 4), (1, 6)):

@@ -221,7 +221,7 @@ def test_there_is_one_exchange_per_step_and_one_for_all_advantages(algo, per_upd
         batches = stream(group.rank, 2)
         for _ in range(4):
             learner.update(lambda: next(batches), LR)
-        return len(group.waits)
+        return len(group.clock.waits)
 
     assert run_learners(2, work) == [4 * per_update] * 2
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -76,7 +75,7 @@ class ThreadGroup:
 
     def __init__(self, rank: int, meeting: Meeting) -> None:
         self.rank, self.size, self.local_rank = rank, meeting.size, rank
-        self.clock, self.waits = Clock(), list[float]()
+        self.clock = Clock()
         self._meeting, self._num_told = meeting, 0
 
     def sum(self, values: Tensor) -> Tensor:
@@ -93,12 +92,9 @@ class ThreadGroup:
 
     def _timed(self, name: str, values: Tensor, read: Callable[[list[Tensor]], Tensor]) -> Tensor:
         assert values.dim() == 1, f"{name} of {list(values.shape)}"
-        start = time.perf_counter()
-        with self.clock.phase("comm"):
+        with self.clock.meeting():
             kind = name, len(values), values.dtype
-            result = self._meeting.exchange(self.rank, kind, values, read)
-        self.waits.append(time.perf_counter() - start)
-        return result
+            return self._meeting.exchange(self.rank, kind, values, read)
 
     def gather_objects(self, value: Any) -> list[Any]:
         """All values on rank 0."""

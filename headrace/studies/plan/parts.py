@@ -154,13 +154,7 @@ class Learning:
         before = self._batches
         while self._batches == before:
             own = self._learner.update(self._fresh, self._config.algo.learning_rate)
-            self._exchange.tell(
-                *(Meter(), self._episodes, own),
-                stop=False,
-                due=False,
-                restarts=0,
-                checksum=None,
-            )
+            self._exchange.tell(Meter(), self._episodes, own)
             self._publish()
         return float(self._batches - before)
 

@@ -113,10 +113,10 @@ def time_sums(rank: int, store: str, request: dict[str, Any], pipe: object) -> N
             raise RuntimeError("there is no shared memory for the processes")
         medians = []
         for size in request["sizes"]:
-            message, group.waits = torch.zeros(max(1, size // 4)), []
+            message, group.clock.waits = torch.zeros(max(1, size // 4)), []
             for _ in range(WARM_UP + request["repeats"]):
                 group.sum(message)
-            medians.append(statistics.median(group.waits[WARM_UP:]))
+            medians.append(statistics.median(group.clock.waits[WARM_UP:]))
         group.broadcast(None)  # nobody leaves while a neighbour still reads from him
         if rank == 0:
             Path(request["result"]).write_text(json.dumps(medians), encoding="utf-8")

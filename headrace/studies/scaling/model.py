@@ -8,7 +8,6 @@ take turns, not how ranks scale: no fit uses them.
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -53,8 +52,8 @@ class Timing:
 class Cost:
     """Of one message from a rank to another: ``alpha_s + bytes * beta_s`` seconds."""
 
-    alpha_s: float
-    beta_s: float
+    alpha_s: float = 0.0
+    beta_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class Model:
         times = {
             "t_rollout": self.rollout[0] + self.rollout[1] / world_size,
             "t_learn": self.learn[0] + self.learn[1] / world_size,
-            "t_comm": self.own_comm_s + messages_s(way, world_size, self.messages, cost),
+            "t_comm": self.own_comm_s + sum(sum_s(way, world_size, n, cost) for n in self.messages),
             "t_sync": self.sync_s * straggling(world_size),
         }
         t_iter = sum(times.values()) + self.other_s
@@ -131,31 +130,18 @@ def sum_s(way: Way, world_size: int, num_bytes: float, cost: Cost) -> float:
     return messages * cost.alpha_s + all_bytes * cost.beta_s
 
 
-def messages_s(way: Way, world_size: int, messages: Iterable[int], cost: Cost) -> float:
-    """Seconds of the sums of one iteration."""
-    return sum(sum_s(way, world_size, n, cost) for n in messages)
-
-
 def straggling(world_size: int) -> float:
     """About how many deviations the slowest of W normal delays lies above their mean."""
     return math.sqrt(2.0 * math.log(world_size))
 
 
 def nonnegative_least_squares(columns: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The x >= 0 that minimises ``|columns @ x - y|``; columns ``[M, N]`` with a small N.
+    """The x >= 0 that minimises ``|columns @ x - y|``; columns ``[M, N]``."""
+    from scipy.optimize import nnls  # half a second, which only a study spends
 
-    A solution is an unconstrained one over some of the columns, so it tries them all.
-    """
-    size = columns.shape[1]
-    best, error = np.zeros(size), float(y @ y)
-    for count in range(1, size + 1):
-        for chosen in itertools.combinations(range(size), count):
-            x = np.zeros(size)
-            x[list(chosen)] = np.linalg.lstsq(columns[:, chosen], y, rcond=None)[0]
-            residual = columns @ x - y
-            if x.min() >= 0 and float(residual @ residual) < error:
-                best, error = x, float(residual @ residual)
-    return best
+    lengths = np.linalg.norm(columns, axis=0)
+    lengths[lengths == 0.0] = 1.0  # nnls has one tolerance for columns of all lengths
+    return nnls(columns / lengths, y)[0] / lengths
 
 
 def fit_allreduce(timings: Iterable[Timing], way: Way) -> Cost | None:
@@ -163,14 +149,13 @@ def fit_allreduce(timings: Iterable[Timing], way: Way) -> Cost | None:
 
     The times of small and large messages differ by orders of magnitude; both shall count.
     """
-    used = [t for t in timings if t.way == way and t.within_cores and t.world_size > 1]
-    used = [t for t in used if t.seconds > 0]
+    mine = [t for t in timings if t.way == way and t.within_cores]
+    used = [t for t in mine if t.world_size > 1 and t.seconds > 0]
     if not used:
         return None
-    parts = [sum_parts(t.way, t.world_size, t.num_bytes) for t in used]
-    rows = [[part / t.seconds for part in both] for t, both in zip(used, parts, strict=True)]
-    alpha_s, beta_s = nonnegative_least_squares(np.array(rows), np.ones(len(rows)))
-    return Cost(float(alpha_s), float(beta_s))
+    parts = [(sum_parts(t.way, t.world_size, t.num_bytes), t.seconds) for t in used]
+    rows = np.array([[part / seconds for part in both] for both, seconds in parts])
+    return Cost(*map(float, nonnegative_least_squares(rows, np.ones(len(rows)))))
 
 
 def fit_share(points: Sequence[tuple[int, float]], mode: Mode) -> tuple[float, float]:
@@ -190,15 +175,8 @@ def fit_share(points: Sequence[tuple[int, float]], mode: Mode) -> tuple[float, f
 
 def fit_sync(points: Sequence[tuple[int, float]]) -> float:
     """s >= 0 of ``s * sqrt(2 ln W)``; 0 without a point beyond W = 1."""
-    x = np.array([straggling(size) for size, _ in points])
-    y = np.array([seconds for _, seconds in points])
-    return max(0.0, float(x @ y) / float(x @ x)) if x.any() else 0.0
-
-
-def fit_own_comm(used: Sequence[Measurement], messages: Sequence[int], memory: Cost) -> float:
-    """Seconds >= 0 of the runs' ``t_comm`` that their messages don't account for."""
-    rest = [m.t_comm - messages_s("memory", m.world_size, messages, memory) for m in used]
-    return max(0.0, statistics.fmean(rest))
+    columns = np.array([[straggling(size)] for size, _ in points])
+    return float(nonnegative_least_squares(columns, np.array([s for _, s in points]))[0])
 
 
 def fit(
@@ -219,24 +197,27 @@ def fit(
     used = [m for m in measurements if m.within_cores]
     if not used:
         return None
-    memory, sockets = fit_allreduce(timings, "memory"), fit_allreduce(timings, "sockets")
-    nothing = Cost(0.0, 0.0)
-    ranks = [m.world_size if mode == "growing-batch" else 1 for m in used]
+    fitted = fit_allreduce(timings, "memory"), fit_allreduce(timings, "sockets")
+    memory, sockets = (cost or Cost() for cost in fitted)
+    rest = [
+        m.t_comm - sum(sum_s("memory", m.world_size, n, memory) for n in messages) for m in used
+    ]
+    steps = [m.steps / (m.world_size if mode == "growing-batch" else 1) for m in used]
     others = [m.t_iter - sum(getattr(m, name) for name in PARTS) for m in used]
     return Model(
         mode=mode,
         messages=tuple(messages),
         rollout=fit_share([(m.world_size, m.t_rollout) for m in used], mode),
         learn=fit_share([(m.world_size, m.t_learn) for m in used], mode),
-        memory=memory or nothing,
-        sockets=sockets or nothing,
+        memory=memory,
+        sockets=sockets,
         largest=largest,
-        own_comm_s=fit_own_comm(used, messages, memory or nothing),
+        own_comm_s=max(0.0, statistics.fmean(rest)),
         sync_s=fit_sync([(m.world_size, m.t_sync) for m in used]),
         other_s=max(0.0, statistics.fmean(others)),
-        steps=statistics.fmean(m.steps / n for m, n in zip(used, ranks, strict=True)),
+        steps=statistics.fmean(steps),
         link=link or Link(),
-        notes=tuple(_notes(mode, used, memory is None or sockets is None)),
+        notes=tuple(_notes(mode, used, None in fitted)),
     )
 
 
@@ -284,8 +265,7 @@ def extrapolate(
 
 def assumptions(model: Model, num_cores: int) -> list[str]:
     """What the extrapolation rests on, as sentences with the fitted numbers."""
-    a, b = model.rollout
-    c, d = model.learn
+    (a, b), (c, d) = model.rollout, model.learn
     link, counts = model.link, {n: model.messages.count(n) for n in model.messages}
     messages = " and ".join(f"{count} of {n:,} bytes" for n, count in counts.items())
     network = "the network is this machine's loopback"

@@ -1,87 +1,173 @@
-"""Python modules run in sessions of their own, which end with the process that started them.
+"""Measured runs in sessions of their own, which end with the process that started them.
 
-The one who starts a module holds a pipe to it. The kernel closes the pipe when he is gone, however
-he ended, and a module that called :func:`end_with_starter` then kills its whole session.
+The one who calls a function in a child holds a pipe to it. The kernel closes the pipe when he is
+gone, however he ended, and the child then kills its whole session.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _SHOWN_CHARACTERS = 3000  # of the output of what failed
+_LOOK_S = 0.25  # between two looks at what runs
+
+Watch = Callable[[int], None]
 
 
-class Processes:
-    """Runs modules one after the other or in several threads, and can end them all."""
+@dataclass(frozen=True)
+class Ended:
+    """What is left of a process."""
+
+    output: Path
+    code: int
+    wall_s: float  # from just before its start to its end
+    timed_out: bool
+
+    def error(self, name: str) -> RuntimeError:
+        """How it ended, with the end of its output."""
+        how = f"ended with code {self.code}"
+        if self.timed_out:
+            how = f"took longer than {self.wall_s:.0f} s"
+        text = self.output.read_text(encoding="utf-8", errors="replace")
+        end = text[-_SHOWN_CHARACTERS:].strip()
+        return RuntimeError(f"{name} {how}; the end of {self.output.name}:\n{end}")
+
+
+class Children:
+    """Runs one after the other or in several threads, and can end them all."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock, self._ended = threading.Lock(), False
 
-    def run(self, module: str, arguments: Sequence[str], output: Path, timeout_s: float) -> None:
-        """Run ``python -m module *arguments`` to its end.
+    def call(
+        self,
+        function: Callable[[Any], Any],
+        request: Mapping[str, Any],
+        timeout_s: float,
+        output: Path | None = None,
+        watch: Watch | None = None,
+    ) -> Any:
+        """What a function of a module returns for a request, in a Python process of its own.
 
         Args:
-            output: a file for all that it prints.
+            request: JSON, like what is returned.
             timeout_s: it is killed after that, with all that it has started.
+            output: a file for all that it prints; None: only its end is shown, if it fails.
+            watch: gets the number of the process, several times a second while it runs.
 
         Raises:
             RuntimeError: it failed, took too long or was ended; the message shows the end of its
                 output.
         """
-        command = [sys.executable, "-m", module, *arguments]
-        with output.open("wb") as file:
-            process = self._start(command, file.fileno())
-            try:
-                how = f"ended with code {process.wait(timeout_s)}"
-            except subprocess.TimeoutExpired:
-                how = f"took longer than {timeout_s:.0f} s"
-            finally:
-                self._kill(process)
-        if process.returncode:
-            end = output.read_text(encoding="utf-8", errors="replace")[-_SHOWN_CHARACTERS:].strip()
-            raise RuntimeError(f"{' '.join(command[2:])} {how}; the end of {output}:\n{end}")
+        module = function.__module__
+        if module == "__main__":
+            main = sys.modules[module]
+            module = main.__spec__.name if main.__spec__ else Path(str(main.__file__)).stem
+        with tempfile.TemporaryDirectory() as folder:
+            result = Path(folder) / "result.json"
+            todo: dict[str, Any] = {"module": module, "function": function.__qualname__}
+            todo |= {"request": dict(request), "result": str(result), "path": sys.path}
+            command, output = [sys.executable, "-m", __name__], output or Path(folder) / "output"
+            ended = self.run(command, output, timeout_s, watch=watch, line=json.dumps(todo))
+            if ended.code or not result.exists():
+                raise ended.error(f"{module}.{function.__qualname__}")
+            return json.loads(result.read_text(encoding="utf-8"))
 
-    def _start(self, command: Sequence[str], output: int) -> subprocess.Popen[bytes]:
-        with self._lock:
+    def run(
+        self,
+        command: Sequence[str],
+        output: Path,
+        timeout_s: float,
+        grace_s: float = 0.0,
+        *,
+        watch: Watch | None = None,
+        line: str = "",
+    ) -> Ended:
+        """Run a command to its end.
+
+        Args:
+            output: a file for all that it prints.
+            timeout_s: it is asked to stop after that, and killed ``grace_s`` later, with all that
+                it has started.
+            watch: as for :meth:`call`.
+            line: for its standard input, which stays open.
+
+        Raises:
+            RuntimeError: :meth:`end` was called before.
+        """
+        start = time.monotonic()
+        with output.open("wb") as file, self._lock:
             if self._ended:
                 raise RuntimeError("the study was interrupted")
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
-                stdout=output,
+                stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
             self._running.add(process)
-            return process
-
-    def _kill(self, process: subprocess.Popen[bytes]) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)  # also what it left behind
-        process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
-        with self._lock:
-            self._running.discard(process)
+        assert process.stdin is not None
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(line.encode() + b"\n")
+                process.stdin.flush()
+            timed_out = not _wait(process, timeout_s, watch)
+            if timed_out and grace_s:
+                process.terminate()
+                _wait(process, grace_s, watch)
+        finally:
+            _kill_session(process)  # also what it left behind
+            process.wait()
+            with self._lock:
+                self._running.discard(process)
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+        return Ended(output, process.returncode, time.monotonic() - start, timed_out)
 
     def end(self) -> None:
-        """Kill what runs, with all that it has started; :meth:`run` starts nothing any more."""
+        """Kill what runs, with all that it has started; nothing starts any more."""
         with self._lock:
             self._ended = True
             for process in self._running:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                _kill_session(process)
 
 
-def end_with_starter() -> None:
+def _wait(process: subprocess.Popen[bytes], timeout_s: float, watch: Watch | None) -> bool:
+    """Whether it ended within so long."""
+    end = time.monotonic() + timeout_s
+    while (left_s := end - time.monotonic()) > 0:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(min(left_s, _LOOK_S))
+            return True
+        if watch is not None:
+            watch(process.pid)
+    return False
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+# -- in the child ----------------------------------------------------------------------------------
+
+
+def _end_with_starter() -> None:
     """Kill this process's session as soon as the one who started it is gone; see the module."""
 
     def watch() -> None:
@@ -92,3 +178,17 @@ def end_with_starter() -> None:
 
     if os.getpgrp() == os.getpid():  # nobody else's processes are in it
         threading.Thread(target=watch, name="headrace-starter-watch", daemon=True).start()
+
+
+def _main() -> None:
+    """Call the function that the first line of the standard input names."""
+    todo = json.loads(sys.stdin.buffer.readline())
+    _end_with_starter()
+    sys.path[:] = todo["path"]
+    function = getattr(importlib.import_module(todo["module"]), todo["function"])
+    result = json.dumps(function(todo["request"]))
+    Path(todo["result"]).write_text(result, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,4 +1,4 @@
-"""What every study writes down of the machine, and how it prints and saves its tables."""
+"""What every study says of the machine and of itself, and how it prints and saves its tables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 
 def machine() -> str:
@@ -39,6 +40,31 @@ def wide_console() -> Console:
     if not console.is_terminal:
         console.width = 140
     return console
+
+
+def head(doc: str | None, settings: str, console: Console) -> None:
+    """Print what a study reproduces, its settings and the machine."""
+    first = (doc or "").strip().split("\n\n")[0]
+    console.print(f"{first}\n{settings}\nMachine: {machine()}", soft_wrap=True)
+
+
+def show(
+    rows: Sequence[Mapping[str, Any]], title: str, console: Console, wrap: bool = False
+) -> None:
+    """Print a table of texts, one column per key of the first row, which is aligned to the left.
+
+    Args:
+        title: may be wider than the table; empty: none.
+        wrap: break cells where the console is narrow.
+    """
+    if title:
+        console.print(title, soft_wrap=True)
+    table = Table()
+    for i, name in enumerate(rows[0]):
+        table.add_column(name, justify="right" if i else "left", no_wrap=not wrap)
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    console.print(table)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

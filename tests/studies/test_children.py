@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import textwrap
@@ -11,26 +12,32 @@ import time
 import psutil
 import pytest
 
-from headrace.studies.children import Processes
+from headrace.studies.children import Children
 
 SLEEPER = """
     import subprocess, sys, time
-    from headrace.studies.children import end_with_starter
-    end_with_starter()
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
-    print("started", child.pid, flush=True)
-    if len(sys.argv) > 1:
-        sys.exit("it broke")
-    time.sleep(100)
+
+    def sleep(request):
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+        print("started", child.pid, flush=True)
+        if "break" in request:
+            sys.exit("it broke")
+        time.sleep(100)
 """
 
 
 @pytest.fixture
 def sleeper(tmp_path, monkeypatch):
-    """A module that sleeps beside a child that sleeps; the file that it writes to."""
+    """The file that a function writes to that sleeps beside a child that sleeps."""
     (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     return tmp_path / "sleeper.txt"
+
+
+def sleep(output, timeout_s, children=None, **request):
+    function = importlib.import_module("sleeper").sleep
+    return (children or Children()).call(function, request, timeout_s, output)
 
 
 def started(output) -> list[psutil.Process]:
@@ -44,18 +51,34 @@ def started(output) -> list[psutil.Process]:
     return [child] + ([parent] if parent is not None and parent.pid != os.getpid() else [])
 
 
-def test_a_module_that_ends_well_leaves_its_output_behind(tmp_path, monkeypatch):
-    (tmp_path / "greets.py").write_text("import sys\nprint('hello', *sys.argv[1:])\n")
+def test_a_function_gives_its_result_and_leaves_its_output_behind(tmp_path, monkeypatch):
+    code = "def greet(request):\n    print('hello', *request['names'])\n    return {'count': 2}\n"
+    (tmp_path / "greets.py").write_text(code)
     monkeypatch.chdir(tmp_path)
-    Processes().run("greets", ["you", "two"], tmp_path / "output.txt", 20)
+    monkeypatch.syspath_prepend(tmp_path)
+    greet = importlib.import_module("greets").greet
+    request = {"names": ["you", "two"]}
+    assert Children().call(greet, request, 20, tmp_path / "output.txt") == {"count": 2}
     assert (tmp_path / "output.txt").read_text() == "hello you two\n"
 
 
 def test_a_failure_shows_the_end_of_the_output_and_leaves_no_process(sleeper, gone):
-    with pytest.raises(RuntimeError, match=r"(?s)sleeper x ended with code 1.*it broke"):
-        Processes().run("sleeper", ["x"], sleeper, 20)
+    with pytest.raises(RuntimeError, match=r"(?s)sleeper.sleep ended with code 1.*it broke"):
+        sleep(sleeper, 20, **{"break": True})
     pid = int(sleeper.read_text().split()[1])
     assert not psutil.pid_exists(pid) or gone([psutil.Process(pid)]) == []
+
+
+def test_a_command_is_asked_to_stop_before_it_is_killed(tmp_path):
+    code = "trap 'echo stopping; exit 3' TERM; echo started; while true; do sleep 0.1; done"
+    seen = []
+    ended = Children().run(
+        ["bash", "-c", code], tmp_path / "output.txt", 1.0, grace_s=20.0, watch=seen.append
+    )
+    assert (ended.code, ended.timed_out) == (3, True)
+    assert 1.0 < ended.wall_s < 20.0
+    assert (tmp_path / "output.txt").read_text().split() == ["started", "stopping"]
+    assert len(set(seen)) == 1
 
 
 def test_after_its_time_a_module_is_killed_with_what_it_started(sleeper, gone):
@@ -63,48 +86,46 @@ def test_after_its_time_a_module_is_killed_with_what_it_started(sleeper, gone):
     watcher = threading.Thread(target=lambda: found.extend(started(sleeper)))
     watcher.start()
     with pytest.raises(RuntimeError, match="took longer than 3 s"):
-        Processes().run("sleeper", [], sleeper, 3)
+        sleep(sleeper, 3)
     watcher.join()
     assert len(found) == 2
     assert gone(found) == []
 
 
 def test_ending_kills_what_runs_and_starts_nothing_more(sleeper, gone):
-    processes, errors = Processes(), []
+    children, errors = Children(), []
 
     def run():
         try:
-            processes.run("sleeper", [], sleeper, 60)
+            sleep(sleeper, 60, children)
         except RuntimeError as error:
             errors.append(str(error))
 
     thread = threading.Thread(target=run)
     thread.start()
     found = started(sleeper)
-    processes.end()
+    children.end()
     thread.join(10)
     assert not thread.is_alive()
     assert "code -9" in errors[0]
     assert gone(found) == []
     with pytest.raises(RuntimeError, match="interrupted"):
-        processes.run("sleeper", [], sleeper, 60)
+        sleep(sleeper, 60, children)
 
 
 STUDY = """
     import sys
     from pathlib import Path
+    import sleeper
     from headrace.studies.machine import wide_console
-    from headrace.studies.children import Processes
     from headrace.studies.table import Study
 
-    processes = Processes()
-
-    def measure(case):
-        processes.run("sleeper", [], Path("sleeper.txt"), 60)
+    def measure(case, children):
+        children.call(sleeper.sleep, case, 60, Path("sleeper.txt"))
         return {"score": 1}
 
     study = Study(Path("study"), ("seed", "score"))
-    study.run([{"seed": 0}, {"seed": 1}], measure, wide_console(), cancel=processes.end)
+    study.run([{"seed": 0}, {"seed": 1}], measure, wide_console())
 """
 
 

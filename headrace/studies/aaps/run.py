@@ -1,18 +1,15 @@
 """One run of ``headrace bench aaps`` in a process of its own: PPO over a ClusterEnv.
 
-    python -m headrace.studies.aaps.run SETTINGS.json
-
-Writes ``curve.jsonl``, a line per iteration, and at the end ``result.json`` beside the settings.
+Writes ``settings.json``, ``curve.jsonl``, a line per iteration, and at the end ``result.json``.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -26,34 +23,11 @@ from headrace.evaluation import evaluate
 from headrace.learning.learner import Learner
 from headrace.nn.policy import Policy
 from headrace.process import keep_freed_memory
-from headrace.studies.children import end_with_starter
+from headrace.studies.aaps.settings import Aaps
+from headrace.studies.table import Case
 from headrace.types import gather
 
 WINDOW = 100  # latest training episodes whose mean return is reported
-
-
-@dataclass(frozen=True)
-class Run:
-    """What one run depends on."""
-
-    env_id: str
-    engine: str
-    nodes: int
-    envs_per_node: int
-    num_steps: int
-    iterations: int
-    epochs: int
-    minibatches: int
-    learning_rate: float
-    gamma: float
-    lam: float
-    entropy_coef: float
-    reward_scale: float
-    eval_episodes: int
-    weight_sync: str
-    kl_threshold: float
-    max_policy_lag: int | None
-    seed: int
 
 
 class PolicyAgent(nn.Module):
@@ -90,56 +64,41 @@ class PolicyAgent(nn.Module):
         return self.policy.distribution.log_prob(self._params(obs), action)
 
 
-def train(run: Run, folder: Path) -> dict[str, Any]:
+def train(aaps: Aaps, case: Case, folder: Path) -> dict[str, Any]:
     """Train, write a line per iteration, and return the results."""
-    torch.manual_seed(run.seed)
-    settings = {
-        "env_name": run.env_id,
-        "envs_per_node": run.envs_per_node,
-        "engine": run.engine,
-        "weight_sync": run.weight_sync,
-        "kl_threshold": run.kl_threshold,
-        "max_policy_lag": run.max_policy_lag,
-        "seed": run.seed,
-    }
-    with ClusterEnv(settings, LocalConfig(nodes=run.nodes)) as envs:
+    torch.manual_seed(case["seed"])
+    shared = {name: getattr(aaps, name) for name in ("envs_per_node", "engine", "max_policy_lag")}
+    own = {name: case[name] for name in ("weight_sync", "kl_threshold", "seed")}
+    settings = {"env_name": aaps.env_id, **shared, **own}
+    with ClusterEnv(settings, LocalConfig(nodes=aaps.nodes)) as envs:
         policy = Policy(envs.single_observation_space, envs.single_action_space)
         agent = PolicyAgent(policy)
-        algo = PPO(
-            learning_rate=run.learning_rate,
-            epochs=run.epochs,
-            minibatches=run.minibatches,
-            gamma=run.gamma,
-            lam=run.lam,
-            entropy_coef=run.entropy_coef,
-            reward_scale=run.reward_scale,
-        )
-        learner = Learner(policy, algo)
-        envs.reset(seed=run.seed)
+        hyper = {f.name for f in fields(PPO)} & {f.name for f in fields(aaps)}
+        learner = Learner(policy, PPO(**{name: getattr(aaps, name) for name in hyper}))
+        envs.reset(seed=case["seed"])
         returns: deque[float] = deque(maxlen=WINDOW)
         env_steps, start = 0, time.monotonic()
         with (folder / "curve.jsonl").open("w", encoding="utf-8") as file:
-            for iteration in range(run.iterations):
-                rollout = envs.collect(agent, run.num_steps)
+            for iteration in range(aaps.iterations):
+                rollout = envs.collect(agent, aaps.num_steps)
                 ended = rollout.episode_return[~rollout.episode_return.isnan()]
                 returns.extend(ended.tolist())
                 env_steps += int((~rollout.first[1:]).sum())
-                left = 1.0 - iteration / run.iterations
-                metrics = learner.update(lambda: gather([rollout]), run.learning_rate * left)  # noqa: B023
+                left = 1.0 - iteration / aaps.iterations
+                metrics = learner.update(lambda: gather([rollout]), aaps.learning_rate * left)  # noqa: B023
                 line: dict[str, Any] = {"iteration": iteration + 1, "env_steps": env_steps}
                 line |= {"return": sum(returns) / len(returns) if returns else None}
                 line |= {"approx_kl": metrics["approx_kl"], **_synced(envs)}
                 file.write(json.dumps(line) + "\n")
-        seconds = time.monotonic() - start
-        synced = _synced(envs)
+        seconds, synced = time.monotonic() - start, _synced(envs)
     learner.close()
-    found = evaluate(policy, run.env_id, run.eval_episodes, engine=run.engine)
+    found = evaluate(policy, aaps.env_id, aaps.eval_episodes, engine=aaps.engine)
     return {
         "final_return": sum(returns) / len(returns) if returns else math.nan,
         "eval_return": found.mean,
         "syncs_per_worker": synced["syncs"],
         "kilobytes": synced["bytes"] / 1e3,
-        "iterations": run.iterations,
+        "iterations": aaps.iterations,
         "env_steps": env_steps,
         "sps": env_steps / seconds,
     }
@@ -151,20 +110,16 @@ def _synced(envs: ClusterEnv) -> dict[str, float]:
     return {"syncs": float(info["weight_syncs"].mean()), "bytes": int(info["weight_bytes"].sum())}
 
 
-def write_settings(run: Run, path: Path) -> None:
-    """What :func:`main` reads."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(run), indent=2) + "\n", encoding="utf-8")
-
-
-def main(path: Path) -> None:
-    """Train with the settings of a file."""
-    end_with_starter()
+def train_case(request: dict[str, Any]) -> dict[str, Any]:
+    """Train a ``case`` of a ``study`` and write to ``folder``."""
     keep_freed_memory()
     torch.set_num_threads(1)
-    result = train(Run(**json.loads(path.read_text(encoding="utf-8"))), path.parent)
-    (path.parent / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    folder, settings = Path(request["folder"]), request["study"] | request["case"]
+    _write(settings, folder / "settings.json")
+    result = train(Aaps(**request["study"]), request["case"], folder)
+    _write(result, folder / "result.json")
+    return result
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+def _write(values: dict[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

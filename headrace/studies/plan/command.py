@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tyro
 from rich.console import Console
-from rich.table import Table
 
-from headrace.algos import ALGORITHMS
 from headrace.config import Config
-from headrace.errors import ConfigError, nearest, require
-from headrace.recipes import take_recipe
+from headrace.errors import ConfigError, require
+from headrace.studies import flags
+from headrace.studies.machine import show, wide_console
 from headrace.studies.plan.arithmetic import Envs, Setup, forecasts, saturating_actors
-from headrace.studies.plan.build import scenario_of, setup_of
+from headrace.studies.plan.build import given_scenario, given_setup, scenario_of, setup_of
 from headrace.studies.plan.durations import Duration, Shape, rollout_duration
 from headrace.studies.plan.measure import Costs, measure
 from headrace.studies.plan.sharing import Cores
@@ -93,17 +91,12 @@ class Plan:
     @property
     def given(self) -> Setup:
         """The arithmetic's input from the flags alone."""
-        config = self.config
-        return Setup(
-            num_actors=config.num_actors,
-            envs_per_actor=config.envs_per_actor,
+        return given_setup(
+            self.config,
             env_step_s=self.env_step_ms / 1e3,
             envs=self.envs,
             inference_s=self.inference_ms / 1e3,
             learner_sps=self.learner_sps,
-            num_learners=config.num_learners,
-            synchronous=config.algo.max_lag == 0,
-            total_steps=config.total_steps,
         )
 
 
@@ -113,25 +106,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: a flag is wrong, or the environment can't be measured.
     """
-    rest = list(argv)
-    name = rest.pop(0) if rest and not rest[0].startswith("-") else "appo"
-    if name not in ALGORITHMS:
-        hint = nearest(name, ALGORITHMS)
-        raise ConfigError(f"{name!r} is no algorithm; choose {', '.join(ALGORITHMS)}.{hint}")
-    base = dataclasses.replace(_DEFAULT, algo=ALGORITHMS[name]())
-    default, rest = take_recipe(rest, name, base)
-    plan = tyro.cli(
-        Plan,
-        prog="headrace plan",
-        description=Plan.__doc__,
-        args=rest,
-        default=Plan(config=default),
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = 140
-    run(plan, console)
+    run(flags.parse(Plan, "headrace plan", argv, _DEFAULT), wide_console())
     return 0
 
 
@@ -158,7 +133,8 @@ def run(plan: Plan, console: Console) -> Outcome | None:
     if not plan.simulate:
         return None
     scenario = _scenario(plan, share, costs)
-    outcome = simulate(scenario, _num_updates(plan, scenario))
+    few = max(5, min(_UPDATES, _MAX_ROLLOUTS // scenario.rollouts_per_update))
+    outcome = simulate(scenario, few if plan.updates is None else plan.updates)
     show_outcome(outcome, scenario, plan.config.num_learners, plan.config.total_steps, console)
     from headrace.studies.plan.picture import draw
 
@@ -188,19 +164,18 @@ def show_arithmetic(setup: Setup, algorithm: str, console: Console) -> None:
         f"of {setup.learner_sps:,.0f} steps/s, "
         + ("taking turns (synchronous)" if setup.synchronous else "side by side (asynchronous)")
     )
-    table = Table("", "steps/s", f"{setup.total_steps:,} steps in", "bottleneck", "learner busy",
-                  "actors busy")  # fmt: skip
-    for forecast in forecasts(setup):
-        rates = forecast.setup.rates
-        table.add_row(
-            forecast.name,
-            f"{forecast.sps:,.0f}",
-            span(forecast.seconds),
-            forecast.bottleneck,
-            f"{rates.utilisation_learners:.0%}",
-            f"{rates.utilisation_actors:.0%}",
-        )
-    console.print(table)
+    rows = [
+        {
+            "": forecast.name,
+            "steps/s": f"{forecast.sps:,.0f}",
+            f"{setup.total_steps:,} steps in": span(forecast.seconds),
+            "bottleneck": forecast.bottleneck,
+            "learner busy": f"{forecast.setup.rates.utilisation_learners:.0%}",
+            "actors busy": f"{forecast.setup.rates.utilisation_actors:.0%}",
+        }
+        for forecast in forecasts(setup)
+    ]
+    show(rows, "", console, wrap=True)
     enough = saturating_actors(setup)
     if enough is not None:
         console.print(f"{enough:,} actors saturate the learner(s): more would bring nothing")
@@ -233,27 +208,15 @@ def _scenario(plan: Plan, share: Config, costs: Costs | None) -> Scenario:
     )
     computing = acting.mean_s if plan.envs == "computing" else 0.0
     busy = max(computing, plan.inference_ms / 1e3 * share.fragment_length)
-    return Scenario(
-        num_actors=share.num_actors,
+    return given_scenario(
+        share,
         acting=acting,
         update=Duration(share.resolved_batch_size / plan.learner_sps),
-        slots_per_actor=share.slots_per_actor,
-        rollouts_per_update=share.rollouts_per_update,
-        synchronous=share.algo.max_lag == 0,
-        steps_per_rollout=share.rollout_steps,
-        sync=share.sync,
-        max_policy_lag=share.max_policy_lag,
         cores=Cores(math.inf if plan.cores is None else plan.cores, busy / acting.mean_s, 1.0),
         rollout_bytes=1e3 * plan.rollout_kb,
         weights_bytes=1e3 * plan.weights_kb,
         **more,
     )
-
-
-def _num_updates(plan: Plan, scenario: Scenario) -> int:
-    if plan.updates is not None:
-        return plan.updates
-    return max(5, min(_UPDATES, _MAX_ROLLOUTS // scenario.rollouts_per_update))
 
 
 def show_outcome(
@@ -263,7 +226,6 @@ def show_outcome(
     sps = outcome.sps * num_learners
     lags = sorted(outcome.lags.elements())
     p95 = lags[int(0.95 * (len(lags) - 1))] if lags else 0
-    table = Table("simulated", "")
     rows = {
         "steps/s": f"{sps:,.0f}",
         f"{total_steps:,} steps in": span(total_steps / sps) if sps else "for ever",
@@ -278,6 +240,4 @@ def show_outcome(
         "crashes": f"{outcome.crashes:,}",
         "simulated": f"{outcome.updates:,} updates, {outcome.simulated_s:,.1f} s",
     }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    console.print(table)
+    show([{"simulated": name, "": value} for name, value in rows.items()], "", console, wrap=True)

@@ -91,17 +91,15 @@ def measure(config: Config, seconds: float = 4.0) -> Costs:
         learning = Learning(config, spec, acting)
         stack.callback(learning.close)
         part = seconds / 10
-        env_step_s = acting.env_step_s(part)
-        inference_s = acting.inference_s(part / 2)
-        alone = acting.measure(2 * part)
-        update = learning.measure(2 * part)
+        step_s, inference_s = acting.env_step_s(part), acting.inference_s(part / 2)
+        alone, update = acting.measure(2 * part), learning.measure(2 * part)
         free = num_cores() - config.resolved_learner_threads
         acting_crowding = _crowding(spec, num_cores() - 1, acting.measure, 2 * part)
         learning_crowding = _crowding(spec, free, learning.measure, 2 * part)
         publish_s, pull_s = learning.weights_s(part / 4)
         return Costs(
             engine=acting.engine,
-            env_step_s=env_step_s,
+            env_step_s=step_s,
             inference_s=inference_s,
             acting_s=alone.wall_s * config.fragment_length,
             acting_cv=alone.cv,

@@ -66,8 +66,7 @@ class Scenario:
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
         valid = f"between 0 and num_actors={self.num_actors}"
         require(0 <= self.stragglers <= self.num_actors, "stragglers", self.stragglers, valid)
-        factor = self.straggler_factor
-        require(factor > 0, "straggler_factor", factor, "above 0")
+        require(self.straggler_factor > 0, "straggler_factor", self.straggler_factor, "above 0")
         for name in ("mtbf_s", "bytes_per_s"):
             value = getattr(self, name)
             require(value is None or value > 0, name, value, "above 0, or None")
@@ -76,9 +75,8 @@ class Scenario:
         slots, batch = self.num_actors * self.slots_per_actor, self.rollouts_per_update
         valid = f"at most {slots}, the slots of all actors"
         require(batch <= slots, "rollouts_per_update", batch, valid)
-        equal = not self.synchronous or batch == slots
         valid = f"{slots} where actors and learner take turns: all slots of all actors"
-        require(equal, "rollouts_per_update", batch, valid)
+        require(not self.synchronous or batch == slots, "rollouts_per_update", batch, valid)
 
 
 @dataclass

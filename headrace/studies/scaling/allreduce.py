@@ -1,14 +1,10 @@
-"""What a sum over W processes costs, by each of the learners' ways, for messages of many sizes.
-
-``python -m headrace.studies.scaling.allreduce REQUEST.json`` starts W processes, writes medians.
-"""
+"""What a sum over W processes costs, by each of the learners' ways, for messages of many sizes."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from multiprocessing import connection
@@ -19,7 +15,7 @@ from rich.console import Console
 
 from headrace.config import Config, num_cores
 from headrace.process import Child, pinned, start_fork_server
-from headrace.studies.children import Processes, end_with_starter
+from headrace.studies.children import Children
 from headrace.studies.scaling.model import Timing, Way
 from headrace.studies.table import Study
 
@@ -29,6 +25,7 @@ COLUMNS = ("way", "world_size", "num_bytes", "repeats", "seconds")
 WAYS: tuple[Way, ...] = ("memory", "sockets")
 WARM_UP, REPEATS = 20, 200
 TIMEOUT_S = 300.0
+RESULT = "result.json"
 
 
 def messages(config: Config, gradient_bytes: int) -> list[int]:
@@ -45,7 +42,6 @@ def measure(
     study: Study,
     world_sizes: Sequence[int],
     message_bytes: Sequence[int],
-    processes: Processes,
     console: Console,
     repeats: int = REPEATS,
 ) -> list[Timing]:
@@ -66,7 +62,7 @@ def measure(
             console.print(f"timing sums of {world_size} processes over {way}", soft_wrap=True)
             try:
                 sizes = [case["num_bytes"] for case in missing]
-                seconds = _apart(way, world_size, sizes, repeats, study.folder, processes)
+                seconds = _apart(way, world_size, sizes, repeats, study.folder)
             except RuntimeError as error:
                 console.print(f"sums of {world_size} over {way}: {error}", soft_wrap=True)
                 continue
@@ -79,35 +75,26 @@ def measure(
 
 
 def _apart(
-    way: Way,
-    world_size: int,
-    sizes: Sequence[int],
-    repeats: int,
-    folder: Path,
-    processes: Processes,
+    way: Way, world_size: int, sizes: Sequence[int], repeats: int, folder: Path
 ) -> list[float]:
     """Median seconds for each size, measured in a session of its own."""
-    with tempfile.TemporaryDirectory() as temporary:
-        request, result = Path(temporary) / "request.json", Path(temporary) / "result.json"
-        values = {"way": way, "world_size": world_size, "sizes": list(sizes), "repeats": repeats}
-        request.write_text(json.dumps(values | {"result": str(result)}), encoding="utf-8")
-        output = folder / f"allreduce-{way}-w{world_size}.log"
-        processes.run("headrace.studies.scaling.allreduce", [str(request)], output, TIMEOUT_S)
-        return json.loads(result.read_text(encoding="utf-8"))
+    request = {"way": way, "world_size": world_size, "sizes": list(sizes), "repeats": repeats}
+    output = folder / f"allreduce-{way}-w{world_size}.log"
+    return Children().call(time_all, request, TIMEOUT_S, output)
 
 
 # -- in the session --------------------------------------------------------------------------------
 
 
-def time_sums(rank: int, store: str, request: dict[str, Any], pipe: object) -> None:
-    """One of the processes; the first writes the median seconds for each size of the request."""
+def time_sums(rank: int, folder: Path, request: dict[str, Any], pipe: object) -> None:
+    """One of the processes; the first writes the median seconds for each size to the folder."""
     import torch
 
     from headrace.distributed.ranks import Ranks, file_rendezvous
 
-    world_size, way = request["world_size"], request["way"]
+    way = request["way"]
     with pinned(1, rank):
-        met = file_rendezvous(store, rank, world_size)
+        met = file_rendezvous(str(folder / "store"), rank, request["world_size"])
         group = Ranks(met, TIMEOUT_S / 2, share_memory=way == "memory")
         if group.shares_memory != (way == "memory"):
             raise RuntimeError("there is no shared memory for the processes")
@@ -119,32 +106,28 @@ def time_sums(rank: int, store: str, request: dict[str, Any], pipe: object) -> N
             medians.append(statistics.median(group.clock.waits[WARM_UP:]))
         group.broadcast(None)  # nobody leaves while a neighbour still reads from him
         if rank == 0:
-            Path(request["result"]).write_text(json.dumps(medians), encoding="utf-8")
+            (folder / RESULT).write_text(json.dumps(medians), encoding="utf-8")
         group.close()
 
 
-def main(path: Path) -> int:
-    """Start the processes of a request and wait for them; 1 if one failed."""
-    end_with_starter()
-    request = json.loads(path.read_text(encoding="utf-8"))
-    from headrace.studies.scaling.allreduce import time_sums  # not __main__'s: children have none
+def time_all(request: dict[str, Any]) -> list[float]:
+    """Start the processes of a request and wait for them: the median seconds for each size.
 
+    Raises:
+        RuntimeError: one failed.
+    """
     start_fork_server("headrace.distributed.ranks")  # imported once, not W times
-    store = str(path.with_name("store"))
-    ranks = range(request["world_size"])
-    children = [
-        Child(f"headrace-sums-{rank}", time_sums, rank, store, request, nice=False)
-        for rank in ranks
-    ]
-    running: dict[Any, Any] = {child.process.sentinel: child.process for child in children}
-    while running:
-        for sentinel in connection.wait(list(running)):
-            process = running.pop(sentinel)
-            process.join()
-            if process.exitcode:  # its neighbours would wait for it
-                return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        children = [
+            Child(f"headrace-sums-{rank}", time_sums, rank, folder, request, nice=False)
+            for rank in range(request["world_size"])
+        ]
+        running: dict[Any, Any] = {child.process.sentinel: child.process for child in children}
+        while running:
+            for sentinel in connection.wait(list(running)):
+                process = running.pop(sentinel)
+                process.join()
+                if process.exitcode:  # its neighbours would wait for it
+                    raise RuntimeError(f"one of them ended with code {process.exitcode}")
+        return json.loads((folder / RESULT).read_text(encoding="utf-8"))

@@ -4,147 +4,32 @@ Runs are measured in processes of their own, one at a time; each world size with
 then with the next. What was measured is kept, so an interrupted study goes on where it was.
 """
 
-# Annotations are evaluated here at once: tyro reads those of Scaling.
+from __future__ import annotations
 
-import dataclasses
-import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
 from rich.console import Console
 
-from headrace.algos import ALGORITHMS, PPO
+from headrace.algos import PPO
 from headrace.api import load
-from headrace.config import Config
+from headrace.api import run as train
+from headrace.config import Config, from_json, num_cores
 from headrace.envs.names import resolve
-from headrace.errors import ConfigError, nearest, require
-from headrace.recipes import take_recipe
-from headrace.studies.children import Processes
-from headrace.studies.machine import wide_console
-from headrace.studies.scaling import figures, report
-from headrace.studies.scaling.model import Link, Mode
-from headrace.studies.table import Case, Study, head
+from headrace.errors import ConfigError
+from headrace.studies import flags
+from headrace.studies.children import Children
+from headrace.studies.machine import head, wide_console
+from headrace.studies.means import Row, grouped
+from headrace.studies.scaling import allreduce, figures, report, settings
+from headrace.studies.scaling.model import extrapolate, fit
+from headrace.studies.scaling.settings import ONE_CORE, Scaling, case_config
+from headrace.studies.table import Case, Study
 
-EXTRAPOLATED = (32, 64, 128, 256, 512)
 COLUMNS = ("mode", "world_size", "seed", "settings", *figures.RUN_FIGURES, "gradient_bytes")
 _SHOWN = ("fps", "t_iter", "rho_comm", "rho_sync", "final_return")  # of a run that has ended
-# One core for each rank, whatever the world size.
-_ONE_CORE: dict[str, Any] = {"transport": "serial", "cores_per_learner": 1, "learner_threads": 1}
-_OWN = {"run_dir": None, "resume": False, "overwrite": False}
-
-
-def parse_world_sizes(arguments: list[str]) -> tuple[int, ...]:
-    """The numbers of a list like ``1,2,4``, the only argument.
-
-    Raises:
-        ConfigError: it is no such list.
-    """
-    try:
-        return tuple(int(part) for part in arguments[0].split(","))
-    except ValueError as error:
-        raise ConfigError(f"must be whole numbers with commas, like 1,2,4: {error}") from error
-
-
-_WORLD_SIZES = tyro.constructors.PrimitiveConstructorSpec(
-    nargs=1,
-    metavar="W,W,…",
-    instance_from_str=parse_world_sizes,
-    is_instance=lambda value: isinstance(value, tuple),
-    str_from_instance=lambda sizes: [",".join(map(str, sizes))],
-)
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """Measure how training speeds up with the number of synchronous learners.
-
-    With --target-return and --eval-interval a run goes until an evaluation reaches the target, or
-    to --total-steps; otherwise it takes --total-iters iterations.
-    """
-
-    world_sizes: Annotated[tuple[int, ...], _WORLD_SIZES] = (1, 2, 4, 8)
-    """Numbers of learners."""
-    repeats: int = 3
-    """Runs of each world size, with the seeds --seed, --seed + 1 …"""
-    mode: Mode = "constant-batch"
-    """Share the batch and the environments out, or let both grow with the learners."""
-    warmup_iters: int = 5
-    """Iterations of each run that no speed is measured in."""
-    total_iters: int = 25
-    """Iterations of each run, the warm-up among them; without meaning with --target-return."""
-    output: str = "runs/scaling"
-    """Folder for the tables, the pictures and the runs."""
-    timeout_s: float = 3600.0
-    """A run that takes longer is ended and counts as failed."""
-    network_latency_us: float | None = None
-    """Extrapolate with this much more for each message; None: this machine's loopback."""
-    network_gbps: float | None = None
-    """Extrapolate with at most this bandwidth in Gbit/s; None: this machine's loopback."""
-    config: Config = field(default_factory=lambda: Config(algo=PPO(), **_ONE_CORE))
-    """What is the same in all runs."""
-
-    def __post_init__(self) -> None:
-        sizes = self.world_sizes
-        require(bool(sizes) and min(sizes) >= 1, "world_sizes", sizes, "one or more, each above 0")
-        require(len(set(sizes)) == len(sizes), "world_sizes", sizes, "different from each other")
-        require(self.repeats >= 1, "repeats", self.repeats, "1 or more")
-        require(self.warmup_iters >= 0, "warmup_iters", self.warmup_iters, "0 or more")
-        more = f"more than warmup_iters={self.warmup_iters}"
-        require(self.total_iters > self.warmup_iters, "total_iters", self.total_iters, more)
-        require(self.timeout_s > 0, "timeout_s", self.timeout_s, "above 0")
-        latency, gbps = self.network_latency_us, self.network_gbps
-        require(latency is None or latency >= 0, "network_latency_us", latency, "0 or more")
-        require(gbps is None or gbps > 0, "network_gbps", gbps, "above 0")
-        config = self.config
-        for name, own in _OWN.items():
-            value = getattr(config, name)
-            require(value == own, name, value, f"{own!r}: the study sets it for each run")
-        valid = "1: use --world-sizes"
-        require(config.num_learners == 1, "num_learners", config.num_learners, valid)
-
-    @property
-    def target_return(self) -> float | None:
-        """The return that ends a run, a setting of the run."""
-        return self.config.target_return
-
-    @property
-    def link(self) -> Link:
-        """The network of the extrapolation."""
-        gbps = self.network_gbps
-        return Link(
-            (self.network_latency_us or 0.0) * 1e-6, math.inf if gbps is None else gbps * 1e9 / 8
-        )
-
-    @property
-    def cores_per_learner(self) -> int:
-        """Cores that each learner wants at least."""
-        return self.config.cores_per_learner or 1
-
-    @property
-    def title(self) -> str:
-        """What is measured."""
-        name, env, first = self.config.algo_name, self.config.to_json()["env"], self.config.seed
-        seeds = f"seeds {first} to {first + self.repeats - 1}"
-        return f"{name} on {env}, {self.mode}, {seeds if self.repeats > 1 else f'seed {first}'}"
-
-    def run_dir(self, world_size: int, seed: int) -> Path:
-        """Where a run writes."""
-        return Path(self.output) / "runs" / f"{self.mode}-w{world_size}-seed{seed}"
-
-    @property
-    def fingerprint(self) -> str:
-        """Of everything that a run depends on besides mode, world size and seed."""
-        values = self.config.to_json() | {"seed": None}
-        text = json.dumps([values, self.warmup_iters, self.total_iters], sort_keys=True)
-        return "x" + hashlib.sha256(text.encode()).hexdigest()[:8]  # with an x it is no number
-
-
-# -- the command -----------------------------------------------------------------------------------
 
 
 def main(argv: Sequence[str]) -> int:
@@ -153,83 +38,15 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: a flag is wrong; nothing was started.
     """
-    default, rest = _default(list(argv))
-    scaling = tyro.cli(
-        Scaling,
-        prog="headrace bench scaling",
-        description=Scaling.__doc__,
-        args=rest,
-        default=Scaling(config=default),
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
+    default = Config(algo=PPO(), **ONE_CORE)
+    scaling = flags.parse(Scaling, "headrace bench scaling", argv, default, **ONE_CORE)
     return run(scaling, wide_console())
-
-
-def _default(argv: list[str]) -> tuple[Config, list[str]]:
-    """The config that the flags modify, and the flags."""
-    name = argv.pop(0) if argv and not argv[0].startswith("-") else "ppo"
-    if name not in ALGORITHMS:
-        hint = nearest(name, ALGORITHMS)
-        raise ConfigError(f"{name!r} is no algorithm; choose {', '.join(ALGORITHMS)}.{hint}")
-    default = Config(algo=ALGORITHMS[name](), **_ONE_CORE)
-    config, rest = take_recipe(argv, name, default)
-    return dataclasses.replace(config, **_ONE_CORE), rest
 
 
 # -- the runs --------------------------------------------------------------------------------------
 
 
-def case_config(scaling: Scaling, world_size: int, seed: int) -> Config:
-    """The config of one run.
-
-    Raises:
-        ConfigError: it can't be shared out among so many learners.
-    """
-    base = scaling.config
-    growth = world_size if scaling.mode == "growing-batch" else 1
-    num_actors = base.num_actors * growth
-    batch_size = base.batch_size and base.batch_size * growth
-    steps = scaling.total_iters * (batch_size or base.rollout_steps * num_actors)
-    if scaling.target_return is not None:
-        steps = base.total_steps
-    try:
-        return dataclasses.replace(
-            base,
-            num_learners=world_size,
-            num_actors=num_actors,
-            batch_size=batch_size,
-            total_steps=steps,
-            stop_return=None,
-            log_iterations=True,
-            seed=seed,
-            run_dir=str(scaling.run_dir(world_size, seed)),
-            overwrite=True,  # what an interruption has left
-        )
-    except ConfigError as error:
-        raise ConfigError(f"world size {world_size}: {error}") from error
-
-
-def predictable(scaling: Scaling) -> tuple[list[int], str]:
-    """The world sizes to extrapolate to, and a sentence on why there are no larger ones, if so."""
-    for count, size in enumerate(EXTRAPOLATED):
-        try:
-            case_config(scaling, size, scaling.config.seed)
-        except ConfigError as error:
-            return list(EXTRAPOLATED[:count]), f"There it ends: {error}"
-    return list(EXTRAPOLATED), ""
-
-
-def cases_of(scaling: Scaling) -> list[Case]:
-    """All runs, seeds outermost, so that a noisy minute hits all world sizes."""
-    return [
-        {"mode": scaling.mode, "world_size": size, "seed": scaling.config.seed + repeat}
-        | {"settings": scaling.fingerprint}
-        for repeat in range(scaling.repeats)
-        for size in scaling.world_sizes
-    ]
-
-
-def train_apart(config: Config, processes: Processes, timeout_s: float) -> None:
+def train_apart(config: Config, children: Children, timeout_s: float) -> None:
     """One run in a session of its own, its settings and its output beside its folder.
 
     Raises:
@@ -237,9 +54,13 @@ def train_apart(config: Config, processes: Processes, timeout_s: float) -> None:
     """
     folder = Path(config.run_dir or "")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    settings, output = (folder.with_name(folder.name + end) for end in (".json", ".log"))
-    settings.write_text(json.dumps(config.to_json(), indent=2) + "\n", encoding="utf-8")
-    processes.run("headrace.studies.child", [str(settings)], output, timeout_s)
+    request, output = (folder.with_name(folder.name + end) for end in (".json", ".log"))
+    request.write_text(json.dumps(config.to_json(), indent=2) + "\n", encoding="utf-8")
+    children.call(_train, config.to_json(), timeout_s, output)
+
+
+def _train(config: dict[str, Any]) -> None:
+    train(from_json(config))
 
 
 def gradient_bytes(config: Config) -> int:
@@ -256,7 +77,7 @@ def run(scaling: Scaling, console: Console) -> int:
             output folder holds a study with others; nothing was started.
     """
     resolve(scaling.config.env)
-    cases, processes = cases_of(scaling), Processes()
+    cases = settings.cases_of(scaling)
     configs = [case_config(scaling, case["world_size"], case["seed"]) for case in cases]
     by_case = {json.dumps(case): config for case, config in zip(cases, configs, strict=True)}
     study = Study(Path(scaling.output), COLUMNS, "per_run.csv")
@@ -265,9 +86,9 @@ def run(scaling: Scaling, console: Console) -> int:
             f"{study.folder} holds a study with other settings; choose another --output"
         )
 
-    def measure(case: Case) -> Mapping[str, Any]:
+    def measure(case: Case, children: Children) -> Mapping[str, Any]:
         config = by_case[json.dumps(case)]
-        train_apart(config, processes, scaling.timeout_s)
+        train_apart(config, children, scaling.timeout_s)
         found = figures.run_figures(
             Path(config.run_dir or ""),
             config.num_learners,
@@ -277,10 +98,47 @@ def run(scaling: Scaling, console: Console) -> int:
         return found | {"gradient_bytes": gradient_bytes(config)}
 
     head(Scaling.__doc__, scaling.title, console)
-    failed = study.run(cases, measure, console, cancel=processes.end, shown=_SHOWN)
+    study.run(cases, measure, console, shown=_SHOWN)
     if rows := study.done(cases):
-        report.write(scaling, rows, predictable(scaling), console)
-    for case in failed:
-        name = f"world size {case['world_size']}, seed {case['seed']}"
-        console.print(f"failed, start again to repeat it: {name}", soft_wrap=True)
-    return 1 if failed else 0
+        report.write(_found(scaling, rows, console), study.folder, console)
+    return study.status(console, "world_size", "seed")
+
+
+def _found(scaling: Scaling, rows: Sequence[Row], console: Console) -> report.Found:
+    """The figures of the runs, one or more, and the model that is fitted to them."""
+    summary = figures.summarise(rows, scaling.cores_per_learner, num_cores())
+    measured, own_bytes = [row["world_size"] for row in summary], rows[0]["gradient_bytes"]
+    timings = allreduce.measure(
+        Study(Path(scaling.output), allreduce.COLUMNS, "allreduce.csv"),
+        sorted({*measured, *([2] if num_cores() >= 2 else [])}),
+        sorted({*allreduce.MESSAGE_BYTES, own_bytes}),
+        console,
+    )
+    model = fit(
+        scaling.mode,
+        figures.measurements(summary),
+        timings,
+        allreduce.messages(scaling.config, own_bytes),
+        max(1, num_cores() // scaling.cores_per_learner),
+        link=scaling.link,
+    )
+    (sizes, limit), first = settings.predictable(scaling), figures.reference(summary)
+    predicted: list[dict[str, float]] = []
+    if model is not None:
+        reference = first["world_size"], first["fps"]
+        predicted = extrapolate(model, sorted({*sizes, *measured}), reference)
+    runs = {
+        size: [figures.evaluations(scaling.run_dir(size, row["seed"])) for row in own]
+        for size, own in sorted(grouped(rows, lambda row: row["world_size"]).items())
+    }
+    return report.Found(
+        title=scaling.title,
+        num_cores=num_cores(),
+        target_return=scaling.target_return,
+        summary=summary,
+        evaluations={k: known for k, each in runs.items() if (known := list(filter(None, each)))},
+        timings=timings,
+        model=model,
+        predicted=predicted,
+        limit=limit,
+    )

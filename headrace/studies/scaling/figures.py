@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from headrace.records.files import read_jsonl
+from headrace.studies.means import Row, grouped, over_known
 from headrace.studies.scaling.model import PARTS, Measurement
 
-Row = Mapping[str, Any]
 Lines = Sequence[Row]
 
 TIMES = ("t_iter", *PARTS)
@@ -80,7 +80,7 @@ def _speed(ranks: Sequence[Lines], warmup_iters: int) -> dict[str, Any]:
         "rho_comm": total["t_comm"] / total["t_iter"],
         "rho_sync": total["t_sync"] / total["t_iter"],
         "coverage": sum(total[name] for name in PARTS) / total["t_iter"],
-        **{name: _mean(line.get(name) for line in lines) for name in LOSSES},
+        **{name: over_known(lines, name, statistics.fmean) for name in LOSSES},
     }
 
 
@@ -107,11 +107,6 @@ def final_return(run_dir: Path) -> float | None:
     return lines[-1]["return_mean"] if lines else summary["episodic_return"]
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
-
-
 # -- a world size ----------------------------------------------------------------------------------
 
 
@@ -125,8 +120,8 @@ def summarise(rows: Sequence[Row], cores_per_learner: int, num_cores: int) -> li
     Args:
         rows: runs, with ``world_size`` and RUN_FIGURES.
     """
-    sizes = sorted({row["world_size"] for row in rows})
-    summary = [_world_size(size, [r for r in rows if r["world_size"] == size]) for size in sizes]
+    by_size = grouped(rows, lambda row: row["world_size"])
+    summary = [_world_size(size, by_size[size]) for size in sorted(by_size)]
     first = reference(summary)
     for row in summary:
         size = row["world_size"]
@@ -154,22 +149,17 @@ def _world_size(size: int, rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "world_size": size,
         "runs": len(rows),
-        "fps": _median(row["fps"] for row in rows),
+        "fps": over_known(rows, "fps", statistics.median),
         "speedup_fps": None,
         "efficiency": None,
         "time_to_target": median_s if math.isfinite(median_s) else None,
         "speedup_time": None,
         "reached": sum(math.isfinite(value) for value in times),
-        **{name: _median(row[name] for row in rows) for name in _MEDIANS},
-        "final_return": _median(returns),
+        **{name: over_known(rows, name, statistics.median) for name in _MEDIANS},
+        "final_return": over_known(rows, "final_return", statistics.median),
         "final_return_min": min(returns, default=None),
         "final_return_max": max(returns, default=None),
     }
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
 
 
 def _times(factor: float, above: float | None, below: float | None) -> float | None:

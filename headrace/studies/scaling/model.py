@@ -185,6 +185,7 @@ def fit(
     timings: Sequence[Timing],
     messages: Sequence[int],
     largest: int,
+    *,
     link: Link | None = None,
 ) -> Model | None:
     """The model of all measurements and timings within the cores; None if there is none of a run.

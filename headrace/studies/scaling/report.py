@@ -5,23 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
-from headrace.config import num_cores
-from headrace.studies.children import Processes
-from headrace.studies.machine import machine, write_csv
-from headrace.studies.scaling import allreduce, figures, picture
-from headrace.studies.scaling.model import Model, Timing, assumptions, extrapolate, fit
-from headrace.studies.table import Study, show
-
-if TYPE_CHECKING:
-    from headrace.studies.scaling.command import Scaling
-
-Row = Mapping[str, Any]
+from headrace.studies.drawing import draw_curves
+from headrace.studies.machine import machine, show, write_csv
+from headrace.studies.means import Curve, Row
+from headrace.studies.scaling import figures, picture
+from headrace.studies.scaling.model import Model, Timing, assumptions
 
 # Columns of the tables: the heading, the figure, the factor of its unit and the digits.
 _SPEED = (
@@ -54,92 +49,82 @@ _TIME = (
 _NO_MODEL = "Nothing is extrapolated: no speed was measured within this machine's cores."
 
 
-def write(
-    scaling: Scaling, rows: Sequence[Row], predictable: tuple[list[int], str], console: Console
-) -> None:
-    """Print and write everything that follows from the runs.
+@dataclass(frozen=True)
+class Found:
+    """What a study found."""
 
-    Args:
-        rows: of the study's table, one or more.
-        predictable: the world sizes to extrapolate to, and why there are no larger ones, if so.
-    """
-    folder, (sizes, limit) = Path(scaling.output), predictable
-    summary = figures.summarise(rows, scaling.cores_per_learner, num_cores())
-    write_csv(folder / "summary.csv", [row | {"machine": machine()} for row in summary])
-    own_bytes = rows[0]["gradient_bytes"]
-    timings = _timings(scaling, [row["world_size"] for row in summary], own_bytes, console)
-    model = fit(
-        scaling.mode,
-        figures.measurements(summary),
-        timings,
-        allreduce.messages(scaling.config, own_bytes),
-        max(1, num_cores() // scaling.cores_per_learner),
-        scaling.link,
-    )
-    predicted: list[dict[str, float]] = []
-    if model is not None:
-        sizes = sorted({*sizes, *(row["world_size"] for row in summary)})
-        first = figures.reference(summary)
-        predicted = extrapolate(model, sizes, (first["world_size"], first["fps"]))
-    said = [_NO_MODEL] if model is None else assumptions(model, num_cores())
-    said += [limit] if limit else []
-    _write_model(folder / "model.json", model, predicted, summary, timings, said)
-    _print_tables(scaling, summary, predicted, console)
-    for sentence in ["What the extrapolation rests on:", *(f"- {text}" for text in said)]:
+    title: str
+    num_cores: int  # of this machine
+    target_return: float | None
+    summary: Sequence[Row]  # what figures.summarise gave, one or more
+    evaluations: Mapping[int, Sequence[figures.Lines]]  # by world size: of each run
+    timings: Sequence[Timing]
+    model: Model | None
+    predicted: Sequence[Row]  # by the model
+    limit: str  # why there are no larger world sizes; empty where there are
+
+    @property
+    def said(self) -> list[str]:
+        """What the extrapolation rests on."""
+        rests = [_NO_MODEL] if self.model is None else assumptions(self.model, self.num_cores)
+        return [*rests, self.limit] if self.limit else rests
+
+
+def write(found: Found, folder: Path, console: Console) -> None:
+    """Print and write everything that follows from the runs."""
+    write_csv(folder / "summary.csv", [{**row, "machine": machine()} for row in found.summary])
+    _write_model(found, folder / "model.json")
+    _print_tables(found, console)
+    for sentence in ["What the extrapolation rests on:", *(f"- {text}" for text in found.said)]:
         console.print(sentence, soft_wrap=True)
-    if figures.reference(summary)["fps"] is not None:
+    if figures.reference(found.summary)["fps"] is not None:
         path = folder / "scaling.png"
-        picture.draw_scaling(summary, predicted, scaling.title, num_cores(), path)
-    if curves := _curves(scaling, rows):
-        exceeding = [row["world_size"] for row in summary if row["exceeds_cores"]]
-        picture.draw_curves(
-            curves, exceeding, scaling.target_return, scaling.title, folder / "curves.png"
-        )
+        picture.draw_scaling(found.summary, found.predicted, found.title, found.num_cores, path)
+    if found.evaluations:
+        _draw_returns(found, folder / "curves.png")
     else:
         console.print("no curves.png: without --eval-interval nothing is evaluated on the way")
     written = sorted(path.name for path in folder.iterdir())
     console.print(f"in {folder}: {', '.join(written)}", soft_wrap=True)
 
 
-def _timings(
-    scaling: Scaling, world_sizes: Sequence[int], own_bytes: int, console: Console
-) -> list[Timing]:
-    """All-reduces of the measured world sizes, and of 2 where the cores allow it."""
-    sizes = sorted({*world_sizes, *([2] if num_cores() >= 2 else [])})
-    table = Study(Path(scaling.output), allreduce.COLUMNS, "allreduce.csv")
-    message_bytes = sorted({*allreduce.MESSAGE_BYTES, own_bytes})
-    return allreduce.measure(table, sizes, message_bytes, Processes(), console)
+def _draw_returns(found: Found, path: Path) -> None:
+    """Evaluated returns against steps and seconds."""
+    exceeding = {row["world_size"] for row in found.summary if row["exceeds_cores"]}
+    names = {
+        size: f"W = {size}{', beyond the cores' if size in exceeding else ''}"
+        for size in found.evaluations
+    }
+    axes = {"env_steps": "environment steps", "seconds": "seconds of training, without evaluations"}
+    panels: dict[str, dict[str, list[Curve]]] = {
+        label: {
+            names[size]: [([e[x] for e in run], [e["return_mean"] for e in run]) for run in runs]
+            for size, runs in found.evaluations.items()
+        }
+        for x, label in axes.items()
+    }
+    draw_curves(
+        panels,
+        f"{found.title}; mean over runs, band of one standard error",
+        "return of the deterministic policy",
+        path,
+        level=found.target_return,
+        runs=True,
+        dashed={names[size] for size in exceeding & names.keys()},
+    )
 
 
-def _curves(scaling: Scaling, rows: Sequence[Row]) -> dict[int, list[figures.Lines]]:
-    """By world size, the evaluations of each run that has any."""
-    curves: dict[int, list[figures.Lines]] = {}
-    for row in sorted(rows, key=lambda row: row["world_size"]):
-        size = row["world_size"]
-        lines = figures.evaluations(scaling.run_dir(size, row["seed"]))
-        if lines:
-            curves.setdefault(size, []).append(lines)
-    return curves
-
-
-def _write_model(
-    path: Path,
-    model: Model | None,
-    predicted: Sequence[Row],
-    summary: Sequence[Row],
-    timings: Iterable[Timing],
-    said: Sequence[str],
-) -> None:
+def _write_model(found: Found, path: Path) -> None:
     """Everything that the extrapolation is made of."""
-    fitted = None if model is None else dataclasses.asdict(model)
+    fitted = None if found.model is None else dataclasses.asdict(found.model)
     if fitted is not None and math.isinf(fitted["link"]["bytes_per_s"]):
         fitted["link"]["bytes_per_s"] = None  # JSON has no infinity
-    values = {
+    values: dict[str, Any] = {
         "model": fitted,
-        "assumptions": said,
-        "extrapolated": predicted,
-        "measured": summary,
-        "all_reduces": [dataclasses.asdict(timing) for timing in timings],
+        "assumptions": found.said,
+        "extrapolated": found.predicted,
+        "measured": found.summary,
+        "all_reduces": [dataclasses.asdict(timing) for timing in found.timings],
         "machine": machine(),
     }
     path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
@@ -148,11 +133,9 @@ def _write_model(
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def _print_tables(
-    scaling: Scaling, summary: Sequence[Row], predicted: Sequence[Row], console: Console
-) -> None:
+def _print_tables(found: Found, console: Console) -> None:
     """Speed and learning as measured, then the extrapolation."""
-    first = figures.reference(summary)["world_size"]
+    summary, first = found.summary, figures.reference(found.summary)["world_size"]
     relative = "speed-ups relative to W = 1"
     if first != 1:
         relative = f"speed-ups are {first} x those over W = {first}; W = 1 was not measured"
@@ -160,24 +143,18 @@ def _print_tables(
         row["world_size"]: f"{row['world_size']}{' *' if row['exceeds_cores'] else ''}"
         for row in summary
     }
-    _show(f"{scaling.title}; medians, {relative}", _table(summary, _SPEED, names), console)
+    show(_table(summary, _SPEED, names), f"{found.title}; medians, {relative}", console)
     if any(row["exceeds_cores"] for row in summary):
         console.print(
-            f"* wants more cores than the {num_cores()} of this machine: ranks take turns"
+            f"* wants more cores than the {found.num_cores} of this machine: ranks take turns"
         )
-    _show("Learning", _table(summary, _LEARNING, names), console)
-    if scaling.target_return is not None:
-        title = f"Seconds of training until an evaluation reaches {scaling.target_return:g}"
-        _show(title, _table(summary, _TIME, names), console)
-    if predicted:
+    show(_table(summary, _LEARNING, names), "Learning", console)
+    if found.target_return is not None:
+        title = f"Seconds of training until an evaluation reaches {found.target_return:g}"
+        show(_table(summary, _TIME, names), title, console)
+    if found.predicted:
         title = "By the model, each rank with cores of its own"
-        _show(title, _table(predicted, _SPEED, {}), console)
-
-
-def _show(title: str, rows: Sequence[Row], console: Console) -> None:
-    """A table whose title may be wider than itself."""
-    console.print(title, soft_wrap=True)
-    show(rows, "", console)
+        show(_table(found.predicted, _SPEED, {}), title, console)
 
 
 def _table(

@@ -13,15 +13,9 @@ import torch
 import headrace as hr
 from headrace.errors import ConfigError
 from headrace.studies.aaps import command as aaps
-from headrace.studies.aaps.command import (
-    COLUMNS,
-    PRESETS,
-    THRESHOLDS,
-    Aaps,
-    cases_of,
-    equal_intervals,
-)
-from headrace.studies.aaps.run import PolicyAgent, Run, train
+from headrace.studies.aaps.command import COLUMNS, equal_intervals
+from headrace.studies.aaps.run import PolicyAgent, train
+from headrace.studies.aaps.settings import PRESETS, THRESHOLDS, Aaps, cases_of
 
 
 def row(threshold: float, syncs: float, sync: str = "adaptive") -> dict:
@@ -41,9 +35,7 @@ def test_runs_are_whole_rollouts():
     study = Aaps(nodes=2, envs_per_node=4, num_steps=8, total_steps=65)
     assert study.iterations == 2
     case = cases_of(study, [("adaptive", 0.5)])[1]
-    run = study.case_run(case)
-    assert (run.iterations, run.weight_sync, run.kl_threshold, run.seed) == (2, "adaptive", 0.5, 1)
-    assert (run.epochs, run.gamma) == (study.epochs, study.gamma)
+    assert (case["weight_sync"], case["kl_threshold"], case["seed"]) == ("adaptive", 0.5, 1)
 
 
 def test_the_fixed_interval_spends_as_much_as_the_threshold():
@@ -104,13 +96,13 @@ def test_continuous_actions_are_refused():
 
 
 def test_ppo_learns_from_collected_rollouts(tmp_path):
-    run = Run(
+    study = Aaps(
         env_id="worlds:IdentityEnv",
         engine="sync",
         nodes=1,
         envs_per_node=16,
         num_steps=16,
-        iterations=40,
+        total_steps=40 * 16 * 16,
         epochs=4,
         minibatches=4,
         learning_rate=1e-2,
@@ -119,16 +111,13 @@ def test_ppo_learns_from_collected_rollouts(tmp_path):
         entropy_coef=0.0,
         reward_scale=1.0,
         eval_episodes=10,
-        weight_sync="adaptive",
-        kl_threshold=0.005,
-        max_policy_lag=None,
-        seed=0,
     )
-    result = train(run, tmp_path)
+    adaptive = {"weight_sync": "adaptive", "kl_threshold": 0.005, "seed": 0}
+    result = train(study, adaptive, tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == list(range(1, 41))
     first = next(line["return"] for line in lines if line["return"] is not None)
-    best = train(dataclasses.replace(run, weight_sync="every"), tmp_path)
+    best = train(study, adaptive | {"weight_sync": "every"}, tmp_path)
     assert result["eval_return"] > first
     assert first < result["final_return"] <= 8.0  # of whole episodes, whose best return is 8
     assert result["eval_return"] == pytest.approx(best["eval_return"], rel=0.05)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import headrace as hr
-from headrace.studies.children import Processes
 from headrace.studies.machine import wide_console
 from headrace.studies.scaling import allreduce
 from headrace.studies.table import Study
@@ -29,7 +28,7 @@ def test_an_iteration_sends_a_gradient_per_step_and_two_small_messages(algo, gra
 def test_two_processes_time_what_is_missing_once(tmp_path, monkeypatch, capsys):
     def measured(sizes):
         table = Study(tmp_path, allreduce.COLUMNS, "allreduce.csv")
-        return allreduce.measure(table, [1, 2], sizes, Processes(), wide_console(), repeats=5)
+        return allreduce.measure(table, [1, 2], sizes, wide_console(), repeats=5)
 
     found = measured([256, 1 << 25, 256])
     assert [(t.way, t.num_bytes) for t in found] == [
@@ -53,7 +52,7 @@ def test_a_world_size_that_fails_is_said_and_left_out(tmp_path, monkeypatch, cap
 
     monkeypatch.setattr(allreduce, "_apart", apart)
     table = Study(tmp_path, allreduce.COLUMNS, "allreduce.csv")
-    found = allreduce.measure(table, [2, 3, 4], [256], Processes(), wide_console())
+    found = allreduce.measure(table, [2, 3, 4], [256], wide_console())
     assert [(t.way, t.world_size) for t in found] == [
         ("memory", 2), ("sockets", 2), ("sockets", 3), ("memory", 4), ("sockets", 4),
     ]  # fmt: skip
@@ -62,4 +61,4 @@ def test_a_world_size_that_fails_is_said_and_left_out(tmp_path, monkeypatch, cap
 
 def test_the_failure_of_a_process_shows_its_output(tmp_path):
     with pytest.raises(RuntimeError, match=r"(?s)ended with code 1.*TypeError"):
-        allreduce._apart("memory", 2, [256], "many", tmp_path, Processes())
+        allreduce._apart("memory", 2, [256], "many", tmp_path)

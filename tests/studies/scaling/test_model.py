@@ -159,14 +159,14 @@ def test_one_learner_alone_says_nothing_of_communication_and_waiting():
 def test_a_network_between_machines_adds_its_latency_and_caps_the_bandwidth():
     points = [measurement(size) for size in SIZES]
     here = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST)
-    far = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST, Link(latency_s=1e-3))
+    far = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST, link=Link(latency_s=1e-3))
     hops = 15 * 2 + 2 * 15 * 8  # the small ones from each to each, the others around a ring
     assert far.at(16)["t_comm"] - here.at(16)["t_comm"] == pytest.approx(hops * 1e-3)
     assert far.at(4) == here.at(4)  # within the machine
-    slow = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST, Link(bytes_per_s=1e6))
+    slow = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST, link=Link(bytes_per_s=1e6))
     more = (15 * 2 * 64 + 2 * 15 / 16 * 8 * 20_000) * (1e-6 - SLOWER * BETA)
     assert slow.at(16)["t_comm"] - here.at(16)["t_comm"] == pytest.approx(more)
-    fast = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST, Link(bytes_per_s=1e12))
+    fast = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST, link=Link(bytes_per_s=1e12))
     assert fast.at(16) == here.at(16)
     assert "1000 µs" in " ".join(assumptions(far, 2))
     assert "0.008 Gbit/s" in " ".join(assumptions(slow, 2))

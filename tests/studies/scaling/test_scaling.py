@@ -16,10 +16,10 @@ import pytest
 import headrace as hr
 from headrace.errors import ConfigError
 from headrace.studies.machine import wide_console
-from headrace.studies.scaling import allreduce, report
+from headrace.studies.scaling import allreduce
 from headrace.studies.scaling import command as scaling
-from headrace.studies.scaling.command import Scaling, case_config, predictable
 from headrace.studies.scaling.model import Cost, Timing, sum_s
+from headrace.studies.scaling.settings import Scaling, case_config, cases_of, predictable
 
 ITERS = 25
 
@@ -29,8 +29,8 @@ def study(tmp_path, monkeypatch):
     """Makes a study whose runs and all-reduces are stand-ins."""
     monkeypatch.setattr(scaling, "train_apart", Fake())
     monkeypatch.setattr(scaling, "gradient_bytes", lambda config: 1000)
-    monkeypatch.setattr(report.allreduce, "measure", timings)
-    monkeypatch.setattr(report, "num_cores", lambda: 2)
+    monkeypatch.setattr(allreduce, "measure", timings)
+    monkeypatch.setattr(scaling, "num_cores", lambda: 2)
 
     def make(settings=None, **flags) -> Scaling:
         config = replace(Scaling().config, **(settings or {}))
@@ -47,7 +47,7 @@ class Fake:
         self.runs: list[tuple[int, int]] = []
         self.broken: set[int] = set()
 
-    def __call__(self, config, processes, timeout_s) -> None:
+    def __call__(self, config, children, timeout_s) -> None:
         size = config.num_learners
         self.runs.append((size, config.seed))
         if size in self.broken:
@@ -76,7 +76,7 @@ def write(path, lines):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def timings(table, world_sizes, message_bytes, processes, console):
+def timings(table, world_sizes, message_bytes, console):
     return [
         Timing(way, size, size <= 2, n, sum_s(way, size, n, Cost(1e-4, 1e-9)))
         for way in allreduce.WAYS
@@ -131,7 +131,7 @@ def test_preemption_holds_for_every_world_size():
 
 
 def test_seeds_are_outermost():
-    cases = scaling.cases_of(Scaling(world_sizes=(1, 4), repeats=2))
+    cases = cases_of(Scaling(world_sizes=(1, 4), repeats=2))
     assert [(c["world_size"], c["seed"]) for c in cases] == [(1, 0), (4, 0), (1, 1), (4, 1)]
 
 

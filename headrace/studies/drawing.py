@@ -1,0 +1,82 @@
+"""Pictures of studies: their frame, and curves with a band."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from headrace.studies.means import Curve, mean_curve
+
+Series = Mapping[str, Sequence[Curve]]  # by the name in the legend: one curve per run
+
+
+@contextlib.contextmanager
+def picture(
+    path: Path, title: str, size: tuple[float, float], **panels: Any
+) -> Iterator[tuple[Figure, np.ndarray]]:
+    """A figure and its panels, an array of axes; saved as a PNG when the block ends.
+
+    Args:
+        panels: of ``Figure.subplots``: nrows, ncols, sharey; one panel without them.
+    """
+    figure = Figure(figsize=size, layout="constrained")
+    yield figure, np.ravel(figure.subplots(**panels))  # type: ignore[arg-type]
+    figure.suptitle(title, fontsize="small" if size[0] < 11 else "medium", wrap=True)
+    figure.savefig(path, dpi=120)
+
+
+def curves(
+    panel: Axes, series: Series, *, runs: bool = False, dashed: Collection[str] = ()
+) -> None:
+    """The runs' mean with a band of one standard error.
+
+    Args:
+        runs: draw each run, too.
+        dashed: names whose lines are.
+    """
+    for i, (name, each) in enumerate(series.items()):
+        look: dict[str, Any] = {"color": f"C{i}", "linestyle": "--" if name in dashed else "-"}
+        for x, y in each if runs else ():
+            panel.plot(x, y, marker=".", alpha=0.3, linewidth=0.8, **look)
+        panel.plot([], [], label=name, **look)
+        with contextlib.suppress(ValueError):  # one ended before another's first point
+            at, mean, se = mean_curve(each)
+            panel.plot(at, mean, linewidth=2.0 if runs else None, **look)
+            panel.fill_between(at, mean - se, mean + se, alpha=0.2, color=f"C{i}", linewidth=0)
+    panel.grid(alpha=0.3)
+
+
+def draw_curves(
+    panels: Mapping[str, Series],
+    title: str,
+    ylabel: str,
+    path: Path,
+    *,
+    level: float | None = None,
+    **look: Any,
+) -> None:
+    """Learning curves side by side.
+
+    Args:
+        panels: by the label of their x axis.
+        level: a return that is aimed at.
+        look: of :func:`curves`.
+    """
+    size = (5.5 * len(panels), 4.2)
+    with picture(path, title, size, ncols=len(panels), sharey=True) as (_, axes):
+        named: list[str] = []
+        for panel, (xlabel, series) in zip(axes, panels.items(), strict=True):
+            curves(panel, series, **look)
+            if level is not None:
+                panel.axhline(level, linestyle=":", color="black", label="target")
+            panel.set(xlabel=xlabel)
+            if list(series) != named:
+                panel.legend(fontsize="small")
+            named = named or list(series)
+        axes[0].set(ylabel=ylabel)

@@ -1,0 +1,43 @@
+"""Flags of a study, with those of a run beside them: ``COMMAND [ALGORITHM] [--recipe NAME] …``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import tyro
+
+from headrace.algos import ALGORITHMS
+from headrace.config import Config
+from headrace.errors import ConfigError, nearest
+from headrace.recipes import take_recipe
+
+T = TypeVar("T")
+
+
+def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **own: Any) -> T:
+    """A study's settings, ``kind``, among them a run's as ``config``.
+
+    Args:
+        default: what the flags modify, unless they name an algorithm or a recipe.
+        own: settings that the study gives each run also where a recipe has others.
+
+    Raises:
+        ConfigError: there is no such algorithm or recipe, or a setting is wrong.
+    """
+    rest = list(argv)
+    name = rest.pop(0) if rest and not rest[0].startswith("-") else default.algo_name
+    if name not in ALGORITHMS:
+        hint = nearest(name, ALGORITHMS)
+        raise ConfigError(f"{name!r} is no algorithm; choose {', '.join(ALGORITHMS)}.{hint}")
+    base = dataclasses.replace(default, algo=ALGORITHMS[name]())
+    config, rest = take_recipe(rest, name, base)
+    return tyro.cli(
+        kind,
+        prog=prog,
+        description=kind.__doc__,
+        args=rest,
+        default=kind(config=dataclasses.replace(config, **own)),  # type: ignore[call-arg]
+        config=(tyro.conf.OmitArgPrefixes,),
+    )

@@ -1,0 +1,82 @@
+"""Figures over runs: groups, means with their errors, curves."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+Row = Mapping[str, Any]
+Curve = tuple[Sequence[float], Sequence[float]]  # x, growing, and y
+GRID_POINTS = 100
+T = TypeVar("T")
+
+
+def grouped(rows: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
+    """The rows by a key, in the order in which keys appear."""
+    found: dict[Any, list[T]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
+def over_known(
+    rows: Iterable[Row], name: str, figure: Callable[[list[float]], float]
+) -> float | None:
+    """A figure, as the mean, of a column's values that are known; None if none is."""
+    known = [row[name] for row in rows if row.get(name) is not None]
+    return figure(known) if known else None
+
+
+def mean_se(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """Mean and standard error of the mean; the error of a single value is NaN.
+
+    Raises:
+        statistics.StatisticsError: there is no value.
+    """
+    values = [float(value) for value in values]
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, math.nan
+    return mean, statistics.stdev(values) / math.sqrt(len(values))
+
+
+def means(rows: Sequence[Row], names: Iterable[str]) -> dict[str, Any]:
+    """``name`` and ``name_se`` of each column over the rows that have it; None if none has."""
+    found: dict[str, Any] = {}
+    for name in names:
+        found[name] = over_known(rows, name, statistics.fmean)
+        found[f"{name}_se"] = over_known(rows, name, lambda known: mean_se(known)[1])
+    return found
+
+
+def plus_minus(row: Row, name: str, digits: int = 1) -> str:
+    """``12.3 ± 0.4`` of what :func:`means` found; a dash where there is nothing."""
+    mean, se = row.get(name), row.get(f"{name}_se")
+    if mean is None:
+        return "–"
+    text = f"{mean:,.{digits}f}"
+    return text if se is None or math.isnan(se) else f"{text} ± {se:,.{digits}f}"
+
+
+def mean_curve(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """x, mean and standard error over curves, interpolated where all of them have values.
+
+    Empty curves are left out. The error of a single curve is 0: it has no band.
+
+    Raises:
+        ValueError: no x is common to all curves.
+    """
+    full = [curve for curve in curves if len(curve[0])]
+    if not full:
+        return np.zeros(0), np.zeros(0), np.zeros(0)
+    low, high = max(x[0] for x, _ in full), min(x[-1] for x, _ in full)
+    if low > high:
+        raise ValueError(f"curves that start at {low} and end at {high} have no x in common")
+    x = np.linspace(low, high, GRID_POINTS)
+    y = np.stack([np.interp(x, *curve) for curve in full])
+    se = y.std(axis=0, ddof=1) / math.sqrt(len(y)) if len(y) > 1 else np.zeros(len(x))
+    return x, y.mean(axis=0), se

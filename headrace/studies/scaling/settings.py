@@ -1,0 +1,181 @@
+"""What a scaling study depends on, and the configs of its runs."""
+
+# Annotations are evaluated here at once: tyro reads those of Scaling.
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from headrace.algos import PPO
+from headrace.config import Config
+from headrace.errors import ConfigError, require
+from headrace.studies.scaling.model import Link, Mode
+from headrace.studies.table import Case, fingerprint, grid
+
+EXTRAPOLATED = (32, 64, 128, 256, 512)
+# One core for each rank, whatever the world size.
+ONE_CORE: dict[str, Any] = {"transport": "serial", "cores_per_learner": 1, "learner_threads": 1}
+_OWN = {"run_dir": None, "resume": False, "overwrite": False}
+
+
+def parse_world_sizes(arguments: list[str]) -> tuple[int, ...]:
+    """The numbers of a list like ``1,2,4``, the only argument.
+
+    Raises:
+        ConfigError: it is no such list.
+    """
+    try:
+        return tuple(int(part) for part in arguments[0].split(","))
+    except ValueError as error:
+        raise ConfigError(f"must be whole numbers with commas, like 1,2,4: {error}") from error
+
+
+_WORLD_SIZES = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="W,W,…",
+    instance_from_str=parse_world_sizes,
+    is_instance=lambda value: isinstance(value, tuple),
+    str_from_instance=lambda sizes: [",".join(map(str, sizes))],
+)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Measure how training speeds up with the number of synchronous learners.
+
+    With --target-return and --eval-interval a run goes until an evaluation reaches the target, or
+    to --total-steps; otherwise it takes --total-iters iterations.
+    """
+
+    world_sizes: Annotated[tuple[int, ...], _WORLD_SIZES] = (1, 2, 4, 8)
+    """Numbers of learners."""
+    repeats: int = 3
+    """Runs of each world size, with the seeds --seed, --seed + 1 …"""
+    mode: Mode = "constant-batch"
+    """Share the batch and the environments out, or let both grow with the learners."""
+    warmup_iters: int = 5
+    """Iterations of each run that no speed is measured in."""
+    total_iters: int = 25
+    """Iterations of each run, the warm-up among them; without meaning with --target-return."""
+    output: str = "runs/scaling"
+    """Folder for the tables, the pictures and the runs."""
+    timeout_s: float = 3600.0
+    """A run that takes longer is ended and counts as failed."""
+    network_latency_us: float | None = None
+    """Extrapolate with this much more for each message; None: this machine's loopback."""
+    network_gbps: float | None = None
+    """Extrapolate with at most this bandwidth in Gbit/s; None: this machine's loopback."""
+    config: Config = field(default_factory=lambda: Config(algo=PPO(), **ONE_CORE))
+    """What is the same in all runs."""
+
+    def __post_init__(self) -> None:
+        sizes = self.world_sizes
+        require(bool(sizes) and min(sizes) >= 1, "world_sizes", sizes, "one or more, each above 0")
+        require(len(set(sizes)) == len(sizes), "world_sizes", sizes, "different from each other")
+        require(self.repeats >= 1, "repeats", self.repeats, "1 or more")
+        require(self.warmup_iters >= 0, "warmup_iters", self.warmup_iters, "0 or more")
+        more = f"more than warmup_iters={self.warmup_iters}"
+        require(self.total_iters > self.warmup_iters, "total_iters", self.total_iters, more)
+        require(self.timeout_s > 0, "timeout_s", self.timeout_s, "above 0")
+        latency, gbps = self.network_latency_us, self.network_gbps
+        require(latency is None or latency >= 0, "network_latency_us", latency, "0 or more")
+        require(gbps is None or gbps > 0, "network_gbps", gbps, "above 0")
+        config = self.config
+        for name, own in _OWN.items():
+            value = getattr(config, name)
+            require(value == own, name, value, f"{own!r}: the study sets it for each run")
+        valid = "1: use --world-sizes"
+        require(config.num_learners == 1, "num_learners", config.num_learners, valid)
+
+    @property
+    def target_return(self) -> float | None:
+        """The return that ends a run, a setting of the run."""
+        return self.config.target_return
+
+    @property
+    def link(self) -> Link:
+        """The network of the extrapolation."""
+        gbps = self.network_gbps
+        return Link(
+            (self.network_latency_us or 0.0) * 1e-6, math.inf if gbps is None else gbps * 1e9 / 8
+        )
+
+    @property
+    def cores_per_learner(self) -> int:
+        """Cores that each learner wants at least."""
+        return self.config.cores_per_learner or 1
+
+    @property
+    def title(self) -> str:
+        """What is measured."""
+        name, env, first = self.config.algo_name, self.config.to_json()["env"], self.config.seed
+        seeds = f"seeds {first} to {first + self.repeats - 1}"
+        return f"{name} on {env}, {self.mode}, {seeds if self.repeats > 1 else f'seed {first}'}"
+
+    def run_dir(self, world_size: int, seed: int) -> Path:
+        """Where a run writes."""
+        return Path(self.output) / "runs" / f"{self.mode}-w{world_size}-seed{seed}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that a run depends on besides mode, world size and seed."""
+        values = self.config.to_json() | {"seed": None}
+        return fingerprint([values, self.warmup_iters, self.total_iters])
+
+
+# -- its runs --------------------------------------------------------------------------------------
+
+
+def case_config(scaling: Scaling, world_size: int, seed: int) -> Config:
+    """The config of one run.
+
+    Raises:
+        ConfigError: it can't be shared out among so many learners.
+    """
+    base = scaling.config
+    growth = world_size if scaling.mode == "growing-batch" else 1
+    num_actors = base.num_actors * growth
+    batch_size = base.batch_size and base.batch_size * growth
+    steps = scaling.total_iters * (batch_size or base.rollout_steps * num_actors)
+    if scaling.target_return is not None:
+        steps = base.total_steps
+    try:
+        return dataclasses.replace(
+            base,
+            num_learners=world_size,
+            num_actors=num_actors,
+            batch_size=batch_size,
+            total_steps=steps,
+            stop_return=None,
+            log_iterations=True,
+            seed=seed,
+            run_dir=str(scaling.run_dir(world_size, seed)),
+            overwrite=True,  # what an interruption has left
+        )
+    except ConfigError as error:
+        raise ConfigError(f"world size {world_size}: {error}") from error
+
+
+def predictable(scaling: Scaling) -> tuple[list[int], str]:
+    """The world sizes to extrapolate to, and a sentence on why there are no larger ones, if so."""
+    for count, size in enumerate(EXTRAPOLATED):
+        try:
+            case_config(scaling, size, scaling.config.seed)
+        except ConfigError as error:
+            return list(EXTRAPOLATED[:count]), f"There it ends: {error}"
+    return list(EXTRAPOLATED), ""
+
+
+def cases_of(scaling: Scaling) -> list[Case]:
+    """All runs, seeds outermost, so that a noisy minute hits all world sizes."""
+    first = scaling.config.seed
+    return grid(
+        {"settings": scaling.fingerprint},
+        mode=[scaling.mode],
+        world_size=scaling.world_sizes,
+        seed=range(first, first + scaling.repeats),
+    )

@@ -24,13 +24,13 @@ from typing import Any
 import gymnasium
 import torch
 import tyro
-from common import draw_rates, wide_console, write_csv
+from common import draw_rates, spread
 from gymnasium.vector import SyncVectorEnv
 from json_steps import ENVS, WORKERS, JsonWorkers, agent_for
 
 import headrace as hr
 from headrace.process import die_with_parent
-from headrace.studies.table import head, show
+from headrace.studies.machine import head, show, wide_console, write_csv
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,7 @@ def main(arguments: Arguments) -> None:
     head(__doc__, f"{layout} {arguments.seconds:g} s each, in turn", console)
     rates, json_bytes = measure(arguments)
     rows = [
-        {"name": name, "sps_median": statistics.median(values), "sps_min": min(values)}
-        | {"sps_max": max(values), "repeats": len(values)}
+        {"name": name, **spread("sps", values), "repeats": len(values)}
         for name, values in rates.items()
     ]
     spelled = [{k: f"{v:,.0f}" if isinstance(v, float) else v for k, v in r.items()} for r in rows]

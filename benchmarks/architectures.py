@@ -21,8 +21,6 @@ calculated: what num_envs environments give that never wait.
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import json
 import math
 import statistics
 import sys
@@ -35,10 +33,13 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 import tyro
-from common import run, wide_console, write_csv
+from common import draw_bars
 from rich.console import Console
 
-from headrace.studies.table import Case, Study, draw_bars, head, mean_se, plus_minus, show
+from headrace.studies.children import Children
+from headrace.studies.machine import head, show, wide_console, write_csv
+from headrace.studies.means import grouped, means, plus_minus
+from headrace.studies.table import Case, Study, grid
 
 TASKS = ("even", "uneven")
 RESULTS = ("sps", "env_steps", "lag_mean", "learner_busy", "actor_busy")
@@ -83,11 +84,9 @@ class Args:
     """Which rows of the table."""
     output: Path = Path("runs/benchmarks/architectures")
     """Folder for runs.csv, summary.csv and architectures.png."""
-    one: str | None = None
-    """Internal: one measurement in this process, its case as a JSON object."""
 
 
-NOT_A_SETTING = ("repeats", "architectures", "output", "one")
+NOT_A_SETTING = ("repeats", "architectures", "output")
 SETTINGS = tuple(f.name for f in dataclasses.fields(Args) if f.name not in NOT_A_SETTING)
 COLUMNS = ("architecture", "task", "repeat", *SETTINGS, *RESULTS)
 
@@ -206,35 +205,26 @@ def measure(case: Case) -> dict[str, Any]:
     }
 
 
-def measure_apart(case: Case) -> dict[str, Any]:
+def measure_apart(case: Case, children: Children) -> dict[str, Any]:
     """One measurement in a process of its own."""
-    limit_s = case["seconds"] + case["warm_up_s"] + START_UP_S
-    request = json.dumps(dict(case))
-    return run([sys.executable, __file__, "--one", request], limit_s, False).last_json()
+    return children.call(measure, case, case["seconds"] + case["warm_up_s"] + START_UP_S)
 
 
 def cases_of(args: Args) -> list[Case]:
     """All measurements, repeats outermost, so that a noisy minute hits everybody."""
     settings = {name: getattr(args, name) for name in SETTINGS}
-    grid = itertools.product(range(args.repeats), TASKS, args.architectures)
-    return [
-        {"architecture": name, "task": task, "repeat": repeat} | settings
-        for repeat, task, name in grid
-    ]
+    repeats = range(args.repeats)
+    return grid(settings, architecture=args.architectures, task=TASKS, repeat=repeats)
 
 
 def summarise(rows: list[dict[str, Any]], args: Args) -> list[dict[str, Any]]:
     """One row per architecture and task, then the environments alone."""
     summary: list[dict[str, Any]] = []
-    for name, task in itertools.product(args.architectures, TASKS):
-        own = [r for r in rows if (r["architecture"], r["task"]) == (name, task)]
-        if not own:
-            continue
-        mean, se = mean_se([r["sps"] for r in own])
-        summary.append(
-            {"architecture": name, "task": task, "runs": len(own), "sps": mean, "sps_se": se}
-            | {key: statistics.fmean(r[key] for r in own) for key in RESULTS if key != "sps"}
-        )
+    for (name, task), own in grouped(rows, lambda r: (r["architecture"], r["task"])).items():
+        found = means(own, RESULTS)
+        known = {k: found[k] for k in ("sps", "sps_se", *RESULTS[1:])}
+        summary.append({"architecture": name, "task": task, "runs": len(own), **known})
+    summary.sort(key=lambda row: args.architectures.index(row["architecture"]))
     peers = {row["task"]: row["sps"] for row in summary if row["architecture"] == IMPALA}
     summary += [
         {"architecture": "environments alone", "task": task, "sps": ideal_sps(args, task)}
@@ -247,42 +237,34 @@ def summarise(rows: list[dict[str, Any]], args: Args) -> list[dict[str, Any]]:
 
 def report(summary: list[dict[str, Any]], args: Args, console: Console) -> None:
     """The table, the picture and the summary's file."""
-    cells = {(row["architecture"], row["task"]): row for row in summary}
     table: list[dict[str, Any]] = []
-    for name in dict.fromkeys(row["architecture"] for row in summary):
+    bars: dict[str, dict[str, tuple[float, float]]] = {}
+    for name, rows in grouped(summary, lambda row: row["architecture"]).items():
+        cells = {row["task"]: row for row in rows}
+        bars[name] = {task: (r["sps"], r.get("sps_se", math.nan)) for task, r in cells.items()}
         line: dict[str, Any] = {"": name}
         for task in TASKS:
-            row = cells.get((name, task), {})
-            speed = plus_minus(row["sps"], row.get("sps_se", math.nan), 0) if row else "–"
+            row = cells.get(task, {})
             ratio = row.get("ratio_to_impala")
-            line |= {f"{task}: steps/s": speed, f"× {IMPALA} ({task})": ""}
-            if ratio is not None:
-                line[f"× {IMPALA} ({task})"] = f"{ratio:.2f}"
+            line[f"{task}: steps/s"] = plus_minus(row, "sps", 0)
+            line[f"× {IMPALA} ({task})"] = "" if ratio is None else f"{ratio:.2f}"
         table.append(line)
     title = f"Agent steps per second, {args.num_envs} environments, {args.repeats} repeats"
     show(table, title, console)
-    bars: dict[str, dict[str, tuple[float, float]]] = {}
-    for row in summary:
-        bar = (row["sps"], row.get("sps_se", math.nan))
-        bars.setdefault(row["architecture"], {})[row["task"]] = bar
     draw_bars(bars, title, "steps per second", args.output / "architectures.png")
     write_csv(args.output / "summary.csv", summary)
 
 
 def main(args: Args) -> int:
-    """Measure what is missing, print, and write the files; or one measurement with ``--one``."""
-    if args.one is not None:
-        print(json.dumps(measure(json.loads(args.one))))
-        return 0
+    """Measure what is missing, print, and write the files; 1 if runs failed."""
     console = wide_console()
-    settings = ", ".join(f"{name}={getattr(args, name)}" for name in SETTINGS)
-    head(__doc__, settings, console)
+    head(__doc__, ", ".join(f"{name}={getattr(args, name)}" for name in SETTINGS), console)
     study, cases = Study(args.output, COLUMNS), cases_of(args)
-    failed = study.run(cases, measure_apart, console)
+    study.run(cases, measure_apart, console)
     if rows := study.done(cases):
         report(summarise(rows, args), args, console)
         console.print(f"written: {args.output}/runs.csv, summary.csv, architectures.png")
-    return 1 if failed else 0
+    return study.status(console, "architecture", "task", "repeat")
 
 
 if __name__ == "__main__":

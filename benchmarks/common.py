@@ -1,4 +1,4 @@
-"""What the benchmarks share: timed child processes with their memory, the machine, files.
+"""What the benchmarks share: the real command as a child, the memory of children, bars.
 
 Also the handwritten torch loops that the throughput ceiling is computed from.
 """
@@ -7,26 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import math
-import subprocess
-import tempfile
+import statistics
+import sysconfig
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
-from matplotlib.figure import Figure
 
-from headrace.studies.machine import machine, wide_console, write_csv  # noqa: F401, users' imports
+from headrace.studies.children import Children, Ended
+from headrace.studies.drawing import picture
+from headrace.studies.stopwatch import measure_time
 
 FRAGMENT_LENGTH = 64
 HIDDEN = (64, 64)  # tanh, separate networks for policy and value, in every program
 CHUNK_STEPS = 4096  # the ceiling's learner, besides whole batches
 PART_S = 0.6  # how long each part of the ceiling is measured
-RSS_INTERVAL_S, PSS_INTERVAL_S = 0.25, 2.0  # PSS makes the kernel walk page tables: ask less often
+PSS_INTERVAL_S = 2.0  # it makes the kernel walk page tables: ask less often
 
 
 @dataclass
@@ -36,10 +36,14 @@ class Memory:
     rss: int = 0  # resident; a page that n processes share counts n times
     pss: int = 0  # proportional; a page that n processes share counts once in all (Linux only)
     processes: int = 0
+    next_pss: float = 0.0  # monotonic seconds
 
-    def sample(self, pid: int, with_pss: bool) -> None:
+    def __call__(self, pid: int) -> None:
         """Look at the tree of ``pid`` once and keep the maxima."""
         rss = pss = 0
+        with_pss = time.monotonic() >= self.next_pss
+        if with_pss:
+            self.next_pss = time.monotonic() + PSS_INTERVAL_S
         with contextlib.suppress(psutil.Error):
             tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
             for process in tree:
@@ -51,83 +55,92 @@ class Memory:
         self.rss, self.pss = max(self.rss, rss), max(self.pss, pss)
 
 
-@dataclass
-class Finished:
-    """What is left of a child process."""
+def train_command(
+    algorithm: str, run_dir: Path, limit_s: float, children: Children | None = None, **flags: Any
+) -> Ended:
+    """Run ``headrace train``; after ``limit_s`` it is asked to stop.
 
-    stdout: str
-    stderr: str
-    code: int
-    wall_s: float  # from just before the spawn to the exit
-    timed_out: bool
-    memory: Memory
+    Args:
+        run_dir: a folder that may not exist; the output goes beside it.
+        flags: of the command; True: without a value.
 
-    def last_json(self) -> dict[str, Any]:
-        """The JSON object on the last line of its standard output.
-
-        Raises:
-            RuntimeError: it failed; the message carries the end of its standard error.
-        """
-        lines = self.stdout.strip().splitlines()
-        if self.code or not lines:
-            raise RuntimeError(f"a run ended with code {self.code}:\n{self.stderr[-3000:]}")
-        return json.loads(lines[-1])
-
-
-def run(command: Sequence[str], timeout_s: float, measure_memory: bool = True) -> Finished:
-    """Run a command to its end; after ``timeout_s`` it is asked to stop, then killed."""
-    memory, timed_out, next_pss = Memory(), False, 0.0
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        start = time.monotonic()
-        process = subprocess.Popen(command, stdout=out, stderr=err)
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(RSS_INTERVAL_S)
-                break
-            now = time.monotonic()
-            if measure_memory:
-                memory.sample(process.pid, with_pss=now >= next_pss)
-                next_pss = now + PSS_INTERVAL_S if now >= next_pss else next_pss
-            if now - start > timeout_s:
-                timed_out = True
-                _stop(process)
-                break
-        wall_s = time.monotonic() - start
-        out.seek(0)
-        err.seek(0)
-        return Finished(out.read(), err.read(), process.returncode, wall_s, timed_out, memory)
+    Raises:
+        RuntimeError: it failed or wrote no summary.
+    """
+    command = [f"{sysconfig.get_path('scripts')}/headrace", "train", algorithm]
+    for name, value in {**flags, "run_dir": run_dir}.items():
+        command.append(f"--{name.replace('_', '-')}")
+        command += [] if value is True else [str(value)]
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    output = run_dir.with_name(f"{run_dir.name}.log")
+    ended = (children or Children()).run(command, output, limit_s, grace_s=10.0)
+    if not (run_dir / "summary.json").exists() or (ended.code and not ended.timed_out):
+        raise ended.error(" ".join(command))
+    return ended
 
 
-def _stop(process: subprocess.Popen[bytes], grace_s: float = 10.0) -> None:
-    """SIGTERM, and after ``grace_s`` SIGKILL for it and for what it started."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        children = psutil.Process(process.pid).children(recursive=True)
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(grace_s)
-        for child in children:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
-    process.kill()
-    process.wait()
+# -- figures and pictures --------------------------------------------------------------------------
+
+
+def spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    """``name_median``, ``name_min`` and ``name_max``."""
+    return {
+        f"{name}_median": statistics.median(values),
+        f"{name}_min": min(values),
+        f"{name}_max": max(values),
+    }
+
+
+def draw_bars(
+    series: Mapping[str, Mapping[str, tuple[float, float]]], title: str, ylabel: str, path: Path
+) -> None:
+    """Grouped bars with whiskers of one standard error.
+
+    Args:
+        series: by its name in the legend, by group on the x axis: mean and standard error.
+    """
+    groups = list(dict.fromkeys(group for bars in series.values() for group in bars))
+    width = 0.8 / len(series)
+    with picture(path, title, (max(6.0, 1.6 * len(groups) + 2), 4.2)) as (_, (panel,)):
+        for i, (name, bars) in enumerate(series.items()):
+            at = [groups.index(group) + (i - (len(series) - 1) / 2) * width for group in bars]
+            mean, errors = zip(*bars.values(), strict=True)
+            panel.bar(at, mean, width, yerr=errors, label=name, capsize=3, ecolor="#333333")
+        panel.set_xticks(range(len(groups)), groups)
+        panel.set(ylabel=ylabel)
+        panel.legend(fontsize="small")
+        panel.grid(axis="y", alpha=0.3)
+
+
+def draw_ranges(
+    ranges: Mapping[str, tuple[float, float, float]],
+    title: str,
+    xlabel: str,
+    path: Path,
+    own: str = "headrace",
+) -> None:
+    """Horizontal bars with whiskers, and their numbers.
+
+    Args:
+        ranges: by name: the middle, the least and the greatest.
+        own: what the names begin with that stand out.
+    """
+    names = list(ranges)
+    middle, low, high = (np.array(values) for values in zip(*ranges.values(), strict=True))
+    colors = ["#1f77b4" if name.startswith(own) else "#999999" for name in names]
+    errors = [middle - low, high - middle]
+    with picture(path, title, (9, 0.42 * len(names) + 1.4)) as (_, (panel,)):
+        panel.barh(names, middle, xerr=errors, color=colors, ecolor="#333333", capsize=3)
+        for i, (value, end) in enumerate(zip(middle, high, strict=True)):
+            panel.annotate(f"  {value:,.0f}", (end, i), va="center", fontsize=8)
+        panel.set(xlabel=xlabel, xlim=(min(0.0, *low), 1.15 * max(0.0, *high)))
+        panel.invert_yaxis()
 
 
 def draw_rates(rows: list[dict[str, Any]], title: str, path: Path) -> None:
-    """Horizontal bars of ``sps_median`` with whiskers from ``sps_min`` to ``sps_max``."""
-    picture = Figure(figsize=(9, 0.42 * len(rows) + 1.4), layout="constrained")
-    panel = picture.subplots()
-    panel.set_title(title, fontsize="small", wrap=True)
-    names, medians = [row["name"] for row in rows], [row["sps_median"] for row in rows]
-    low = [row["sps_median"] - row["sps_min"] for row in rows]
-    high = [row["sps_max"] - row["sps_median"] for row in rows]
-    colors = ["#1f77b4" if name.startswith("headrace") else "#999999" for name in names]
-    panel.barh(names, medians, xerr=[low, high], color=colors, ecolor="#333333", capsize=3)
-    for i, row in enumerate(rows):
-        panel.annotate(f"{row['sps_median']:,.0f}", (row["sps_max"], i), (6, 0),
-                       textcoords="offset points", va="center", fontsize=8)  # fmt: skip
-    panel.set(xlabel="steps per second", xlim=(0, 1.15 * max(row["sps_max"] for row in rows)))
-    panel.invert_yaxis()
-    picture.savefig(path, dpi=120)
+    """Bars of ``sps_median`` with whiskers from ``sps_min`` to ``sps_max``."""
+    ranges = {row["name"]: (row["sps_median"], row["sps_min"], row["sps_max"]) for row in rows}
+    draw_ranges(ranges, title, "steps per second", path)
 
 
 # -- the ceiling: nothing of headrace but its vector environments ----------------------------------
@@ -153,7 +166,7 @@ def measure_env(env_id: str, engine: str, num_envs: int) -> dict:
     envs.action_space.seed(0)
     actions = itertools.cycle([envs.action_space.sample() for _ in range(100)])
     envs.reset(seed=0)
-    return {"sps": num_envs / best_of(lambda: envs.step(next(actions)))}
+    return {"sps": num_envs / seconds_of(lambda: envs.step(next(actions)))}
 
 
 def measure_ceiling(env_id: str, engine: str, num_envs: int, batch_size: int) -> dict:
@@ -180,17 +193,14 @@ def measure_ceiling(env_id: str, engine: str, num_envs: int, batch_size: int) ->
     return {"sps": num_cores() * 1e6 / step_us, "us_per_step": ways}
 
 
-def best_of(call: Callable[[], Any]) -> float:
-    """Seconds per call: the best of three stretches of PART_S / 3, after a warm-up."""
-    call()
-    best = math.inf
-    for _ in range(3):
-        start, seconds, count = time.perf_counter(), 0.0, 0
-        while seconds < PART_S / 3:
-            call()
-            seconds, count = time.perf_counter() - start, count + 1
-        best = min(best, seconds / count)
-    return best
+def seconds_of(call: Callable[[], Any]) -> float:
+    """Seconds per call, without the time in which its threads had no core."""
+
+    def one() -> float:
+        call()
+        return 1.0
+
+    return measure_time(one, PART_S).wall_s
 
 
 def plain_network(num_inputs: int, num_outputs: int) -> Any:
@@ -219,7 +229,7 @@ def inference_us(num_inputs: int, num_actions: int, num_envs: int) -> float:
             actions[t] = (logits[t] - noise[t]).argmax(-1)
         logits.log_softmax(-1).gather(-1, actions[..., None])
 
-    return best_of(fragment) / (FRAGMENT_LENGTH * num_envs) * 1e6
+    return seconds_of(fragment) / (FRAGMENT_LENGTH * num_envs) * 1e6
 
 
 def learning_us(num_inputs: int, num_actions: int, batch_size: int, chunk_steps: int) -> float:
@@ -257,4 +267,4 @@ def learning_us(num_inputs: int, num_actions: int, batch_size: int, chunk_steps:
             (chunk_loss(slice(i, i + width)) / batch_size).backward()
         optimizer.step()
 
-    return best_of(update) / batch_size * 1e6
+    return seconds_of(update) / batch_size * 1e6

@@ -22,7 +22,6 @@ import contextlib
 import copy
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 import statistics
@@ -32,19 +31,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from common import run, wide_console, write_csv
+from common import draw_bars
 from rich.console import Console
 
-from headrace.studies.table import (
-    Case,
-    Study,
-    draw_bars,
-    draw_curves,
-    head,
-    mean_se,
-    plus_minus,
-    show,
-)
+from headrace.studies.children import Children
+from headrace.studies.drawing import draw_curves
+from headrace.studies.machine import head, show, wide_console, write_csv
+from headrace.studies.means import grouped, means, plus_minus
+from headrace.studies.table import Case, Study, grid
 
 CORRECTIONS = ("vtrace", "one_step", "epsilon", "none")
 MEASURES = ("final_return", "evaluation_return", "mean_return")
@@ -89,11 +83,9 @@ class Args:
     """Runs at a time, one thread each."""
     output: Path = Path("runs/benchmarks/corrections")
     """Folder for runs.csv, summary.csv, curves and pictures."""
-    one: str | None = None
-    """Internal: one run in this process, its case as a JSON object."""
 
 
-NOT_A_SETTING = ("seeds", "corrections", "replay_fractions", "jobs", "output", "one")
+NOT_A_SETTING = ("seeds", "corrections", "replay_fractions", "jobs", "output")
 SETTINGS = tuple(f.name for f in dataclasses.fields(Args) if f.name not in NOT_A_SETTING)
 COLUMNS = ("correction", "replay_fraction", "seed", *SETTINGS, *RESULTS)
 
@@ -101,11 +93,8 @@ COLUMNS = ("correction", "replay_fraction", "seed", *SETTINGS, *RESULTS)
 def cases_of(args: Args) -> list[Case]:
     """All runs: seeds in turn, so that an interrupted study has some of every cell."""
     settings = {name: getattr(args, name) for name in SETTINGS}
-    grid = itertools.product(range(args.seeds), args.replay_fractions, args.corrections)
-    return [
-        {"correction": correction, "replay_fraction": fraction, "seed": seed} | settings
-        for seed, fraction, correction in grid
-    ]
+    axes = {"correction": args.corrections, "replay_fraction": args.replay_fractions}
+    return grid(settings, **axes, seed=range(args.seeds))
 
 
 def train(case: Case) -> dict[str, Any]:
@@ -116,15 +105,10 @@ def train(case: Case) -> dict[str, Any]:
     from headrace.envs.names import resolve
 
     torch.set_num_threads(1)
+    names = ("correction", "replay_fraction", "learning_rate", "gamma", "lam", "reward_scale")
     algo = hr.IMPALA(
-        correction=case["correction"],
-        replay_fraction=case["replay_fraction"],
         replay_capacity=case["replay_updates"] * case["num_envs"],
-        learning_rate=case["learning_rate"],
-        gamma=case["gamma"],
-        lam=case["lam"],
-        reward_scale=case["reward_scale"],
-        entropy_coef=case["entropy_coef"],
+        **{name: case[name] for name in (*names, "entropy_coef")},
     )
     config = hr.Config(
         case["env_id"], algo, num_actors=1, envs_per_actor=case["num_envs"],
@@ -150,8 +134,8 @@ def _train(config: Any, env: Any, forced_lag: int) -> tuple[Any, dict[str, Any]]
     with contextlib.closing(hr.make_vec(env, 1)) as envs:
         spaces = envs.single_observation_space, envs.single_action_space
     torch.manual_seed(config.seed)
-    policy = hr.Policy(*spaces, config.network)
-    learner, episodes = Learner(policy, config.algo), Episodes()
+    policy, episodes = hr.Policy(*spaces, config.network), Episodes()
+    learner = Learner(policy, config.algo)
     source = RolloutSource(config.actor_spec(env, copy.deepcopy(policy)), print)
     source.publish(policy, 0, 0)
     past = [copy.deepcopy(policy) for _ in range(forced_lag + 1)]  # by version, modulo
@@ -163,9 +147,8 @@ def _train(config: Any, env: Any, forced_lag: int) -> tuple[Any, dict[str, Any]]
                 lags.add(updates - header.version)
                 env_steps += header.valid_steps
                 episodes.add(rollout.episode_return.numpy(), rollout.episode_length.numpy())
-            batch = gather([rollout for *_, rollout in taken])
-            learning_rate = config.algo.learning_rate * (1 - progress)
-            metrics = learner.update(lambda batch=batch: batch, learning_rate)
+            batch, rate = gather([x for *_, x in taken]), config.algo.learning_rate * (1 - progress)
+            metrics = learner.update(lambda batch=batch: batch, rate)
             updates += 1
             past[updates % len(past)].load_state_dict(policy.state_dict())
             if updates > forced_lag:
@@ -190,12 +173,10 @@ def _train(config: Any, env: Any, forced_lag: int) -> tuple[Any, dict[str, Any]]
     }
 
 
-def train_apart(case: Case, curves: Path) -> dict[str, Any]:
+def train_apart(case: Case, children: Children, curves: Path) -> dict[str, Any]:
     """One run in a process of its own; its curve goes to ``curves``, its results are returned."""
-    request = json.dumps(dict(case))
-    result = run([sys.executable, __file__, "--one", request], TIMEOUT_S, False).last_json()
-    path = curve_path(case, curves)
-    path.write_text(json.dumps(result.pop("curve")), encoding="utf-8")
+    result = children.call(train, case, TIMEOUT_S)
+    curve_path(case, curves).write_text(json.dumps(result.pop("curve")), encoding="utf-8")
     return result
 
 
@@ -211,15 +192,11 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ``…_z`` is (mean − mean of none) / sqrt(SE² + SE of none²): how many standard errors it wins by.
     """
     cells: dict[tuple[float, str], dict[str, Any]] = {}
-    for row in rows:
-        key = (row["replay_fraction"], row["correction"])
-        cells.setdefault(key, {"replay_fraction": key[0], "correction": key[1], "seeds": 0})
-        cells[key]["seeds"] += 1
-    for (fraction, correction), cell in cells.items():
-        own = [r for r in rows if (r["replay_fraction"], r["correction"]) == (fraction, correction)]
-        for name in MEASURES:
-            cell[name], cell[f"{name}_se"] = mean_se([r[name] for r in own])
-        cell["kl"] = statistics.fmean(r["kl"] for r in own)
+    by_cell = grouped(rows, lambda row: (row["replay_fraction"], row["correction"]))
+    for (fraction, correction), own in by_cell.items():
+        known = {"replay_fraction": fraction, "correction": correction, "seeds": len(own)}
+        kl = statistics.fmean(row["kl"] for row in own)
+        cells[fraction, correction] = {**known, **means(own, MEASURES), "kl": kl}
     for (fraction, _), cell in cells.items():
         none = cells.get((fraction, "none"))
         for name in MEASURES:
@@ -242,19 +219,22 @@ def report(study: Study, cases: list[Case], args: Args, console: Console) -> Non
             "correction": row["correction"],
             "replay": f"{row['replay_fraction']:g}",
             "seeds": row["seeds"],
-            "last 100 episodes": plus_minus(row["final_return"], row["final_return_se"]),
+            "last 100 episodes": plus_minus(row, "final_return"),
             "over none, in SE": spell_z(row["final_return_z"]),
-            "evaluation": plus_minus(row["evaluation_return"], row["evaluation_return_se"]),
+            "evaluation": plus_minus(row, "evaluation_return"),
             "over none, in SE ": spell_z(row["evaluation_return_z"]),
-            "whole curve": plus_minus(row["mean_return"], row["mean_return_se"]),
+            "whole curve": plus_minus(row, "mean_return"),
             "KL": f"{row['kl']:.3f}",
         }
         for row in summary
     ], f"{args.env_id}, lag {args.forced_lag}: return, mean ± standard error", console)  # fmt: skip
-    bars: dict[str, dict[str, tuple[float, float]]] = {}
-    for row in summary:
-        bar = (row["final_return"], row["final_return_se"])
-        bars.setdefault(row["correction"], {})[f"replay {row['replay_fraction']:g}"] = bar
+    bars = {
+        correction: {
+            f"replay {row['replay_fraction']:g}": (row["final_return"], row["final_return_se"])
+            for row in own
+        }
+        for correction, own in grouped(summary, lambda row: row["correction"]).items()
+    }
     title = f"{args.env_id}, forced lag {args.forced_lag}, {args.seeds} seeds"
     label = "return (last 100 episodes)"
     draw_bars(bars, title, label, args.output / "corrections.png")
@@ -270,19 +250,16 @@ def report(study: Study, cases: list[Case], args: Args, console: Console) -> Non
 
 
 def main(args: Args) -> int:
-    """Do the missing runs, print, and write the files; or one run with ``--one``."""
-    if args.one is not None:
-        print(json.dumps(train(json.loads(args.one))))
-        return 0
+    """Do the missing runs, print, and write the files; 1 if runs failed."""
     console = wide_console()
     head(__doc__, ", ".join(f"{name}={getattr(args, name)}" for name in SETTINGS), console)
     study, cases, curves = Study(args.output, COLUMNS), cases_of(args), args.output / "curves"
     curves.mkdir(exist_ok=True)
-    failed = study.run(cases, lambda case: train_apart(case, curves), console, args.jobs)
+    study.run(cases, lambda *case: train_apart(*case, curves), console, args.jobs)
     if study.done(cases):
         report(study, cases, args, console)
         console.print(f"written: {args.output}/runs.csv, summary.csv, corrections.png, curves.png")
-    return 1 if failed else 0
+    return study.status(console, "correction", "replay_fraction", "seed")
 
 
 if __name__ == "__main__":

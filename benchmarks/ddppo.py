@@ -21,16 +21,14 @@ from typing import Any
 import tyro
 
 import headrace as hr
-from headrace.records.files import read_jsonl
-from headrace.studies.children import Processes
-from headrace.studies.machine import wide_console, write_csv
+from headrace.studies.machine import head, show, wide_console, write_csv
+from headrace.studies.means import grouped
 from headrace.studies.scaling import command as scaling
-from headrace.studies.scaling.command import Scaling, train_apart
-from headrace.studies.scaling.figures import TIMES
-from headrace.studies.table import Study, head, show
+from headrace.studies.scaling.figures import TIMES, run_figures
+from headrace.studies.scaling.settings import ONE_CORE, Scaling
+from headrace.studies.table import Study, grid
 
 ALGO = hr.PPO(epochs=2, minibatches=4)
-ONE_CORE: dict[str, Any] = {"transport": "serial", "cores_per_learner": 1, "learner_threads": 1}
 SMALL = {"envs_per_actor": 8, "fragment_length": 64}  # the reference's
 LARGE = {"envs_per_actor": 2048, "fragment_length": 8}
 BOTH_CORES: tuple[dict[str, Any], ...] = (  # one learner
@@ -80,13 +78,10 @@ def both_cores(arguments: Arguments, console: Any) -> list[dict[str, Any]]:
     """Steps per second of one learner with both cores, by setting."""
     columns = ("setting", "repeat", "fps")
     study = Study(Path(arguments.output) / "one-learner", columns)
-    cases = [
-        {"setting": " x ".join(str(v) for v in one.values()), "repeat": repeat}
-        for repeat in range(arguments.repeats)
-        for one in BOTH_CORES
-    ]
+    settings = [" x ".join(str(v) for v in one.values()) for one in BOTH_CORES]
+    cases = grid({}, setting=settings, repeat=range(arguments.repeats))
 
-    def measure(case: Any) -> dict[str, float]:
+    def measure(case: Any, children: Any) -> dict[str, float]:
         values = dict(zip(BOTH_CORES[0], map(int, case["setting"].split(" x ")), strict=True))
         with tempfile.TemporaryDirectory() as folder:
             config = hr.Config(
@@ -94,20 +89,18 @@ def both_cores(arguments: Arguments, console: Any) -> list[dict[str, Any]]:
                 run_dir=f"{folder}/run", **values,
             )  # fmt: skip
             steps = config.resolved_batch_size * arguments.total_iters
-            train_apart(dataclasses.replace(config, total_steps=steps), Processes(), 600.0)
-            lines = read_jsonl(Path(folder) / "run/iterations/rank_0.jsonl")
-        first, last = lines[arguments.warmup_iters - 1], lines[-1]
-        steps = last["env_steps"] - first["env_steps"]
-        return {"fps": steps / (last["seconds"] - first["seconds"])}
+            config = dataclasses.replace(config, total_steps=steps)
+            scaling.train_apart(config, children, 600.0)
+            warm_up = arguments.warmup_iters
+            return {"fps": run_figures(Path(folder) / "run", 1, warm_up, None)["fps"]}
 
     study.run(cases, measure, console)
-    rows = study.done(cases)
-    names = dict.fromkeys(row["setting"] for row in rows)
+    by_setting = grouped(study.done(cases), lambda row: row["setting"])
     return [
-        {"study": "both cores", "W": 1, "setting": f"{name}",  "fps": statistics.median(
-            row["fps"] for row in rows if row["setting"] == name)}
-        for name in names
-    ]  # fmt: skip
+        {"study": "both cores", "W": 1, "setting": name}
+        | {"fps": statistics.median(row["fps"] for row in own)}
+        for name, own in by_setting.items()
+    ]
 
 
 def main(arguments: Arguments) -> None:

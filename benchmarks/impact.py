@@ -31,14 +31,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import common
 import tyro
-from impact_runs import Run, curve_path, measure, train
+from impact_runs import Run, curve_path, measure
 from impact_tasks import STUDIES, TASKS, Task, ladder
 from rich.console import Console
 
 from headrace.errors import ConfigError, nearest
-from headrace.studies.table import Case, Curve, Study, draw_curves, head, mean_se, plus_minus, show
+from headrace.studies.children import Children
+from headrace.studies.drawing import draw_curves
+from headrace.studies.machine import head, machine, show, wide_console, write_csv
+from headrace.studies.means import Curve, means, plus_minus
+from headrace.studies.table import Case, Study
 
 Name = Literal["ratio", "t_target", "k", "workers", "ladder", "compare"]
 RESULTS = (
@@ -71,8 +74,6 @@ class Args:
     """Seconds between the points of a curve."""
     output: Path = Path("runs/benchmarks/impact")
     """Folder for everything that is written."""
-    one: str | None = None
-    """Internal: one run in this process, as a JSON object."""
 
 
 @dataclass(frozen=True)
@@ -162,17 +163,11 @@ def summarise(panel: Panel, runs: dict[str, list[Ended]]) -> list[dict[str, Any]
         row |= {"runs": len(each), "threshold": panel.task.threshold}
         row["reached"] = sum(e.row["steps_to"] is not None for e in each)
         row["equal_time_s"] = equal_s
-        for measure_name in MEASURES:
-            if measure_name == "return_at_equal_time":
-                values = [e.return_at(equal_s) for e in each]
-            else:
-                values = [e.row[measure_name] for e in each]
-            known = [value for value in values if value is not None]
-            mean, se = mean_se(known) if known else (None, None)
-            row |= {measure_name: mean, f"{measure_name}_se": se}
+        at_equal_time = [{"return_at_equal_time": e.return_at(equal_s), **e.row} for e in each]
+        row |= means(at_equal_time, MEASURES)
         row |= {"total_steps": run.config["total_steps"], "batch_size": run.config["batch_size"]}
         row |= {"settings": json.dumps({**run.config, **run.hyper, **run.network})}
-        rows.append(row | {"machine": common.machine()})
+        rows.append(row | {"machine": machine()})
     return rows
 
 
@@ -180,10 +175,10 @@ def returns_table(row: dict[str, Any]) -> dict[str, str]:
     """A row of the printed table of returns."""
     return {
         "": row["setting"],
-        "return": spelled(row, "final_return"),
-        "eval": spelled(row, "eval_return"),
-        "area": spelled(row, "area"),
-        f"return at {row['equal_time_s']:.1f} s": spelled(row, "return_at_equal_time"),
+        "return": plus_minus(row, "final_return"),
+        "eval": plus_minus(row, "eval_return"),
+        "area": plus_minus(row, "area"),
+        f"return at {row['equal_time_s']:.1f} s": plus_minus(row, "return_at_equal_time"),
     }
 
 
@@ -192,19 +187,12 @@ def speed_table(row: dict[str, Any]) -> dict[str, str]:
     return {
         "": row["setting"],
         f"reached {row['threshold']:g}": f"{row['reached']} of {row['runs']}",
-        "steps to it": spelled(row, "steps_to", 0),
-        "seconds to it": spelled(row, "seconds_to"),
-        "seconds in all": spelled(row, "seconds"),
-        "steps/s": spelled(row, "sps", 0),
-        "lag": spelled(row, "lag_mean"),
+        "steps to it": plus_minus(row, "steps_to", 0),
+        "seconds to it": plus_minus(row, "seconds_to"),
+        "seconds in all": plus_minus(row, "seconds"),
+        "steps/s": plus_minus(row, "sps", 0),
+        "lag": plus_minus(row, "lag_mean"),
     }
-
-
-def spelled(row: dict[str, Any], name: str, digits: int = 1) -> str:
-    """Mean and error of a measure; a dash where no run has it."""
-    if row[name] is None:
-        return "–"
-    return plus_minus(row[name], row[f"{name}_se"], digits)
 
 
 def draw(panel: Panel, runs: dict[str, list[Ended]], path: Path) -> None:
@@ -225,7 +213,7 @@ def write_summary(path: Path, rows: list[dict[str, Any]]) -> None:
     if path.exists():
         with path.open(newline="", encoding="utf-8") as file:
             kept = [row for row in csv.DictReader(file) if (row["study"], row["env"]) not in done]
-    common.write_csv(path, [*kept, *rows])
+    write_csv(path, [*kept, *rows])
 
 
 def report(panels_: list[Panel], study: Study, output: Path, console: Console) -> None:
@@ -256,26 +244,21 @@ def begin(args: Args, todo: list[Panel], console: Console) -> None:
 
 def main(args: Args) -> int:
     """Do what is missing, print, and write the files; 1 if runs failed."""
-    if args.one is not None:
-        values = json.loads(args.one)
-        train(Run(**values.pop("run")), **values)
-        return 0
-    console = common.wide_console()
+    console = wide_console()
     todo = panels(args)
     begin(args, todo, console)
     runs = {json.dumps(run.case): run for panel in todo for run in panel.runs}
     by_seed = sorted(runs.values(), key=lambda run: run.seed)  # stable: a noisy minute hits all
     study = Study(args.output, [*by_seed[0].case, *RESULTS])
 
-    def measured(case: Case) -> Case:
+    def measured(case: Case, children: Children) -> Case:
         run = runs[json.dumps(case)]
-        return measure(run, TASKS[run.env].threshold, __file__, args.output, args.log_interval_s)
+        threshold = TASKS[run.env].threshold
+        return measure(run, threshold, args.output, args.log_interval_s, children)
 
-    failed = study.run([run.case for run in by_seed], measured, console)
+    study.run([run.case for run in by_seed], measured, console)
     report(todo, study, args.output, console)
-    for case in failed:
-        console.print(f"failed, start again to repeat it: {case['run']} seed {case['seed']}")
-    return 1 if failed else 0
+    return study.status(console, "run", "seed")
 
 
 if __name__ == "__main__":

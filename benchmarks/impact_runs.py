@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import common
 import numpy as np
+
+from headrace.records.files import read_jsonl
+from headrace.studies.children import Children
+from headrace.studies.table import fingerprint
 
 TIMEOUT_S = 900.0
 
@@ -44,8 +45,7 @@ class Run:
     @property
     def settings(self) -> str:
         """A fingerprint of everything but the seed."""
-        text = json.dumps(asdict(replace(self, seed=0)), sort_keys=True)
-        return "x" + hashlib.sha256(text.encode()).hexdigest()[:8]  # with an x it is no number
+        return fingerprint(asdict(replace(self, seed=0)))
 
     @property
     def case(self) -> dict[str, Any]:
@@ -63,45 +63,40 @@ class Run:
 # -- one run ---------------------------------------------------------------------------------------
 
 
-def train(run: Run, run_dir: str, log_interval_s: float) -> None:
+def train(request: dict[str, Any]) -> None:
     """Train in this process."""
     import headrace as hr
     from headrace.algos import ALGORITHMS
 
+    run = Run(**request["run"])
     hr.train(
         run.env,
         ALGORITHMS[run.algo](**run.hyper),
         network=hr.Network(**run.network),
         seed=run.seed,
         eval_episodes=run.eval_episodes,
-        run_dir=run_dir,
-        log_interval_s=log_interval_s,
+        run_dir=request["run_dir"],
+        log_interval_s=request["log_interval_s"],
         checkpoint_interval=run.config["total_steps"],  # one, at the end
         **run.config,
     )
 
 
 def measure(
-    run: Run, threshold: float, script: str, folder: Path, log_interval_s: float
+    run: Run, threshold: float, folder: Path, log_interval_s: float, children: Children
 ) -> dict[str, Any]:
     """Train in a process of its own; returns the results and leaves the curve in ``folder``.
-
-    Args:
-        script: a program that trains when it is given ``--one JSON``.
 
     Raises:
         RuntimeError: it failed or took too long.
     """
     with tempfile.TemporaryDirectory() as temporary:
         run_dir = Path(temporary) / "run"
-        one = {"run": asdict(run), "run_dir": str(run_dir), "log_interval_s": log_interval_s}
-        done = common.run([sys.executable, script, "--one", json.dumps(one)], TIMEOUT_S, False)
-        if done.code or done.timed_out:
-            how = f"took over {TIMEOUT_S:.0f} s" if done.timed_out else f"code {done.code}"
-            raise RuntimeError(f"{run.name} seed {run.seed}: {how}: …{done.stderr[-2000:]}")
+        request = {"run": asdict(run), "run_dir": str(run_dir), "log_interval_s": log_interval_s}
+        children.call(train, request, TIMEOUT_S)
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
-        lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    curve = curve_of([json.loads(line) for line in lines], summary["seconds_to_first_update"])
+        lines = read_jsonl(run_dir / "metrics.jsonl")
+    curve = curve_of(lines, summary["seconds_to_first_update"])
     path = curve_path(folder, run)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"run": asdict(run), "summary": summary, "curve": curve})

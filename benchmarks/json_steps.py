@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import socket
-import struct
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ import headrace as hr
 from headrace.process import die_with_parent
 
 WORKERS, ENVS = 2, 32
-LENGTH = struct.Struct("!I")
 
 
 class Mlp(nn.Module):
@@ -56,28 +54,28 @@ def agent_for(env_id: str) -> Mlp:
     return Mlp(*sizes)
 
 
-def send(link: socket.socket, message: dict[str, Any]) -> int:
-    """One length and one JSON text; returns the bytes."""
-    text = json.dumps(message).encode()
-    link.sendall(LENGTH.pack(len(text)) + text)
-    return len(text)
+class Link:
+    """Sends and receives JSON over a connected socket, a line a message."""
 
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection, self._lines = connection, connection.makefile("rb")
 
-def receive(link: socket.socket) -> dict[str, Any]:
-    """The next message."""
-    size = LENGTH.unpack(_exactly(link, LENGTH.size))[0]
-    return json.loads(_exactly(link, size))
+    def send(self, message: dict[str, Any]) -> int:
+        """Returns the bytes."""
+        text = json.dumps(message).encode()
+        self._connection.sendall(text + b"\n")
+        return len(text)
 
+    def receive(self) -> dict[str, Any] | None:
+        """The next message; None once the other side has gone."""
+        line = self._lines.readline()
+        return json.loads(line) if line.endswith(b"\n") else None
 
-def _exactly(link: socket.socket, size: int) -> bytes:
-    parts = []
-    while size:
-        part = link.recv(min(size, 1 << 20))
-        if not part:
-            raise ConnectionError("the other side has gone")
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+    def close(self) -> None:
+        """Hang up."""
+        self._lines.close()
+        self._connection.close()
 
 
 def serve_json(port: int, env_id: str, engine: str, index: int) -> None:
@@ -86,20 +84,16 @@ def serve_json(port: int, env_id: str, engine: str, index: int) -> None:
     torch.set_num_threads(1)
     envs, agent = hr.make_vec(env_id, ENVS, engine), agent_for(env_id)
     obs, _ = envs.reset(seed=index * ENVS)
-    with socket.create_connection(("127.0.0.1", port), timeout=60.0) as link, torch.no_grad():
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while True:
-            try:
-                message = receive(link)
-            except ConnectionError:
-                return
+    link = Link(socket.create_connection(("127.0.0.1", port), timeout=60.0))
+    with torch.no_grad():
+        while (message := link.receive()) is not None:
             weights = {name: torch.tensor(value) for name, value in message["weights"].items()}
             agent.load_state_dict(weights)
             action, log_prob = agent.act(torch.as_tensor(obs))
             obs, *rows, _ = envs.step(action.numpy())
             columns = [np.asarray(x).tolist() for x in (obs, action, log_prob, *rows)]
             names = ("obs", "action", "log_prob", "reward", "terminated", "truncated")
-            send(link, dict(zip(names, columns, strict=True)))
+            link.send(dict(zip(names, columns, strict=True)))
 
 
 class JsonWorkers:
@@ -117,17 +111,17 @@ class JsonWorkers:
         ]
         for process in self._processes:
             process.start()
-        self._links = [listener.accept()[0] for _ in self._processes]
-        for link in self._links:
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._links = [Link(listener.accept()[0]) for _ in self._processes]
         listener.close()
 
     def step(self) -> list[dict[str, np.ndarray]]:
         """One step of all environments: the rows of each worker."""
         weights = {name: value.tolist() for name, value in self._agent.state_dict().items()}
-        sizes = [send(link, {"kind": "step", "weights": weights}) for link in self._links]
+        sizes = [link.send({"kind": "step", "weights": weights}) for link in self._links]
         self.bytes_per_step = sum(sizes)
-        rows = [receive(link) for link in self._links]
+        rows = [link.receive() for link in self._links]
+        if None in rows:
+            raise ConnectionError("a worker has gone")
         return [{name: np.asarray(value) for name, value in row.items()} for row in rows]
 
     def close(self) -> None:

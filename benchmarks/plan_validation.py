@@ -12,7 +12,6 @@ are any.
 
 from __future__ import annotations
 
-import argparse
 import math
 import multiprocessing
 import statistics
@@ -26,11 +25,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import psutil
-from common import machine, wide_console, write_csv
-from rich.table import Table
+import tyro
 
 import headrace as hr
 from headrace.config import num_cores
+from headrace.studies.machine import machine, show, wide_console, write_csv
+from headrace.studies.means import grouped
 from headrace.studies.plan.build import scenario_of
 from headrace.studies.plan.measure import Costs, measure
 from headrace.studies.plan.simulate import Outcome, simulate
@@ -211,8 +211,7 @@ def predict(case: Case, config: hr.Config, costs: Costs, cores: float) -> Outcom
 def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Medians over rounds, a row for each case: over the quiet ones where there are any."""
     found = []
-    for name in dict.fromkeys(row["case"] for row in rows):
-        mine = [row for row in rows if row["case"] == name]
+    for name, mine in grouped(rows, lambda row: row["case"]).items():
         quiet = [row for row in mine if row["others_cores"] <= QUIET_CORES]
         used = quiet or mine
         numbers = [k for k, v in mine[0].items() if isinstance(v, float)]
@@ -223,19 +222,29 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def main() -> None:
+@dataclass(frozen=True)
+class Args:
+    """Compare plans with runs; see the top of the file."""
+
+    rounds: int = 3
+    """How often every configuration is measured, planned and run."""
+    seconds: float = 5.0
+    """Length of each run after its warm-up."""
+    measure_seconds: float = 4.0
+    """How long its costs are measured."""
+    patience: float = 60.0
+    """Seconds to wait for quiet."""
+    only: tuple[str, ...] = ()
+    """Parts of names of cases; none: all cases."""
+    output: Path = Path("runs/plan_validation.csv")
+    """A row per round and case."""
+
+
+def main(args: Args) -> None:
     """Measure, and print one table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--measure-seconds", type=float, default=4.0)
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds, to wait for quiet")
-    parser.add_argument("--only", nargs="*", default=None, help="parts of names of cases")
-    parser.add_argument("--output", type=Path, default=Path("runs/plan_validation.csv"))
-    args = parser.parse_args()
     console, rows = wide_console(), []
     console.print(f"planned against measured, {args.rounds} rounds; {machine()}")
-    cases = [c for c in CASES if args.only is None or any(part in c.name for part in args.only)]
+    cases = [c for c in CASES if not args.only or any(part in c.name for part in args.only)]
     for round_ in range(args.rounds):
         for case in cases:
             wait_until_quiet(args.patience)
@@ -250,18 +259,22 @@ def main() -> None:
             )
     args.output.parent.mkdir(parents=True, exist_ok=True)
     write_csv(args.output, rows)
-    shown = Table("case", "planned steps/s", "measured", "error", "worst", "lag planned",
-                  "lag measured", "cores of others", "quiet rounds")  # fmt: skip
-    for row in table(rows):
-        shown.add_row(
-            row["case"], f"{row['planned_sps']:,.0f}", f"{row['measured_sps']:,.0f}",
-            f"{row['error']:+.1%}", f"{row['worst_error']:+.1%}", f"{row['planned_lag']:.2f}",
-            f"{row['measured_lag']:.2f}", f"{row['others_cores']:.2f}",
-            row["quiet rounds"],
-        )  # fmt: skip
-    console.print(shown)
+    show([
+        {
+            "case": row["case"],
+            "planned steps/s": f"{row['planned_sps']:,.0f}",
+            "measured": f"{row['measured_sps']:,.0f}",
+            "error": f"{row['error']:+.1%}",
+            "worst": f"{row['worst_error']:+.1%}",
+            "lag planned": f"{row['planned_lag']:.2f}",
+            "lag measured": f"{row['measured_lag']:.2f}",
+            "cores of others": f"{row['others_cores']:.2f}",
+            "quiet rounds": row["quiet rounds"],
+        }
+        for row in table(rows)
+    ], "", console, wrap=True)  # fmt: skip
     console.print(f"every round: {args.output}")
 
 
 if __name__ == "__main__":
-    main()
+    main(tyro.cli(Args, description=__doc__))

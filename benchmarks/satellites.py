@@ -11,21 +11,21 @@ round-robin and greedy players on the same episodes, so that the differences are
 
 from __future__ import annotations
 
-import sysconfig
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import common
 import gymnasium
 import numpy as np
 import tyro
-from matplotlib.figure import Figure
-from rich.table import Table
+from common import draw_ranges, train_command
 
 import headrace as hr
+from headrace.studies.machine import machine, show, wide_console, write_csv
+from headrace.studies.means import mean_se
 from headrace_ssa import baselines, simple
 
 FIRST_SEED = 2_000_000  # of the episodes that are played; apart from training's
@@ -97,14 +97,9 @@ def speed(args: Args) -> list[dict[str, Any]]:
 def train(args: Args, recipe: str, seed: int) -> tuple[Path, float]:
     """Run ``headrace train``; returns the run directory and the seconds of the whole command."""
     folder = args.output / f"{recipe}-{args.algorithm}-{seed}"
-    command = [f"{sysconfig.get_path('scripts')}/headrace", "train", args.algorithm]
-    command += ["--recipe", recipe, "--seed", str(seed), "--run-dir", str(folder), "--overwrite"]
-    if args.total_steps is not None:
-        command += ["--total-steps", str(args.total_steps)]
-    finished = common.run(command, timeout_s=3600.0, measure_memory=False)
-    if finished.code:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{finished.stderr[-2000:]}")
-    return folder, finished.wall_s
+    more = {} if args.total_steps is None else {"total_steps": args.total_steps}
+    flags = {"recipe": recipe, "seed": seed, "overwrite": True} | more
+    return folder, train_command(args.algorithm, folder, 3600.0, **flags).wall_s
 
 
 def policy_player(run_dir: Path) -> baselines.Player:
@@ -151,13 +146,13 @@ def conjunction(args: Args) -> list[dict[str, Any]]:
         for name, theirs in others.items():
             better = _mean_se(returns - theirs)
             row[f"over_{name}"] = better["mean"]
-            row[f"over_{name}_in_se"] = better["mean"] / better["se"]
+            row[f"over_{name}_in_se"] = better["mean"] / (better["se"] or math.nan)
         rows.append({**row, "seconds": seconds})
     return rows
 
 
 def _mean_se(values: np.ndarray) -> dict[str, float]:
-    return {"mean": values.mean(), "se": values.std(ddof=1) / len(values) ** 0.5}
+    return dict(zip(("mean", "se"), mean_se(values), strict=True))
 
 
 def simple_satellite(args: Args) -> list[dict[str, Any]]:
@@ -187,25 +182,24 @@ def simple_satellite(args: Args) -> list[dict[str, Any]]:
 STUDIES = {"speed": speed, "simple": simple_satellite, "conjunction": conjunction}
 
 
-def show(name: str, rows: list[dict[str, Any]]) -> None:
+def print_table(name: str, rows: list[dict[str, Any]]) -> None:
     """Print the rows of a study."""
     names = list(dict.fromkeys(key for row in rows for key in row))
-    table = Table(*names, title=f"{name}; {common.machine()}")
-    for row in rows:
-        values = [row.get(key, "") for key in names]
-        table.add_row(*(f"{v:,.2f}" if isinstance(v, float) else str(v) for v in values))
-    common.wide_console().print(table)
+    texts = [
+        {key: f"{v:,.2f}" if isinstance(v := row.get(key, ""), float) else v for key in names}
+        for row in rows
+    ]
+    show(texts, f"{name}; {machine()}", wide_console())
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Mean return of each player with two standard errors."""
-    picture = Figure(figsize=(7, 0.4 * len(rows) + 1.2), layout="constrained")
-    panel = picture.subplots()
-    names, means = [row["player"] for row in rows], [row["mean"] for row in rows]
-    panel.barh(names, means, xerr=[2 * row["se"] for row in rows], color="tab:blue")
-    panel.invert_yaxis()
-    panel.set(xlabel="return of an episode, ± 2 standard errors", title="SSAConjunction-v0")
-    picture.savefig(path, dpi=120)
+    ranges = {
+        row["player"]: (row["mean"], row["mean"] - 2 * row["se"], row["mean"] + 2 * row["se"])
+        for row in rows
+    }
+    label = "return of an episode, ± 2 standard errors"
+    draw_ranges(ranges, "SSAConjunction-v0", label, path, own="")
 
 
 def main(args: Args) -> None:
@@ -213,8 +207,8 @@ def main(args: Args) -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     for name in args.studies.split(","):
         rows = STUDIES[name](args)
-        show(name, rows)
-        common.write_csv(args.output / f"{name}.csv", rows)
+        print_table(name, rows)
+        write_csv(args.output / f"{name}.csv", rows)
         if name == "conjunction":
             draw(rows, args.output / "conjunction.png")
     print(f"results in {args.output}")

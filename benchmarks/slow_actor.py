@@ -9,14 +9,12 @@ actor wait 10 times as long. The rate of the *other three* is compared, with ``m
 from __future__ import annotations
 
 import collections
-import os
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
-import gymnasium
-import numpy as np
+from waiting import Waiting
 
 import headrace as hr
 from headrace.acting.source import RolloutSource
@@ -24,42 +22,18 @@ from headrace.acting.source import RolloutSource
 NUM_ACTORS, SECONDS, REPEATS, STEP_S = 4, 6.0, 3, 0.001
 
 
-class Waiting(gymnasium.Env):
-    """Waits at every step; ten times as long in the process that ``claim`` is given to.
+def rollouts_per_second(claim: str) -> list[float]:
+    """Rate of each actor, slowest first.
 
     Args:
-        claim: a path; the first process to create it is the slow one. Empty: none is.
+        claim: a path; the actor whose environment creates it is the slow one. Empty: none is.
     """
-
-    observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, claim: str) -> None:
-        self._wait_s = STEP_S
-        if claim:
-            try:
-                os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
-                self._wait_s = 10 * STEP_S
-            except FileExistsError:
-                pass
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.zeros(4, np.float32), {}
-
-    def step(self, action):
-        time.sleep(self._wait_s)
-        return np.zeros(4, np.float32), 0.0, False, False, {}
-
-
-def rollouts_per_second(claim: str) -> list[float]:
-    """Rate of each actor, slowest first."""
     config = hr.Config(
         Waiting, hr.APPO(), num_actors=NUM_ACTORS, envs_per_actor=1, fragment_length=32,
         batch_size=32,
     )  # fmt: skip
     policy = hr.Policy(Waiting.observation_space, Waiting.action_space)
-    environment = lambda: Waiting(claim)  # noqa: E731
+    environment = lambda: Waiting(STEP_S, claim)  # noqa: E731
     source = RolloutSource(config.actor_spec(environment, policy), print)
     source.publish(policy, 0, 0)
     counts: collections.Counter[int] = collections.Counter()

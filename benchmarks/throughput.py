@@ -16,7 +16,6 @@ headrace's steps are transitions: the fillers that autoreset costs don't count, 
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 import sys
 import tempfile
@@ -28,7 +27,9 @@ from typing import Any
 import common
 import tyro
 from rich.console import Console
-from rich.table import Table
+
+from headrace.studies.children import Children
+from headrace.studies.machine import machine, show, wide_console, write_csv
 
 # Best settings by engine. A2C and PPO wait for each other's data, so they act on every core.
 _SMALL = {"num_actors": 2, "envs_per_actor": 64, "batch_size": 8192}
@@ -68,8 +69,6 @@ class Args:
     """Folder for runs.csv, summary.csv and throughput.png."""
     skip_sb3: bool = False
     """Leave Stable-Baselines3 out."""
-    one: str | None = None
-    """Internal: one measurement, as a JSON object, in this process."""
 
 
 def measure_headrace(env_id: str, engine: str, algo: str, steps: int, **settings: Any) -> dict:
@@ -104,7 +103,7 @@ def measure_sb3(env_id: str, algo: str, grid: list[dict[str, int]], updates: int
 
 
 def sb3_rate(
-    env_id: str, algo: str, updates: int, n_envs: int, threads: int, batch_size: int = 0
+    env_id: str, algo: str, updates: int, *, n_envs: int, threads: int, batch_size: int = 0
 ) -> float:
     """Steps per second of Stable-Baselines3 after its first update, one pass per sample."""
     import stable_baselines3 as sb3
@@ -200,12 +199,17 @@ def sb3_job(args: Args, algo: str, console: Console) -> Job:
     return Job(f"Stable-Baselines3 {algo.upper()}", "sb3", arguments)
 
 
+def measured(request: dict[str, Any]) -> dict[str, Any]:
+    """One measurement in this process."""
+    return MEASURE[request.pop("measure")](**request)
+
+
 def measure(job: Job) -> dict[str, Any]:
     """Run one job in a process of its own; its result with peak memory of all its processes."""
-    request = json.dumps({"measure": job.measure, **job.arguments})
-    done = common.run([sys.executable, __file__, "--one", request], TIMEOUT_S)
-    gb = {"rss_gb": done.memory.rss / 1e9, "pss_gb": done.memory.pss / 1e9}
-    return done.last_json() | gb | {"processes": done.memory.processes}
+    memory, request = common.Memory(), {"measure": job.measure, **job.arguments}
+    found = Children().call(measured, request, TIMEOUT_S, watch=memory)
+    gb = {"rss_gb": memory.rss / 1e9, "pss_gb": memory.pss / 1e9}
+    return found | gb | {"processes": memory.processes}
 
 
 def compare(args: Args, console: Console) -> list[Outcome]:
@@ -238,36 +242,32 @@ def summarise(outcomes: list[Outcome]) -> list[dict[str, Any]]:
             for name in ("rss_gb", "pss_gb", "processes")
         }
         bounded = name in ("headrace APPO", "headrace IMPALA")
-        rows.append({
-            "name": name,
-            "sps_median": statistics.median(outcome.sps),
-            "sps_min": min(outcome.sps),
-            "sps_max": max(outcome.sps),
+        ratios = {
             "ratio_to_sb3_ppo": outcome.relative_to(peer) if trains else None,
             "efficiency": outcome.relative_to(ceiling) if bounded else None,
-            **peaks,
-        })  # fmt: skip
+        }
+        rows.append({"name": name, **common.spread("sps", outcome.sps), **ratios, **peaks})
     return rows
 
 
-def show(rows: list[dict[str, Any]], outcomes: list[Outcome], title: str, console: Console) -> None:
+def print_tables(
+    rows: list[dict[str, Any]], outcomes: list[Outcome], title: str, console: Console
+) -> None:
     """The table, and what the ceiling is made of."""
-    table = Table(title=title, title_justify="left")
-    columns = {
-        "steps/s (median)": lambda r: f"{r['sps_median']:,.0f}",
-        "min–max": lambda r: f"{r['sps_min']:,.0f}–{r['sps_max']:,.0f}",
-        "× SB3 PPO": lambda r: r["ratio_to_sb3_ppo"] and f"{r['ratio_to_sb3_ppo']:.1f}",
-        "of ceiling": lambda r: r["efficiency"] and f"{r['efficiency']:.0%}",
-        "peak RSS, sum": lambda r: r["processes"] and f"{r['rss_gb']:.2f} GB",
-        "peak PSS, sum": lambda r: r["processes"] and f"{r['pss_gb']:.2f} GB",
-        "processes": lambda r: r["processes"] and str(r["processes"]),
-    }
-    table.add_column("", no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(row["name"], *(cell(row) for cell in columns.values()))
-    console.print(table)
+    texts = [
+        {
+            "": r["name"],
+            "steps/s (median)": f"{r['sps_median']:,.0f}",
+            "min–max": f"{r['sps_min']:,.0f}–{r['sps_max']:,.0f}",
+            "× SB3 PPO": r["ratio_to_sb3_ppo"] and f"{r['ratio_to_sb3_ppo']:.1f}",
+            "of ceiling": r["efficiency"] and f"{r['efficiency']:.0%}",
+            "peak RSS, sum": r["processes"] and f"{r['rss_gb']:.2f} GB",
+            "peak PSS, sum": r["processes"] and f"{r['pss_gb']:.2f} GB",
+            "processes": r["processes"],
+        }
+        for r in rows
+    ]
+    show(texts, title, console)
     console.print("RSS counts a shared page once per process, PSS once in all.")
     console.print("The ceiling's parts, median µs per step, one core (the cheapest counts):")
     parts = [result["us_per_step"] for result in outcomes[-1].results]
@@ -277,26 +277,20 @@ def show(rows: list[dict[str, Any]], outcomes: list[Outcome], title: str, consol
 
 
 def main(args: Args) -> None:
-    """Measure, print, and write the files; or one measurement with ``--one``."""
-    if args.one is not None:
-        request = json.loads(args.one)
-        print(json.dumps(MEASURE[request.pop("measure")](**request)))
-        return
-    console = common.wide_console()
-    title = f"{args.env_id}, {args.repeats} repeats on {common.machine()}"
+    """Measure, print, and write the files."""
+    console = wide_console()
+    title = f"{args.env_id}, {args.repeats} repeats on {machine()}"
     console.print(title, soft_wrap=True)
     outcomes = compare(args, console)
     rows = summarise(outcomes)
     args.output.mkdir(parents=True, exist_ok=True)
-    common.write_csv(args.output / "runs.csv", [
+    write_csv(args.output / "runs.csv", [
         {"name": o.job.name, "repeat": i, **result, **o.job.arguments}
         for o in outcomes for i, result in enumerate(o.results)
     ])  # fmt: skip
-    common.write_csv(
-        args.output / "summary.csv", [row | {"machine": common.machine()} for row in rows]
-    )
+    write_csv(args.output / "summary.csv", [row | {"machine": machine()} for row in rows])
     common.draw_rates(rows, title, args.output / "throughput.png")
-    show(rows, outcomes, title, console)
+    print_tables(rows, outcomes, title, console)
     console.print(f"written: {args.output}/runs.csv, summary.csv, throughput.png")
 
 

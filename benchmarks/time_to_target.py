@@ -15,8 +15,6 @@ import itertools
 import json
 import math
 import statistics
-import sys
-import sysconfig
 import tempfile
 import time
 from collections import deque
@@ -25,10 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from common import Finished, machine, run, wide_console, write_csv
-from matplotlib.figure import Figure
+from common import spread, train_command
 from rich.console import Console
-from rich.table import Table
+
+from headrace.records.files import read_jsonl
+from headrace.studies.children import Children, Ended
+from headrace.studies.drawing import picture
+from headrace.studies.machine import machine, show, wide_console, write_csv
+from headrace.studies.means import grouped
 
 TARGET = 475.0
 WINDOW = 100
@@ -61,8 +63,6 @@ class Args:
     """Threads of torch in Stable-Baselines3 (one is fastest for its small batches)."""
     output: Path = Path("results/time_to_target")
     """Folder for runs.csv, curves.csv, summary.csv and time_to_target.png."""
-    one_sb3: str | None = None
-    """Internal: one run of Stable-Baselines3 in this process, its arguments as a JSON object."""
 
 
 @dataclass
@@ -78,14 +78,15 @@ class Run:
     curve: list[tuple[float, float]]  # seconds, mean return of the last 100 episodes
 
 
-def run_sb3(seed: int, started: float, limit_s: float, threads: int) -> dict[str, Any]:
+def train_sb3(request: dict[str, Any]) -> dict[str, Any]:
     """Train Stable-Baselines3's PPO until the target or the limit; ``started`` is monotonic."""
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
 
-    torch.set_num_threads(threads)
+    seed, started, limit_s = (request[name] for name in ("seed", "started", "limit_s"))
+    torch.set_num_threads(request["threads"])
     curve: list[tuple[float, float]] = []
     returns: deque[float] = deque(maxlen=WINDOW)
 
@@ -129,32 +130,28 @@ def run_sb3(seed: int, started: float, limit_s: float, threads: int) -> dict[str
 
 def sb3(seed: int, args: Args) -> Run:
     """A run of Stable-Baselines3 in a process of its own."""
-    values = {"seed": seed, "limit_s": args.limit_s, "threads": args.sb3_threads}
-    request = json.dumps(values | {"started": time.monotonic()})
+    started = time.monotonic()
+    request = {"seed": seed, "limit_s": args.limit_s, "threads": args.sb3_threads}
     # It keeps the limit itself; the rest is for its last update.
-    done = run([sys.executable, __file__, "--one-sb3", request], args.limit_s + 15, False)
-    result = done.last_json()
+    result = Children().call(train_sb3, request | {"started": started}, args.limit_s + 15)
+    wall_s = time.monotonic() - started
     seconds = math.inf if result["seconds"] is None else result["seconds"]
     curve = [tuple(point) for point in result["curve"]]
-    return Run("sb3", seed, seconds, done.wall_s, result["return"], result["env_steps"], curve)
+    return Run("sb3", seed, seconds, wall_s, result["return"], result["env_steps"], curve)
 
 
 def headrace(algo: str, seed: int, args: Args) -> Run:
     """``headrace train ALGO --recipe cartpole``, whose recipe stops at the target."""
-    command = [str(Path(sysconfig.get_path("scripts")) / "headrace"), "train", algo]
+    flags = {"recipe": "cartpole", "seed": seed, "eval_episodes": 0}
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        command += ["--recipe", "cartpole", "--seed", str(seed), "--eval-episodes", "0"]
-        done = run([*command, "--run-dir", str(run_dir)], args.limit_s, False)
-        if not (run_dir / "summary.json").exists():
-            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
+        done = train_command(algo, run_dir, args.limit_s, **flags)
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
-        lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return headrace_run(algo, seed, done, summary, [json.loads(line) for line in lines])
+        return headrace_run(algo, seed, done, summary, read_jsonl(run_dir / "metrics.jsonl"))
 
 
 def headrace_run(
-    algo: str, seed: int, done: Finished, summary: dict[str, Any], lines: list[dict[str, float]]
+    algo: str, seed: int, done: Ended, summary: dict[str, Any], lines: list[dict[str, float]]
 ) -> Run:
     """What a run directory says."""
     final, name = summary["episodic_return"], "charts/episodic_return"
@@ -166,45 +163,39 @@ def headrace_run(
 
 def summarise(runs: list[Run], algos: list[str]) -> list[dict[str, Any]]:
     """One row per program."""
-    medians = {a: statistics.median(r.seconds for r in runs if r.algo == a) for a in algos}
-    rows = []
+    by_algo, rows = grouped(runs, lambda run: run.algo), []
+    medians = {algo: statistics.median(r.seconds for r in by_algo[algo]) for algo in algos}
     for algo in algos:
-        own = [r for r in runs if r.algo == algo]
-        peer, own_median = medians.get("sb3", math.inf), medians[algo]
-        both = math.isfinite(peer) and math.isfinite(own_median)
+        own, peer = by_algo[algo], medians.get("sb3", math.inf)
+        both = math.isfinite(peer) and math.isfinite(medians[algo])
         rows.append({
             "algo": algo,
             "reached": f"{sum(math.isfinite(r.seconds) for r in own)} of {len(own)}",
-            "seconds_median": own_median,
-            "seconds_min": min(r.seconds for r in own),
-            "seconds_max": max(r.seconds for r in own),
+            **spread("seconds", [r.seconds for r in own]),
             "wall_s_median": statistics.median(r.wall_s for r in own),
             "env_steps_median": statistics.median(r.env_steps for r in own),
-            "times_faster_than_sb3": peer / own_median if both else None,
+            "times_faster_than_sb3": peer / medians[algo] if both else None,
         })  # fmt: skip
     return rows
 
 
 def draw(runs: list[Run], title: str, path: Path) -> None:
     """Return against seconds, one line per run, a dot where the target was reached."""
-    picture = Figure(figsize=(9, 4.5), layout="constrained")
-    panel = picture.subplots()
-    seen: set[str] = set()
-    for r in runs:
-        label = None if r.algo in seen else ("Stable-Baselines3 PPO" if r.algo == "sb3" else r.algo)
-        seen.add(r.algo)
-        color = COLORS.get(r.algo, "C5")
-        xs, ys = zip(*r.curve, strict=True) if r.curve else ((), ())
-        panel.plot(xs, ys, ".-", color=color, label=label, alpha=0.8, linewidth=1.2, markersize=2)
-        if math.isfinite(r.seconds):
-            panel.plot([r.seconds], [r.final_return], "o", color=color, markersize=5)
-    panel.axhline(TARGET, color="0.6", linestyle="--", linewidth=0.8)
-    panel.set_title(title, fontsize="small", wrap=True)
-    panel.set(xlabel="seconds since the process was started", ylabel="return (last 100 episodes)")
-    panel.set(xlim=(0, None), ylim=(0, 510))
-    panel.legend(fontsize="small")
-    panel.grid(alpha=0.3)
-    picture.savefig(path, dpi=120)
+    names = {"sb3": "Stable-Baselines3 PPO"}
+    with picture(path, title, (9, 4.5)) as (_, (panel,)):
+        for algo, own in grouped(runs, lambda run: run.algo).items():
+            color = COLORS.get(algo, "C5")
+            panel.plot([], [], ".-", color=color, label=names.get(algo, algo))
+            for r in own:
+                xs, ys = zip(*r.curve, strict=True) if r.curve else ((), ())
+                panel.plot(xs, ys, ".-", color=color, alpha=0.8, linewidth=1.2, markersize=2)
+                if math.isfinite(r.seconds):
+                    panel.plot([r.seconds], [r.final_return], "o", color=color, markersize=5)
+        panel.axhline(TARGET, color="0.6", linestyle="--", linewidth=0.8)
+        panel.set(xlabel="seconds since the process was started")
+        panel.set(ylabel="return (last 100 episodes)", xlim=(0, None), ylim=(0, 510))
+        panel.legend(fontsize="small")
+        panel.grid(alpha=0.3)
 
 
 def spell(seconds: float) -> str:
@@ -212,22 +203,21 @@ def spell(seconds: float) -> str:
     return f"{seconds:.1f} s" if math.isfinite(seconds) else "missed"
 
 
-def show(runs: list[Run], rows: list[dict[str, Any]], title: str, console: Console) -> None:
+def print_table(runs: list[Run], rows: list[dict[str, Any]], title: str, console: Console) -> None:
     """The table: one row per program, the seeds side by side."""
-    table = Table(title=title, title_justify="left")
-    for name in ("", "reached", "median", "× SB3", "by seed", "whole process", "steps (median)"):
-        table.add_column(name, justify="left" if name in ("", "by seed") else "right")
-    for row in rows:
-        table.add_row(
-            row["algo"],
-            row["reached"],
-            spell(row["seconds_median"]),
-            "" if row["times_faster_than_sb3"] is None else f"{row['times_faster_than_sb3']:.1f}",
-            ", ".join(spell(r.seconds) for r in runs if r.algo == row["algo"]),
-            f"{row['wall_s_median']:.1f} s",
-            f"{row['env_steps_median']:,.0f}",
-        )
-    console.print(table)
+    by_algo = grouped(runs, lambda run: run.algo)
+    show([
+        {
+            "": row["algo"],
+            "reached": row["reached"],
+            "median": spell(row["seconds_median"]),
+            "× SB3": (ratio := row["times_faster_than_sb3"]) and f"{ratio:.1f}",
+            "by seed": ", ".join(spell(r.seconds) for r in by_algo[row["algo"]]),
+            "whole process": f"{row['wall_s_median']:.1f} s",
+            "steps (median)": f"{row['env_steps_median']:,.0f}",
+        }
+        for row in rows
+    ], title, console)  # fmt: skip
 
 
 def write(runs: list[Run], rows: list[dict[str, Any]], title: str, output: Path) -> None:
@@ -247,9 +237,6 @@ def write(runs: list[Run], rows: list[dict[str, Any]], title: str, output: Path)
 
 def main(args: Args) -> None:
     """Run everything, print, and write the files."""
-    if args.one_sb3 is not None:
-        print(json.dumps(run_sb3(**json.loads(args.one_sb3))))
-        return
     console = wide_console()
     algos = args.algos.split(",")
     title = f"CartPole-v1 to {TARGET:.0f}, {args.seeds} seed(s) on {machine()}"
@@ -264,7 +251,7 @@ def main(args: Args) -> None:
         )
     rows = summarise(runs, algos)
     write(runs, rows, title, args.output)
-    show(runs, rows, title, console)
+    print_table(runs, rows, title, console)
     console.print(f"written: {args.output}/runs.csv, summary.csv, curves.csv, time_to_target.png")
 
 

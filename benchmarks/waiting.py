@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import tempfile
 import time
 from dataclasses import dataclass
@@ -28,11 +27,11 @@ import gymnasium
 import numpy as np
 import tyro
 from gymnasium.vector import VectorWrapper
-from rich.table import Table
 
 import headrace as hr
 from headrace.acting.source import RolloutSource
 from headrace.envs.names import resolve
+from headrace.studies.machine import machine, show, wide_console, write_csv
 
 SLOWER = 10  # how many times as long the slow environment waits
 
@@ -198,11 +197,9 @@ def measure(args: Args) -> list[dict[str, Any]]:
     rows = []
     for name, _, _, one_is_slow in CASES:
         ceiling = (args.num_envs - one_is_slow * (1 - 1 / SLOWER)) / args.step_s
-        median = statistics.median(rates[name])
-        rows.append({
-            "name": name, "sps_median": median, "sps_min": min(rates[name]),
-            "sps_max": max(rates[name]), "ceiling": ceiling, "share": median / ceiling,
-        })  # fmt: skip
+        found = common.spread("sps", rates[name])
+        share = found["sps_median"] / ceiling
+        rows.append({"name": name, **found, "ceiling": ceiling, "share": share})
     return rows
 
 
@@ -212,14 +209,16 @@ def main(args: Args) -> None:
     rows = measure(args)
     title = (
         f"{args.num_actors} processes of {args.envs_per_actor} environments that wait "
-        f"{1000 * args.step_s:g} ms a step; {common.machine()}"
+        f"{1000 * args.step_s:g} ms a step; {machine()}"
     )
-    table = Table("", "steps/s", "least", "most", "ceiling", "share", title=title)
-    for row in rows:
-        numbers = [f"{row[key]:,.0f}" for key in ("sps_median", "sps_min", "sps_max", "ceiling")]
-        table.add_row(row["name"], *numbers, f"{row['share']:.1%}")
-    common.wide_console().print(table)
-    common.write_csv(args.output / "waiting.csv", rows)
+    columns = {"steps/s": "sps_median", "least": "sps_min", "most": "sps_max", "ceiling": "ceiling"}
+    show([
+        {"": row["name"]}
+        | {column: f"{row[name]:,.0f}" for column, name in columns.items()}
+        | {"share": f"{row['share']:.1%}"}
+        for row in rows
+    ], title, wide_console())  # fmt: skip
+    write_csv(args.output / "waiting.csv", rows)
     common.draw_rates(rows, title, args.output / "waiting.png")
 
 

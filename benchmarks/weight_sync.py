@@ -12,22 +12,23 @@ ended is not repeated; runs.csv, summary.csv and weight_sync.png are written.
 
 from __future__ import annotations
 
-import itertools
 import json
 import statistics
 import sys
-import sysconfig
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tyro
-from common import run, wide_console, write_csv
-from matplotlib.figure import Figure
+from common import train_command
 from rich.console import Console
 
-from headrace.studies.table import Case, Study, head, mean_se, plus_minus, show
+from headrace.studies.children import Children
+from headrace.studies.drawing import picture
+from headrace.studies.machine import head, show, wide_console, write_csv
+from headrace.studies.means import grouped, means, over_known, plus_minus
+from headrace.studies.table import Case, Study, grid
 
 SETTINGS = ("algo", "recipe", "target_return", "eval_interval", "eval_episodes")
 RESULTS = ("reached", "env_steps", "updates", "pulls", "megabytes", "kl", "lag_mean", "sps")
@@ -61,23 +62,17 @@ class Args:
 def cases_of(args: Args) -> list[Case]:
     """All runs: seeds in turn, so that an interrupted study has some of every rule."""
     settings = {name: getattr(args, name) for name in SETTINGS}
-    grid = itertools.product(range(args.seeds), args.rules.split(","))
-    return [{"rule": rule, "seed": seed} | settings for seed, rule in grid]
+    return grid(settings, rule=args.rules.split(","), seed=range(args.seeds))
 
 
-def measure(case: Case, limit_s: float) -> dict[str, Any]:
+def measure(case: Case, children: Children, limit_s: float) -> dict[str, Any]:
     """One run of the command in a process of its own."""
     word, _, threshold = case["rule"].partition(":")
     flags = {name: case[name] for name in SETTINGS[1:]} | {"seed": case["seed"]}
     flags |= {"weight_sync": word} | ({"kl_threshold": threshold} if threshold else {})
-    command = [str(Path(sysconfig.get_path("scripts")) / "headrace"), "train", case["algo"]]
-    for name, value in flags.items():
-        command += [f"--{name.replace('_', '-')}", str(value)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
-        done = run([*command, "--run-dir", str(path)], limit_s, False)
-        if not (path / "summary.json").exists():
-            raise RuntimeError(f"{' '.join(command)} failed: {' '.join(done.stderr.split())}")
+        train_command(case["algo"], path, limit_s, children, **flags)
         return results(json.loads((path / "summary.json").read_text(encoding="utf-8")), case)
 
 
@@ -99,14 +94,11 @@ def results(summary: dict[str, Any], case: Case) -> dict[str, Any]:
 def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row per rule; pulls and steps beside those of the first rule, by their means."""
     cells: list[dict[str, Any]] = []
-    for rule in dict.fromkeys(row["rule"] for row in rows):
-        own = [row for row in rows if row["rule"] == rule]
+    for rule, own in grouped(rows, lambda row: row["rule"]).items():
         cell: dict[str, Any] = {"rule": rule, "seeds": len(own)}
         cell["reached"] = sum(row["reached"] for row in own)
-        for name in ("pulls", "env_steps", "updates", "megabytes", "lag_mean", "sps"):
-            cell[name], cell[f"{name}_se"] = mean_se([row[name] for row in own])
-        known = [row["kl"] for row in own if row["kl"] is not None]
-        cell["kl"] = statistics.fmean(known) if known else None
+        cell |= means(own, ("pulls", "env_steps", "updates", "megabytes", "lag_mean", "sps"))
+        cell["kl"] = over_known(own, "kl", statistics.fmean)
         base = cells[0] if cells else cell
         cell["fewer_pulls"] = base["pulls"] / cell["pulls"]
         cell["more_steps"] = cell["env_steps"] / base["env_steps"]
@@ -116,19 +108,18 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def draw(rows: list[dict[str, Any]], title: str, path: Path) -> None:
     """Pulls against steps until the target: a dot per run, a cross where a rule's means are."""
-    picture = Figure(figsize=(7, 4.5), layout="constrained")
-    panel = picture.subplots()
-    for i, cell in enumerate(summarise(rows)):
-        own = [row for row in rows if row["rule"] == cell["rule"]]
-        x, y = [row["env_steps"] for row in own], [row["pulls"] for row in own]
-        panel.plot(x, y, "o", color=f"C{i}", label=cell["rule"], alpha=0.7)
-        panel.plot([cell["env_steps"]], [cell["pulls"]], "x", color=f"C{i}", markersize=11)
-    panel.set_yscale("log")
-    panel.set(xlabel="environment steps to the target", ylabel="fetches of weights", xlim=(0, None))
-    panel.set_title(title, fontsize="small", wrap=True)
-    panel.legend(fontsize="small")
-    panel.grid(alpha=0.3, which="both")
-    picture.savefig(path, dpi=120)
+    by_rule = grouped(rows, lambda row: row["rule"])
+    with picture(path, title, (7, 4.5)) as (_, (panel,)):
+        for i, cell in enumerate(summarise(rows)):
+            own = by_rule[cell["rule"]]
+            x, y = [row["env_steps"] for row in own], [row["pulls"] for row in own]
+            panel.plot(x, y, "o", color=f"C{i}", label=cell["rule"], alpha=0.7)
+            panel.plot([cell["env_steps"]], [cell["pulls"]], "x", color=f"C{i}", markersize=11)
+        panel.set_yscale("log")
+        panel.set(xlabel="environment steps to the target", ylabel="fetches of weights")
+        panel.set_xlim(left=0)
+        panel.legend(fontsize="small")
+        panel.grid(alpha=0.3, which="both")
 
 
 def report(rows: list[dict[str, Any]], args: Args, console: Console) -> None:
@@ -139,12 +130,12 @@ def report(rows: list[dict[str, Any]], args: Args, console: Console) -> None:
         {
             "weight sync": cell["rule"],
             "reached": f"{cell['reached']} of {cell['seeds']}",
-            "fetches": plus_minus(cell["pulls"], cell["pulls_se"]),
+            "fetches": plus_minus(cell, "pulls"),
             "× fewer": f"{cell['fewer_pulls']:.1f}",
             "MB": f"{cell['megabytes']:.2f}",
-            "steps": plus_minus(cell["env_steps"], cell["env_steps_se"], 0),
+            "steps": plus_minus(cell, "env_steps", 0),
             "× steps": f"{cell['more_steps']:.2f}",
-            "updates": plus_minus(cell["updates"], cell["updates_se"]),
+            "updates": plus_minus(cell, "updates"),
             "lag": f"{cell['lag_mean']:.1f}",
             "KL": "" if cell["kl"] is None else f"{cell['kl']:.4f}",
             "steps/s": f"{cell['sps']:,.0f}",
@@ -160,12 +151,11 @@ def main(args: Args) -> int:
     console = wide_console()
     head(__doc__, ", ".join(f"{name}={getattr(args, name)}" for name in SETTINGS), console)
     study, cases = Study(args.output, COLUMNS), cases_of(args)
-    failed = study.run(cases, lambda case: measure(case, args.limit_s), console)
-    rows = study.done(cases)
-    if rows:
+    study.run(cases, lambda *case: measure(*case, args.limit_s), console)
+    if rows := study.done(cases):
         report(rows, args, console)
         console.print(f"written: {args.output}/runs.csv, summary.csv, weight_sync.png")
-    return 1 if failed else 0
+    return study.status(console, "rule", "seed")
 
 
 if __name__ == "__main__":

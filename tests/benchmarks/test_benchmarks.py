@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
+from headrace.studies.machine import wide_console
+from headrace.studies.means import mean_curve, mean_se
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CASES = [{"name": name, "lr": 1e-4, "seed": seed} for name in ("a", 'b, "c"') for seed in (0, 1)]
@@ -38,8 +40,8 @@ def study():
 
 
 @pytest.fixture
-def console(benchmark):
-    return benchmark("common").wide_console()
+def console():
+    return wide_console()
 
 
 class Measured:
@@ -49,7 +51,7 @@ class Measured:
         self.asked: list[Any] = []
         self.broken = broken
 
-    def __call__(self, case):
+    def __call__(self, case, children):
         self.asked.append(case)
         if case in self.broken:
             raise RuntimeError("it broke")
@@ -129,16 +131,16 @@ def test_a_case_is_found_again_whatever_its_values(study, tmp_path_factory, valu
     assert nan or table.missing([{"value": value}]) == []
 
 
-def test_mean_and_standard_error_are_those_of_their_definition(study):
-    mean, error = study.mean_se([1.0, 2.0, 6.0])
+def test_mean_and_standard_error_are_those_of_their_definition():
+    mean, error = mean_se([1.0, 2.0, 6.0])
     assert mean == 3.0
     assert error == pytest.approx(math.sqrt((4 + 1 + 9) / 2 / 3))
-    assert math.isnan(study.mean_se([5.0])[1])
+    assert math.isnan(mean_se([5.0])[1])
 
 
-def test_curves_are_averaged_where_all_of_them_have_values(study):
+def test_curves_are_averaged_where_all_of_them_have_values():
     curves = [([0, 10], [0, 10]), ([2, 8], [4, 10]), ([], [])]
-    x, mean, error = study.mean_curve(curves)
+    x, mean, error = mean_curve(curves)
     assert (x[0], x[-1]) == (2, 8)
     assert (mean[0], mean[-1]) == pytest.approx((3, 9))
     assert error == pytest.approx(1.0)

@@ -17,6 +17,7 @@ import pytest
 import headrace as hr
 from headrace.algos import ALGORITHMS
 from headrace.errors import ConfigError
+from headrace.studies.children import Children
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SUMMARY = {
@@ -62,7 +63,7 @@ def start(impact, monkeypatch, runs, tmp_path):
     """Starts the benchmark; its runs are noted, not done, and those named in ``broken`` fail."""
     done, broken = [], set()
 
-    def stand_in(run, threshold, script, folder, log_interval_s):
+    def stand_in(run, threshold, folder, log_interval_s, children):
         done.append((run.env, run.name, run.seed))
         if run.name in broken:
             raise RuntimeError("it broke")
@@ -233,7 +234,7 @@ def test_the_summary_keeps_the_studies_that_are_not_done_this_time(start, tmp_pa
 def test_a_real_run_leaves_its_figures_and_its_curve(runs, tasks, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     run = tasks.TASKS["CartPole-v1"].run("impact", total_steps=2048, eval_episodes=2)
-    result = runs.measure(run, 5.0, str(FOLDER / "impact.py"), tmp_path, log_interval_s=0.0)
+    result = runs.measure(run, 5.0, tmp_path, 0.0, Children())
     assert result["final_return"] > 5.0
     assert result["eval_return"] > 5.0
     assert 0 < result["steps_to"] <= 2048 + 512
@@ -244,4 +245,4 @@ def test_a_real_run_leaves_its_figures_and_its_curve(runs, tasks, tmp_path, monk
 def test_a_run_that_fails_says_why(runs, tasks, tmp_path):
     run = tasks.TASKS["CartPole-v1"].run("impact").changed(batch_size=1000)
     with pytest.raises(RuntimeError, match="batch_size=1000 must be a multiple"):
-        runs.measure(run, 5.0, str(FOLDER / "impact.py"), tmp_path, log_interval_s=0.0)
+        runs.measure(run, 5.0, tmp_path, 0.0, Children())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 import headrace as hr
+from tests.warm import Program
 
 # Scripts that tests start import the environments of tests/worlds as tests do (see pyproject).
 _PATHS = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
@@ -70,13 +70,7 @@ class Script:
     def __init__(self, folder: Path, arguments: list[str]) -> None:
         self._output = folder / "output.txt"
         with self._output.open("w") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, *arguments],
-                cwd=folder,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self.process = Program([sys.executable, *arguments], folder, file.fileno())
 
     @property
     def output(self) -> str:

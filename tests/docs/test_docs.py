@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.warm import run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -20,13 +21,12 @@ def test_every_snippet_and_command_of_the_readme_runs(tmp_path):
     for language, text in BLOCKS:
         if language == "python":
             (tmp_path / "snippet.py").write_text(text)
-            commands = [[sys.executable, "snippet.py"]]
+            commands = [["snippet.py"]]
         else:
             lines = [line for line in text.splitlines() if line.startswith("headrace ")]
-            commands = [[sys.executable, "-m", "headrace.cli", *line.split()[1:]] for line in lines]
+            commands = [["-m", "headrace.cli", *line.split()[1:]] for line in lines]
         for command in commands:
-            run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-            assert run.returncode == 0, f"{command}\n{run.stdout}\n{run.stderr}"
+            run(tmp_path, *command)
             num_run += 1
     assert num_run >= 6
     assert (tmp_path / "runs/demo/summary.json").exists()
@@ -50,7 +50,7 @@ def test_the_page_on_networks_runs_from_top_to_bottom(tmp_path):
     assert (len(script), len(commands)) == (7, 1)
     (tmp_path / "script.py").write_text("\n".join(script))
     for command in (["script.py"], *commands):
-        run_in(tmp_path, command)
+        run(tmp_path, *command)
     assert (tmp_path / "runs/named/summary.json").exists()
     assert (tmp_path / "gru.onnx").exists()
 
@@ -64,9 +64,9 @@ def test_the_page_on_several_learners_runs(tmp_path):
     assert again.split("\n")[1] in page
     (tmp_path / "again.py").write_text(again)
     for arguments in (["script.py"], ["again.py"]):
-        run_in(tmp_path, arguments)
+        run(tmp_path, *arguments)
     for _, text in blocks[1:]:
-        run_in(tmp_path, ["-m", "headrace", *text.split()[1:]])
+        run(tmp_path, "-m", "headrace", *text.split()[1:])
     assert len((tmp_path / "runs/two/iterations/rank_1.jsonl").read_text().splitlines()) > 20
     assert (tmp_path / "runs/two-impala/summary.json").exists()
     assert (tmp_path / "runs/scaling/scaling.png").exists()
@@ -82,17 +82,11 @@ def test_the_blocks_of_a_page_run_in_order(tmp_path, name, num_blocks, writes):
     assert len(blocks) == num_blocks
     for language, text in blocks:
         if language == "bash":
-            run_in(tmp_path, ["-m", "headrace", *text.split()[1:]])
+            run(tmp_path, "-m", "headrace", *text.split()[1:])
         else:
             (tmp_path / "script.py").write_text(text)
-            run_in(tmp_path, ["script.py"])
+            run(tmp_path, "script.py")
     assert (tmp_path / writes).exists()
-
-
-def run_in(folder, arguments):
-    command = [sys.executable, *arguments]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
-    assert run.returncode == 0, f"{command}\n{run.stdout}\n{run.stderr}"
 
 
 @pytest.mark.parametrize("file", PAGES)

@@ -6,8 +6,6 @@ import dataclasses
 import doctest
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ import headrace as hr
 import headrace.ops.returns
 from headrace.errors import ConfigError
 from headrace.ops.returns import vtrace
+from tests.warm import run
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/lesson.md"
@@ -30,13 +29,6 @@ REWARD = torch.tensor([1.0, 0.5, 2.0, 0.0, 1.5], dtype=torch.float64)
 VALUE = torch.tensor([3.0, 2.8, 2.5, 2.0, 1.5, 0.0], dtype=torch.float64)
 
 
-def run_in(folder, arguments):
-    command = [sys.executable, *arguments]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
-    assert run.returncode == 0, f"{command}\n{run.stdout}\n{run.stderr}"
-    return run.stdout
-
-
 def commands():
     lines = [line for language, text in BLOCKS if language == "bash" for line in text.splitlines()]
     assert all(line.startswith("headrace ") for line in lines)
@@ -47,7 +39,7 @@ def test_the_python_of_the_page_runs_as_one_script(tmp_path):
     script = [text for language, text in BLOCKS if language == "python"]
     assert len(script) == 5
     (tmp_path / "script.py").write_text("\n".join(script))
-    out = run_in(tmp_path, ["script.py"])
+    out = run(tmp_path, "script.py")
     assert "800 steps a rollout, 5 rollouts an update" in out
     assert "32 actors and 4000 steps for each" in out
     returns = [float(x) for x in re.findall(r"steps \| return +([\d.-]+) \|", out)]
@@ -60,14 +52,14 @@ def test_the_python_of_the_page_runs_as_one_script(tmp_path):
 
 def test_the_commands_of_the_page_on_the_small_game_run(tmp_path):
     train, evaluate, plan = [c for c in commands() if "headrace/SSAConjunction-v0" not in c]
-    run_in(tmp_path, train)
-    assert "100 episodes: return" in run_in(tmp_path, evaluate)
-    assert "25,600" in run_in(tmp_path, plan)
+    run(tmp_path, *train)
+    assert "100 episodes: return" in run(tmp_path, *evaluate)
+    assert "25,600" in run(tmp_path, *plan)
 
 
 def test_the_command_of_the_page_on_the_large_game_runs(tmp_path):
     [train] = [c for c in commands() if "headrace/SSAConjunction-v0" in c]
-    run_in(tmp_path, train)
+    run(tmp_path, *train)
     assert (tmp_path / "runs/large/summary.json").exists()
 
 

@@ -1,0 +1,178 @@
+"""Python programs that start in milliseconds: forked from a process that has torch imported.
+
+    pytest ──► multiprocessing's fork server (imports what programs import) ──► a program
+
+A program is told apart from a fresh ``python`` by what it has imported already; its session,
+folder, variables, arguments, ``__main__``, output and exit status are its own. It takes Ctrl-C as
+a program in a terminal does, also where the tests were started with SIGINT ignored.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing import forkserver, get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from headrace.process import main_hidden
+
+IMPORTED = [
+    *(
+        "headrace.acting.process",
+        "headrace.cluster.worker",
+        "headrace.cli",
+        "headrace.records.plot",
+    ),
+    *("gymnasium.envs.classic_control", "matplotlib.pyplot", "tensorboard", "rich.table", "tyro"),
+    "torch.utils.tensorboard",
+]
+
+
+def run(folder: Path, *arguments: str, timeout_s: float = 100.0) -> str:
+    """Run ``python *arguments`` in a folder to its end, which is to be a good one.
+
+    Processes that it starts are forked from where it was forked itself.
+
+    Returns:
+        All that it printed.
+    """
+    output = folder / "output.txt"
+    with output.open("w") as file:
+        program = Program([sys.executable, *arguments], folder, file.fileno(), shared=True)
+    try:
+        status = program.wait(timeout_s)
+    finally:
+        program.kill()
+    text = output.read_text(encoding="utf-8")
+    output.unlink()
+    assert status == 0, f"{arguments}\n{text}"
+    return text
+
+
+class Program:
+    """A program that runs, with those methods of ``subprocess.Popen`` that tests call.
+
+    Args:
+        command: the interpreter, which is not looked at, and its arguments.
+        output: a file descriptor for all that it prints; error: one for its errors, if another.
+        stdin: one that it reads.
+        shared: it doesn't start a fork server of its own, but uses the one it came from.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        output: int,
+        *,
+        error: int | None = None,
+        stdin: int | None = None,
+        shared: bool = False,
+    ) -> None:
+        files = [stdin, output, output if error is None else error]
+        passed = [None if file is None else Connection(os.dup(file)) for file in files]
+        self._process = _started_server().Process(
+            target=_live,
+            args=(list(command[1:]), str(folder), dict(os.environ), passed, _address(shared)),
+        )
+        with main_hidden():
+            self._process.start()
+        for one in filter(None, passed):
+            one.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self._process.name, timeout)
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def _started_server() -> Any:
+    context = get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    return context
+
+
+def _address(shared: bool) -> str | None:
+    if not shared:
+        return None
+    forkserver.ensure_running()
+    return forkserver._forkserver._forkserver_address
+
+
+def _live(arguments, folder, variables, files, address) -> None:
+    """Be the program that was asked for."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(variables)
+    os.chdir(folder)
+    for number, file in enumerate(files):
+        if file is not None:
+            os.dup2(file.fileno(), number)
+            file.close()
+    if files[0] is not None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    if address is not None:
+        server = forkserver._forkserver
+        server._forkserver_address = address
+        server.ensure_running = forkserver.ensure_running = lambda: None
+    sys.exit(_status_of(lambda: _run(arguments)))
+
+
+def _run(arguments: list[str]) -> None:
+    """What ``python *arguments`` does."""
+    installed = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))]
+    named = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    what, *rest = arguments
+    first = {"-c": "", "-m": os.getcwd()}.get(what, str(Path(what).resolve().parent))
+    sys.path[:] = [first, *named, *installed]
+    importlib.invalidate_caches()
+    if what == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif what == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        exec(compile(rest[0], "<string>", "exec"), sys.modules["__main__"].__dict__)
+    else:
+        sys.argv = arguments
+        runpy.run_path(what, run_name="__main__")
+
+
+def _status_of(program: Callable[[], None]) -> int:
+    """Run it; its exit status, after what the interpreter does at the end."""
+    try:
+        program()
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    atexit._run_exitfuncs()
+    return status

@@ -12,10 +12,10 @@ train: .venv/installed
 	$(BIN)/headrace train appo --recipe cartpole
 
 test: .venv/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m tests.run
 
 test-full: .venv/installed
-	$(BIN)/python -m pytest -m "full or not full"
+	$(BIN)/python -m tests.run --full
 
 lint: .venv/installed
 	$(BIN)/ruff check .

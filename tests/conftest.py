@@ -14,11 +14,23 @@ import pytest
 import torch
 
 import headrace as hr
+from tests import budget
 from tests.warm import Program
 
 # Scripts that tests start import the environments of tests/worlds as tests do (see pyproject).
 _PATHS = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
+
+
+def pytest_configure(config) -> None:
+    if not hasattr(config, "workerinput"):  # workers only run what the one process reports
+        config.pluginmanager.register(budget.Seconds(), "seconds-by-file")
+
+
+def pytest_collection_modifyitems(config, items) -> None:
+    """With two workers, begin with the files that take longest."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: -budget.budget_s(item.nodeid.split("::")[0][len("tests/") :]))
 
 
 @pytest.fixture(autouse=True)

@@ -79,7 +79,7 @@ def test_more_deaths_than_max_restarts_end_it(make, tmp_path, use):
 
 @pytest.mark.filterwarnings("ignore:worker")
 def test_a_message_that_nobody_reads_ends_in_time(make, tmp_path):
-    config = LocalConfig(nodes=1, timeout_s=1.0, start_timeout_s=6.0, max_restarts=1)
+    config = LocalConfig(nodes=1, timeout_s=0.5, start_timeout_s=1.5, max_restarts=1)
     envs = make(AsleepEnv, config, env_kwargs={"once": str(tmp_path / "first")})
     envs.reset(seed=0)
     assert not envs.step(ZEROS[:1])[3].any()

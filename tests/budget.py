@@ -1,0 +1,92 @@
+"""How many seconds the tests of each file may take, and how many they took.
+
+A pytest plugin, and the table that it prints at the end. Wall-clock time depends on the machine
+and on what else runs there, so a file over its budget is told, and never fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+BUDGET_S = 8.0
+BUDGETS_S = {
+    "docs/test_docs.py": 70,
+    "launch/test_learner_group.py": 80,
+    "cluster/test_cluster_faults.py": 20,
+    "launch/test_torchrun.py": 50,
+    "training/test_matrix.py": 35,
+    "docs/test_examples.py": 25,
+    "cluster/test_ray.py": 25,
+    "docs/test_lesson.py": 20,
+    "studies/scaling/test_scaling.py": 25,
+    "cluster/test_order.py": 25,
+    "benchmarks/test_benchmarks.py": 25,
+    "learning/test_learner.py": 25,
+    "launch/test_group.py": 20,
+    "acting/test_weight_sync.py": 20,
+    "studies/aaps/test_aaps.py": 20,
+    "training/test_memory.py": 20,
+    "studies/scaling/test_allreduce.py": 15,
+    "algos/test_identity.py": 20,
+    "acting/test_faults.py": 15,
+    "benchmarks/test_cluster_benchmarks.py": 15,
+    "test_cli.py": 15,
+    "cluster/test_gymnasium.py": 15,
+    "learning/test_hogwild.py": 15,
+    "distributed/test_stragglers.py": 15,
+    "acting/test_own_pace.py": 15,
+    "training/test_resume.py": 15,
+    "nn/test_onnx.py": 12,
+    "benchmarks/test_impact_benchmark.py": 10,
+    "distributed/test_same_steps.py": 12,
+    "distributed/test_trainers.py": 12,
+    "benchmarks/test_satellites_benchmark.py": 12,
+}
+"""Files that need more: of 2 cores that run two files at a time. Make a test faster, or move its
+long form to `make test-full`, before you raise one."""
+TOTAL_S = 600.0
+"""Of all files together, which is about 5 minutes where two run at a time."""
+NUM_SHOWN = 15
+COLLECTED = "HEADRACE_TEST_SECONDS"
+"""The variable that names a file to which seconds are written, for a table of several runs."""
+
+
+class Seconds(Counter[str]):
+    """Seconds by file; see `tests.conftest`, which registers it as a plugin."""
+
+    def pytest_runtest_logreport(self, report) -> None:
+        self[report.nodeid.split("::")[0].removeprefix("tests/")] += report.duration
+
+    def pytest_terminal_summary(self, terminalreporter) -> None:
+        if path := os.environ.get(COLLECTED):
+            Path(path).write_text(json.dumps(self))
+        elif len(self) > 1:
+            terminalreporter.section("seconds by file")
+            terminalreporter.line(table(self))
+
+
+def budget_s(file: str) -> float:
+    """What a file of tests/ may take."""
+    return BUDGETS_S.get(file, BUDGET_S)
+
+
+def table(seconds: Counter[str]) -> str:
+    """The slowest files beside their budgets, and what was exceeded."""
+    lines = [f"{'file':<46} {'seconds':>8} {'budget':>7}"]
+    over = [file for file in seconds if seconds[file] > budget_s(file)]
+    shown = [file for file, _ in seconds.most_common(NUM_SHOWN)]
+    for file in shown + sorted(set(over) - set(shown)):
+        mark = "  OVER" if file in over else ""
+        lines.append(f"{file:<46} {seconds[file]:8.1f} {budget_s(file):7.0f}{mark}")
+    total = sum(seconds.values())
+    lines.append(f"{f'all {len(seconds)} files':<46} {total:8.1f} {TOTAL_S:7.0f}")
+    if over or total > TOTAL_S:
+        what = [f"{len(over)} of {len(seconds)} files"] if over else []
+        what += ["all together"] if total > TOTAL_S else []
+        lines.append(f"WARNING: over budget: {' and '.join(what)} (tests/budget.py)")
+    else:
+        lines.append("every file within its budget")
+    return "\n".join(lines)

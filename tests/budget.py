@@ -54,18 +54,21 @@ COLLECTED = "HEADRACE_TEST_SECONDS"
 """The variable that names a file to which seconds are written, for a table of several runs."""
 
 
-class Seconds(Counter[str]):
-    """Seconds by file; see `tests.conftest`, which registers it as a plugin."""
+class Seconds:
+    """The plugin; `tests/conftest.py` registers it."""
+
+    def __init__(self) -> None:
+        self.by_file: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report) -> None:
-        self[report.nodeid.split("::")[0].removeprefix("tests/")] += report.duration
+        self.by_file[report.nodeid.split("::")[0].removeprefix("tests/")] += report.duration
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
         if path := os.environ.get(COLLECTED):
-            Path(path).write_text(json.dumps(self))
-        elif len(self) > 1:
+            Path(path).write_text(json.dumps(self.by_file))
+        elif len(self.by_file) > 1:
             terminalreporter.section("seconds by file")
-            terminalreporter.line(table(self))
+            terminalreporter.line(table(self.by_file))
 
 
 def budget_s(file: str) -> float:

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from warm import Program
 
 import headrace as hr
 from tests import budget
-from tests.warm import Program
 
 # Scripts that tests start import the environments of tests/worlds as tests do (see pyproject).
 _PATHS = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]

@@ -21,20 +21,43 @@ from collections.abc import Callable, Sequence
 from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from headrace.process import main_hidden
 
-IMPORTED = [
-    *(
-        "headrace.acting.process",
-        "headrace.cluster.worker",
-        "headrace.cli",
-        "headrace.records.plot",
-    ),
-    *("gymnasium.envs.classic_control", "matplotlib.pyplot", "tensorboard", "rich.table", "tyro"),
-    "torch.utils.tensorboard",
-]
+IMPORTED = (
+    *("warm", "headrace.cluster.worker", "headrace.cli", "headrace.records.plot", "rich.table"),
+    *("gymnasium.envs.classic_control", "matplotlib.pyplot", "torch.utils.tensorboard", "tyro"),
+)
+
+
+def share_fork_server() -> None:
+    """Let the fork server of the tests import what programs need, and all below it use it.
+
+    Left to itself, each learner that it starts would start one of its own for its actors, which
+    imports torch again. A program is an exception, unless it was started as ``shared``.
+    """
+    server, preload = forkserver._forkserver, forkserver.set_forkserver_preload
+    forkserver.set_forkserver_preload = lambda modules: preload([*modules, *IMPORTED])
+    preload(list(IMPORTED))
+    forkserver.ensure_running = server.ensure_running = _ensure_running
+
+
+def _ensure_running() -> None:
+    server = forkserver._forkserver
+    in_child = server._forkserver_pid is None and server._forkserver_alive_fd is not None
+    if not in_child:
+        forkserver.ForkServer.ensure_running(server)
+
+
+share_fork_server()  # here, and in the fork server, which imports this module
+
+
+def _share_no_more() -> None:
+    server = forkserver.ForkServer()
+    forkserver._forkserver = server
+    for name in ("ensure_running", "connect_to_new_process", "set_forkserver_preload"):
+        setattr(forkserver, name, getattr(server, name))
+    forkserver.get_inherited_fds = server.get_inherited_fds
 
 
 def run(folder: Path, *arguments: str, timeout_s: float = 100.0) -> str:
@@ -80,9 +103,9 @@ class Program:
     ) -> None:
         files = [stdin, output, output if error is None else error]
         passed = [None if file is None else Connection(os.dup(file)) for file in files]
-        self._process = _started_server().Process(
+        self._process = get_context("forkserver").Process(
             target=_live,
-            args=(list(command[1:]), str(folder), dict(os.environ), passed, _address(shared)),
+            args=(list(command[1:]), str(folder), dict(os.environ), passed, shared),
         )
         with main_hidden():
             self._process.start()
@@ -110,20 +133,7 @@ class Program:
         self._process.kill()
 
 
-def _started_server() -> Any:
-    context = get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED)
-    return context
-
-
-def _address(shared: bool) -> str | None:
-    if not shared:
-        return None
-    forkserver.ensure_running()
-    return forkserver._forkserver._forkserver_address
-
-
-def _live(arguments, folder, variables, files, address) -> None:
+def _live(arguments, folder, variables, files, shared) -> None:
     """Be the program that was asked for."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -136,10 +146,8 @@ def _live(arguments, folder, variables, files, address) -> None:
             file.close()
     if files[0] is not None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    if address is not None:
-        server = forkserver._forkserver
-        server._forkserver_address = address
-        server.ensure_running = forkserver.ensure_running = lambda: None
+    if not shared:
+        _share_no_more()
     sys.exit(_status_of(lambda: _run(arguments)))
 
 

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from tests.warm import run
+from warm import run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from warm import run
 
 import headrace as hr
 import headrace.ops.returns
 from headrace.errors import ConfigError
 from headrace.ops.returns import vtrace
-from tests.warm import run
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/lesson.md"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from warm import Program
+from warm import Program, popen
 
 import headrace as hr
 from tests import budget
@@ -125,6 +126,12 @@ def start(tmp_path):
     yield run
     for script in scripts:
         script.end()
+
+
+@pytest.fixture
+def forked_children(monkeypatch):
+    """What the code under test starts as ``python …`` has torch, too; see `tests/warm.py`."""
+    monkeypatch.setattr(subprocess, "Popen", popen)
 
 
 @pytest.fixture

@@ -81,6 +81,22 @@ def run(folder: Path, *arguments: str, timeout_s: float = 100.0) -> str:
     return text
 
 
+def popen(command, *, stdout, stderr=None, stdin=None, start_new_session=True) -> Program:
+    """What ``subprocess.Popen`` does with ``python …``; see the fixture ``forked_children``."""
+    error = None if stderr == subprocess.STDOUT else stderr
+    read, write = os.pipe() if stdin == subprocess.PIPE else (None, None)
+    files = [file if file is None else _number(file) for file in (stdout, error)]
+    program = Program(command, Path.cwd(), files[0], error=files[1], stdin=read, shared=True)
+    if read is not None:
+        os.close(read)
+        program.stdin = os.fdopen(write, "wb")
+    return program
+
+
+def _number(file) -> int:
+    return file if isinstance(file, int) else file.fileno()
+
+
 class Program:
     """A program that runs, with those methods of ``subprocess.Popen`` that tests call.
 
@@ -109,6 +125,7 @@ class Program:
         )
         with main_hidden():
             self._process.start()
+        self.stdin = None
         for one in filter(None, passed):
             one.close()
 
@@ -131,6 +148,9 @@ class Program:
 
     def kill(self) -> None:
         self._process.kill()
+
+    def terminate(self) -> None:
+        self._process.terminate()
 
 
 def _live(arguments, folder, variables, files, shared) -> None:

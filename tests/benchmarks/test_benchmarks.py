@@ -197,6 +197,7 @@ def test_the_same_case_gives_the_same_figures(benchmark, tmp_path):
     assert first["kl"] != other["kl"]
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_the_corrections_are_resumed_and_write_table_and_pictures(
     benchmark, monkeypatch, tmp_path, capsys
 ):
@@ -265,6 +266,7 @@ def test_the_environments_alone_are_what_their_costs_allow(benchmark, cost):
     assert time.monotonic() - start >= 5 / architectures.ideal_sps(args, "even")
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_the_architectures_are_resumed_and_write_table_and_picture(
     benchmark, monkeypatch, tmp_path, capsys
 ):

@@ -231,6 +231,7 @@ def test_the_summary_keeps_the_studies_that_are_not_done_this_time(start, tmp_pa
     assert [(row["study"], row["runs"]) for row in rows] == [("k", "2")] * 4 + [("ratio", "1")] * 3
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_a_real_run_leaves_its_figures_and_its_curve(runs, tasks, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     run = tasks.TASKS["CartPole-v1"].run("impact", total_steps=2048, eval_episodes=2)
@@ -242,6 +243,7 @@ def test_a_real_run_leaves_its_figures_and_its_curve(runs, tasks, tmp_path, monk
     assert runs.curve_path(tmp_path, run).exists()
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_a_run_that_fails_says_why(runs, tasks, tmp_path):
     run = tasks.TASKS["CartPole-v1"].run("impact").changed(batch_size=1000)
     with pytest.raises(RuntimeError, match="batch_size=1000 must be a multiple"):

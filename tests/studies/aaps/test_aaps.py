@@ -127,6 +127,7 @@ def test_ppo_learns_from_collected_rollouts(tmp_path):
     assert sum(line["env_steps"] > 0 for line in lines) == 40
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_a_whole_study_and_its_second_start(tmp_path, capsys):
     flags = ["--env-id", "CartPole-v1", "--total-steps", "512", "--num-steps", "16"]
     flags += ["--nodes", "1", "--envs-per-node", "8", "--epochs", "1", "--minibatches", "2"]

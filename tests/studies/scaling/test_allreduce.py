@@ -25,6 +25,7 @@ def test_an_iteration_sends_a_gradient_per_step_and_two_small_messages(algo, gra
     assert found == [1000] * gradients + [allreduce.SMALL_BYTES] * 2
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_two_processes_time_what_is_missing_once(tmp_path, monkeypatch, capsys):
     def measured(sizes):
         table = Study(tmp_path, allreduce.COLUMNS, "allreduce.csv")

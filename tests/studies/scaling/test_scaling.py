@@ -326,6 +326,7 @@ def test_runs_that_end_in_their_warm_up_have_no_speed_but_the_rest(study, monkey
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
 def test_the_real_command_measures_real_runs(tmp_path, capsys):
     output = tmp_path / "out"
     assert scaling.main([

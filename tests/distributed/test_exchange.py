@@ -97,6 +97,7 @@ def test_who_comes_last_waits_for_nobody_and_the_others_for_its_delay():
     assert times[2]["t_learn"] > 0.3 > times[0]["t_learn"]
 
 
+@pytest.mark.serial
 def test_each_learners_four_times_add_up_although_one_sleeps():
     iterations, agreed = run_learners(2, lambda group: sleepy(group, [0.0, 0.1]))[0]
     for one in iterations:
@@ -107,6 +108,7 @@ def test_each_learners_four_times_add_up_although_one_sleeps():
     assert agreed.meter.learn_s == pytest.approx(sum(one.learn_s for one in parts))
 
 
+@pytest.mark.serial
 def test_what_is_done_apart_counts_nowhere():
     def work(group: ThreadGroup) -> list[Iteration]:
         exchange = Exchange(group)

@@ -15,6 +15,8 @@ import headrace as hr
 from headrace.distributed.preemption import Preemption
 from headrace.types import Alone
 
+pytestmark = pytest.mark.serial  # who is slow is told by the clock
+
 
 def slow_env(flag: str | None, step_s: float):
     """An environment that takes its time; with a flag only the first one that is stepped does."""

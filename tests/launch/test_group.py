@@ -267,6 +267,7 @@ def wait_for_ever(group, say, call, shared, quiet_rank):
         CALLS[call](group)
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     ("call", "shared"), [*ENDLESS, ("gather_objects", True), ("broadcast", True)]
 )
@@ -289,6 +290,7 @@ def test_a_killed_rank_is_named_by_all_who_wait_for_it_at_once(ranks, leftovers,
     assert leftovers() == set()
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(("call", "shared"), ENDLESS)
 def test_a_stopped_rank_is_named_at_the_timeout(ranks, call, shared):
     work = functools.partial(wait_for_ever, call=call, shared=shared, quiet_rank=2)

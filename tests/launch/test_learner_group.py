@@ -296,6 +296,7 @@ def test_a_learner_whose_environment_hangs_is_named_at_the_timeout(tiny, watch, 
     assert nobody() == []
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     ("rank", "number"),
     [

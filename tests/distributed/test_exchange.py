@@ -83,6 +83,7 @@ def sleepy(
     return exchange.iterations, agreed
 
 
+@pytest.mark.serial
 def test_who_comes_last_waits_for_nobody_and_the_others_for_its_delay():
     found = run_learners(3, lambda group: sleepy(group, [0.0, 0.15, 0.3]))
     for iterations, _ in found[1:]:
@@ -140,6 +141,7 @@ def test_what_is_done_apart_counts_nowhere_even_if_it_fails():
     assert group.clock.seconds == {}
 
 
+@pytest.mark.serial
 def test_the_four_times_of_a_real_run_add_up_to_its_iterations(tiny, finish):
     # Batches of a usual size: an update takes some ms, in which unmeasured steps don't show.
     algo = hr.PPO(epochs=2, minibatches=4)

@@ -33,6 +33,8 @@ def main(arguments: list[str]) -> int:
     with_serial = [
         str(path) for path in sorted(TESTS.rglob("test_*.py")) if "mark.serial" in path.read_text()
     ]
+    if any(Path(argument.partition("::")[0]).exists() for argument in others):
+        with_serial = []  # only what was named
     runs = {"one at a time": ["-m", which]}
     if NUM_WORKERS > 1:
         runs = {

@@ -113,6 +113,7 @@ def test_costs_are_measured_and_planned_with(capsys, tmp_path):
     assert "learner busy" in shown
 
 
+@pytest.mark.serial
 def test_what_waits_needs_no_core_and_fillers_count_as_no_steps():
     config = hr.Config(Sleeper, hr.APPO(), num_actors=2, envs_per_actor=2, fragment_length=10)
     costs = measure(config, 1.0)

@@ -43,10 +43,10 @@ def sleep(output, timeout_s, children=None, **request):
 def started(output) -> list[psutil.Process]:
     """The child of the sleeper, and the sleeper if it still runs."""
     deadline = time.monotonic() + 20
-    while not (output.exists() and "started" in output.read_text()):
+    while not (output.exists() and (said := output.read_text()).endswith("\n")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    child = psutil.Process(int(output.read_text().split()[1]))
+    child = psutil.Process(int(said.split()[1]))
     parent = child.parent()
     return [child] + ([parent] if parent is not None and parent.pid != os.getpid() else [])
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.algos.common import Hyperparameters
 from headrace.config import Config, from_json, unknown_setting
 from headrace.errors import CheckpointError
-from headrace.evaluation import Evaluation, evaluate
+from headrace.evaluation import Evaluation
 from headrace.launch.local import LearnerGroup
 from headrace.launch.torchrun import join_torchrun
 from headrace.nn.network import Network
@@ -19,11 +19,44 @@ from headrace.process import torch_threads
 from headrace.records import checkpoint
 from headrace.records.result import Result
 from headrace.records.terminal import Report
-from headrace.training.run import Run
+from headrace.training.run import evaluated
 from headrace.training.trainer import Trainer
 from headrace.types import Group
 
 Callback = Callable[[Result], bool | None]
+
+
+class Run(Protocol):
+    """Iterate over it to train; a context manager that ends what it started.
+
+    ``config`` and ``env`` (resolved) are what is trained on, ``run_dir`` is where files are, and
+    ``interrupted`` says whether a signal ended it.
+    """
+
+    config: Config
+    env: Any
+    run_dir: Path
+    interrupted: bool
+
+    @property
+    def policy(self) -> Policy:
+        """As far as it is trained."""
+
+    def __enter__(self) -> Run: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __iter__(self) -> Iterator[Result]:
+        """Train; a result about every second."""
+
+    def stop(self) -> None:
+        """End training after the update in progress; a checkpoint is written."""
+
+    def close(self) -> None:
+        """End all processes and threads; safe to call twice."""
+
+    def summary(self) -> dict[str, Any]:
+        """What ``summary.json`` holds, once training has ended."""
 
 
 def train(
@@ -132,10 +165,4 @@ def _evaluate(trainer: Run, policy: Policy) -> Evaluation | None:
     if not config.eval_episodes or trainer.interrupted:
         return None
     with torch_threads(1):
-        return evaluate(
-            policy.to("cpu"),
-            trainer.env,
-            config.eval_episodes,
-            engine=config.engine,
-            env_kwargs=config.env_kwargs,
-        )
+        return evaluated(config, trainer.env, policy.to("cpu"))

@@ -23,21 +23,26 @@ class Preemption:
 
     Args:
         group: of the learners.
-        fraction: of them that must have their rollouts; at most, all others.
+        fraction: of them that must have their rollouts; at most, all others. None: nobody cuts.
         cut: called with an update's number when its rollouts are to end where they are.
     """
 
-    def __init__(self, group: Group, fraction: float, cut: Callable[[int], None]) -> None:
+    def __init__(self, group: Group, fraction: float | None, cut: Callable[[int], None]) -> None:
         self._group, self._cut = group, cut
-        self._enough = min(group.size - 1, math.ceil(fraction * group.size - 1e-9))
+        self._inert = fraction is None or group.size == 1
+        self._enough = min(group.size - 1, math.ceil((fraction or 0.0) * group.size - 1e-9))
         self._wanted: int | None = None  # the update that rollouts are collected for
         self._wake, self._closed = threading.Condition(), False
         self._thread = threading.Thread(target=self._watch, name="headrace-preempt", daemon=True)
-        self._thread.start()
+        if not self._inert:
+            self._thread.start()
 
     @contextmanager
     def collecting(self, update: int) -> Iterator[None]:
         """This learner gets its rollouts of ``update`` inside."""
+        if self._inert:
+            yield
+            return
         with self._wake:
             self._wanted = update
             self._wake.notify()
@@ -74,4 +79,5 @@ class Preemption:
         with self._wake:
             self._closed = True
             self._wake.notify()
-        self._thread.join(5)
+        if not self._inert:
+            self._thread.join(5)

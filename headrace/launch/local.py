@@ -68,8 +68,9 @@ class LearnerGroup:
         started: float | None = None,
         notify: Callable[[str], None] = print,
     ) -> None:
-        begun = begin(config, started, needs_processes=True)
-        self.env, self.run_dir, self._started = begun.found.env, begun.run_dir, begun.started
+        self._started = time.monotonic() if started is None else started
+        found, self.run_dir = begin(config, needs_processes=True)
+        self.env = found.env
         checkpoint.prepare(self.run_dir, config.resume, config.overwrite)
         self.config = dataclasses.replace(config, run_dir=str(self.run_dir), overwrite=False)
         self._notify = notify

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.config import Config
 from headrace.envs.probe import Probe
@@ -18,19 +18,34 @@ from headrace.spaces.json import space_to_json
 from headrace.types import Group
 
 
+class Saved(NamedTuple):
+    """What a checkpoint holds, as one learner has it."""
+
+    policy: Policy
+    learner: Learner
+    progress: Progress
+    episodes: Episodes
+
+
 class Archive:
     """Saves and loads; only rank 0 touches files, and every learner makes the same calls.
 
+    Prepares the run directory, goes on from its latest checkpoint if that is to be resumed, and
+    writes ``config.json``.
+
     Args:
         run_dir: of the run. config: all its settings. found: of its environment.
-        group: of its learners.
+        group: of its learners. saved: of this one.
 
     Raises:
-        CheckpointError: the run directory exists, or there is nothing to resume.
+        CheckpointError: the run directory exists, or what is to be resumed isn't there or doesn't
+            fit this run.
     """
 
-    def __init__(self, run_dir: Path, config: Config, found: Probe, group: Group) -> None:
-        self._run_dir, self._config, self._group = run_dir, config, group
+    def __init__(
+        self, run_dir: Path, config: Config, found: Probe, group: Group, saved: Saved
+    ) -> None:
+        self._run_dir, self._config, self._group, self._saved = run_dir, config, group, saved
         self._description = {
             "format": checkpoint.FORMAT,
             "config": config.to_json(),
@@ -40,20 +55,14 @@ class Archive:
         }
         if group.rank == 0:
             checkpoint.prepare(run_dir, config.resume, config.overwrite)
+        if config.resume:
+            self._load()
+        if group.rank == 0:
+            checkpoint.write_json(run_dir / "config.json", self._description)
 
-    def describe(self) -> None:
-        """Write ``config.json``."""
-        if self._group.rank == 0:
-            checkpoint.write_json(self._run_dir / "config.json", self._description)
-
-    def save(
-        self, policy: Policy, learner: Learner, progress: Progress, episodes: Episodes
-    ) -> None:
-        """Write a checkpoint.
-
-        Args:
-            episodes: of this learner; those of all are saved.
-        """
+    def save(self) -> None:
+        """Write a checkpoint."""
+        policy, learner, progress, episodes = self._saved
         progress.epoch += self._config.deterministic
         own = self._group.gather_objects((learner.own_state(), episodes.state_dict()))
         if self._group.rank > 0:
@@ -74,14 +83,9 @@ class Archive:
             checkpoint.point("best", path)
         checkpoint.rotate(self._run_dir, self._config.keep_checkpoints)
 
-    def load(
-        self, policy: Policy, learner: Learner, progress: Progress, episodes: Episodes
-    ) -> None:
-        """Go on from the latest checkpoint, which may be of another number of learners.
-
-        Raises:
-            CheckpointError: it doesn't fit this run.
-        """
+    def _load(self) -> None:
+        """Go on from the latest checkpoint, which may be of another number of learners."""
+        policy, learner, progress, episodes = self._saved
         found: tuple[Any, ...] = ()
         if self._group.rank == 0:
             folder = checkpoint.find(self._run_dir)

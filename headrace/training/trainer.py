@@ -19,7 +19,6 @@ from headrace.config import Config
 from headrace.distributed.preemption import Preemption
 from headrace.envs.probe import Probe
 from headrace.errors import ConfigError
-from headrace.evaluation import evaluate
 from headrace.learning.hogwild import SharedModel
 from headrace.learning.learner import Learner, mean_metrics
 from headrace.nn.policy import Policy
@@ -27,12 +26,12 @@ from headrace.process import cores, keep_freed_memory, pinned, stop_signals, tor
 from headrace.records.files import RunLog
 from headrace.records.meter import Meter
 from headrace.records.progress import Progress, own_episodes
-from headrace.records.result import Episodes, Result
+from headrace.records.result import Result
 from headrace.records.tally import Tally
-from headrace.training.archive import Archive
+from headrace.training.archive import Archive, Saved
 from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum, gather_episodes
 from headrace.training.intake import Intake
-from headrace.training.run import begin
+from headrace.training.run import begin, evaluated
 from headrace.types import Alone, Batch, Group
 
 
@@ -67,8 +66,8 @@ class Trainer:
                 f"num_learners={config.num_learners} needs as many processes: use hr.train, "
                 "hr.LearnerGroup, the command line or torchrun (a Trainer is one learner)"
             )
-        begun = begin(config, started, needs_processes=config.transport == "shm")
-        found, self.run_dir = begun.found, begun.run_dir
+        started = time.monotonic() if started is None else started
+        found, self.run_dir = begin(config, needs_processes=config.transport == "shm")
         self.env = found.env
         self._share = config.per_learner
         self.policy, self.learner = _built(config, found, self.group)
@@ -76,24 +75,14 @@ class Trainer:
         self.progress, self.episodes = Progress(), own_episodes(config.num_learners)
         self._exchange = Exchange(self.group)
         copied = sum(weight.nbytes for weight in self.policy.state_dict().values())
-        self._tally = Tally(self.progress, config, copied, begun.started)
+        self._tally = Tally(self.progress, config, copied, started)
         self.source: RolloutSource | None = None
         self._stopped = self.interrupted = False
         self._evaluated: float | None = None
         self._restarts = 0
-        self._archive = Archive(self.run_dir, config, found, self.group)
-        if config.resume:
-            self._archive.load(*self._saved)
+        saved = Saved(self.policy, self.learner, self.progress, self.episodes)
+        self._archive = Archive(self.run_dir, config, found, self.group, saved)
         self._steps_before = self.env_steps
-        self._archive.describe()
-
-    @property
-    def _saved(self) -> tuple[Policy, Learner, Progress, Episodes]:
-        return self.policy, self.learner, self.progress, self.episodes
-
-    @property
-    def _leads(self) -> bool:
-        return self.group.rank == 0
 
     @property
     def env_steps(self) -> int:
@@ -138,7 +127,8 @@ class Trainer:
             stack.callback(self.close)
             keep_freed_memory()
             source = self.source = self._open_source()
-            preemption = self._open_preemption(source, stack)
+            preempting = (self.group, self.config.preempt_fraction, source.cut)
+            preemption = stack.enter_context(contextlib.closing(Preemption(*preempting)))
             log = self._open_log(stack)
             intake = Intake(self._share, source, self.episodes, self.learner.device)
             episodes = gather_episodes(self.group, self.episodes)
@@ -161,10 +151,11 @@ class Trainer:
                         result = self._report(log)
                         if result is not None:
                             yield result
-                        finished = finished or self._someone_stops()
+                        stops = self.group.gather(torch.tensor([float(self._stopped)]))
+                        finished = finished or bool(stops.any())
             source.close()  # what is saved and returned is learnt from no more
             if self.updates:
-                self._archive.save(*self._saved)
+                self._archive.save()
 
     def _open_source(self) -> RolloutSource:
         spec = self._share.actor_spec(
@@ -179,24 +170,14 @@ class Trainer:
         source.publish(self.policy, self.updates, self.progress.epoch)
         return source
 
-    def _open_preemption(
-        self, source: RolloutSource, stack: contextlib.ExitStack
-    ) -> Preemption | None:
-        if self.config.preempt_fraction is None or self.group.size == 1:
-            return None
-        preemption = Preemption(self.group, self.config.preempt_fraction, source.cut)
-        stack.callback(preemption.close)
-        return preemption
-
     def _open_log(self, stack: contextlib.ExitStack) -> RunLog | None:
-        if not self._leads:
+        if self.group.rank > 0:
             return None
-        several, wanted = self.group.size > 1, self.config.log_iterations
-        num_logged = self.group.size if (several if wanted is None else wanted) else 0
+        wanted = self.config.log_iterations
+        logged = self.group.size > 1 if wanted is None else wanted
         kept = (self.env_steps, self.updates) if self.config.resume else None
-        log = RunLog(self.run_dir, num_logged, kept)
-        stack.callback(log.close)
-        return log
+        log = RunLog(self.run_dir, self.group.size if logged else 0, kept)
+        return stack.enter_context(contextlib.closing(log))
 
     def _enough(self, mean: float | None, full: bool) -> bool:
         """Whether ``total_steps`` is reached, or ``stop_return`` by a full window of episodes."""
@@ -204,18 +185,14 @@ class Trainer:
         reached = target is not None and full and mean is not None and mean >= target
         return reached or self.env_steps >= self.config.total_steps
 
-    def _someone_stops(self) -> bool:
-        return bool(self.group.gather(torch.tensor([float(self._stopped)])).any())
-
     def _update(
-        self, source: RolloutSource, intake: Intake, preemption: Preemption | None
+        self, source: RolloutSource, intake: Intake, preemption: Preemption
     ) -> Agreed | None:
         """One update; what all learners know then. None: stopped while waiting for rollouts."""
         meter = Meter()
-        collecting: Any = contextlib.nullcontext if preemption is None else preemption.collecting
 
         def fresh() -> Batch:
-            with self.group.clock.phase("rollout"), collecting(self.updates):
+            with self.group.clock.phase("rollout"), preemption.collecting(self.updates):
                 batch = intake.fresh(meter, self.updates, self._may_leave)
             if self._share.sync.on_drift:
                 intake.note_drift(meter, batch, self.learner.log_ratio(batch))
@@ -264,7 +241,7 @@ class Trainer:
         if self._crossed(self.config.checkpoint_interval) and not finished:
             if log is not None:
                 log.flush()  # what is behind the checkpoint is on the disk before it
-            self._archive.save(*self._saved)
+            self._archive.save()
         interval = self.config.eval_interval
         if interval is not None and self.config.eval_episodes and self._crossed(interval):
             self._evaluate(log, seconds)
@@ -293,13 +270,7 @@ class Trainer:
         """Play with the deterministic policy, on rank 0; the others wait and learn the result."""
         start = time.monotonic()
         if log is not None:
-            found = evaluate(
-                copy.deepcopy(self.policy).cpu(),
-                self.env,
-                self.config.eval_episodes,
-                engine=self.config.engine,
-                env_kwargs=self.config.env_kwargs,
-            )
+            found = evaluated(self.config, self.env, self.policy)
             log.evaluation(found, self.env_steps, seconds)
             self._evaluated = found.mean
         self._evaluated = self.group.broadcast(self._evaluated)

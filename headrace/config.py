@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
@@ -17,7 +16,7 @@ from headrace.acting.weight_sync import SyncRule, sync_rule
 from headrace.algos import ALGORITHMS, APPO
 from headrace.algos.common import Hyperparameters
 from headrace.envs.make import ENGINES
-from headrace.envs.names import env_name
+from headrace.envs.names import import_path
 from headrace.errors import (
     A_COUNT,
     ABOVE_0,
@@ -341,12 +340,6 @@ def from_json(values: dict[str, Any], **overrides: Any) -> Config:
     return Config(**values)
 
 
-def import_path(env: Any) -> str:
-    """``module:qualified.name`` of a callable or class, or its bare name if it has none."""
-    module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", None)
-    return f"{module}:{name}" if module and name else env_name(env)
-
-
 def num_cores() -> int:
     """Cores that this process may use."""
     return len(cores())
@@ -372,9 +365,3 @@ def unknown_setting(name: str) -> ConfigError:
             hint = f" It belongs to the algorithm: {cls.__name__}({name}=…)."
             break
     return ConfigError(f"setting {name!r} is unknown.{hint}")
-
-
-def default_run_dir(config: Config, now: str) -> Path:
-    """``runs/<environment>-<algorithm>-<time>``."""
-    name = env_name(config.env).replace("/", "-").replace(":", "-")
-    return Path("runs") / f"{name}-{config.algo_name}-{now}"

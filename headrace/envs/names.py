@@ -82,6 +82,12 @@ def env_name(env: Any) -> str:
     return getattr(env, "__name__", type(env).__name__)
 
 
+def import_path(env: Any) -> str:
+    """``module:qualified.name`` of a callable or class, or its bare name if it has none."""
+    module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", None)
+    return f"{module}:{name}" if module and name else env_name(env)
+
+
 def in_envpool(env_id: str) -> bool:
     """Whether envpool is installed and has an environment of this id."""
     if importlib.util.find_spec("envpool") is None:

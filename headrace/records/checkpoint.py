@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +204,9 @@ def prepare(run_dir: Path, resume: bool, overwrite: bool) -> None:
             )
         shutil.rmtree(run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
+
+
+def default_run_dir(env_name: str, algo_name: str) -> Path:
+    """``runs/<environment>-<algorithm>-<time>``."""
+    name = env_name.replace("/", "-").replace(":", "-")
+    return Path("runs") / f"{name}-{algo_name}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
+import torch
+
+from headrace.types import Group
 
 EPISODE_WINDOW = 100
 
@@ -183,3 +187,18 @@ class Result:
         """The metrics under the names that they have in files; absent while None."""
         values = {f.metadata["file"]: getattr(self, f.name) for f in fields(self)}
         return {k: float(v) for k, v in values.items() if k is not None and v is not None}
+
+
+def gather_episodes(group: Group, episodes: Episodes) -> Episodes:
+    """The latest episodes of all learners, the same for each."""
+    window = episodes.window
+    row = torch.full((1 + 2 * window,), math.nan, dtype=torch.float64)
+    row[0] = episodes.count
+    for at, values in ((1, episodes.returns), (1 + window, episodes.lengths)):
+        row[at : at + len(values)] = torch.tensor(list(values), dtype=torch.float64)
+    everyone = Episodes(window * group.size)
+    for count, *values in group.gather(row).tolist():
+        everyone.count += int(count)
+        everyone.returns.extend(x for x in values[:window] if not math.isnan(x))
+        everyone.lengths.extend(x for x in values[window:] if not math.isnan(x))
+    return everyone

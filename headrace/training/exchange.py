@@ -186,18 +186,3 @@ def checksum(policy: Policy) -> int:
     for leaf in tree.leaves(policy_weights(policy)):
         value = zlib.crc32(leaf.cpu().contiguous().reshape(-1).view(torch.uint8).numpy(), value)
     return value
-
-
-def gather_episodes(group: Group, episodes: Episodes) -> Episodes:
-    """The latest episodes of all learners, the same for each."""
-    window = episodes.window
-    row = torch.full((1 + 2 * window,), math.nan, dtype=torch.float64)
-    row[0] = episodes.count
-    for at, values in ((1, episodes.returns), (1 + window, episodes.lengths)):
-        row[at : at + len(values)] = torch.tensor(list(values), dtype=torch.float64)
-    everyone = Episodes(window * group.size)
-    for count, *values in group.gather(row).tolist():
-        everyone.count += int(count)
-        everyone.returns.extend(x for x in values[:window] if not math.isnan(x))
-        everyone.lengths.extend(x for x in values[window:] if not math.isnan(x))
-    return everyone

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
-import time
 from pathlib import Path
 from typing import Any
 
 from headrace.acting.fleet import start_fork_server
-from headrace.config import Config, default_run_dir
-from headrace.envs.names import resolve
+from headrace.config import Config
+from headrace.envs.names import env_name, resolve
 from headrace.envs.probe import Probe, probe
 from headrace.evaluation import Evaluation, evaluate
 from headrace.nn.policy import Policy
+from headrace.records.checkpoint import default_run_dir
 
 
 def begin(config: Config, needs_processes: bool) -> tuple[Probe, Path]:
@@ -28,7 +28,7 @@ def begin(config: Config, needs_processes: bool) -> tuple[Probe, Path]:
     if needs_processes:
         start_fork_server()
     found = probe(config.env, config.engine, config.env_kwargs, config.seed)
-    run_dir = config.run_dir or default_run_dir(config, time.strftime("%Y%m%d-%H%M%S"))
+    run_dir = config.run_dir or default_run_dir(env_name(config.env), config.algo_name)
     return found, Path(run_dir)
 
 

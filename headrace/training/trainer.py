@@ -26,10 +26,10 @@ from headrace.process import cores, keep_freed_memory, pinned, stop_signals, tor
 from headrace.records.files import RunLog
 from headrace.records.meter import Meter
 from headrace.records.progress import Progress, own_episodes
-from headrace.records.result import Result
+from headrace.records.result import Result, gather_episodes
 from headrace.records.tally import Tally
 from headrace.training.archive import Archive, Saved
-from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum, gather_episodes
+from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum
 from headrace.training.intake import Intake
 from headrace.training.run import begin, evaluated
 from headrace.types import Alone, Batch, Group

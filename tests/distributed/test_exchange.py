@@ -17,8 +17,8 @@ import headrace as hr
 from headrace.errors import LearnerFailed
 from headrace.records.files import RunLog, read_jsonl
 from headrace.records.meter import Iteration, Meter
-from headrace.records.result import Episodes
-from headrace.training.exchange import Agreed, Exchange, checksum, gather_episodes
+from headrace.records.result import Episodes, gather_episodes
+from headrace.training.exchange import Agreed, Exchange, checksum
 from headrace.types import Alone
 from tests.distributed.data import make_policy
 from tests.distributed.threads import ThreadGroup, run_learners

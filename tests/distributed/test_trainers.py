@@ -187,7 +187,7 @@ class Evaluator:
 @pytest.mark.parametrize("size", [1, 2])
 def test_an_evaluation_that_reaches_the_target_ends_the_run_for_all(several, size, monkeypatch):
     evaluator = Evaluator([10.0, 20.0, 300.0])
-    monkeypatch.setattr(headrace.training.trainer, "evaluate", evaluator)
+    monkeypatch.setattr(headrace.training.run, "evaluate", evaluator)
     settings: dict[str, Any] = {"eval_interval": 200, "eval_episodes": 4, "target_return": 250.0}
     runs = train(several(size, total_steps=2000, **settings))
     check_together(runs)
@@ -207,7 +207,7 @@ def test_an_evaluation_that_reaches_the_target_ends_the_run_for_all(several, siz
 
 def test_seconds_leave_out_the_evaluations(several, monkeypatch):
     evaluator = Evaluator([1.0], delay_s=0.4)
-    monkeypatch.setattr(headrace.training.trainer, "evaluate", evaluator)
+    monkeypatch.setattr(headrace.training.run, "evaluate", evaluator)
     runs = train(several(2, eval_interval=200, eval_episodes=4))
     check_together(runs)
     run_dir = runs[0].trainer.run_dir
@@ -237,7 +237,7 @@ def test_an_evaluation_plays_with_the_policy_as_it_is_then(several, monkeypatch)
         seen.append((values, found.episodes))
         return found
 
-    monkeypatch.setattr(headrace.training.trainer, "evaluate", evaluate)
+    monkeypatch.setattr(headrace.training.run, "evaluate", evaluate)
     runs = train(several(2, eval_interval=300, eval_episodes=2, total_steps=600))
     assert [episodes for _, episodes in seen] == [2, 2]
     assert not torch.equal(seen[0][0], seen[1][0])

@@ -127,9 +127,8 @@ def _train(config: Any, env: Any, forced_lag: int) -> tuple[Any, dict[str, Any]]
 
     import headrace as hr
     from headrace.acting.source import RolloutSource
-    from headrace.learning.learner import Learner
+    from headrace.learning.learner import Learner, gather
     from headrace.records.result import Episodes
-    from headrace.types import gather
 
     with contextlib.closing(hr.make_vec(env, 1)) as envs:
         spaces = envs.single_observation_space, envs.single_action_space

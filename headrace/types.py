@@ -22,7 +22,6 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-import torch
 from torch import Tensor
 
 from headrace.ops import tree
@@ -255,21 +254,3 @@ class ActorCritic(Protocol):
 
 
 Fresh = Callable[[], Batch]
-
-
-def gather(rollouts: list[Rollout], device: torch.device | str = "cpu") -> Batch:
-    """Copy rollouts of equal length, side by side, into learner-owned memory.
-
-    Args:
-        rollouts: each ``[T, B_i]``; they may be views of slots that are about to be reused.
-
-    Returns:
-        a batch of ``[T, sum(B_i)]`` on ``device``.
-    """
-
-    names = [field.name for field in fields(Batch) if field.name not in ("valid", "targets")]
-    batches = [
-        Batch(**{name: getattr(one, name) for name in names}, valid=~one.first[1:], targets={})
-        for one in rollouts
-    ]
-    return map_columns(lambda dim, *leaves: torch.cat(leaves, dim).to(device), *batches)

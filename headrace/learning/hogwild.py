@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
-from headrace.learning.learner import Learner, flatten_parameters
+from headrace.learning.learner import Learner, flatten_parameters, gather
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.transport.slab import ArraySpec, allocate, num_bytes, spec_of, views
-from headrace.types import METRICS_BYTES, Fresh, Rollout, Tree, gather
+from headrace.types import METRICS_BYTES, Fresh, Rollout, Tree
 
 
 def _layout(learner: Learner, num_actors: int) -> dict[str, Tree]:

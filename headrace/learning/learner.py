@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import torch
@@ -23,7 +23,7 @@ from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.ops.losses import explained_variance
-from headrace.types import Alone, Batch, Fresh, Group, Metrics
+from headrace.types import Alone, Batch, Fresh, Group, Metrics, Rollout, map_columns
 
 _T = TypeVar("_T")
 _MIN_CHUNK_STEPS = 512
@@ -45,6 +45,23 @@ def flatten_parameters(policy: torch.nn.Module, flat: Tensor | None = None) -> T
         p.data = flat[offset : offset + p.numel()].view(p.shape)
         offset += p.numel()
     return flat
+
+
+def gather(rollouts: list[Rollout], device: torch.device | str = "cpu") -> Batch:
+    """Copy rollouts of equal length, side by side, into learner-owned memory.
+
+    Args:
+        rollouts: each ``[T, B_i]``; they may be views of slots that are about to be reused.
+
+    Returns:
+        a batch of ``[T, sum(B_i)]`` on ``device``.
+    """
+    names = [field.name for field in fields(Batch) if field.name not in ("valid", "targets")]
+    batches = [
+        Batch(**{name: getattr(one, name) for name in names}, valid=~one.first[1:], targets={})
+        for one in rollouts
+    ]
+    return map_columns(lambda dim, *leaves: torch.cat(leaves, dim).to(device), *batches)
 
 
 class Learner:
@@ -219,14 +236,10 @@ class Learner:
         What is each learner's own is left out, see :meth:`own_state`.
         """
         state = {k: _saved(v) for k, v in self.state.items() if not hasattr(v, "reshard")}
-        optimizer = self.optimizer.state_dict()
         returns = {} if self.returns is None else _saved(self.returns)
-        return {
-            "optimizer": optimizer,
-            "state": state,
-            "returns": returns,
-            "num_steps": self.num_steps,
-        }
+        optimizer = self.optimizer.state_dict()
+        parts = {"optimizer": optimizer, "state": state, "returns": returns}
+        return parts | {"num_steps": self.num_steps}
 
     def own_state(self) -> dict[str, Any]:
         """Data that only this learner holds: replay and circular buffers."""

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
-
 from headrace.acting.source import RolloutSource
 from headrace.acting.weight_sync import divergence
 from headrace.config import Config
+from headrace.distributed.preemption import Preemption
 from headrace.learning.hogwild import own_metrics
+from headrace.learning.learner import Learner, gather
 from headrace.records.meter import Meter
 from headrace.records.result import Episodes
-from headrace.types import Batch, Rollout, gather
+from headrace.types import Batch, Rollout
 
 
 class Intake:
-    """Takes batches from a source; what is too old is dropped and counted.
+    """Takes batches from a source; what is too old is dropped and counted; drift is measured.
 
     Args:
         config: of one learner.
         source: of its rollouts.
         episodes: get those that end.
-        device: of the batches.
+        learner: whose memory batches lie in.
+        preemption: of the other learners.
     """
 
     def __init__(
@@ -31,29 +31,45 @@ class Intake:
         config: Config,
         source: RolloutSource,
         episodes: Episodes,
-        device: torch.device | str,
+        learner: Learner,
+        preemption: Preemption,
     ) -> None:
-        self._config, self._source = config, source
-        self._episodes, self._device = episodes, device
+        self._config, self._source, self._episodes = config, source, episodes
+        self._learner, self._preemption = learner, preemption
         self.taken: list[int] = []  # slots of the latest batch
 
-    def fresh(self, meter: Meter, updates: int, stopped: Callable[[], bool]) -> Batch:
-        """The next batch in learner-owned memory.
+    def begin(self, meter: Meter, updates: int, stopped: Callable[[], bool]) -> None:
+        """An update begins.
 
         Args:
-            meter: gets what is taken. updates: so far, which lags are counted from.
+            meter: gets what is taken in it.
+            updates: so far, which lags are counted from.
+            stopped: whether to wait for rollouts no longer.
+        """
+        self._meter, self._updates, self._stopped = meter, updates, stopped
+
+    def fresh(self) -> Batch:
+        """The next batch in learner-owned memory.
 
         Raises:
             ActorFailed, Stopped: as :meth:`RolloutSource.take`.
         """
-        self.release()  # an update that needs several batches has copied the earlier ones
+        clock = self._learner.group.clock
+        with clock.phase("rollout"), self._preemption.collecting(self._updates):
+            self.release()  # an update that needs several batches has copied the earlier ones
+            batch = gather(self._take(), self._learner.device)
+        if self._config.sync.on_drift:
+            self._note_drift(batch)
+        return batch
+
+    def _take(self) -> list[Rollout]:
+        meter, kept = self._meter, list[Rollout]()
         wanted, oldest = self._config.rollouts_per_update, self._config.max_policy_lag
-        kept: list[Rollout] = []
         while len(kept) < wanted:
-            for slot, header, rollout in self._source.take(wanted - len(kept), stopped):
+            for slot, header, rollout in self._source.take(wanted - len(kept), self._stopped):
                 self._episodes.add(rollout.episode_return.numpy(), rollout.episode_length.numpy())
                 meter.pulls += header.pulled
-                lag = header.lag if header.lag >= 0 else updates - header.version
+                lag = header.lag if header.lag >= 0 else self._updates - header.version
                 if oldest is not None and lag > oldest:
                     meter.dropped += 1
                     self._source.release([slot])
@@ -64,23 +80,21 @@ class Intake:
                 for metrics in own_metrics(rollout):
                     meter.note(**metrics)
         meter.note(queue_depth=self._source.depth)
-        return gather(kept, self._device)
+        return kept
 
-    def note_drift(self, meter: Meter, batch: Batch, log_ratio: Tensor) -> None:
-        """Tell the latest batch's actors how far the learner's policy is from what they did.
+    def _note_drift(self, batch: Batch) -> None:
+        """Tell the batch's actors how far the learner's policy is from what they did.
 
-        Args:
-            meter: gets the divergence of each rollout, the mean over its valid steps.
-            log_ratio: log pi - log mu ``[T, B]`` of the batch.
+        Per rollout it is the mean over its valid steps.
         """
-        width = self._config.envs_per_actor
+        width, log_ratio = self._config.envs_per_actor, self._learner.log_ratio(batch)
         each = (x.cpu().split(width, dim=1) for x in (log_ratio, batch.valid))
         for slot, part, valid in zip(self.taken, *each, strict=True):
             known = part[valid]
             if len(known) and not known.isnan().any():
                 nats = divergence(known)
                 self._source.note(slot, nats)
-                meter.divergence(nats)
+                self._meter.divergence(nats)
 
     def release(self) -> None:
         """Give the latest batch's slots back to their actors."""

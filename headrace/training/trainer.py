@@ -32,7 +32,7 @@ from headrace.training.archive import Archive, Saved
 from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum
 from headrace.training.intake import Intake
 from headrace.training.run import begin, evaluated
-from headrace.types import Alone, Batch, Group
+from headrace.types import Alone, Group
 
 
 class Trainer:
@@ -101,8 +101,7 @@ class Trainer:
         self._stopped = True
 
     def _interrupt(self) -> None:
-        self.interrupted = True
-        self.stop()
+        self.interrupted = self._stopped = True
 
     def close(self) -> None:
         """End all processes and threads; safe to call twice."""
@@ -130,13 +129,13 @@ class Trainer:
             preempting = (self.group, self.config.preempt_fraction, source.cut)
             preemption = stack.enter_context(contextlib.closing(Preemption(*preempting)))
             log = self._open_log(stack)
-            intake = Intake(self._share, source, self.episodes, self.learner.device)
+            intake = Intake(self._share, source, self.episodes, self.learner, preemption)
             episodes = gather_episodes(self.group, self.episodes)
             self._tally.begin(episodes)
             self.progress.start()
             finished = self._stopped or self._enough(episodes.mean_return, episodes.full)
             while not finished:
-                agreed = self._update(source, intake, preemption)
+                agreed = self._update(source, intake)
                 finished = agreed is None or agreed.stop
                 if agreed is not None:
                     finished |= self._enough(agreed.mean_return, agreed.full)
@@ -185,23 +184,14 @@ class Trainer:
         reached = target is not None and full and mean is not None and mean >= target
         return reached or self.env_steps >= self.config.total_steps
 
-    def _update(
-        self, source: RolloutSource, intake: Intake, preemption: Preemption
-    ) -> Agreed | None:
+    def _update(self, source: RolloutSource, intake: Intake) -> Agreed | None:
         """One update; what all learners know then. None: stopped while waiting for rollouts."""
         meter = Meter()
-
-        def fresh() -> Batch:
-            with self.group.clock.phase("rollout"), preemption.collecting(self.updates):
-                batch = intake.fresh(meter, self.updates, self._may_leave)
-            if self._share.sync.on_drift:
-                intake.note_drift(meter, batch, self.learner.log_ratio(batch))
-            return batch
-
+        intake.begin(meter, self.updates, self._may_leave)
         try:
             with self._exchange.timed(), self.group.clock.phase("learn"):
                 updating = self._shared or self.learner
-                metrics = updating.update(fresh, self._learning_rate())
+                metrics = updating.update(intake.fresh, self._learning_rate())
                 meter.note(**metrics)
                 own = mean_metrics(self.learner.own) or meter.means()
         except Stopped:
@@ -257,12 +247,8 @@ class Trainer:
         episodes = gather_episodes(self.group, self.episodes)
         if log is None:
             return None
-        result = self._tally.result(
-            episodes,
-            learning_rate=self._learning_rate(),
-            restarts=self._restarts,
-            eval_return=self._evaluated,
-        )
+        known = {"learning_rate": self._learning_rate(), "eval_return": self._evaluated}
+        result = self._tally.result(episodes, restarts=self._restarts, **known)
         log.result(result)
         return result
 

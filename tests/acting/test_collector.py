@@ -10,10 +10,11 @@ from headrace.acting.collector import Collector, EpisodeTotals, rollout_spec
 from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
 from headrace.errors import EnvironmentFault
+from headrace.learning.learner import gather
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.transport.slab import Slab
-from headrace.types import Rollout, gather
+from headrace.types import Rollout
 
 
 def collector(env, num_envs: int, num_steps: int, network=None, env_kwargs=None):

@@ -18,12 +18,12 @@ from headrace.acting.collector import Collector, rollout_spec
 from headrace.algos import IMPACT
 from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
-from headrace.learning.learner import Learner
+from headrace.learning.learner import Learner, gather
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.ops.returns import gae, vtrace
 from headrace.transport.slab import Slab
-from headrace.types import Batch, Rollout, gather
+from headrace.types import Batch, Rollout
 from tests.learning.test_learner import first_batch
 
 T, B, GAMMA = 9, 4, 0.9

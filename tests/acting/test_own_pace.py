@@ -21,10 +21,11 @@ from headrace.acting.own_pace import OwnPace
 from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
 from headrace.errors import ConfigError, EnvironmentFault
+from headrace.learning.learner import gather
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.transport.slab import Slab
-from headrace.types import Rollout, gather
+from headrace.types import Rollout
 from tests.acting.test_cut_rollouts import After, OneAction, transitions
 
 T, B, GAMMA = 9, 4, 0.9

@@ -18,6 +18,7 @@ from headrace.algos.common import policy_outputs
 from headrace.api import resume_config
 from headrace.cli import main
 from headrace.errors import ConfigError
+from headrace.learning.learner import gather
 from headrace.ops import tree
 from headrace.records.files import read_jsonl
 from headrace.records.progress import Progress
@@ -27,7 +28,7 @@ from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmPort, ShmQueue
 from headrace.transport.slab import ArraySpec, Slab
 from headrace.transport.weights import WeightStore
-from headrace.types import Rollout, gather
+from headrace.types import Rollout
 from tests.distributed.runs import check_together, train
 
 FROZEN = 1e-30  # a learning rate that changes no weight

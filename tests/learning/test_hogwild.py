@@ -21,11 +21,11 @@ from headrace.api import resume_config
 from headrace.envs.names import resolve
 from headrace.errors import ConfigError
 from headrace.learning.hogwild import ActorLearner, SharedModel, own_metrics
-from headrace.learning.learner import Learner
+from headrace.learning.learner import Learner, gather
 from headrace.learning.optimizer import Optimizer
 from headrace.ops import tree
 from headrace.records import checkpoint
-from headrace.types import Rollout, gather
+from headrace.types import Rollout
 
 
 def state_of(trainer: hr.Trainer) -> dict[str, torch.Tensor]:

@@ -19,8 +19,8 @@ def trained(tiny, **settings):
     batches = []
 
     class Recording(Intake):
-        def fresh(self, *args):
-            batches.append(super().fresh(*args))
+        def fresh(self):
+            batches.append(super().fresh())
             return batches[-1]
 
     settings = {"network": hr.Network((16,), normalize_observations=True)} | settings

@@ -11,10 +11,11 @@ from worlds import SpaceIdentityVectorEnv
 from headrace.acting.collector import Collector, rollout_spec
 from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
+from headrace.learning.learner import gather
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.transport.slab import Slab
-from headrace.types import Rollout, gather
+from headrace.types import Rollout
 
 
 def filler(env, network, num_envs=6, num_steps=24, env_kwargs=None):

@@ -20,12 +20,11 @@ from headrace.algos import PPO
 from headrace.cluster import ClusterEnv, LocalConfig
 from headrace.errors import ConfigError
 from headrace.evaluation import evaluate
-from headrace.learning.learner import Learner
+from headrace.learning.learner import Learner, gather
 from headrace.nn.policy import Policy
 from headrace.process import keep_freed_memory
 from headrace.studies.aaps.settings import Aaps
 from headrace.studies.table import Case
-from headrace.types import gather
 
 WINDOW = 100  # latest training episodes whose mean return is reported
 

@@ -11,7 +11,7 @@ from headrace.acting.actor import ActorSpec, open_collector
 from headrace.config import Config
 from headrace.envs.make import make_vec
 from headrace.envs.probe import probe
-from headrace.learning.learner import Learner
+from headrace.learning.learner import Learner, gather
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
 from headrace.records.meter import Meter
@@ -20,7 +20,7 @@ from headrace.studies.stopwatch import Time, measure_time
 from headrace.training.exchange import Exchange
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
-from headrace.types import Alone, Batch, Rollout, gather
+from headrace.types import Alone, Batch, Rollout
 
 _ENGINES = {
     "EnvPool": "envpool",

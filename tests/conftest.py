@@ -138,7 +138,7 @@ def forked_children(monkeypatch):
 def gone():
     """Whether processes have ended (or wait only to be reaped) within some seconds."""
 
-    def check(processes: list[psutil.Process], timeout_s: float = 5.0) -> list[psutil.Process]:
+    def check(processes: list[psutil.Process], timeout_s: float = 15.0) -> list[psutil.Process]:
         deadline = time.monotonic() + timeout_s
         while True:
             alive = [p for p in processes if _runs(p)]

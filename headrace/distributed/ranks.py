@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import socket
 import threading
 import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -27,6 +29,7 @@ from headrace.errors import LearnerFailed, OthersLost
 from headrace.types import Clock
 
 GATHER_BYTES = 1 << 18  # of all ranks: below, gloo's gather is faster than its all-reduce
+_POLL_S = 0.02
 _BLAME_S = 1.0  # how long the others are given to say that they live
 _ANSWER_S = 2.0  # how much longer than it has to take the store may take to answer
 
@@ -37,8 +40,8 @@ T = TypeVar("T")
 class Rendezvous:
     """Which learner of how many this is, and how it finds the others.
 
-    ``store`` is called in the learner's process and gives a fresh ``torch.distributed`` store that
-    all of them reach.
+    ``store`` is called in the learner's process and gives a ``torch.distributed`` store that all of
+    them reach; earlier ones may have used it.
     """
 
     rank: int
@@ -48,7 +51,7 @@ class Rendezvous:
 
 
 class Ranks:
-    """One learner's end of a group of several.
+    """One learner's end of a group of several: a :class:`headrace.types.Group`.
 
     Args:
         met: of this learner. timeout_s: of every wait. device: of the gradients.
@@ -63,8 +66,9 @@ class Ranks:
     ) -> None:
         self.rank, self.size, self.local_rank = met.rank, met.size, met.local_rank
         self.clock, self._timeout_s = Clock(), timeout_s
-        self._store = met.store(timeout_s)
-        self._arrive()
+        store = met.store(timeout_s)
+        self._store = dist.PrefixStore(_meet(store, met.rank, met.size, timeout_s), store)
+        self.note(-1)
         with self._blaming():
             dist.init_process_group(
                 "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
@@ -75,21 +79,13 @@ class Ranks:
             )
         self._board: Board | None = None
         if share_memory:
-            self._board = share_board(self.rank, self.size, self.broadcast, self._all)
-
-    def _arrive(self) -> None:
-        self.note(-1)
-        self._store.set(f"arrived/{self.rank}", "")
-        keys = [f"arrived/{r}" for r in range(self.size)]
-        limit = datetime.timedelta(seconds=self._timeout_s)
-        try:
-            within(self._timeout_s, lambda: self._store.wait(keys, limit))
-        except RuntimeError as error:
-            missing = self._without("arrived", list(range(self.size)))
-            raise LearnerFailed(
-                f"{learners(missing)} of {self.size} never arrived: learner {self.rank} waited "
-                f"{self._timeout_s:g} s (learner_timeout_s)"
-            ) from error
+            with self.clock.aside():
+                self._board = share_board(
+                    self.rank,
+                    self.size,
+                    self.broadcast,
+                    lambda mine: bool(self.gather(torch.tensor([mine])).all()),
+                )
 
     @property
     def shares_memory(self) -> bool:
@@ -97,29 +93,22 @@ class Ranks:
         return self._board is not None
 
     def sum(self, values: Tensor) -> Tensor:
-        """See :class:`headrace.types.Group`."""
-        return self._timed(self._sum, values)
+        with self.clock.meeting(), self._blaming():
+            if values.is_cuda:
+                dist.all_reduce(values)
+                torch.cuda.synchronize(values.device)
+            elif self._board is not None:
+                for part in values.split(ROW_BYTES // values.element_size()):
+                    torch.sum(self._board.exchange(part, self._timeout_s), 0, out=part)
+            elif self.size * values.numel() * values.element_size() <= GATHER_BYTES:
+                torch.sum(self._gather(values), 0, out=values)
+            else:
+                dist.all_reduce(values)
+        return values
 
     def gather(self, values: Tensor) -> Tensor:
-        """See :class:`headrace.types.Group`."""
-        return self._timed(self._gather, values)
-
-    def _timed(self, call: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
         with self.clock.meeting(), self._blaming():
-            return call(values)
-
-    def _sum(self, values: Tensor) -> Tensor:
-        if values.is_cuda:
-            dist.all_reduce(values)
-            torch.cuda.synchronize(values.device)
-        elif self._board is not None:
-            for part in values.split(ROW_BYTES // values.element_size()):
-                torch.sum(self._board.exchange(part, self._timeout_s), 0, out=part)
-        elif self.size * values.numel() * values.element_size() <= GATHER_BYTES:
-            torch.sum(self._gather(values), 0, out=values)
-        else:
-            dist.all_reduce(values)
-        return values
+            return self._gather(values)
 
     def _gather(self, values: Tensor) -> Tensor:
         if self._board is not None and values.numel() * values.element_size() <= ROW_BYTES:
@@ -131,70 +120,99 @@ class Ranks:
             dist.all_gather_into_tensor(rows, values)
         return rows.view(self.size, -1)
 
-    def _all(self, mine: bool) -> bool:
-        with self._blaming():
-            return bool(self._gather(torch.tensor([mine])).all())
-
     def gather_objects(self, value: Any) -> list[Any]:
-        """See :class:`headrace.types.Group`."""
         values = [None] * self.size if self.rank == 0 else None
         with self._blaming():
             dist.gather_object(value, values)
         return values or []
 
     def broadcast(self, value: Any) -> Any:
-        """See :class:`headrace.types.Group`."""
         values = [value]
         with self._blaming():
             dist.broadcast_object_list(values)
         return values[0]
 
     def note(self, number: int) -> None:
-        """See :class:`headrace.types.Group`."""
         with self._blaming():
             within(self._timeout_s, lambda: self._store.set(f"note/{self.rank}", str(number)))
 
     def notes(self) -> list[int]:
-        """See :class:`headrace.types.Group`; for a thread of its own, see :func:`within`."""
         return [int(x) for x in self._store.multi_get([f"note/{r}" for r in range(self.size)])]
-
-    def _without(self, word: str, ranks: list[int]) -> list[int]:
-        """Those of the ranks that have not left this word; rank 0 if the store doesn't answer."""
-
-        def look() -> list[int]:
-            return [r for r in ranks if not self._store.check([f"{word}/{r}"])]
-
-        try:
-            return within(0.0, look)
-        except RuntimeError:
-            return [0]  # it holds the store
 
     @contextlib.contextmanager
     def _blaming(self) -> Iterator[None]:
-        """Say which learners are to blame for what goes wrong inside."""
+        """Say which learners are to blame for what goes wrong inside.
+
+        They are those who don't complain of the others in time.
+        """
         try:
             yield
-        except (Silent, RuntimeError) as error:
-            raise self._blamed(error) from error
-
-    def _blamed(self, error: Exception) -> OthersLost:
-        """Which learners are to blame: those who don't complain of the others in time."""
-        if isinstance(error, Silent):
+        except Silent as error:
             what = "has died" if error.dead else f"was silent for {self._timeout_s:g} s"
-            return OthersLost(f"learner {self.rank} waited for {learners(error.ranks)}: {what}")
-        others = [r for r in range(self.size) if r != self.rank]
-        try:
-            within(0.0, lambda: self._store.set(f"complained/{self.rank}", ""))
-            time.sleep(_BLAME_S)
-            silent = self._without("complained", others)
-        except RuntimeError:
-            silent = [0]
-        return OthersLost(f"learner {self.rank} lost {learners(silent or others)}: {error}")
+            raise OthersLost(
+                f"learner {self.rank} waited for {learners(error.ranks)}: {what}"
+            ) from error
+        except RuntimeError as error:
+            others = [r for r in range(self.size) if r != self.rank]
+
+            def quiet() -> list[int]:
+                return [r for r in others if not self._store.check([f"complained/{r}"])]
+
+            try:
+                within(0.0, lambda: self._store.set(f"complained/{self.rank}", ""))
+                time.sleep(_BLAME_S)
+                silent = within(0.0, quiet)
+            except RuntimeError:
+                silent = [0]  # it holds the store
+            raise OthersLost(
+                f"learner {self.rank} lost {learners(silent or others)}: {error}"
+            ) from error
 
     def close(self) -> None:
-        """Leave the group."""
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _meet(store: dist.Store, rank: int, size: int, timeout_s: float) -> str:
+    """A name for the meeting of these very processes, the same for all of them.
+
+    Rank 0 names it; the others sign in; it writes the list of those who did. One that finds itself
+    on no list is waiting for a rank 0 that has yet to be started. (torchrun's own count of restarts
+    is not the same on all machines.)
+
+    Raises:
+        LearnerFailed: one of them never arrived; it is named.
+    """
+    mine, deadline = uuid.uuid4().hex, time.monotonic() + timeout_s
+    missing = [0]
+
+    def look() -> str | None:
+        nonlocal missing
+        if rank == 0:
+            store.set("meeting", mine)
+        elif not store.check(["meeting"]):
+            return None
+        name = store.get("meeting").decode()
+        signed, listed = [f"{name}/signed/{r}" for r in range(size)], f"{name}/listed"
+        store.set(signed[rank], mine)
+        if store.check([listed]):
+            missing = [0]
+            return name if mine in store.get(listed).decode().split() else None
+        missing = [r for r in range(size) if not store.check([signed[r]])]
+        if rank == 0 and not missing:
+            store.set(listed, " ".join(store.get(key).decode() for key in signed))
+        return None
+
+    with contextlib.suppress(RuntimeError):  # a store that is gone: rank 0 never arrived
+        while time.monotonic() < deadline:
+            name = within(deadline - time.monotonic(), look)
+            if name is not None:
+                return name
+            time.sleep(_POLL_S)
+    raise LearnerFailed(
+        f"{learners(missing or [0])} of {size} never arrived: learner {rank} waited "
+        f"{timeout_s:g} s (learner_timeout_s)"
+    )
 
 
 def within(limit_s: float, call: Callable[[], T]) -> T:
@@ -229,15 +247,10 @@ def file_rendezvous(path: str, rank: int, size: int) -> Rendezvous:
     """A learner that one process started with all others on this machine."""
 
     def store(timeout_s: float) -> dist.Store:
-        for name in ("lo", "lo0"):  # nothing listens on another interface
-            if name in {name for _, name in _interfaces()}:
-                os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        if hasattr(socket, "if_nameindex"):
+            for _, name in socket.if_nameindex():
+                if name in ("lo", "lo0"):  # nothing listens on another interface
+                    os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         return dist.FileStore(path, size)
 
     return Rendezvous(rank, size, rank, store)
-
-
-def _interfaces() -> list[tuple[int, str]]:
-    import socket
-
-    return socket.if_nameindex() if hasattr(socket, "if_nameindex") else []

@@ -7,23 +7,18 @@ the run directory which they began exists already.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import os
-import time
-import uuid
 from pathlib import Path
 
 import torch.distributed as dist
 
 from headrace.config import Config
-from headrace.distributed.ranks import Ranks, Rendezvous, learners, within
+from headrace.distributed.ranks import Ranks, Rendezvous
 from headrace.errors import ConfigError, LearnerFailed
 from headrace.records import checkpoint
 from headrace.types import Group
-
-_POLL_S = 0.02
 
 
 def join_torchrun(config: Config) -> tuple[Config, Group | None]:
@@ -49,8 +44,7 @@ def join_torchrun(config: Config) -> tuple[Config, Group | None]:
     if met.size == 1:
         return config, None
     store = met.store(config.learner_timeout_s)
-    prefix = _meet(store, met.rank, met.size, config.learner_timeout_s)
-    met = dataclasses.replace(met, store=lambda _: dist.PrefixStore(prefix, store))
+    met = dataclasses.replace(met, store=lambda _: store)
     group = Ranks(met, config.learner_timeout_s, config.device)
     if group.rank == 0 and config.run_dir is not None:
         config = _begun(config, config.run_dir, store)
@@ -96,45 +90,3 @@ def torchrun_rendezvous() -> Rendezvous | None:
         return dist.PrefixStore("headrace", tcp)
 
     return Rendezvous(rank, size, int(os.environ.get("LOCAL_RANK", rank)), store)
-
-
-def _meet(store: dist.Store, rank: int, size: int, timeout_s: float) -> str:
-    """A name for the meeting of these very processes, the same for all of them.
-
-    Rank 0 names it; the others sign in; it writes the list of those who did. One that finds itself
-    on no list is waiting for a rank 0 that has yet to be started. (torchrun's own count of restarts
-    is not the same on all machines.)
-
-    Raises:
-        LearnerFailed: one of them never arrived; it is named.
-    """
-    mine, deadline = uuid.uuid4().hex, time.monotonic() + timeout_s
-    missing = [0]
-
-    def look() -> str | None:
-        nonlocal missing
-        if rank == 0:
-            store.set("meeting", mine)
-        elif not store.check(["meeting"]):
-            return None
-        name = store.get("meeting").decode()
-        signed, listed = [f"{name}/signed/{r}" for r in range(size)], f"{name}/listed"
-        store.set(signed[rank], mine)
-        if store.check([listed]):
-            missing = [0]
-            return name if mine in store.get(listed).decode().split() else None
-        missing = [r for r in range(size) if not store.check([signed[r]])]
-        if rank == 0 and not missing:
-            store.set(listed, " ".join(store.get(key).decode() for key in signed))
-        return None
-
-    with contextlib.suppress(RuntimeError):  # a store that is gone: rank 0 never arrived
-        while time.monotonic() < deadline:
-            name = within(deadline - time.monotonic(), look)
-            if name is not None:
-                return name
-            time.sleep(_POLL_S)
-    raise LearnerFailed(
-        f"{learners(missing or [0])} of {size} never arrived: learner {rank} waited "
-        f"{timeout_s:g} s (learner_timeout_s)"
-    )

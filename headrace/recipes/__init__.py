@@ -6,13 +6,9 @@ from collections.abc import Callable
 
 from headrace.config import Config
 from headrace.errors import ConfigError, require_choice
-from headrace.recipes.cartpole import cartpole
-from headrace.recipes.conjunction import conjunction
+from headrace.recipes.gym import cartpole, halfcheetah, hopper, lunarlander, pendulum
 from headrace.recipes.impact_paper import impact_continuous, impact_discrete
-from headrace.recipes.lunarlander import lunarlander
-from headrace.recipes.mujoco import halfcheetah, hopper
-from headrace.recipes.pendulum import pendulum
-from headrace.recipes.satellite import satellite
+from headrace.recipes.satellites import conjunction, satellite
 
 RECIPES: dict[str, Callable[[str], Config]] = {
     "cartpole": cartpole,
@@ -58,20 +54,3 @@ def take_flag(argv: list[str], name: str) -> tuple[str | None, list[str]]:
             rest = argv[:i] + argv[i + (1 if equals else 2) :]
             return value if equals else "".join(argv[i + 1 : i + 2]), rest
     return None, argv
-
-
-__all__ = [
-    "RECIPES",
-    "cartpole",
-    "conjunction",
-    "halfcheetah",
-    "hopper",
-    "impact_continuous",
-    "impact_discrete",
-    "lunarlander",
-    "pendulum",
-    "recipe",
-    "satellite",
-    "take_flag",
-    "take_recipe",
-]

@@ -35,23 +35,19 @@ if TYPE_CHECKING:  # what type checkers and editors see; an alias says that it i
 
 __version__ = "0.1.0"
 
-_HOME = {
-    **{name.upper(): "headrace.algos" for name in NAMES},
-    "ClusterEnv": "headrace.cluster",
-    "Config": "headrace.config",
-    "LearnerGroup": "headrace.launch.local",
-    "LocalConfig": "headrace.cluster",
-    "Network": "headrace.nn",
-    "Policy": "headrace.nn",
-    "RayConfig": "headrace.cluster",
-    "Result": "headrace.records.result",
-    "Trainer": "headrace.training.trainer",
-    "evaluate": "headrace.evaluation",
-    "load": "headrace.api",
-    "make_vec": "headrace.envs",
-    "resume": "headrace.api",
-    "train": "headrace.api",
+_NAMES = {
+    "algos": [name.upper() for name in NAMES],
+    "api": ["load", "resume", "train"],
+    "cluster": ["ClusterEnv", "LocalConfig", "RayConfig"],
+    "config": ["Config"],
+    "envs": ["make_vec"],
+    "evaluation": ["evaluate"],
+    "launch.local": ["LearnerGroup"],
+    "nn": ["Network", "Policy"],
+    "records.result": ["Result"],
+    "training.trainer": ["Trainer"],
 }
+_HOME = {name: f"headrace.{module}" for module, names in _NAMES.items() for name in names}
 
 __all__ = list(_HOME)
 

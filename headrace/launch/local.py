@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shutil
 import signal
 import sys
 import tempfile
@@ -52,7 +51,7 @@ class _Learner:
 
 
 class LearnerGroup:
-    """A run with ``num_learners`` learners: iterate over it, like a Trainer.
+    """A :class:`headrace.training.run.Run` with ``num_learners`` learners, each in its process.
 
     Args:
         config: all settings.
@@ -90,7 +89,6 @@ class LearnerGroup:
         return self._loaded[1]
 
     def summary(self) -> dict[str, Any]:
-        """What ``summary.json`` holds, once training has ended."""
         return dict(self._summary)
 
     def pids(self) -> list[int]:
@@ -98,7 +96,6 @@ class LearnerGroup:
         return [one.child.pid for one in self._learners]
 
     def stop(self) -> None:
-        """End training after the update in progress; a checkpoint is written."""
         self._stopped = True
         with contextlib.suppress(OSError, IndexError):
             self._learners[0].child.pipe.send("stop")
@@ -108,7 +105,6 @@ class LearnerGroup:
         self.stop()
 
     def close(self) -> None:
-        """End all processes; safe to call twice."""
         _kill(self._learners)
 
     def __enter__(self) -> LearnerGroup:
@@ -143,26 +139,22 @@ class LearnerGroup:
             LearnerFailed: one of them failed; all have ended.
         """
         self._loaded = None  # it may train the same number of steps anew
-        folder = tempfile.mkdtemp(prefix="headrace-")
-        try:
-            for rank in range(self.config.num_learners):
-                self._learners.append(self._start(rank, str(Path(folder) / "rendezvous")))
-            if self._stopped:
-                self.stop()
-            while not all(one.done for one in self._learners):
-                yield from self._listen()
-                yield from self._check()
-            for one in self._learners:
-                one.child.exit_code(self.config.learner_timeout_s)
-        finally:
-            self.close()
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _start(self, rank: int, rendezvous: str) -> _Learner:
-        name, pickled = f"headrace-learner-{rank}", cloudpickle.dumps((self.config, self._started))
-        args = pickled, rank, rendezvous
-        child = Child(name, _run_learner, *args, nice=False, daemon=False)  # it has children too
-        return _Learner(child, heard=time.monotonic())
+        pickled = cloudpickle.dumps((self.config, self._started))
+        with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as folder:
+            try:
+                for rank in range(self.config.num_learners):
+                    name, args = f"headrace-learner-{rank}", (pickled, rank, f"{folder}/rendezvous")
+                    child = Child(name, _run_learner, *args, nice=False, daemon=False)  # has actors
+                    self._learners.append(_Learner(child, heard=time.monotonic()))
+                if self._stopped:
+                    self.stop()
+                while not all(one.done for one in self._learners):
+                    yield from self._listen()
+                    yield from self._check()
+                for one in self._learners:
+                    one.child.exit_code(self.config.learner_timeout_s)
+            finally:
+                self.close()
 
     def _listen(self, timeout_s: float = 1.0) -> Iterator[Result]:
         """Read what the learners say until nothing comes."""
@@ -189,15 +181,11 @@ class LearnerGroup:
     def _check(self) -> Iterator[Result]:
         """Raise what went wrong, if anything did, after all have had the time to say why."""
         deadline = time.monotonic() + _GRACE_S
-        lost = self._lost()
-        while 0 < len(lost) < self._num_at_work() and time.monotonic() < deadline:
+        while lost := self._lost():
+            num_at_work = sum(not one.done for one in self._learners)
+            if len(lost) == num_at_work or time.monotonic() >= deadline:
+                raise self._cause(lost)
             yield from self._listen(0.1)
-            lost = self._lost()
-        if lost:
-            raise self._cause(lost)
-
-    def _num_at_work(self) -> int:
-        return sum(not one.done for one in self._learners)
 
     def _lost(self) -> list[int]:
         """Ranks that have failed, are gone, or have said nothing for too long."""
@@ -212,7 +200,7 @@ class LearnerGroup:
 
     def _cause(self, lost: list[int]) -> HeadraceError:
         """The failure that led to the others, as far as can be told."""
-        failures = [one.failure for one in self._learners]
+        failures = [one.failure for one in self._learners if one.failure is not None]
         for failure in failures:
             if isinstance(failure, _FATAL):
                 return failure
@@ -225,10 +213,10 @@ class LearnerGroup:
                 code = one.child.exit_code(_GRACE_S)
                 return LearnerFailed(f"learner {rank} ended with exit code {code}")
         for rank in lost:
-            if failures[rank] is None:
+            if self._learners[rank].failure is None:
                 limit = f"{self.config.learner_timeout_s:g} s (learner_timeout_s)"
                 return LearnerFailed(f"learner {rank} was silent for {limit}")
-        return next(failure for failure in failures if failure is not None)
+        return failures[0]
 
 
 def _kill(learners: list[_Learner]) -> None:

@@ -69,14 +69,7 @@ class Spent:
 
 
 def compare(spent: Spent, measured_sps: float) -> dict[str, float | str] | None:
-    """What ``summary.json`` says of a run's speed; None where it is not known.
-
-    Args:
-        measured_sps: steps per second of the run.
-
-    Returns:
-        steps per second planned and measured, of each side, the bottleneck, and one line.
-    """
+    """What ``summary.json`` says of a run's speed; None where it is not known."""
     rates = spent.rates
     if rates is None or measured_sps <= 0:
         return None

@@ -27,13 +27,13 @@ class RunLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self._metrics, self._evaluations = path / "metrics.jsonl", path / "evaluations.jsonl"
-        self._iterations = [path / "iterations" / f"rank_{r}.jsonl" for r in range(num_learners)]
-        self._noted: list[tuple[dict[str, Any], Iteration]] = []
+        ranks = [path / "iterations" / f"rank_{r}.jsonl" for r in range(num_learners)]
+        self._noted: dict[Path, list[dict[str, Any]]] = {file: [] for file in ranks}
         if keep_until is not None:
             ours = (self._metrics, self._evaluations, *path.glob("iterations/rank_*.jsonl"))
             for file in filter(Path.exists, ours):
                 truncate_jsonl(file, *keep_until)
-        for file in (self._metrics, *self._iterations):
+        for file in (self._metrics, *ranks):
             file.parent.mkdir(exist_ok=True)
             file.touch()
         # TensorBoard leaves out the events before this one from its step on.
@@ -51,16 +51,15 @@ class RunLog:
 
     def flush(self) -> None:
         """Write the iterations that were noted."""
-        for rank, file in enumerate(self._iterations):
-            lines = (known | one.line() for known, one in self._noted if one.rank == rank)
+        for file, lines in self._noted.items():
             append_jsonl(file, lines)
-        self._noted = []
+            lines.clear()
 
     def iteration(self, parts: list[Iteration], update: int, env_steps: int, secs: float) -> None:
         """Note an update's lines by rank; ``secs``: of training, evaluations left out."""
-        if self._iterations:
-            known = {"update": update, "env_steps": env_steps, "seconds": round(secs, 6)}
-            self._noted += [(known, one) for one in parts]
+        known = {"update": update, "env_steps": env_steps, "seconds": round(secs, 6)}
+        for lines, one in zip(self._noted.values(), parts, strict=False):
+            lines.append(known | one.line())
 
     def evaluation(self, evaluation: Evaluation, env_steps: int, seconds: float) -> None:
         """Write an evaluation's line; ``seconds`` as in :meth:`iteration`."""

@@ -12,10 +12,8 @@ def plot(run_dirs: list[Path], output: Path | None = None) -> Path:
     """Draw return against steps, return against seconds, and steps per second.
 
     Args:
-        run_dirs: one curve each. output: a PNG; ``curve.png`` in the first run by default.
-
-    Returns:
-        the path of the picture.
+        run_dirs: one curve each.
+        output: the PNG, whose path is returned; ``curve.png`` in the first run by default.
 
     Raises:
         CheckpointError: a directory holds no metrics.

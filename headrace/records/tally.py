@@ -53,12 +53,10 @@ class Tally:
 
     def _values(self, meter: Meter) -> dict[str, Any]:
         """The fields of a result that a meter's counts and the run's progress give."""
-        totals, num_learners = self._progress.state_dict(), self._config.num_learners
-        values = meter.values(totals, self._episodes, num_learners)
-        return values | {
-            "updates": self._progress.updates,
-            "sync_bytes": self._progress.pulls * self._weights_bytes,
-        }
+        progress, num_learners = self._progress, self._config.num_learners
+        values = meter.values(progress.state_dict(), self._episodes, num_learners)
+        copied = progress.pulls * self._weights_bytes
+        return values | {"updates": progress.updates, "sync_bytes": copied}
 
     def result(self, episodes: Episodes, **known: Any) -> Result:
         """What happened since the last result.

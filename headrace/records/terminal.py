@@ -112,40 +112,32 @@ def main_line(result: Result) -> str:
 
 def closing_table(run_dir: Path, summary: dict[str, Any], picture: Path | None) -> Table:
     """Return, speed, where the time went, lag, and the paths of what was written."""
-    table = Table.grid(padding=(0, 2))
-
-    def row(name: str, value: str) -> None:
-        table.add_row(f"[bold]{name}", value)
-
-    evaluation, mean = summary.get("evaluation"), summary["episodic_return"]
-    if evaluation:
-        row(
-            "evaluated return",
-            f"{evaluation['mean']:.1f} ± {evaluation['std']:.1f} "
-            f"({evaluation['episodes']} episodes, deterministic policy)",
-        )
-    if mean is not None:
-        row("training return", f"{mean:.1f} (last 100 episodes)")
-    row("environment steps", f"{summary['env_steps']:,} in {summary['seconds_total']:.1f} s")
-    row("speed", f"{summary['sps']:,.0f} steps/s after the first update")
-    if summary["seconds_to_first_update"] is not None:
-        row("first update", f"{summary['seconds_to_first_update']:.1f} s after the start")
-    if summary.get("plan"):
-        row("plan", summary["plan"]["line"])
+    played, mean = summary.get("evaluation"), summary["episodic_return"]
+    first, plan = summary["seconds_to_first_update"], summary.get("plan")
+    busy, lag, sync = summary["utilisation"], summary["lag"], summary["sync"]
     times = [(word, summary["time"][name]) for name, word in _SPENT.items()]
-    spent = (f"{word} {seconds:.1f} s" for word, seconds in times if seconds is not None)
-    row("learner's time", " · ".join(spent))
-    busy = summary["utilisation"]
-    if busy["actor"] is not None:
-        row("busy", f"learner {busy['learner']:.0%} · actors {busy['actor']:.0%}")
-    lag = summary["lag"]
-    if lag["mean"] is not None:
-        row("policy lag", f"mean {lag['mean']:.2f} · max {lag['max']} updates")
-    row("dropped rollouts", str(summary["dropped"]))
-    sync = summary["sync"]
-    row("weights fetched", f"{sync['pulls']:,} times, {sync['bytes'] / 1e6:,.1f} MB")
-    row("checkpoint", str(run_dir / "checkpoints" / "latest"))
-    row("metrics", str(run_dir / "metrics.jsonl"))
-    if picture is not None:
-        row("picture", str(picture))
+    rows = {
+        "evaluated return": played
+        and f"{played['mean']:.1f} ± {played['std']:.1f} "
+        f"({played['episodes']} episodes, deterministic policy)",
+        "training return": mean is not None and f"{mean:.1f} (last 100 episodes)",
+        "environment steps": f"{summary['env_steps']:,} in {summary['seconds_total']:.1f} s",
+        "speed": f"{summary['sps']:,.0f} steps/s after the first update",
+        "first update": first is not None and f"{first:.1f} s after the start",
+        "plan": plan and plan["line"],
+        "learner's time": " · ".join(f"{word} {s:.1f} s" for word, s in times if s is not None),
+        "busy": busy["actor"] is not None
+        and f"learner {busy['learner']:.0%} · actors {busy['actor']:.0%}",
+        "policy lag": lag["mean"] is not None
+        and f"mean {lag['mean']:.2f} · max {lag['max']} updates",
+        "dropped rollouts": str(summary["dropped"]),
+        "weights fetched": f"{sync['pulls']:,} times, {sync['bytes'] / 1e6:,.1f} MB",
+        "checkpoint": run_dir / "checkpoints" / "latest",
+        "metrics": run_dir / "metrics.jsonl",
+        "picture": picture,
+    }
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows.items():
+        if value:  # else it is not known
+            table.add_row(f"[bold]{name}", str(value))
     return table

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.algos.common import Hyperparameters
 from headrace.config import Config, from_json, unknown_setting
 from headrace.errors import CheckpointError
-from headrace.evaluation import Evaluation
 from headrace.launch.local import LearnerGroup
 from headrace.launch.torchrun import join_torchrun
 from headrace.nn.network import Network
@@ -24,39 +23,6 @@ from headrace.training.trainer import Trainer
 from headrace.types import Group
 
 Callback = Callable[[Result], bool | None]
-
-
-class Run(Protocol):
-    """Iterate over it to train; a context manager that ends what it started.
-
-    ``config`` and ``env`` (resolved) are what is trained on, ``run_dir`` is where files are, and
-    ``interrupted`` says whether a signal ended it.
-    """
-
-    config: Config
-    env: Any
-    run_dir: Path
-    interrupted: bool
-
-    @property
-    def policy(self) -> Policy:
-        """As far as it is trained."""
-
-    def __enter__(self) -> Run: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def __iter__(self) -> Iterator[Result]:
-        """Train; a result about every second."""
-
-    def stop(self) -> None:
-        """End training after the update in progress; a checkpoint is written."""
-
-    def close(self) -> None:
-        """End all processes and threads; safe to call twice."""
-
-    def summary(self) -> dict[str, Any]:
-        """What ``summary.json`` holds, once training has ended."""
 
 
 def train(
@@ -143,8 +109,9 @@ def run(config: Config, callbacks: Iterable[Callback] = (), started: float | Non
         policy = trainer.policy
         if leads:
             summary = trainer.summary()
-            evaluation = _evaluate(trainer, policy)
-            if evaluation is not None:
+            if config.eval_episodes and not trainer.interrupted:
+                with torch_threads(1):
+                    evaluation = evaluated(config, trainer.env, policy.to("cpu"))
                 summary["evaluation"] = dataclasses.asdict(evaluation)
             checkpoint.write_json(trainer.run_dir / "summary.json", summary)
             report.end(trainer.run_dir, summary)
@@ -153,16 +120,10 @@ def run(config: Config, callbacks: Iterable[Callback] = (), started: float | Non
     return policy
 
 
-def _trainer(config: Config, started: float | None, report: Report, group: Group | None) -> Run:
+def _trainer(
+    config: Config, started: float | None, report: Report, group: Group | None
+) -> Trainer | LearnerGroup:
     """What trains: one learner in this process, or several in theirs."""
     if group is not None or config.num_learners == 1:
         return Trainer(config, started, report.say, group)
     return LearnerGroup(config, started, report.say)
-
-
-def _evaluate(trainer: Run, policy: Policy) -> Evaluation | None:
-    config = trainer.config
-    if not config.eval_episodes or trainer.interrupted:
-        return None
-    with torch_threads(1):
-        return evaluated(config, trainer.env, policy.to("cpu"))

@@ -51,7 +51,7 @@ class _Learner:
 
 
 class LearnerGroup:
-    """A :class:`headrace.training.run.Run` with ``num_learners`` learners, each in its process.
+    """A run with ``num_learners`` learners: iterate over it; its methods are those of a Trainer.
 
     Args:
         config: all settings.

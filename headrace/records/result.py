@@ -189,6 +189,11 @@ class Result:
         return {k: float(v) for k, v in values.items() if k is not None and v is not None}
 
 
+def own_episodes(num_learners: int) -> Episodes:
+    """What one of several learners remembers: its share of the last 100 episodes, rounded up."""
+    return Episodes(-(-EPISODE_WINDOW // num_learners))
+
+
 def gather_episodes(group: Group, episodes: Episodes) -> Episodes:
     """The latest episodes of all learners, the same for each."""
     window = episodes.window

@@ -1,16 +1,59 @@
-"""What a run reports of itself while it goes on, and at its end."""
+"""How far a run has come, and what it reports of itself while it goes on and at its end."""
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from headrace.config import Config
 from headrace.records.bottleneck import Spent, compare
-from headrace.records.meter import Meter
-from headrace.records.progress import Progress
+from headrace.records.meter import SUMS, Meter
 from headrace.records.result import Episodes, Result
+
+
+@dataclass
+class Progress:
+    """Counters of a run, the same for each of its learners."""
+
+    env_steps: int = 0  # of all learners
+    updates: int = 0
+    dropped: int = 0  # rollouts
+    pulls: int = 0  # times that actors copied weights before a rollout
+    epoch: int = 0  # how often the environments were reset for a checkpoint
+    best_return: float | None = None  # greatest training return at a checkpoint
+    trained_s: float = 0.0  # seconds of training, evaluations left out
+    _since: float = field(default=math.nan, repr=False)
+
+    def start(self) -> None:
+        """Training goes on from here."""
+        self._since = time.monotonic() - self.trained_s
+
+    def add(self, meter: Meter) -> None:
+        """An update is over, in which all learners together counted this."""
+        self.updates += 1
+        for name in self.state_dict().keys() & set(SUMS):
+            setattr(self, name, getattr(self, name) + getattr(meter, name))
+
+    def leave_out(self, seconds: float) -> None:
+        """These seconds were no training."""
+        self._since += seconds
+
+    def now(self) -> float:
+        """Seconds of training so far; also kept in ``trained_s``."""
+        self.trained_s = time.monotonic() - self._since
+        return self.trained_s
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        names = [f.name for f in fields(self) if not f.name.startswith("_")]
+        return {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned; what an older one lacks stays as it is."""
+        for name in self.state_dict():
+            setattr(self, name, saved.get(name, getattr(self, name)))
 
 
 class Tally:
@@ -82,10 +125,10 @@ class Tally:
         """What ``summary.json`` holds of the training."""
         values = self._values(self._total)
         groups: dict[str, dict[str, Any]] = {}  # by the first part of the names in files
-        for field in fields(Result):
-            group, _, name = (field.metadata["file"] or "").partition("/")
-            if field.name in values:
-                groups.setdefault(group, {})[name] = values[field.name]
+        for one in fields(Result):
+            group, _, name = (one.metadata["file"] or "").partition("/")
+            if one.name in values:
+                groups.setdefault(group, {})[name] = values[one.name]
         return {
             "env_steps": values["env_steps"],
             "updates": values["updates"],

@@ -12,8 +12,8 @@ from headrace.errors import CheckpointError
 from headrace.learning.learner import Learner
 from headrace.nn.policy import Policy
 from headrace.records import checkpoint
-from headrace.records.progress import Progress
 from headrace.records.result import Episodes
+from headrace.records.tally import Progress
 from headrace.spaces.json import space_to_json
 from headrace.types import Group
 

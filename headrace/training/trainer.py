@@ -25,9 +25,8 @@ from headrace.nn.policy import Policy
 from headrace.process import cores, keep_freed_memory, pinned, stop_signals, torch_threads
 from headrace.records.files import RunLog
 from headrace.records.meter import Meter
-from headrace.records.progress import Progress, own_episodes
-from headrace.records.result import Result, gather_episodes
-from headrace.records.tally import Tally
+from headrace.records.result import Result, gather_episodes, own_episodes
+from headrace.records.tally import Progress, Tally
 from headrace.training.archive import Archive, Saved
 from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum
 from headrace.training.intake import Intake

@@ -21,7 +21,7 @@ from headrace.errors import ConfigError
 from headrace.learning.learner import gather
 from headrace.ops import tree
 from headrace.records.files import read_jsonl
-from headrace.records.progress import Progress
+from headrace.records.tally import Progress
 from headrace.training.intake import Intake
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.serial import SerialQueue

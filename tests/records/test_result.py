@@ -9,9 +9,8 @@ import sys
 
 from headrace.records.files import RunLog, read_jsonl
 from headrace.records.meter import BY_RANK, GREATEST, SUMS, Meter
-from headrace.records.progress import Progress
 from headrace.records.result import Episodes, Result
-from headrace.records.tally import Tally
+from headrace.records.tally import Progress, Tally
 
 KNOWN = {"learning_rate": 0.1, "restarts": 2, "eval_return": 3.0}
 

@@ -6,8 +6,7 @@ import pytest
 
 import headrace as hr
 from headrace.records.meter import Meter
-from headrace.records.progress import Progress
-from headrace.records.tally import Tally
+from headrace.records.tally import Progress, Tally
 from headrace.transport.queue import Header
 
 ONE_MS = 1_000_000

@@ -18,11 +18,7 @@ EPISODE_WINDOW = 100
 
 @dataclass
 class Episodes:
-    """Returns and lengths of the last episodes of training.
-
-    Args:
-        window: how many.
-    """
+    """Returns and lengths of the last ``window`` episodes of training."""
 
     window: int = EPISODE_WINDOW
     count: int = 0
@@ -50,11 +46,8 @@ class Episodes:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds."""
-        return {
-            "returns": list(self.returns),
-            "lengths": list(self.lengths),
-            "count": self.count,
-        }
+        lists = {"returns": list(self.returns), "lengths": list(self.lengths)}
+        return {**lists, "count": self.count}
 
     def load_share(self, saved: list[dict[str, Any]], rank: int, size: int) -> None:
         """Take what one of ``size`` learners has of the episodes that each learner saved."""
@@ -197,12 +190,11 @@ def own_episodes(num_learners: int) -> Episodes:
 def gather_episodes(group: Group, episodes: Episodes) -> Episodes:
     """The latest episodes of all learners, the same for each."""
     window = episodes.window
-    row = torch.full((1 + 2 * window,), math.nan, dtype=torch.float64)
-    row[0] = episodes.count
-    for at, values in ((1, episodes.returns), (1 + window, episodes.lengths)):
-        row[at : at + len(values)] = torch.tensor(list(values), dtype=torch.float64)
+    row = [float(episodes.count)]
+    for values in (episodes.returns, episodes.lengths):
+        row += [*values, *[math.nan] * (window - len(values))]
     everyone = Episodes(window * group.size)
-    for count, *values in group.gather(row).tolist():
+    for count, *values in group.gather(torch.tensor(row, dtype=torch.float64)).tolist():
         everyone.count += int(count)
         everyone.returns.extend(x for x in values[:window] if not math.isnan(x))
         everyone.lengths.extend(x for x in values[window:] if not math.isnan(x))

@@ -60,9 +60,7 @@ class Tally:
     """Counts since the last result and since the start, and the times between.
 
     Args:
-        progress: of the run.
-        config: of the run.
-        weights_bytes: that an actor copies when it pulls.
+        progress, config: of the run. weights_bytes: that an actor copies when it pulls.
         started: when the run counts as started, on the clock of ``time.monotonic()``.
     """
 

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError, nearest
-from headrace.nn.convolutions import CONVOLUTIONS, min_side
+from headrace.nn.convolutions import ImageTorso, min_side
 from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network, dense, mlp
 from headrace.nn.normalizer import Normalizer
@@ -134,10 +134,10 @@ class _Image(nn.Module):
         if conv == "auto":
             conv = "nature" if min(shape[1:]) >= min_side("nature") else "impala_deep"
         try:
-            self.convolutions = CONVOLUTIONS[conv](*shape)
+            self.convolutions = ImageTorso(conv, *shape)
         except ConfigError as error:
             raise ConfigError(f"observation space{spaces.place(path)}: {error}") from error
-        self.num_outputs = cast(int, self.convolutions.num_outputs)
+        self.num_outputs = self.convolutions.num_outputs
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = next(self.convolutions.parameters()).dtype

@@ -11,7 +11,7 @@ from torch import nn
 
 from headrace.errors import ConfigError
 from headrace.nn import convolutions as module
-from headrace.nn.convolutions import CONVOLUTIONS, min_side
+from headrace.nn.convolutions import CONVOLUTIONS, ImageTorso, min_side
 from headrace.nn.text import TextEncoder
 
 
@@ -95,7 +95,7 @@ MIN_SIDE = {"impala_shallow": 20, "impala_deep": 1, "nature": 36, "impact": 40}
 def test_shape_and_number_of_parameters_are_those_counted_by_hand(
     name, shape, num_outputs, by_hand
 ):
-    torso = CONVOLUTIONS[name](*shape)
+    torso = ImageTorso(name, *shape)
     assert torso.num_outputs == num_outputs
     assert torso(torch.rand(2, *shape)).shape == (2, num_outputs)
     assert count(torso) == by_hand
@@ -110,7 +110,7 @@ def test_the_whole_agent_has_as_many_parameters_as_figure_3_says(name, millions)
     # On DeepMind Lab's 72 x 96 with 9 actions: an LSTM of 256 that also reads the text, the last
     # reward and action, then both heads.
     parts = [
-        CONVOLUTIONS[name](3, 72, 96),
+        ImageTorso(name, 3, 72, 96),
         TextEncoder(1000),
         nn.LSTMCell(256 + 64 + 1 + 9, 256),
         nn.Linear(256, 9 + 1),
@@ -120,14 +120,14 @@ def test_the_whole_agent_has_as_many_parameters_as_figure_3_says(name, millions)
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_the_number_of_convolutions_is_the_papers(name):
-    layers = [m for m in CONVOLUTIONS[name](4, 84, 84).modules() if isinstance(m, nn.Conv2d)]
+    layers = [m for m in ImageTorso(name, 4, 84, 84).modules() if isinstance(m, nn.Conv2d)]
     assert len(layers) == NUM_CONVOLUTIONS[name]
 
 
 @pytest.mark.parametrize(("name", "shape"), [case[:2] for case in BY_HAND], ids=IDS)
 def test_the_gradient_reaches_every_parameter_and_every_pixel(name, shape):
     torch.manual_seed(0)
-    torso = CONVOLUTIONS[name](*shape).double()
+    torso = ImageTorso(name, *shape).double()
     x = torch.randn(8, *shape, dtype=torch.float64, requires_grad=True)
     y = torso(x)
     y.backward(torch.randn_like(y))
@@ -136,7 +136,7 @@ def test_the_gradient_reaches_every_parameter_and_every_pixel(name, shape):
     if name in ("impala_deep", "impact"):
         assert not unseen
     else:  # without padding, fewer than a stride of rows and columns are left over at the end
-        steps = math.prod(window.stride for window in module._WINDOWS[name])
+        steps = math.prod(window.stride for window in CONVOLUTIONS[name].windows)
         assert all(shape[1] - r < steps or shape[2] - c < steps for r, c in unseen)
 
 
@@ -145,11 +145,11 @@ def test_each_works_at_its_smallest_side_and_on_no_smaller_one(name):
     side = min_side(name)
     assert side == MIN_SIDE[name]
     for shape in ((1, side, side), (2, side, side + 9), (3, side + 9, side)):
-        torso = CONVOLUTIONS[name](*shape)
+        torso = ImageTorso(name, *shape)
         assert torso(torch.rand(2, *shape)).shape == (2, torso.num_outputs)
     for shape in ((1, side - 1, side), (1, side, side - 1), (3, side - 1, side - 1)):
         with pytest.raises(ConfigError, match="height and width must be at least"):
-            CONVOLUTIONS[name](*shape)
+            ImageTorso(name, *shape)
 
 
 @settings(max_examples=30, deadline=None)
@@ -163,7 +163,7 @@ def test_any_image_that_is_large_enough_gives_the_promised_features(
     name, channels, more, num_images
 ):
     shape = (channels, min_side(name) + more[0], min_side(name) + more[1])
-    torso = CONVOLUTIONS[name](*shape)
+    torso = ImageTorso(name, *shape)
     with torch.no_grad():
         y = torso(torch.rand(num_images, *shape))
     assert y.shape == (num_images, torso.num_outputs)
@@ -172,22 +172,22 @@ def test_any_image_that_is_large_enough_gives_the_promised_features(
 
 def test_the_error_names_the_torso_the_image_the_smallest_side_and_what_would_work():
     with pytest.raises(ConfigError) as raised:
-        CONVOLUTIONS["nature"](4, 35, 84)
+        ImageTorso("nature", 4, 35, 84)
     text = str(raised.value)
     for words in ("'nature'", "channels=4, height=35, width=84", "at least 36"):
         assert words in text
     assert "impala_shallow, impala_deep would work" in text
     with pytest.raises(ConfigError, match="no other would work"):
-        CONVOLUTIONS["impala_deep"](4, 0, 84)
+        ImageTorso("impala_deep", 4, 0, 84)
     with pytest.raises(ConfigError, match="it has no channel"):
-        CONVOLUTIONS["impala_deep"](0, 84, 84)
+        ImageTorso("impala_deep", 0, 84, 84)
     with pytest.raises(ConfigError, match=r"'natur'.*Did you mean 'nature'"):
         min_side("natur")
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_weights_start_orthogonal_with_gain_sqrt_2_and_biases_at_zero(name):
-    for layer in CONVOLUTIONS[name](4, 44, 44).modules():
+    for layer in ImageTorso(name, 4, 44, 44).modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             rows = layer.weight.detach().double().flatten(1)
             rows = rows if rows.shape[0] <= rows.shape[1] else rows.T
@@ -233,9 +233,9 @@ ORACLES = {
 }
 
 
-def check(name, convolutions):
+def check(name, make):
     torch.manual_seed(0)
-    torso = convolutions[name](3, 44, 52).double()
+    torso = make(name, 3, 44, 52).double()
     for parameter in torso.parameters():
         if parameter.ndim == 1:
             nn.init.normal_(parameter)
@@ -248,7 +248,7 @@ def check(name, convolutions):
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_features_equal_the_papers_operations_one_by_one(name):
-    check(name, CONVOLUTIONS)
+    check(name, ImageTorso)
 
 
 @pytest.mark.parametrize(
@@ -257,14 +257,14 @@ def test_features_equal_the_papers_operations_one_by_one(name):
         ("impala_deep", "return x + self.layers(x)", "return self.layers(x)"),
         ("impala_deep", "nn.Sequential(nn.ReLU(), *middle)", "nn.Sequential(*middle)"),
         ("impala_deep", "nn.Sequential(nn.ReLU(),", "nn.Sequential(nn.ReLU(inplace=True),"),
-        ("impala_deep", "[*layers, nn.ReLU(), *_dense", "[*layers, *_dense"),
+        ("impala_deep", "layers.append(nn.ReLU())", "pass"),
         ("impala_deep", "_Window(3, 2, 1)", "_Window(3, 2, 0)"),
         (
             "impala_shallow",
-            "nn.Linear(num_in, num_out), nn.ReLU(inplace=True)]",
-            "nn.Linear(num_in, num_out)]",
+            "nn.Linear(self.num_outputs, units), nn.ReLU(inplace=True)]",
+            "nn.Linear(self.num_outputs, units)]",
         ),
-        ("nature", "layers += [conv, nn.ReLU(inplace=True)]", "layers += [conv]"),
+        ("nature", "*window), nn.ReLU(inplace=True)]", "*window)]"),
         ("nature", "_Window(4, 2), _Window(3, 1)", "_Window(4, 2), _Window(3, 2)"),
         ("impact", "_Window(4, 1, 2)", "_Window(4, 1, 3)"),
     ],
@@ -272,7 +272,7 @@ def test_features_equal_the_papers_operations_one_by_one(name):
 def test_a_broken_copy_is_rejected(name, old, new):
     source = inspect.getsource(module)
     assert old in source
-    broken = {"__name__": "headrace.nn.convolutions"}  # dataclasses look their module up
+    broken = {"__name__": "headrace.nn.convolutions"}
     exec(compile(source.replace(old, new), "broken.py", "exec"), broken)
     with pytest.raises((AssertionError, RuntimeError, StopIteration)):
-        check(name, broken["CONVOLUTIONS"])
+        check(name, broken["ImageTorso"])

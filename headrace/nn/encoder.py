@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import cast
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium.spaces import Box
+from gymnasium.spaces.utils import flatdim
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError, nearest
@@ -46,8 +46,8 @@ class Encoder(nn.Module):
         # case training CartPole was measured up to a tenth slower.
         row = bool(self._boxes) and self._boxes[0][0] == () and len(self._boxes[0][1].shape) == 1
         self._single = row and inputs.plain and self._boxes[0][1].dtype != np.uint8
-        num_values = sum(math.prod(space.shape) for _, space in self._boxes)
-        num_inputs = num_values + sum(spaces.num_codes(space) for _, space in self._codes)
+        num_values = sum(flatdim(space) for _, space in self._boxes)
+        num_inputs = num_values + sum(flatdim(space) for _, space in self._codes)
         if inputs.previous:
             num_inputs += inputs.distribution.num_features + 1
         self.mlp = mlp(num_inputs, network) if num_inputs else None
@@ -70,23 +70,20 @@ class Encoder(nn.Module):
         for path, space in spaces.leaves(observation_space):
             known[spaces.dotted(path)] = space
             if spaces.dotted(path) in network.text:
-                self._add(path, TextEncoder(spaces.vocabulary(path, space)))
+                part: nn.Module = TextEncoder(spaces.vocabulary(path, space))
             elif spaces.is_image(space):
-                self._add(path, _Image(path, cast(Box, space), network.conv))
-            elif isinstance(space, Box):
-                self._boxes.append((path, space))
+                part = _Image(path, cast(Box, space), network.conv)
             else:
-                self._codes.append((path, space))
+                (self._boxes if isinstance(space, Box) else self._codes).append((path, space))
+                continue
+            self._paths.append(path)
+            self.parts.append(part)
         for name in network.text:
             if name not in known:
                 raise ConfigError(
                     f"text={name!r} is not in the observation space, which has "
                     f"{', '.join(map(repr, known))}.{nearest(name, known)}"
                 )
-
-    def _add(self, path: spaces.Path, module: nn.Module) -> None:
-        self._paths.append(path)
-        self.parts.append(module)
 
     def forward(self, inputs: Tree) -> Tensor:
         """Features ``[N, num_outputs]``."""

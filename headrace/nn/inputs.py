@@ -64,10 +64,8 @@ class Inputs:
         if self.mask != "none":
             inputs[MASK] = torch.ones(num_envs, self.distribution.num_mask, dtype=torch.bool)
         if self.previous:
-            inputs |= {
-                "previous_action": self.zero_action(num_envs),
-                "previous_reward": torch.zeros(num_envs),
-            }
+            inputs["previous_action"] = self.zero_action(num_envs)
+            inputs["previous_reward"] = torch.zeros(num_envs)
         return inputs
 
     def zero_action(self, num_envs: int) -> Tree:
@@ -78,12 +76,7 @@ class Inputs:
         return tree.map_leaves(torch.zeros_like, action)
 
     def compose(
-        self,
-        obs: Any,
-        mask: Any,
-        previous_action: Tree,
-        previous_reward: Any,
-        first: np.ndarray,
+        self, obs: Any, mask: Any, previous_action: Tree, previous_reward: Any, first: np.ndarray
     ) -> Tree:
         """The inputs ``[B, ...]`` as a tree of arrays.
 
@@ -100,23 +93,20 @@ class Inputs:
             obs = {key: value for key, value in obs.items() if key != MASK}
         inputs = {"observation": obs}
         if self.mask != "none":
-            if mask is None:
-                inputs[MASK] = np.ones((len(first), self.distribution.num_mask), bool)
-            else:
-                inputs[MASK] = self._flat_mask(mask)
+            inputs[MASK] = self._flat_mask(mask, len(first))
         if self.previous:
             if previous_action is None:
-                previous_action = self.zero_action(len(first))
-                previous_reward = np.zeros(len(first), np.float32)
+                previous_action, previous_reward = self.zero_action(len(first)), 0.0
             keep = ~first
             inputs["previous_action"] = tree.map_leaves(
-                lambda x: x * keep.reshape(-1, *[1] * (x.ndim - 1)),
-                tree.map_leaves(np.asarray, previous_action),
+                lambda x: np.asarray(x) * keep.reshape(-1, *[1] * (x.ndim - 1)), previous_action
             )
             inputs["previous_reward"] = np.where(keep, previous_reward, 0.0).astype(np.float32)
         return inputs
 
-    def _flat_mask(self, mask: Any) -> np.ndarray:
+    def _flat_mask(self, mask: Any, num_envs: int) -> np.ndarray:
+        if mask is None:
+            return np.ones((num_envs, self.distribution.num_mask), bool)
         if not (isinstance(mask, np.ndarray) and mask.dtype == object):
             return flatten_mask(self.action_space, mask)
         # Gymnasium's vector environments collect tuples and lists as rows of objects.
@@ -154,7 +144,7 @@ def _where_present(mask: Any, present: Any) -> Any:
 
 
 def mask_source(
-    observation_space: gymnasium.Space, distribution: Distribution, infos: dict[str, Any]
+    observation_space: gymnasium.Space, distribution: Distribution, in_infos: bool
 ) -> Literal["none", "observation", "info"]:
     """Where an environment shows its action mask.
 
@@ -164,7 +154,7 @@ def mask_source(
     source: Literal["none", "observation", "info"] = "none"
     if isinstance(observation_space, gymnasium.spaces.Dict) and MASK in observation_space.spaces:
         source = "observation"
-    elif MASK in infos:
+    elif in_infos:
         source = "info"
     if source != "none" and not distribution.num_mask:
         raise ConfigError(

@@ -100,7 +100,9 @@ class _Step(nn.Module):
             inputs |= {k: v for k, v in parts.items() if k not in ("obs", "first", "state")}
         if policy.inputs.previous:
             for name in ("previous_action", "previous_reward"):
-                inputs[name] = tree.map_leaves(lambda x: _clear(x, first), inputs[name])
+                inputs[name] = tree.map_leaves(
+                    lambda x: x.masked_fill(first.view(-1, *[1] * (x.dim() - 1)), 0), inputs[name]
+                )
         params, core = policy.act(inputs, first, core)
         mode = policy.distribution.mode(params)
         action = policy.env_action(mode)
@@ -156,10 +158,6 @@ def named(values: Tree, prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
-def _clear(x: Tensor, first: Tensor) -> Tensor:
-    return x.masked_fill(first.view(-1, *[1] * (x.dim() - 1)), 0)
-
-
 @torch.no_grad()
 def _convert(step: _Step) -> bytes:
     """The serialised model of a step."""
@@ -201,14 +199,11 @@ def _reason(error: Exception, policy: Any) -> str:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without the exporters' notes on packages that aren't there and on their own code."""
-    loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "onnxscript")]
-    levels = [logger.level for logger in loggers]
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -33,7 +32,10 @@ class OwnTorso(nn.Module):
         super().__init__()
         self._inputs = inputs
         self.module = own_torso(network.torso, inputs.features_space)
-        obs = _observations(inputs.features_space, 2)
+        space = copy.deepcopy(inputs.features_space)
+        space.seed(0)
+        samples = (space.sample(), space.sample())  # zeros may lie outside the space
+        obs = tree.map_leaves(lambda *x: torch.as_tensor(np.stack(x)), *samples)
         with torch.no_grad():
             try:
                 features = self.module(obs)
@@ -61,11 +63,3 @@ class OwnTorso(nn.Module):
 
     def observe(self, inputs: Tree, gather: Gather | None = None) -> None:
         """Nothing: an own torso keeps its own statistics."""
-
-
-def _observations(space: gymnasium.Space, count: int) -> Tree:
-    """Random ones, ``[count, ...]``: zeros may lie outside the space."""
-    space = copy.deepcopy(space)
-    space.seed(0)
-    samples = [space.sample() for _ in range(count)]
-    return tree.map_leaves(lambda *x: torch.as_tensor(np.stack(x)), *samples)

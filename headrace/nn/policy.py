@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +54,14 @@ class Policy(nn.Module):
         self.observation_space, self.action_space = observation_space, action_space
         self.network = network = network or Network()
         self.distribution = distribution_for(action_space, network.squash_actions)
-        infos = {"action_mask": None} if info_mask else {}
         self.inputs = Inputs(
             observation_space,
             action_space,
             self.distribution,
-            mask_source(observation_space, self.distribution, infos),
+            mask_source(observation_space, self.distribution, info_mask),
             network.previous_action_reward,
         )
-        make: Callable[[Inputs, Network], Encoder | OwnTorso]
-        make = Encoder if network.torso is None else OwnTorso
+        make: type[Encoder | OwnTorso] = Encoder if network.torso is None else OwnTorso
         self.torso = make(self.inputs, network)
         shared = network.shared
         if shared is None:

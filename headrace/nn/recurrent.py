@@ -95,7 +95,7 @@ class Recurrent(nn.Module):
         """
         first_cpu = first.cpu()  # the lengths of sequences are needed there: one synchronisation
         if not first_cpu[1:].any():
-            return self._unbroken(x, self._begin(first[0], state))
+            return self._run(x, self._begin(first[0], state))
         if x.device.type != "cpu":
             return self._packed(x, first_cpu, self._begin(first[0], state))
         if self.kind == "gru":
@@ -111,23 +111,20 @@ class Recurrent(nn.Module):
     def _begin(self, first: Tensor, state: State) -> list[Tensor]:
         return [state[name].masked_fill(first.unsqueeze(1), 0.0) for name in self._names]
 
-    def _unbroken(self, x: Tensor, begin: list[Tensor]) -> tuple[Tensor, State]:
-        y, end = self._run(x, begin)
-        return y, dict(zip(self._names, end, strict=True))
-
     def _packed(self, x: Tensor, first: Tensor, begin: list[Tensor]) -> tuple[Tensor, State]:
         batch_sizes, *indices = segments(first)
         place, order, initial, final = (index.to(x.device) for index in indices)
         zeros = x.new_zeros(int(batch_sizes[0]), self.size)
         rows = PackedSequence(x.flatten(0, 1)[order], batch_sizes)
         y, end = self._run(rows, [zeros.index_copy(0, initial, part) for part in begin])
-        state = {name: part[final] for name, part in zip(self._names, end, strict=True)}
+        state = {name: part[final] for name, part in end.items()}
         return y.data[place].unflatten(0, first.shape), state
 
-    def _run(self, x: Any, begin: list[Tensor]) -> tuple[Any, list[Tensor]]:
+    def _run(self, x: Any, begin: list[Tensor]) -> tuple[Any, State]:
         hidden = tuple(part.unsqueeze(0) for part in begin)
         y, end = self.rnn(x, hidden if self.kind == "lstm" else hidden[0])
-        return y, [part[0] for part in (end if self.kind == "lstm" else (end,))]
+        parts = zip(self._names, end if self.kind == "lstm" else (end,), strict=True)
+        return y, {name: part[0] for name, part in parts}
 
 
 def orthogonal_gates(rnn: Any) -> Any:

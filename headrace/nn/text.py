@@ -52,18 +52,15 @@ class TextEncoder(nn.Module):
             return self.embedding.weight.new_zeros(len(tokens), self.num_outputs)
         # An instruction is read again at every step of its episode: each is encoded only once.
         texts, number = tokens.long().unique(dim=0, return_inverse=True)
-        self._check(texts)
+        low, high = map(int, texts.aminmax())
+        if low < 0 or high >= self.vocabulary:
+            raise IndexError(
+                f"token {low if low < 0 else high} is outside the vocabulary of "
+                f"{self.vocabulary}: tokens are 0 (padding) to {self.vocabulary - 1}"
+            )
         place = torch.arange(1, texts.shape[1] + 1, device=texts.device)
         length = (place * (texts != 0)).amax(1)
         cut = length.clamp(min=1).cpu()
         rows = pack_padded_sequence(self.embedding(texts), cut, True, enforce_sorted=False)
         _, (last, _) = self.lstm(rows)
         return torch.where(length.unsqueeze(1) > 0, last[0], 0.0)[number]
-
-    def _check(self, tokens: Tensor) -> None:
-        low, high = map(int, tokens.aminmax())
-        if low < 0 or high >= self.vocabulary:
-            raise IndexError(
-                f"token {low if low < 0 else high} is outside the vocabulary of "
-                f"{self.vocabulary}: tokens are 0 (padding) to {self.vocabulary - 1}"
-            )

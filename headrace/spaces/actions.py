@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.spaces.utils import flatdim
 from torch import Tensor
 
 from headrace.errors import ConfigError, nearest
@@ -123,7 +124,8 @@ def flatten_mask(space: Space, mask: Any, path: Path = ()) -> np.ndarray:
     Raises:
         ConfigError: the mask fits the space in none of these ways.
     """
-    size = _num_mask(space)
+    discrete = spaces.Discrete | spaces.MultiDiscrete
+    size = sum(flatdim(leaf) for _, leaf in leaves(space) if isinstance(leaf, discrete))
     if mask is None:
         return np.ones(size, bool)
     if isinstance(space, spaces.Dict | spaces.Tuple) and isinstance(mask, dict | tuple):
@@ -233,13 +235,3 @@ def mask_is_empty(distribution: Distribution, mask: np.ndarray) -> np.ndarray:
     if isinstance(distribution, Categorical):
         return np.logical_not(mask.any(-1))
     return np.zeros(mask.shape[:-1], bool)
-
-
-def _num_mask(space: Space) -> int:
-    size = 0
-    for _, leaf in leaves(space):
-        if isinstance(leaf, spaces.Discrete):
-            size += int(leaf.n)
-        elif isinstance(leaf, spaces.MultiDiscrete):
-            size += int(leaf.nvec.sum())
-    return size

@@ -108,18 +108,8 @@ def as_channels(x: Tensor, space: Box, dtype: torch.dtype) -> Tensor:
     return x / 255.0 if space.dtype == np.uint8 else x
 
 
-def num_codes(space: gymnasium.Space) -> int:
-    """Length of what :func:`encode` makes of one observation of a discrete space."""
-    if isinstance(space, Discrete):
-        return int(space.n)
-    if isinstance(space, MultiDiscrete):
-        return int(space.nvec.sum())
-    assert isinstance(space, MultiBinary)
-    return math.prod(space.shape)
-
-
 def encode(space: gymnasium.Space, x: Tensor) -> Tensor:
-    """One-hots of Discrete and MultiDiscrete, bits of MultiBinary: ``[N, num_codes]``."""
+    """One-hots of Discrete and MultiDiscrete, bits of MultiBinary: ``[N, flatdim(space)]``."""
     one_hot = nn.functional.one_hot
     if isinstance(space, Discrete):
         return one_hot(x.long() - int(space.start), int(space.n))

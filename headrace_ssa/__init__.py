@@ -7,9 +7,8 @@ is imported, which Gymnasium does for ``"headrace_ssa:headrace/SSAConjunction-v0
 
 from gymnasium.envs.registration import register
 
-from headrace_ssa.conjunction import SSAConjunctionVectorEnv
+from headrace_ssa.conjunction import SSAConjunctionEnv, SSAConjunctionVectorEnv
 from headrace_ssa.simple import SimpleSatelliteEnv, SimpleSatelliteVectorEnv
-from headrace_ssa.single import SSAConjunctionEnv
 
 __all__ = [
     "SSAConjunctionEnv",

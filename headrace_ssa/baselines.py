@@ -19,11 +19,7 @@ Player = Callable[[np.ndarray, np.ndarray], np.ndarray]
 def random_player(seed: int = 0) -> Player:
     """Any allowed action, all alike."""
     rng = np.random.default_rng(seed)
-
-    def act(obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        return np.where(mask, rng.random(mask.shape), -1.0).argmax(axis=1)
-
-    return act
+    return lambda _, mask: np.where(mask, rng.random(mask.shape), -1.0).argmax(axis=1)
 
 
 def round_robin() -> Player:
@@ -33,10 +29,7 @@ def round_robin() -> Player:
     ago, or never.
     """
 
-    def act(obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        return _burn_or(_look(_objects(obs)[..., 5], mask), obs, mask)
-
-    return act
+    return lambda obs, mask: _burn_or(_look(_objects(obs)[..., 5], mask), obs, mask)
 
 
 def greedy() -> Player:
@@ -48,10 +41,7 @@ def greedy() -> Player:
     itself; among them it looks at the visible object of the greatest risk.
     """
 
-    def act(obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        return _burn_or(_look(_risks(obs)[0], mask), obs, mask)
-
-    return act
+    return lambda obs, mask: _burn_or(_look(_risks(obs)[0], mask), obs, mask)
 
 
 def burn_values(obs: np.ndarray) -> np.ndarray:
@@ -63,9 +53,8 @@ def burn_values(obs: np.ndarray) -> np.ndarray:
         - game.COLLISION * np.minimum(c, 0).sum(axis=1)
         for c in change
     ]
-    return (
-        np.stack(saved, axis=1) + (game.BURN + game.FALSE_ALARM * (1.0 - now.max(axis=1)))[:, None]
-    )
+    costs = game.BURN + game.FALSE_ALARM * (1.0 - now.max(axis=1))
+    return np.stack(saved, axis=1) + costs[:, None]
 
 
 def _look(urgency: np.ndarray, mask: np.ndarray) -> np.ndarray:

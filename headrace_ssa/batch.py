@@ -24,18 +24,13 @@ def generators(
     Raises:
         ValueError: there are not as many seeds as environments.
     """
-    if seed is None:
-        seeds: Sequence[int | None] = [None] * num_envs
-    elif isinstance(seed, (int, np.integer)):
-        seeds = [int(seed) + i for i in range(num_envs)]
-    else:
-        seeds = list(seed)
-    if len(seeds) != num_envs:
-        raise ValueError(f"{len(seeds)} seeds were given for {num_envs} environments")
-    going_on: Sequence[np.random.Generator | None] = before or [None] * num_envs
+    if seed is None or isinstance(seed, (int, np.integer)):
+        seed = [None if seed is None else int(seed) + i for i in range(num_envs)]
+    if len(seed) != num_envs:
+        raise ValueError(f"{len(seed)} seeds were given for {num_envs} environments")
     return [
-        rng if rng is not None and own is None else seeding.np_random(own)[0]
-        for rng, own in zip(going_on, seeds, strict=True)
+        before[i] if before and own is None else seeding.np_random(own)[0]
+        for i, own in enumerate(seed)
     ]
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -36,6 +37,9 @@ BURN = -1.0
 FALSE_ALARM = -8.0
 """Reward, at the closest approach, of each burn made while this object was the most dangerous one,
 if it had missed the satellite anyway."""
+
+
+_METADATA = {"render_modes": ["rgb_array"], "render_fps": 10}
 
 
 class SSAConjunctionVectorEnv(VectorEnv):
@@ -67,7 +71,6 @@ class SSAConjunctionVectorEnv(VectorEnv):
     ``collisions``, ``avoided`` and ``false_alarms`` of the step.
 
     Args:
-        num_envs: how many.
         n_objects: catalogue objects, 1 or more.
         horizon: steps of an episode, 40 or more: nothing comes near before.
         seed: of the first reset where that gives none; environment ``i`` takes ``seed + i``.
@@ -76,11 +79,7 @@ class SSAConjunctionVectorEnv(VectorEnv):
         ConfigError: n_objects or horizon is too small.
     """
 
-    metadata = {  # noqa: RUF012
-        "render_modes": ["rgb_array"],
-        "render_fps": 10,
-        "autoreset_mode": AutoresetMode.NEXT_STEP,
-    }
+    metadata: dict[str, Any] = {**_METADATA, "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
     def __init__(
         self,
@@ -110,11 +109,7 @@ class SSAConjunctionVectorEnv(VectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode everywhere; environment ``i`` takes ``seed + i``, or ``seed[i]``.
-
-        Where that is None its generator goes on. Raises ValueError if there are not as many seeds
-        as environments.
-        """
+        """Begin an episode everywhere; seeds, and errors, as in :func:`generators`."""
         if seed is None and not self.rngs:
             seed = self._seed
         self.rngs = generators(self.rngs, seed, self.num_envs)
@@ -125,8 +120,8 @@ class SSAConjunctionVectorEnv(VectorEnv):
         self.shift = np.zeros((*shape, 2))  # m, of the miss by burns so far
         self.alarms = np.zeros(shape, np.int64)  # burns for the sake of each object
         self._ended = np.zeros(self.num_envs, bool)
-        obs, counts = self._look_ahead(), np.zeros(self.num_envs, np.int64)
-        return obs, self._infos(counts, counts, counts)
+        counts = np.zeros(self.num_envs, np.int64)
+        return self._look_ahead(counts, counts, counts)
 
     def step(
         self, actions: np.ndarray
@@ -154,7 +149,7 @@ class SSAConjunctionVectorEnv(VectorEnv):
         if fillers.any():
             self._restart(np.flatnonzero(fillers))
             self._ended[fillers] = terminated[fillers] = False
-        obs, infos = self._look_ahead(), self._infos(collided, avoided, false)
+        obs, infos = self._look_ahead(collided, avoided, false)
         return obs, reward, terminated, np.zeros_like(terminated), infos
 
     def render(self) -> tuple[np.ndarray, ...] | None:  # type: ignore[override]
@@ -213,13 +208,8 @@ class SSAConjunctionVectorEnv(VectorEnv):
         reward, counts = np.zeros(self.num_envs), np.zeros((3, self.num_envs), np.int64)
         rows, objects = np.nonzero(passing)
         if len(rows):
-            error = np.stack(
-                [
-                    at.offset[rows, 0, objects],
-                    at.path[rows, self.time[rows], objects],
-                    at.offset[rows, 1, objects],
-                ]
-            )
+            radial, across = at.offset[rows, :, objects].T
+            error = np.stack([radial, at.path[rows, self.time[rows], objects], across])
             first = at.miss[rows, objects] + at.own[rows, objects]
             first += np.einsum("kif,fk->ki", at.spread[rows, objects], error)
             missed = np.hypot(*first.T) >= RADIUS_M
@@ -238,20 +228,55 @@ class SSAConjunctionVectorEnv(VectorEnv):
         self.time[rows], self.burns_left[rows] = 0, MAX_BURNS
         self.shift[rows], self.alarms[rows] = 0.0, 0
 
-    def _look_ahead(self) -> np.ndarray:
-        """Bring ``outlook`` and the mask up to date; returns the observation."""
+    def _look_ahead(self, *counts: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+        """Bring ``outlook`` and the mask up to date; returns observation and infos."""
         self.outlook = look_ahead(self.scene, self.time, self.shift)
         left, burns = 1.0 - self.time / self.horizon, self.burns_left / MAX_BURNS
         alarms = self.alarms / MAX_BURNS
         obs, self._mask = observe(self.outlook, left, burns, alarms, self.horizon)
-        return obs
+        names = ("collisions", "avoided", "false_alarms")
+        infos = dict(zip(names, counts, strict=True))
+        return obs, {"action_mask": self._mask.astype(np.int8), **infos}
 
-    def _infos(
-        self, collided: np.ndarray, avoided: np.ndarray, false: np.ndarray
-    ) -> dict[str, Any]:
-        return {
-            "action_mask": self._mask.astype(np.int8),
-            "collisions": collided,
-            "avoided": avoided,
-            "false_alarms": false,
-        }
+
+class SSAConjunctionEnv(gymnasium.Env):
+    """:class:`SSAConjunctionVectorEnv` with one episode at a time; rules and arguments as there."""
+
+    metadata = _METADATA
+
+    def __init__(
+        self,
+        n_objects: int = 20,
+        horizon: int = 200,
+        seed: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        self._games = SSAConjunctionVectorEnv(1, n_objects, horizon, seed, render_mode)
+        self.observation_space = self._games.single_observation_space
+        self.action_space = self._games.single_action_space
+        self.render_mode, self._runs = render_mode, False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        obs, infos = self._games.reset(seed=seed)
+        self._np_random, self._runs = self._games.rngs[0], True
+        return obs[0], _first(infos)
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Raises ValueError for an unknown action, RuntimeError where no episode is running."""
+        if not self._runs:
+            raise RuntimeError("no episode is running: call reset() before step()")
+        obs, reward, terminated, _, infos = self._games.step(np.asarray(action).reshape(1))
+        self._runs = not terminated[0]
+        return obs[0], float(reward[0]), bool(terminated[0]), False, _first(infos)
+
+    def render(self) -> np.ndarray | None:  # type: ignore[override]
+        frames = self._games.render()
+        return None if frames is None else frames[0]
+
+
+def _first(infos: dict[str, Any]) -> dict[str, Any]:
+    """The infos of one environment: its mask as an array, its counts as plain numbers."""
+    return {key: value[0] if value.ndim > 1 else int(value[0]) for key, value in infos.items()}

@@ -55,7 +55,9 @@ def look_ahead(at: Scene, time: np.ndarray, shift: np.ndarray) -> Outlook:
     mean, variance = _miss(at, tracking.predicted(known, np.maximum(togo, 0)), shift)
     n = np.sqrt(orbits.MU / at.elements.a[:, :1] ** 3)
     radial, along = orbits.displacement(n, STEP_S * togo)
-    pushed = BURN_MS * np.stack([p[..., 0] * radial + p[..., 1] * along for p in _planes(at.push)])
+    pushed = BURN_MS * np.stack(
+        [p[..., 0] * radial + p[..., 1] * along for p in np.moveaxis(at.push, 2, 0)]
+    )
     plans = np.stack([mean, mean - pushed, mean + pushed], axis=1)
     risks = risk.collision_probability(plans, variance, RADIUS_M, coming)
     return Outlook(
@@ -70,11 +72,6 @@ def look_ahead(at: Scene, time: np.ndarray, shift: np.ndarray) -> Outlook:
     )
 
 
-def _planes(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``[B, N, 2, K]`` as its two axes in the encounter plane, ``[B, N, K]`` each."""
-    return array[:, :, 0], array[:, :, 1]
-
-
 def _miss(
     at: Scene, then: Along, shift: np.ndarray
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -85,7 +82,7 @@ def _miss(
     """
     means = (at.side[:, 0], then.mean, at.side[:, 1])
     variances = (at.side_var[:, 0], then.var, at.side_var[:, 1])
-    x, y = _planes(at.spread)
+    x, y = np.moveaxis(at.spread, 2, 0)
 
     def total(values: list[np.ndarray]) -> np.ndarray:
         return values[0] + values[1] + values[2]

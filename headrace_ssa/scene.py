@@ -66,7 +66,8 @@ def draw(rngs: list[np.random.Generator], num_objects: int, horizon: int) -> Sce
     there = orbits.state(orbits.moved(satellite, moving, STEP_S * tca))
     objects, geometry = _encounters(there, many[1:5], errors[:2])
     at_start = orbits.moved(objects, orbits.rates(objects), -STEP_S * tca)
-    elements = _joined(satellite, at_start)
+    pairs = zip(satellite, at_start, strict=True)
+    elements = Elements(*(np.concatenate(pair, axis=-1) for pair in pairs))
     sigma = _between(many[5:9], SIGMAS)
     true = errors[2:6] * sigma
     path = tracking.true_path(
@@ -138,7 +139,3 @@ def _encounters(
         "spread": np.einsum("bnkx,bnfx->bnkf", axes, orbits.frame(position, velocity)),
         "push": np.einsum("bnkx,bnfx->bnkf", axes, own[..., :2, :]),
     }
-
-
-def _joined(satellite: Elements, objects: Elements) -> Elements:
-    return Elements(*(np.concatenate(x, axis=-1) for x in zip(satellite, objects, strict=True)))

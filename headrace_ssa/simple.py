@@ -111,9 +111,6 @@ class SimpleSatelliteVectorEnv(VectorEnv):
 
     Environment ``i`` has a generator of its own, so it plays what a single environment with its
     seed plays, bit for bit, whatever the others do. All episodes begin and end together.
-
-    Args:
-        num_envs: how many.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -137,18 +134,7 @@ class SimpleSatelliteVectorEnv(VectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode in every environment.
-
-        Args:
-            seed: of environment 0, and ``seed + i`` of environment ``i``; or one for each. Where
-                it is None the generator goes on.
-
-        Returns:
-            float32 ``[num_envs, 11]``, and no infos.
-
-        Raises:
-            ValueError: there are not as many seeds as environments.
-        """
+        """Begin an episode everywhere; seeds, and errors, as in :func:`generators`."""
         self._rngs = generators(self._rngs, seed, self.num_envs)
         return self._begin(), {}
 
@@ -159,10 +145,6 @@ class SimpleSatelliteVectorEnv(VectorEnv):
 
         Args:
             actions: ``[num_envs]``, whole numbers; not read in the step that begins an episode.
-
-        Returns:
-            float32 ``[num_envs, 11]``, float64 rewards, bool terminated and truncated (each
-            ``[num_envs]``), and no infos.
 
         Raises:
             ValueError: there are not as many actions as environments, or one isn't from 0 to 4.

@@ -108,13 +108,10 @@ def _played(
 def record_video(
     policy: Policy, env: Any, folder: Path, seed: int, env_kwargs: dict[str, Any] | None = None
 ) -> Path:
-    """Write one episode as ``episode.mp4``, from its first to its last observation.
+    """Write one episode as ``episode.mp4``, from its first to its last observation; its path.
 
     It has the environment's ``metadata["render_fps"]``, or 30 pictures a second. A picture with an
     odd side is given one more row or column, as the format needs.
-
-    Returns:
-        its path.
 
     Raises:
         ConfigError: the environment can't be made, or can't render to ``rgb_array``.

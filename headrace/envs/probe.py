@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,18 +24,13 @@ class Probe:
 
 
 def probe(env: Any, engine: str, env_kwargs: dict[str, Any], seed: int) -> Probe:
-    """Make the environment once and reset it.
-
-    Args:
-        env, engine, env_kwargs: see ``headrace.envs.make_vec``.
+    """Make the environment once, as ``headrace.envs.make_vec`` does, and reset it.
 
     Raises:
         ConfigError: there is none of this name, or it can't be made.
     """
     env = resolve(env)
-    envs = make_vec(env, 1, "sync" if engine == "async" else engine, env_kwargs)
-    try:
+    engine = "sync" if engine == "async" else engine
+    with contextlib.closing(make_vec(env, 1, engine, env_kwargs)) as envs:
         _, infos = envs.reset(seed=seed)
         return Probe(env, envs.single_observation_space, envs.single_action_space, MASK in infos)
-    finally:
-        envs.close()

@@ -145,12 +145,7 @@ class _Tracebacks:
         self._errors.put((index, None, None, trace))
 
 
-def _serve(
-    index: int,
-    env_fn: Callable[[], gymnasium.Env],
-    pipe: Any,
-    *rest: Any,
-) -> None:
+def _serve(index: int, env_fn: Callable[[], gymnasium.Env], pipe: Any, *rest: Any) -> None:
     """What the process of one environment runs: Gymnasium's loop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()

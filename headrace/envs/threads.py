@@ -153,13 +153,15 @@ class Threads(VectorEnv):
             ``[n]`` int64, all that have, in the order in which they did.
         """
         done = [self._next()]
-        enough = min(enough - 1, len(self._since))
+        enough = min(enough, len(self._since)) - 1  # more
         end = time.monotonic() + linger_s
         while self._board.outbox.qsize() < enough and time.monotonic() < end:
             time.sleep(linger_s / _LOOKS)
         with contextlib.suppress(queue.Empty):
             while True:
-                done.append(self._taken(self._board.outbox.get_nowait()))
+                done.append(self._board.outbox.get_nowait())
+        for index in done:
+            del self._since[index]
         if self._board.errors:
             self._raise_error()
         return np.array(done)
@@ -187,8 +189,7 @@ class Threads(VectorEnv):
             info = self._board.info[i]
             if only is not None:
                 info = {only: info[only]} if only in info else {}
-            if info:
-                infos = self._add_info(infos, info, i)
+            infos = self._add_info(infos, info, i)
         return infos
 
     # -- threads -------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ class Threads(VectorEnv):
             oldest = next(iter(self._since.values()))  # a dict keeps the order of its entries
             patience_s = oldest + self._timeout_s - time.monotonic()
             with contextlib.suppress(queue.Empty):
-                return self._taken(self._board.outbox.get(timeout=max(0.0, patience_s)))
+                return self._board.outbox.get(timeout=max(0.0, patience_s))
             end = time.monotonic() - self._timeout_s
             silent = [i for i, since in self._since.items() if since <= end]
             if silent and not self._board.outbox.qsize():
@@ -220,10 +221,6 @@ class Threads(VectorEnv):
                     f"{', '.join(map(str, silent))}"
                 )
                 raise self._fault
-
-    def _taken(self, index: int) -> int:
-        del self._since[index]
-        return index
 
     def _raise_error(self) -> None:
         index = min(list(self._board.errors))  # a copy, for threads may add to it

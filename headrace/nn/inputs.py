@@ -29,8 +29,6 @@ class Inputs:
 
     Args:
         observation_space: of a single environment, with the mask if that is part of it.
-        action_space: of a single environment.
-        distribution: of its actions.
         mask: where the action mask comes from.
         previous: whether the previous action and reward are inputs.
     """

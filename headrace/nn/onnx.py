@@ -41,10 +41,7 @@ def export(policy: nn.Module, path: Path) -> Path:
     """Write a policy, with normalisers as they are now, as one file; replaces ``path`` at once.
 
     The policy, a :class:`headrace.Policy`, is left as it is. Inputs and outputs are those of the
-    module's docstring.
-
-    Returns:
-        ``path``.
+    module's docstring. Returns ``path``.
 
     Raises:
         ConfigError: a package is missing, or the network holds what ONNX can't express.

@@ -125,21 +125,14 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def observe(self, inputs: Tree, gather: Gather | None = None) -> None:
-        """Take inputs ``[T, B, ...]`` into the running statistics, if there are any.
-
-        Args:
-            gather: as in :meth:`headrace.nn.normalizer.Normalizer.update`.
-        """
+        """Take inputs ``[T, B, ...]`` into the running statistics; see ``Normalizer.update``."""
         flat = tree.map_leaves(lambda x: x.flatten(0, 1), inputs)
         for torso in (self.torso, self.value_torso):
             if torso is not None:
                 torso.observe(flat, gather)
 
     def env_action(self, action: Tree) -> Any:
-        """What the environments receive for arrays of actions; see ``spaces.actions.to_env``.
-
-        The unclipped action and its log-probability are what training uses.
-        """
+        """What the environments receive for arrays of actions; see ``spaces.actions.to_env``."""
         return to_env(self.action_space, action, self.network.squash_actions)
 
     @torch.inference_mode()

@@ -10,13 +10,14 @@ import torch
 from gymnasium.spaces import Box
 from gymnasium.spaces.utils import flatdim
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from headrace.errors import ConfigError, nearest
 from headrace.nn.convolutions import ImageTorso, min_side
 from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network, dense, mlp
 from headrace.nn.normalizer import Normalizer
-from headrace.nn.text import TextEncoder
+from headrace.nn.recurrent import orthogonal_gates
 from headrace.spaces import observations as spaces
 from headrace.types import Gather, Tree
 
@@ -139,3 +140,59 @@ class _Image(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         dtype = next(self.convolutions.parameters()).dtype
         return self.convolutions(spaces.as_channels(x, self._space, dtype))
+
+
+class TextEncoder(nn.Module):
+    """An LSTM over embedded tokens; its output at a text's last token stands for the text.
+
+    The sizes are those of Espeholt et al. (2018), Figure 3. Token 0 is padding, at the end.
+
+    Args:
+        vocabulary: the number of tokens, padding included.
+        embedding: numbers that stand for a token; units: of the LSTM, ``num_outputs``.
+
+    Raises:
+        ConfigError: a number is below 1.
+    """
+
+    def __init__(self, vocabulary: int, embedding: int = 20, units: int = 64) -> None:
+        super().__init__()
+        sizes = {"vocabulary": vocabulary, "embedding": embedding, "units": units}
+        for name, value in sizes.items():
+            if value < 1:
+                raise ConfigError(f"{name}={value} of a text encoder must be at least 1")
+        self.vocabulary, self.num_outputs = vocabulary, units
+        self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)
+        self.lstm = orthogonal_gates(nn.LSTM(embedding, units, batch_first=True))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Features of texts, the same however much padding follows; zeros for an empty text.
+
+        Args:
+            tokens: ``[N, L]`` integers in ``[0, vocabulary)``.
+
+        Returns:
+            ``[N, units]`` in the parameters' dtype.
+
+        Raises:
+            TypeError: tokens aren't integers.
+            IndexError: a token is outside the vocabulary.
+        """
+        if tokens.is_floating_point():
+            raise TypeError(f"tokens must be integers, not {tokens.dtype}")
+        if not tokens.numel():
+            return self.embedding.weight.new_zeros(len(tokens), self.num_outputs)
+        # An instruction is read again at every step of its episode: each is encoded only once.
+        texts, number = tokens.long().unique(dim=0, return_inverse=True)
+        low, high = map(int, texts.aminmax())
+        if low < 0 or high >= self.vocabulary:
+            raise IndexError(
+                f"token {low if low < 0 else high} is outside the vocabulary of "
+                f"{self.vocabulary}: tokens are 0 (padding) to {self.vocabulary - 1}"
+            )
+        place = torch.arange(1, texts.shape[1] + 1, device=texts.device)
+        length = (place * (texts != 0)).amax(1)
+        cut = length.clamp(min=1).cpu()
+        rows = pack_padded_sequence(self.embedding(texts), cut, True, enforce_sorted=False)
+        _, (last, _) = self.lstm(rows)
+        return torch.where(length.unsqueeze(1) > 0, last[0], 0.0)[number]

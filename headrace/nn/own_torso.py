@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pkgutil
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 
 from headrace.errors import ConfigError
 from headrace.nn.inputs import Inputs
-from headrace.nn.network import Network, own_torso
+from headrace.nn.network import Network
 from headrace.ops import tree
 from headrace.types import Gather, Tree
 
@@ -31,7 +33,7 @@ class OwnTorso(nn.Module):
     def __init__(self, inputs: Inputs, network: Network) -> None:
         super().__init__()
         self._inputs = inputs
-        self.module = own_torso(network.torso, inputs.features_space)
+        self.module = _made(network.torso, inputs.features_space)
         space = copy.deepcopy(inputs.features_space)
         space.seed(0)
         samples = (space.sample(), space.sample())  # zeros may lie outside the space
@@ -63,3 +65,45 @@ class OwnTorso(nn.Module):
 
     def observe(self, inputs: Tree, gather: Gather | None = None) -> None:
         """Nothing: an own torso keeps its own statistics."""
+
+
+def _made(torso: Any, space: Any) -> nn.Module:
+    """The module of ``Network.torso``, a copy of its own.
+
+    Raises:
+        ConfigError: it names nothing that can be imported, or makes no module.
+    """
+    name = ""
+    if isinstance(torso, str):
+        name, torso = f"={torso!r}", _imported(torso)
+    if isinstance(torso, nn.Module):
+        return copy.deepcopy(torso)
+    if not callable(torso):
+        raise ConfigError(
+            f"torso{name} is a {type(torso).__name__}; it must be a torch.nn.Module, a callable "
+            "that makes one for an observation space, or the callable's 'module:function'"
+        )
+    try:
+        made = torso(space)
+    except Exception as error:
+        hint = "; if this is load(), give it the network that it was trained with" if name else ""
+        raise ConfigError(
+            f"torso{name} makes no module for {space}: it raised {error!r}{hint}"
+        ) from error
+    if not isinstance(made, nn.Module):
+        raise ConfigError(
+            f"torso{name} made a {type(made).__name__}; it must make a torch.nn.Module"
+        )
+    return made
+
+
+def _imported(name: str) -> Any:
+    try:
+        if ":" not in name:
+            raise ValueError("it names no module")
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"torso={name!r} can't be imported ({error}): write 'module:function' with the "
+            "module's folder on PYTHONPATH, or give load() the network that it was trained with"
+        ) from error

@@ -12,7 +12,7 @@ from torch import nn
 from headrace.errors import ConfigError
 from headrace.nn import convolutions as module
 from headrace.nn.convolutions import CONVOLUTIONS, ImageTorso, min_side
-from headrace.nn.text import TextEncoder
+from headrace.nn.encoder import TextEncoder
 
 
 def conv(kernel, num_in, num_out):

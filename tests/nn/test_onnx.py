@@ -11,10 +11,10 @@ from gymnasium.vector.utils import batch_space
 from torch import nn
 
 from headrace.errors import ConfigError
+from headrace.nn.encoder import TextEncoder
 from headrace.nn.network import Network
 from headrace.nn.onnx import _PaddedText, _Step, named
 from headrace.nn.policy import Policy
-from headrace.nn.text import TextEncoder
 
 VECTOR = Box(-2.0, 2.0, (4,))
 ACTIONS = {

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.nn import text as module
-from headrace.nn.text import TextEncoder
+from headrace.nn import encoder as module
+from headrace.nn.encoder import TextEncoder
 
 TEXTS = [[3, 1, 2], [], [4], [3, 1, 2], [9, 9, 9, 9, 9], [1, 0, 2], []]
 

@@ -75,14 +75,8 @@ def evaluate(
                 total[i], length[i] = 0.0, 0
             if not quota.any():
                 break
-    return Evaluation(
-        episodes=len(returns),
-        mean=float(np.mean(returns)),
-        std=float(np.std(returns)),
-        min=float(np.min(returns)),
-        max=float(np.max(returns)),
-        mean_length=float(np.mean(lengths)),
-    )
+    mean, std, least, most = (float(f(returns)) for f in (np.mean, np.std, np.min, np.max))
+    return Evaluation(len(returns), mean, std, least, most, float(np.mean(lengths)))
 
 
 def _played(

@@ -21,7 +21,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from headrace.errors import ConfigError
+from headrace.errors import require
 from headrace_ssa import orbits, render, scene, tracking
 from headrace_ssa.batch import checked, generators
 from headrace_ssa.outlook import BURN_MS, FEATURES, GLOBALS, RADIUS_M, look_ahead, observe
@@ -91,8 +91,7 @@ class SSAConjunctionVectorEnv(VectorEnv):
     ) -> None:
         shortest = scene.FIRST_APPROACH
         for name, value, least in (("n_objects", n_objects, 1), ("horizon", horizon, shortest)):
-            if value < least:
-                raise ConfigError(f"{name}={value} must be at least {least} (nearest: {least})")
+            require(value >= least, name, value, f"at least {least} (nearest: {least})")
         self.num_envs, self.n_objects, self.horizon = num_envs, n_objects, horizon
         self.render_mode, self._seed = render_mode, seed
         size = GLOBALS + FEATURES * n_objects

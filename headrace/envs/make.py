@@ -25,7 +25,7 @@ from headrace.envs.adapters import EnvPool, next_step
 from headrace.envs.names import Target, env_name, in_envpool, resolve
 from headrace.envs.processes import Processes
 from headrace.envs.threads import Threads
-from headrace.errors import ConfigError, EnvironmentFault, require_choice
+from headrace.errors import ConfigError, EnvironmentFault, require, require_choice
 
 _MAKE_KWARGS = ("max_episode_steps", "disable_env_checker", "render_mode")  # gymnasium.make's own
 _MAX_SEED = 2**31 - 1  # envpool's seeds are int32
@@ -66,8 +66,7 @@ def make_vec(
         EnvironmentFault: an environment failed in its process (async) or thread (threads).
     """
     require_choice("engine", engine, ENGINES)
-    if num_envs < 1:
-        raise ConfigError(f"num_envs={num_envs} must be at least 1")
+    require(num_envs >= 1, "num_envs", num_envs, "at least 1")
     target, kwargs = resolve(env), dict(env_kwargs or {})
     reasons: dict[str, str] = {}
     for name in _candidates(target) if engine == "auto" else [engine]:
@@ -109,7 +108,11 @@ def env_seed(seed: int, actor: int, num_envs: int, generation: int = 0) -> int:
 
 def _native(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
     if isinstance(target, EnvSpec):
-        envs = _from_vector_entry_point(target, num_envs, kwargs)
+        if target.vector_entry_point is None:
+            raise _Unavailable("it has no vector entry point")
+        limit = {} if target.max_episode_steps is None else {"max_episode_steps": 0}
+        _check_kwargs(_load(target.vector_entry_point), {**limit, **target.kwargs, **kwargs})
+        envs = gymnasium.make_vec(target, num_envs, "vector_entry_point", **kwargs)
     elif _is_vector_class(target):
         _check_kwargs(target, kwargs)
         envs = target(num_envs=num_envs, **kwargs)
@@ -120,14 +123,6 @@ def _native(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) ->
     except ConfigError as error:
         envs.close()
         raise _Unavailable(str(error)) from error
-
-
-def _from_vector_entry_point(spec: EnvSpec, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
-    if spec.vector_entry_point is None:
-        raise _Unavailable("it has no vector entry point")
-    limit = {} if spec.max_episode_steps is None else {"max_episode_steps": 0}
-    _check_kwargs(_load(spec.vector_entry_point), {**limit, **spec.kwargs, **kwargs})
-    return gymnasium.make_vec(spec, num_envs, "vector_entry_point", **kwargs)
 
 
 def _envpool(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:

@@ -8,6 +8,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
+_FIELDS = {Discrete: ("n", "start"), MultiDiscrete: ("nvec", "start"), MultiBinary: ("shape",)}
+
 
 def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
     """A Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these as plain values.
@@ -15,13 +17,10 @@ def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
     Raises:
         TypeError: the space is of another kind.
     """
-    if isinstance(space, Discrete):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
-    if isinstance(space, MultiDiscrete):
-        nvec, start = space.nvec.tolist(), space.start.tolist()
-        return {"type": "MultiDiscrete", "nvec": nvec, "start": start}
-    if isinstance(space, MultiBinary):
-        return {"type": "MultiBinary", "shape": list(space.shape)}
+    for kind, names in _FIELDS.items():
+        if isinstance(space, kind):
+            fields = {name: np.asarray(getattr(space, name)).tolist() for name in names}
+            return {"type": kind.__name__, **fields}
     if isinstance(space, Box):
         shape, dtype = list(space.shape), str(space.dtype)
         bounds = {"low": _bound(space.low), "high": _bound(space.high)}

@@ -8,6 +8,7 @@ import queue
 import signal
 import time
 import traceback
+import types
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import connection
 from typing import Any
@@ -134,30 +135,24 @@ class Processes(AsyncVectorEnv):
             pipe.close()
 
 
-class _Tracebacks:
-    """Puts errors in a queue as text only: a script's own exceptions can't be pickled."""
-
-    def __init__(self, errors: Any) -> None:
-        self._errors = errors
-
-    def put(self, error: tuple[int, Any, Any, str]) -> None:
-        index, *_, trace = error
-        self._errors.put((index, None, None, trace))
-
-
 def _serve(index: int, env_fn: Callable[[], gymnasium.Env], pipe: Any, *rest: Any) -> None:
     """What the process of one environment runs: Gymnasium's loop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
     parent_pipe, shared_memory, error_queue, *others = rest
-    errors: Any = _Tracebacks(error_queue)
+
+    def put(error: tuple[int, Any, Any, str]) -> None:
+        # As text only: a script's own exceptions can't be pickled.
+        error_queue.put((error[0], None, None, error[3]))
+
     with contextlib.suppress(ConnectionError):  # the parent has gone
         try:
             env = env_fn()
         except Exception:
-            errors.put((index, None, None, traceback.format_exc()))
+            put((index, None, None, traceback.format_exc()))
             pipe.send((None, False))
             return
+        errors: Any = types.SimpleNamespace(put=put)
         _async_worker(index, lambda: env, pipe, parent_pipe, shared_memory, errors, *others)
 
 

@@ -13,7 +13,6 @@ from headrace.cluster.messages import (
     Place,
     PlaceConfig,
     Request,
-    WorkerDied,
     WorkerSetup,
 )
 from headrace.errors import ConfigError, WorkerFailed
@@ -34,7 +33,6 @@ class Crew:
         self._place: Place = config.open()
         self._nodes: list[Node] = []
         self._up: set[int] = set()  # have answered something
-        self._ever_up: set[int] = set()  # these or what they replaced have
         self._cut: set[int] = set()  # an exception came in the middle of a message
         self._failure = ""  # what ended all, if anything did
         self._deadlines: dict[int, tuple[float, float]] = {}  # of what was asked: (when, after)
@@ -86,20 +84,18 @@ class Crew:
         """
         while True:
             if self._cut:
-                index = self._cut.pop()
-                self._deadlines.pop(index, None)
-                return index, self._replace(index, "was interrupted in the middle of a message", "")
+                fault = Fault("was interrupted in the middle of a message")
+                return self._replace(self._cut.pop(), fault)
             waited = {self._nodes[i].name: i for i in self._deadlines}
             earliest = min(self._deadlines.values())[0]
             patience_s = min(max(0.0, earliest - time.monotonic()), _LONGEST_WAIT_S)
             ready = self._place.wait([self._nodes[i] for i in waited.values()], patience_s)
             late = self._late()  # also while others answer all the time
             if late is not None:
-                _, limit_s = self._deadlines.pop(late)
-                return late, self._replace(late, f"gave no answer in {limit_s:g} s", "")
+                _, limit_s = self._deadlines[late]
+                return self._replace(late, Fault(f"gave no answer in {limit_s:g} s"))
             if ready:
-                index = waited[ready[0].name]
-                return index, self._answer(index)
+                return self._answer(waited[ready[0].name])
 
     def _late(self) -> int | None:
         """A worker whose time is over and who hasn't answered."""
@@ -109,48 +105,39 @@ class Crew:
                 return index
         return None
 
-    def _answer(self, index: int) -> Answer | Fault:
+    def _answer(self, index: int) -> tuple[int, Answer | Fault]:
         try:
             answer = self._nodes[index].receive()
-        except WorkerDied as death:
-            self._deadlines.pop(index)
-            failure = death.failure
-            if failure is None:
-                return self._replace(index, death.cause, "")
-            return self._replace(index, death.cause, failure.traceback, failure.by_agent)
         except BaseException:
             self._cut_off(index)
             raise
-        self._deadlines.pop(index)
+        if isinstance(answer, Fault):
+            return self._replace(index, answer)
+        del self._deadlines[index]
         self._up.add(index)
-        self._ever_up.add(index)
-        return answer
+        return index, answer
 
-    def _replace(self, index: int, cause: str, traceback: str, by_agent: bool = False) -> Fault:
-        node, was_up = self._nodes[index], index in self._ever_up
+    def _replace(self, index: int, fault: Fault) -> tuple[int, Fault]:
+        """Start another worker; the fault, with the name of the one that it befell."""
+        self._deadlines.pop(index, None)
+        node, setup = self._nodes[index], self._setups[index]
+        was_up = index in self._up or setup.generation > 0  # only what was up is replaced
         node.kill()
+        reason, trace = f"{node.name}: {fault.reason}", fault.traceback.rstrip()
         limit = self._config.max_restarts
         # What the agent does is no fault of the worker's, and the caller hears of it each time.
-        if not by_agent and (self.num_restarts >= limit or not was_up):
+        if not fault.by_agent and (self.num_restarts >= limit or not was_up):
             why = f"max_restarts={limit} restarts are used up" if was_up else "it never came up"
-            self._failure = f"{node.name}: {cause}; {why}" + (
-                f"\n\nIts traceback:\n{traceback.rstrip()}" if traceback else ""
-            )
+            self._failure = f"{reason}; {why}" + (f"\n\nIts traceback:\n{trace}" if trace else "")
             raise WorkerFailed(self._failure)
-        self.num_restarts += not by_agent
+        self.num_restarts += not fault.by_agent
         self._up.discard(index)
-        setup = self._setups[index]
-        setup = dataclasses.replace(setup, generation=setup.generation + 1)
-        self._setups[index] = setup
-        self._nodes[index] = self._place.start(setup)
-        reason = f"{node.name}: {cause}"
-        if not by_agent:
-            warnings.warn(
-                f"{reason} (restart {self.num_restarts}/{limit})\n{traceback.rstrip()}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        return Fault(reason, traceback, by_agent)
+        self._setups[index] = dataclasses.replace(setup, generation=setup.generation + 1)
+        self._nodes[index] = self._place.start(self._setups[index])
+        if not fault.by_agent:
+            told = f"{reason} (restart {self.num_restarts}/{limit})\n{trace}"
+            warnings.warn(told, RuntimeWarning, stacklevel=2)
+        return index, fault._replace(reason=reason)
 
     def seed(self, seed: int | None) -> None:
         """What replacements are seeded from."""

@@ -51,27 +51,12 @@ class Answer(NamedTuple):
     wants_weights: bool = False
 
 
-class Failure(NamedTuple):
-    """What a worker says last; ``by_agent``: not its environments but the agent failed."""
-
-    traceback: str
-    by_agent: bool
-
-
 class Fault(NamedTuple):
-    """Why a worker didn't answer. It is being replaced."""
+    """Why a worker ended instead of answering: what it said last, or what others know of it."""
 
     reason: str
-    traceback: str
-    by_agent: bool
-
-
-class WorkerDied(Exception):
-    """A worker ended; ``failure`` is what it said last, if anything."""
-
-    def __init__(self, cause: str, failure: Failure | None = None) -> None:
-        super().__init__(cause)
-        self.cause, self.failure = cause, failure
+    traceback: str = ""
+    by_agent: bool = False  # not its environments but the agent failed
 
 
 class Node(Protocol):
@@ -82,12 +67,8 @@ class Node(Protocol):
     def send(self, request: Request) -> None:
         """Ask for something; answers come in order."""
 
-    def receive(self) -> Answer:
-        """The answer that :meth:`Place.wait` announced.
-
-        Raises:
-            WorkerDied: there will be none.
-        """
+    def receive(self) -> Answer | Fault:
+        """The answer that :meth:`Place.wait` announced, or why there will be none."""
 
     def kill(self) -> None:
         """End it at once; safe to call twice."""

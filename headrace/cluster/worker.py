@@ -13,7 +13,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from headrace.acting.weight_sync import Follower
 from headrace.cluster.agent import act, with_weights
-from headrace.cluster.messages import Answer, Failure, Request, WorkerSetup
+from headrace.cluster.messages import Answer, Fault, Request, WorkerSetup
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name
 from headrace.ops import tree
@@ -244,8 +244,8 @@ class Worker:
         return self._obs, reward, terminated, truncated, infos, ended
 
 
-def failure_of(error: BaseException, text: str) -> Failure:
-    """What a worker says last, with the traceback as ``text``."""
-    if isinstance(error, AgentRaised):
-        return Failure("".join(traceback.format_exception(error.__cause__)), by_agent=True)
-    return Failure(text, by_agent=False)
+def fault_of(error: BaseException) -> Fault:
+    """What a worker says last."""
+    by_agent = isinstance(error, AgentRaised)
+    trace = "".join(traceback.format_exception(error.__cause__ if by_agent else error))
+    return Fault(trace.strip().splitlines()[-1], trace, by_agent)

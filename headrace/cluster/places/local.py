@@ -9,7 +9,6 @@ import pickle
 import select
 import socket
 import struct
-import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -18,11 +17,10 @@ import cloudpickle
 
 from headrace.cluster.messages import (
     Answer,
-    Failure,
+    Fault,
     Node,
     Place,
     Request,
-    WorkerDied,
     WorkerSetup,
     check_limits,
 )
@@ -103,16 +101,11 @@ class LocalNode:
         except (BrokenPipeError, ConnectionResetError):
             pass
 
-    def receive(self) -> Answer:
-        """See :class:`~headrace.cluster.messages.Node`."""
+    def receive(self) -> Answer | Fault:
         try:
-            answer = pickle.loads(self.pipe.recv_bytes())
+            return pickle.loads(self.pipe.recv_bytes())
         except (EOFError, ConnectionResetError):
-            cause = f"died (exit code {self.child.exit_code()})"
-            raise WorkerDied(self._cause or cause) from None
-        if isinstance(answer, Failure):
-            raise WorkerDied(answer.traceback.strip().splitlines()[-1], answer)
-        return answer
+            return Fault(self._cause or f"died (exit code {self.child.exit_code()})")
 
     def kill(self) -> None:
         """End the process."""
@@ -139,7 +132,7 @@ def _limit_writes(pipe: Connection, timeout_s: float) -> None:
 
 def run_worker(setup: bytes, pipe: Connection) -> None:
     """What the process runs: answer requests until the head closes the pipe or dies."""
-    from headrace.cluster.worker import Worker, failure_of
+    from headrace.cluster.worker import Worker, fault_of
 
     with contextlib.suppress(EOFError, ConnectionError):  # the head has gone
         try:
@@ -154,5 +147,4 @@ def run_worker(setup: bytes, pipe: Connection) -> None:
                 pipe.send_bytes(_dumps(answer, by_value=request.method in ("reset", "describe")))
                 worker.prepare()
         except BaseException as error:
-            failure = failure_of(error, traceback.format_exc())
-            pipe.send_bytes(pickle.dumps(failure))
+            pipe.send_bytes(pickle.dumps(fault_of(error)))

@@ -8,7 +8,6 @@ import math
 import os
 import secrets
 import sys
-import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +15,10 @@ import cloudpickle
 
 from headrace.cluster.messages import (
     Answer,
-    Failure,
+    Fault,
     Node,
     Place,
     Request,
-    WorkerDied,
     WorkerSetup,
     check_limits,
 )
@@ -173,18 +171,14 @@ class RayNode:
         """Ask for something."""
         self.ref = self._actor.handle.remote(cloudpickle.dumps(request))
 
-    def receive(self) -> Answer:
-        """See :class:`~headrace.cluster.messages.Node`."""
+    def receive(self) -> Answer | Fault:
         import ray
 
         try:
-            answer = ray.get(self.ref, timeout=60.0)
+            return ray.get(self.ref, timeout=60.0)
         except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
             cause = str(error).strip().splitlines()[0]
-            raise WorkerDied(f"died ({type(error).__name__}: {cause})") from None
-        if isinstance(answer, Failure):
-            raise WorkerDied(answer.traceback.strip().splitlines()[-1], answer)
-        return answer
+            return Fault(f"died ({type(error).__name__}: {cause})")
 
     def kill(self) -> None:
         """End the actor."""
@@ -204,12 +198,12 @@ class _Actor:
         self._worker: Any = None
 
     def handle(self, packed: bytes) -> Any:
-        """The Answer to a Request, or a Failure."""
-        from headrace.cluster.worker import Worker, failure_of
+        """The Answer to a Request, or a Fault."""
+        from headrace.cluster.worker import Worker, fault_of
 
         try:
             if self._worker is None:
                 self._worker = Worker(cloudpickle.loads(self._setup))
             return self._worker.handle(cloudpickle.loads(packed))
         except Exception as error:
-            return failure_of(error, traceback.format_exc())
+            return fault_of(error)

@@ -36,7 +36,6 @@ class Head:
                 engine=settings.engine,
                 env_kwargs=settings.env_kwargs,
                 seed=settings.seed,
-                first_env=i * self.size,
                 index=i,
                 generation=0,
             )

@@ -18,7 +18,6 @@ class WorkerSetup:
     engine: str
     env_kwargs: dict[str, Any]
     seed: int | None  # of all environments; None: random
-    first_env: int  # row of this worker's first environment
     index: int  # of the worker
     generation: int  # how often it was replaced
 

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from gymnasium.vector import SyncVectorEnv
 
-from headrace.acting.weight_sync import Follower
+from headrace.acting.weight_sync import Follower, SyncRule
 from headrace.cluster.agent import act, with_weights
 from headrace.cluster.messages import Answer, Fault, Request, WorkerSetup
 from headrace.envs.make import env_seed, make_vec
-from headrace.envs.names import env_name
 from headrace.ops import tree
 
 
@@ -49,25 +48,6 @@ class EarlyReset(gymnasium.Wrapper):
         return made
 
 
-class Sums:
-    """Returns and lengths of the episodes in progress, ``[B]`` each."""
-
-    def __init__(self, num_envs: int) -> None:
-        self.returns, self.lengths = np.zeros(num_envs), np.zeros(num_envs)
-
-    def clear(self, mask: np.ndarray) -> None:
-        """Begin anew where ``mask`` ``[B]`` is true."""
-        self.returns[mask], self.lengths[mask] = 0.0, 0.0
-
-    def add(self, reward: np.ndarray, filler: np.ndarray, done: np.ndarray) -> tuple[Any, Any]:
-        """Take one step; the return and length of each episode that it ends, else NaN."""
-        self.returns += np.where(filler, 0.0, reward)
-        self.lengths += ~filler
-        ended = np.where(done, self.returns, np.nan), np.where(done, self.lengths, np.nan)
-        self.clear(done)
-        return ended
-
-
 class Worker:
     """Environments with an agent's copy; each public method answers one kind of request.
 
@@ -76,20 +56,17 @@ class Worker:
     """
 
     def __init__(self, setup: WorkerSetup) -> None:
-        self._setup, self._name = setup, env_name(setup.env)
+        self._setup = setup
         self._envs = make_vec(setup.env, setup.num_envs, setup.engine, setup.env_kwargs)
         if isinstance(self._envs, SyncVectorEnv):
             self._envs.envs = [EarlyReset(env) for env in self._envs.envs]
         self._agent: Any = None
-        self._follower: Follower | None = None
+        self._follower = Follower(SyncRule())  # of the agent, once there is one
         self._obs: Any = None  # latest, [B, ...]; None before the first reset
+        self._seed: int | None = None  # of a replacement's environments
         if setup.seed is not None:
-            torch.manual_seed(self._own_seed())
-
-    def _own_seed(self) -> int:
-        setup = self._setup
-        assert setup.seed is not None
-        return env_seed(setup.seed, setup.index, setup.num_envs, setup.generation)
+            self._seed = env_seed(setup.seed, setup.index, setup.num_envs, setup.generation)
+            torch.manual_seed(self._seed)
 
     def handle(self, request: Request) -> Answer:
         """Do what the head asks, or say that newer weights are wanted first.
@@ -97,37 +74,25 @@ class Worker:
         Raises:
             AgentRaised: from what the agent raised.
         """
-        if request.version is not None and not self._keep_up(request):
-            return self._answer(None, wants_weights=True)
-        return self._answer(getattr(self, request.method)(*request.args))
+        wants = request.version is not None and self._wants_weights(request, request.version)
+        value = None if wants else getattr(self, request.method)(*request.args)
+        return Answer(value, self._follower.version, self._follower.divergence, wants)
 
-    def _answer(self, value: Any, wants_weights: bool = False) -> Answer:
-        follower = self._follower
-        if follower is None:
-            return Answer(value, -1, None, wants_weights)
-        return Answer(value, follower.version, follower.divergence, wants_weights)
-
-    def _keep_up(self, request: Request) -> bool:
-        """Take what the head sent of its agent; whether to act now, without newer weights."""
-        assert request.version is not None
-        if request.agent is not None:
-            try:
+    def _wants_weights(self, request: Request, version: int) -> bool:
+        """Take what the head sent of its agent; whether newer weights are needed to act."""
+        try:
+            if request.agent is not None:
                 self._agent = cloudpickle.loads(request.agent.pickled)
-            except Exception as error:
-                raise AgentRaised from error
-            self._follower = Follower(request.agent.rule)
-            self._follower.fetched(request.version)
-        follower = self._follower
-        assert follower is not None, "the head sends the agent first"
-        if request.weights is not None:
-            try:
+                self._follower = Follower(request.agent.rule)
+            elif request.weights is not None:
                 self._agent = with_weights(self._agent, request.weights)
-            except Exception as error:
-                raise AgentRaised from error
-            follower.fetched(request.version)
+        except Exception as error:
+            raise AgentRaised from error
+        if request.agent is not None or request.weights is not None:
+            self._follower.fetched(version)
         if request.measured is not None:
-            follower.note(*request.measured)
-        return not follower.wants(request.version)
+            self._follower.note(*request.measured)
+        return self._follower.wants(version)
 
     # -- what a head may ask for ----------------------------------------------------------------
 
@@ -147,7 +112,6 @@ class Worker:
 
         One that has never been reset, such as a replacement's, is reset whatever the mask says.
         """
-        num_envs = self._envs.num_envs
         mask = None if options is None or self._obs is None else options.get("reset_mask")
         if options is not None and mask is None:
             options = {k: v for k, v in options.items() if k != "reset_mask"}
@@ -156,58 +120,66 @@ class Worker:
             torch.manual_seed(first_seed)
         self._obs, infos = self._envs.reset(seed=seed, options=options)  # type: ignore[arg-type]
         if mask is None:
-            self._first, self._done = np.ones(num_envs, bool), np.zeros(num_envs, bool)
-            self._sums = Sums(num_envs)
-        else:
-            self._first[mask], self._done[mask] = True, False
-            self._sums.clear(mask)
+            mask = np.ones(self._envs.num_envs, bool)
+            self._first, self._done = np.zeros((2, len(mask)), bool)
+            self._totals = np.zeros((2, len(mask)))  # returns and lengths up to now
+        self._first[mask], self._done[mask] = True, False
+        self._totals[:, mask] = 0.0
         return self._obs, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """One step of every environment; after a replacement the reset, as a filler."""
-        if self._obs is None:
-            return self._begin()
-        return self._step(actions)[:5]
+        if self._obs is None:  # the predecessor's episodes have ended
+            obs, infos = self.reset(self._seed, None)
+            return obs, np.zeros(len(self._first)), ~self._first, ~self._first, infos
+        self._obs, reward, terminated, truncated, infos = self._envs.step(actions)
+        self._first, self._done = self._done, np.logical_or(terminated, truncated)
+        self._totals[0] += np.where(self._first, 0.0, reward)
+        self._totals[1] += ~self._first
+        self._ended = np.where(self._done, self._totals, np.nan)
+        self._totals[:, self._done] = 0.0
+        return self._obs, reward, terminated, truncated, infos
 
     def act(self) -> tuple[tuple[Any, Any, Any, Any, dict[str, Any]], dict[str, Any]]:
         """One step with the agent's actions, and what it returned with them."""
         if self._obs is None:
-            begun = self._begin()
+            begun = self.step(None)
             return begun, self._act()  # the action is ignored, as of any filler
         acted = self._act()
-        return self._step(acted["action"])[:5], acted
+        return self.step(acted["action"]), acted
+
+    def _act(self) -> dict[str, Any]:
+        try:
+            return act(self._agent, self._obs)
+        except Exception as error:
+            raise AgentRaised from error
 
     def collect(self, num_steps: int) -> dict[str, Any]:
         """``num_steps`` steps with the agent: the fields of a Rollout as arrays."""
         if self._obs is None:
-            self._begin()
-        copied = lambda values: tree.map_leaves(np.array, values)  # noqa: E731
-        obs, first = [copied(self._obs)], [self._first]
-        steps: list[tuple[Any, ...]] = []
+            self.step(None)
+        num_envs = len(self._done)
+        rows = [(tree.map_leaves(np.array, self._obs), self._first)]
+        steps = []
         for _ in range(num_steps):
             acted = self._act()
-            _, reward, terminated, _, _, ended = self._step(acted["action"])
-            steps.append((acted, reward.copy(), terminated.copy(), *ended))
-            obs.append(copied(self._obs))
-            first.append(self._first)
-        stack = lambda parts: tree.map_leaves(lambda *x: np.stack(x), *parts)  # noqa: E731
-        each_acted, *rows = (list(column) for column in zip(*steps, strict=True))
-        reward, terminated, returns, lengths = map(np.stack, rows)
-        merged = stack(each_acted)
-        assert self._follower is not None
-        num_envs = self._envs.num_envs
+            _, reward, terminated, *_ = self.step(acted["action"])
+            steps.append((acted, reward.copy(), terminated.copy(), self._ended))
+            rows.append((tree.map_leaves(np.array, self._obs), self._first))
+        obs, first = tree.map_leaves(lambda *x: np.stack(x), *rows)
+        acted, reward, terminated, ended = tree.map_leaves(lambda *x: np.stack(x), *steps)
         return {
-            "obs": stack(obs),
-            "first": np.stack(first),
-            "action": merged.pop("action"),
-            "log_prob": merged.pop("log_prob", np.full(reward.shape, np.nan)).astype(np.float32),
+            "obs": obs,
+            "first": first,
+            "action": acted.pop("action"),
+            "log_prob": acted.pop("log_prob", np.full(reward.shape, np.nan)).astype(np.float32),
             "reward": reward.astype(np.float32),
             "terminated": terminated,
             "version": np.full(num_envs, self._follower.version),
-            "episode_return": returns.astype(np.float32),
-            "episode_length": lengths.astype(np.float32),
-            "env_id": self._setup.first_env + np.arange(num_envs),
-            "extras": merged,
+            "episode_return": ended[:, 0].astype(np.float32),
+            "episode_length": ended[:, 1].astype(np.float32),
+            "env_id": self._setup.index * num_envs + np.arange(num_envs),
+            "extras": acted,
         }
 
     def prepare(self) -> None:
@@ -219,29 +191,6 @@ class Worker:
     def close(self) -> None:
         """Close the environments."""
         self._envs.close()
-
-    # -- in each step ---------------------------------------------------------------------------
-
-    def _begin(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """The reset of a replacement, whose predecessor's episodes have ended, as a filler."""
-        seed = None if self._setup.seed is None else self._own_seed()
-        obs, infos = self.reset(seed, None)
-        num_envs = self._envs.num_envs
-        off = np.zeros(num_envs, bool)
-        return obs, np.zeros(num_envs), off, off.copy(), infos
-
-    def _act(self) -> dict[str, Any]:
-        try:
-            return act(self._agent, self._obs)
-        except Exception as error:
-            raise AgentRaised from error
-
-    def _step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any], tuple[Any, Any]]:
-        self._obs, reward, terminated, truncated, infos = self._envs.step(actions)
-        filler, self._done = self._done, np.logical_or(terminated, truncated)
-        self._first = filler
-        ended = self._sums.add(reward, filler, self._done)
-        return self._obs, reward, terminated, truncated, infos, ended
 
 
 def fault_of(error: BaseException) -> Fault:

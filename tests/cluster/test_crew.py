@@ -54,7 +54,7 @@ class Nowhere(LocalConfig):
 
 @pytest.mark.filterwarnings("ignore:worker 0.0. gave no answer")
 def test_a_hung_worker_is_found_while_another_answers_all_the_time():
-    setups = [WorkerSetup(None, 1, "sync", {}, None, i, i, 0) for i in range(2)]
+    setups = [WorkerSetup(None, 1, "sync", {}, None, i, 0) for i in range(2)]
     crew = Crew(Nowhere(nodes=2, timeout_s=0.05, start_timeout_s=0.01), setups)
     for i in range(2):
         crew.send(i, Request("describe"))

@@ -73,7 +73,7 @@ class Drift:
         self._agent: Any = None
         self._seen: Any = None  # the parameters at ``version``
         self._has: set[int] = set()  # workers that have the agent
-        self._packed: dict[str, tuple[int, bytes]] = {}  # of what kind: (version, bytes)
+        self._packed: dict[Callable[[Any], bytes], bytes] = {}  # ``version``, by what packed it
         self._recent = [Recent() for _ in range(num_workers)]
         self._notes: dict[int, tuple[int, float]] = {}  # measured and not sent yet
         self.version = -1  # of the head's agent: how often it has been seen changed
@@ -87,11 +87,13 @@ class Drift:
         """
         if agent is not self._agent:
             check_agent(agent)
-            self._packed = {"agent": (self.version + 1, pack_agent(agent))}
+            self._packed = {pack_agent: pack_agent(agent)}
             self._agent, self._rule = agent, self._rule_for(agent)
             self._has.clear()
         elif _equal(self._seen, parameters(agent)):
             return
+        else:
+            self._packed = {}
         self._seen = tree.map_leaves(_copied, parameters(agent))
         self.version += 1
         if self._rule.on_drift:
@@ -130,33 +132,28 @@ class Drift:
         if worker in self._has:
             note = self._notes.pop(worker, None)
             return Request(method, args, self.version, measured=note)
-        packed = self._pack("agent", pack_agent)
-        return Request(method, args, self.version, agent=Agent(packed, self._rule))
+        agent = Agent(self._pack(pack_agent), self._rule)
+        return Request(method, args, self.version, agent=agent)
 
     def sent(self, worker: int, request: Request) -> None:
         """Note that this request of :meth:`request` or :meth:`granted` is on its way."""
+        packed = request.weights if request.agent is None else request.agent.pickled
         if request.agent is not None:
             self._has.add(worker)
-            self._count(worker, request.agent.pickled)
-        if request.weights is not None:
-            self._count(worker, request.weights)
+        if packed is not None:
+            self.syncs[worker] += 1
+            self.bytes[worker] += len(packed)
 
     def granted(self, worker: int, request: Request) -> Request:
         """The same request with the weights that the worker asked for."""
         self.requests[worker] += 1
-        packed = self._pack("weights", pack_weights)
+        packed = self._pack(pack_weights)
         return replace(request, version=self.version, weights=packed, agent=None, measured=None)
 
-    def _pack(self, kind: str, pack: Callable[[Any], bytes]) -> bytes:
-        version, packed = self._packed.get(kind, (-1, b""))
-        if version != self.version:
-            packed = pack(self._agent)
-            self._packed[kind] = self.version, packed
-        return packed
-
-    def _count(self, worker: int, packed: bytes) -> None:
-        self.syncs[worker] += 1
-        self.bytes[worker] += len(packed)
+    def _pack(self, pack: Callable[[Any], bytes]) -> bytes:
+        if pack not in self._packed:
+            self._packed[pack] = pack(self._agent)
+        return self._packed[pack]
 
     def acted(self, worker: int, version: int, obs: Any, action: Any, log_prob: Any) -> None:
         """Note what a worker did: trees ``[n, ...]`` and ``[n]``, or None if it isn't known."""

@@ -8,13 +8,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, create_empty_array
 
 from headrace.cluster.agent import is_agent
 from headrace.cluster.head import Head
 from headrace.cluster.messages import PlaceConfig, Request, require_count
 from headrace.cluster.places.local import LocalConfig
-from headrace.cluster.rows import empty, join, join_infos, take
+from headrace.cluster.rows import join, join_infos, take
 from headrace.cluster.settings import EnvConfig, as_env_config
 from headrace.errors import ConfigError, require
 from headrace.ops import tree
@@ -74,7 +74,7 @@ class ClusterEnv(VectorEnv):
     def close_extras(self, **kwargs: Any) -> None:
         """End all workers."""
         if self._head is not None:
-            self._head.close()
+            self._head.crew.close()
         self._head = None
 
     def __enter__(self) -> ClusterEnv:
@@ -121,7 +121,7 @@ class ClusterEnv(VectorEnv):
             head.obs[i], infos[i] = answer.value
             if i in head.faults and "reset_mask" in (options or {}):
                 infos[i] = infos[i] | _fault_info(head, i)  # all of its rows were reset
-        return self._joined(head.obs), join_infos(infos, [head.size] * head.num_workers)
+        return self._joined(head.obs), join_infos(infos, head.size)
 
     def _joined(self, parts: list[Any]) -> Any:
         return join(self.single_observation_space, parts)
@@ -182,7 +182,7 @@ class ClusterEnv(VectorEnv):
         everyone = [steps[i] if i in steps else _lost(head, i) for i in range(head.num_workers)]
         _, *columns, infos = zip(*everyone, strict=True)
         rewards, terminated, truncated = map(np.concatenate, columns)
-        info = join_infos(list(infos), [head.size] * head.num_workers)
+        info = join_infos(list(infos), head.size)
         if is_agent(actions):
             info |= self._joined_acted(head, acted) | head.sync_info()
         return self._joined(head.obs), rewards, terminated, truncated, info
@@ -193,7 +193,7 @@ class ClusterEnv(VectorEnv):
             self._example = next(iter(acted.values()))
         if len(acted) < head.num_workers:
             lost = tree.map_leaves(np.zeros_like, self._example)
-            lost["action"] = empty(self.single_action_space, head.size)
+            lost["action"] = create_empty_array(self.single_action_space, head.size)
             acted = {i: acted.get(i, lost) for i in range(head.num_workers)}
         each = [acted[i] for i in range(head.num_workers)]
         return tree.map_leaves(lambda *x: np.concatenate(x), *each)

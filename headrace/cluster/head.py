@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from gymnasium.vector.utils import create_empty_array
 
 from headrace.cluster.crew import Crew
 from headrace.cluster.drift import Drift
 from headrace.cluster.messages import Answer, Fault, PlaceConfig, Request, WorkerSetup
-from headrace.cluster.rows import empty, join_rollouts, padding
+from headrace.cluster.rows import join_rollouts, padding
 from headrace.cluster.settings import EnvConfig
 from headrace.errors import AgentFault
 from headrace.ops import tree
@@ -37,7 +38,6 @@ class Head:
                 env_kwargs=settings.env_kwargs,
                 seed=settings.seed,
                 index=i,
-                generation=0,
             )
             for i in range(self.num_workers)
         ]
@@ -144,10 +144,6 @@ class Head:
         while self.crew.waiting:
             self._heard()
 
-    def close(self) -> None:
-        """End all workers."""
-        self.crew.close()
-
     # -- acting ---------------------------------------------------------------------------------
 
     def step(self, agent: Any) -> dict[int, Answer]:
@@ -170,7 +166,7 @@ class Head:
         everyone = range(self.num_workers)
         answers = self.ask({i: self._drift.request(i, "collect", num_steps) for i in everyone})
         parts = {i: self._kept(i, answer) for i, answer in answers.items()}
-        like, none = next(iter(parts.values()), None), empty(action_space, self.size)
+        like, none = next(iter(parts.values()), None), create_empty_array(action_space, self.size)
         for i in set(everyone) - set(parts):
             env_id = np.arange(self.rows(i).start, self.rows(i).stop)
             parts[i] = padding(num_steps, env_id, self.obs[i], none, like)

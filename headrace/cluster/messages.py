@@ -19,7 +19,7 @@ class WorkerSetup:
     env_kwargs: dict[str, Any]
     seed: int | None  # of all environments; None: random
     index: int  # of the worker
-    generation: int  # how often it was replaced
+    generation: int = 0  # how often it was replaced
 
 
 class Agent(NamedTuple):

@@ -7,7 +7,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector.utils import create_empty_array
 
 from headrace.ops import tree
 from headrace.spaces.walk import map_space
@@ -15,11 +14,7 @@ from headrace.types import Rollout
 
 
 def join(space: gymnasium.Space, parts: list[Any]) -> Any:
-    """Batches of one space, in this order, as one batch.
-
-    Args:
-        space: of a single row.
-    """
+    """Batches of ``space`` (of a single row), in this order, as one batch."""
 
     def leaf(_: gymnasium.Space, *rows: Any) -> Any:
         if isinstance(rows[0], np.ndarray):
@@ -34,41 +29,25 @@ def take(space: gymnasium.Space, batch: Any, rows: slice) -> Any:
     return map_space(lambda _, part: part[rows], space, batch)
 
 
-def empty(space: gymnasium.Space, num_rows: int) -> Any:
-    """``num_rows`` rows of zeros."""
-    return create_empty_array(space, n=num_rows, fn=np.zeros)
-
-
-def join_infos(parts: list[dict[str, Any]], sizes: list[int]) -> dict[str, Any]:
+def join_infos(parts: list[dict[str, Any]], size: int) -> dict[str, Any]:
     """Gymnasium's vector infos of several workers as one; a key that one lacks is masked there.
 
     Args:
-        sizes: rows of each worker.
+        size: rows of each worker.
     """
     joined: dict[str, Any] = {}
     for key in dict.fromkeys(key for part in parts for key in part):
         known = next(part[key] for part in parts if key in part)
         if isinstance(known, dict):
-            joined[key] = join_infos([part.get(key, {}) for part in parts], sizes)
+            joined[key] = join_infos([part.get(key, {}) for part in parts], size)
             continue
-        columns = [
-            _rows(part[key], size) if key in part else _missing(np.asarray(known), size)
-            for part, size in zip(parts, sizes, strict=True)
-        ]
-        dtype = object if any(column.dtype == object for column in columns) else None
-        joined[key] = np.concatenate([column.astype(dtype or column.dtype) for column in columns])
+        like = np.asarray(known)
+        missing = np.zeros((size, *like.shape[1:]), like.dtype)
+        if like.dtype == object:
+            missing.fill(None)
+        columns = [np.asarray(part.get(key, missing)) for part in parts]
+        joined[key] = np.concatenate([np.full(size, c) if c.ndim == 0 else c for c in columns])
     return joined
-
-
-def _rows(value: Any, num_rows: int) -> np.ndarray:
-    array = np.asarray(value)
-    return np.full(num_rows, array) if array.ndim == 0 else array
-
-
-def _missing(like: np.ndarray, num_rows: int) -> np.ndarray:
-    if like.dtype == object:
-        return np.full(num_rows, None, object)
-    return np.zeros((num_rows, *like.shape[1:]), like.dtype)
 
 
 def join_rollouts(parts: list[dict[str, Any]]) -> Rollout:

@@ -33,15 +33,6 @@ def keep_freed_memory() -> None:
         libc.mallopt(_M_TOP_PAD, 16 << 20)
 
 
-def yield_to_learner() -> None:
-    """Lower this process's priority: where cores are short, the learner never waits for one.
-
-    Actors take what it leaves, which is everything whenever it has to wait for them.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        os.nice(10)
-
-
 def die_with_parent() -> None:
     """End this child process as soon as its parent is gone, whatever it is doing."""
     parent = parent_process()
@@ -114,10 +105,8 @@ class Child:
         nice: bool = True,
         daemon: bool = True,
     ) -> None:
-        self.pipe: Any = None  # our end of it, if it is new
-        theirs = pipe
-        if theirs is None:
-            self.pipe, theirs = multiprocessing.Pipe()
+        self.pipe: Any  # our end of it, if it is new
+        self.pipe, theirs = (None, pipe) if pipe is not None else multiprocessing.Pipe()
         context: Any = process_context()
         self.process: BaseProcess = context.Process(
             target=_live, args=(work, args, theirs, nice), name=name, daemon=daemon
@@ -164,8 +153,9 @@ def _live(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with_parent()
     keep_freed_memory()
-    if nice:
-        yield_to_learner()
+    if nice:  # the learner never waits for a core; actors take what it leaves
+        with contextlib.suppress(OSError, AttributeError):
+            os.nice(10)
     import torch
 
     torch.set_num_threads(1)

@@ -24,8 +24,7 @@ class Crew:
     """Workers that answer, one request each at a time.
 
     Args:
-        config: of their place, with its limits.
-        setups: of each worker, by index.
+        config: of their place. setups: of each worker, by index.
     """
 
     def __init__(self, config: PlaceConfig, setups: list[WorkerSetup]) -> None:
@@ -86,24 +85,16 @@ class Crew:
             if self._cut:
                 fault = Fault("was interrupted in the middle of a message")
                 return self._replace(self._cut.pop(), fault)
-            waited = {self._nodes[i].name: i for i in self._deadlines}
+            waited = {self._nodes[i]: i for i in self._deadlines}
             earliest = min(self._deadlines.values())[0]
             patience_s = min(max(0.0, earliest - time.monotonic()), _LONGEST_WAIT_S)
-            ready = self._place.wait([self._nodes[i] for i in waited.values()], patience_s)
-            late = self._late()  # also while others answer all the time
-            if late is not None:
-                _, limit_s = self._deadlines[late]
-                return self._replace(late, Fault(f"gave no answer in {limit_s:g} s"))
+            ready, now = self._place.wait(list(waited), patience_s), time.monotonic()
+            for node, index in waited.items():  # also while others answer all the time
+                deadline, limit_s = self._deadlines[index]
+                if deadline <= now and not self._place.wait([node], 0.0):
+                    return self._replace(index, Fault(f"gave no answer in {limit_s:g} s"))
             if ready:
-                return self._answer(waited[ready[0].name])
-
-    def _late(self) -> int | None:
-        """A worker whose time is over and who hasn't answered."""
-        now = time.monotonic()
-        for index, (deadline, _) in self._deadlines.items():
-            if deadline <= now and not self._place.wait([self._nodes[index]], 0.0):
-                return index
-        return None
+                return self._answer(waited[ready[0]])
 
     def _answer(self, index: int) -> tuple[int, Answer | Fault]:
         try:

@@ -60,14 +60,12 @@ class LocalPlace:
         self._send_timeout_s = send_timeout_s
 
     def start(self, setup: WorkerSetup) -> Node:
-        """Begin to start a worker."""
         name, pickled = f"headrace-worker-{setup.index}", cloudpickle.dumps(setup)
         child = Child(name, run_worker, pickled, daemon=False)  # environments may start processes
         _limit_writes(child.pipe, self._send_timeout_s)
         return LocalNode(setup.index, child)
 
     def wait(self, nodes: list[Any], timeout_s: float) -> list[Node]:
-        """See :class:`~headrace.cluster.messages.Place`."""
         if not hasattr(select, "poll"):
             by_pipe = {node.pipe: node for node in nodes}
             return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout_s)]  # type: ignore[index]
@@ -91,7 +89,6 @@ class LocalNode:
         self._cause = ""  # of its end, where the head knows better than the exit code
 
     def send(self, request: Request) -> None:
-        """Ask for something; if the process is dead, :meth:`receive` will say so."""
         try:
             self.pipe.send_bytes(_dumps(request, by_value=request.method == "reset"))
         except BlockingIOError:
@@ -99,7 +96,7 @@ class LocalNode:
             self.child.process.kill()
             self.child.process.join(timeout=10.0)
         except (BrokenPipeError, ConnectionResetError):
-            pass
+            pass  # it is dead, as receive() will say
 
     def receive(self) -> Answer | Fault:
         try:
@@ -108,7 +105,6 @@ class LocalNode:
             return Fault(self._cause or f"died (exit code {self.child.exit_code()})")
 
     def kill(self) -> None:
-        """End the process."""
         self.child.kill()
 
 

@@ -98,11 +98,9 @@ class RayPlace:
         self._started = True
 
     def start(self, setup: WorkerSetup) -> Node:
-        """Ask Ray for an actor; it may have to wait for room."""
-        return RayNode(setup, self._config)
+        return RayNode(setup, self._config)  # which may have to wait for room
 
     def wait(self, nodes: list[Any], timeout_s: float) -> list[Node]:
-        """See :class:`~headrace.cluster.messages.Place`."""
         import ray
 
         by_ref = {node.ref: node for node in nodes}
@@ -110,7 +108,6 @@ class RayPlace:
         return [by_ref[ref] for ref in ready]
 
     def close(self, nodes: list[Any]) -> None:
-        """Kill the actors, and the cluster if it was started here."""
         import ray
 
         for node in nodes:
@@ -153,6 +150,8 @@ class RayNode:
     def __init__(self, setup: WorkerSetup, config: RayConfig) -> None:
         import ray
 
+        self.name = f"worker {setup.index} (Ray actor, start {setup.generation + 1})"
+        self.ref: Any = None
         options: dict[str, Any] = {
             "num_cpus": config.cpus_per_node,
             "num_gpus": config.gpus_per_node,
@@ -162,13 +161,10 @@ class RayNode:
         }
         if config.runtime_env:
             options["runtime_env"] = config.runtime_env
-        self.name = f"worker {setup.index} (Ray actor, start {setup.generation + 1})"
-        self.ref: Any = None
         actor: Any = ray.remote(**options)(_Actor)
         self._actor = actor.remote(cloudpickle.dumps(setup))
 
     def send(self, request: Request) -> None:
-        """Ask for something."""
         self.ref = self._actor.handle.remote(cloudpickle.dumps(request))
 
     def receive(self) -> Answer | Fault:
@@ -181,7 +177,6 @@ class RayNode:
             return Fault(f"died ({type(error).__name__}: {cause})")
 
     def kill(self) -> None:
-        """End the actor."""
         import ray
 
         ray.kill(self._actor)

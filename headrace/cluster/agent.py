@@ -157,13 +157,13 @@ def act(agent: Any, obs: Any) -> dict[str, Any]:
     """
     inputs = to_tensors(obs)
     returned = agent.act(inputs)
-    if isinstance(returned, tuple) and len(returned) == 2:
+    if isinstance(returned, tuple):
+        if len(returned) != 2:
+            raise TypeError(
+                f"act returned {len(returned)} values; return (action, log_prob), or a dict with "
+                "'action', 'log_prob' and a name for each of the others"
+            )
         returned = {"action": returned[0], "log_prob": returned[1]}
-    elif isinstance(returned, tuple):
-        raise TypeError(
-            f"act returned {len(returned)} values; return (action, log_prob), or a dict with "
-            "'action', 'log_prob' and a name for each of the others"
-        )
     elif not isinstance(returned, dict) or "action" not in returned:
         returned = {"action": returned}
     if returned.get("log_prob") is None and has_log_prob(agent):

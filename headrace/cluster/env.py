@@ -121,10 +121,7 @@ class ClusterEnv(VectorEnv):
             head.obs[i], infos[i] = answer.value
             if i in head.faults and "reset_mask" in (options or {}):
                 infos[i] = infos[i] | _fault_info(head, i)  # all of its rows were reset
-        return self._joined(head.obs), join_infos(infos, head.size)
-
-    def _joined(self, parts: list[Any]) -> Any:
-        return join(self.single_observation_space, parts)
+        return join(self.single_observation_space, head.obs), join_infos(infos, head.size)
 
     def _reset_requests(
         self, head: Head, seed: int | list[int | None] | None, options: dict[str, Any] | None
@@ -177,25 +174,25 @@ class ClusterEnv(VectorEnv):
             steps = {i: answer.value[0] for i, answer in answers.items()}
         else:
             parts = enumerate(self._split(head, actions))
-            acted, answers = {}, head.ask({i: Request("step", (part,)) for i, part in parts})
+            answers = head.ask({i: Request("step", (part,)) for i, part in parts})
             steps = {i: answer.value for i, answer in answers.items()}
-        everyone = [steps[i] if i in steps else _lost(head, i) for i in range(head.num_workers)]
+        everyone = [steps.get(i) or _lost(head, i) for i in range(head.num_workers)]
         _, *columns, infos = zip(*everyone, strict=True)
         rewards, terminated, truncated = map(np.concatenate, columns)
         info = join_infos(list(infos), head.size)
         if is_agent(actions):
             info |= self._joined_acted(head, acted) | head.sync_info()
-        return self._joined(head.obs), rewards, terminated, truncated, info
+        obs = join(self.single_observation_space, head.obs)
+        return obs, rewards, terminated, truncated, info
 
     def _joined_acted(self, head: Head, acted: dict[int, dict[str, Any]]) -> dict[str, Any]:
         """What the agent returned on each worker; zeros where a worker died."""
-        if acted:
-            self._example = next(iter(acted.values()))
+        self._example = next(iter(acted.values()), self._example)
+        lost = {}
         if len(acted) < head.num_workers:
             lost = tree.map_leaves(np.zeros_like, self._example)
             lost["action"] = create_empty_array(self.single_action_space, head.size)
-            acted = {i: acted.get(i, lost) for i in range(head.num_workers)}
-        each = [acted[i] for i in range(head.num_workers)]
+        each = [acted.get(i, lost) for i in range(head.num_workers)]
         return tree.map_leaves(lambda *x: np.concatenate(x), *each)
 
     def _split(self, head: Head, actions: Any) -> list[Any]:

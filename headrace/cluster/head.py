@@ -166,10 +166,10 @@ class Head:
         everyone = range(self.num_workers)
         answers = self.ask({i: self._drift.request(i, "collect", num_steps) for i in everyone})
         parts = {i: self._kept(i, answer) for i, answer in answers.items()}
-        like, none = next(iter(parts.values()), None), create_empty_array(action_space, self.size)
+        extras: dict[str, Any] = next((part["extras"] for part in parts.values()), {})
+        none = create_empty_array(action_space, self.size)
         for i in set(everyone) - set(parts):
-            env_id = np.arange(self.rows(i).start, self.rows(i).stop)
-            parts[i] = padding(num_steps, env_id, self.obs[i], none, like)
+            parts[i] = padding(num_steps, np.r_[self.rows(i)], self.obs[i], none, extras)
         return join_rollouts([parts[i] for i in everyone])
 
     def stream(self, agent: Any, num_steps: int) -> Iterator[Rollout]:
@@ -193,14 +193,10 @@ class Head:
     def _kept(self, worker: int, answer: Answer) -> dict[str, Any]:
         """A worker's part of a rollout, noted for what comes after it."""
         part = answer.value
-
-        def flat(x: np.ndarray) -> np.ndarray:
-            return x.reshape(-1, *x.shape[2:])
-
-        obs = tree.map_leaves(lambda x: flat(x[:-1]), part["obs"])
-        log_prob = flat(part["log_prob"])
+        rows = tree.map_leaves(lambda x: x[:-1], part["obs"]), part["action"], part["log_prob"]
+        obs, action, log_prob = tree.map_leaves(lambda x: x.reshape(-1, *x.shape[2:]), rows)
         known = None if np.isnan(log_prob).any() else log_prob
-        self._drift.acted(worker, answer.version, obs, tree.map_leaves(flat, part["action"]), known)
+        self._drift.acted(worker, answer.version, obs, action, known)
         return part
 
     # -- what is counted ------------------------------------------------------------------------

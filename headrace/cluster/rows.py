@@ -62,22 +62,18 @@ def join_rollouts(parts: list[dict[str, Any]]) -> Rollout:
 
 
 def padding(
-    num_steps: int, env_id: np.ndarray, last: Any, action: Any, like: dict[str, Any] | None
+    num_steps: int, env_id: np.ndarray, last: Any, action: Any, extras: dict[str, Any]
 ) -> dict[str, Any]:
     """A worker's part of a rollout in which it did nothing: fillers throughout.
 
     Args:
         env_id: its environments, ``[B]``. last: their latest observations, ``[B, ...]``.
-        action: zeros, ``[B, ...]``.
-        like: another worker's part, whose extras are copied as zeros; None: there is none.
+        action: zeros, ``[B, ...]``. extras: another worker's, if any; here they are zeros.
     """
     shape = (num_steps, len(env_id))
 
     def repeated(count: int, values: Any) -> Any:
         return tree.map_leaves(lambda x: np.repeat(np.asarray(x)[None], count, axis=0), values)
-
-    def zeros(x: np.ndarray) -> np.ndarray:
-        return np.zeros((*shape, *x.shape[2:]), x.dtype)
 
     return {
         "obs": repeated(num_steps + 1, last),
@@ -90,5 +86,5 @@ def padding(
         "episode_return": np.full(shape, np.nan, np.float32),
         "episode_length": np.full(shape, np.nan, np.float32),
         "env_id": env_id,
-        "extras": {} if like is None else tree.map_leaves(zeros, like["extras"]),
+        "extras": tree.map_leaves(np.zeros_like, extras),
     }

@@ -54,12 +54,10 @@ class ClusterEnv(VectorEnv):
         self.num_envs = self.config.nodes * self.env_config.envs_per_node
         self._example: dict[str, Any] = {}  # what an agent returned last for some worker
         self._head: Head | None = Head(self.env_config, self.config)  # None: closed
-        found = self._head.description
-        self.single_observation_space = found["observation_space"]
-        self.single_action_space = found["action_space"]
+        self.single_observation_space, self.single_action_space, found = self._head.description
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.metadata = found["metadata"] | {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.metadata = found | {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
     def launch(self) -> ClusterEnv:
         """This one, whose workers are up; ConfigError if it is closed."""

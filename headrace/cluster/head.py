@@ -52,7 +52,7 @@ class Head:
         self.crew = Crew(config, setups)
         try:
             asked = {i: Request("describe") for i in range(self.num_workers)}
-            self.description: dict[str, Any] = self.ask(asked)[0].value
+            self.description: Any = self.ask(asked)[0].value  # see Worker.describe
         except BaseException:
             self.crew.close()
             raise

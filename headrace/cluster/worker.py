@@ -96,14 +96,10 @@ class Worker:
 
     # -- what a head may ask for ----------------------------------------------------------------
 
-    def describe(self) -> dict[str, Any]:
-        """What a head must know of the environments."""
+    def describe(self) -> tuple[gymnasium.Space, gymnasium.Space, dict[str, Any]]:
+        """Spaces of one environment's observations and actions, and the metadata."""
         envs = self._envs
-        return {
-            "observation_space": envs.single_observation_space,
-            "action_space": envs.single_action_space,
-            "metadata": dict(envs.metadata),
-        }
+        return envs.single_observation_space, envs.single_action_space, dict(envs.metadata)
 
     def reset(
         self, seed: int | list[int | None] | None, options: dict[str, Any] | None

@@ -18,7 +18,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
 from headrace.errors import EnvironmentFault
-from headrace.process import die_with_parent, main_hidden
+from headrace.process import die_with_parent, main_hidden, process_context, start_fork_server
 
 
 class Processes(AsyncVectorEnv):
@@ -52,12 +52,13 @@ class Processes(AsyncVectorEnv):
     ) -> None:
         self._name, self._timeout_s = name, timeout_s
         self.parent_pipes, self.processes = [], []
+        start_fork_server(__name__)
         try:
             with main_hidden():
                 super().__init__(
                     [create] * num_envs,
                     copy=False,
-                    context=_start_method(),
+                    context=process_context().get_start_method(),
                     worker=_serve,
                     autoreset_mode=AutoresetMode.NEXT_STEP,
                 )
@@ -154,10 +155,3 @@ def _serve(index: int, env_fn: Callable[[], gymnasium.Env], pipe: Any, *rest: An
             return
         errors: Any = types.SimpleNamespace(put=put)
         _async_worker(index, lambda: env, pipe, parent_pipe, shared_memory, errors, *others)
-
-
-def _start_method() -> str:
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return "spawn"
-    multiprocessing.set_forkserver_preload([__name__])
-    return "forkserver"

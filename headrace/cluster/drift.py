@@ -87,8 +87,8 @@ class Drift:
         """
         if agent is not self._agent:
             check_agent(agent)
-            self._packed = {pack_agent: pack_agent(agent)}
-            self._agent, self._rule = agent, self._rule_for(agent)
+            packed: dict[Callable[[Any], bytes], bytes] = {pack_agent: pack_agent(agent)}
+            self._agent, self._rule, self._packed = agent, self._rule_for(agent), packed
             self._has.clear()
         elif _equal(self._seen, parameters(agent)):
             return

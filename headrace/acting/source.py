@@ -11,7 +11,7 @@ from headrace.acting.actor import Actor, ActorSpec, Memory
 from headrace.acting.fleet import Fleet
 from headrace.errors import ActorFailed
 from headrace.nn.policy import Policy, policy_weights
-from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
+from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmQueue
 from headrace.transport.slab import Slab, spec_of
@@ -41,18 +41,19 @@ class RolloutSource:
     ) -> None:
         self._spec, self._notify = spec, notify
         shared = spec.transport == "shm"
-        slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, shared=shared)
+        self._slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, shared=shared)
         self._weights = WeightStore(spec_of(policy_weights(spec.policy)), shared=shared)
-        self._memory = Memory(slab.buffer, self._weights.buffer, model)
-        shape = (slab, spec.num_actors, spec.slots_per_actor, spec.algo.max_lag == 0)
+        self._memory = Memory(self._slab.buffer, self._weights.buffer, model)
+        ordered = spec.algo.max_lag == 0
+        self._slots = Slots(self._slab, spec.num_actors, spec.slots_per_actor, ordered)
         self._fleet: Fleet | None = None
         self._actors: list[Actor] = []
         self._queue: ShmQueue | SerialQueue
         if shared:
-            self._queue = ShmQueue(*shape)
+            self._queue = ShmQueue(self._slots)
             self._fleet = Fleet(spec, self._queue, self._memory)
         else:
-            self._queue = SerialQueue(*shape)
+            self._queue = SerialQueue(self._slots)
 
     def publish(self, policy: Policy, version: int, epoch: int) -> None:
         """Make the policy's weights the ones that actors pull next."""
@@ -79,7 +80,7 @@ class RolloutSource:
     @property
     def depth(self) -> int:
         """Rollouts that wait for the learner."""
-        return self._queue.depth()
+        return len(self._slots)
 
     def pids(self) -> list[int]:
         """Process ids of the actors; empty with the serial transport."""
@@ -114,11 +115,11 @@ class RolloutSource:
                 self.kill_hung()
             if stopped():
                 raise Stopped
-        return [(s, self._queue.header(s), Rollout(**self._queue.tree(s))) for s in slots]
+        return [(s, self._slots.header(s), Rollout(**self._slab.trees[s])) for s in slots]
 
     def note(self, slot: int, nats: float) -> None:
         """Tell the actor of a taken slot how far the learner is from what is in it."""
-        self._queue.note(slot, nats)
+        self._slots.note(slot, nats)
 
     def release(self, slots: list[int]) -> None:
         """Give slots back to their actors."""

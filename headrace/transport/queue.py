@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -48,23 +48,6 @@ def nano(nats: float) -> int:
     return round(min(nats, _MAX_NATS) * 1e9)
 
 
-def write_divergence(row: np.ndarray, nats: float) -> None:
-    """Store :attr:`Header.divergence`, ``nats`` >= 0, in the int64 row of a header."""
-    row[_DIVERGENCE] = nano(nats)
-
-
-def clear_header(row: np.ndarray) -> None:
-    """Make a row the header of a slot that nobody has filled, of which nothing is known."""
-    row[:] = -1
-
-
-def poison_tree(slab: Slab, slot: int) -> None:
-    """Overwrite a slot that goes back to its actor, all but the header, which is told to it."""
-    header = slab.headers[slot].copy()
-    slab.poison(slot)
-    slab.headers[slot][:] = header
-
-
 class PeerDied(Exception):
     """An actor ended; ``traceback`` is its own, empty when it was killed."""
 
@@ -91,7 +74,7 @@ class RolloutQueue(Protocol):
     """The learner's end: ``take`` filled slots, ``release`` them when done."""
 
     def take(self, count: int, timeout_s: float) -> list[int]:
-        """``count`` filled slots: in order of commit, or ``count / actors`` from each by actor.
+        """``count`` filled slots, as :meth:`Slots.take` hands them out.
 
         Raises:
             TimeoutError: too few came in time; the message names the silent actors.
@@ -101,61 +84,75 @@ class RolloutQueue(Protocol):
     def release(self, slots: list[int]) -> None:
         """Give slots back to the actors that own them; their headers go back with them."""
 
-    def note(self, slot: int, nats: float) -> None:
-        """Put :attr:`Header.divergence` into a taken slot, for the actor to which it goes back."""
-
-    def tree(self, slot: int) -> Any:
-        """The tree of tensors in a slot."""
-
-    def header(self, slot: int) -> Header:
-        """The header of a slot."""
-
-    def depth(self) -> int:
-        """Rollouts that are committed and not yet taken."""
-
     def close(self) -> None:
         """Wake every actor and forget the slots; may be called twice."""
 
 
-class Pending:
-    """Committed slots, and the rule by which ``take`` hands them out.
+class Slots:
+    """A slab's slots: which actor owns which, which are committed, and in what order to take them.
 
     Args:
-        num_actors: actors 0 … num_actors - 1.
-        ordered: equally many from each actor, by actor, so that the batch does not depend on
-            timing; otherwise by time of commit, so that a slow actor delays nobody.
+        slab: ``num_actors * per_actor`` slots; actor a owns a contiguous range.
+        ordered: equally many are taken from each actor, by actor, so that the batch does not depend
+            on timing; otherwise by time of commit, so that a slow actor delays nobody.
+        poison: overwrite the trees of slots whenever they become free: a stale read shows.
     """
 
-    def __init__(self, num_actors: int, ordered: bool) -> None:
-        self._ordered = ordered
-        self._by_actor: list[deque[tuple[int, int]]] = [deque() for _ in range(num_actors)]
+    def __init__(
+        self, slab: Slab, num_actors: int, per_actor: int, ordered: bool, poison: bool = False
+    ) -> None:
+        self._slab, self._per_actor, self._ordered = slab, per_actor, ordered
+        self._poison, self.num_actors = poison, num_actors
+        self._committed: list[deque[tuple[int, int]]] = [deque() for _ in range(num_actors)]
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_actor))
+        """Slots that are committed and not yet taken, as far as is known here."""
+        return sum(map(len, self._committed))
 
-    def add(self, actor: int, slot: int, committed_ns: int) -> None:
-        """Note a committed slot; an actor's slots come in its own order."""
-        self._by_actor[actor].append((committed_ns, slot))
+    def of(self, actor: int) -> range:
+        """The slots that an actor owns."""
+        return range(actor * self._per_actor, (actor + 1) * self._per_actor)
+
+    def owner(self, slot: int) -> int:
+        """The actor that owns a slot."""
+        return slot // self._per_actor
+
+    def header(self, slot: int) -> Header:
+        """The header of a slot."""
+        return read_header(self._slab.headers[slot])
+
+    def note(self, slot: int, nats: float) -> None:
+        """Put :attr:`Header.divergence`, 0 or more, into a taken slot, for the actor it goes to."""
+        self._slab.headers[slot][_DIVERGENCE] = nano(nats)
+
+    def free(self, slot: int, told: bool) -> None:
+        """Prepare a slot for its actor, which is ``told`` its header: else nothing is known."""
+        header = self._slab.headers[slot].copy() if told else -1
+        if self._poison:
+            self._slab.poison(slot)
+        self._slab.headers[slot][:] = header
+
+    def commit(self, slot: int) -> None:
+        """Note a filled slot; an actor's slots come in its own order."""
+        self._committed[self.owner(slot)].append((self.header(slot).committed_ns, slot))
 
     def take(self, count: int) -> list[int] | None:
-        """``count`` slots, or None while there are too few."""
+        """``count`` committed slots, or None while there are too few."""
         if not self._ordered:
             if len(self) < count:
                 return None
             return [self._earliest() for _ in range(count)]
-        share, rest = divmod(count, len(self._by_actor))
+        share, rest = divmod(count, self.num_actors)
         if rest:
-            raise ValueError(
-                f"{count} rollouts can't come equally from {len(self._by_actor)} actors"
-            )
-        if min(map(len, self._by_actor)) < share:
+            raise ValueError(f"{count} rollouts can't come equally from {self.num_actors} actors")
+        if min(map(len, self._committed)) < share:
             return None
-        return [queue.popleft()[1] for queue in self._by_actor for _ in range(share)]
+        return [queue.popleft()[1] for queue in self._committed for _ in range(share)]
 
     def _earliest(self) -> int:
-        return min(filter(None, self._by_actor), key=lambda queue: queue[0]).popleft()[1]
+        return min(filter(None, self._committed), key=lambda queue: queue[0]).popleft()[1]
 
     def missing(self, count: int) -> list[int]:
         """The actors that a ``take`` of ``count`` still waits for."""
-        share = count // len(self._by_actor) if self._ordered else 1
-        return [actor for actor, queue in enumerate(self._by_actor) if len(queue) < share]
+        share = count // self.num_actors if self._ordered else 1
+        return [actor for actor, queue in enumerate(self._committed) if len(queue) < share]

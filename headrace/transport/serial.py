@@ -4,45 +4,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
-from headrace.transport.queue import (
-    Header,
-    Pending,
-    clear_header,
-    poison_tree,
-    read_header,
-    write_divergence,
-)
-from headrace.transport.slab import Slab
+from headrace.transport.queue import Slots
 
 
 class SerialQueue:
     """The queue that needs no other process, for debugging and for cheap environments.
 
     Args:
-        slab: ``num_actors * slots_per_actor`` slots; actor a owns a contiguous range.
-        num_actors: how many actors will be attached.
-        slots_per_actor: how many slots each owns.
-        ordered: see :class:`~headrace.transport.queue.Pending`.
-        poison: overwrite the trees of slots whenever they become free: a stale read shows.
+        slots: of the actors that will be attached.
     """
 
-    def __init__(
-        self, slab: Slab, num_actors: int, slots_per_actor: int, ordered: bool, poison: bool = False
-    ) -> None:
-        self._slab, self._per_actor, self._poison = slab, slots_per_actor, poison
-        self._pending = Pending(num_actors, ordered)
-        self._free = [
-            deque(range(a * slots_per_actor, (a + 1) * slots_per_actor)) for a in range(num_actors)
-        ]
-        self._run: list[Callable[[], object] | None] = [None] * num_actors
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self._free = [deque(slots.of(actor)) for actor in range(slots.num_actors)]
+        self._run: list[Callable[[], object] | None] = [None] * slots.num_actors
         self._turn = 0
         self._closed = False
-        for slot in range(num_actors * slots_per_actor):
-            clear_header(slab.headers[slot])
-            if poison:
-                poison_tree(slab, slot)
+        for slot in (slot for owned in self._free for slot in owned):
+            slots.free(slot, told=False)
 
     def attach(self, actor: int, run_once: Callable[[], object]) -> None:
         """``run_once`` acquires, fills and commits one slot through :meth:`port`."""
@@ -54,11 +34,9 @@ class SerialQueue:
 
     def take(self, count: int, timeout_s: float) -> list[int]:
         """See :class:`~headrace.transport.queue.RolloutQueue`; runs actors that have free slots."""
-        while True:
-            slots = self._pending.take(count)
-            if slots is not None:
-                return slots
+        while (slots := self._slots.take(count)) is None:
             self._run_next(count)
+        return slots
 
     def _run_next(self, count: int) -> None:
         num_actors = len(self._free)
@@ -70,35 +48,16 @@ class SerialQueue:
                 run_once()
                 return
         raise TimeoutError(
-            f"take({count}) can never be served: actors {self._pending.missing(count)} "
+            f"take({count}) can never be served: actors {self._slots.missing(count)} "
             "have no free slot left"
         )
 
     def release(self, slots: list[int]) -> None:
-        """Give slots back to the actors that own them."""
         for slot in slots:
-            if self._poison:
-                poison_tree(self._slab, slot)
-            self._free[slot // self._per_actor].append(slot)
-
-    def note(self, slot: int, nats: float) -> None:
-        """See :class:`~headrace.transport.queue.RolloutQueue`."""
-        write_divergence(self._slab.headers[slot], nats)
-
-    def tree(self, slot: int) -> Any:
-        """The tree of tensors in a slot."""
-        return self._slab.trees[slot]
-
-    def header(self, slot: int) -> Header:
-        """The header of a slot."""
-        return read_header(self._slab.headers[slot])
-
-    def depth(self) -> int:
-        """Rollouts that are committed and not yet taken."""
-        return len(self._pending)
+            self._slots.free(slot, told=True)
+            self._free[self._slots.owner(slot)].append(slot)
 
     def close(self) -> None:
-        """No slot can be acquired any more."""
         self._closed = True
 
 
@@ -109,7 +68,7 @@ class SerialPort:
         self._queue, self._actor = queue, actor
 
     def acquire(self, timeout_s: float) -> int | None:
-        """The next free slot; None once closed.
+        """See :class:`~headrace.transport.queue.ActorPort`.
 
         Raises:
             TimeoutError: at once, since waiting in the only thread would last for ever.
@@ -121,6 +80,4 @@ class SerialPort:
         return self._queue._free[self._actor].popleft()
 
     def commit(self, slot: int) -> None:
-        """Hand a filled slot to the learner."""
-        committed_ns = self._queue.header(slot).committed_ns
-        self._queue._pending.add(self._actor, slot, committed_ns)
+        self._queue._slots.commit(slot)

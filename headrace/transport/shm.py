@@ -20,18 +20,8 @@ import struct
 import time
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import Any
 
-from headrace.transport.queue import (
-    Header,
-    PeerDied,
-    Pending,
-    clear_header,
-    poison_tree,
-    read_header,
-    write_divergence,
-)
-from headrace.transport.slab import Slab
+from headrace.transport.queue import PeerDied, Slots
 
 _NUMBER = struct.Struct("<q")
 
@@ -40,22 +30,15 @@ class ShmQueue:
     """The learner's end, for actors in other processes of this machine.
 
     Args:
-        slab: shared, ``num_actors * slots_per_actor`` slots; actor a owns a contiguous range.
-        num_actors: how many actors will connect.
-        slots_per_actor: how many slots each owns.
-        ordered: see :class:`~headrace.transport.queue.Pending`.
-        poison: overwrite the trees of slots whenever they become free: a stale read shows.
+        slots: of a shared slab.
     """
 
-    def __init__(
-        self, slab: Slab, num_actors: int, slots_per_actor: int, ordered: bool, poison: bool = False
-    ) -> None:
-        self._slab, self._per_actor, self._poison = slab, slots_per_actor, poison
-        self._pending = Pending(num_actors, ordered)
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
         self._held: set[int] = set()  # committed or taken: the actor must not write to them
         self._pipes: dict[int, Connection] = {}
         self._last_words: dict[int, str] = {}  # tracebacks whose pipe has not ended yet
-        self._active_s = [0.0] * num_actors
+        self._active_s = [0.0] * slots.num_actors
 
     def connect(self, actor: int) -> Connection:
         """A fresh pipe for this actor, with all of its free slots granted; returns its end.
@@ -67,16 +50,14 @@ class ShmQueue:
         ours, theirs = Pipe()
         self._pipes[actor] = ours
         self._active_s[actor] = time.monotonic()
-        for slot in range(actor * self._per_actor, (actor + 1) * self._per_actor):
+        for slot in self._slots.of(actor):
             if slot not in self._held:
-                clear_header(self._slab.headers[slot])
-                self._grant(slot)
+                self._grant(slot, told=False)
         return theirs
 
-    def _grant(self, slot: int) -> None:
-        pipe = self._pipes.get(slot // self._per_actor)
-        if self._poison:
-            poison_tree(self._slab, slot)
+    def _grant(self, slot: int, told: bool) -> None:
+        pipe = self._pipes.get(self._slots.owner(slot))
+        self._slots.free(slot, told)
         if pipe is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # take() reports it
                 pipe.send_bytes(_NUMBER.pack(slot))
@@ -88,13 +69,13 @@ class ShmQueue:
         while True:
             for actor in [a for a, pipe in self._pipes.items() if pipe in ready]:
                 self._receive(actor)
-            slots = self._pending.take(count)
+            slots = self._slots.take(count)
             if slots is not None:
                 return slots
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise TimeoutError(
-                    f"no rollout in {timeout_s:g} s from actors {self._pending.missing(count)}"
+                    f"no rollout in {timeout_s:g} s from actors {self._slots.missing(count)}"
                 )
             ready = wait(list(self._pipes.values()), timeout=remaining)
 
@@ -107,7 +88,7 @@ class ShmQueue:
                     slot = _NUMBER.unpack(message)[0]
                     self._held.add(slot)
                     self._active_s[actor] = time.monotonic()
-                    self._pending.add(actor, slot, self.header(slot).committed_ns)
+                    self._slots.commit(slot)
                 else:
                     self._last_words[actor] = message.decode(errors="replace")
         except (EOFError, ConnectionResetError):
@@ -116,35 +97,19 @@ class ShmQueue:
             raise PeerDied(actor, self._last_words.pop(actor, "")) from None
 
     def release(self, slots: list[int]) -> None:
-        """Give slots back to the actors that own them."""
         for slot in slots:
-            actor = slot // self._per_actor
-            if self._held.issuperset(range(actor * self._per_actor, (actor + 1) * self._per_actor)):
+            actor = self._slots.owner(slot)
+            if self._is_idle(actor):
                 self._active_s[actor] = time.monotonic()  # it had nothing to do until now
             self._held.remove(slot)
-            self._grant(slot)
+            self._grant(slot, told=True)
 
-    def note(self, slot: int, nats: float) -> None:
-        """See :class:`~headrace.transport.queue.RolloutQueue`."""
-        write_divergence(self._slab.headers[slot], nats)
+    def _is_idle(self, actor: int) -> bool:
+        return self._held.issuperset(self._slots.of(actor))
 
     def silent_s(self, actor: int) -> float:
         """Seconds for which this actor has had a free slot and committed nothing."""
-        owned = range(actor * self._per_actor, (actor + 1) * self._per_actor)
-        idle = self._held.issuperset(owned)
-        return 0.0 if idle else time.monotonic() - self._active_s[actor]
-
-    def tree(self, slot: int) -> Any:
-        """The tree of tensors in a slot."""
-        return self._slab.trees[slot]
-
-    def header(self, slot: int) -> Header:
-        """The header of a slot."""
-        return read_header(self._slab.headers[slot])
-
-    def depth(self) -> int:
-        """Rollouts that are committed and known here, and not yet taken."""
-        return len(self._pending)
+        return 0.0 if self._is_idle(actor) else time.monotonic() - self._active_s[actor]
 
     def close(self) -> None:
         """End every pipe: actors that wait for a slot wake up and leave."""
@@ -164,11 +129,7 @@ class ShmPort:
         self._pipe = pipe
 
     def acquire(self, timeout_s: float) -> int | None:
-        """The next free slot; None when the learner closed the queue or died.
-
-        Raises:
-            TimeoutError: the learner gave none in time.
-        """
+        """See :class:`~headrace.transport.queue.ActorPort`; None also when the learner died."""
         try:
             if not self._pipe.poll(timeout_s):
                 raise TimeoutError(f"the learner released no slot for {timeout_s:g} s")

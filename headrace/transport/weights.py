@@ -63,18 +63,10 @@ class WeightStore:
 
     def latest(self) -> tuple[int, int] | None:
         """(version, epoch) of the current weights, which are not copied; None before the first."""
-        while True:
-            count = int(self._count[_COUNT])
-            memory_fence()
-            if count == 0:
-                return None
-            _, version, epoch, _ = map(int, self._slab.headers[count % 2])
-            memory_fence()
-            if int(self._count[_COUNT]) == count:
-                return version, epoch
+        return self.pull(-1, None)
 
     def pull(self, newer_than: int, into: Any) -> tuple[int, int] | None:
-        """Copy the current weights into the tensors of ``into`` if they are newer.
+        """Copy the current weights into the tensors of ``into``, if any, if they are newer.
 
         Returns:
             (version, epoch), or None when nothing newer than ``newer_than`` is published.
@@ -85,11 +77,9 @@ class WeightStore:
             if count == 0:
                 return None
             _, version, epoch, _ = map(int, self._slab.headers[count % 2])
-            if version > newer_than:
+            if version > newer_than and into is not None:
                 with torch.no_grad():
-                    tree.map_leaves(
-                        lambda to, src: to.copy_(src), into, self._slab.trees[count % 2]
-                    )
+                    tree.map_leaves(Tensor.copy_, into, self._slab.trees[count % 2])
             memory_fence()
             if int(self._count[_COUNT]) == count:
                 return (version, epoch) if version > newer_than else None

@@ -23,7 +23,7 @@ from headrace.ops import tree
 from headrace.records.files import read_jsonl
 from headrace.records.tally import Progress
 from headrace.training.intake import Intake
-from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
+from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmPort, ShmQueue
 from headrace.transport.slab import ArraySpec, Slab
@@ -74,7 +74,7 @@ class Record:
             batch = fresh(intake, *args)
             policy = copy.deepcopy(self.trainer.policy)
             for slot in intake.taken:
-                version = intake._source._queue.header(slot).version
+                version = intake._source._slots.header(slot).version
                 self.expected.append((version, literal(policy, copied(intake, slot))))
             return batch
 
@@ -98,7 +98,7 @@ class Record:
 
 
 def copied(intake: Intake, slot: int) -> Rollout:
-    return Rollout(**tree.map_leaves(torch.clone, intake._source._queue.tree(slot)))
+    return Rollout(**tree.map_leaves(torch.clone, intake._source._slab.trees[slot]))
 
 
 @pytest.fixture
@@ -164,53 +164,54 @@ def test_nobody_measures_unless_it_is_asked_for(tiny, record, finish):
 
 def slab_and_ports(kind: str, poison: bool):
     slab = Slab({"x": ArraySpec((2,), torch.float32)}, 2, NUM_HEADER_FIELDS, shared=kind == "shm")
+    kept = Slots(slab, 1, 2, False, poison)
     if kind == "serial":
-        queue = SerialQueue(slab, 1, 2, False, poison)
+        queue = SerialQueue(kept)
         queue.attach(0, lambda: None)
-        return slab, queue, lambda: queue.port(0)
-    queue = ShmQueue(slab, 1, 2, False, poison)
-    return slab, queue, lambda: ShmPort(queue.connect(0))
+        return slab, kept, queue, lambda: queue.port(0)
+    queue = ShmQueue(kept)
+    return slab, kept, queue, lambda: ShmPort(queue.connect(0))
 
 
 @pytest.mark.parametrize("poison", [False, True])
 @pytest.mark.parametrize("kind", ["serial", "shm"])
 def test_a_slot_goes_back_with_what_is_known_of_it_and_a_fresh_one_with_nothing(kind, poison):
-    slab, queue, connect = slab_and_ports(kind, poison)
+    slab, kept, queue, connect = slab_and_ports(kind, poison)
     port = connect()
     slots = [port.acquire(5.0) for _ in range(2)]
     for sequence, slot in enumerate(slots):
-        assert queue.header(slot).divergence is None
+        assert kept.header(slot).divergence is None
         slab.headers[slot][:] = Header(0, sequence, 7, 4, 10 + sequence, 0, 0, 1)
         port.commit(slot)
     assert queue.take(2, 5.0) == slots
-    assert [queue.header(slot).pulled for slot in slots] == [1, 1]
-    assert [queue.header(slot).divergence for slot in slots] == [None, None]
-    queue.note(slots[1], 0.125)
+    assert [kept.header(slot).pulled for slot in slots] == [1, 1]
+    assert [kept.header(slot).divergence for slot in slots] == [None, None]
+    kept.note(slots[1], 0.125)
     queue.release(slots)
     assert [port.acquire(5.0) for _ in slots] == slots
-    told = [queue.header(slot) for slot in slots]
+    told = [kept.header(slot) for slot in slots]
     assert [(h.version, h.divergence) for h in told] == [(7, None), (7, 0.125)]
     queue.close()
 
 
 @pytest.mark.parametrize("nats", [0.0, 4e-10, 3.25, 1e5, float("inf")])
 def test_any_divergence_fits_a_header(nats):
-    _, queue, _ = slab_and_ports("serial", False)
-    queue.note(0, nats)
-    assert queue.header(0).divergence == pytest.approx(min(nats, 1e6), abs=1e-9)
+    _, kept, _, _ = slab_and_ports("serial", False)
+    kept.note(0, nats)
+    assert kept.header(0).divergence == pytest.approx(min(nats, 1e6), abs=1e-9)
 
 
 def test_a_new_actor_is_not_told_what_a_dead_one_did_in_the_slots_it_left():
-    slab, queue, connect = slab_and_ports("shm", False)
+    slab, kept, queue, connect = slab_and_ports("shm", False)
     port = connect()
     slot = port.acquire(5.0)
     slab.headers[slot][:] = Header(0, 0, 7, 4, 10, 0, 0)
-    queue.note(slot, 0.5)
+    kept.note(slot, 0.5)
     port._pipe.close()
     with pytest.raises(PeerDied):
         queue.take(1, 5.0)
     again = connect()
-    told = [queue.header(again.acquire(5.0)).divergence for _ in range(2)]
+    told = [kept.header(again.acquire(5.0)).divergence for _ in range(2)]
     assert told == [None, None]
     queue.close()
 
@@ -320,7 +321,7 @@ def test_what_a_rollout_names_is_the_version_that_acted(tiny, monkeypatch):
         batch = fresh(intake, *args)
         for slot in intake.taken:
             rollout = copied(intake, slot)
-            header = intake._source._queue.header(slot)
+            header = intake._source._slots.header(slot)
             assert set(rollout.version.tolist()) == {header.version}
             with torch.no_grad():
                 log_prob = policy_outputs(policies[header.version], gather([rollout])).log_prob

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
+from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmPort, ShmQueue
 from headrace.transport.slab import ArraySpec, Slab
@@ -53,7 +53,8 @@ class Shm:
 
     def __init__(self, ordered: bool) -> None:
         self.slab = Slab(SPEC, NUM_ACTORS * PER_ACTOR, NUM_HEADER_FIELDS, shared=True)
-        self.queue = ShmQueue(self.slab, NUM_ACTORS, PER_ACTOR, ordered, poison=True)
+        self.slots = Slots(self.slab, NUM_ACTORS, PER_ACTOR, ordered, poison=True)
+        self.queue = ShmQueue(self.slots)
         self.processes: list = []
 
     def start(self, counts, delays=(0.0,) * NUM_ACTORS, faults=("",) * NUM_ACTORS) -> None:
@@ -84,7 +85,8 @@ class Serial:
 
     def __init__(self, ordered: bool) -> None:
         self.slab = Slab(SPEC, NUM_ACTORS * PER_ACTOR, NUM_HEADER_FIELDS)
-        self.queue = SerialQueue(self.slab, NUM_ACTORS, PER_ACTOR, ordered, poison=True)
+        self.slots = Slots(self.slab, NUM_ACTORS, PER_ACTOR, ordered, poison=True)
+        self.queue = SerialQueue(self.slots)
 
     def start(self, counts, delays=None, faults=None) -> None:
         self.sequence = [0] * NUM_ACTORS
@@ -114,8 +116,8 @@ def transport(request):
         each.close()
 
 
-def values(queue, slots) -> list[int]:
-    return [int(queue.tree(slot)["value"][0]) for slot in slots]
+def values(t, slots) -> list[int]:
+    return [int(t.slab.trees[slot]["value"][0]) for slot in slots]
 
 
 def test_every_rollout_arrives_exactly_once_in_its_actors_order(transport):
@@ -125,10 +127,10 @@ def test_every_rollout_arrives_exactly_once_in_its_actors_order(transport):
     while sum(map(len, seen.values())) < 12 * NUM_ACTORS:
         slots = t.queue.take(2, 10.0)
         for slot in slots:
-            tree, header = t.queue.tree(slot), t.queue.header(slot)
-            assert (tree["value"] == 1000 * header.actor + header.sequence).all()
+            tree, filled = t.slab.trees[slot], t.slots.header(slot)
+            assert (tree["value"] == 1000 * filled.actor + filled.sequence).all()
             assert (tree["noise"] == 0.5).all()  # nothing poisoned is ever seen
-            seen[header.actor].append(header.sequence)
+            seen[filled.actor].append(filled.sequence)
         t.queue.release(slots)
     for sequences in seen.values():
         assert sequences == list(range(len(sequences)))
@@ -140,7 +142,7 @@ def test_ordered_take_gives_the_same_number_from_each_actor_by_actor(transport):
     for update in range(4):
         slots = t.queue.take(2 * NUM_ACTORS, 10.0)
         first, second = 2 * update, 2 * update + 1
-        assert values(t.queue, slots) == [
+        assert values(t, slots) == [
             1000 * a + s for a in range(NUM_ACTORS) for s in (first, second)
         ]
         t.queue.release(slots)
@@ -150,7 +152,7 @@ def test_an_actor_never_has_more_rollouts_out_than_it_owns_slots(transport):
     t = transport(ordered=False)
     t.start(counts=[20] * NUM_ACTORS)
     taken = t.queue.take(NUM_ACTORS * PER_ACTOR, 10.0)
-    assert sorted(t.queue.header(s).sequence for s in taken) == sorted(
+    assert sorted(t.slots.header(s).sequence for s in taken) == sorted(
         list(range(PER_ACTOR)) * NUM_ACTORS
     )
     with pytest.raises(TimeoutError, match="actors"):
@@ -184,7 +186,7 @@ def test_a_dead_actor_raises_at_once_with_its_own_traceback_and_loses_only_its_o
         with pytest.raises(PeerDied) as death:
             while True:
                 slots = t.queue.take(1, 30.0)
-                seen += values(t.queue, slots)
+                seen += values(t, slots)
                 t.queue.release(slots)
         assert time.monotonic() - start < 15
         assert death.value.actor == 0
@@ -193,7 +195,7 @@ def test_a_dead_actor_raises_at_once_with_its_own_traceback_and_loses_only_its_o
         again: list[int] = []
         while not again or again[-1] != 4:
             slots = t.queue.take(1, 10.0)
-            again += [v for v in values(t.queue, slots) if v < 1000]
+            again += [v for v in values(t, slots) if v < 1000]
             t.queue.release(slots)
         assert [v for v in seen if v < 1000] + again == [0, 1, 0, 1, 2, 3, 4]
     finally:
@@ -206,7 +208,7 @@ def test_a_slow_actor_delays_nobody_when_order_is_free():
         t.start(counts=(1, 200, 200), delays=(30.0, 0.0, 0.0))
         for _ in range(50):
             slots = t.queue.take(2, 5.0)
-            assert all(t.queue.header(s).actor != 0 for s in slots)
+            assert all(t.slots.header(s).actor != 0 for s in slots)
             t.queue.release(slots)
         assert t.queue.silent_s(0) > 0
     finally:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from torch import Tensor
 
 from headrace.algos.common import Hyperparameters, policy_outputs, total_loss
 from headrace.ops import losses
 from headrace.ops.returns import gae
-from headrace.types import ActorCritic, Batch, Metrics
+from headrace.types import ActorCritic, Batch, Loss, State
 
 
 @dataclass(frozen=True)
@@ -20,9 +17,7 @@ class A2C(Hyperparameters):
     learning_rate: float = 1e-3
     lam: float = 1.0
 
-    def loss(
-        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
-    ) -> tuple[Tensor, Metrics]:
+    def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
         """``-log pi * A`` with A from GAE, plus value and entropy terms; sums."""
         outputs = policy_outputs(policy, batch)
         stream = batch.stream(outputs.value.detach())

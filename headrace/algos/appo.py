@@ -4,28 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
-from torch import Tensor
 
-from headrace.algos.common import (
-    Hyperparameters,
-    PolicyOutputs,
-    check_clipping,
-    new_generator,
-    policy_outputs,
-    shuffled,
-    total_loss,
-)
+from headrace.algos import common
 from headrace.errors import ABOVE_0, AT_LEAST_1, require
 from headrace.ops import losses
 from headrace.ops.returns import VTrace, vtrace
-from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State
 
 
 @dataclass(frozen=True)
-class APPO(Hyperparameters):
+class APPO(common.Hyperparameters):
     """Asynchronous PPO: V-trace targets (Espeholt et al. 2018), clipped surrogate (Schulman 2017).
 
     The advantage is ``r + gamma v' - V`` without the factor rho: the clipped ratio carries it.
@@ -52,14 +43,14 @@ class APPO(Hyperparameters):
         several = self.epochs * self.minibatches > 1
         valid = "False with epochs=1 and minibatches=1 (nearest: minibatches=2)"
         require(several or not self.normalize_advantage, "normalize_advantage", True, valid)
-        check_clipping(self.rho_bar, self.c_bar, self.max_lag)
+        common.check_clipping(self.rho_bar, self.c_bar, self.max_lag)
 
-    def init(self, policy: ActorCritic) -> dict[str, Any]:
+    def init(self, policy: ActorCritic) -> State:
         """The generator that shuffles."""
-        return {"generator": new_generator()}
+        return {"generator": common.new_generator()}
 
     def batches(
-        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
+        self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterator[Batch]:
         """The batch as it is, or with targets computed once and then shuffled as PPO does."""
         batch = fresh()
@@ -67,13 +58,13 @@ class APPO(Hyperparameters):
             yield batch  # its targets come from the same forward pass as its loss
             return
         with torch.no_grad():
-            returns = self._returns(policy_outputs(policy, batch), batch)
+            returns = self._returns(common.policy_outputs(policy, batch), batch)
         targets = {"advantage": returns.advantage, "vs": returns.vs}
         batch = replace(batch, targets=targets)
         over = group if self.normalize_advantage else None
-        yield from shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
+        yield from common.shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
 
-    def _returns(self, outputs: PolicyOutputs, batch: Batch) -> VTrace:
+    def _returns(self, outputs: common.PolicyOutputs, batch: Batch) -> VTrace:
         return vtrace(
             outputs.log_prob - batch.log_prob,
             *batch.stream(outputs.value),
@@ -83,16 +74,14 @@ class APPO(Hyperparameters):
             c_bar=self.c_bar,
         )
 
-    def loss(
-        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
-    ) -> tuple[Tensor, Metrics]:
+    def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
         """Clipped surrogate on V-trace's advantage, value and entropy terms; sums."""
-        outputs = policy_outputs(policy, batch)
+        outputs = common.policy_outputs(policy, batch)
         if batch.targets:
             advantage, target = batch.targets["advantage"], batch.targets["vs"]
         else:
             target, _, advantage = self._returns(outputs, batch)
         log_ratio = outputs.log_prob - batch.log_prob
         policy_loss, clipped = losses.ppo_clip_loss(log_ratio, advantage, batch.valid, self.clip)
-        loss, metrics = total_loss(self, batch, outputs, policy_loss, target)
+        loss, metrics = common.total_loss(self, batch, outputs, policy_loss, target)
         return loss, metrics | {"clipfrac": clipped}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headrace.errors import ABOVE_0, AT_LEAST_0, Valid, check_fields, require
 from headrace.ops import losses, tree
-from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics, map_columns
+from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State, map_columns
 
 NORM = Valid("above 0 (inf: off)", lambda x: x > 0)
 FACTOR = Valid("between 0 and 1", lambda x: 0 <= x <= 1)
@@ -77,12 +77,12 @@ class Hyperparameters:
         """
         return self
 
-    def init(self, policy: ActorCritic) -> dict[str, Any]:
+    def init(self, policy: ActorCritic) -> State:
         """Mutable state that is checkpointed: target network, buffers, adaptive coefficients."""
         return {}
 
     def batches(
-        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
+        self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterator[Batch]:
         """Batches of one update, one optimiser step each; ``fresh()`` gives new data.
 
@@ -91,15 +91,11 @@ class Hyperparameters:
         """
         yield fresh()
 
-    def loss(
-        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
-    ) -> tuple[Tensor, Metrics]:
+    def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
         """The loss and its parts as SUMS over valid steps; the learner divides."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
-    def after_step(
-        self, policy: ActorCritic, state: dict[str, Any], metrics: dict[str, float]
-    ) -> bool:
+    def after_step(self, policy: ActorCritic, state: State, metrics: dict[str, float]) -> bool:
         """Called with the step's mean metrics; True ends the update early."""
         return False
 
@@ -148,7 +144,7 @@ def total_loss(
     target: Tensor,
     *,
     value_loss: Tensor | None = None,
-) -> tuple[Tensor, Metrics]:
+) -> Loss:
     """``policy + value_coef * value - entropy_coef * entropy`` and the metrics, all sums.
 
     Args:

@@ -6,30 +6,22 @@ import copy
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
 import torch
-from torch import Tensor
 
-from headrace.algos.common import (
-    Hyperparameters,
-    Penalty,
-    check_clipping,
-    check_penalty,
-    policy_outputs,
-    total_loss,
-)
+from headrace.algos import common
 from headrace.algos.replay import CircularBuffer
 from headrace.errors import A_COUNT, ABOVE_0, AT_LEAST_0, require, require_choice
 from headrace.ops import losses
 from headrace.ops.returns import vtrace
-from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State
 
 _NO_LEARNING = 4  # target updates every 1 to 4 steps: "the agent does not learn" (section 4.1.1)
 
 
 @dataclass(frozen=True)
-class IMPACT(Hyperparameters):
+class IMPACT(common.Hyperparameters):
     """IMPACT (Luo et al. 2020, Algorithm 1).
 
     What the target network says of a batch is computed once, on its first pass: the values, the
@@ -66,17 +58,15 @@ class IMPACT(Hyperparameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_clipping(self.rho_bar, self.c_bar, self.max_lag)
-        check_penalty(self.kl_coef, self.kl_target, self.resolved_t_target)
+        common.check_clipping(self.rho_bar, self.c_bar, self.max_lag)
+        common.check_penalty(self.kl_coef, self.kl_target, self.resolved_t_target)
         require_choice("ratio", self.ratio, ("R1", "R2", "R3"))
         require(self.rho >= 1, "rho", self.rho, "1 or more (nearest: 1.0)")
-        if self.t_target is None:
-            return
-        whole = self.buffer_size * self.passes
-        if self.t_target <= _NO_LEARNING:
+        if self.t_target is not None and self.t_target <= _NO_LEARNING:
             warnings.warn(
                 f"t_target={self.t_target}: the paper saw no learning with 1 to {_NO_LEARNING}; "
-                f"buffer_size * passes = {whole} is what makes IMPACT like PPO",
+                f"buffer_size * passes = {self.buffer_size * self.passes} is what makes IMPACT "
+                "like PPO",
                 stacklevel=3,
             )
 
@@ -91,7 +81,7 @@ class IMPACT(Hyperparameters):
         steps = num_batches + gaps * (self.passes - 1) * self.buffer_size
         return -(-steps // self.t_frequency)
 
-    def init(self, policy: ActorCritic) -> dict[str, Any]:
+    def init(self, policy: ActorCritic) -> State:
         """The target network, the circular buffer, steps done, the penalty."""
         target = cast(torch.nn.Module, copy.deepcopy(policy)).eval().requires_grad_(False)
         device = next(target.parameters()).device
@@ -100,11 +90,11 @@ class IMPACT(Hyperparameters):
             "buffer": CircularBuffer(self.buffer_size, self.passes, device),
             "steps": 0,
             "target_is_due": False,
-            "penalty": Penalty(self.kl_coef, self.kl_target, window=self.buffer_size),
+            "penalty": common.Penalty(self.kl_coef, self.kl_target, window=self.buffer_size),
         }
 
     def batches(
-        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
+        self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterator[Batch]:
         """``t_frequency`` iterations of Algorithm 1: the circular buffer's slots in turn.
 
@@ -122,7 +112,7 @@ class IMPACT(Hyperparameters):
     @torch.no_grad()
     def _with_targets(self, target: ActorCritic, batch: Batch) -> Batch:
         """Algorithm 1, line 7, and the V-trace-GAE of section 3.1."""
-        outputs = policy_outputs(target, batch)
+        outputs = common.policy_outputs(target, batch)
         returns = vtrace(
             outputs.log_prob - batch.log_prob,
             *batch.stream(outputs.value),
@@ -139,11 +129,9 @@ class IMPACT(Hyperparameters):
         }
         return replace(batch, targets=targets)
 
-    def loss(
-        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
-    ) -> tuple[Tensor, Metrics]:
+    def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
         """Clipped surrogate, value loss, entropy bonus and KL penalty (line 8); sums."""
-        outputs, targets = policy_outputs(policy, batch), batch.targets
+        outputs, targets = common.policy_outputs(policy, batch), batch.targets
         log_ratio = losses.surrogate_log_ratio(
             outputs.log_prob, targets["log_prob"], batch.log_prob, self.ratio, self.rho
         )
@@ -152,14 +140,12 @@ class IMPACT(Hyperparameters):
         )
         divergence = policy.distribution.kl(targets["params"], outputs.params)
         kl = losses.masked_sum(divergence, batch.valid)
-        loss, metrics = total_loss(self, batch, outputs, policy_loss, targets["vs"])
+        loss, metrics = common.total_loss(self, batch, outputs, policy_loss, targets["vs"])
         if state["penalty"].coef > 0:
             loss = loss + state["penalty"].coef * kl
         return loss, metrics | {"clipfrac": clipped, "target_kl": kl.detach()}
 
-    def after_step(
-        self, policy: ActorCritic, state: dict[str, Any], metrics: dict[str, float]
-    ) -> bool:
+    def after_step(self, policy: ActorCritic, state: State, metrics: dict[str, float]) -> bool:
         """Count the step; after every ``t_target`` the target becomes the policy (line 11)."""
         state["steps"] += 1
         state["penalty"].note(metrics["target_kl"])
@@ -172,7 +158,6 @@ class IMPACT(Hyperparameters):
 @torch.no_grad()
 def copy_module(source: torch.nn.Module, target: torch.nn.Module) -> None:
     """Copy all parameters and buffers, also those that no state_dict holds, into ``target``."""
-    pairs = (target.parameters(), source.parameters()), (target.buffers(), source.buffers())
-    for ours, theirs in pairs:
-        for x, y in zip(ours, theirs, strict=True):
-            x.copy_(y)
+    ours, theirs = ([*module.parameters(), *module.buffers()] for module in (target, source))
+    for x, y in zip(ours, theirs, strict=True):
+        x.copy_(y)

@@ -7,28 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
 
 import torch
-from torch import Tensor
 
-from headrace.algos.common import (
-    Hyperparameters,
-    PolicyOutputs,
-    check_clipping,
-    new_generator,
-    policy_outputs,
-    total_loss,
-)
+from headrace.algos import common
 from headrace.algos.replay import ReplayBuffer, concatenate
 from headrace.errors import A_COUNT, ABOVE_0, Valid, require, require_choice
 from headrace.ops import losses
 from headrace.ops.returns import VTrace, vtrace
-from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State
 
 _EPSILON = 1e-6  # section 5.2.2
 _FRACTION = Valid("at least 0 and below 1 (the paper's: 0.5)", lambda x: 0 <= x < 1)
 
 
 @dataclass(frozen=True)
-class IMPALA(Hyperparameters):
+class IMPALA(common.Hyperparameters):
     """IMPALA (Espeholt et al. 2018, section 4)."""
 
     max_lag: int = 2
@@ -52,7 +44,7 @@ class IMPALA(Hyperparameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_clipping(self.rho_bar, self.c_bar, self.max_lag)
+        common.check_clipping(self.rho_bar, self.c_bar, self.max_lag)
         require_choice("correction", self.correction, ("vtrace", "one_step", "epsilon", "none"))
 
     def per_learner(self, num_learners: int) -> IMPALA:
@@ -64,16 +56,16 @@ class IMPALA(Hyperparameters):
         require(possible, "replay_capacity", self.replay_capacity, valid)
         return replace(self, replay_capacity=max(1, share))
 
-    def init(self, policy: ActorCritic) -> dict[str, Any]:
+    def init(self, policy: ActorCritic) -> State:
         """The replay buffer and the generator that draws from it, if there is replay."""
         if self.replay_fraction == 0:
             return {}
         device = next(cast(torch.nn.Module, policy).parameters()).device
         buffer = ReplayBuffer(self.replay_capacity, device)
-        return {"replay": buffer, "owed": 0.0, "generator": new_generator()}
+        return {"replay": buffer, "owed": 0.0, "generator": common.new_generator()}
 
     def batches(
-        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
+        self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterator[Batch]:
         """One batch, used once; with replay, beside the columns that are drawn for it."""
         batch = fresh()
@@ -92,11 +84,9 @@ class IMPALA(Hyperparameters):
         replay.add(batch)
         yield concatenate(parts)
 
-    def loss(
-        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
-    ) -> tuple[Tensor, Metrics]:
+    def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
         """``-rho log pi (r + gamma v' - V)`` plus value and entropy terms (section 4.2); sums."""
-        outputs = policy_outputs(policy, batch)
+        outputs = common.policy_outputs(policy, batch)
         log_prob, (vs, advantage, _) = outputs.log_prob, self._returns(outputs, batch)
         if self.correction == "epsilon":
             policy_loss = losses.epsilon_policy_gradient_loss(
@@ -104,9 +94,9 @@ class IMPALA(Hyperparameters):
             )
         else:
             policy_loss = losses.policy_gradient_loss(log_prob, advantage, batch.valid)
-        return total_loss(self, batch, outputs, policy_loss, vs)
+        return common.total_loss(self, batch, outputs, policy_loss, vs)
 
-    def _returns(self, outputs: PolicyOutputs, batch: Batch) -> VTrace:
+    def _returns(self, outputs: common.PolicyOutputs, batch: Batch) -> VTrace:
         """V-trace's, or n-step targets with the weight on the advantage that the correction has."""
         log_ratio = outputs.log_prob.detach() - batch.log_prob
         stream = batch.stream(outputs.value)

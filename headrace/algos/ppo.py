@@ -4,28 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
-from torch import Tensor
 
-from headrace.algos.common import (
-    Hyperparameters,
-    Penalty,
-    check_penalty,
-    new_generator,
-    policy_outputs,
-    shuffled,
-    total_loss,
-)
+from headrace.algos import common
 from headrace.errors import ABOVE_0, AT_LEAST_0, AT_LEAST_1
 from headrace.ops import losses
 from headrace.ops.returns import gae
-from headrace.types import ActorCritic, Batch, Fresh, Group, Metrics
+from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State
 
 
 @dataclass(frozen=True)
-class PPO(Hyperparameters):
+class PPO(common.Hyperparameters):
     """PPO (Schulman et al. 2017): clipped surrogate, optionally with an adaptive KL penalty."""
 
     epochs: Annotated[int, AT_LEAST_1] = 4
@@ -47,34 +38,30 @@ class PPO(Hyperparameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_penalty(self.kl_coef, self.kl_target, self.epochs * self.minibatches)
+        common.check_penalty(self.kl_coef, self.kl_target, self.epochs * self.minibatches)
 
-    def init(self, policy: ActorCritic) -> dict[str, Any]:
+    def init(self, policy: ActorCritic) -> State:
         """The penalty, whose KL is that of the last epoch, and the generator that shuffles."""
-        penalty = Penalty(self.kl_coef, self.kl_target, window=self.minibatches)
-        return {"penalty": penalty, "generator": new_generator()}
+        penalty = common.Penalty(self.kl_coef, self.kl_target, window=self.minibatches)
+        return {"penalty": penalty, "generator": common.new_generator()}
 
     def batches(
-        self, policy: ActorCritic, fresh: Fresh, state: dict[str, Any], group: Group
+        self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterator[Batch]:
         """Targets from the policy before the first step, then ``epochs * minibatches`` parts."""
         state["penalty"].adapt()
-        batch = self._with_targets(policy, fresh())
-        over = group if self.normalize_advantage else None
-        yield from shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
-
-    def _with_targets(self, policy: ActorCritic, batch: Batch) -> Batch:
+        batch = fresh()
         with torch.no_grad():
             _, value, _ = policy(batch.obs, batch.first, batch.core)
             advantage, target = gae(*batch.stream(value), gamma=self.gamma, lam=self.lam)
         targets = {"advantage": advantage, "target": target, "old_value": value[:-1]}
-        return replace(batch, targets=targets)
+        batch = replace(batch, targets=targets)
+        over = group if self.normalize_advantage else None
+        yield from common.shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
 
-    def loss(
-        self, policy: ActorCritic, batch: Batch, state: dict[str, Any]
-    ) -> tuple[Tensor, Metrics]:
+    def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
         """Clipped surrogate, value loss, entropy bonus and KL penalty; sums."""
-        outputs, targets = policy_outputs(policy, batch), batch.targets
+        outputs, targets = common.policy_outputs(policy, batch), batch.targets
         log_ratio, value_loss = outputs.log_prob - batch.log_prob, None
         policy_loss, clipped = losses.ppo_clip_loss(
             log_ratio, targets["advantage"], batch.valid, self.clip
@@ -84,16 +71,14 @@ class PPO(Hyperparameters):
             value_loss = losses.clipped_value_loss(
                 value, old, targets["target"], batch.valid, self.value_clip
             )
-        loss, metrics = total_loss(
+        loss, metrics = common.total_loss(
             self, batch, outputs, policy_loss, targets["target"], value_loss=value_loss
         )
         if state["penalty"].coef > 0:
             loss = loss + state["penalty"].coef * losses.approx_kl(log_ratio, batch.valid)
         return loss, metrics | {"clipfrac": clipped}
 
-    def after_step(
-        self, policy: ActorCritic, state: dict[str, Any], metrics: dict[str, float]
-    ) -> bool:
+    def after_step(self, policy: ActorCritic, state: State, metrics: dict[str, float]) -> bool:
         """Remember the KL for the next update's penalty; stop when it is too large."""
         state["penalty"].note(metrics["approx_kl"])
         return self.kl_stop is not None and metrics["approx_kl"] > self.kl_stop

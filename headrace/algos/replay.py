@@ -11,6 +11,7 @@ each learner there was, in order; for as many learners as there were it is ``sta
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
@@ -47,17 +48,16 @@ class ReplayBuffer:
             ValueError: its trees are not those of the first batch.
             RuntimeError: its rows are not as many, or its dtypes others.
         """
-        num_columns = batch.valid.shape[1]
-        kept = slice(max(0, num_columns - self._capacity), num_columns)
         if self._store is None:
             self._store = map_columns(self._allocate, batch)
-        index = torch.arange(kept.stop - kept.start, device=self._device)
+        kept = batch.columns(slice(-self._capacity, None))
+        index = torch.arange(kept.valid.shape[1], device=self._device)
         index = (index + self._next) % self._capacity
 
         def put(dim: int, held: Tensor, new: Tensor) -> Tensor:
             return held.index_copy_(dim, index, new.to(self._device))
 
-        map_columns(put, self._store, batch.columns(kept))
+        map_columns(put, self._store, kept)
         self._next = (self._next + len(index)) % self._capacity
         self._size = min(self._size + len(index), self._capacity)
 
@@ -65,7 +65,6 @@ class ReplayBuffer:
         """``num_columns`` columns drawn uniformly with replacement, copied.
 
         Args:
-            num_columns: how many.
             generator: on the CPU.
 
         Raises:
@@ -256,20 +255,19 @@ def oldest_first(sizes: list[int], starts: list[int]) -> Tensor:
     Args:
         sizes: columns of each ring, 1 or more; starts: where its oldest one is, modulo its size.
     """
-    index, age, before = [], [], 0
-    for size, start in zip(sizes, starts, strict=True):
-        index.append(before + (torch.arange(size) + start) % size)
-        age.append(torch.arange(size - 1, -1, -1))
-        before += size
-    if not index:
-        return torch.zeros(0, dtype=torch.int64)
-    order = torch.cat(age).argsort(descending=True, stable=True)  # equally old: by rank
-    return torch.cat(index)[order]
+    befores = itertools.accumulate(sizes, initial=0)
+    newer_and_column = [
+        (size - 1 - i, before + (start + i) % size)
+        for before, size, start in zip(befores, sizes, starts, strict=False)
+        for i in range(size)
+    ]
+    newer_and_column.sort(key=lambda pair: -pair[0])  # equally old: by rank
+    return torch.tensor([column for _, column in newer_and_column], dtype=torch.int64)
 
 
 def as_dict(batch: Batch) -> dict[str, Any]:
     """Its fields, which :func:`from_dict` makes the batch of again."""
-    return {field.name: getattr(batch, field.name) for field in fields(Batch)}
+    return dict(vars(batch))
 
 
 def from_dict(saved: dict[str, Any]) -> Batch:

@@ -112,7 +112,7 @@ def test_the_replay_buffer_holds_the_last_columns_draws_uniformly_and_survives_a
     ("check", "old", "new"),
     [
         (check_ring, "(index + self._next) % self._capacity", "index % self._capacity"),
-        (check_ring, "max(0, num_columns - self._capacity), num_columns", "0, self._capacity"),
+        (check_ring, "slice(-self._capacity, None)", "slice(0, self._capacity)"),
         (check_ring, "min(self._size + len(index), self._capacity)", "self._capacity"),
         (check_ring, "torch.randint(self._size,", "torch.randint(max(1, self._size - 1),"),
         (check_uniform, "generator=generator)", "generator=generator) // 2 * 2"),

@@ -12,23 +12,30 @@ from __future__ import annotations
 
 import copy
 import math
+import os
+import sys
 import time
-from collections.abc import Callable
+import traceback
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import Any
 
+import cloudpickle
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from headrace.acting.collector import Collector, rollout_spec
-from headrace.acting.own_pace import stepping_for
+from headrace.acting.lockstep import Cut
+from headrace.acting.own_pace import OwnPace
 from headrace.acting.weight_sync import Follower, SyncRule
 from headrace.algos.common import Hyperparameters
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name
+from headrace.envs.threads import Threads
 from headrace.learning.hogwild import ActorLearner
 from headrace.nn.policy import Policy, policy_weights
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
+from headrace.transport.shm import ShmPort
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout
@@ -153,34 +160,26 @@ class Actor:
         """
         if returned.divergence is not None:
             self._follower.note(returned.version, returned.divergence)
-        news = self._weights.pull(self._follower.version, self._state) if self._is_due() else None
+        latest, news = self._weights.latest(), None
+        if latest is not None and (latest[1] != self._epoch or self._follower.wants(latest[0])):
+            news = self._weights.pull(self._follower.version, self._state)
         if self._learner is not None:
             self._learner.pull()  # after the published parameters, which are older
         if news is not None:
-            self._follower.fetched(news[0])
-            self._enter(news[1])
+            version, epoch = news
+            self._follower.fetched(version)
+            if epoch != self._epoch:
+                self._reset(epoch)
         return news is not None or self._learner is not None
 
-    def _is_due(self) -> bool:
-        latest = self._weights.latest()
-        if latest is None:
-            return False
-        version, epoch = latest
-        return epoch != self._epoch or self._follower.wants(version)
+    def _reset(self, epoch: int) -> None:
+        """Reset the environments, which a new epoch begins with."""
+        self._epoch, spec = epoch, self._spec
+        number, generation = spec.first_actor + self._index, self._generation + 16 * epoch
+        seed = env_seed(spec.seed, number, spec.envs_per_actor, generation=generation)
+        self._collector.reset(seed)
 
-    def _enter(self, epoch: int) -> None:
-        """Reset the environments if the epoch is a new one."""
-        if epoch != self._epoch:
-            self._epoch = epoch
-            seed = env_seed(
-                self._spec.seed,
-                self._spec.first_actor + self._index,
-                self._spec.envs_per_actor,
-                generation=self._generation + 16 * epoch,
-            )
-            self._collector.reset(seed)
-
-    def _cut(self) -> Callable[[], bool] | None:
+    def _cut(self) -> Cut:
         """What the collector asks after each step: is the rollout to end here?"""
         spec = self._spec
         if spec.max_rollout_seconds is None and not spec.may_be_cut:
@@ -192,8 +191,8 @@ class Actor:
         def ask() -> bool:
             nonlocal num_steps
             num_steps += 1
-            wanted = num_steps < _MIN_CUT_SHARE * spec.fragment_length
-            if spec.may_be_cut and not wanted and self._weights.is_cut(self._follower.version):
+            enough = num_steps >= _MIN_CUT_SHARE * spec.fragment_length
+            if spec.may_be_cut and enough and self._weights.is_cut(self._follower.version):
                 return True
             return time.monotonic() >= end
 
@@ -206,6 +205,29 @@ class Actor:
             self._learner.close()
 
 
+def run_actor(
+    pickled: bytes, index: int, generation: int, memory: Memory, pipe: Connection
+) -> None:
+    """What runs in an actor's process: deliver rollouts until the learner closes the pipe or dies.
+
+    An exception ends the process with exit code 1 after its traceback has been sent.
+
+    Args:
+        pickled: the :class:`ActorSpec`; the others are as in :class:`Actor`.
+    """
+    port = ShmPort(pipe)
+    try:
+        spec: ActorSpec = cloudpickle.loads(pickled)
+        if spec.processors is not None and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, spec.processors)
+        actor = Actor(spec, index, generation, port, memory)
+        while actor.run_once():
+            pass
+    except BaseException:
+        port.fail(traceback.format_exc())
+        sys.exit(1)
+
+
 def open_collector(spec: ActorSpec, policy: Policy) -> tuple[VectorEnv, Collector]:
     """An actor's environments, and what fills rollouts from them with this policy.
 
@@ -214,6 +236,6 @@ def open_collector(spec: ActorSpec, policy: Policy) -> tuple[VectorEnv, Collecto
     """
     envs = make_vec(spec.env, spec.envs_per_actor, spec.engine, spec.env_kwargs)
     name, algo = env_name(spec.env), spec.algo
-    stepping = stepping_for(envs, policy, name)
+    stepping = OwnPace(envs, policy, name) if isinstance(envs, Threads) else None
     gamma = algo.gamma if algo.normalize_returns else None
     return envs, Collector(envs, policy, name, gamma, stepping)

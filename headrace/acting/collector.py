@@ -11,7 +11,6 @@ counts in no frame, mean or loss, and the last real observation bootstraps the l
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from headrace.acting.lockstep import LockStep, Stepping, Steps, store
+from headrace.acting.lockstep import Cut, LockStep, Stepping, Steps, store
 from headrace.errors import EnvironmentFault
 from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
@@ -130,7 +129,7 @@ class Collector:
         self._discounted = torch.zeros(num_envs)
 
     @torch.inference_mode()
-    def fill(self, rollout: Rollout, version: int, cut: Callable[[], bool] | None = None) -> int:
+    def fill(self, rollout: Rollout, version: int, cut: Cut = None) -> int:
         """Run one fragment into ``rollout``'s memory; returns the number of valid steps.
 
         Args:
@@ -183,19 +182,16 @@ class Collector:
         self._core = steps.core
 
     def _add_statistics(self, rollout: Rollout, steps: Steps, valid: np.ndarray) -> None:
-        """Returns and lengths of the episodes that ended, and discounted returns if asked.
-
-        Args:
-            valid: ``[T, B]`` bool.
-        """
+        """Returns and lengths of the episodes that ended, and discounted returns if asked."""
         done = steps.done
         real = np.where(valid, rollout.reward.numpy(), 0.0)
         rollout.episode_return.numpy()[:] = self._returns.update(real, done)
         rollout.episode_length.numpy()[:] = self._lengths.update(valid.astype(np.float64), done)
         if self._gamma is None:
             return
-        decay = self._gamma * torch.from_numpy(valid)
-        total = _discounted(torch.from_numpy(real).float(), decay, self._discounted)
+        reward, decay = torch.from_numpy(real).float(), self._gamma * torch.from_numpy(valid)
+        reward[0] += decay[0] * self._discounted  # which row 0 goes on with
+        total = reverse_linear_recurrence(reward.flip(0), decay.flip(0)).flip(0)
         self._discounted = total[steps.num_steps - 1, np.arange(len(steps.num_steps))]
         rollout.discounted_return.copy_(total)
 
@@ -234,9 +230,3 @@ def _pad(rollout: Rollout, num_steps: np.ndarray) -> tuple[Tensor, Tensor]:
     for rows in (rollout.reward, rollout.terminated):
         rows[t, column] = 0
     return t, column
-
-
-def _discounted(reward: Tensor, decay: Tensor, before: Tensor) -> Tensor:
-    """``G_t = r_t + decay_t G_{t-1}`` ``[T, B]`` with ``before`` ``[B]`` as ``G_{-1}``."""
-    reward[0] += decay[0] * before
-    return reverse_linear_recurrence(reward.flip(0), decay.flip(0)).flip(0)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def start_fork_server() -> None:
     """Begin importing torch in the fork server; returns at once. Safe to call repeatedly."""
-    process.start_fork_server("headrace.acting.process")
+    process.start_fork_server("headrace.acting.actor")
 
 
 class Fleet:
@@ -52,7 +52,7 @@ class Fleet:
             self._start_one(actor)
 
     def _start_one(self, actor: int) -> None:
-        from headrace.acting.process import run_actor
+        from headrace.acting.actor import run_actor
 
         args = self._spec, actor, self.num_restarts, self._memory
         pipe = self._queue.connect(actor)

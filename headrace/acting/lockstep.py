@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.spaces.actions import MASK
 from headrace.types import Rollout, Tree
+
+Cut: TypeAlias = Callable[[], bool] | None  # whether a rollout is to end here; None: never
 
 
 @dataclass
@@ -36,13 +38,7 @@ class Steps:
 class Stepping(Protocol):
     """A way of stepping the environments of one collector."""
 
-    def run(
-        self,
-        rollout: Rollout,
-        noise: Tensor,
-        ended: np.ndarray,
-        cut: Callable[[], bool] | None,
-    ) -> Steps:
+    def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> Steps:
         """Fill observations, ``first``, actions, rewards and ``terminated`` of a rollout.
 
         Args:
@@ -59,13 +55,7 @@ class LockStep:
     def __init__(self, envs: VectorEnv, policy: Policy, name: str) -> None:
         self._envs, self._policy, self._name = envs, policy, name
 
-    def run(
-        self,
-        rollout: Rollout,
-        noise: Tensor,
-        ended: np.ndarray,
-        cut: Callable[[], bool] | None,
-    ) -> Steps:
+    def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> Steps:
         """See :class:`Stepping`; ``cut`` is asked after every step."""
         policy, inputs = self._policy, self._policy.inputs
         num_steps, num_envs = rollout.reward.shape

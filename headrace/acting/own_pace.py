@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from headrace.acting.lockstep import LockStep, Stepping, Steps, row_of, store
+from headrace.acting.lockstep import Cut, Steps, row_of, store
 from headrace.envs.threads import Threads
 from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
@@ -37,13 +35,6 @@ _MAX_LINGER_S = 0.001
 _ENOUGH_SHARE = 0.125  # of all environments, for which nobody waits any longer
 
 
-def stepping_for(envs: VectorEnv, policy: Policy, name: str) -> Stepping:
-    """How an actor steps these environments: at their own pace where they can be."""
-    if isinstance(envs, Threads):
-        return OwnPace(envs, policy, name)
-    return LockStep(envs, policy, name)
-
-
 class OwnPace:
     """Each environment takes its next step as soon as the policy has acted on its last one.
 
@@ -53,28 +44,22 @@ class OwnPace:
     """
 
     def __init__(self, envs: Threads, policy: Policy, name: str) -> None:
-        self._envs, self._policy, self._name = envs, policy, name
+        self.envs, self.policy, self.name = envs, policy, name
         self._linger_s = 0.0
 
-    def run(
-        self,
-        rollout: Rollout,
-        noise: Tensor,
-        ended: np.ndarray,
-        cut: Callable[[], bool] | None,
-    ) -> Steps:
+    def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> Steps:
         """See :class:`~headrace.acting.lockstep.Stepping`.
 
         ``cut`` is asked whenever the environments have done as many steps as there are of them,
         and, once a column is full, whenever any is ready. Steps that have begun are waited for.
         """
-        columns = _Columns(self._envs, self._policy, self._name, rollout, noise, ended)
+        columns = _Columns(self, rollout, noise, ended)
         num_steps, num_envs = rollout.reward.shape
         started, asked, is_cut = time.monotonic(), 0, False
         enough = math.ceil(_ENOUGH_SHARE * num_envs)
         columns.act(np.arange(num_envs))
-        while self._envs.num_busy:
-            ready = self._envs.receive(enough, self._linger_s)
+        while self.envs.num_busy:
+            ready = self.envs.receive(enough, self._linger_s)
             columns.keep(ready)
             if cut is not None and not is_cut:
                 rounds = int(columns.count.sum()) // num_envs
@@ -95,16 +80,8 @@ class _Columns:
     flattened over both.
     """
 
-    def __init__(
-        self,
-        envs: Threads,
-        policy: Policy,
-        name: str,
-        rollout: Rollout,
-        noise: Tensor,
-        ended: np.ndarray,
-    ) -> None:
-        self._envs, self._policy, self._name = envs, policy, name
+    def __init__(self, pace: OwnPace, rollout: Rollout, noise: Tensor, ended: np.ndarray) -> None:
+        self._envs, self._policy, self._name = pace.envs, pace.policy, pace.name
         self._shape = num_steps, num_envs = rollout.reward.shape
         self.count = np.zeros(num_envs, np.int64)  # [B] steps done
 
@@ -116,7 +93,7 @@ class _Columns:
         self._first, self._noise = flat(rollout.first), flat(noise)
         self._reward, self._terminated = flat(rollout.reward), flat(rollout.terminated)
         size = num_steps * num_envs
-        self._params = np.zeros((size, policy.distribution.num_params), np.float32)
+        self._params = np.zeros((size, self._policy.distribution.num_params), np.float32)
         self._done = np.zeros(size, bool)
         self._core = tree.map_leaves(lambda x: x.clone().numpy(), rollout.core)
         self._ended, self._masked = ended.copy(), False

@@ -19,13 +19,14 @@ Nothing here knows how weights or numbers travel.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from headrace.errors import ConfigError, require
+from headrace.errors import require
 
 WINDOW = 4  # measurements in the running mean
 
@@ -60,15 +61,10 @@ def sync_rule(weight_sync: str, kl_threshold: float, max_lag: int | None = None)
     require(possible, "kl_threshold", kl_threshold, "0 or more nats (nearest: 0.0)")
     possible = max_lag is None or (isinstance(max_lag, int) and max_lag >= 1)
     require(possible, "max_policy_lag", max_lag, "1 or more versions (nearest: 1)")
-    if weight_sync == "adaptive":
-        return SyncRule(None, kl_threshold, max_lag)
-    if weight_sync == "every":
-        return SyncRule(1, kl_threshold, max_lag)
-    word, _, count = weight_sync.partition("-")
-    if word == "every" and count.isascii() and count.isdigit() and int(count) >= 1:
-        return SyncRule(int(count), kl_threshold, max_lag)
+    every = re.fullmatch("every(?:-0*([1-9][0-9]*))?", weight_sync)
     valid = "every, every-<k> with k of 1 or more (as in every-8), or adaptive (nearest: every)"
-    raise ConfigError(f"weight_sync={weight_sync!r} must be {valid}")
+    require(weight_sync == "adaptive" or every is not None, "weight_sync", weight_sync, valid)
+    return SyncRule(int(every[1] or 1) if every else None, kl_threshold, max_lag)
 
 
 class Follower:

@@ -76,14 +76,9 @@ class ActorSpec:
 
     def layout(self) -> dict[str, Any]:
         """The tree of :class:`ArraySpec` of one slot."""
-        algo = self.algo
-        return rollout_spec(
-            self.policy,
-            self.fragment_length,
-            self.envs_per_actor,
-            gamma=algo.gamma if algo.normalize_returns else None,
-            learns=algo.learns_in_actors,
-        )
+        gamma = self.algo.gamma if self.algo.normalize_returns else None
+        shape = self.fragment_length, self.envs_per_actor
+        return rollout_spec(self.policy, *shape, gamma, self.algo.learns_in_actors)
 
 
 @dataclass(frozen=True)

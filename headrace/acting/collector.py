@@ -29,11 +29,7 @@ from headrace.types import METRICS_BYTES, Rollout, Tree
 
 
 def rollout_spec(
-    policy: Policy,
-    num_steps: int,
-    num_envs: int,
-    gamma: float | None = None,
-    learns: bool = False,
+    policy: Policy, num_steps: int, num_envs: int, gamma: float | None = None, learns: bool = False
 ) -> dict[str, Any]:
     """The tree of :class:`ArraySpec` of one rollout of ``num_steps`` by ``num_envs``.
 

@@ -42,12 +42,10 @@ class A3C(A2C):
     def only(self) -> dict[str, tuple[Any, str]]:
         """What actors that learn leave no choice of."""
         gradients = "whose actors compute the gradients in their processes (nearest: 'cpu')"
+        learnt = "whose actors have learnt from a rollout before its lag is known"
         return {
             "device": ("cpu", gradients),
-            "max_policy_lag": (
-                None,
-                "whose actors have learnt from a rollout before its lag is known",
-            ),
+            "max_policy_lag": (None, learnt),
             "weight_sync": ("every", "which acts with the newest weights only"),
             "num_learners": (1, "whose actors learn by themselves (use num_actors)"),
         }

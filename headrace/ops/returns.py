@@ -67,13 +67,7 @@ def reverse_linear_recurrence(inputs: Tensor, decays: Tensor) -> Tensor:
 
 
 def gae(
-    reward: Tensor,
-    value: Tensor,
-    terminated: Tensor,
-    first: Tensor,
-    *,
-    gamma: float,
-    lam: float,
+    reward: Tensor, value: Tensor, terminated: Tensor, first: Tensor, *, gamma: float, lam: float
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation (Schulman et al. 2016, equation 16).
 
@@ -83,7 +77,7 @@ def gae(
     Returns:
         advantage ``[T, B]`` (0 on fillers) and value target ``advantage + V`` ``[T, B]``, detached.
     """
-    _check_stream(reward, value, terminated, first)
+    _check_stream(terminated, first, reward=reward, value=value)
     with torch.no_grad():
         valid_t = ~first[1:]
         discount_t = (valid_t & ~terminated).to(value.dtype).mul_(gamma)
@@ -137,7 +131,7 @@ def vtrace(
         >>> returns.pg_advantage.T
         tensor([[ 1.8961,  1.1354,  0.9701, -0.5150,  0.0000]])
     """
-    _check_stream(reward, value, terminated, first, log_ratio)
+    _check_stream(terminated, first, reward=reward, value=value, log_ratio=log_ratio)
     with torch.no_grad():
         valid_t = ~first[1:]
         discount_t = (valid_t & ~terminated).to(value.dtype).mul_(gamma)
@@ -152,20 +146,12 @@ def vtrace(
         return VTrace(vs_t, ratio_t.clamp(max=pg_rho_bar) * advantage_t, advantage_t)
 
 
-def _check_stream(
-    reward: Tensor,
-    value: Tensor,
-    terminated: Tensor,
-    first: Tensor,
-    log_ratio: Tensor | None = None,
-) -> None:
+def _check_stream(terminated: Tensor, first: Tensor, **floating: Tensor) -> None:
     """Rank, shape and dtype of a time-major stream; raises ValueError or TypeError."""
+    reward = floating["reward"]
     if reward.dim() != 2 or not len(reward):
         raise ValueError(f"reward must be [T, B] with T >= 1, got {tuple(reward.shape)}")
     num_steps, num_columns = reward.shape
-    floating = {"reward": reward, "value": value}
-    if log_ratio is not None:
-        floating["log_ratio"] = log_ratio
     _check_floating(**floating)
     for name, x in (floating | {"terminated": terminated, "first": first}).items():
         rows = num_steps + (name in ("value", "first"))

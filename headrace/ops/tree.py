@@ -26,8 +26,6 @@ def map_leaves(function: Callable[..., Any], *trees: Any) -> Any:
 
 def leaves(tree: Any) -> list[Any]:
     """All leaves, depth first."""
-    if isinstance(tree, dict):
-        return [leaf for value in tree.values() for leaf in leaves(value)]
-    if isinstance(tree, tuple):
-        return [leaf for value in tree for leaf in leaves(value)]
-    return [tree]
+    found: list[Any] = []
+    map_leaves(found.append, tree)
+    return found

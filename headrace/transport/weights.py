@@ -31,7 +31,6 @@ class WeightStore:
     """
 
     def __init__(self, spec: Any, buffer: Tensor | None = None, shared: bool = False) -> None:
-        self.spec = spec
         self._slab = Slab(spec, 2, 4, buffer, shared)
         self._count = self._slab.headers[0]
 
@@ -51,10 +50,9 @@ class WeightStore:
             ValueError: the version did not grow.
         """
         count = int(self._count[_COUNT])
-        if count and version <= self._slab.headers[count % 2][_VERSION]:
-            raise ValueError(
-                f"version {version} was published after {self._slab.headers[count % 2][_VERSION]}"
-            )
+        before = self._slab.headers[count % 2][_VERSION]
+        if count and version <= before:
+            raise ValueError(f"version {version} was published after {before}")
         target = (count + 1) % 2
         tree.map_leaves(lambda to, src: to.copy_(src.detach()), self._slab.trees[target], weights)
         self._slab.headers[target][[_VERSION, _EPOCH]] = version, epoch

@@ -102,17 +102,12 @@ class MultiCategorical:
     nvec: tuple[int, ...]
     num_free: ClassVar[int] = 0
 
-    @cached_property
+    @property
     def num_params(self) -> int:
         """Length of the parameters' last dimension; of mask, noise and features likewise."""
         return sum(self.nvec)
 
-    @property
-    def num_outputs(self) -> int:
-        """See :attr:`num_params`."""
-        return self.num_params
-
-    num_noise = num_mask = num_features = num_outputs
+    num_outputs = num_noise = num_mask = num_features = num_params
 
     @cached_property
     def _choice(self) -> Categorical:

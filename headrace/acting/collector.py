@@ -153,7 +153,7 @@ class Collector:
             rollout.log_prob[missing] = 0
         valid = ~rollout.first[1:].numpy()
         self._check("reward", rollout.reward.numpy(), valid)
-        self._check("observation", tree.map_leaves(lambda x: x.numpy(), rollout.obs), None)
+        self._check("observation", tree.map_leaves(lambda x: x.numpy(), rollout.obs), True)
         inputs = self._policy.inputs
         if steps.masked and inputs.mask == "none" and self._policy.distribution.num_mask:
             raise EnvironmentFault(
@@ -191,13 +191,11 @@ class Collector:
         self._discounted = total[steps.num_steps - 1, np.arange(len(steps.num_steps))]
         rollout.discounted_return.copy_(total)
 
-    def _check(self, name: str, values: Tree, mask: np.ndarray | None) -> None:
+    def _check(self, name: str, values: Tree, valid: np.ndarray | bool) -> None:
         for leaf in tree.leaves(values):
             if leaf.dtype.kind != "f" or np.isfinite(leaf.sum()):
                 continue
-            bad = ~np.isfinite(leaf)
-            if mask is not None:
-                bad &= mask
+            bad = ~np.isfinite(leaf) & valid
             if bad.any():
                 row, column, *rest = map(int, np.argwhere(bad)[0])
                 raise EnvironmentFault(

@@ -28,12 +28,7 @@ def start_fork_server() -> None:
 
 
 class Fleet:
-    """Starts actors, replaces those that die, and ends them all.
-
-    Args:
-        spec: what actors are built from, how many, and how many deaths are made good.
-        queue, memory: shared with them.
-    """
+    """Starts actors, replaces those that die, and ends them all."""
 
     def __init__(self, spec: ActorSpec, queue: ShmQueue, memory: Memory) -> None:
         import cloudpickle

@@ -10,11 +10,8 @@ III-C. There the actor compares its policy with a cached copy of itself, which n
 the learner measures, since it has both the current policy and what was acted. A measurement belongs
 to the version that acted: it is ignored once other weights were fetched.
 
-In asynchronous training the number travels in the header of the rollout's slot, and the actor reads
-it when it gets the slot back (``Header.divergence`` in ``headrace/transport/queue.py``); a slot may
-come back after its actor fetched again, or several of one version in turn.
-
-Nothing here knows how weights or numbers travel.
+Nothing here knows how weights or numbers travel. Between a learner and its actors it is in the
+header of a slot (``Header.divergence``), which may come back after its actor fetched again.
 """
 
 from __future__ import annotations
@@ -68,11 +65,7 @@ def sync_rule(weight_sync: str, kl_threshold: float, max_lag: int | None = None)
 
 
 class Follower:
-    """What one actor knows of its distance from the learner.
-
-    Args:
-        rule: when it fetches weights.
-    """
+    """What one actor knows of its distance from the learner."""
 
     def __init__(self, rule: SyncRule) -> None:
         self._rule = rule

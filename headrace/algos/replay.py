@@ -27,10 +27,6 @@ class ReplayBuffer:
     """The last ``capacity`` columns (trajectories), from which any is drawn with equal chance.
 
     Memory is allocated for all columns when the first batch comes and never grows.
-
-    Args:
-        capacity: columns.
-        device: where they are kept.
     """
 
     def __init__(self, capacity: int, device: torch.device | str = "cpu") -> None:
@@ -98,13 +94,11 @@ class ReplayBuffer:
 
         As many columns as fit are kept, the newest ones, and dealt out in turn, so that each
         learner has an even share, up to one column, of every age. Columns count as equally old
-        where as many came after them in their own buffers.
-
-        Returns:
-            a state with an equal share of the capacity, rounded down.
+        where as many came after them in their own buffers. The capacity is an equal share, rounded
+        down.
 
         Raises:
-            ValueError: the capacity is less than a column for each learner.
+            ValueError: that is less than a column for each learner.
         """
         if len(states) == size:
             return states[rank]
@@ -186,8 +180,8 @@ class CircularBuffer:
         """
         if len(states) == size:
             return states[rank]
-        head = states[0]
-        if any(_progress(state) != _progress(head) for state in states):
+        done = [(s["passes"], s["traversed"], [b is None for b in s["batches"]]) for s in states]
+        if any(one != done[0] for one in done):
             raise ValueError("the learners' circular buffers were not saved at the same step")
 
         def part(*slot: Any) -> Any:
@@ -202,12 +196,7 @@ class CircularBuffer:
             share = total // size
             return as_dict(pick(batches, torch.arange(rank * share, (rank + 1) * share)))
 
-        return {**head, "batches": list(map(part, *(state["batches"] for state in states)))}
-
-
-def _progress(state: dict[str, Any]) -> tuple[Any, ...]:
-    """What the circular buffers of learners that work in step agree on."""
-    return state["passes"], state["traversed"], [batch is None for batch in state["batches"]]
+        return {**states[0], "batches": list(map(part, *(state["batches"] for state in states)))}
 
 
 # -- columns of several batches -------------------------------------------------------------------

@@ -9,11 +9,7 @@ from headrace.transport.queue import Slots
 
 
 class SerialQueue:
-    """The queue that needs no other process, for debugging and for cheap environments.
-
-    Args:
-        slots: of the actors that will be attached.
-    """
+    """The queue that needs no other process, for debugging and for cheap environments."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots

@@ -27,11 +27,7 @@ _NUMBER = struct.Struct("<q")
 
 
 class ShmQueue:
-    """The learner's end, for actors in other processes of this machine.
-
-    Args:
-        slots: of a shared slab.
-    """
+    """The learner's end, for actors in other processes of this machine; slots are shared memory."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
@@ -64,9 +60,9 @@ class ShmQueue:
 
     def take(self, count: int, timeout_s: float) -> list[int]:
         """See :class:`~headrace.transport.queue.RolloutQueue`."""
-        deadline = time.monotonic() + timeout_s
-        ready = wait(list(self._pipes.values()), timeout=0)
+        deadline, remaining = time.monotonic() + timeout_s, 0.0
         while True:
+            ready = wait(list(self._pipes.values()), timeout=remaining)
             for actor in [a for a, pipe in self._pipes.items() if pipe in ready]:
                 self._receive(actor)
             slots = self._slots.take(count)
@@ -77,7 +73,6 @@ class ShmQueue:
                 raise TimeoutError(
                     f"no rollout in {timeout_s:g} s from actors {self._slots.missing(count)}"
                 )
-            ready = wait(list(self._pipes.values()), timeout=remaining)
 
     def _receive(self, actor: int) -> None:
         pipe = self._pipes[actor]
@@ -119,11 +114,7 @@ class ShmQueue:
 
 
 class ShmPort:
-    """The actor's end; lives in the actor's process.
-
-    Args:
-        pipe: what :meth:`ShmQueue.connect` returned.
-    """
+    """The actor's end, in its process, of the pipe that :meth:`ShmQueue.connect` returned."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe

@@ -3,7 +3,16 @@
 Noise is drawn apart from sampling, so that an actor draws it once for a whole fragment and a
 sample is then a function of its arguments. Parameters and actions may have any leading dimensions;
 log-probabilities, entropies and divergences are sums over the dimensions of one action. A logit of
--inf forbids a choice and is safe in every method. Beside its methods each distribution has
+-inf forbids a choice and is safe in every method. Each distribution has
+
+    noise(shape, generator)   ``[*shape, num_noise]`` float32 on the generator's device (None: CPU)
+    sample(params, noise)     the action ``[..., *]`` that the noise picks
+    log_prob(params, action)  ``[...]``
+    entropy(params)           ``[...]`` in nats
+    kl(params_p, params_q)    ``KL(p || q)`` ``[...]``, inf where p allows a choice that q forbids
+    mode(params)              the likeliest action
+    apply_mask(params, mask)  -inf where ``mask`` ``[..., num_mask]`` bool is False
+    features(action)          ``[..., num_features]`` float32
 
     num_outputs   what a policy's head puts out
     num_free      parameters that depend on no observation: a Gaussian's log standard deviations

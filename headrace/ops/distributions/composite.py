@@ -59,31 +59,26 @@ class Composite:
         return torch.cat([part.noise(shape, generator) for part in self.parts], -1)
 
     def sample(self, params: Tensor, noise: Tensor) -> Any:
-        """The parts' actions that ``noise`` ``[..., num_noise]`` picks."""
         check_shape("noise", noise, (*params.shape[:-1], self.num_noise))
         noises = noise.split(self._sizes("num_noise"), -1)
         each = zip(self.parts, self._split("params", params), noises, strict=True)
         return self._tree([part.sample(p, x) for part, p, x in each])
 
     def log_prob(self, params: Tensor, action: Any) -> Tensor:
-        """``log p(action)`` ``[...]``, the sum over the parts."""
         split = self._split("params", params)
         each = zip(self.parts, split, self._list(action), strict=True)
         return _total([part.log_prob(p, a) for part, p, a in each])
 
     def entropy(self, params: Tensor) -> Tensor:
-        """Entropy ``[...]`` in nats, the sum over the parts."""
         each = zip(self.parts, self._split("params", params), strict=True)
         return _total([part.entropy(p) for part, p in each])
 
     def kl(self, params_p: Tensor, params_q: Tensor) -> Tensor:
-        """``KL(p || q)`` ``[...]``, the sum over the parts."""
         split_p, split_q = self._split("params_p", params_p), self._split("params_q", params_q)
         each = zip(self.parts, split_p, split_q, strict=True)
         return _total([part.kl(p, q) for part, p, q in each])
 
     def mode(self, params: Tensor) -> Any:
-        """The parts' modes."""
         each = zip(self.parts, self._split("params", params), strict=True)
         return self._tree([part.mode(p) for part, p in each])
 
@@ -98,7 +93,6 @@ class Composite:
         return torch.cat([*outputs, *(p[..., part.num_outputs :] for part, p in pairs)], -1)
 
     def features(self, action: Any) -> Tensor:
-        """The parts' features, one after another: ``[..., num_features]`` float32."""
         each = zip(self.parts, self._list(action), strict=True)
         return torch.cat([part.features(a) for part, a in each], -1)
 

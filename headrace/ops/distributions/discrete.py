@@ -50,7 +50,6 @@ class Categorical:
         return (params + noise).argmax(-1)
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
-        """``log p(action)`` ``[...]``."""
         check_last("params", params, self.n)
         check_int64(action)
         check_shape("action", action, params.shape[:-1])
@@ -64,7 +63,6 @@ class Categorical:
         return -(log_p.exp() * log_p.clamp_min(-1000.0)).sum(-1)
 
     def kl(self, params_p: Tensor, params_q: Tensor) -> Tensor:
-        """``KL(p || q)`` ``[...]``; inf where p allows an action that q forbids."""
         check_last("params_p", params_p, self.n)
         check_last("params_q", params_q, self.n)
         log_p, log_q = params_p.log_softmax(-1), params_q.log_softmax(-1)
@@ -72,7 +70,6 @@ class Categorical:
         return (p * torch.where(p > 0.0, log_p - log_q, 0.0)).sum(-1)
 
     def mode(self, params: Tensor) -> Tensor:
-        """The likeliest action ``[...]``."""
         check_last("params", params, self.n)
         return params.argmax(-1)
 
@@ -138,29 +135,23 @@ class MultiCategorical:
         return self._rows(params, -math.inf)
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-        """Gumbel noise ``[*shape, sum(nvec)]``, see :meth:`Categorical.noise`."""
         return Categorical(self.num_params).noise(shape, generator)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        """The action ``[..., len(nvec)]`` that ``noise`` ``[..., sum(nvec)]`` picks."""
         check_shape("noise", noise, params.shape)
         return self._logits("params", params + noise).argmax(-1)
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
-        """``log p(action)`` ``[...]``, the sum over the choices."""
         return self._choice.log_prob(self._logits("params", params), action).sum(-1)
 
     def entropy(self, params: Tensor) -> Tensor:
-        """Entropy ``[...]`` in nats."""
         return self._choice.entropy(self._logits("params", params)).sum(-1)
 
     def kl(self, params_p: Tensor, params_q: Tensor) -> Tensor:
-        """``KL(p || q)`` ``[...]``; inf where p allows a choice that q forbids."""
         p, q = self._logits("params_p", params_p), self._logits("params_q", params_q)
         return self._choice.kl(p, q).sum(-1)
 
     def mode(self, params: Tensor) -> Tensor:
-        """The likeliest choices ``[..., len(nvec)]``."""
         return self._logits("params", params).argmax(-1)
 
     def apply_mask(self, params: Tensor, mask: Tensor) -> Tensor:
@@ -205,17 +196,14 @@ class Bernoulli(Unmasked):
         return (params > noise).to(torch.int8)
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
-        """``log p(action)`` ``[...]``, the sum over the bits."""
         if action.dtype != torch.int8:
             raise TypeError(f"action must be int8, got {action.dtype}")
         return Categorical(2).log_prob(self._pairs("params", params), action.long()).sum(-1)
 
     def entropy(self, params: Tensor) -> Tensor:
-        """Entropy ``[...]`` in nats."""
         return Categorical(2).entropy(self._pairs("params", params)).sum(-1)
 
     def kl(self, params_p: Tensor, params_q: Tensor) -> Tensor:
-        """``KL(p || q)`` ``[...]``; inf where p allows a bit that q forbids."""
         p, q = self._pairs("params_p", params_p), self._pairs("params_q", params_q)
         return Categorical(2).kl(p, q).sum(-1)
 

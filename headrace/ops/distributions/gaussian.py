@@ -49,7 +49,6 @@ class DiagGaussian(Unmasked):
         return torch.addcmul(mean, log_std.exp(), noise)
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
-        """``log p(action)`` ``[...]``, the sum over dimensions."""
         mean, log_std = self._split("params", params)
         check_shape("action", action, mean.shape)
         z = (action - mean) * torch.exp(-log_std)
@@ -61,7 +60,6 @@ class DiagGaussian(Unmasked):
         return log_std.sum(-1) + 0.5 * self.dim * (1.0 + LOG_2PI)
 
     def kl(self, params_p: Tensor, params_q: Tensor) -> Tensor:
-        """``KL(p || q)`` ``[...]``."""
         mean_p, log_std_p = self._split("params_p", params_p)
         mean_q, log_std_q = self._split("params_q", params_q)
         log_scale = log_std_p - log_std_q

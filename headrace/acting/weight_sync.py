@@ -53,8 +53,7 @@ def sync_rule(weight_sync: str, kl_threshold: float, max_lag: int | None = None)
     Raises:
         ConfigError: a setting is none of these.
     """
-    number = isinstance(kl_threshold, int | float)
-    possible = number and 0 <= kl_threshold < float("inf")
+    possible = isinstance(kl_threshold, int | float) and 0 <= kl_threshold < float("inf")
     require(possible, "kl_threshold", kl_threshold, "0 or more nats (nearest: 0.0)")
     possible = max_lag is None or (isinstance(max_lag, int) and max_lag >= 1)
     require(possible, "max_policy_lag", max_lag, "1 or more versions (nearest: 1)")

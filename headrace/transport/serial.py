@@ -14,7 +14,7 @@ class SerialQueue:
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         self._free = [deque(slots.of(actor)) for actor in range(slots.num_actors)]
-        self._run: list[Callable[[], object] | None] = [None] * slots.num_actors
+        self._run: dict[int, Callable[[], object]] = {}
         self._turn = 0
         self._closed = False
         for slot in (slot for owned in self._free for slot in owned):
@@ -31,22 +31,16 @@ class SerialQueue:
     def take(self, count: int, timeout_s: float) -> list[int]:
         """See :class:`~headrace.transport.queue.RolloutQueue`; runs actors that have free slots."""
         while (slots := self._slots.take(count)) is None:
-            self._run_next(count)
+            ready = [actor for actor in self._run if self._free[actor]]
+            if not ready:
+                raise TimeoutError(
+                    f"take({count}) can never be served: actors {self._slots.missing(count)} "
+                    "have no free slot left"
+                )
+            actor = min(ready, key=lambda a: (a - self._turn) % self._slots.num_actors)
+            self._turn = actor + 1
+            self._run[actor]()
         return slots
-
-    def _run_next(self, count: int) -> None:
-        num_actors = len(self._free)
-        for step in range(num_actors):
-            actor = (self._turn + step) % num_actors
-            run_once = self._run[actor]
-            if self._free[actor] and run_once is not None:
-                self._turn = actor + 1
-                run_once()
-                return
-        raise TimeoutError(
-            f"take({count}) can never be served: actors {self._slots.missing(count)} "
-            "have no free slot left"
-        )
 
     def release(self, slots: list[int]) -> None:
         for slot in slots:

@@ -32,12 +32,8 @@ class WeightStore:
 
     def __init__(self, spec: Any, buffer: Tensor | None = None, shared: bool = False) -> None:
         self._slab = Slab(spec, 2, 4, buffer, shared)
+        self.buffer = self._slab.buffer  # what another process attaches to
         self._count = self._slab.headers[0]
-
-    @property
-    def buffer(self) -> Tensor:
-        """What another process attaches to."""
-        return self._slab.buffer
 
     def publish(self, version: int, epoch: int, weights: Any) -> None:
         """Make ``weights`` (a tree of tensors on any device) the current ones.

@@ -50,14 +50,16 @@ class PPO(common.Hyperparameters):
     ) -> Iterator[Batch]:
         """Targets from the policy before the first step, then ``epochs * minibatches`` parts."""
         state["penalty"].adapt()
-        batch = fresh()
+        batch = self._with_targets(policy, fresh())
+        over = group if self.normalize_advantage else None
+        yield from common.shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
+
+    def _with_targets(self, policy: ActorCritic, batch: Batch) -> Batch:
         with torch.no_grad():
             _, value, _ = policy(batch.obs, batch.first, batch.core)
             advantage, target = gae(*batch.stream(value), gamma=self.gamma, lam=self.lam)
         targets = {"advantage": advantage, "target": target, "old_value": value[:-1]}
-        batch = replace(batch, targets=targets)
-        over = group if self.normalize_advantage else None
-        yield from common.shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
+        return replace(batch, targets=targets)
 
     def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
         """Clipped surrogate, value loss, entropy bonus and KL penalty; sums."""

@@ -31,8 +31,8 @@ import headrace as hr
 from headrace.config import num_cores
 from headrace.studies.machine import machine, show, wide_console, write_csv
 from headrace.studies.means import grouped
-from headrace.studies.plan.build import scenario_of
 from headrace.studies.plan.measure import Costs, measure
+from headrace.studies.plan.settings import Plan
 from headrace.studies.plan.simulate import Outcome, simulate
 
 WARM_UP_S = 1.5  # of a run, after its first update
@@ -201,11 +201,9 @@ def one(case: Case, seconds: float, measure_s: float, folder: Path) -> dict[str,
 
 def predict(case: Case, config: hr.Config, costs: Costs, cores: float) -> Outcome:
     """The simulation of a case on the cores that other programs leave."""
-    scenario = scenario_of(
-        config, costs, cores=max(0.5, cores), stragglers=case.stragglers,
-        straggler_factor=STRAGGLER,
-    )  # fmt: skip
-    return simulate(scenario, 300)
+    actors: dict[str, Any] = {"stragglers": case.stragglers, "straggler_factor": STRAGGLER}
+    plan = Plan(config=config, cores=max(0.5, cores), **actors)
+    return simulate(plan.scenario(costs), 300)
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,13 +12,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from headrace.errors import require, require_choice
 from headrace.records.bottleneck import Rates
 
 Envs = Literal["waiting", "computing"]
-ENVS = ("waiting", "computing")
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Setup:
         for name in ("env_step_s", "inference_s"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more (nearest: 0)")
         require(self.vector_step_s > 0, "env_step_s", self.env_step_s, "above 0")
-        require_choice("envs", self.envs, ENVS)
+        require_choice("envs", self.envs, get_args(Envs))
 
     @property
     def vector_step_s(self) -> float:
@@ -77,6 +76,11 @@ class Setup:
             self.synchronous,
         )
 
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time of the whole run."""
+        return self.total_steps / self.rates.sps
+
 
 def saturating_actors(setup: Setup) -> int | None:
     """Actors from which on the learners are the bottleneck; None: they take turns, so never."""
@@ -86,33 +90,10 @@ def saturating_actors(setup: Setup) -> int | None:
     return max(1, math.ceil(exact * (1 - 1e-9)))  # 32 stays 32 whatever its last bit
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """A setup, changed in one respect or not, and what comes of it."""
-
-    name: str
-    setup: Setup
-
-    @property
-    def sps(self) -> float:
-        """Steps per second."""
-        return self.setup.rates.sps
-
-    @property
-    def seconds(self) -> float:
-        """Wall-clock time of the whole run."""
-        return self.setup.total_steps / self.sps
-
-    @property
-    def bottleneck(self) -> str:
-        """Who decides: actors, learners or both."""
-        return self.setup.rates.bottleneck
-
-
-def forecasts(setup: Setup) -> list[Forecast]:
-    """The setup itself, then with one more and twice the actors, twice the learners, and faster
-    environments, with as many actors as the learners can take in (asynchronous only), and with
-    actors and learners that take turns, or don't.
+def forecasts(setup: Setup) -> list[tuple[str, Setup]]:
+    """By name: the setup itself, then with one more and twice the actors, twice the learners,
+    faster environments, as many actors as the learners can take in (asynchronous only), and actors
+    and learners that take turns, or don't.
     """
     n, w, step_s = setup.num_actors, setup.num_learners, setup.env_step_s
     changes: list[tuple[str, dict[str, Any]]] = [
@@ -129,4 +110,4 @@ def forecasts(setup: Setup) -> list[Forecast]:
         changes.append((f"{enough} actors, just enough", {"num_actors": enough}))
     turns = "side by side (asynchronous)" if setup.synchronous else "taking turns (synchronous)"
     changes.append((turns, {"synchronous": not setup.synchronous}))
-    return [Forecast(name, dataclasses.replace(setup, **change)) for name, change in changes]
+    return [(name, dataclasses.replace(setup, **change)) for name, change in changes]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from headrace.errors import require, require_choice
 
 Shape = Literal["constant", "lognormal", "gamma"]
-SHAPES = ("constant", "lognormal", "gamma")
 _DRAWS = 4096  # of a maximum's mean and deviation
 
 
@@ -30,7 +29,7 @@ class Duration:
     def __post_init__(self) -> None:
         require(0 < self.mean_s < math.inf, "mean_s", self.mean_s, "above 0")
         require(0 <= self.cv < math.inf, "cv", self.cv, "0 or more (nearest: 0)")
-        require_choice("shape", self.shape, SHAPES)
+        require_choice("shape", self.shape, get_args(Shape))
 
     @property
     def is_constant(self) -> bool:
@@ -51,10 +50,10 @@ class Duration:
         mean = math.log(self.mean_s) - variance / 2
         return np.asarray(rng.lognormal(mean, math.sqrt(variance), size))
 
-    def scaled(self, factor: float, plus_s: float = 0.0) -> Duration:
-        """``factor`` times it, and a constant time more."""
-        mean_s = factor * self.mean_s + plus_s
-        return Duration(mean_s, self.cv * factor * self.mean_s / mean_s, self.shape)
+    def plus(self, seconds: float) -> Duration:
+        """It and a constant time more."""
+        mean_s = self.mean_s + seconds
+        return Duration(mean_s, self.cv * self.mean_s / mean_s, self.shape)
 
     def repeated(self, count: int) -> Duration:
         """The sum of ``count`` independent ones: of gamma exactly, of lognormal to two moments."""
@@ -65,9 +64,8 @@ class Duration:
         if self.is_constant or count == 1:
             return self
         rng = np.random.default_rng(0)
-        greatest = np.concatenate(
-            [self.draws(rng, (256, count)).max(axis=1) for _ in range(_DRAWS // 256)]
-        )
+        drawn = (self.draws(rng, (256, count)).max(axis=1) for _ in range(_DRAWS // 256))
+        greatest = np.concatenate(list(drawn))
         mean = float(greatest.mean())
         return Duration(mean, float(greatest.std()) / mean, self.shape)
 
@@ -88,4 +86,4 @@ def rollout_duration(
         inference_s: seconds per step of all environments, always the same.
     """
     together = env_step.slowest_of(num_envs) if envs == "waiting" else env_step.repeated(num_envs)
-    return together.scaled(1.0, inference_s).repeated(num_steps)
+    return together.plus(inference_s).repeated(num_steps)

@@ -15,9 +15,9 @@ from headrace.acting.own_pace import OwnPace
 from headrace.cli import main
 from headrace.errors import ConfigError
 from headrace.studies.plan import command
-from headrace.studies.plan.build import scenario_of, setup_of
 from headrace.studies.plan.command import span
 from headrace.studies.plan.measure import measure
+from headrace.studies.plan.settings import Plan
 from headrace.studies.plan.simulate import simulate
 from headrace.studies.stopwatch import measure_time
 
@@ -123,11 +123,11 @@ def test_what_waits_needs_no_core_and_fillers_count_as_no_steps():
     assert costs.acting_cores < 0.9
     assert costs.valid_share == pytest.approx(0.9, abs=0.1)
     assert min(costs.update_s, costs.publish_s, costs.pull_s, costs.inference_s) > 0
-    setup = setup_of(config, costs)
+    plan = Plan(config=config, cores=1e6)
+    setup = plan.setup(costs)
     per_rollout = setup.vector_step_s * config.fragment_length * costs.valid_share
     assert per_rollout == pytest.approx(costs.acting_s)
-    scenario = scenario_of(config, costs, cores=1e6)
-    found = simulate(scenario, 50)
+    found = simulate(plan.scenario(costs), 50)
     assert found.sps == pytest.approx(setup.rates.sps, rel=0.1)
 
 

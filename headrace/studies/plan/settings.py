@@ -1,0 +1,168 @@
+"""The settings of a plan, and what they and measured costs make of it."""
+
+# Annotations are evaluated here at once: tyro reads those of Plan.
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.config import Config
+from headrace.errors import require
+from headrace.studies.plan.arithmetic import Envs, Setup
+from headrace.studies.plan.durations import Duration, Shape, rollout_duration
+from headrace.studies.plan.measure import Costs
+from headrace.studies.plan.sharing import Cores
+from headrace.studies.plan.simulate import Scenario
+
+DEFAULT = Config(num_actors=32, envs_per_actor=16, total_steps=50_000_000)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Say beforehand how fast a run will be, who its bottleneck is, and what would help.
+
+    By arithmetic from the costs that are given, or from costs measured on this machine (--measure);
+    with --simulate also by a simulation of actors, slots, queue and weights.
+    """
+
+    env_step_ms: float = 20.0
+    """Milliseconds of one step of one environment; measured with --measure."""
+    envs: Envs = "waiting"
+    """Environments of an actor wait side by side, or compute one after the other."""
+    inference_ms: float = 0.0
+    """Milliseconds per step of all environments of an actor, for the policy; measured likewise."""
+    learner_sps: float = 500_000.0
+    """Steps per second that one learner can take in; measured likewise."""
+    measure: str | None = None
+    """Environment whose costs, with the algorithm and its network, are measured on this machine."""
+    measure_seconds: float = 4.0
+    """How long to measure."""
+    simulate: bool = False
+    """Simulate the run, event by event, and draw a picture."""
+    updates: int | None = None
+    """Updates to simulate; None: 300, or as many as 100,000 rollouts make."""
+    step_shape: Shape = "constant"
+    """Distribution of the time of a step: constant, lognormal or gamma."""
+    step_cv: float = 0.0
+    """Its deviation, relative to its mean."""
+    stragglers: int = 0
+    """Actors that are slower than the others."""
+    straggler_factor: float = 4.0
+    """How many times slower they are."""
+    mtbf_s: float | None = None
+    """Mean seconds of acting between two crashes of an actor; None: it never crashes."""
+    restart_s: float = 5.0
+    """Seconds until it acts again."""
+    drift: float = 0.001
+    """Nats of KL per update of lag, for weight_sync=adaptive."""
+    cores: float | None = None
+    """Cores that a learner and its actors share; None: those of this machine with --measure,
+    otherwise one for each."""
+    bandwidth_gbps: float | None = None
+    """Gbit/s that all transfers of rollouts and weights share; None: they take no time."""
+    rollout_kb: float = 0.0
+    """Kilobytes of one rollout; measured with --measure."""
+    weights_kb: float = 0.0
+    """Kilobytes of the weights; measured with --measure."""
+    output: Path = Path("plan.png")
+    """Where the picture of a simulation goes."""
+    config: Config = field(default_factory=lambda: DEFAULT)
+    """The run."""
+
+    def __post_init__(self) -> None:
+        gbps = self.bandwidth_gbps
+        require(gbps is None or gbps > 0, "bandwidth_gbps", gbps, "above 0, or None")
+        require(self.cores is None or self.cores > 0, "cores", self.cores, "above 0, or None")
+        require(self.measure_seconds > 0, "measure_seconds", self.measure_seconds, "above 0")
+        require(self.updates is None or self.updates >= 5, "updates", self.updates, "5 or more")
+        steps = self.config.total_steps
+        require(steps >= 1, "total_steps", steps, "1 or more")
+
+    def setup(self, costs: Costs | None = None) -> Setup:
+        """The arithmetic's input: every actor and learner with cores of its own.
+
+        Args:
+            costs: measured, of one learner's share of the run; None: what the flags say.
+        """
+        share = self.config.per_learner
+        given: dict[str, Any] = {
+            "env_step_s": self.env_step_ms / 1e3,
+            "envs": self.envs,
+            "inference_s": self.inference_ms / 1e3,
+            "learner_sps": self.learner_sps,
+        }
+        if costs is not None:
+            step_s = costs.acting_s / share.fragment_length
+            env_step_s = min(costs.env_step_s, step_s)
+            given = {
+                "env_step_s": env_step_s / costs.valid_share,
+                "inference_s": (step_s - env_step_s) / costs.valid_share,
+                "learner_sps": share.resolved_batch_size * costs.valid_share / costs.update_s,
+            }
+        return Setup(
+            num_actors=self.config.num_learners * share.num_actors,
+            envs_per_actor=share.envs_per_actor,
+            num_learners=self.config.num_learners,
+            synchronous=share.algo.max_lag == 0,
+            total_steps=self.config.total_steps,
+            **given,
+        )
+
+    def scenario(self, costs: Costs | None = None) -> Scenario:
+        """The simulation's input: one learner and its actors; ``costs`` as for :meth:`setup`."""
+        share, gbps = self.config.per_learner, self.bandwidth_gbps
+        return Scenario(
+            num_actors=share.num_actors,
+            slots_per_actor=share.slots_per_actor,
+            rollouts_per_update=share.rollouts_per_update,
+            synchronous=share.algo.max_lag == 0,
+            steps_per_rollout=share.rollout_steps * (1.0 if costs is None else costs.valid_share),
+            sync=share.sync,
+            drift=self.drift,
+            max_policy_lag=share.max_policy_lag,
+            stragglers=self.stragglers,
+            straggler_factor=self.straggler_factor,
+            mtbf_s=self.mtbf_s,
+            restart_s=self.restart_s,
+            bytes_per_s=None if gbps is None else gbps * 1e9 / 8 / self.config.num_learners,
+            seed=share.seed,
+            **(self._given(share) if costs is None else self._measured(share, costs)),
+        )
+
+    def _given(self, share: Config) -> dict[str, Any]:
+        inference_s = self.inference_ms / 1e3
+        step = Duration(max(self.env_step_ms, 1e-9) / 1e3, self.step_cv, self.step_shape)
+        acting = rollout_duration(
+            step, share.fragment_length, share.envs_per_actor, self.envs, inference_s
+        )
+        computing_s = acting.mean_s if self.envs == "computing" else 0.0
+        busy_s = max(computing_s, inference_s * share.fragment_length)
+        cores = math.inf if self.cores is None else self.cores
+        return {
+            "acting": acting,
+            "update": Duration(share.resolved_batch_size / self.learner_sps),
+            "cores": Cores(cores, busy_s / acting.mean_s, 1.0),
+            "rollout_bytes": 1e3 * self.rollout_kb,
+            "weights_bytes": 1e3 * self.weights_kb,
+        }
+
+    def _measured(self, share: Config, costs: Costs) -> dict[str, Any]:
+        acting = Duration(costs.acting_s, costs.acting_cv, "gamma")
+        if self.step_cv > 0.0:  # of one row instead of the measured one of whole rollouts
+            row_s = costs.acting_s / share.fragment_length
+            acting = Duration(row_s, self.step_cv, self.step_shape).repeated(share.fragment_length)
+        return {
+            "acting": acting,
+            "update": Duration(costs.update_s, costs.update_cv, "gamma"),
+            "pull_s": costs.pull_s,
+            "cores": Cores(
+                costs.cores if self.cores is None else self.cores,
+                costs.acting_cores,
+                costs.update_cores,
+                costs.acting_crowding,
+                costs.update_crowding,
+            ),
+            "rollout_bytes": costs.rollout_bytes,
+            "weights_bytes": costs.weights_bytes,
+        }

@@ -22,10 +22,8 @@ from headrace.errors import ConfigError
 from headrace.studies import flags
 from headrace.studies.children import Children
 from headrace.studies.machine import head, wide_console
-from headrace.studies.means import Row, grouped
-from headrace.studies.scaling import allreduce, figures, report, settings
-from headrace.studies.scaling.model import extrapolate, fit
-from headrace.studies.scaling.settings import ONE_CORE, Scaling, case_config
+from headrace.studies.scaling import allreduce, figures, report
+from headrace.studies.scaling.settings import ONE_CORE, Scaling, case_config, cases_of
 from headrace.studies.table import Case, Study
 
 COLUMNS = ("mode", "world_size", "seed", "settings", *figures.RUN_FIGURES, "gradient_bytes")
@@ -77,9 +75,9 @@ def run(scaling: Scaling, console: Console) -> int:
             output folder holds a study with others; nothing was started.
     """
     resolve(scaling.config.env)
-    cases = settings.cases_of(scaling)
-    configs = [case_config(scaling, case["world_size"], case["seed"]) for case in cases]
-    by_case = {json.dumps(case): config for case, config in zip(cases, configs, strict=True)}
+    cases = cases_of(scaling)
+    for case in cases:  # raises before anything starts
+        case_config(scaling, case["world_size"], case["seed"])
     study = Study(Path(scaling.output), COLUMNS, "per_run.csv")
     if any(row["settings"] != scaling.fingerprint for row in study.rows):
         raise ConfigError(
@@ -87,58 +85,25 @@ def run(scaling: Scaling, console: Console) -> int:
         )
 
     def measure(case: Case, children: Children) -> Mapping[str, Any]:
-        config = by_case[json.dumps(case)]
+        config = case_config(scaling, case["world_size"], case["seed"])
         train_apart(config, children, scaling.timeout_s)
         found = figures.run_figures(
             Path(config.run_dir or ""),
             config.num_learners,
             scaling.warmup_iters,
-            scaling.target_return,
+            scaling.config.target_return,
         )
         return found | {"gradient_bytes": gradient_bytes(config)}
 
     head(Scaling.__doc__, scaling.title, console)
     study.run(cases, measure, console, shown=_SHOWN)
     if rows := study.done(cases):
-        report.write(_found(scaling, rows, console), study.folder, console)
+        sizes, own_bytes = {row["world_size"] for row in rows}, rows[0]["gradient_bytes"]
+        timings = allreduce.measure(
+            Study(study.folder, allreduce.COLUMNS, "allreduce.csv"),
+            sorted(sizes | ({2} if num_cores() >= 2 else set())),
+            sorted({*allreduce.MESSAGE_BYTES, own_bytes}),
+            console,
+        )
+        report.write(scaling, rows, timings, console)
     return study.status(console, "world_size", "seed")
-
-
-def _found(scaling: Scaling, rows: Sequence[Row], console: Console) -> report.Found:
-    """The figures of the runs, one or more, and the model that is fitted to them."""
-    summary = figures.summarise(rows, scaling.cores_per_learner, num_cores())
-    measured, own_bytes = [row["world_size"] for row in summary], rows[0]["gradient_bytes"]
-    timings = allreduce.measure(
-        Study(Path(scaling.output), allreduce.COLUMNS, "allreduce.csv"),
-        sorted({*measured, *([2] if num_cores() >= 2 else [])}),
-        sorted({*allreduce.MESSAGE_BYTES, own_bytes}),
-        console,
-    )
-    model = fit(
-        scaling.mode,
-        figures.measurements(summary),
-        timings,
-        allreduce.messages(scaling.config, own_bytes),
-        max(1, num_cores() // scaling.cores_per_learner),
-        link=scaling.link,
-    )
-    (sizes, limit), first = settings.predictable(scaling), figures.reference(summary)
-    predicted: list[dict[str, float]] = []
-    if model is not None:
-        reference = first["world_size"], first["fps"]
-        predicted = extrapolate(model, sorted({*sizes, *measured}), reference)
-    runs = {
-        size: [figures.evaluations(scaling.run_dir(size, row["seed"])) for row in own]
-        for size, own in sorted(grouped(rows, lambda row: row["world_size"]).items())
-    }
-    return report.Found(
-        title=scaling.title,
-        num_cores=num_cores(),
-        target_return=scaling.target_return,
-        summary=summary,
-        evaluations={k: known for k, each in runs.items() if (known := list(filter(None, each)))},
-        timings=timings,
-        model=model,
-        predicted=predicted,
-        limit=limit,
-    )

@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.records.files import read_jsonl
 from headrace.studies.means import Row, grouped, over_known
-from headrace.studies.scaling.model import PARTS, Measurement
+from headrace.studies.scaling.model import PARTS
 
 Lines = Sequence[Row]
 
@@ -165,17 +165,3 @@ def _world_size(size: int, rows: Sequence[Row]) -> dict[str, Any]:
 def _times(factor: float, above: float | None, below: float | None) -> float | None:
     """``factor * above / below``; None where that is undefined."""
     return None if above is None or not below else factor * above / below
-
-
-def measurements(summary: Sequence[Row]) -> list[Measurement]:
-    """What the model is fitted to."""
-    return [
-        Measurement(
-            world_size=row["world_size"],
-            within_cores=not row["exceeds_cores"],
-            steps=row["steps_per_iter"],
-            **{name: row[name] for name in TIMES},
-        )
-        for row in summary
-        if row["fps"] is not None
-    ]

@@ -17,24 +17,11 @@ from typing import Literal
 import numpy as np
 
 from headrace.distributed.ranks import GATHER_BYTES
+from headrace.studies.means import Row
 
 Mode = Literal["constant-batch", "growing-batch"]
 Way = Literal["memory", "sockets"]  # shared memory within a machine, gloo between machines
 PARTS = ("t_rollout", "t_learn", "t_comm", "t_sync")
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Medians over the runs of one world size; seconds per iteration, means over the ranks."""
-
-    world_size: int
-    within_cores: bool  # no two ranks share a core
-    steps: float  # environment steps of all ranks per iteration
-    t_iter: float
-    t_rollout: float
-    t_learn: float
-    t_comm: float
-    t_sync: float
 
 
 @dataclass(frozen=True)
@@ -181,50 +168,56 @@ def fit_sync(points: Sequence[tuple[int, float]]) -> float:
 
 def fit(
     mode: Mode,
-    measurements: Sequence[Measurement],
+    rows: Sequence[Row],
     timings: Sequence[Timing],
     messages: Sequence[int],
     largest: int,
     *,
     link: Link | None = None,
 ) -> Model | None:
-    """The model of all measurements and timings within the cores; None if there is none of a run.
+    """The model of all speeds and timings within the cores; None if there is no speed.
 
     Args:
+        rows: of ``figures.summarise``, one per world size.
         messages: bytes of each sum of one iteration.
         largest: world size that this machine's cores hold; beyond, messages go over sockets.
         link: a network to assume between the ranks; None: this machine's loopback.
     """
-    used = [m for m in measurements if m.within_cores]
+    used = [row for row in rows if row["fps"] is not None and not row["exceeds_cores"]]
     if not used:
         return None
     fitted = fit_allreduce(timings, "memory"), fit_allreduce(timings, "sockets")
     memory, sockets = (cost or Cost() for cost in fitted)
     rest = [
-        m.t_comm - sum(sum_s("memory", m.world_size, n, memory) for n in messages) for m in used
+        row["t_comm"] - sum(sum_s("memory", row["world_size"], n, memory) for n in messages)
+        for row in used
     ]
-    steps = [m.steps / (m.world_size if mode == "growing-batch" else 1) for m in used]
-    others = [m.t_iter - sum(getattr(m, name) for name in PARTS) for m in used]
+    grows = mode == "growing-batch"
+    steps = [row["steps_per_iter"] / (row["world_size"] if grows else 1) for row in used]
+    others = [row["t_iter"] - sum(row[name] for name in PARTS) for row in used]
+
+    def points(name: str) -> list[tuple[int, float]]:
+        return [(row["world_size"], row[name]) for row in used]
+
     return Model(
         mode=mode,
         messages=tuple(messages),
-        rollout=fit_share([(m.world_size, m.t_rollout) for m in used], mode),
-        learn=fit_share([(m.world_size, m.t_learn) for m in used], mode),
+        rollout=fit_share(points("t_rollout"), mode),
+        learn=fit_share(points("t_learn"), mode),
         memory=memory,
         sockets=sockets,
         largest=largest,
         own_comm_s=max(0.0, statistics.fmean(rest)),
-        sync_s=fit_sync([(m.world_size, m.t_sync) for m in used]),
+        sync_s=fit_sync(points("t_sync")),
         other_s=max(0.0, statistics.fmean(others)),
         steps=statistics.fmean(steps),
         link=link or Link(),
-        notes=tuple(_notes(mode, used, None in fitted)),
+        notes=tuple(_notes(mode, sorted(row["world_size"] for row in used), None in fitted)),
     )
 
 
-def _notes(mode: Mode, used: Sequence[Measurement], no_timing: bool) -> Iterable[str]:
+def _notes(mode: Mode, sizes: Sequence[int], no_timing: bool) -> Iterable[str]:
     """What is assumed for want of measurements."""
-    sizes = sorted({m.world_size for m in used})
     if len(sizes) == 1 and mode == "constant-batch":
         yield (
             f"Only W = {sizes[0]} was measured within the cores, so rollouts and learning are "

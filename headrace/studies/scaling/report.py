@@ -6,17 +6,18 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from headrace.config import num_cores
 from headrace.studies.drawing import draw_curves
 from headrace.studies.machine import machine, show, write_csv
-from headrace.studies.means import Curve, Row
-from headrace.studies.scaling import figures, picture
-from headrace.studies.scaling.model import Model, Timing, assumptions
+from headrace.studies.means import Curve, Row, grouped
+from headrace.studies.scaling import allreduce, figures, picture
+from headrace.studies.scaling.model import Timing, assumptions, extrapolate, fit
+from headrace.studies.scaling.settings import Scaling, predictable
 
 # Columns of the tables: the heading, the figure, the factor of its unit and the digits.
 _SPEED = (
@@ -49,93 +50,83 @@ _TIME = (
 _NO_MODEL = "Nothing is extrapolated: no speed was measured within this machine's cores."
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a study found."""
-
-    title: str
-    num_cores: int  # of this machine
-    target_return: float | None
-    summary: Sequence[Row]  # what figures.summarise gave, one or more
-    evaluations: Mapping[int, Sequence[figures.Lines]]  # by world size: of each run
-    timings: Sequence[Timing]
-    model: Model | None
-    predicted: Sequence[Row]  # by the model
-    limit: str  # why there are no larger world sizes; empty where there are
-
-    @property
-    def said(self) -> list[str]:
-        """What the extrapolation rests on."""
-        rests = [_NO_MODEL] if self.model is None else assumptions(self.model, self.num_cores)
-        return [*rests, self.limit] if self.limit else rests
-
-
-def write(found: Found, folder: Path, console: Console) -> None:
-    """Print and write everything that follows from the runs."""
-    write_csv(folder / "summary.csv", [{**row, "machine": machine()} for row in found.summary])
-    _write_model(found, folder / "model.json")
-    _print_tables(found, console)
-    for sentence in ["What the extrapolation rests on:", *(f"- {text}" for text in found.said)]:
+def write(
+    scaling: Scaling, rows: Sequence[Row], timings: Sequence[Timing], console: Console
+) -> None:
+    """Print and write everything that follows from the runs, one or more."""
+    cores, folder = num_cores(), Path(scaling.output)
+    summary = figures.summarise(rows, scaling.cores_per_learner, cores)
+    messages = allreduce.messages(scaling.config, rows[0]["gradient_bytes"])
+    largest = max(1, cores // scaling.cores_per_learner)
+    model = fit(scaling.mode, summary, timings, messages, largest, link=scaling.link)
+    (sizes, limit), first = predictable(scaling), figures.reference(summary)
+    predicted, said = list[dict[str, float]](), [_NO_MODEL]
+    if model is not None:
+        asked = sorted({*sizes, *(row["world_size"] for row in summary)})
+        predicted = extrapolate(model, asked, (first["world_size"], first["fps"]))
+        said = assumptions(model, cores)
+    said += [limit] if limit else []
+    write_csv(folder / "summary.csv", [{**row, "machine": machine()} for row in summary])
+    fitted = None if model is None else dataclasses.asdict(model)
+    if fitted is not None and math.isinf(fitted["link"]["bytes_per_s"]):
+        fitted["link"]["bytes_per_s"] = None  # JSON has no infinity
+    values: dict[str, Any] = {
+        "model": fitted,
+        "assumptions": said,
+        "extrapolated": predicted,
+        "measured": summary,
+        "all_reduces": [dataclasses.asdict(timing) for timing in timings],
+        "machine": machine(),
+    }
+    (folder / "model.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    _print_tables(scaling, summary, predicted, console)
+    for sentence in ["What the extrapolation rests on:", *(f"- {text}" for text in said)]:
         console.print(sentence, soft_wrap=True)
-    if figures.reference(found.summary)["fps"] is not None:
+    if first["fps"] is not None:
         path = folder / "scaling.png"
-        picture.draw_scaling(found.summary, found.predicted, found.title, found.num_cores, path)
-    if found.evaluations:
-        _draw_returns(found, folder / "curves.png")
-    else:
+        picture.draw_scaling(summary, predicted, scaling.title, cores, path)
+    if not _draw_returns(scaling, rows, cores, folder / "curves.png"):
         console.print("no curves.png: without --eval-interval nothing is evaluated on the way")
     written = sorted(path.name for path in folder.iterdir())
     console.print(f"in {folder}: {', '.join(written)}", soft_wrap=True)
 
 
-def _draw_returns(found: Found, path: Path) -> None:
-    """Evaluated returns against steps and seconds."""
-    exceeding = {row["world_size"] for row in found.summary if row["exceeds_cores"]}
-    names = {
-        size: f"W = {size}{', beyond the cores' if size in exceeding else ''}"
-        for size in found.evaluations
-    }
+def _draw_returns(scaling: Scaling, rows: Sequence[Row], cores: int, path: Path) -> bool:
+    """Evaluated returns against steps and seconds; False if there are none."""
+    evaluated: dict[str, list[figures.Lines]] = {}
+    dashed = set()
+    for size, own in sorted(grouped(rows, lambda row: row["world_size"]).items()):
+        name = f"W = {size}"
+        if size * scaling.cores_per_learner > cores:
+            dashed.add(name := f"{name}, beyond the cores")
+        runs = [figures.evaluations(scaling.run_dir(size, row["seed"])) for row in own]
+        if known := [run for run in runs if run]:
+            evaluated[name] = known
     axes = {"env_steps": "environment steps", "seconds": "seconds of training, without evaluations"}
     panels: dict[str, dict[str, list[Curve]]] = {
         label: {
-            names[size]: [([e[x] for e in run], [e["return_mean"] for e in run]) for run in runs]
-            for size, runs in found.evaluations.items()
+            name: [
+                ([line[x] for line in run], [line["return_mean"] for line in run]) for run in runs
+            ]
+            for name, runs in evaluated.items()
         }
         for x, label in axes.items()
     }
-    draw_curves(
-        panels,
-        f"{found.title}; mean over runs, band of one standard error",
-        "return of the deterministic policy",
-        path,
-        level=found.target_return,
-        runs=True,
-        dashed={names[size] for size in exceeding & names.keys()},
-    )
-
-
-def _write_model(found: Found, path: Path) -> None:
-    """Everything that the extrapolation is made of."""
-    fitted = None if found.model is None else dataclasses.asdict(found.model)
-    if fitted is not None and math.isinf(fitted["link"]["bytes_per_s"]):
-        fitted["link"]["bytes_per_s"] = None  # JSON has no infinity
-    values: dict[str, Any] = {
-        "model": fitted,
-        "assumptions": found.said,
-        "extrapolated": found.predicted,
-        "measured": found.summary,
-        "all_reduces": [dataclasses.asdict(timing) for timing in found.timings],
-        "machine": machine(),
-    }
-    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    if evaluated:
+        title = f"{scaling.title}; mean over runs, band of one standard error"
+        ylabel, level = "return of the deterministic policy", scaling.config.target_return
+        draw_curves(panels, title, ylabel, path, level=level, runs=True, dashed=dashed)
+    return bool(evaluated)
 
 
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def _print_tables(found: Found, console: Console) -> None:
+def _print_tables(
+    scaling: Scaling, summary: Sequence[Row], predicted: Sequence[Row], console: Console
+) -> None:
     """Speed and learning as measured, then the extrapolation."""
-    summary, first = found.summary, figures.reference(found.summary)["world_size"]
+    first, target = figures.reference(summary)["world_size"], scaling.config.target_return
     relative = "speed-ups relative to W = 1"
     if first != 1:
         relative = f"speed-ups are {first} x those over W = {first}; W = 1 was not measured"
@@ -143,18 +134,18 @@ def _print_tables(found: Found, console: Console) -> None:
         row["world_size"]: f"{row['world_size']}{' *' if row['exceeds_cores'] else ''}"
         for row in summary
     }
-    show(_table(summary, _SPEED, names), f"{found.title}; medians, {relative}", console)
+    show(_table(summary, _SPEED, names), f"{scaling.title}; medians, {relative}", console)
     if any(row["exceeds_cores"] for row in summary):
         console.print(
-            f"* wants more cores than the {found.num_cores} of this machine: ranks take turns"
+            f"* wants more cores than the {num_cores()} of this machine: ranks take turns"
         )
     show(_table(summary, _LEARNING, names), "Learning", console)
-    if found.target_return is not None:
-        title = f"Seconds of training until an evaluation reaches {found.target_return:g}"
+    if target is not None:
+        title = f"Seconds of training until an evaluation reaches {target:g}"
         show(_table(summary, _TIME, names), title, console)
-    if found.predicted:
+    if predicted:
         title = "By the model, each rank with cores of its own"
-        show(_table(found.predicted, _SPEED, {}), title, console)
+        show(_table(predicted, _SPEED, {}), title, console)
 
 
 def _table(

@@ -92,11 +92,6 @@ class Scaling:
         require(config.num_learners == 1, "num_learners", config.num_learners, valid)
 
     @property
-    def target_return(self) -> float | None:
-        """The return that ends a run, a setting of the run."""
-        return self.config.target_return
-
-    @property
     def link(self) -> Link:
         """The network of the extrapolation."""
         gbps = self.network_gbps
@@ -141,7 +136,7 @@ def case_config(scaling: Scaling, world_size: int, seed: int) -> Config:
     num_actors = base.num_actors * growth
     batch_size = base.batch_size and base.batch_size * growth
     steps = scaling.total_iters * (batch_size or base.rollout_steps * num_actors)
-    if scaling.target_return is not None:
+    if base.target_return is not None:
         steps = base.total_steps
     try:
         return dataclasses.replace(

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from headrace.studies.scaling import figures
+from headrace.studies.scaling.model import fit
 
 # Two ranks, three iterations, the first of which is the warm-up: seconds and steps are the run's.
 ENDS = [(100, 1.0), (200, 1.5), (300, 2.5)]
@@ -162,7 +163,10 @@ def test_returns_have_their_range_and_what_nobody_has_is_none():
 
 def test_the_model_gets_what_was_measured():
     rows = [run(1, 100, t_iter=2.0, t_sync=0.5), run(2, None), run(4, 100)]
-    one, four = figures.measurements(figures.summarise(rows, 1, 2))
-    assert (one.world_size, one.within_cores, one.steps) == (1, True, 500)
-    assert (one.t_iter, one.t_rollout, one.t_sync) == (2.0, 0.25, 0.5)
-    assert (four.world_size, four.within_cores) == (4, False)
+    one, two, four = figures.summarise(rows, 1, 2)
+    assert (one["world_size"], one["exceeds_cores"], one["steps_per_iter"]) == (1, False, 500)
+    assert (one["t_iter"], one["t_rollout"], one["t_sync"]) == (2.0, 0.25, 0.5)
+    assert (four["world_size"], four["exceeds_cores"]) == (4, True)
+    alone = fit("growing-batch", [one], [], [], 2)
+    assert fit("growing-batch", [one, two, four], [], [], 2) == alone
+    assert (alone.steps, alone.rollout[0]) == (500, 0.25)

@@ -14,7 +14,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ class Study:
         return next((r for r in self.rows if all(r[k] == v for k, v in wanted)), None)
 
     def done(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
-        """The runs of those of the cases that have ended, in the order of the cases."""
+        """The runs of the cases that have ended, in the order of the cases."""
         return [row for row in map(self.row, cases) if row is not None]
 
     def missing(self, cases: Sequence[Case]) -> list[Case]:
@@ -119,8 +119,8 @@ class Study:
         console: Console,
         jobs: int = 1,
         shown: Sequence[str] | None = None,
-    ) -> list[Case]:
-        """Measure the missing cases and append each as it ends; returns those that failed.
+    ) -> None:
+        """Measure the missing cases and append each as it ends; add to ``failed`` what does not.
 
         Args:
             measure: gives the results of a case; it runs in a thread of this process, so it
@@ -131,10 +131,11 @@ class Study:
         """
         names = list(dict.fromkeys(name for case in cases for name in case))
         varied = [k for k in names if len({str(case.get(k)) for case in cases}) > 1]
-        cases, failed, children = self.missing(cases), [], Children()
+        cases, children, start = self.missing(cases), Children(), time.monotonic()
         waiting, running = list(reversed(cases)), dict[Future[Case], Case]()
         with contextlib.ExitStack() as stack:
-            report = stack.enter_context(_progress(console, len(cases)))
+            bar = stack.enter_context(_bar(console))
+            task = bar.add_task("", total=len(cases))
             pool = stack.enter_context(ThreadPoolExecutor(jobs))
             stack.callback(children.end)  # before the pool waits for its threads
             while waiting or running:
@@ -148,12 +149,14 @@ class Study:
                         self.append({**case, **result})
                         result = {k: v for k, v in result.items() if shown is None or k in shown}
                     except Exception as error:  # one run is lost, the study goes on
-                        failed.append(case)
+                        self.failed.append(case)
                         result = {"failed": f"{type(error).__name__}: {error}"}
                     name = _spelled({k: case[k] for k in varied if k in case})
-                    report(f"{name}: {_spelled(result)}")
-        self.failed += failed
-        return failed
+                    count = len(cases) - len(waiting) - len(running)
+                    left_s = (time.monotonic() - start) / count * (len(cases) - count)
+                    where = f"[{count:>3}/{len(cases)}, {left_s:.0f} s left]"
+                    console.print(f"{where} {name}: {_spelled(result)}", soft_wrap=True)
+                    bar.advance(task)
 
     def status(self, console: Console, *names: str) -> int:
         """The exit status of a command: 1 after saying which cases failed, by these columns."""
@@ -178,26 +181,13 @@ def _spelled(values: Case) -> str:
     return ", ".join(f"{k} {v}" for k, v in short.items())
 
 
-@contextlib.contextmanager
-def _progress(console: Console, total: int) -> Iterator[Callable[[str], None]]:
-    """Gives a function that notes one more run, with its line of text."""
-    columns = (
+def _bar(console: Console) -> progress.Progress:
+    return progress.Progress(
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
         progress.TimeElapsedColumn(),
         progress.TextColumn("left:"),
         progress.TimeRemainingColumn(elapsed_when_finished=False),
+        console=console,
+        disable=not console.is_terminal,
     )
-    start, count = time.monotonic(), 0
-    bar = progress.Progress(*columns, console=console, disable=not console.is_terminal)
-    with bar:
-        task = bar.add_task("", total=total)
-
-        def report(line: str) -> None:
-            nonlocal count
-            count += 1
-            left_s = (time.monotonic() - start) / count * (total - count)
-            console.print(f"[{count:>3}/{total}, {left_s:.0f} s left] {line}", soft_wrap=True)
-            bar.update(task, advance=1)
-
-        yield report

@@ -64,9 +64,11 @@ class Measured:
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_finished_run_is_never_measured_again(study, console, tmp_path, jobs):
     first, second = Measured(), Measured()
-    assert study.Study(tmp_path, COLUMNS).run(CASES[:3], first, console, jobs) == []
+    table = study.Study(tmp_path, COLUMNS)
+    table.run(CASES[:3], first, console, jobs)
     again = study.Study(tmp_path, COLUMNS)
-    assert again.run(CASES, second, console, jobs) == []
+    again.run(CASES, second, console, jobs)
+    assert table.failed == again.failed == []
     assert len(first.asked) == 3
     assert second.asked == CASES[3:]
     assert [row["score"] for row in again.done(CASES)] == [0.1, 10.1, 0.1, 10.1]
@@ -92,9 +94,10 @@ def test_a_line_cut_by_an_interruption_is_measured_again(study, console, tmp_pat
     assert [row["score"] for row in rows] == ["0.1", "10.1", "0.1", "10.1"]
 
 
-def test_a_run_that_fails_is_returned_and_stays_missing(study, console, tmp_path, capsys):
+def test_a_run_that_fails_is_noted_and_stays_missing(study, console, tmp_path, capsys):
     table = study.Study(tmp_path, COLUMNS)
-    assert table.run(CASES, Measured(broken=(CASES[1],)), console) == [CASES[1]]
+    table.run(CASES, Measured(broken=(CASES[1],)), console)
+    assert table.failed == [CASES[1]]
     assert "it broke" in capsys.readouterr().out
     assert study.Study(tmp_path, COLUMNS).missing(CASES) == [CASES[1]]
 

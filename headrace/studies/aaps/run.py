@@ -23,6 +23,7 @@ from headrace.evaluation import evaluate
 from headrace.learning.learner import Learner, gather
 from headrace.nn.policy import Policy
 from headrace.process import keep_freed_memory
+from headrace.records.checkpoint import write_json
 from headrace.studies.aaps.settings import Aaps
 from headrace.studies.table import Case
 
@@ -114,11 +115,7 @@ def train_case(request: dict[str, Any]) -> dict[str, Any]:
     keep_freed_memory()
     torch.set_num_threads(1)
     folder, settings = Path(request["folder"]), request["study"] | request["case"]
-    _write(settings, folder / "settings.json")
+    write_json(folder / "settings.json", settings)
     result = train(Aaps(**request["study"]), request["case"], folder)
-    _write(result, folder / "result.json")
+    write_json(folder / "result.json", result)
     return result
-
-
-def _write(values: dict[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -6,7 +6,6 @@ then with the next. What was measured is kept, so an interrupted study goes on w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from headrace.api import run as train
 from headrace.config import Config, from_json, num_cores
 from headrace.envs.names import resolve
 from headrace.errors import ConfigError
+from headrace.records.checkpoint import write_json
 from headrace.studies import flags
 from headrace.studies.children import Children
 from headrace.studies.machine import head, wide_console
@@ -53,7 +53,7 @@ def train_apart(config: Config, children: Children, timeout_s: float) -> None:
     folder = Path(config.run_dir or "")
     folder.parent.mkdir(parents=True, exist_ok=True)
     request, output = (folder.with_name(folder.name + end) for end in (".json", ".log"))
-    request.write_text(json.dumps(config.to_json(), indent=2) + "\n", encoding="utf-8")
+    write_json(request, config.to_json())
     children.call(_train, config.to_json(), timeout_s, output)
 
 

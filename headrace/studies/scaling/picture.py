@@ -17,14 +17,8 @@ from headrace.studies.scaling.figures import reference
 from headrace.studies.scaling.model import PARTS
 
 MEASURED, BEYOND, HATCH = "C0", "0.55", "////"
-COLORS = {"t_rollout": "C2", "t_learn": "C0", "t_comm": "C3", "t_sync": "C1", "rest": "0.8"}
-LABELS = {
-    "t_rollout": "rollout",
-    "t_learn": "learning",
-    "t_comm": "communication",
-    "t_sync": "waiting",
-    "rest": "rest",
-}
+COLORS = ("C2", "C0", "C3", "C1", "0.8")  # of PARTS and the rest
+LABELS = ("rollout", "learning", "communication", "waiting", "rest")
 _LEARNERS = "learners W"
 
 
@@ -43,7 +37,12 @@ def draw_scaling(
         rate, speedup, efficiency, shares = panels
         for panel, name in zip(panels, ("fps", "speedup_fps", "efficiency"), strict=False):
             _draw_figure(panel, name, rows, predicted)
-            _world_size_axis(panel, sizes)
+            panel.set_xscale("log", base=2)
+            panel.xaxis.set_major_locator(ticker.FixedLocator(sizes))
+            panel.xaxis.set_minor_locator(ticker.NullLocator())
+            panel.xaxis.set_major_formatter(ticker.FuncFormatter(lambda x, _: f"{x:g}"))
+            panel.set(xlabel=_LEARNERS)
+            panel.grid(alpha=0.3)
         speedup.plot(sizes, sizes, ":", color="black")
         efficiency.axhline(1.0, linestyle=":", color="black")
         rate.set(title="Throughput", ylabel="environment steps / s", yscale="log")
@@ -85,15 +84,6 @@ def _not_in(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["world_size"] not in known]
 
 
-def _world_size_axis(panel: Axes, sizes: Sequence[int]) -> None:
-    panel.set_xscale("log", base=2)
-    panel.xaxis.set_major_locator(ticker.FixedLocator(list(sizes)))
-    panel.xaxis.set_minor_locator(ticker.NullLocator())
-    panel.xaxis.set_major_formatter(ticker.FuncFormatter(lambda x, _: f"{x:g}"))
-    panel.set(xlabel=_LEARNERS)
-    panel.grid(alpha=0.3)
-
-
 def _handles(rows: Sequence[Row], predicted: Sequence[Row], num_cores: int) -> list[Any]:
     """What the legend of the whole picture says."""
     handles: list[Any] = [
@@ -121,7 +111,7 @@ def _draw_shares(panel: Axes, rows: Sequence[Row], predicted: Sequence[Row]) -> 
     panel.set(title="Where an iteration goes (above: its milliseconds)")
     panel.set(xlabel=f"{_LEARNERS}: measured | model" if others else _LEARNERS)
     panel.set(ylabel="share of an iteration", ylim=(0, 1.1))
-    handles = [Patch(color=COLORS[name], label=LABELS[name]) for name in COLORS]
+    handles = [Patch(color=c, label=label) for c, label in zip(COLORS, LABELS, strict=True)]
     panel.legend(
         handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=5, fontsize="small"
     )
@@ -129,16 +119,16 @@ def _draw_shares(panel: Axes, rows: Sequence[Row], predicted: Sequence[Row]) -> 
 
 def _draw_bar(panel: Axes, x: float, row: Row, measured: bool) -> None:
     """One world size; the parts of several threads may add up to more than the iteration."""
-    parts = {name: row[name] for name in PARTS}
-    parts["rest"] = max(0.0, row["t_iter"] - sum(parts.values()))
-    total, bottom = sum(parts.values()), 0.0
+    parts = [row[name] for name in PARTS]
+    parts.append(max(0.0, row["t_iter"] - sum(parts)))
+    total, bottom = sum(parts), 0.0
     look: dict[str, Any] = {"edgecolor": "white"}
     if not measured:
         look = {"alpha": 0.45, "edgecolor": "black", "linestyle": "--", "linewidth": 0.8}
     elif row["exceeds_cores"]:
         look = {"edgecolor": "white", "hatch": HATCH}
-    for name, seconds in parts.items():
-        panel.bar(x, seconds / total, 0.75, bottom=bottom, color=COLORS[name], **look)
+    for color, seconds in zip(COLORS, parts, strict=True):
+        panel.bar(x, seconds / total, 0.75, bottom=bottom, color=color, **look)
         bottom += seconds / total
     label = f"{row['t_iter'] * 1e3:.3g}" if row["t_iter"] < 1 else f"{row['t_iter'] * 1e3:,.0f}"
     panel.annotate(label, (x, 1.01), ha="center", fontsize=8)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from headrace.config import num_cores
+from headrace.records.checkpoint import write_json
 from headrace.studies.drawing import draw_curves
 from headrace.studies.machine import machine, show, write_csv
 from headrace.studies.means import Curve, Row, grouped
@@ -70,7 +69,7 @@ def write(
     fitted = None if model is None else dataclasses.asdict(model)
     if fitted is not None and math.isinf(fitted["link"]["bytes_per_s"]):
         fitted["link"]["bytes_per_s"] = None  # JSON has no infinity
-    values: dict[str, Any] = {
+    values = {
         "model": fitted,
         "assumptions": said,
         "extrapolated": predicted,
@@ -78,7 +77,7 @@ def write(
         "all_reduces": [dataclasses.asdict(timing) for timing in timings],
         "machine": machine(),
     }
-    (folder / "model.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "model.json", values)
     _print_tables(scaling, summary, predicted, console)
     for sentence in ["What the extrapolation rests on:", *(f"- {text}" for text in said)]:
         console.print(sentence, soft_wrap=True)

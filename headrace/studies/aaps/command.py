@@ -18,8 +18,7 @@ from rich.console import Console
 from headrace.errors import require_choice
 from headrace.recipes import take_flag
 from headrace.records.files import read_jsonl
-from headrace.studies.aaps.run import train_case
-from headrace.studies.aaps.settings import PRESETS, Aaps, cases_of
+from headrace.studies.aaps.run import PRESETS, Aaps, cases_of, train_case
 from headrace.studies.children import Children
 from headrace.studies.drawing import draw_curves
 from headrace.studies.machine import head, show, wide_console, write_csv

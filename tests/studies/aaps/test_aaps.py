@@ -14,8 +14,7 @@ import headrace as hr
 from headrace.errors import ConfigError
 from headrace.studies.aaps import command as aaps
 from headrace.studies.aaps.command import COLUMNS, equal_intervals
-from headrace.studies.aaps.run import PolicyAgent, train
-from headrace.studies.aaps.settings import PRESETS, THRESHOLDS, Aaps, cases_of
+from headrace.studies.aaps.run import PRESETS, THRESHOLDS, Aaps, PolicyAgent, cases_of, train
 
 
 def row(threshold: float, syncs: float, sync: str = "adaptive") -> dict:

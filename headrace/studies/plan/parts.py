@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 
 import torch
@@ -42,11 +43,7 @@ def actor_spec(config: Config) -> ActorSpec:
 
 
 class Acting:
-    """What an actor does: an environment and a slot that is filled again and again.
-
-    Raises:
-        ConfigError: the environment can't be made.
-    """
+    """What an actor does: environments and a slot that is filled again and again."""
 
     def __init__(self, spec: ActorSpec) -> None:
         self._spec = spec
@@ -91,13 +88,10 @@ class Acting:
         envs = make_vec(spec.env, spec.envs_per_actor, spec.engine, spec.env_kwargs)
         try:
             envs.reset(seed=spec.seed)
-            actions = [envs.action_space.sample() for _ in range(16)]
-            count = 0
+            actions = itertools.cycle([envs.action_space.sample() for _ in range(16)])
 
             def step() -> float:
-                nonlocal count
-                envs.step(actions[count % len(actions)])
-                count += 1
+                envs.step(next(actions))
                 return 1.0
 
             return measure_time(step, seconds).wall_s
@@ -131,11 +125,9 @@ class Learning:
         acting.fill()
         self._config, self._slot = config, acting.slot
         self._policy = copy.deepcopy(spec.policy)
+        threads = config.resolved_learner_threads
         self._learner = Learner(
-            self._policy,
-            config.algo,
-            num_threads=config.resolved_learner_threads,
-            device=config.device,
+            self._policy, config.algo, num_threads=threads, device=config.device
         )
         self._weights = WeightStore(spec_of(policy_weights(self._policy)), shared=True)
         self._exchange, self._episodes = Exchange(Alone()), Episodes()
@@ -143,11 +135,10 @@ class Learning:
 
     def _fresh(self) -> Batch:
         self._batches += 1
-        count = self._config.rollouts_per_update
+        count, slot = self._config.rollouts_per_update, self._slot
         for _ in range(count):
-            each = (self._slot.episode_return.numpy(), self._slot.episode_length.numpy())
-            self._episodes.add(*each)
-        return gather([self._slot] * count, self._config.device)
+            self._episodes.add(slot.episode_return.numpy(), slot.episode_length.numpy())
+        return gather([slot] * count, self._config.device)
 
     def _batch(self) -> float:
         """Updates until the next batch is taken; returns how many batches were, 1 or more."""

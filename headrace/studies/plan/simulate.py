@@ -235,15 +235,13 @@ class _Run:
     def _take(self, count: int) -> list[tuple[_Actor, int]]:
         """``count`` rollouts in order of commit, less those that are too old."""
         self._note_depth()
-        taken = [self._pending.popleft() for _ in range(count)]
-        oldest = self.scenario.max_policy_lag
-        if oldest is None:
-            return taken
-        kept = [(a, version) for a, version in taken if self.outcome.updates - version <= oldest]
-        for actor, version in taken:
-            if self.outcome.updates - version > oldest:
+        oldest, kept = self.scenario.max_policy_lag, []
+        for actor, version in [self._pending.popleft() for _ in range(count)]:
+            if oldest is not None and self.outcome.updates - version > oldest:
                 self.outcome.dropped += 1
                 self._release(actor)
+            else:
+                kept.append((actor, version))
         return kept
 
     def _release(self, actor: _Actor) -> None:

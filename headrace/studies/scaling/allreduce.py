@@ -111,11 +111,7 @@ def time_sums(rank: int, folder: Path, request: dict[str, Any], pipe: object) ->
 
 
 def time_all(request: dict[str, Any]) -> list[float]:
-    """Start the processes of a request and wait for them: the median seconds for each size.
-
-    Raises:
-        RuntimeError: one failed.
-    """
+    """The median seconds for each size of a request; RuntimeError if a process failed."""
     start_fork_server("headrace.distributed.ranks")  # imported once, not W times
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

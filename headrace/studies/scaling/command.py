@@ -45,11 +45,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def train_apart(config: Config, children: Children, timeout_s: float) -> None:
-    """One run in a session of its own, its settings and its output beside its folder.
-
-    Raises:
-        RuntimeError: it failed or took too long.
-    """
+    """One run in a session of its own, its settings and its output beside its folder."""
     folder = Path(config.run_dir or "")
     folder.parent.mkdir(parents=True, exist_ok=True)
     request, output = (folder.with_name(folder.name + end) for end in (".json", ".log"))
@@ -87,12 +83,8 @@ def run(scaling: Scaling, console: Console) -> int:
     def measure(case: Case, children: Children) -> Mapping[str, Any]:
         config = case_config(scaling, case["world_size"], case["seed"])
         train_apart(config, children, scaling.timeout_s)
-        found = figures.run_figures(
-            Path(config.run_dir or ""),
-            config.num_learners,
-            scaling.warmup_iters,
-            scaling.config.target_return,
-        )
+        folder, target = Path(config.run_dir or ""), config.target_return
+        found = figures.run_figures(folder, config.num_learners, scaling.warmup_iters, target)
         return found | {"gradient_bytes": gradient_bytes(config)}
 
     head(Scaling.__doc__, scaling.title, console)

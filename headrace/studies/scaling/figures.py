@@ -39,12 +39,12 @@ def run_figures(
     Raises:
         RuntimeError: the files are missing or not those of ``world_size`` ranks.
     """
-    ranks = iterations(run_dir, world_size)
-    figures: dict[str, Any] = dict.fromkeys(RUN_FIGURES)
-    figures |= _speed(ranks, warmup_iters)
-    figures["time_to_target"] = time_to_target(evaluations(run_dir), target_return)
-    figures["final_return"] = final_return(run_dir)
-    return figures
+    return {
+        **dict.fromkeys(RUN_FIGURES),
+        **_speed(iterations(run_dir, world_size), warmup_iters),
+        "time_to_target": time_to_target(evaluations(run_dir), target_return),
+        "final_return": final_return(run_dir),
+    }
 
 
 def iterations(run_dir: Path, world_size: int) -> Sequence[Lines]:
@@ -65,11 +65,8 @@ def _speed(ranks: Sequence[Lines], warmup_iters: int) -> dict[str, Any]:
     lines = [line for rank in ranks for line in rank[warmup_iters:]]
     if not lines:
         return {"iterations": 0}
-    start: Row = {"env_steps": 0, "seconds": 0.0}
-    if warmup_iters:
-        start = ranks[0][warmup_iters - 1]
-    steps = ranks[0][-1]["env_steps"] - start["env_steps"]
-    seconds = ranks[0][-1]["seconds"] - start["seconds"]
+    start = ranks[0][warmup_iters - 1] if warmup_iters else {"env_steps": 0, "seconds": 0.0}
+    steps, seconds = (ranks[0][-1][name] - start[name] for name in ("env_steps", "seconds"))
     total = {name: sum(line[name] for line in lines) for name in TIMES}
     return {
         "iterations": len(ranks[0]) - warmup_iters,

@@ -19,15 +19,9 @@ from headrace.studies.table import Case, fingerprint, grid
 EXTRAPOLATED = (32, 64, 128, 256, 512)
 # One core for each rank, whatever the world size.
 ONE_CORE: dict[str, Any] = {"transport": "serial", "cores_per_learner": 1, "learner_threads": 1}
-_OWN = {"run_dir": None, "resume": False, "overwrite": False}
 
 
-def parse_world_sizes(arguments: list[str]) -> tuple[int, ...]:
-    """The numbers of a list like ``1,2,4``, the only argument.
-
-    Raises:
-        ConfigError: it is no such list.
-    """
+def _world_sizes(arguments: list[str]) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in arguments[0].split(","))
     except ValueError as error:
@@ -37,7 +31,7 @@ def parse_world_sizes(arguments: list[str]) -> tuple[int, ...]:
 _WORLD_SIZES = tyro.constructors.PrimitiveConstructorSpec(
     nargs=1,
     metavar="W,W,…",
-    instance_from_str=parse_world_sizes,
+    instance_from_str=_world_sizes,
     is_instance=lambda value: isinstance(value, tuple),
     str_from_instance=lambda sizes: [",".join(map(str, sizes))],
 )
@@ -85,7 +79,7 @@ class Scaling:
         require(latency is None or latency >= 0, "network_latency_us", latency, "0 or more")
         require(gbps is None or gbps > 0, "network_gbps", gbps, "above 0")
         config = self.config
-        for name, own in _OWN.items():
+        for name, own in (("run_dir", None), ("resume", False), ("overwrite", False)):
             value = getattr(config, name)
             require(value == own, name, value, f"{own!r}: the study sets it for each run")
         valid = "1: use --world-sizes"
@@ -94,10 +88,8 @@ class Scaling:
     @property
     def link(self) -> Link:
         """The network of the extrapolation."""
-        gbps = self.network_gbps
-        return Link(
-            (self.network_latency_us or 0.0) * 1e-6, math.inf if gbps is None else gbps * 1e9 / 8
-        )
+        bytes_per_s = math.inf if self.network_gbps is None else self.network_gbps * 1e9 / 8
+        return Link((self.network_latency_us or 0.0) * 1e-6, bytes_per_s)
 
     @property
     def cores_per_learner(self) -> int:
@@ -131,8 +123,7 @@ def case_config(scaling: Scaling, world_size: int, seed: int) -> Config:
     Raises:
         ConfigError: it can't be shared out among so many learners.
     """
-    base = scaling.config
-    growth = world_size if scaling.mode == "growing-batch" else 1
+    base, growth = scaling.config, world_size if scaling.mode == "growing-batch" else 1
     num_actors = base.num_actors * growth
     batch_size = base.batch_size and base.batch_size * growth
     steps = scaling.total_iters * (batch_size or base.rollout_steps * num_actors)

@@ -38,9 +38,8 @@ class Ended:
 
     def error(self, name: str) -> RuntimeError:
         """How it ended, with the end of its output."""
-        how = f"ended with code {self.code}"
-        if self.timed_out:
-            how = f"took longer than {self.wall_s:.0f} s"
+        late = f"took longer than {self.wall_s:.0f} s"
+        how = late if self.timed_out else f"ended with code {self.code}"
         text = self.output.read_text(encoding="utf-8", errors="replace")
         end = text[-_SHOWN_CHARACTERS:].strip()
         return RuntimeError(f"{name} {how}; the end of {self.output.name}:\n{end}")
@@ -70,8 +69,7 @@ class Children:
             watch: gets the number of the process, several times a second while it runs.
 
         Raises:
-            RuntimeError: it failed, took too long or was ended; the message shows the end of its
-                output.
+            RuntimeError: it failed, took too long or was ended; shows the end of its output.
         """
         module = function.__module__
         if module == "__main__":

@@ -38,10 +38,8 @@ def mean_se(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
         statistics.StatisticsError: there is no value.
     """
     values = [float(value) for value in values]
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, math.nan
-    return mean, statistics.stdev(values) / math.sqrt(len(values))
+    se = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return statistics.fmean(values), se
 
 
 def means(rows: Sequence[Row], names: Iterable[str]) -> dict[str, Any]:

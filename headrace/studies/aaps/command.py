@@ -42,8 +42,8 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: a flag is wrong; nothing was started.
     """
-    given, rest = take_flag(list(argv), "--preset")
-    preset = "machine" if given is None else given
+    preset, rest = take_flag(list(argv), "--preset")
+    preset = "machine" if preset is None else preset
     require_choice("preset", preset, PRESETS)
     aaps = tyro.cli(
         Annotated[Aaps, tyro.conf.arg(name="")],

@@ -28,24 +28,15 @@ class Setup:
         ConfigError: a number is not above 0 (or, where that is meaningful, below it).
     """
 
-    num_actors: int = 32
-    """Actors (workers) of all learners."""
+    num_actors: int = 32  # of all learners
     envs_per_actor: int = 16
-    """Environments that each actor steps together."""
-    env_step_s: float = 0.020
-    """Seconds of one step of one environment."""
-    envs: Envs = "waiting"
-    """Those of an actor wait side by side, or compute one after the other on its core."""
-    inference_s: float = 0.0
-    """Seconds per step of all environments of an actor: policy, sampling, storing."""
-    learner_sps: float = 500_000.0
-    """Steps per second that one learner can take in."""
+    env_step_s: float = 0.020  # of one environment
+    envs: Envs = "waiting"  # side by side, or computing one after the other on the actor's core
+    inference_s: float = 0.0  # per step of all of an actor's: policy, sampling, storing
+    learner_sps: float = 500_000.0  # steps per second that one learner can take in
     num_learners: int = 1
-    """Learners (GPUs) that share out the steps."""
-    synchronous: bool = False
-    """Actors and learners take turns (A2C, PPO), or work at the same time."""
+    synchronous: bool = False  # actors and learners take turns (A2C, PPO)
     total_steps: int = 50_000_000
-    """Environment steps of the run."""
 
     def __post_init__(self) -> None:
         for name in ("num_actors", "envs_per_actor", "num_learners", "total_steps"):

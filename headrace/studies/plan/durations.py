@@ -41,7 +41,7 @@ class Duration:
         return self.mean_s if self.is_constant else float(self.draws(rng, ()))
 
     def draws(self, rng: np.random.Generator, size: tuple[int, ...]) -> np.ndarray:
-        """Such times, float64 of shape ``size``, seconds."""
+        """Such times, float64 of shape ``size``."""
         if self.is_constant:
             return np.full(size, self.mean_s)
         if self.shape == "gamma":
@@ -77,13 +77,13 @@ def rollout_duration(
     envs: str = "waiting",
     inference_s: float = 0.0,
 ) -> Duration:
-    """Seconds of one rollout of ``num_steps`` by ``num_envs``.
+    """One rollout of ``num_steps`` by ``num_envs``.
 
     Args:
-        env_step: of one step of one environment.
-        envs: ``"waiting"``: all environments of a step side by side, and the slowest decides;
-            ``"computing"``: one after the other.
-        inference_s: seconds per step of all environments, always the same.
+        env_step: of one environment.
+        envs: ``"waiting"``: all side by side, and the slowest decides; ``"computing"``: one after
+            the other.
+        inference_s: per step of all environments, always the same.
     """
     together = env_step.slowest_of(num_envs) if envs == "waiting" else env_step.repeated(num_envs)
     return together.plus(inference_s).repeated(num_steps)

@@ -67,7 +67,7 @@ def _ms(seconds: float) -> str:
 
 
 def measure(config: Config, seconds: float = 4.0) -> Costs:
-    """Measure what a run of this config would spend, on its own actor's and learner's code.
+    """Measure what a run would spend, on its own actor's and learner's code.
 
     Args:
         config: of one learner, with its number of actors.
@@ -90,16 +90,15 @@ def measure(config: Config, seconds: float = 4.0) -> Costs:
         stack.callback(acting.close)
         learning = Learning(config, spec, acting)
         stack.callback(learning.close)
-        part = seconds / 10
-        step_s, inference_s = acting.env_step_s(part), acting.inference_s(part / 2)
+        part, free = seconds / 10, num_cores() - config.resolved_learner_threads
+        env_step_s, inference_s = acting.env_step_s(part), acting.inference_s(part / 2)
         alone, update = acting.measure(2 * part), learning.measure(2 * part)
-        free = num_cores() - config.resolved_learner_threads
         acting_crowding = _crowding(spec, num_cores() - 1, acting.measure, 2 * part)
-        learning_crowding = _crowding(spec, free, learning.measure, 2 * part)
+        update_crowding = _crowding(spec, free, learning.measure, 2 * part)
         publish_s, pull_s = learning.weights_s(part / 4)
         return Costs(
             engine=acting.engine,
-            env_step_s=step_s,
+            env_step_s=env_step_s,
             inference_s=inference_s,
             acting_s=alone.wall_s * config.fragment_length,
             acting_cv=alone.cv,
@@ -108,7 +107,7 @@ def measure(config: Config, seconds: float = 4.0) -> Costs:
             update_s=update.wall_s,
             update_cv=update.cv,
             update_cores=update.cores,
-            update_crowding=learning_crowding,
+            update_crowding=update_crowding,
             publish_s=publish_s,
             pull_s=pull_s,
             valid_share=acting.valid_share,

@@ -26,7 +26,6 @@ class Sharing:
     """Jobs of some kinds that hold each other up.
 
     Args:
-        env: the simulation.
         num_kinds: jobs are of kind 0 ... num_kinds - 1.
         speeds: seconds of work per second of each kind, all above 0, given how many jobs of each
             kind there are. It must be a function of these counts alone.
@@ -62,10 +61,9 @@ class Sharing:
 
     def _schedule(self) -> None:
         counts = tuple(map(len, self._jobs))
-        rates = self._known.get(counts)
-        if rates is None:
-            rates = self._known[counts] = self._speeds(counts)
-        self._rates = rates
+        if counts not in self._known:
+            self._known[counts] = self._speeds(counts)
+        self._rates = rates = self._known[counts]
         left = math.inf
         for jobs, clock, rate in zip(self._jobs, self._clocks, rates, strict=True):
             if jobs:

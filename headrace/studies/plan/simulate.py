@@ -131,8 +131,6 @@ class _Actor:
 
 
 class _Run:
-    """The state of one simulation."""
-
     def __init__(self, scenario: Scenario) -> None:
         self.scenario, self.env = scenario, Environment()
         self._rng = np.random.default_rng(scenario.seed)
@@ -153,7 +151,6 @@ class _Run:
     # -- the actors --------------------------------------------------------------------------------
 
     def act(self, actor: _Actor) -> Process:
-        """The life of one actor."""
         env, scenario = self.env, self.scenario
         slower = scenario.straggler_factor if actor.number < scenario.stragglers else 1.0
         while True:
@@ -210,7 +207,6 @@ class _Run:
     # -- the learner -------------------------------------------------------------------------------
 
     def learn(self, num_updates: int) -> Process:
-        """All updates."""
         scenario, outcome = self.scenario, self.outcome
         for _ in range(num_updates):
             batch: list[tuple[_Actor, int]] = []

@@ -32,9 +32,8 @@ def run_figures(
 ) -> dict[str, Any]:
     """RUN_FIGURES of a finished run; None where one has no value.
 
-    ``env_steps``, ``seconds``, ``fps`` and the means are those of the iterations after the warm-up;
-    they are None if training ended within it. Seconds run from the start of training and leave out
-    evaluations.
+    Speeds and means are those of the iterations after the warm-up; they are None if training ended
+    within it. Seconds run from the start of training and leave out evaluations.
 
     Raises:
         RuntimeError: the files are missing or not those of ``world_size`` ranks.

@@ -140,8 +140,8 @@ def fit_allreduce(timings: Iterable[Timing], way: Way) -> Cost | None:
     used = [t for t in mine if t.world_size > 1 and t.seconds > 0]
     if not used:
         return None
-    parts = [(sum_parts(t.way, t.world_size, t.num_bytes), t.seconds) for t in used]
-    rows = np.array([[part / seconds for part in both] for both, seconds in parts])
+    parts = np.array([sum_parts(t.way, t.world_size, t.num_bytes) for t in used])
+    rows = parts / np.array([[t.seconds] for t in used])
     return Cost(*map(float, nonnegative_least_squares(rows, np.ones(len(rows)))))
 
 

@@ -19,10 +19,11 @@ def machine() -> str:
     """One line: processor, cores, memory, and the versions that matter."""
     from headrace.config import num_cores  # imports torch, which not every study needs
 
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError, IndexError):
+    try:
         info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
         model = info.split("model name", 1)[1].split("\n", 1)[0].split(":", 1)[1].strip()
+    except (OSError, IndexError):
+        model = platform.processor() or platform.machine()  # which starts a process
     parts = [f"{num_cores()} cores ({model})"]
     with contextlib.suppress(OSError, ValueError):  # these names are not everywhere
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

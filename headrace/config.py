@@ -31,7 +31,7 @@ from headrace.errors import (
 )
 from headrace.nn.network import Network, network_from_json
 from headrace.nn.policy import Policy
-from headrace.process import cores
+from headrace.process import check_device, cores
 
 SEED = Valid("between 0 and 2147483647", lambda x: 0 <= x < 2**31)
 SHARE = Valid("above 0 and below 1", lambda x: 0 < x < 1)
@@ -343,17 +343,6 @@ def from_json(values: dict[str, Any], **overrides: Any) -> Config:
 def num_cores() -> int:
     """Cores that this process may use."""
     return len(cores())
-
-
-def check_device(device: str) -> None:
-    """Raise ConfigError unless torch can use ``device`` here."""
-    available = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())]
-    if torch.cuda.is_available():
-        available.append("cuda")
-    if torch.backends.mps.is_available():
-        available.append("mps")
-    if device not in available:
-        raise ConfigError(f"device={device!r} is not available here; choose {', '.join(available)}")
 
 
 def unknown_setting(name: str) -> ConfigError:

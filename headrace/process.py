@@ -16,6 +16,8 @@ from multiprocessing import connection, parent_process
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from headrace.errors import ConfigError
+
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _LARGE_BYTES = 1 << 30
 
@@ -236,3 +238,16 @@ def pinned(num_cores: int | None, index: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def check_device(device: str) -> None:
+    """Raise ConfigError unless torch can use ``device`` here."""
+    import torch
+
+    available = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    if torch.cuda.is_available():
+        available.append("cuda")
+    if torch.backends.mps.is_available():
+        available.append("mps")
+    if device not in available:
+        raise ConfigError(f"device={device!r} is not available here; choose {', '.join(available)}")

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[1]
 # Lowest floor first. A part (a folder, or a module of the root) imports from floors below its own
 # only: what stands on one floor doesn't know of each other.
 FLOORS = [
-    "errors process",
+    "errors",
+    "process",
     "ops",
     "types",
     "spaces transport",

@@ -1,4 +1,4 @@
-"""Filling rollouts from a vector environment: the hot loop of the whole library.
+"""Filling rollouts from a vector environment, a fragment at a time.
 
 Only what must is done at each step (``lockstep.py``): to call the environment and the
 policy's head, and to store what they return. All else is done once per fragment, on whole arrays:

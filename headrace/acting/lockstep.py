@@ -1,4 +1,4 @@
-"""The inner loop of a fragment: act, step the environments, store. Here: all of them together.
+"""The hot loop of the whole library: act, step the environments, store. Here: all together.
 
 ``own_pace.py`` has the other way, for environments that advance at their own pace. Either
 is given to a :class:`~headrace.acting.collector.Collector`, which does all else once per fragment.

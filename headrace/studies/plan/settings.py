@@ -78,6 +78,7 @@ class Plan:
         require(self.updates is None or self.updates >= 5, "updates", self.updates, "5 or more")
         steps = self.config.total_steps
         require(steps >= 1, "total_steps", steps, "1 or more")
+        self.setup()  # raises unless all is legal, also what is about to be measured
 
     def setup(self, costs: Costs | None = None) -> Setup:
         """The arithmetic's input: every actor and learner with cores of its own.

@@ -56,19 +56,22 @@ ABOVE_0 = Valid("above 0", lambda x: x > 0)
 AT_LEAST_0 = Valid("0 or more", lambda x: x >= 0)
 AT_LEAST_1 = Valid("1 or more", lambda x: x >= 1)
 A_COUNT = Valid("1 or more (nearest: 1)", lambda x: x >= 1)
+A_WHOLE_COUNT = Valid(A_COUNT.words, lambda x: isinstance(x, int) and x >= 1)
+SECONDS = Valid("above 0 seconds", lambda x: x > 0)
+RESTARTS = Valid("0 or more (nearest: 0)", lambda x: x >= 0)
 
 
-def check_fields(settings: object) -> None:
+def check_fields(settings: object, prefix: str = "") -> None:
     """Raise ConfigError unless each field of a dataclass is what its annotation says, or None.
 
-    None counts where the annotated type allows it.
+    None counts where the annotated type allows it. ``prefix`` comes before a field's name.
     """
     for name, valid, optional in _annotated(type(settings)):
         value = getattr(settings, name)
         if optional and value is None:
             continue
         words = f"{valid.words}, or None" if optional else valid.words
-        require(valid.holds(value), name, value, words)
+        require(valid.holds(value), prefix + name, value, words)
 
 
 def _annotated(cls: type) -> list[tuple[str, Valid, bool]]:

@@ -6,15 +6,7 @@ import dataclasses
 import time
 import warnings
 
-from headrace.cluster.messages import (
-    Answer,
-    Fault,
-    Node,
-    Place,
-    PlaceConfig,
-    Request,
-    WorkerSetup,
-)
+from headrace.cluster.messages import Answer, Fault, Node, Place, PlaceConfig, Request, WorkerSetup
 from headrace.errors import ConfigError, WorkerFailed
 
 _LONGEST_WAIT_S = 3600.0  # what the system takes; whoever waits longer waits again

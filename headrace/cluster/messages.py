@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from headrace.acting.weight_sync import SyncRule
-from headrace.errors import require
+from headrace.errors import A_WHOLE_COUNT, require
 
 
 @dataclass(frozen=True)
@@ -112,17 +112,6 @@ class PlaceConfig(Protocol):
         """The place, ready to start workers."""
 
 
-def check_limits(config: PlaceConfig) -> None:
-    """Raise ConfigError unless the settings that all places have are legal."""
-    name = type(config).__name__
-    require_count(f"{name}: nodes", config.nodes)
-    for setting in ("timeout_s", "start_timeout_s"):
-        value = getattr(config, setting)
-        require(value > 0, f"{name}: {setting}", value, "above 0 seconds")
-    restarts = config.max_restarts
-    require(restarts >= 0, f"{name}: max_restarts", restarts, "0 or more (nearest: 0)")
-
-
 def require_count(name: str, value: Any) -> None:
     """Raise ConfigError unless it is a whole number above 0."""
-    require(isinstance(value, int) and value >= 1, name, value, "1 or more (nearest: 1)")
+    require(A_WHOLE_COUNT.holds(value), name, value, A_WHOLE_COUNT.words)

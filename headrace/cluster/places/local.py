@@ -11,19 +11,12 @@ import socket
 import struct
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Annotated, Any
 
 import cloudpickle
 
-from headrace.cluster.messages import (
-    Answer,
-    Fault,
-    Node,
-    Place,
-    Request,
-    WorkerSetup,
-    check_limits,
-)
+from headrace.cluster.messages import Answer, Fault, Node, Place, Request, WorkerSetup
+from headrace.errors import A_WHOLE_COUNT, RESTARTS, SECONDS, check_fields
 from headrace.process import Child, end_children, start_fork_server
 
 
@@ -31,17 +24,17 @@ from headrace.process import Child, end_children, start_fork_server
 class LocalConfig:
     """Processes on this machine."""
 
-    nodes: int = 2
+    nodes: Annotated[int, A_WHOLE_COUNT] = 2
     """Workers, each with ``envs_per_node`` environments."""
-    timeout_s: float = 300.0
+    timeout_s: Annotated[float, SECONDS] = 300.0
     """A worker that doesn't answer for so long is killed and replaced."""
-    start_timeout_s: float = 120.0
+    start_timeout_s: Annotated[float, SECONDS] = 120.0
     """Time for a worker to come up."""
-    max_restarts: int = 10
+    max_restarts: Annotated[int, RESTARTS] = 10
     """Deaths that are made good, all workers together."""
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_fields(self, "LocalConfig: ")
 
     def open(self) -> Place:
         """Processes are started one by one, from a fork server that imports torch once."""

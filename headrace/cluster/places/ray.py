@@ -9,20 +9,20 @@ import os
 import secrets
 import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import cloudpickle
 
-from headrace.cluster.messages import (
-    Answer,
-    Fault,
-    Node,
-    Place,
-    Request,
-    WorkerSetup,
-    check_limits,
+from headrace.cluster.messages import Answer, Fault, Node, Place, Request, WorkerSetup
+from headrace.errors import (
+    A_WHOLE_COUNT,
+    AT_LEAST_0,
+    RESTARTS,
+    SECONDS,
+    ConfigError,
+    WorkerFailed,
+    check_fields,
 )
-from headrace.errors import ConfigError, WorkerFailed, require
 
 
 @dataclass(frozen=True)
@@ -32,26 +32,23 @@ class RayConfig:
     address: str | None = None
     """Of the cluster, as ``ray.init`` takes it (``"auto"``, ``"10.0.0.1:6379"``); None: start one
     on this machine, which listens on the loopback interface only and wants a token."""
-    nodes: int = 2
+    nodes: Annotated[int, A_WHOLE_COUNT] = 2
     """Workers, each with ``envs_per_node`` environments."""
-    cpus_per_node: float = 1.0
+    cpus_per_node: Annotated[float, AT_LEAST_0] = 1.0
     """Cores that Ray keeps for each worker."""
-    gpus_per_node: float = 0.0
+    gpus_per_node: Annotated[float, AT_LEAST_0] = 0.0
     """GPUs that Ray keeps for each worker."""
     runtime_env: dict[str, Any] = field(default_factory=dict)
     """Of the workers, as Ray takes it (packages, environment variables, working directory)."""
-    timeout_s: float = 300.0
+    timeout_s: Annotated[float, SECONDS] = 300.0
     """A worker that doesn't answer for so long is killed and replaced."""
-    start_timeout_s: float = 300.0
+    start_timeout_s: Annotated[float, SECONDS] = 300.0
     """Time for a worker to come up, its waiting for a machine with room included."""
-    max_restarts: int = 10
+    max_restarts: Annotated[int, RESTARTS] = 10
     """Deaths that are made good, all workers together."""
 
     def __post_init__(self) -> None:
-        check_limits(self)
-        for name in ("cpus_per_node", "gpus_per_node"):
-            value = getattr(self, name)
-            require(value >= 0, f"RayConfig: {name}", value, "0 or more")
+        check_fields(self, "RayConfig: ")
 
     def open(self) -> Place:
         """Connect to the cluster, or start one.
@@ -76,6 +73,7 @@ class RayPlace:
             _close_doors()
         import ray
 
+        self._ray: Any = ray
         if _is_connected():
             if config.address not in (None, "auto"):
                 raise ConfigError(
@@ -98,22 +96,18 @@ class RayPlace:
         self._started = True
 
     def start(self, setup: WorkerSetup) -> Node:
-        return RayNode(setup, self._config)  # which may have to wait for room
+        return RayNode(setup, self._config, self._ray)  # which may have to wait for room
 
     def wait(self, nodes: list[Any], timeout_s: float) -> list[Node]:
-        import ray
-
         by_ref = {node.ref: node for node in nodes}
-        ready, _ = ray.wait(list(by_ref), num_returns=1, timeout=timeout_s)
+        ready, _ = self._ray.wait(list(by_ref), num_returns=1, timeout=timeout_s)
         return [by_ref[ref] for ref in ready]
 
     def close(self, nodes: list[Any]) -> None:
-        import ray
-
         for node in nodes:
             node.kill()
         if self._started:
-            ray.shutdown()
+            self._ray.shutdown()
             self._started = False
 
 
@@ -147,9 +141,8 @@ def _close_doors() -> None:
 class RayNode:
     """One actor."""
 
-    def __init__(self, setup: WorkerSetup, config: RayConfig) -> None:
-        import ray
-
+    def __init__(self, setup: WorkerSetup, config: RayConfig, ray: Any) -> None:
+        self._ray = ray
         self.name = f"worker {setup.index} (Ray actor, start {setup.generation + 1})"
         self.ref: Any = None
         options: dict[str, Any] = {
@@ -168,18 +161,15 @@ class RayNode:
         self.ref = self._actor.handle.remote(cloudpickle.dumps(request))
 
     def receive(self) -> Answer | Fault:
-        import ray
-
+        errors = self._ray.exceptions
         try:
-            return ray.get(self.ref, timeout=60.0)
-        except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
+            return self._ray.get(self.ref, timeout=60.0)
+        except (errors.RayError, errors.GetTimeoutError) as error:
             cause = str(error).strip().splitlines()[0]
             return Fault(f"died ({type(error).__name__}: {cause})")
 
     def kill(self) -> None:
-        import ray
-
-        ray.kill(self._actor)
+        self._ray.kill(self._actor)
 
 
 class _Actor:

@@ -9,16 +9,17 @@ exchange of a few kilobytes takes microseconds, where sockets take a millisecond
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from headrace.transport.slab import memory_fence
+from headrace.types import Group
 
 ROW_BYTES = 1 << 20
 _LINE = 16  # int64 per rank in the header: two cache lines, so that ranks don't share any
@@ -100,8 +101,7 @@ class Board:
                 raise Silent(silent, dead=False)
             if now - looked > _LOOK_FOR_DEAD_S:
                 looked = now
-                dead = [r for r in silent if not _alive(int(self._pids[r]))]
-                if dead:
+                if dead := [r for r in silent if not _alive(int(self._pids[r]))]:
                     raise Silent(dead, dead=True)
 
 
@@ -110,10 +110,8 @@ def _alive(pid: int) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)  # it is somebody else's
     return True
 
 
@@ -122,26 +120,21 @@ def board_bytes(size: int) -> int:
     return size * (_LINE * 8 + 2 * ROW_BYTES)
 
 
-def share_board(
-    rank: int, size: int, broadcast: Callable[[str], str], agree: Callable[[bool], bool]
-) -> Board | None:
-    """A board of all ranks if they can map one file, which is deleted again; else None.
+def share_board(group: Group) -> Board | None:
+    """A board of all ranks if they can map one file, which is deleted again; else None."""
 
-    Args:
-        broadcast: gives every rank the text that rank 0 passes.
-        agree: whether all ranks pass True.
-    """
-    path = _make_file(board_bytes(size)) if rank == 0 else ""
+    def agree(mine: bool) -> bool:
+        return bool(group.gather(torch.tensor([mine])).all())
+
+    path = _make_file(board_bytes(group.size)) if group.rank == 0 else ""
     try:
-        path = broadcast(path)
-        try:
-            board: Board | None = Board(Path(path), rank, size)
-        except (OSError, RuntimeError):
-            board = None
+        path, board = group.broadcast(path), None
+        with contextlib.suppress(OSError, RuntimeError):
+            board = Board(Path(path), group.rank, group.size)
         shared = agree(board is not None) and agree(board is not None and board.sees_all())
         return board if shared else None
     finally:
-        if rank == 0 and path:
+        if group.rank == 0 and path:
             os.unlink(path)
 
 

@@ -80,12 +80,7 @@ class Ranks:
         self._board: Board | None = None
         if share_memory:
             with self.clock.aside():
-                self._board = share_board(
-                    self.rank,
-                    self.size,
-                    self.broadcast,
-                    lambda mine: bool(self.gather(torch.tensor([mine])).all()),
-                )
+                self._board = share_board(self)
 
     @property
     def shares_memory(self) -> bool:
@@ -205,8 +200,7 @@ def _meet(store: dist.Store, rank: int, size: int, timeout_s: float) -> str:
 
     with contextlib.suppress(RuntimeError):  # a store that is gone: rank 0 never arrived
         while time.monotonic() < deadline:
-            name = within(deadline - time.monotonic(), look)
-            if name is not None:
+            if name := within(deadline - time.monotonic(), look):
                 return name
             time.sleep(_POLL_S)
     raise LearnerFailed(

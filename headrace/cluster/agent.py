@@ -49,9 +49,7 @@ def check_agent(agent: Any) -> None:
 
 def has_log_prob(agent: Any) -> bool:
     """Whether it can be measured how far a copy is from this agent."""
-    return callable(getattr(agent, "log_prob", None)) or callable(
-        getattr(agent, "distribution", None)
-    )
+    return any(callable(getattr(agent, name, None)) for name in ("log_prob", "distribution"))
 
 
 def parameters(agent: Any) -> Any:

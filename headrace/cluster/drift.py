@@ -36,26 +36,23 @@ class Recent:
     def __init__(self) -> None:
         self.version = -1
         self._parts: deque[tuple[Any, Any, np.ndarray]] = deque()
-        self._size = 0
 
     def add(self, version: int, obs: Any, action: Any, log_prob: np.ndarray) -> None:
         """Take ``n`` rows (trees ``[n, ...]``, ``[n]``); only those of the newest version stay."""
         if version != self.version:
             self._parts.clear()
-            self._size, self.version = 0, version
+            self.version = version
         if len(log_prob) > MAX_OBSERVATIONS:
             even = np.linspace(0, len(log_prob) - 1, MAX_OBSERVATIONS).astype(int)
             obs, action = (tree.map_leaves(lambda x: x[even], v) for v in (obs, action))
             log_prob = log_prob[even]
         self._parts.append((obs, action, log_prob))
-        self._size += len(log_prob)
-        while self._size - len(self._parts[0][2]) >= MAX_OBSERVATIONS:
-            self._size -= len(self._parts.popleft()[2])
+        spare = sum(len(part[2]) for part in self._parts) - MAX_OBSERVATIONS
+        while spare >= len(self._parts[0][2]):
+            spare -= len(self._parts.popleft()[2])
 
-    def rows(self) -> tuple[Any, Any, np.ndarray] | None:
-        """At most 64 rows of what was noted, None if there is nothing."""
-        if not self._parts:
-            return None
+    def rows(self) -> tuple[Any, Any, np.ndarray]:
+        """At most 64 rows of what was noted under ``version``, which has to be 0 or more."""
         joined = tree.map_leaves(lambda *x: np.concatenate(x), *self._parts)
         return tree.map_leaves(lambda x: x[-MAX_OBSERVATIONS:], joined)
 
@@ -64,7 +61,6 @@ class Drift:
     """Follows one agent as it learns, for workers that act with copies of it.
 
     Args:
-        num_workers: how many.
         rule: when they fetch weights.
     """
 
@@ -87,8 +83,9 @@ class Drift:
         """
         if agent is not self._agent:
             check_agent(agent)
-            packed: dict[Callable[[Any], bytes], bytes] = {pack_agent: pack_agent(agent)}
-            self._agent, self._rule, self._packed = agent, self._rule_for(agent), packed
+            packed = pack_agent(agent)
+            self._agent, self._rule = agent, self._rule_for(agent)
+            self._packed = {pack_agent: packed}
             self._has.clear()
         elif _equal(self._seen, parameters(agent)):
             return
@@ -112,8 +109,7 @@ class Drift:
     def _measure(self) -> None:
         """One forward pass over what all workers did lately, and a note for each of them."""
         self._notes.clear()
-        found = {i: self._recent[i].rows() for i in self._has}
-        rows = {i: part for i, part in found.items() if part is not None}
+        rows = {i: self._recent[i].rows() for i in self._has if self._recent[i].version >= 0}
         if not rows:
             return
         obs, action, before = tree.map_leaves(lambda *x: np.concatenate(x), *rows.values())
@@ -132,8 +128,7 @@ class Drift:
         if worker in self._has:
             note = self._notes.pop(worker, None)
             return Request(method, args, self.version, measured=note)
-        agent = Agent(self._pack(pack_agent), self._rule)
-        return Request(method, args, self.version, agent=agent)
+        return Request(method, args, self.version, Agent(self._pack(pack_agent), self._rule))
 
     def sent(self, worker: int, request: Request) -> None:
         """Note that this request of :meth:`request` or :meth:`granted` is on its way."""
@@ -189,12 +184,10 @@ def _copied(value: Any) -> Any:
 
 def _equal(before: Any, now: Any) -> bool:
     """Whether two trees of parameters hold the same values; NaN equals nothing."""
-    if isinstance(before, dict):
-        same = isinstance(now, dict) and before.keys() == now.keys()
-        return same and all(_equal(before[key], now[key]) for key in before)
-    if isinstance(before, tuple):
-        same = isinstance(now, tuple) and len(before) == len(now)
-        return same and all(map(_equal, before, now))
+    if isinstance(before, dict) and isinstance(now, dict):
+        return before.keys() == now.keys() and all(_equal(before[k], now[k]) for k in before)
+    if isinstance(before, tuple) and isinstance(now, tuple):
+        return len(before) == len(now) and all(map(_equal, before, now))
     if isinstance(before, Tensor) and isinstance(now, Tensor):
         return before.dtype == now.dtype and torch.equal(before, now)
     if isinstance(before, np.ndarray) and isinstance(now, np.ndarray):

@@ -7,6 +7,13 @@ from pathlib import Path
 from headrace.errors import CheckpointError
 from headrace.records.files import read_jsonl
 
+_RETURN, _SECONDS = "return (last 100 episodes)", "seconds since the start"
+_PANELS = (  # x and y, and what is written beside them
+    ("env_steps", "charts/episodic_return", "environment steps", _RETURN),
+    ("seconds", "charts/episodic_return", _SECONDS, _RETURN),
+    ("seconds", "charts/SPS", _SECONDS, "environment steps / s"),
+)
+
 
 def plot(run_dirs: list[Path], output: Path | None = None) -> Path:
     """Draw return against steps, return against seconds, and steps per second.
@@ -27,20 +34,10 @@ def plot(run_dirs: list[Path], output: Path | None = None) -> Path:
         lines = read_jsonl(file) if file.exists() else []
         if not lines:
             raise CheckpointError(f"{run_dir} holds no metrics to plot (metrics.jsonl)")
-        curves = (
-            ("env_steps", "charts/episodic_return"),
-            ("seconds", "charts/episodic_return"),
-            ("seconds", "charts/SPS"),
-        )
-        for panel, (x, y) in zip(panels, curves, strict=True):
+        for panel, (x, y, *_) in zip(panels, _PANELS, strict=True):
             points = [(line[x], line[y]) for line in lines if y in line]
             panel.plot(*zip(*points, strict=True) if points else ([], []), label=run_dir.name)
-    labels = (
-        ("environment steps", "return (last 100 episodes)"),
-        ("seconds since the start", "return (last 100 episodes)"),
-        ("seconds since the start", "environment steps / s"),
-    )
-    for panel, (x_label, y_label) in zip(panels, labels, strict=True):
+    for panel, (*_, x_label, y_label) in zip(panels, _PANELS, strict=True):
         panel.set(xlabel=x_label, ylabel=y_label)
         panel.grid(alpha=0.3)
     panels[2].set_ylim(bottom=0)

@@ -100,12 +100,7 @@ class Tally:
         return values | {"updates": progress.updates, "sync_bytes": copied}
 
     def result(self, episodes: Episodes, **known: Any) -> Result:
-        """What happened since the last result.
-
-        Args:
-            episodes: of all learners.
-            known: fields of the Result that are known elsewhere.
-        """
+        """What happened since the last result; the ``episodes`` are of all learners."""
         now, steps, self._episodes = time.monotonic(), self._progress.env_steps, episodes
         sps = (steps - self._last_steps) / (now - self._last_time)
         known |= {"seconds": now - self._started, "sps": sps}

@@ -230,9 +230,8 @@ def pinned(num_cores: int | None, index: int) -> Iterator[None]:
     if num_cores is None or not hasattr(os, "sched_setaffinity"):
         yield
         return
-    before = cores()
-    ordered = sorted(before)
-    mine = {ordered[(index * num_cores + i) % len(ordered)] for i in range(num_cores)}
+    before = sorted(cores())
+    mine = {before[(index * num_cores + i) % len(before)] for i in range(num_cores)}
     os.sched_setaffinity(0, mine)
     try:
         yield

@@ -62,10 +62,7 @@ class LearnerGroup:
     """
 
     def __init__(
-        self,
-        config: Config,
-        started: float | None = None,
-        notify: Callable[[str], None] = print,
+        self, config: Config, started: float | None = None, notify: Callable[[str], None] = print
     ) -> None:
         self._started = time.monotonic() if started is None else started
         found, self.run_dir = begin(config, needs_processes=True)
@@ -78,7 +75,7 @@ class LearnerGroup:
         self._learners: list[_Learner] = []
         self._summary: dict[str, Any] = {}
         self._loaded: tuple[Path, Policy] | None = None  # a checkpoint, and its policy
-        self._finalizer = weakref.finalize(self, _kill, self._learners)
+        weakref.finalize(self, _kill, self._learners)
 
     @property
     def policy(self) -> Policy:
@@ -201,9 +198,8 @@ class LearnerGroup:
     def _cause(self, lost: list[int]) -> HeadraceError:
         """The failure that led to the others, as far as can be told."""
         failures = [one.failure for one in self._learners if one.failure is not None]
-        for failure in failures:
-            if isinstance(failure, _FATAL):
-                return failure
+        if fatal := [failure for failure in failures if isinstance(failure, _FATAL)]:
+            return fatal[0]
         for rank, one in enumerate(self._learners):
             if one.failure is not None and not isinstance(one.failure, OthersLost):
                 trace = f"\n\nIts traceback:\n{one.traceback.rstrip()}"
@@ -266,7 +262,15 @@ def _run_learner(pickled: bytes, rank: int, rendezvous: str, pipe: connection.Co
         config, started = cloudpickle.loads(pickled)
         met = file_rendezvous(rendezvous, rank, config.num_learners)
         group = Ranks(met, config.learner_timeout_s, config.device)
-        _train(config, started, group, pipe, mouth)
+        prefix = f"learner {rank}: " if rank else ""
+        notify = lambda text: mouth.say("say", prefix + text)  # noqa: E731
+        with Trainer(config, started, notify, group, handle_signals=False) as trainer:
+            threading.Thread(
+                target=_listen, args=(pipe, trainer), name="headrace-listen", daemon=True
+            ).start()
+            for result in trainer:
+                mouth.say("result", result)
+            mouth.say("done", trainer.summary())
         group.close()
     except BaseException as error:
         name = type(error).__name__ if isinstance(error, HeadraceError) else "LearnerFailed"
@@ -274,20 +278,8 @@ def _run_learner(pickled: bytes, rank: int, rendezvous: str, pipe: connection.Co
         sys.exit(1)
 
 
-def _train(
-    config: Config, started: float, group: Ranks, pipe: connection.Connection, mouth: _Mouth
-) -> None:
-    prefix = f"learner {group.rank}: " if group.rank else ""
-    notify = lambda text: mouth.say("say", prefix + text)  # noqa: E731
-    with Trainer(config, started, notify, group, handle_signals=False) as trainer:
-
-        def listen() -> None:
-            with contextlib.suppress(EOFError, OSError):  # the parent has closed its end
-                while pipe.recv() != "stop":
-                    pass
-                trainer.stop()
-
-        threading.Thread(target=listen, name="headrace-listen", daemon=True).start()
-        for result in trainer:
-            mouth.say("result", result)
-        mouth.say("done", trainer.summary())
+def _listen(pipe: connection.Connection, trainer: Trainer) -> None:
+    with contextlib.suppress(EOFError, OSError):  # the parent has closed its end
+        while pipe.recv() != "stop":
+            pass
+        trainer.stop()

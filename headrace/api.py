@@ -47,10 +47,9 @@ def train(
             raise unknown_setting(name)
     if algo is not None:
         settings["algo"] = algo
-    config = (
-        dataclasses.replace(env, **settings) if isinstance(env, Config) else Config(env, **settings)
-    )
-    return run(config, callbacks)
+    if isinstance(env, Config):
+        return run(dataclasses.replace(env, **settings), callbacks)
+    return run(Config(env, **settings), callbacks)
 
 
 def resume(run_dir: str | Path, callbacks: Iterable[Callback] = (), **settings: Any) -> Policy:

@@ -13,11 +13,7 @@ _LONGEST_WAIT_S = 3600.0  # what the system takes; whoever waits longer waits ag
 
 
 class Crew:
-    """Workers that answer, one request each at a time.
-
-    Args:
-        config: of their place. setups: of each worker, by index.
-    """
+    """Workers that answer, one request each at a time; ``setups`` are by index."""
 
     def __init__(self, config: PlaceConfig, setups: list[WorkerSetup]) -> None:
         self._config, self._setups = config, setups

@@ -58,11 +58,7 @@ class Recent:
 
 
 class Drift:
-    """Follows one agent as it learns, for workers that act with copies of it.
-
-    Args:
-        rule: when they fetch weights.
-    """
+    """Follows one agent as it learns, for workers that act with copies and fetch by a rule."""
 
     def __init__(self, num_workers: int, rule: SyncRule) -> None:
         self._setting, self._rule = rule, rule

@@ -21,9 +21,6 @@ from headrace.types import Rollout
 class Head:
     """Workers that are up, what they observed last, and an agent that they have copies of.
 
-    Args:
-        settings: of the environments. config: of the place where the workers are to run.
-
     Raises:
         WorkerFailed: a worker didn't come up.
     """
@@ -32,12 +29,7 @@ class Head:
         self.num_workers, self.size = config.nodes, settings.envs_per_node
         setups = [
             WorkerSetup(
-                env=settings.target,
-                num_envs=self.size,
-                engine=settings.engine,
-                env_kwargs=settings.env_kwargs,
-                seed=settings.seed,
-                index=i,
+                settings.target, self.size, settings.engine, settings.env_kwargs, settings.seed, i
             )
             for i in range(self.num_workers)
         ]

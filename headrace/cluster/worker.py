@@ -49,11 +49,7 @@ class EarlyReset(gymnasium.Wrapper):
 
 
 class Worker:
-    """Environments with an agent's copy; each public method answers one kind of request.
-
-    Args:
-        setup: what it is built from.
-    """
+    """Environments with an agent's copy; each public method answers one kind of request."""
 
     def __init__(self, setup: WorkerSetup) -> None:
         self._setup = setup

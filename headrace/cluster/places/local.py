@@ -43,11 +43,7 @@ class LocalConfig:
 
 
 class LocalPlace:
-    """Starts worker processes from the fork server, where there is one.
-
-    Args:
-        send_timeout_s: of a message to a worker that doesn't read.
-    """
+    """Starts worker processes; ``send_timeout_s``: of a message to one that doesn't read."""
 
     def __init__(self, send_timeout_s: float) -> None:
         self._send_timeout_s = send_timeout_s

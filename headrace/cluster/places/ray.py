@@ -13,16 +13,9 @@ from typing import Annotated, Any
 
 import cloudpickle
 
+from headrace import errors
 from headrace.cluster.messages import Answer, Fault, Node, Place, Request, WorkerSetup
-from headrace.errors import (
-    A_WHOLE_COUNT,
-    AT_LEAST_0,
-    RESTARTS,
-    SECONDS,
-    ConfigError,
-    WorkerFailed,
-    check_fields,
-)
+from headrace.errors import ConfigError, WorkerFailed
 
 
 @dataclass(frozen=True)
@@ -32,23 +25,23 @@ class RayConfig:
     address: str | None = None
     """Of the cluster, as ``ray.init`` takes it (``"auto"``, ``"10.0.0.1:6379"``); None: start one
     on this machine, which listens on the loopback interface only and wants a token."""
-    nodes: Annotated[int, A_WHOLE_COUNT] = 2
+    nodes: Annotated[int, errors.A_WHOLE_COUNT] = 2
     """Workers, each with ``envs_per_node`` environments."""
-    cpus_per_node: Annotated[float, AT_LEAST_0] = 1.0
+    cpus_per_node: Annotated[float, errors.AT_LEAST_0] = 1.0
     """Cores that Ray keeps for each worker."""
-    gpus_per_node: Annotated[float, AT_LEAST_0] = 0.0
+    gpus_per_node: Annotated[float, errors.AT_LEAST_0] = 0.0
     """GPUs that Ray keeps for each worker."""
     runtime_env: dict[str, Any] = field(default_factory=dict)
     """Of the workers, as Ray takes it (packages, environment variables, working directory)."""
-    timeout_s: Annotated[float, SECONDS] = 300.0
+    timeout_s: Annotated[float, errors.SECONDS] = 300.0
     """A worker that doesn't answer for so long is killed and replaced."""
-    start_timeout_s: Annotated[float, SECONDS] = 300.0
+    start_timeout_s: Annotated[float, errors.SECONDS] = 300.0
     """Time for a worker to come up, its waiting for a machine with room included."""
-    max_restarts: Annotated[int, RESTARTS] = 10
+    max_restarts: Annotated[int, errors.RESTARTS] = 10
     """Deaths that are made good, all workers together."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "RayConfig: ")
+        errors.check_fields(self, "RayConfig: ")
 
     def open(self) -> Place:
         """Connect to the cluster, or start one.
@@ -145,26 +138,24 @@ class RayNode:
         self._ray = ray
         self.name = f"worker {setup.index} (Ray actor, start {setup.generation + 1})"
         self.ref: Any = None
-        options: dict[str, Any] = {
-            "num_cpus": config.cpus_per_node,
-            "num_gpus": config.gpus_per_node,
-            "max_restarts": 0,
-            "max_task_retries": 0,
-            "scheduling_strategy": "SPREAD",
-        }
-        if config.runtime_env:
-            options["runtime_env"] = config.runtime_env
-        actor: Any = ray.remote(**options)(_Actor)
+        actor = ray.remote(
+            num_cpus=config.cpus_per_node,
+            num_gpus=config.gpus_per_node,
+            runtime_env=config.runtime_env or None,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy="SPREAD",
+        )(_Actor)
         self._actor = actor.remote(cloudpickle.dumps(setup))
 
     def send(self, request: Request) -> None:
         self.ref = self._actor.handle.remote(cloudpickle.dumps(request))
 
     def receive(self) -> Answer | Fault:
-        errors = self._ray.exceptions
+        kinds = self._ray.exceptions
         try:
             return self._ray.get(self.ref, timeout=60.0)
-        except (errors.RayError, errors.GetTimeoutError) as error:
+        except (kinds.RayError, kinds.GetTimeoutError) as error:
             cause = str(error).strip().splitlines()[0]
             return Fault(f"died ({type(error).__name__}: {cause})")
 

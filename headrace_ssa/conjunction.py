@@ -196,7 +196,7 @@ class SSAConjunctionVectorEnv(VectorEnv):
         self.burns_left[rows] -= 1
         self.alarms[rows, self.outlook.listed[rows, 0]] += 1
         at, seconds = self.scene, STEP_S * self.time[rows]
-        orbits.burn(at.elements, at.rates, (rows, 0), sign * BURN_MS, seconds)
+        orbits.burn(at.elements, at.drifts, (rows, 0), sign * BURN_MS, seconds)
 
     def _closest_approaches(
         self, fillers: np.ndarray

@@ -35,7 +35,7 @@ class Elements(NamedTuple):
     lon: np.ndarray  # mean argument of latitude: mean anomaly + argument of perigee
 
 
-class Rates(NamedTuple):
+class Drifts(NamedTuple):
     """Secular rates of :class:`Elements`, rad/s."""
 
     perigee: np.ndarray
@@ -43,7 +43,7 @@ class Rates(NamedTuple):
     lon: np.ndarray
 
 
-def rates(elements: Elements) -> Rates:
+def drifts(elements: Elements) -> Drifts:
     """The secular rates that two-body motion and J2 give."""
     a, ex, ey, inc, *_ = elements
     root = np.sqrt(1.0 - ex * ex - ey * ey)
@@ -51,10 +51,10 @@ def rates(elements: Elements) -> Rates:
     k = 3.0 * _HALF_J2 / (a * root * root) ** 2 * n
     sin2 = np.sin(inc) ** 2
     perigee = k * (2.0 - 2.5 * sin2)
-    return Rates(perigee, -k * np.cos(inc), n + k * root * (1.0 - 1.5 * sin2) + perigee)
+    return Drifts(perigee, -k * np.cos(inc), n + k * root * (1.0 - 1.5 * sin2) + perigee)
 
 
-def moved(elements: Elements, moving: Rates, seconds: np.ndarray | float) -> Elements:
+def moved(elements: Elements, moving: Drifts, seconds: np.ndarray | float) -> Elements:
     """The mean elements ``seconds`` later (or earlier)."""
     turn = moving.perigee * seconds
     cos, sin = np.cos(turn), np.sin(turn)
@@ -222,7 +222,7 @@ def displacement(n: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def burn(
-    elements: Elements, moving: Rates, where: tuple, speed: np.ndarray, seconds: np.ndarray
+    elements: Elements, moving: Drifts, where: tuple, speed: np.ndarray, seconds: np.ndarray
 ) -> None:
     """Change some orbits, in place, by burns along the track.
 
@@ -230,14 +230,14 @@ def burn(
         where: index of those that burn. speed: m/s, forwards. seconds: when, since time 0.
     """
     before = Elements(*(x[where] for x in elements))
-    now = moved(before, Rates(*(x[where] for x in moving)), seconds)
+    now = moved(before, Drifts(*(x[where] for x in moving)), seconds)
     ratio = 2.0 * speed * np.sqrt(now.a / MU)
     after = now._replace(
         a=now.a * (1.0 + ratio),
         ex=now.ex + ratio * np.cos(now.lon),
         ey=now.ey + ratio * np.sin(now.lon),
     )
-    later = rates(after)
+    later = drifts(after)
     for to, new in zip(elements, moved(after, later, -seconds), strict=True):
         to[where] = new
     for to, new in zip(moving, later, strict=True):

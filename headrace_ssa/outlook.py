@@ -47,7 +47,7 @@ def look_ahead(at: Scene, time: np.ndarray, shift: np.ndarray) -> Outlook:
         shift: ``[B, N, 2]`` m, of the miss, by burns so far.
     """
     now = time[:, None]
-    x, y, z = orbits.position(orbits.moved(at.elements, at.rates, STEP_S * now))
+    x, y, z = orbits.position(orbits.moved(at.elements, at.drifts, STEP_S * now))
     earth = at.earth_angle + orbits.EARTH_RATE * STEP_S * now
     togo = at.tca - now
     coming = togo > 0

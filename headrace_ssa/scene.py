@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from headrace_ssa import orbits, risk, tracking
-from headrace_ssa.orbits import EARTH_RADIUS, Elements, Rates
+from headrace_ssa.orbits import EARTH_RADIUS, Drifts, Elements
 from headrace_ssa.tracking import STEP_S, Along
 
 FIRST_APPROACH = 40  # step before which nothing comes close
@@ -27,7 +27,7 @@ class Scene:
     """Running episodes, ``[B, …]``; objects are numbered in order of their closest approach."""
 
     elements: Elements  # [B, 1 + N] mean elements at step 0; the protected satellite is the first
-    rates: Rates
+    drifts: Drifts
     earth_angle: np.ndarray  # [B, 1] rad at step 0
     tca: np.ndarray  # [B, N] int, step of the closest approach
     miss: np.ndarray  # [B, N, 2] m in the encounter plane, of catalogue orbits, without any burn
@@ -61,11 +61,11 @@ def draw(rngs: list[np.random.Generator], num_objects: int, horizon: int) -> Sce
     shape, errors, noise, forces = np.split(normals, sizes, axis=1)
     errors = errors.reshape(-1, 8, n).swapaxes(0, 1)
     satellite = _satellite(few, shape)
-    moving = orbits.rates(satellite)
+    moving = orbits.drifts(satellite)
     tca = np.sort(FIRST_APPROACH + (many[0] * (steps + 1 - FIRST_APPROACH)).astype(np.int64))
     there = orbits.state(orbits.moved(satellite, moving, STEP_S * tca))
     objects, geometry = _encounters(there, many[1:5], errors[:2])
-    at_start = orbits.moved(objects, orbits.rates(objects), -STEP_S * tca)
+    at_start = orbits.moved(objects, orbits.drifts(objects), -STEP_S * tca)
     pairs = zip(satellite, at_start, strict=True)
     elements = Elements(*(np.concatenate(pair, axis=-1) for pair in pairs))
     sigma = _between(many[5:9], SIGMAS)
@@ -76,7 +76,7 @@ def draw(rngs: list[np.random.Generator], num_objects: int, horizon: int) -> Sce
     zero = np.zeros_like(true[0])
     return Scene(
         elements=elements,
-        rates=orbits.rates(elements),
+        drifts=orbits.drifts(elements),
         earth_angle=2.0 * np.pi * few[4][:, None],
         tca=tca,
         **geometry,

@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace_ssa import conjunction as game
 from headrace_ssa import orbits, risk, scene, sensors, tracking
-from headrace_ssa.orbits import EARTH_RADIUS, Elements, Rates
+from headrace_ssa.orbits import EARTH_RADIUS, Drifts, Elements
 from headrace_ssa.outlook import BURN_MS, FEATURES, RADIUS_M
 
 STEP_S = 120.0
@@ -53,7 +53,7 @@ class SlowObject:
     def __init__(self, drawn, index):
         at, i = drawn, index
         self.elements = Elements(*(float(x[0, 1 + i]) for x in at.elements))
-        self.rates = Rates(*(float(x[0, 1 + i]) for x in at.rates))
+        self.drifts = Drifts(*(float(x[0, 1 + i]) for x in at.drifts))
         self.tca = int(at.tca[0, i])
         self.miss, self.own = at.miss[0, i].tolist(), at.own[0, i].tolist()
         self.spread, self.push = at.spread[0, i].tolist(), at.push[0, i].tolist()
@@ -65,7 +65,7 @@ class SlowObject:
 
     def position(self, time):
         """``x, y, z`` of the catalogue orbit."""
-        return [float(x) for x in orbits.position(orbits.moved(self.elements, self.rates, time))]
+        return [float(x) for x in orbits.position(orbits.moved(self.elements, self.drifts, time))]
 
     def missed_by(self, with_burns):
         """The true distance at the closest approach."""

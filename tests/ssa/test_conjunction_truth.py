@@ -112,7 +112,7 @@ def true_orbit(at, row, k):
     rate = (at.path[row, 1, k] - start) / STEP_S
     n = np.sqrt(orbits.MU / mean.a**3)
     mean = mean._replace(lon=mean.lon + start / mean.a, a=mean.a - rate / (1.5 * n))
-    return mean, orbits.rates(mean)
+    return mean, orbits.drifts(mean)
 
 
 def least_distance(first, second, around, half_width_s=3.0):
@@ -143,7 +143,7 @@ def test_a_miss_is_the_least_distance_of_the_true_orbits(sign):
     assert (np.sign(at.elements.a[:, 0] - before) == sign).all()
     errors = []
     for row in range(num):
-        own = one(at.elements, row, [0]), one(at.rates, row, [0])
+        own = one(at.elements, row, [0]), one(at.drifts, row, [0])
         for k in range(n_objects):
             tca = at.tca[row, k]
             ahead = at.spread[row, k, :, 1] * at.path[row, tca, k]
@@ -171,7 +171,9 @@ def test_what_moves_either_body_shows_in_the_encounter_plane_as_vectors_say():
         for k in range(3):
             seconds = STEP_S * at.tca[row, k]
             both = [
-                orbits.state(orbits.moved(one(at.elements, row, i), one(at.rates, row, i), seconds))
+                orbits.state(
+                    orbits.moved(one(at.elements, row, i), one(at.drifts, row, i), seconds)
+                )
                 for i in (0, 1 + k)
             ]
             (r, v), (position, velocity) = both

@@ -22,7 +22,7 @@ def some(num, seed=0, spread=1e-3):
 
 
 def later(mean, seconds):
-    return orbits.moved(mean, orbits.rates(mean), seconds)
+    return orbits.moved(mean, orbits.drifts(mean), seconds)
 
 
 # -- an integrator that knows forces only ----------------------------------------------------
@@ -103,12 +103,12 @@ def test_the_node_turns_as_fast_as_the_integrators():
     spin = np.cross(r, v)
     node = np.unwrap(np.arctan2(spin[..., 0], -spin[..., 1]), axis=0)
     slope = np.polyfit(times[:, 0], node, 1)[0]
-    assert np.abs(slope / orbits.rates(mean).raan - 1).max() < 0.01
+    assert np.abs(slope / orbits.drifts(mean).raan - 1).max() < 0.01
 
 
 def test_a_sun_synchronous_orbit_follows_the_sun():
     mean = Elements(orbits.EARTH_RADIUS + 700e3, 0.0, 0.0, np.radians(98.19), 0.0, 0.0)
-    degrees_a_day = np.degrees(orbits.rates(mean).raan) * DAY_S
+    degrees_a_day = np.degrees(orbits.drifts(mean).raan) * DAY_S
     assert degrees_a_day == pytest.approx(360 / 365.2422, rel=0.005)
 
 
@@ -164,7 +164,7 @@ def test_a_burn_moves_a_satellite_as_an_impulse_moves_it_in_the_integrator(speed
     assert (away < [60.0, 100.0, 25.0]).all()  # m, of 18 km
     # The same by mean elements.
     after = Elements(*(x.copy() for x in mean))
-    moving = orbits.rates(after)
+    moving = orbits.drifts(after)
     orbits.burn(after, moving, (np.arange(20),), np.full(20, speed), np.zeros(20))
     there = orbits.state(orbits.moved(after, moving, times))[0]
     here = orbits.state(later(mean, times))[0]
@@ -174,7 +174,7 @@ def test_a_burn_moves_a_satellite_as_an_impulse_moves_it_in_the_integrator(speed
 
 def test_a_burn_changes_the_speed_and_not_the_place():
     mean = some(30, seed=6, spread=2e-4)
-    moving = orbits.rates(mean)
+    moving = orbits.drifts(mean)
     seconds = np.linspace(0, EPISODE_S, 30)
     r, v = orbits.state(orbits.moved(mean, moving, seconds))
     speed = np.where(np.arange(30) % 2, 0.03, -0.03)
@@ -189,7 +189,7 @@ def test_a_burn_changes_the_speed_and_not_the_place():
     assert np.abs(change[:, [0, 2]]).max() < 1e-4
     others = np.setdiff1d(np.arange(30), burning)
     assert np.array_equal(r_after[others], r[others])
-    for told, new in zip(orbits.rates(after), moving, strict=True):
+    for told, new in zip(orbits.drifts(after), moving, strict=True):
         assert np.allclose(told, new, rtol=1e-12, atol=0)
 
 
@@ -229,7 +229,7 @@ def test_the_velocity_is_how_fast_the_position_changes():
 
 def test_going_on_and_back_is_standing_still():
     mean = some(20, seed=9)
-    moving = orbits.rates(mean)
+    moving = orbits.drifts(mean)
     there = orbits.moved(mean, moving, 5_000.0)
     assert not np.allclose(there.lon, mean.lon, atol=1e-3)
     for back, before in zip(orbits.moved(there, moving, -5_000.0), mean, strict=True):

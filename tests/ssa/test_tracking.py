@@ -153,8 +153,8 @@ def test_a_spread_of_the_axis_drifts_apart_along_the_track_only(monkeypatch):
     middle = Elements(*(np.array([x]) for x in (a, 0.0, 0.0, inc, 0.0, 0.0)))
     for turns in (1.0, 2.25, 3.5):
         seconds = turns * 2 * np.pi / n
-        here, speed = orbits.state(orbits.moved(middle, orbits.rates(middle), seconds))
-        there, _ = orbits.state(orbits.moved(cloud, orbits.rates(cloud), seconds))
+        here, speed = orbits.state(orbits.moved(middle, orbits.drifts(middle), seconds))
+        there, _ = orbits.state(orbits.moved(cloud, orbits.drifts(cloud), seconds))
         radial, along, across = ((there - here) @ orbits.frame(here, speed)[0].T).T
         drift = -1.5 * n * da * seconds  # m: the filter's rate times the time
         swing = 2 * a * (dex * np.sin(n * seconds) - dey * np.cos(n * seconds))

@@ -196,11 +196,14 @@ def _reason(error: Exception, policy: Any) -> str:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without the exporters' notes on packages that aren't there and on their own code."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
     try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(before)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

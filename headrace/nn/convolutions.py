@@ -12,6 +12,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError, require_choice
+from headrace.nn.network import orthogonal
 
 
 class _Window(NamedTuple):
@@ -84,9 +85,7 @@ class ImageTorso(nn.Module):
         self.layers = nn.Sequential(*layers)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.orthogonal_(module.weight, math.sqrt(2))
-                assert module.bias is not None
-                nn.init.zeros_(module.bias)
+                orthogonal(module, math.sqrt(2))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
@@ -127,7 +126,7 @@ def _same(num_in: int, num_out: int) -> nn.Conv2d:
 
 
 class _Residual(nn.Module):
-    """``x + conv(relu(conv(relu(x))))`` with 3x3 convolutions that keep the shape."""
+    """``x + conv(relu(conv(relu(x))))``, of one shape throughout."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

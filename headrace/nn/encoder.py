@@ -43,8 +43,7 @@ class Encoder(nn.Module):
         self._paths: list[spaces.Path] = []  # of self.parts
         self.parts = nn.ModuleList()
         self._sort(inputs.features_space, network)
-        # One row of numbers, the commonest observation, needs nothing but its dtype: without this
-        # case training CartPole was measured up to a tenth slower.
+        # One row of numbers needs nothing but its dtype: training CartPole is a tenth faster so.
         row = bool(self._boxes) and self._boxes[0][0] == () and len(self._boxes[0][1].shape) == 1
         self._single = row and inputs.plain and self._boxes[0][1].dtype != np.uint8
         num_values = sum(flatdim(space) for _, space in self._boxes)
@@ -157,8 +156,7 @@ class TextEncoder(nn.Module):
 
     def __init__(self, vocabulary: int, embedding: int = 20, units: int = 64) -> None:
         super().__init__()
-        sizes = {"vocabulary": vocabulary, "embedding": embedding, "units": units}
-        for name, value in sizes.items():
+        for name, value in (("vocabulary", vocabulary), ("embedding", embedding), ("units", units)):
             if value < 1:
                 raise ConfigError(f"{name}={value} of a text encoder must be at least 1")
         self.vocabulary, self.num_outputs = vocabulary, units
@@ -166,13 +164,10 @@ class TextEncoder(nn.Module):
         self.lstm = orthogonal_gates(nn.LSTM(embedding, units, batch_first=True))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Features of texts, the same however much padding follows; zeros for an empty text.
+        """Features ``[N, units]`` of texts, whatever padding follows; zeros for an empty text.
 
         Args:
             tokens: ``[N, L]`` integers in ``[0, vocabulary)``.
-
-        Returns:
-            ``[N, units]`` in the parameters' dtype.
 
         Raises:
             TypeError: tokens aren't integers.

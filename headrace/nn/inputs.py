@@ -9,7 +9,7 @@ the rollout, so the learner needs no case for any of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -20,7 +20,10 @@ from headrace.ops import tree
 from headrace.ops.distributions import Distribution
 from headrace.spaces.actions import MASK, flatten_mask, mask_is_empty
 from headrace.spaces.observations import zeros
+from headrace.spaces.walk import parts
 from headrace.types import Tree
+
+Source: TypeAlias = Literal["none", "observation", "info"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Inputs:
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
     distribution: Distribution
-    mask: Literal["none", "observation", "info"] = "none"
+    mask: Source = "none"
     previous: bool = False
 
     @property
@@ -95,11 +98,10 @@ class Inputs:
         if self.previous:
             if previous_action is None:
                 previous_action, previous_reward = self.zero_action(len(first)), 0.0
-            keep = ~first
             inputs["previous_action"] = tree.map_leaves(
-                lambda x: np.asarray(x) * keep.reshape(-1, *[1] * (x.ndim - 1)), previous_action
+                lambda x: np.asarray(x) * ~first.reshape(-1, *[1] * (x.ndim - 1)), previous_action
             )
-            inputs["previous_reward"] = np.where(keep, previous_reward, 0.0).astype(np.float32)
+            inputs["previous_reward"] = np.where(first, 0.0, previous_reward).astype(np.float32)
         return inputs
 
     def _flat_mask(self, mask: Any, num_envs: int) -> np.ndarray:
@@ -143,17 +145,14 @@ def _where_present(mask: Any, present: Any) -> Any:
 
 def mask_source(
     observation_space: gymnasium.Space, distribution: Distribution, in_infos: bool
-) -> Literal["none", "observation", "info"]:
+) -> Source:
     """Where an environment shows its action mask.
 
     Raises:
         ConfigError: it shows one, but its actions can't be masked.
     """
-    source: Literal["none", "observation", "info"] = "none"
-    if isinstance(observation_space, gymnasium.spaces.Dict) and MASK in observation_space.spaces:
-        source = "observation"
-    elif in_infos:
-        source = "info"
+    shown: Source = "info" if in_infos else "none"
+    source: Source = "observation" if MASK in (parts(observation_space) or ()) else shown
     if source != "none" and not distribution.num_mask:
         raise ConfigError(
             f"the environment gives an action_mask in its {source}, but none of its actions is "

@@ -124,7 +124,7 @@ def network_from_json(values: dict[str, Any]) -> Network:
     return Network(**{**values, **lists})
 
 
-def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
+def orthogonal(layer: Any, gain: float) -> Any:
     """Orthogonal weights of this gain and zero biases, in place."""
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)

@@ -40,8 +40,7 @@ from headrace.types import Tree
 def export(policy: nn.Module, path: Path) -> Path:
     """Write a policy, with normalisers as they are now, as one file; replaces ``path`` at once.
 
-    The policy, a :class:`headrace.Policy`, is left as it is. Inputs and outputs are those of the
-    module's docstring. Returns ``path``.
+    The :class:`headrace.Policy` is left as it is. Inputs and outputs: the module's docstring.
 
     Raises:
         ConfigError: a package is missing, or the network holds what ONNX can't express.
@@ -91,10 +90,9 @@ class _Step(nn.Module):
         """Outputs; ``leaves`` are those of ``example``."""
         policy, rest = self.policy, iter(leaves)
         parts = tree.map_leaves(lambda _: next(rest), self.example)
-        inputs, first, core = parts["obs"], parts.get("first"), parts.get("state", ())
+        inputs, first, core = parts.pop("obs"), parts.pop("first", None), parts.pop("state", ())
         if not policy.inputs.plain:
-            inputs = {"observation": inputs}
-            inputs |= {k: v for k, v in parts.items() if k not in ("obs", "first", "state")}
+            inputs = {"observation": inputs, **parts}
         if policy.inputs.previous:
             for name in ("previous_action", "previous_reward"):
                 inputs[name] = tree.map_leaves(
@@ -102,19 +100,15 @@ class _Step(nn.Module):
                 )
         params, core = policy.act(inputs, first, core)
         mode = policy.distribution.mode(params)
-        action = policy.env_action(mode)
         carried = mode if policy.inputs.previous else ()
-        return tree.leaves((action, params, carried, core))
+        return tree.leaves((policy.env_action(mode), params, carried, core))
 
 
 def _example(policy: Any, num_envs: int) -> dict[str, Tree]:
     """Inputs of this many environments, by the first part of their names."""
     example = policy.inputs.example(num_envs)
-    if policy.inputs.plain:
-        parts: dict[str, Tree] = {"obs": example}
-    else:
-        parts = {"obs": example["observation"]}
-        parts |= {name: part for name, part in example.items() if name != "observation"}
+    plain = policy.inputs.plain
+    parts = {"obs": example} if plain else {"obs": example.pop("observation"), **example}
     if policy.inputs.previous or policy.core is not None:
         parts["first"] = torch.zeros(num_envs, dtype=torch.bool)
     if policy.core is not None:
@@ -160,8 +154,7 @@ def _convert(step: _Step) -> bytes:
     """The serialised model of a step."""
     example = named(step.example)
     leaves = list(example.values())
-    batch = torch.export.Dim("batch")
-    shapes = ([{0: batch} for _ in leaves],)
+    shapes = ([{0: torch.export.Dim("batch")}] * len(leaves),)
     with _quiet():
         try:
             program = torch.export.export(step, (leaves,), dynamic_shapes=shapes, strict=False)
@@ -183,8 +176,8 @@ def _convert(step: _Step) -> bytes:
 
 
 def _reason(error: Exception, policy: Any) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    text = f"this policy can't be written as ONNX: {lines[0] if lines else repr(error)}"
+    line = next(filter(str.strip, str(error).splitlines()), repr(error))
+    text = f"this policy can't be written as ONNX: {line}"
     if policy.network.torso is None:
         return text
     return (

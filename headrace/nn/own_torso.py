@@ -20,9 +20,8 @@ from headrace.types import Gather, Tree
 class OwnTorso(nn.Module):
     """Wraps ``Network.torso``: inputs ``[N, ...]`` to features ``[N, num_outputs]``.
 
-    The user's module is given the observations as they come, ``[N, ...]`` per leaf in the space's
-    dtype (images are still uint8). The previous action and reward, if used, are appended to what it
-    returns.
+    The user's module is given the observations in the space's dtype (images are still uint8). The
+    previous action and reward, if used, are appended to what it returns.
 
     Raises:
         ConfigError: there is no such module, or it doesn't map N observations to ``[N, F]``.
@@ -75,7 +74,16 @@ def _made(torso: Any, space: Any) -> nn.Module:
     """
     name = ""
     if isinstance(torso, str):
-        name, torso = f"={torso!r}", _imported(torso)
+        name = f"={torso!r}"
+        try:
+            if ":" not in torso:
+                raise ValueError("it names no module")
+            torso = pkgutil.resolve_name(torso)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"torso{name} can't be imported ({error}): write 'module:function' with the "
+                "module's folder on PYTHONPATH, or give load() the network that it was trained with"
+            ) from error
     if isinstance(torso, nn.Module):
         return copy.deepcopy(torso)
     if not callable(torso):
@@ -95,15 +103,3 @@ def _made(torso: Any, space: Any) -> nn.Module:
             f"torso{name} made a {type(made).__name__}; it must make a torch.nn.Module"
         )
     return made
-
-
-def _imported(name: str) -> Any:
-    try:
-        if ":" not in name:
-            raise ValueError("it names no module")
-        return pkgutil.resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"torso={name!r} can't be imported ({error}): write 'module:function' with the "
-            "module's folder on PYTHONPATH, or give load() the network that it was trained with"
-        ) from error

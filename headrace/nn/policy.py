@@ -63,9 +63,8 @@ class Policy(nn.Module):
         )
         make: type[Encoder | OwnTorso] = Encoder if network.torso is None else OwnTorso
         self.torso = make(self.inputs, network)
-        shared = network.shared
-        if shared is None:
-            shared = network.core is not None or not self.torso.is_vector
+        alone = network.core is None and self.torso.is_vector
+        shared = not alone if network.shared is None else network.shared
         self.value_torso = None if shared else make(self.inputs, network)
         width = self.torso.num_outputs
         self.core = None
@@ -82,14 +81,11 @@ class Policy(nn.Module):
         return () if self.core is None else self.core.initial(num_envs)
 
     def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
-        """One step of the policy head alone, which is all that an actor needs.
+        """One step of the policy head alone: parameters ``[B, num_params]`` and the core after it.
 
         Args:
             inputs: ``[B, ...]``, see :class:`Inputs`; first: ``[B]`` bool, obs came from a reset;
             core: ``[B, ...]``.
-
-        Returns:
-            distribution parameters ``[B, num_params]`` and the core after this step.
         """
         hidden = self.torso(inputs)
         if self.core is not None:
@@ -162,7 +158,8 @@ class Policy(nn.Module):
         Raises:
             ConfigError: the network uses the previous reward and there is none.
         """
-        single = self._is_single(obs)
+        path, space = next(spaces.leaves(self.observation_space))
+        single = np.ndim(spaces.at(obs, path)) == len(space.shape or ())
         if single:
             obs, action_mask, reward = (
                 tree.map_leaves(lambda x: None if x is None else np.asarray(x)[None], x)
@@ -199,10 +196,6 @@ class Policy(nn.Module):
         obs = spaces.as_arrays(self.observation_space, obs)
         inputs = self.inputs.compose(obs, mask, action, reward, first)
         return tree.map_leaves(lambda x: torch.as_tensor(x, device=self._device), inputs), core
-
-    def _is_single(self, obs: Any) -> bool:
-        path, space = next(spaces.leaves(self.observation_space))
-        return np.ndim(spaces.at(obs, path)) == len(space.shape or ())
 
     @property
     def _device(self) -> torch.device:

@@ -54,26 +54,18 @@ class Recurrent(nn.Module):
                 raise ConfigError(f"{name}={value} of the {kind} core must be at least 1")
         self.kind, self.size = kind, size
         self._names = ("h", "c") if kind == "lstm" else ("h",)
-        layer = nn.LSTM if kind == "lstm" else nn.GRU
-        self.rnn: Any = orthogonal_gates(layer(num_inputs, size))
+        self.rnn = orthogonal_gates((nn.LSTM if kind == "lstm" else nn.GRU)(num_inputs, size))
 
     def initial(self, num_envs: int) -> State:
-        """The state at the start of an episode, zeros of the parameters' dtype and device.
-
-        Returns:
-            ``{"h": [num_envs, H]}``, and ``"c"`` likewise in an LSTM.
-        """
+        """Zeros, as an episode starts: ``{"h": [num_envs, H]}``, in an LSTM ``"c"`` likewise."""
         zeros = self.rnn.weight_hh_l0.new_zeros
         return {name: zeros(num_envs, self.size) for name in self._names}
 
     def step(self, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
-        """One row.
+        """One row: the output ``[B, H]``, which is also the state's "h", and the state after it.
 
         Args:
             x: ``[B, F]``; first: ``[B]`` bool, this row came from a reset; state: ``[B, H]`` each.
-
-        Returns:
-            the output ``[B, H]``, which is also the state's "h", and the state after this row.
         """
         begins = first.unsqueeze(1)
         h = state["h"].masked_fill(begins, 0.0)
@@ -85,13 +77,12 @@ class Recurrent(nn.Module):
         return h, {"h": h, "c": c}
 
     def forward(self, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
-        """All rows of a fragment; equals ``step`` row after row. Differentiable once.
+        """Outputs ``[T, B, H]`` of a fragment, as ``step`` row after row; the state after the last.
+
+        Differentiable once.
 
         Args:
             x: ``[T, B, F]`` with ``T >= 1``; first: ``[T, B]`` bool; state: ``[B, H]`` each.
-
-        Returns:
-            outputs ``[T, B, H]`` and the state after the last row.
         """
         first_cpu = first.cpu()  # the lengths of sequences are needed there: one synchronisation
         if not first_cpu[1:].any():
@@ -104,9 +95,8 @@ class Recurrent(nn.Module):
         y, c = _UnrollLSTM.apply(x, first, state["h"], state["c"], *self._weights())
         return y, {"h": y[-1], "c": c}
 
-    def _weights(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        rnn = self.rnn
-        return rnn.weight_ih_l0, rnn.weight_hh_l0, rnn.bias_ih_l0, rnn.bias_hh_l0
+    def _weights(self) -> list[Tensor]:
+        return self.rnn.all_weights[0]
 
     def _begin(self, first: Tensor, state: State) -> list[Tensor]:
         return [state[name].masked_fill(first.unsqueeze(1), 0.0) for name in self._names]

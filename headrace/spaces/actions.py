@@ -183,9 +183,7 @@ def _components(space: spaces.Dict | spaces.Tuple, mask: Any, path: Path) -> dic
 
 def _rows(mask: Any) -> list[Any]:
     """The arrays in nested tuples: one for each choice of a MultiDiscrete of any rank."""
-    if not isinstance(mask, tuple):
-        return [mask]
-    return [row for part in mask for row in _rows(part)]
+    return [row for part in mask for row in _rows(part)] if isinstance(mask, tuple) else [mask]
 
 
 def _row_masks(space: spaces.MultiDiscrete, rows: list[Any], path: Path) -> list[np.ndarray]:
@@ -218,7 +216,6 @@ def mask_is_empty(distribution: Distribution, mask: np.ndarray) -> np.ndarray:
     """Where some component of the action has nothing left to choose.
 
     Args:
-        distribution: of the actions.
         mask: ``[..., distribution.num_mask]`` bool.
 
     Returns:
@@ -226,8 +223,7 @@ def mask_is_empty(distribution: Distribution, mask: np.ndarray) -> np.ndarray:
     """
     if isinstance(distribution, Composite):
         ends = np.cumsum([part.num_mask for part in distribution.parts])
-        masks = np.split(mask, ends[:-1], -1)
-        pairs = zip(distribution.parts, masks, strict=True)
+        pairs = zip(distribution.parts, np.split(mask, ends[:-1], -1), strict=True)
         return np.logical_or.reduce([mask_is_empty(part, m) for part, m in pairs])
     if isinstance(distribution, MultiCategorical):
         starts = np.cumsum([0, *distribution.nvec[:-1]])

@@ -22,9 +22,8 @@ def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
             fields = {name: np.asarray(getattr(space, name)).tolist() for name in names}
             return {"type": kind.__name__, **fields}
     if isinstance(space, Box):
-        shape, dtype = list(space.shape), str(space.dtype)
-        bounds = {"low": _bound(space.low), "high": _bound(space.high)}
-        return {"type": "Box", "shape": shape, "dtype": dtype, **bounds}
+        fields = {"shape": list(space.shape), "dtype": str(space.dtype)}
+        return {"type": "Box", **fields, "low": _bound(space.low), "high": _bound(space.high)}
     if isinstance(space, Dict):
         return {"type": "Dict", "spaces": [[k, space_to_json(v)] for k, v in space.items()]}
     if isinstance(space, Tuple):

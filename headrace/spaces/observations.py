@@ -133,12 +133,11 @@ def vocabulary(path: Path, space: gymnasium.Space) -> int:
     Raises:
         ConfigError: the space holds no rows of tokens.
     """
-    if isinstance(space, MultiDiscrete) and len(space.shape) == 1 and space.start.min() >= 0:
+    row = len(space.shape or ()) == 1
+    if row and isinstance(space, MultiDiscrete) and space.start.min() >= 0:
         return int((space.start + space.nvec).max())
-    if isinstance(space, Box) and len(space.shape) == 1:
-        integers = np.issubdtype(space.dtype, np.integer)
-        if integers and space.low.min() >= 0:
-            return int(space.high.max()) + 1
+    if row and isinstance(space, Box) and space.dtype.kind in "iu" and space.low.min() >= 0:
+        return int(space.high.max()) + 1
     raise ConfigError(
         f"text={dotted(path)!r} is {space}, not a row of tokens: use MultiDiscrete([n] * length) "
         "or an integer Box of one dimension from 0 to the last token; 0 is padding"

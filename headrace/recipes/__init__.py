@@ -6,20 +6,18 @@ from collections.abc import Callable
 
 from headrace.config import Config
 from headrace.errors import ConfigError, require_choice
-from headrace.recipes.gym import cartpole, halfcheetah, hopper, lunarlander, pendulum
-from headrace.recipes.impact_paper import impact_continuous, impact_discrete
-from headrace.recipes.satellites import conjunction, satellite
+from headrace.recipes import impact_paper, tuned
 
 RECIPES: dict[str, Callable[[str], Config]] = {
-    "cartpole": cartpole,
-    "conjunction": conjunction,
-    "halfcheetah": halfcheetah,
-    "hopper": hopper,
-    "impact-continuous": impact_continuous,
-    "impact-discrete": impact_discrete,
-    "lunarlander": lunarlander,
-    "pendulum": pendulum,
-    "satellite": satellite,
+    "cartpole": tuned.cartpole,
+    "conjunction": tuned.conjunction,
+    "halfcheetah": tuned.halfcheetah,
+    "hopper": tuned.hopper,
+    "impact-continuous": impact_paper.impact_continuous,
+    "impact-discrete": impact_paper.impact_discrete,
+    "lunarlander": tuned.lunarlander,
+    "pendulum": tuned.pendulum,
+    "satellite": tuned.satellite,
 }
 
 

@@ -28,7 +28,6 @@ def round_robin() -> Player:
     Its turn is that of the visible object whose position is known worst: it was looked at longest
     ago, or never.
     """
-
     return lambda obs, mask: _burn_or(_look(_objects(obs)[..., 5], mask), obs, mask)
 
 
@@ -40,21 +39,17 @@ def greedy() -> Player:
     shown, and is taken as if it had never been a danger. No other action is worth anything by
     itself; among them it looks at the visible object of the greatest risk.
     """
-
     return lambda obs, mask: _burn_or(_look(_risks(obs)[0], mask), obs, mask)
 
 
 def burn_values(obs: np.ndarray) -> np.ndarray:
     """Expected reward ``[B, 2]`` that a burn forwards, or backwards, adds if it is the last."""
     now, *after = _risks(obs)
-    change = [now - risk for risk in after]
-    saved = [
-        (game.AVOIDED - game.COLLISION) * np.maximum(c, 0).sum(axis=1)
-        - game.COLLISION * np.minimum(c, 0).sum(axis=1)
-        for c in change
-    ]
+    change = now - np.stack(after)
+    saved = (game.AVOIDED - game.COLLISION) * np.maximum(change, 0).sum(axis=2)
+    saved -= game.COLLISION * np.minimum(change, 0).sum(axis=2)
     costs = game.BURN + game.FALSE_ALARM * (1.0 - now.max(axis=1))
-    return np.stack(saved, axis=1) + costs[:, None]
+    return (saved + costs).T
 
 
 def _look(urgency: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -38,7 +38,6 @@ FALSE_ALARM = -8.0
 """Reward, at the closest approach, of each burn made while this object was the most dangerous one,
 if it had missed the satellite anyway."""
 
-
 _METADATA = {"render_modes": ["rgb_array"], "render_fps": 10}
 
 
@@ -233,9 +232,8 @@ class SSAConjunctionVectorEnv(VectorEnv):
         left, burns = 1.0 - self.time / self.horizon, self.burns_left / MAX_BURNS
         alarms = self.alarms / MAX_BURNS
         obs, self._mask = observe(self.outlook, left, burns, alarms, self.horizon)
-        names = ("collisions", "avoided", "false_alarms")
-        infos = dict(zip(names, counts, strict=True))
-        return obs, {"action_mask": self._mask.astype(np.int8), **infos}
+        infos = zip(("collisions", "avoided", "false_alarms"), counts, strict=True)
+        return obs, {"action_mask": self._mask.astype(np.int8), **dict(infos)}
 
 
 class SSAConjunctionEnv(gymnasium.Env):

@@ -117,9 +117,8 @@ def _ellipse(mean: Elements) -> _Ellipse:
     near = 1.0 - ex * cos - ey * sin
     rise = ex * sin - ey * cos
     mixed = rise / (1.0 + root)
-    return _Ellipse(
-        (cos - ex + ey * mixed) / near, (sin - ey - ex * mixed) / near, near, rise, root
-    )
+    cos_u, sin_u = (cos - ex + ey * mixed) / near, (sin - ey - ex * mixed) / near
+    return _Ellipse(cos_u, sin_u, near, rise, root)
 
 
 def _turned(cos: np.ndarray, sin: np.ndarray, angle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -178,8 +177,7 @@ def mean_elements(r: np.ndarray, v: np.ndarray) -> Elements:
     repeating: take the difference between the Kepler orbits of what is wanted and of what the
     elements so far give, and add it.
     """
-    wanted = kepler_elements(r, v)
-    mean = wanted
+    mean = wanted = kepler_elements(r, v)
     for _ in range(_INVERSION_STEPS):
         found = kepler_elements(*state(mean))
         change = [w - f for w, f in zip(wanted, found, strict=True)]
@@ -238,7 +236,6 @@ def burn(
         ey=now.ey + ratio * np.sin(now.lon),
     )
     later = drifts(after)
-    for to, new in zip(elements, moved(after, later, -seconds), strict=True):
-        to[where] = new
-    for to, new in zip(moving, later, strict=True):
+    new_values = (*moved(after, later, -seconds), *later)
+    for to, new in zip((*elements, *moving), new_values, strict=True):
         to[where] = new

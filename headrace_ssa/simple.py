@@ -35,7 +35,6 @@ def optimal_return(priorities: Any, num_steps: int = EPISODE_STEPS) -> Any:
 
     Args:
         priorities: ``[..., satellites]``, in [0, 1].
-        num_steps: of the episode.
 
     Returns:
         ``[...]`` float64, undiscounted.
@@ -70,7 +69,6 @@ class SimpleSatelliteEnv(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode, with a seed from a new generator."""
         super().reset(seed=seed)
         draws = self.np_random.random(_NUM_DRAWS)
         priorities = MIN_PRIORITY + (MAX_PRIORITY - MIN_PRIORITY) * draws[:NUM_SATELLITES]
@@ -92,10 +90,8 @@ class SimpleSatelliteEnv(gymnasium.Env):
         if not self.action_space.contains(action):
             raise ValueError(f"action={action} must be a whole number from 0 to 4")
         chosen = int(action)
-        reward = FAILURE_REWARD
-        if self._succeeds[self._steps]:
-            priority = float(self._priorities[chosen])
-            reward = REWARD_SCALE * priority / (1 + self._staleness[chosen])
+        worth = REWARD_SCALE * float(self._priorities[chosen]) / (1 + self._staleness[chosen])
+        reward = worth if self._succeeds[self._steps] else FAILURE_REWARD
         self._staleness = [0 if i == chosen else s + 1 for i, s in enumerate(self._staleness)]
         self._steps += 1
         return self._observe(), reward, self._steps == EPISODE_STEPS, False, {}

@@ -67,12 +67,11 @@ def evaluate(
         for reward, begins, ends in _played(policy, envs, seed, deterministic):
             total += np.where(begins, 0.0, reward)
             length += ~begins
-            for i in np.flatnonzero(ends):
-                if quota[i]:
-                    returns.append(float(total[i]))
-                    lengths.append(int(length[i]))
-                    quota[i] -= 1
-                total[i], length[i] = 0.0, 0
+            counted = ends & (quota > 0)
+            returns += total[counted].tolist()
+            lengths += length[counted].tolist()
+            quota -= counted
+            total[ends], length[ends] = 0.0, 0
             if not quota.any():
                 break
     mean, std, least, most = (float(f(returns)) for f in (np.mean, np.std, np.min, np.max))

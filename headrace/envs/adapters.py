@@ -18,9 +18,6 @@ from headrace.ops import tree
 def next_step(envs: VectorEnv, name: str) -> VectorEnv:
     """``envs`` itself if it autoresets in NEXT_STEP mode, else adapted to it.
 
-    Args:
-        name: of the environment, for messages.
-
     Raises:
         ConfigError: the autoreset mode is unknown.
     """
@@ -52,8 +49,7 @@ class NextStep(VectorWrapper):
 
     def __init__(self, envs: VectorEnv, name: str = "the environment") -> None:
         super().__init__(envs)
-        mode = AutoresetMode(envs.metadata["autoreset_mode"])
-        self._same_step = mode is AutoresetMode.SAME_STEP
+        self._same_step = AutoresetMode(envs.metadata["autoreset_mode"]) is AutoresetMode.SAME_STEP
         self._name = name
         self._ended = np.zeros(envs.num_envs, bool)  # [B] whose next step is a filler
         self._mask_is_obeyed = False
@@ -171,9 +167,8 @@ class EnvPool(VectorEnv):
         self.num_envs = num_envs
         with warnings.catch_warnings():  # envpool states float32 bounds in float64
             warnings.filterwarnings("ignore", message=".*precision lowered")
-            observation_space, action_space = self._pool.observation_space, self._pool.action_space
-        self.single_observation_space = _unbounded(observation_space)
-        self.single_action_space = action_space
+            self.single_observation_space = _unbounded(self._pool.observation_space)
+            self.single_action_space = action_space = self._pool.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         discrete = isinstance(action_space, (Discrete, MultiDiscrete))
@@ -205,13 +200,11 @@ class EnvPool(VectorEnv):
         return self._pool.reset()
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of every environment; the arrays are the caller's to keep."""
         if self._action_dtype is not None:
             actions = np.asarray(actions, self._action_dtype)
         return self._pool.step(actions)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Free the pool and its threads."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None

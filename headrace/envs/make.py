@@ -79,7 +79,7 @@ def make_vec(
         raise ConfigError(f"{env_name(target)} can't be made ({'; '.join(clauses)})")
     # What async and threads can make, sync can, and nothing is started for a hint.
     hints = [name for name in _ENGINES if name not in (engine, "async", "threads")]
-    others = [f"{name!r}" for name in hints if _works(name, target, kwargs)]
+    others = [repr(name) for name in hints if _works(name, target, kwargs)]
     raise ConfigError(
         f"engine={engine!r} can't make {env_name(target)} because {reasons[engine]}; "
         + (f"engine={' or '.join(others)} can" if others else "no other engine can either")
@@ -94,9 +94,7 @@ def env_seed(seed: int, actor: int, num_envs: int, generation: int = 0) -> int:
     ``2**31 / num_envs`` for each pair of actors.
 
     Args:
-        seed: of the run.
-        actor: its index.
-        generation: how often the actor was restarted.
+        seed: of the run. actor: its index. generation: how often it was restarted.
     """
     num_blocks = _MAX_SEED // num_envs
     start = int(np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0])
@@ -111,7 +109,7 @@ def _native(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) ->
         if target.vector_entry_point is None:
             raise _Unavailable("it has no vector entry point")
         limit = {} if target.max_episode_steps is None else {"max_episode_steps": 0}
-        _check_kwargs(_load(target.vector_entry_point), {**limit, **target.kwargs, **kwargs})
+        _check_kwargs(target.vector_entry_point, {**limit, **target.kwargs, **kwargs})
         envs = gymnasium.make_vec(target, num_envs, "vector_entry_point", **kwargs)
     elif _is_vector_class(target):
         _check_kwargs(target, kwargs)
@@ -134,8 +132,8 @@ def _envpool(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -
         raise _Unavailable("envpool has no environment of this id")
     if target.additional_wrappers:
         raise _Unavailable("envpool can't apply its wrappers")
-    known = gymnasium.registry.get(target.id, EnvSpec(target.id)).kwargs
-    settings = {k: v for k, v in target.kwargs.items() if k not in known or known[k] != v}
+    known = gymnasium.registry.get(target.id, EnvSpec(target.id)).kwargs.items()
+    settings = dict(item for item in target.kwargs.items() if item not in known)
     if target.max_episode_steps is not None:
         settings["max_episode_steps"] = target.max_episode_steps
     try:
@@ -178,7 +176,7 @@ def _creator(target: Target, kwargs: dict[str, Any]) -> Callable[[], gymnasium.E
         raise _Unavailable("it is a VectorEnv class")
     else:
         own, create = kwargs, functools.partial(target, **kwargs)
-    _check_kwargs(_load(target.entry_point) if isinstance(target, EnvSpec) else target, own)
+    _check_kwargs(target.entry_point if isinstance(target, EnvSpec) else target, own)
 
     def create_one() -> gymnasium.Env:
         env = create()
@@ -224,11 +222,8 @@ def _is_vector_class(target: Any) -> bool:
     return isinstance(target, type) and issubclass(target, VectorEnv)
 
 
-def _load(entry_point: Any) -> Callable[..., Any]:
-    return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-
-
-def _check_kwargs(creator: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+def _check_kwargs(entry: Any, kwargs: dict[str, Any]) -> None:
+    creator = load_env_creator(entry) if isinstance(entry, str) else entry
     try:
         parameters = inspect.signature(creator).parameters
     except (TypeError, ValueError):  # some builtins have none

@@ -75,7 +75,6 @@ class Processes(AsyncVectorEnv):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments; environment ``i`` with ``seed + i``."""
         with self._named_faults():
             self.reset_async(seed=seed, options=options)
             return self.reset_wait(self._timeout_s)

@@ -104,7 +104,6 @@ class Threads(VectorEnv):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Any = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments; environment ``i`` with ``seed + i``."""
         self._wait_for_all()  # an interrupted step may still run
         if seed is None or isinstance(seed, (int, np.integer)):
             seed = [None if seed is None else int(seed) + i for i in range(self.num_envs)]
@@ -119,7 +118,6 @@ class Threads(VectorEnv):
         return self.results(rows)[0], self.infos(rows)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of every environment, as long as the slowest of them takes."""
         rows = np.arange(self.num_envs)
         self.send(rows, actions)
         self._wait_for_all()
@@ -133,11 +131,7 @@ class Threads(VectorEnv):
         return len(self._since)
 
     def send(self, rows: np.ndarray, actions: Any) -> None:
-        """Begin a step of each of some environments, none of which is busy.
-
-        Args:
-            rows: ``[n]`` ints, which environments; actions: ``[n, ...]``, theirs.
-        """
+        """Begin a step of environments ``rows`` ``[n]``, none busy; ``actions``: ``[n, ...]``."""
         workers, each = self._workers, list(iterate(self.action_space, actions))
         if len(each) != len(rows):
             raise ValueError(f"{len(each)} actions were given for {len(rows)} environments")
@@ -169,9 +163,7 @@ class Threads(VectorEnv):
     def results(self, rows: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
         """What the last steps of some environments, none of which is busy, returned.
 
-        Returns:
-            observations ``[n, ...]``, rewards ``[n]`` float64, terminated and truncated ``[n]``
-            bool.
+        Observations ``[n, ...]``, rewards ``[n]`` float64, terminated and truncated ``[n]`` bool.
         """
         board, space = self._board, self.single_observation_space
         empty: Any = create_empty_array(space, len(rows), np.empty)
@@ -179,11 +171,7 @@ class Threads(VectorEnv):
         return obs, board.reward[rows], board.terminated[rows], board.truncated[rows]
 
     def infos(self, rows: np.ndarray, only: str | None = None) -> dict[str, Any]:
-        """Their infos as Gymnasium vectorises them, ``[B, ...]``.
-
-        Args:
-            rows: as in :meth:`results`; only: leave out all keys but this one.
-        """
+        """Their infos as Gymnasium vectorises them, ``[B, ...]``; all keys or ``only`` one."""
         infos: dict[str, Any] = {}
         for i in rows.tolist():
             info = self._board.info[i]

@@ -1,7 +1,6 @@
 """Convolutional torsos of published agents: images ``[N, C, H, W]`` to features ``[N, F]``.
 
-Every module takes floats that are already scaled, and tells its ``F`` in ``num_outputs``. Weights
-start orthogonal with gain sqrt(2), biases at zero.
+Floats are already scaled. Weights start orthogonal with gain sqrt(2), biases at zero.
 """
 
 from __future__ import annotations

@@ -86,7 +86,6 @@ class Encoder(nn.Module):
                 )
 
     def forward(self, inputs: Tree) -> Tensor:
-        """Features ``[N, num_outputs]``."""
         obs = inputs if self._inputs.plain else inputs["observation"]
         outputs = [] if self.mlp is None else [self.mlp(self._vector(inputs, obs))]
         for path, part in zip(self._paths, self.parts, strict=True):

@@ -52,7 +52,6 @@ class OwnTorso(nn.Module):
             self.num_outputs += inputs.distribution.num_features + 1
 
     def forward(self, inputs: Tree) -> Tensor:
-        """Features ``[N, num_outputs]``."""
         if self._inputs.plain:
             return self.module(inputs)
         features = self.module(inputs["observation"])

@@ -54,12 +54,9 @@ class Policy(nn.Module):
         self.observation_space, self.action_space = observation_space, action_space
         self.network = network = network or Network()
         self.distribution = distribution_for(action_space, network.squash_actions)
+        mask = mask_source(observation_space, self.distribution, info_mask)
         self.inputs = Inputs(
-            observation_space,
-            action_space,
-            self.distribution,
-            mask_source(observation_space, self.distribution, info_mask),
-            network.previous_action_reward,
+            observation_space, action_space, self.distribution, mask, network.previous_action_reward
         )
         make: type[Encoder | OwnTorso] = Encoder if network.torso is None else OwnTorso
         self.torso = make(self.inputs, network)

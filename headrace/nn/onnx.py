@@ -36,6 +36,11 @@ from headrace.nn.encoder import TextEncoder
 from headrace.ops import tree
 from headrace.types import Tree
 
+_OWN_TORSO = (
+    " (an own torso must take any number of observations and be free of branches on their values; "
+    "use x.shape[0] instead of len(x))"
+)
+
 
 def export(policy: nn.Module, path: Path) -> Path:
     """Write a policy, with normalisers as they are now, as one file; replaces ``path`` at once.
@@ -166,24 +171,17 @@ def _convert(step: _Step) -> bytes:
                 output_names=step.output_names,
             )
         except Exception as error:
-            raise ConfigError(_reason(error, step.policy)) from error
+            line = next(filter(str.strip, str(error).splitlines()), repr(error))
+            raise ConfigError(
+                f"this policy can't be written as ONNX: {line}"
+                + ("" if step.policy.network.torso is None else _OWN_TORSO)
+            ) from error
     assert converted is not None
     model = converted.model_proto
     del model.graph.value_info[:]  # shapes in between, under the exporter's names of the batch
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
     return model.SerializeToString()
-
-
-def _reason(error: Exception, policy: Any) -> str:
-    line = next(filter(str.strip, str(error).splitlines()), repr(error))
-    text = f"this policy can't be written as ONNX: {line}"
-    if policy.network.torso is None:
-        return text
-    return (
-        f"{text} (an own torso must take any number of observations and be free of branches on "
-        "their values; use x.shape[0] instead of len(x))"
-    )
 
 
 @contextlib.contextmanager

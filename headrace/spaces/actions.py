@@ -17,15 +17,7 @@ from gymnasium.spaces.utils import flatdim
 from torch import Tensor
 
 from headrace.errors import ConfigError, nearest
-from headrace.ops.distributions import (
-    Bernoulli,
-    Categorical,
-    Composite,
-    DiagGaussian,
-    Distribution,
-    MultiCategorical,
-    SquashedGaussian,
-)
+from headrace.ops import distributions as dist
 from headrace.spaces.walk import Path, Space, leaves, map_space, parts, place
 
 MASK = "action_mask"  # the key of a mask in an observation or in infos
@@ -33,7 +25,7 @@ MASK = "action_mask"  # the key of a mask in an observation or in infos
 WORKS = "use Discrete, MultiDiscrete, MultiBinary, a floating Box, or a Dict or Tuple of these"
 
 
-def distribution_for(space: Space, squash: bool = False, path: Path = ()) -> Distribution:
+def distribution_for(space: Space, squash: bool = False, path: Path = ()) -> dist.Distribution:
     """The distribution whose actions fit ``space``, as the module's docstring says.
 
     Args:
@@ -48,19 +40,19 @@ def distribution_for(space: Space, squash: bool = False, path: Path = ()) -> Dis
     """
     where, inner = f"action space{place(path)}: {space}", parts(space)
     if isinstance(space, spaces.Discrete):
-        return Categorical(int(space.n))
+        return dist.Categorical(int(space.n))
     if inner is not None:
         if not inner:
             raise ConfigError(f"{where} is empty: give it at least one action")
         each = tuple(distribution_for(part, squash, (*path, key)) for key, part in inner.items())
-        return Composite(each, tuple(inner) if isinstance(space, spaces.Dict) else None)
+        return dist.Composite(each, tuple(inner) if isinstance(space, spaces.Dict) else None)
     size = math.prod(space.shape or ())
     if size == 0:
         raise ConfigError(f"{where} has no elements: give it at least one")
     if isinstance(space, spaces.MultiDiscrete):
-        return MultiCategorical(tuple(map(int, space.nvec.ravel())))
+        return dist.MultiCategorical(tuple(map(int, space.nvec.ravel())))
     if isinstance(space, spaces.MultiBinary):
-        return Bernoulli(size)
+        return dist.Bernoulli(size)
     if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
         raise ConfigError(f"{where} is not supported: {WORKS}")
     if squash and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
@@ -69,7 +61,7 @@ def distribution_for(space: Space, squash: bool = False, path: Path = ()) -> Dis
             "squash_actions=True needs finite ones: bound the Box, for example from -1 to 1, or "
             "leave squash_actions out"
         )
-    return SquashedGaussian(size) if squash else DiagGaussian(size)
+    return dist.SquashedGaussian(size) if squash else dist.DiagGaussian(size)
 
 
 def to_env(space: Space, action: Any, squash: bool = False) -> Any:
@@ -212,7 +204,7 @@ def _join(parts: list[np.ndarray], path: Path) -> np.ndarray:
     return np.concatenate([np.broadcast_to(p, (*lead, p.shape[-1])) for p in parts], -1)
 
 
-def mask_is_empty(distribution: Distribution, mask: np.ndarray) -> np.ndarray:
+def mask_is_empty(distribution: dist.Distribution, mask: np.ndarray) -> np.ndarray:
     """Where some component of the action has nothing left to choose.
 
     Args:
@@ -221,13 +213,13 @@ def mask_is_empty(distribution: Distribution, mask: np.ndarray) -> np.ndarray:
     Returns:
         ``[...]`` bool; :meth:`apply_mask` leaves these components as they are.
     """
-    if isinstance(distribution, Composite):
+    if isinstance(distribution, dist.Composite):
         ends = np.cumsum([part.num_mask for part in distribution.parts])
         pairs = zip(distribution.parts, np.split(mask, ends[:-1], -1), strict=True)
         return np.logical_or.reduce([mask_is_empty(part, m) for part, m in pairs])
-    if isinstance(distribution, MultiCategorical):
+    if isinstance(distribution, dist.MultiCategorical):
         starts = np.cumsum([0, *distribution.nvec[:-1]])
         return np.logical_not(np.logical_or.reduceat(mask, starts, axis=-1).all(-1))
-    if isinstance(distribution, Categorical):
+    if isinstance(distribution, dist.Categorical):
         return np.logical_not(mask.any(-1))
     return np.zeros(mask.shape[:-1], bool)

@@ -28,7 +28,7 @@ def round_robin() -> Player:
     Its turn is that of the visible object whose position is known worst: it was looked at longest
     ago, or never.
     """
-    return lambda obs, mask: _burn_or(_look(_objects(obs)[..., 5], mask), obs, mask)
+    return lambda obs, mask: _play(_objects(obs)[..., 5], obs, mask)
 
 
 def greedy() -> Player:
@@ -39,7 +39,7 @@ def greedy() -> Player:
     shown, and is taken as if it had never been a danger. No other action is worth anything by
     itself; among them it looks at the visible object of the greatest risk.
     """
-    return lambda obs, mask: _burn_or(_look(_risks(obs)[0], mask), obs, mask)
+    return lambda obs, mask: _play(_risks(obs)[0], obs, mask)
 
 
 def burn_values(obs: np.ndarray) -> np.ndarray:
@@ -52,13 +52,10 @@ def burn_values(obs: np.ndarray) -> np.ndarray:
     return (saved + costs).T
 
 
-def _look(urgency: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The action that looks at the most urgent visible object; 0, to wait, if none is visible."""
+def _play(urgency: np.ndarray, obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Burn if it is worth anything, else look at the most urgent visible object, else wait."""
     urgency = np.where(mask[:, 1:-2], urgency, -1.0)
-    return np.where(urgency.max(axis=1) >= 0, 1 + urgency.argmax(axis=1), 0)
-
-
-def _burn_or(other: np.ndarray, obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    other = np.where(urgency.max(axis=1) >= 0, 1 + urgency.argmax(axis=1), 0)
     values = np.where(mask[:, -2:], burn_values(obs), -np.inf)
     first = mask.shape[1] - 2
     return np.where(values.max(axis=1) > 0, first + values.argmax(axis=1), other)

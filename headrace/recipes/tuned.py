@@ -86,17 +86,10 @@ def _mujoco(env: str, algorithm: str) -> Config:
     """IMPACT's N batches of 512 steps are together as large as PPO's one, and seen as often."""
     shared: Any = {"learning_rate": 1e-3, "lr_schedule": "linear", "normalize_returns": True}
     shared |= {"gamma": 0.99, "lam": 0.95}
+    kl: Any = {"kl_coef": 1.0, "kl_target": 0.04}
     algos = {
         "ppo": PPO(epochs=10, minibatches=16, **shared),
-        "impact": IMPACT(
-            buffer_size=8,
-            passes=10,
-            clip=0.4,
-            kl_coef=1.0,
-            kl_target=0.04,
-            value_coef=0.5,
-            **shared,
-        ),
+        "impact": IMPACT(buffer_size=8, passes=10, clip=0.4, value_coef=0.5, **kl, **shared),
     }
     return Config(
         env=env,

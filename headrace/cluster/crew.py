@@ -33,8 +33,8 @@ class Crew:
 
     @property
     def waiting(self) -> set[int]:
-        """Workers that have been asked and haven't answered."""
-        return set(self._deadlines)
+        """Workers that have been asked and haven't answered, or were cut off before they were."""
+        return set(self._deadlines) | self._cut
 
     def send(self, index: int, request: Request) -> None:
         """Ask a worker that isn't busy.

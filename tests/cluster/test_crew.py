@@ -75,6 +75,25 @@ def test_a_hung_worker_is_found_while_another_answers_all_the_time():
     assert crew.receive()[0] == 1
 
 
+@pytest.mark.filterwarnings("ignore:worker 0.0. was interrupted")
+def test_a_worker_that_was_cut_off_before_it_was_asked_is_awaited_and_replaced(monkeypatch):
+    crew = Crew(Nowhere(timeout_s=1.0), [WorkerSetup(None, 1, "sync", {}, None, 0, 0)])
+    crew.send(0, Request("describe"))
+    crew.receive()
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("headrace.cluster.crew.time.monotonic", interrupt)
+        crew.send(0, Request("describe"))
+    assert crew.waiting == {0}
+    index, fault = crew.receive()
+    assert (index, fault.reason) == (0, "worker 0.0: was interrupted in the middle of a message")
+    crew.send(0, Request("describe"))
+    assert crew.receive() == (0, Answer("worker 0.1", -1, None))
+
+
 class Normalising(nn.Module):
     """A Gaussian of one number, whose log-probability is [B, 1], behind a BatchNorm."""
 

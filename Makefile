@@ -1,7 +1,7 @@
 # make train   creates .venv, installs, and trains APPO on CartPole-v1
 # make test    creates .venv, installs, and runs the test suite: two files at a time, then the
 #              serial tests; the last lines say which files took more than tests/budget.py gives
-# make test-full  also runs every combination of algorithm, space, recurrence and mask (longer)
+# make test-full  also runs slow tests and every combination of algorithm, space, core and mask
 # make lint    style and types
 # make house   lines of the engine, the studies and the game
 PYTHON ?= python3

@@ -74,6 +74,10 @@ class Config:
     """Environment steps after which training ends."""
     stop_return: float | None = None
     """End once the mean return of the last 100 training episodes reaches this."""
+    scale_free: bool = True
+    """Learn alike whatever the units of rewards and observations: normalise values (PopArt),
+    advantages and the numbers of Box observations; False: as in the algorithms' papers. Settings
+    normalize_… decide for themselves where they are given."""
     seed: Annotated[int, SEED] = 0
     """Of weights, environments, actions and shuffling."""
     network: Network = field(default_factory=Network)
@@ -248,6 +252,19 @@ class Config:
             f"{self.resolved_batch_size} into equal parts of whole rollouts; nearest: {near}"
         )
 
+    @property
+    def settled(self) -> Config:
+        """With every setting decided that may be left to ``scale_free``."""
+        network, algo, free = self.network, self.algo, self.scale_free
+        of_values = free and not algo.learns_in_actors  # they have no statistics in common
+        if network.normalize_observations is None:
+            network = replace(network, normalize_observations=free and network.torso is None)
+        if network.normalize_values is None:
+            network = replace(network, normalize_values=of_values)
+        if algo.normalize_advantage is None:
+            algo = replace(algo, normalize_advantage=of_values)
+        return replace(self, network=network, algo=algo)
+
     def actor_spec(self, env: Any, policy: Policy, **known: Any) -> ActorSpec:
         """What the actors of this learner are built from: settings by name, and what is known.
 
@@ -321,13 +338,17 @@ class Config:
         return values
 
 
+# What settings that older versions didn't write meant then.
+_BEFORE: dict[str, Any] = {"scale_free": False}
+
+
 def from_json(values: dict[str, Any], **overrides: Any) -> Config:
     """The config that :meth:`Config.to_json` wrote, with some settings replaced.
 
     Raises:
         ConfigError: a setting is unknown to this version.
     """
-    values = {**values, **overrides}
+    values = {**_BEFORE, **values, **overrides}
     known = {f.name for f in dataclasses.fields(Config)}
     for name in values:
         if name not in known:

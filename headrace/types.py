@@ -251,6 +251,10 @@ class ActorCritic(Protocol):
     def distribution(self) -> Any:
         """See ``headrace/ops/distributions.py``."""
 
+    @property
+    def popart(self) -> Any:
+        """The :class:`~headrace.nn.popart.PopArt` behind the values, or None."""
+
     def __call__(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tensor, Tree]:
         """Distribution parameters ``[T, B, P]``, values ``[T, B]`` and the last core."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.algos.common import Hyperparameters, policy_outputs, total_loss
+from headrace.algos.common import Hyperparameters, by_running_scale, policy_outputs, total_loss
 from headrace.ops import losses
 from headrace.ops.returns import gae
 from headrace.types import ActorCritic, Batch, Loss, State
@@ -22,5 +22,7 @@ class A2C(Hyperparameters):
         outputs = policy_outputs(policy, batch)
         stream = batch.stream(outputs.value.detach())
         advantage, target = gae(*stream, gamma=self.gamma, lam=self.lam)
+        advantage, sums = by_running_scale(state, advantage, batch.valid)
         policy_loss = losses.policy_gradient_loss(outputs.log_prob, advantage, batch.valid)
-        return total_loss(self, batch, outputs, policy_loss, target)
+        loss, metrics = total_loss(self, batch, outputs, policy_loss, target)
+        return loss, metrics | sums

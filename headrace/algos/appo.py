@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import torch
+from torch import Tensor
 
 from headrace.algos import common
-from headrace.errors import ABOVE_0, AT_LEAST_1, require
+from headrace.algos.minibatches import new_generator, shuffled
+from headrace.errors import ABOVE_0, AT_LEAST_1, require_choice
 from headrace.ops import losses
-from headrace.ops.returns import VTrace, vtrace
+from headrace.ops.returns import gae, vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State
 
 
 @dataclass(frozen=True)
 class APPO(common.Hyperparameters):
-    """Asynchronous PPO: V-trace targets (Espeholt et al. 2018), clipped surrogate (Schulman 2017).
+    """Asynchronous PPO: clipped surrogate (Schulman 2017) on rollouts of slightly older policies.
 
-    The advantage is ``r + gamma v' - V`` without the factor rho: the clipped ratio carries it.
+    V-trace's advantage (Espeholt et al. 2018) is ``r + gamma v' - V`` without the factor rho: the
+    clipped ratio carries it.
     """
 
     max_lag: int = 2
@@ -29,59 +32,79 @@ class APPO(common.Hyperparameters):
     """Passes over each batch."""
     minibatches: Annotated[int, AT_LEAST_1] = 1
     """Random parts into which each pass is split, one optimiser step each."""
-    normalize_advantage: bool = False
-    """Scale each minibatch's advantages to mean 0 and deviation 1; needs several minibatches."""
+    off_policy: Literal["vtrace", "gae"] = "vtrace"
+    """Targets by V-trace, or by GAE as if the rollouts were the learner's own: under a lag of an
+    update or two their bias costs less than what V-trace's shrinking trace forgets."""
     clip: Annotated[float, ABOVE_0] = 0.2
-    """The ratio pi/mu is clipped to [1 - clip, 1 + clip] in the surrogate."""
+    """The ratio is clipped to [1 - clip, 1 + clip] in the surrogate."""
+    clip_around: Literal["behaviour", "learner"] = "behaviour"
+    """The ratio is pi/mu; or pi over the learner's policy before the update, and its ratio to mu
+    weights the advantage (decoupled clipping, Hilton et al. 2022)."""
     rho_bar: float = 1.0
     """Clip of the importance ratio in the temporal difference: fixes the value's fixed point."""
     c_bar: Annotated[float, ABOVE_0] = 1.0
     """Clip of the ratio in the trace coefficients: speed of contraction."""
+    pg_rho_bar: Annotated[float | None, ABOVE_0] = None
+    """Weight advantages with the ratio before the update, clipped to this; None: the surrogate's
+    own ratio is all, or with clip_around=learner, where the weight is needed, it isn't clipped."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        several = self.epochs * self.minibatches > 1
-        valid = "False with epochs=1 and minibatches=1 (nearest: minibatches=2)"
-        require(several or not self.normalize_advantage, "normalize_advantage", True, valid)
+        require_choice("off_policy", self.off_policy, ("vtrace", "gae"))
+        require_choice("clip_around", self.clip_around, ("behaviour", "learner"))
         common.check_clipping(self.rho_bar, self.c_bar, self.max_lag)
 
     def init(self, policy: ActorCritic) -> State:
-        """The generator that shuffles."""
-        return {"generator": common.new_generator()}
+        """The generator that shuffles; moments of advantages where a batch is used whole."""
+        state: State = {"generator": new_generator()}
+        return state if self._is_split else state | common.running_advantage(self)
+
+    @property
+    def _is_split(self) -> bool:
+        return self.epochs * self.minibatches > 1
 
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterator[Batch]:
         """The batch as it is, or with targets computed once and then shuffled as PPO does."""
         batch = fresh()
-        if self.epochs * self.minibatches == 1:
+        if not self._is_split:
             yield batch  # its targets come from the same forward pass as its loss
             return
         with torch.no_grad():
-            returns = self._returns(common.policy_outputs(policy, batch), batch)
-        targets = {"advantage": returns.advantage, "vs": returns.vs}
-        batch = replace(batch, targets=targets)
+            outputs = common.policy_outputs(policy, batch)
+            batch = replace(batch, targets=self._targets(outputs, batch))
         over = group if self.normalize_advantage else None
-        yield from common.shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
+        yield from shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
 
-    def _returns(self, outputs: common.PolicyOutputs, batch: Batch) -> VTrace:
-        return vtrace(
-            outputs.log_prob - batch.log_prob,
-            *batch.stream(outputs.value),
-            gamma=self.gamma,
-            lam=self.lam,
-            rho_bar=self.rho_bar,
-            c_bar=self.c_bar,
-        )
+    @torch.no_grad()
+    def _targets(self, outputs: common.PolicyOutputs, batch: Batch) -> dict[str, Tensor]:
+        """``advantage`` and ``vs``, and the ``weight`` and ``log_prob`` before the update."""
+        stream = batch.stream(outputs.value)
+        settings: dict[str, Any] = {"gamma": self.gamma, "lam": self.lam}
+        log_ratio = outputs.log_prob - batch.log_prob
+        if self.off_policy == "gae":
+            advantage, vs = gae(*stream, **settings)
+        else:
+            settings |= {"rho_bar": self.rho_bar, "c_bar": self.c_bar}
+            vs, _, advantage = vtrace(log_ratio, *stream, **settings)
+        targets = {"advantage": advantage, "vs": vs}
+        if self.clip_around == "learner":
+            targets["log_prob"] = outputs.log_prob.detach()
+        if self.clip_around == "learner" or self.pg_rho_bar is not None:
+            targets["weight"] = (
+                torch.where(batch.valid, log_ratio, 0.0).exp().clamp(max=self.pg_rho_bar)
+            )
+        return targets
 
     def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
-        """Clipped surrogate on V-trace's advantage, value and entropy terms; sums."""
+        """Clipped surrogate, value and entropy terms; sums."""
         outputs = common.policy_outputs(policy, batch)
-        if batch.targets:
-            advantage, target = batch.targets["advantage"], batch.targets["vs"]
-        else:
-            target, _, advantage = self._returns(outputs, batch)
-        log_ratio = outputs.log_prob - batch.log_prob
-        policy_loss, clipped = losses.ppo_clip_loss(log_ratio, advantage, batch.valid, self.clip)
-        loss, metrics = common.total_loss(self, batch, outputs, policy_loss, target)
-        return loss, metrics | {"clipfrac": clipped}
+        targets = batch.targets or self._targets(outputs, batch)
+        advantage, sums = common.by_running_scale(state, targets["advantage"], batch.valid)
+        log_ratio = outputs.log_prob - targets.get("log_prob", batch.log_prob)
+        policy_loss, clipped = losses.ppo_clip_loss(
+            log_ratio, targets.get("weight", 1.0) * advantage, batch.valid, self.clip
+        )
+        loss, metrics = common.total_loss(self, batch, outputs, policy_loss, targets["vs"])
+        return loss, metrics | {"clipfrac": clipped} | sums

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from headrace.errors import ABOVE_0, AT_LEAST_0, Valid, check_fields, require
-from headrace.ops import losses, tree
-from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State, map_columns
+from headrace.ops import losses
+from headrace.ops.moments import MovingMoments
+from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State
 
 NORM = Valid("above 0 (inf: off)", lambda x: x > 0)
 FACTOR = Valid("between 0 and 1", lambda x: 0 <= x <= 1)
+_SHARE = 0.1  # of the newest batch in running moments
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class Hyperparameters:
     """Discount per environment step."""
     lam: Annotated[float, FACTOR] = 0.95
     """Lambda of GAE, or of V-trace (IMPALA, Remark 2: in the trace coefficients c only)."""
+    normalize_advantage: bool | None = None
+    """Advantages less their mean and in units of their deviation: of each minibatch, or running
+    ones where a batch is used whole. None: with the run's scale_free."""
     value_coef: Annotated[float, AT_LEAST_0] = 0.5
     """Weight of the value loss, which is half the squared error."""
     entropy_coef: Annotated[float, AT_LEAST_0] = 0.0
@@ -79,7 +83,7 @@ class Hyperparameters:
 
     def init(self, policy: ActorCritic) -> State:
         """Mutable state that is checkpointed: target network, buffers, adaptive coefficients."""
-        return {}
+        return running_advantage(self)
 
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
@@ -97,6 +101,7 @@ class Hyperparameters:
 
     def after_step(self, policy: ActorCritic, state: State, metrics: dict[str, float]) -> bool:
         """Called with the step's mean metrics; True ends the update early."""
+        note_advantage(state, metrics)
         return False
 
 
@@ -127,13 +132,15 @@ class PolicyOutputs(NamedTuple):
     entropy: Tensor  # [T, B]
     value: Tensor  # [T(+1), B]
     params: Tensor  # [T, B, P]  of the distribution
+    popart: Any  # of the policy, or None
 
 
 def policy_outputs(policy: ActorCritic, batch: Batch) -> PolicyOutputs:
     """One forward pass over a batch, with its bootstrap row if it has one."""
     params, value, _ = policy(batch.obs, batch.first, batch.core)
     params, of = params[: len(batch.valid)], policy.distribution
-    return PolicyOutputs(of.log_prob(params, batch.action), of.entropy(params), value, params)
+    log_prob, entropy = of.log_prob(params, batch.action), of.entropy(params)
+    return PolicyOutputs(log_prob, entropy, value, params, policy.popart)
 
 
 def total_loss(
@@ -150,11 +157,12 @@ def total_loss(
     Args:
         policy_loss: 0-d sum.
         target: of the values, ``[T, B]``.
-        value_loss: 0-d sum; None: half the squared error.
+        value_loss: 0-d sum; None: half the squared error, in the head's own units.
     """
     value = outputs.value[: len(batch.valid)]
     if value_loss is None:
-        value_loss = losses.value_loss(value, target, batch.valid)
+        own = in_own_units(outputs, value), in_own_units(outputs, target)
+        value_loss = losses.value_loss(*own, batch.valid)
     entropy_sum = losses.masked_sum(outputs.entropy, batch.valid)
     loss = policy_loss + hyper.value_coef * value_loss
     if hyper.entropy_coef > 0:
@@ -168,6 +176,39 @@ def total_loss(
             **losses.value_moments(value, target, batch.valid),
         }
     return loss, metrics
+
+
+def in_own_units(outputs: PolicyOutputs, value: Tensor) -> Tensor:
+    """Values or targets in the units that the value head learns in."""
+    return value if outputs.popart is None else outputs.popart.normalized(value)
+
+
+def running_advantage(hyper: Hyperparameters) -> State:
+    """State for the running moments of advantages, if they are normalised by these."""
+    return {"advantage": MovingMoments(_SHARE)} if hyper.normalize_advantage else {}
+
+
+def by_running_scale(
+    state: State, advantage: Tensor, valid: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Advantages ``[T, B]`` by the moments of earlier batches, if asked; 0 without any.
+
+    Returns:
+        the advantages and sums for :func:`note_advantage`, to be reported among the metrics.
+    """
+    if "advantage" not in state:
+        return advantage, {}
+    known = torch.where(valid, advantage, 0.0).double()
+    sums = {"advantage_mean": known.sum(), "advantage_square": known.square().sum()}
+    moments: MovingMoments = state["advantage"]
+    scale = 1.0 / moments.deviation if moments.deviation > 0 else 0.0
+    return (advantage - moments.mean) * scale, sums
+
+
+def note_advantage(state: State, metrics: dict[str, float]) -> None:
+    """Take what :func:`by_running_scale` reported of a step into the running moments."""
+    if "advantage_mean" in metrics:
+        state["advantage"].note(metrics.pop("advantage_mean"), metrics.pop("advantage_square"))
 
 
 @dataclass
@@ -209,69 +250,3 @@ class Penalty:
         """Go on from a checkpoint; a weight that isn't adapted is the setting's."""
         if self.target is not None:
             self.coef, self.kls = saved["coef"], tuple(saved["kls"])
-
-
-def new_generator() -> torch.Generator:
-    """A generator that shuffles, seeded from torch's own seed."""
-    return torch.Generator().manual_seed(torch.initial_seed() % 2**31)
-
-
-def shuffled(
-    batch: Batch,
-    epochs: int,
-    minibatches: int,
-    generator: torch.Generator,
-    normalize_over: Group | None = None,
-) -> Iterator[Batch]:
-    """``epochs`` passes over a batch that has its targets, in ``minibatches`` random parts each.
-
-    Args:
-        normalize_over: give the advantages of each part, over these learners' valid steps, mean 0
-            and standard deviation 1; None: leave them.
-
-    Yields:
-        batches of ``[1, about T * B / minibatches]``, every sample once per pass. With a recurrent
-        policy they are of ``[T, about B / minibatches]``, every column once per pass, and keep the
-        bootstrap row; a batch of fewer columns than ``minibatches`` gives a part per column.
-    """
-    samples = batch if tree.leaves(batch.core) else flatten(batch)
-    num_columns, device = samples.valid.shape[1], samples.valid.device
-    parts: list[Tensor] = []
-    for _ in range(epochs):
-        order = torch.randperm(num_columns, generator=generator).to(device)
-        parts += order.tensor_split(min(minibatches, num_columns))
-    if normalize_over is None:
-        yield from map(samples.columns, parts)
-        return
-    sums = torch.stack([_advantage_sums(samples, index) for index in parts])
-    sums = normalize_over.sum(sums.flatten()).view(-1, 3)  # once for all parts
-    for index, (count, total, square) in zip(parts, sums.tolist(), strict=True):
-        yield _normalized(samples.columns(index), count, total, square)
-
-
-def _advantage_sums(samples: Batch, index: Tensor) -> Tensor:
-    """Count, sum and sum of squares of the advantages of some columns: ``[3]`` float64."""
-    valid = samples.valid.index_select(1, index)
-    advantage = samples.targets["advantage"].index_select(1, index)
-    real = advantage.double().where(valid, 0.0)
-    return torch.stack([valid.sum().double(), real.sum(), real.square().sum()])
-
-
-def _normalized(batch: Batch, count: float, total: float, square: float) -> Batch:
-    """Advantages less their mean, divided by their (unbiased) standard deviation."""
-    if count < 2:
-        return batch
-    mean = total / count
-    deviation = math.sqrt(max(0.0, square - count * mean**2) / (count - 1))
-    scaled = (batch.targets["advantage"] - mean) / (deviation + 1e-8)
-    return replace(batch, targets=batch.targets | {"advantage": scaled})
-
-
-def flatten(batch: Batch) -> Batch:
-    """``T * B`` columns of one row each, the bootstrap row dropped: samples to shuffle."""
-    rows, num_columns = batch.valid.shape
-
-    def flat(dim: int, x: Tensor) -> Tensor:
-        return x[:rows].reshape(1, rows * num_columns, *x.shape[2:])
-
-    return map_columns(flat, batch)

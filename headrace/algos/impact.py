@@ -11,6 +11,7 @@ from typing import Annotated, Literal, cast
 import torch
 
 from headrace.algos import common
+from headrace.algos.minibatches import normalized
 from headrace.algos.replay import CircularBuffer
 from headrace.errors import A_COUNT, ABOVE_0, AT_LEAST_0, require, require_choice
 from headrace.ops import losses
@@ -25,7 +26,8 @@ class IMPACT(common.Hyperparameters):
     """IMPACT (Luo et al. 2020, Algorithm 1).
 
     What the target network says of a batch is computed once, on its first pass: the values, the
-    log-probabilities and distributions, and from these the advantages and value targets.
+    log-probabilities and distributions, and from these the advantages, which are normalised over
+    the batch if they are, and value targets.
     """
 
     max_lag: int = 2
@@ -106,11 +108,11 @@ class IMPACT(common.Hyperparameters):
                 copy_module(cast(torch.nn.Module, policy), state["target"])
                 state["target_is_due"] = False
             yield state["buffer"].visit(
-                state["steps"], lambda: self._with_targets(state["target"], fresh())
+                state["steps"], lambda: self._with_targets(state["target"], fresh(), group)
             )
 
     @torch.no_grad()
-    def _with_targets(self, target: ActorCritic, batch: Batch) -> Batch:
+    def _with_targets(self, target: ActorCritic, batch: Batch, group: Group) -> Batch:
         """Algorithm 1, line 7, and the V-trace-GAE of section 3.1."""
         outputs = common.policy_outputs(target, batch)
         returns = vtrace(
@@ -127,7 +129,8 @@ class IMPACT(common.Hyperparameters):
             "advantage": returns.vs - outputs.value[:-1],
             "vs": returns.vs,
         }
-        return replace(batch, targets=targets)
+        batch = replace(batch, targets=targets)
+        return normalized(batch, group) if self.normalize_advantage else batch
 
     def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
         """Clipped surrogate, value loss, entropy bonus and KL penalty (line 8); sums."""

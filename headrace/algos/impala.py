@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
 
 import torch
+from torch import Tensor
 
 from headrace.algos import common
+from headrace.algos.minibatches import new_generator, shuffled
 from headrace.algos.replay import ReplayBuffer, concatenate
-from headrace.errors import A_COUNT, ABOVE_0, Valid, require, require_choice
+from headrace.errors import A_COUNT, ABOVE_0, AT_LEAST_1, Valid, require, require_choice
 from headrace.ops import losses
-from headrace.ops.returns import VTrace, vtrace
+from headrace.ops.returns import vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State
 
 _EPSILON = 1e-6  # section 5.2.2
@@ -33,6 +36,11 @@ class IMPALA(common.Hyperparameters):
     """Clip of the ratio in the trace coefficients: speed of contraction."""
     pg_rho_bar: Annotated[float, ABOVE_0] = 1.0
     """Clip of the ratio that weights the policy gradient."""
+
+    epochs: Annotated[int, AT_LEAST_1] = 1
+    """Passes over each batch."""
+    minibatches: Annotated[int, AT_LEAST_1] = 1
+    """Random parts into which each pass is split, an optimiser step each; the paper has neither."""
 
     correction: Literal["vtrace", "one_step", "epsilon", "none"] = "vtrace"
     """Off-policy correction (section 5.2.2); all but vtrace have plain n-step targets. one_step:
@@ -57,21 +65,37 @@ class IMPALA(common.Hyperparameters):
         return replace(self, replay_capacity=max(1, share))
 
     def init(self, policy: ActorCritic) -> State:
-        """The replay buffer and the generator that draws from it, if there is replay."""
-        if self.replay_fraction == 0:
-            return {}
-        device = next(cast(torch.nn.Module, policy).parameters()).device
-        buffer = ReplayBuffer(self.replay_capacity, device)
-        return {"replay": buffer, "owed": 0.0, "generator": common.new_generator()}
+        """What is needed of replay buffer, generator and moments of advantages."""
+        state: State = {} if self._is_split else common.running_advantage(self)
+        if self._is_split or self.replay_fraction > 0:
+            state["generator"] = new_generator()
+        if self.replay_fraction > 0:
+            device = next(cast(torch.nn.Module, policy).parameters()).device
+            state |= {"replay": ReplayBuffer(self.replay_capacity, device), "owed": 0.0}
+        return state
+
+    @property
+    def _is_split(self) -> bool:
+        return self.epochs * self.minibatches > 1
 
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterator[Batch]:
-        """One batch, used once; with replay, beside the columns that are drawn for it."""
-        batch = fresh()
-        if self.replay_fraction == 0:
-            yield batch
+        """The batch as it is, or with targets computed once and then shuffled as PPO does."""
+        batch = self._with_replay(fresh(), state)
+        if not self._is_split:
+            yield batch  # its targets come from the same forward pass as its loss
             return
+        with torch.no_grad():
+            outputs = common.policy_outputs(policy, batch)
+            batch = replace(batch, targets=self._targets(outputs, batch))
+        over = group if self.normalize_advantage else None
+        yield from shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
+
+    def _with_replay(self, batch: Batch, state: State) -> Batch:
+        """A fresh batch beside the columns that are drawn for it, which it is kept for as well."""
+        if self.replay_fraction == 0:
+            return batch
         replay: ReplayBuffer = state["replay"]
         parts = [batch]
         if len(replay):
@@ -82,31 +106,38 @@ class IMPALA(common.Hyperparameters):
             if num_drawn:
                 parts.append(replay.sample(num_drawn, state["generator"]))
         replay.add(batch)
-        yield concatenate(parts)
+        return concatenate(parts)
 
     def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
         """``-rho log pi (r + gamma v' - V)`` plus value and entropy terms (section 4.2); sums."""
         outputs = common.policy_outputs(policy, batch)
-        log_prob, (vs, advantage, _) = outputs.log_prob, self._returns(outputs, batch)
+        targets = batch.targets or self._targets(outputs, batch)
+        advantage, sums = common.by_running_scale(state, targets["advantage"], batch.valid)
+        if "weight" in targets:
+            advantage = targets["weight"] * advantage
+        policy_gradient = losses.policy_gradient_loss
         if self.correction == "epsilon":
-            policy_loss = losses.epsilon_policy_gradient_loss(
-                log_prob, advantage, batch.valid, _EPSILON
+            policy_gradient = functools.partial(
+                losses.epsilon_policy_gradient_loss, epsilon=_EPSILON
             )
-        else:
-            policy_loss = losses.policy_gradient_loss(log_prob, advantage, batch.valid)
-        return common.total_loss(self, batch, outputs, policy_loss, vs)
+        policy_loss = policy_gradient(outputs.log_prob, advantage, batch.valid)
+        loss, metrics = common.total_loss(self, batch, outputs, policy_loss, targets["vs"])
+        return loss, metrics | sums
 
-    def _returns(self, outputs: common.PolicyOutputs, batch: Batch) -> VTrace:
-        """V-trace's, or n-step targets with the weight on the advantage that the correction has."""
-        log_ratio = outputs.log_prob.detach() - batch.log_prob
+    @torch.no_grad()
+    def _targets(self, outputs: common.PolicyOutputs, batch: Batch) -> dict[str, Tensor]:
+        """``vs``, ``advantage`` (V-trace's or n-step ones), and the ``weight`` of it if any."""
+        log_ratio = outputs.log_prob - batch.log_prob
         stream = batch.stream(outputs.value)
-        decay: dict[str, Any] = {"gamma": self.gamma, "lam": self.lam}
+        settings: dict[str, Any] = {"gamma": self.gamma, "lam": self.lam}
         if self.correction == "vtrace":
-            bars = {"rho_bar": self.rho_bar, "c_bar": self.c_bar, "pg_rho_bar": self.pg_rho_bar}
-            return vtrace(log_ratio, *stream, **decay | bars)
-        returns = vtrace(torch.zeros_like(log_ratio), *stream, **decay)  # all ratios are 1
-        if self.correction != "one_step":
-            return returns
-        ratio = torch.where(batch.valid, log_ratio, 0.0).exp()
-        weighted = ratio.clamp(max=self.pg_rho_bar) * returns.advantage
-        return returns._replace(pg_advantage=weighted)
+            settings |= {"rho_bar": self.rho_bar, "c_bar": self.c_bar}
+            vs, _, advantage = vtrace(log_ratio, *stream, **settings)
+        else:
+            ones = torch.zeros_like(log_ratio)  # as log-ratios
+            vs, _, advantage = vtrace(ones, *stream, **settings)
+        targets = {"vs": vs, "advantage": advantage}
+        if self.correction in ("vtrace", "one_step"):
+            ratio = torch.where(batch.valid, log_ratio, 0.0).exp()
+            targets["weight"] = ratio.clamp(max=self.pg_rho_bar)
+        return targets

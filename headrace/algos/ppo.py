@@ -9,6 +9,7 @@ from typing import Annotated
 import torch
 
 from headrace.algos import common
+from headrace.algos.minibatches import new_generator, shuffled
 from headrace.errors import ABOVE_0, AT_LEAST_0, AT_LEAST_1
 from headrace.ops import losses
 from headrace.ops.returns import gae
@@ -26,8 +27,9 @@ class PPO(common.Hyperparameters):
     clip: Annotated[float, ABOVE_0] = 0.2
     """The ratio pi/mu is clipped to [1 - clip, 1 + clip]."""
     value_clip: float | None = None
-    """Clip the value's change per update to this; None: no clipping."""
-    normalize_advantage: bool = True
+    """Clip the value's change per update to this (with normalize_values in deviations of its
+    targets); None: no clipping."""
+    normalize_advantage: bool | None = True
     """Scale each minibatch's advantages to mean 0 and standard deviation 1."""
     kl_coef: Annotated[float, AT_LEAST_0] = 0.0
     """Weight of the penalty KL(mu || pi) at the start."""
@@ -43,7 +45,7 @@ class PPO(common.Hyperparameters):
     def init(self, policy: ActorCritic) -> State:
         """The penalty, whose KL is that of the last epoch, and the generator that shuffles."""
         penalty = common.Penalty(self.kl_coef, self.kl_target, window=self.minibatches)
-        return {"penalty": penalty, "generator": common.new_generator()}
+        return {"penalty": penalty, "generator": new_generator()}
 
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
@@ -52,7 +54,7 @@ class PPO(common.Hyperparameters):
         state["penalty"].adapt()
         batch = self._with_targets(policy, fresh())
         over = group if self.normalize_advantage else None
-        yield from common.shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
+        yield from shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
 
     def _with_targets(self, policy: ActorCritic, batch: Batch) -> Batch:
         with torch.no_grad():
@@ -70,9 +72,10 @@ class PPO(common.Hyperparameters):
         )
         if self.value_clip is not None:
             value, old = outputs.value[: len(batch.valid)], targets["old_value"]
-            value_loss = losses.clipped_value_loss(
-                value, old, targets["target"], batch.valid, self.value_clip
+            value, old, target = (
+                common.in_own_units(outputs, x) for x in (value, old, targets["target"])
             )
+            value_loss = losses.clipped_value_loss(value, old, target, batch.valid, self.value_clip)
         loss, metrics = common.total_loss(
             self, batch, outputs, policy_loss, targets["target"], value_loss=value_loss
         )

@@ -68,7 +68,9 @@ class LearnerGroup:
         found, self.run_dir = begin(config, needs_processes=True)
         self.env = found.env
         checkpoint.prepare(self.run_dir, config.resume, config.overwrite)
-        self.config = dataclasses.replace(config, run_dir=str(self.run_dir), overwrite=False)
+        self.config = dataclasses.replace(
+            config.settled, run_dir=str(self.run_dir), overwrite=False
+        )
         self._notify = notify
         self.num_restarts = 0
         self.interrupted = self._stopped = False

@@ -23,6 +23,7 @@ from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.ops.losses import explained_variance
+from headrace.ops.moments import MovingMoments
 from headrace.types import Alone, Batch, Fresh, Group, Metrics, Rollout, map_columns
 
 _T = TypeVar("_T")
@@ -97,6 +98,8 @@ class Learner:
         self.optimizer = Optimizer(algorithm.optimizer, flat, algorithm.optimizer_eps)
         self.state = algorithm.init(policy)
         self.returns = Normalizer(1).to(device) if algorithm.normalize_returns else None
+        self.targets = MovingMoments(0.1)  # of the values
+        self._target_sums: list[tuple[float, float, float]] = []  # count, sum, squares of a step
         self.num_steps = 0  # optimiser steps
         self.own: list[dict[str, float]] = []  # the latest update's metrics of this learner's data
         self._center = 0.0  # mean of the targets at the latest step with others
@@ -136,7 +139,17 @@ class Learner:
             if self.algorithm.after_step(self.policy, self.state, per_step[-1]):
                 batches.close()  # type: ignore[attr-defined]
                 break
+        self._move_values()
         return mean_metrics(per_step)
+
+    def _move_values(self) -> None:
+        """Take the value targets of an update's steps into the units of the values, if asked."""
+        count, total, square = map(sum, zip(*self._target_sums, strict=True))
+        self._target_sums = []
+        if self.policy.popart is not None and count:
+            self.targets.note(total / count, square / count)
+            moments = self.targets.mean, self.targets.deviation
+            self.policy.popart.move(self.policy.value_head, *moments)
 
     def watch(self, fresh: Fresh, num_steps: int) -> None:
         """An update whose ``num_steps`` optimiser steps the actors have done themselves."""
@@ -165,9 +178,13 @@ class Learner:
         values = dict(zip(sums, numbers, strict=True))
         metrics = step_metrics(values, count)
         self.own.append(metrics)
+        center = self._center
         if self.group.size > 1:
             gradient, values, count = self._together(gradient, values, count)
             metrics = step_metrics(values, count)
+        total, square = values["target_sum"], values["target_sq"]
+        square += 2 * center * total + count * center**2
+        self._target_sums.append((count, total + count * center, square))
         gradient /= max(count, 1)
         norm = float(gradient.norm())
         if norm > self.algorithm.max_grad_norm:
@@ -239,7 +256,7 @@ class Learner:
         returns = {} if self.returns is None else _saved(self.returns)
         optimizer = self.optimizer.state_dict()
         parts = {"optimizer": optimizer, "state": state, "returns": returns}
-        return parts | {"num_steps": self.num_steps}
+        return parts | {"targets": self.targets.state_dict(), "num_steps": self.num_steps}
 
     def own_state(self) -> dict[str, Any]:
         """Data that only this learner holds: replay and circular buffers."""
@@ -268,6 +285,8 @@ class Learner:
                 self.state[name] = value
         if self.returns is not None:
             self.returns.load_state_dict(saved["returns"])
+        if "targets" in saved:  # older versions had none
+            self.targets.load_state_dict(saved["targets"])
         self.num_steps = saved["num_steps"]
 
     def close(self) -> None:

@@ -79,8 +79,12 @@ class Network:
     """Units of the recurrent layer."""
     previous_action_reward: bool = False
     """Feed the previous action and the previous reward, clipped to [-1, 1], to the network."""
-    normalize_observations: bool = False
-    """Scale the numbers of Box observations by their running mean and deviation."""
+    normalize_observations: bool | None = None
+    """Scale the numbers of Box observations by their running mean and deviation; None: with the
+    run's scale_free, unless the torso is an own one."""
+    normalize_values: bool | None = None
+    """Learn values in units of their targets' running deviation (PopArt); None: with the run's
+    scale_free."""
     squash_actions: bool = False
     """Squash Box actions to their bounds with tanh instead of clipping them."""
     log_std_init: float = 0.0

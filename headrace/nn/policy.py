@@ -15,6 +15,7 @@ from headrace.nn.encoder import Encoder
 from headrace.nn.inputs import Inputs, mask_source
 from headrace.nn.network import Network, orthogonal
 from headrace.nn.own_torso import OwnTorso
+from headrace.nn.popart import PopArt
 from headrace.nn.recurrent import Recurrent
 from headrace.ops import tree
 from headrace.spaces import observations as spaces
@@ -70,6 +71,7 @@ class Policy(nn.Module):
             width = network.core_size
         self.policy_head = orthogonal(nn.Linear(width, self.distribution.num_outputs), 0.01)
         self.value_head = orthogonal(nn.Linear(width, 1), 1.0)
+        self.popart = PopArt() if network.normalize_values else None
         free = torch.full((self.distribution.num_free,), network.log_std_init)
         self.log_std = nn.Parameter(free) if len(free) else None
 
@@ -105,6 +107,8 @@ class Policy(nn.Module):
             hidden = hidden.flatten(0, 1)
         value_hidden = hidden if self.value_torso is None else self.value_torso(flat)
         params, value = self._params(hidden, flat), self.value_head(value_hidden)
+        if self.popart is not None:
+            value = self.popart(value)
         return params.unflatten(0, first.shape), value.view(first.shape), core
 
     def _params(self, hidden: Tensor, inputs: Tree) -> Tensor:

@@ -64,3 +64,43 @@ def unpack(vector: Tensor) -> Moments:
         raise ValueError(f"vector must be [1 + 2 F], got {tuple(vector.shape)}")
     mean, square = vector[1:].chunk(2)
     return Moments(vector[0].long(), mean, square)
+
+
+class MovingMoments:
+    """Mean and deviation of a stream that drifts, in plain numbers.
+
+    Both are averages over batches that weigh exponentially less the older they are, divided by the
+    sum of the weights, so that the first batch counts in full (as in Adam: Kingma & Ba 2015).
+
+    Args:
+        share: of the newest batch in the average.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._weight = self._first = self._second = 0.0
+
+    def note(self, mean: float, square: float) -> None:
+        """One batch: its mean, and the mean of its squares."""
+        self._weight += self._share * (1.0 - self._weight)
+        self._first += self._share * (mean - self._first)
+        self._second += self._share * (square - self._second)
+
+    @property
+    def mean(self) -> float:
+        """0 before the first batch."""
+        return self._first / self._weight if self._weight else 0.0
+
+    @property
+    def deviation(self) -> float:
+        """0 before the first batch; not below a thousandth of the root of the mean square."""
+        square = self._second / self._weight if self._weight else 0.0
+        return max(square - self.mean**2, 1e-6 * square) ** 0.5
+
+    def state_dict(self) -> dict[str, float]:
+        """What a checkpoint holds."""
+        return {"weight": self._weight, "first": self._first, "second": self._second}
+
+    def load_state_dict(self, saved: dict[str, float]) -> None:
+        """Go on from a checkpoint."""
+        self._weight, self._first, self._second = saved["weight"], saved["first"], saved["second"]

@@ -58,7 +58,8 @@ class Trainer:
         group: Group | None = None,
         handle_signals: bool = True,
     ) -> None:
-        self.config, self.group = config, Alone() if group is None else group
+        self.config = config = config.settled
+        self.group = Alone() if group is None else group
         self._notify, self._handle_signals = notify, handle_signals
         if config.num_learners != self.group.size:
             raise ConfigError(

@@ -9,7 +9,8 @@ import torch
 
 import headrace as hr
 from headrace.algos import IMPACT
-from headrace.algos.common import policy_outputs, shuffled
+from headrace.algos.common import policy_outputs
+from headrace.algos.minibatches import shuffled
 from headrace.ops.distributions import Categorical
 from headrace.types import Alone, Batch
 from tests.learning.test_learner import make_batch

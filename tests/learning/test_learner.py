@@ -9,7 +9,8 @@ import torch
 
 import headrace as hr
 from headrace.algos import IMPACT
-from headrace.algos.common import Penalty, flatten, policy_outputs
+from headrace.algos.common import Penalty, policy_outputs
+from headrace.algos.minibatches import flatten
 from headrace.errors import ConfigError
 from headrace.learning.learner import Learner
 from headrace.nn import Network, Policy

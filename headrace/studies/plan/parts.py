@@ -37,6 +37,7 @@ def actor_spec(config: Config) -> ActorSpec:
     Raises:
         ConfigError: the environment can't be made.
     """
+    config = config.settled
     found = probe(config.env, config.engine, config.env_kwargs, config.seed)
     policy = Policy(found.observation_space, found.action_space, config.network, found.info_mask)
     return config.actor_spec(found.env, policy)

@@ -20,8 +20,10 @@ class PopArt(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("scale", torch.zeros(()))
+        self.register_buffer("inverse", torch.zeros(()))  # of the scale; 0 before there is one
         self.mean: Tensor
         self.scale: Tensor
+        self.inverse: Tensor
 
     def forward(self, output: Tensor) -> Tensor:
         """V of the head's outputs, of any shape."""
@@ -29,7 +31,7 @@ class PopArt(nn.Module):
 
     def normalized(self, value: Tensor) -> Tensor:
         """What the head would have to say for these V; 0 before the first :meth:`move`."""
-        return torch.where(self.scale > 0, (value - self.mean) / self.scale, 0.0)
+        return (value - self.mean) * self.inverse
 
     @torch.no_grad()
     def move(self, head: nn.Linear, mean: float, scale: float) -> None:
@@ -44,6 +46,7 @@ class PopArt(nn.Module):
         old_mean, old_scale = float(self.mean), float(self.scale)
         self.mean.fill_(mean)
         self.scale.fill_(scale)
+        self.inverse.fill_(1.0 / scale)
         if old_scale > 0.0:
             mean, scale = float(self.mean), float(self.scale)  # as they are used: in float32
             head.weight.mul_(old_scale / scale)

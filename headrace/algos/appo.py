@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -92,9 +93,8 @@ class APPO(common.Hyperparameters):
         if self.clip_around == "learner":
             targets["log_prob"] = outputs.log_prob.detach()
         if self.clip_around == "learner" or self.pg_rho_bar is not None:
-            targets["weight"] = (
-                torch.where(batch.valid, log_ratio, 0.0).exp().clamp(max=self.pg_rho_bar)
-            )
+            ratio = torch.where(batch.valid, log_ratio, 0.0).exp()
+            targets["weight"] = ratio.clamp(max=self.pg_rho_bar or math.inf)
         return targets
 
     def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -93,7 +94,8 @@ class Config:
     preempt_fraction: Annotated[float | None, SHARE] = None
     """Once this share of learners, or all others, have their rollouts, a learner ends its own."""
     max_policy_lag: Annotated[int | None, AT_LEAST_0] = None
-    """Drop (and count) rollouts that are more updates older than this; None: never."""
+    """Drop (and count) rollouts that are more updates older than this when their turn comes;
+    None: than max_lag makes them that nothing overtook (never, with weight_sync=adaptive)."""
     weight_sync: str = "every"
     """When actors fetch weights: at every update, every-<k>, or adaptive: once they lag in KL."""
     kl_threshold: float = 0.005
@@ -174,6 +176,7 @@ class Config:
                 f"{self.fragment_length} * envs_per_actor={self.envs_per_actor}{actors}; "
                 f"nearest: {near}"
             )
+        self._warn_of_idle_actors()
         columns = self.rollouts_per_update * self.envs_per_actor
         minibatches = getattr(self.algo, "minibatches", 1)
         if self.network.core is not None and minibatches > columns:
@@ -182,6 +185,18 @@ class Config:
                 "batch: a recurrent policy's minibatches are whole sequences of environments "
                 f"(nearest: {columns})"
             )
+
+    def _warn_of_idle_actors(self) -> None:
+        busy, max_lag = self.num_credits, self.algo.max_lag
+        if self.num_actors <= busy or self.num_learners > 1:
+            return  # several learners: told of the share of each
+        size = -(-self.num_actors // (max_lag + 1)) * self.rollout_steps
+        warnings.warn(
+            f"num_actors={self.num_actors}: max_lag={max_lag} lets only {busy} rollouts be begun "
+            f"or waiting, so some actors idle (none does with num_actors={busy}, "
+            f"batch_size={size} or max_lag={-(-self.num_actors // self.rollouts_per_update) - 1})",
+            stacklevel=5,
+        )
 
     def _check_times(self) -> None:
         """What depends on timing, and so on chance, against what shall not."""
@@ -297,17 +312,41 @@ class Config:
 
     @property
     def slots_per_actor(self) -> int:
-        """``(max_lag + 1) * ceil(R / num_actors)``."""
-        return (self.algo.max_lag + 1) * -(-self.rollouts_per_update // self.num_actors)
+        """As few as ``num_credits`` takes."""
+        return -(-self.num_credits // self.num_actors)
+
+    @property
+    def num_credits(self) -> int:
+        """Rollouts of a learner that may be begun or waiting: ``(max_lag + 1) * R``.
+
+        Where actors learn a rollout's lag is known before it waits: as many for each actor.
+        """
+        num_updates, waiting = self.algo.max_lag + 1, self.rollouts_per_update
+        if self.algo.learns_in_actors:
+            waiting = self.num_actors * -(-waiting // self.num_actors)
+        return num_updates * waiting
+
+    @property
+    def max_first_lag(self) -> int | None:
+        """Updates behind which a rollout is dropped when its turn has come; None: never."""
+        if self.max_policy_lag is not None or self.algo.learns_in_actors:
+            return self.max_policy_lag
+        every = self.sync.every
+        return None if every is None else self.algo.max_updates(self.algo.max_lag) + every - 1
+
+    @property
+    def lag_bound(self) -> int | None:
+        """Updates, at most, between acting and the last use of what was done; None: no bound."""
+        columns = self.rollouts_per_update * self.envs_per_actor
+        first, reuse = self.max_first_lag, self.algo.reuse_updates(columns)
+        return None if first is None else first + reuse
 
     @property
     def sync(self) -> SyncRule:
         """When actors fetch weights: early enough for ``max_policy_lag`` if they act in time."""
         oldest = self.max_policy_lag
         if oldest is not None:
-            slots = self.num_actors * self.slots_per_actor
-            waits = self.algo.max_updates((slots - 1) // self.rollouts_per_update)
-            oldest = max(1, oldest - waits + 1)
+            oldest = max(1, oldest - self.algo.max_updates(self.algo.max_lag) + 1)
         return sync_rule(self.weight_sync, self.kl_threshold, oldest)
 
     @property

@@ -72,6 +72,7 @@ class Batch:
     core: Tree  # [B, ...]
     targets: dict[str, Tensor]  # [T, B, ...] each, what the algorithm computed beforehand
     discounted_return: Tree = ()  # [T, B] float32 or (), see Rollout
+    version: Tree = ()  # [B] int64  that acted, -1: not known; (): part of the latest fresh batch
 
     @property
     def num_steps(self) -> int:
@@ -83,7 +84,7 @@ class Batch:
         return self.reward, value, self.terminated, self.first
 
     def columns(self, index: slice | Tensor) -> Batch:
-        """The batch of these columns only (dimension 1; dimension 0 of ``core``)."""
+        """The batch of these columns only (dimension 1; 0 of ``core`` and ``version``)."""
 
         def take(dim: int, x: Tensor) -> Tensor:
             if isinstance(index, Tensor):
@@ -112,7 +113,7 @@ def map_columns(function: Callable[..., Tensor], *batches: Batch) -> Batch:
     """
 
     def parts(name: str) -> Tree:
-        of_leaves = partial(function, 0 if name == "core" else 1)
+        of_leaves = partial(function, 0 if name in ("core", "version") else 1)
         return tree.map_leaves(of_leaves, *(getattr(batch, name) for batch in batches))
 
     return Batch(**{field.name: parts(field.name) for field in fields(Batch)})

@@ -61,6 +61,7 @@ class ActorSpec:
     transport: str = "serial"
     num_actors: int = 1
     slots_per_actor: int = 1
+    num_credits: int | None = None  # rollouts begun or waiting at a time; None: as many as slots
     actor_restarts: int = 0  # deaths that are made good
     actor_timeout_s: float = 300.0
     max_rollout_seconds: float | None = None  # a rollout is cut short after so long

@@ -45,7 +45,8 @@ class RolloutSource:
         self._weights = WeightStore(spec_of(policy_weights(spec.policy)), shared=shared)
         self._memory = Memory(self._slab.buffer, self._weights.buffer, model)
         ordered = spec.algo.max_lag == 0
-        self._slots = Slots(self._slab, spec.num_actors, spec.slots_per_actor, ordered)
+        sizes = spec.num_actors, spec.slots_per_actor
+        self._slots = Slots(self._slab, *sizes, ordered, num_credits=spec.num_credits)
         self._fleet: Fleet | None = None
         self._actors: list[Actor] = []
         self._queue: ShmQueue | SerialQueue

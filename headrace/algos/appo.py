@@ -27,7 +27,8 @@ class APPO(common.Hyperparameters):
     """
 
     max_lag: int = 2
-    """How many updates a waiting rollout may lag behind the learner."""
+    """How many updates a rollout may lag behind the learner when it is learnt from: at most
+    max_lag + 1 updates' rollouts are begun or waiting, and what was overtaken is dropped."""
     learning_rate: float = 6e-4
     epochs: Annotated[int, AT_LEAST_1] = 1
     """Passes over each batch."""

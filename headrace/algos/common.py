@@ -54,7 +54,7 @@ class Hyperparameters:
 
     @property
     def max_lag(self) -> int:
-        """How many updates a waiting rollout may lag: 0, synchronous, unless it is a field."""
+        """How many updates a rollout may lag: 0, synchronous, unless it is a field."""
         return 0
 
     @property
@@ -72,6 +72,10 @@ class Hyperparameters:
     def max_updates(self, num_batches: int) -> int:
         """Updates, at most, from the learner's present batch to the one so many behind it."""
         return num_batches
+
+    def reuse_updates(self, num_columns: int) -> int:
+        """Updates, at most, from the first use of a batch of so many columns to its last."""
+        return 0
 
     def per_learner(self, num_learners: int) -> Hyperparameters:
         """The settings of one of several learners: memories that they share out are smaller.

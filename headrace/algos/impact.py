@@ -32,7 +32,8 @@ class IMPACT(common.Hyperparameters):
 
     max_lag: int = 2
     """How many batches of rollouts may wait for the learner. Each lasts for ``passes`` steps, so
-    the lag in updates, which is reported and which max_policy_lag bounds, is longer."""
+    the lag in updates is longer: at a batch's first use, which is when what is too old is dropped,
+    up to ``max_updates(max_lag)``, at its last one ``(passes - 1) * buffer_size`` steps more."""
     lam: float = 0.995
     buffer_size: Annotated[int, A_COUNT] = 4
     """N: slots of the circular buffer, visited in turn, one optimiser step each."""
@@ -82,6 +83,10 @@ class IMPACT(common.Hyperparameters):
         gaps = num_batches // self.buffer_size + 1
         steps = num_batches + gaps * (self.passes - 1) * self.buffer_size
         return -(-steps // self.t_frequency)
+
+    def reuse_updates(self, num_columns: int) -> int:
+        """``(K - 1) * N`` optimiser steps."""
+        return -(-(self.passes - 1) * self.buffer_size // self.t_frequency)
 
     def init(self, policy: ActorCritic) -> State:
         """The target network, the circular buffer, steps done, the penalty."""

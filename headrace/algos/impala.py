@@ -27,7 +27,9 @@ class IMPALA(common.Hyperparameters):
     """IMPALA (Espeholt et al. 2018, section 4)."""
 
     max_lag: int = 2
-    """How many updates a waiting rollout may lag behind the learner."""
+    """How many updates a rollout may lag behind the learner when it is learnt from: at most
+    max_lag + 1 updates' rollouts are begun or waiting, and what was overtaken is dropped.
+    Replayed trajectories are older."""
     learning_rate: float = 6e-4
     lam: float = 1.0
     rho_bar: float = 1.0
@@ -63,6 +65,10 @@ class IMPALA(common.Hyperparameters):
         possible = self.replay_fraction == 0 or not odd
         require(possible, "replay_capacity", self.replay_capacity, valid)
         return replace(self, replay_capacity=max(1, share))
+
+    def reuse_updates(self, num_columns: int) -> int:
+        """Until the replay buffer is full of newer columns, if there is one."""
+        return -(-self.replay_capacity // num_columns) if self.replay_fraction > 0 else 0
 
     def init(self, policy: ActorCritic) -> State:
         """What is needed of replay buffer, generator and moments of advantages."""

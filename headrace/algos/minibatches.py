@@ -36,6 +36,7 @@ def shuffled(
         policy they are of ``[T, about B / minibatches]``, every column once per pass, and keep the
         bootstrap row; a batch of fewer columns than ``minibatches`` gives a part per column.
     """
+    batch = replace(batch, version=())  # of each part it is the whole one's
     samples = batch if tree.leaves(batch.core) else flatten(batch)
     num_columns, device = samples.valid.shape[1], samples.valid.device
     parts: list[Tensor] = []

@@ -260,5 +260,8 @@ def as_dict(batch: Batch) -> dict[str, Any]:
 
 
 def from_dict(saved: dict[str, Any]) -> Batch:
-    """The batch of its fields; what a batch of an older version had beside them is left out."""
+    """The batch of its fields, more or fewer of which an older version had."""
+    if "version" not in saved:
+        unknown = saved["terminated"].new_full(saved["terminated"].shape[1:], -1, dtype=torch.int64)
+        saved = saved | {"version": unknown}
     return Batch(**{field.name: saved[field.name] for field in fields(Batch)})

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
+from headrace.learning.ages import Ages
 from headrace.learning.optimizer import Optimizer
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy
@@ -101,6 +102,7 @@ class Learner:
         self.targets = MovingMoments(0.1)  # of the values
         self._target_sums: list[tuple[float, float, float]] = []  # count, sum, squares of a step
         self.num_steps = 0  # optimiser steps
+        self.ages = Ages()
         self.own: list[dict[str, float]] = []  # the latest update's metrics of this learner's data
         self._center = 0.0  # mean of the targets at the latest step with others
         self._pool = ThreadPoolExecutor(
@@ -128,6 +130,7 @@ class Learner:
 
         def scaled() -> Batch:
             batch = fresh()
+            self.ages.took(batch.version)
             reward = self._scaled(batch) * self.algorithm.reward_scale
             return replace(batch, reward=reward, discounted_return=())
 
@@ -135,6 +138,7 @@ class Learner:
         per_step: list[dict[str, float]] = []
         batches = self.algorithm.batches(self.policy, scaled, self.state, self.group)
         for batch in batches:
+            self.ages.step(batch.version, self.num_steps)
             per_step.append(self.step(batch, learning_rate))
             if self.algorithm.after_step(self.policy, self.state, per_step[-1]):
                 batches.close()  # type: ignore[attr-defined]
@@ -256,7 +260,8 @@ class Learner:
         returns = {} if self.returns is None else _saved(self.returns)
         optimizer = self.optimizer.state_dict()
         parts = {"optimizer": optimizer, "state": state, "returns": returns}
-        return parts | {"targets": self.targets.state_dict(), "num_steps": self.num_steps}
+        parts |= {"targets": self.targets.state_dict(), "ages": self.ages.state_dict()}
+        return parts | {"num_steps": self.num_steps}
 
     def own_state(self) -> dict[str, Any]:
         """Data that only this learner holds: replay and circular buffers."""
@@ -288,6 +293,8 @@ class Learner:
         if "targets" in saved:  # older versions had none
             self.targets.load_state_dict(saved["targets"])
         self.num_steps = saved["num_steps"]
+        if "ages" in saved:  # else it is an older version's
+            self.ages.load_state_dict(saved["ages"])
 
     def close(self) -> None:
         """Stop the threads."""

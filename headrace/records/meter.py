@@ -14,7 +14,7 @@ from headrace.transport.queue import Header, nano
 _SOURCES = {field.name: field.metadata["source"] for field in fields(Result)}
 _TOTALS = [source.of for source in _SOURCES.values() if isinstance(source, Total)]
 _RATIOS = [f"{s.of} {s.over}" for s in _SOURCES.values() if isinstance(s, Ratio)]
-_COUNTED = dict.fromkeys(" ".join(_TOTALS + _RATIOS).split())
+_COUNTED = dict.fromkeys(" ".join(["num_rollouts", *_TOTALS, *_RATIOS]).split())
 SUMS = tuple(name for name in _COUNTED if name != "num_learners")
 GREATEST = tuple(name for name, source in _SOURCES.items() if isinstance(source, Greatest))
 BY_RANK = tuple(sorted(k for k, s in _SOURCES.items() if isinstance(s, Mean) and s.by_rank))
@@ -31,14 +31,20 @@ class Meter(SimpleNamespace):
         super().__init__(**dict.fromkeys(SUMS, 0), **dict.fromkeys(GREATEST))
         self.noted: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=1000))
 
-    def rollout(self, header: Header, lag: int) -> None:
+    def rollout(self, header: Header) -> None:
         """Count a rollout that is trained on."""
         self.acting_ns += header.acting_ns
         self.waiting_ns += header.waiting_ns
         self.env_steps += header.valid_steps
         self.num_rollouts += 1
-        self.lag_sum += lag
-        self.greatest("lag_max", lag)
+
+    def count(self, **values: int) -> None:
+        """Add to sums, and keep what is greatest, under the names in the table."""
+        for name, value in values.items():
+            if name in GREATEST:
+                self.greatest(name, value)
+            else:
+                setattr(self, name, getattr(self, name) + value)
 
     def divergence(self, nats: float) -> None:
         """Count what an actor is told of a rollout."""

@@ -142,9 +142,12 @@ class Result:
     clipfrac: float | None = metric("losses/clipfrac", Mean(by_rank=True))
     explained_variance: float | None = metric("losses/explained_variance", Mean())
     grad_norm: float | None = metric("losses/grad_norm", Mean())
-    lag_mean: float | None = metric("lag/mean", Ratio("lag_sum", "num_rollouts"))
-    """Updates between acting and learning."""
+    lag_mean: float | None = metric("lag/mean", Ratio("lag_sum", "num_lags"))
+    """Updates between acting and learning, at each optimiser step that learns from it."""
     lag_max: int | None = metric("lag/max", Greatest())
+    lag_steps: float | None = metric("lag/steps", Ratio("lag_steps_sum", "num_lags"))
+    """The same in optimiser steps, those of the update itself included."""
+    lag_steps_max: int | None = metric("lag/steps_max", Greatest())
     dropped: int = metric("lag/dropped", Total("dropped"))  # rollouts, since the start
     restarts: int = metric()  # of actors, since the start
     time_wait: float = metric("time/wait", Ratio("wait_s"))

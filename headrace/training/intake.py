@@ -64,7 +64,7 @@ class Intake:
 
     def _take(self) -> list[Rollout]:
         meter, kept = self._meter, list[Rollout]()
-        wanted, oldest = self._config.rollouts_per_update, self._config.max_policy_lag
+        wanted, oldest = self._config.rollouts_per_update, self._config.max_first_lag
         while len(kept) < wanted:
             for slot, header, rollout in self._source.take(wanted - len(kept), self._stopped):
                 self._episodes.add(rollout.episode_return.numpy(), rollout.episode_length.numpy())
@@ -76,7 +76,10 @@ class Intake:
                     continue
                 self.taken.append(slot)
                 kept.append(rollout)
-                meter.rollout(header, lag)
+                meter.rollout(header)
+                if header.lag >= 0:  # an actor has learnt from it, once
+                    sums = {"num_lags": 1, "lag_sum": lag, "lag_steps_sum": lag}
+                    meter.count(**sums, lag_max=lag, lag_steps_max=lag)
                 for metrics in own_metrics(rollout):
                     meter.note(**metrics)
         meter.note(queue_depth=self._source.depth)

@@ -142,7 +142,7 @@ class Trainer:
                     with self._exchange.apart():
                         finished = self._after_update(finished, log)
                     with self._exchange.timed(), self.group.clock.phase("publish"):
-                        source.publish(self.policy, self.updates, self.progress.epoch)
+                        self._publish(source)
                         intake.release()
                 if finished or (agreed is not None and agreed.due):
                     with self._exchange.apart():
@@ -166,8 +166,12 @@ class Trainer:
         )
         model = None if self._shared is None else self._shared.opened(self._learning_rate())
         source = RolloutSource(spec, self._notify, model)
-        source.publish(self.policy, self.updates, self.progress.epoch)
+        self._publish(source)
         return source
+
+    def _publish(self, source: RolloutSource) -> None:
+        self.learner.ages.published(self.updates, self.learner.num_steps)
+        source.publish(self.policy, self.updates, self.progress.epoch)
 
     def _open_log(self, stack: contextlib.ExitStack) -> RunLog | None:
         if self.group.rank > 0:
@@ -193,6 +197,7 @@ class Trainer:
                 updating = self._shared or self.learner
                 metrics = updating.update(intake.fresh, self._learning_rate())
                 meter.note(**metrics)
+                meter.count(**self.learner.ages.take())
                 own = mean_metrics(self.learner.own) or meter.means()
         except Stopped:
             return None

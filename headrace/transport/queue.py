@@ -89,21 +89,38 @@ class RolloutQueue(Protocol):
 
 
 class Slots:
-    """A slab's slots: which actor owns which, which are committed, and in what order to take them.
+    """A slab's slots: who owns which, who may fill one, and in what order to take what is filled.
+
+    A slot is free until it is granted to its actor, open until that has filled it, and held, first
+    committed and then taken, until it is released. At most ``num_credits`` are not free.
 
     Args:
         slab: ``num_actors * per_actor`` slots; actor a owns a contiguous range.
         ordered: equally many are taken from each actor, by actor, so that the batch does not depend
             on timing; otherwise by time of commit, so that a slow actor delays nobody.
         poison: overwrite the trees of slots whenever they become free: a stale read shows.
+        num_credits: rollouts that may be begun or waiting at a time; None: as many as slots.
     """
 
     def __init__(
-        self, slab: Slab, num_actors: int, per_actor: int, ordered: bool, poison: bool = False
+        self,
+        slab: Slab,
+        num_actors: int,
+        per_actor: int,
+        ordered: bool,
+        poison: bool = False,
+        num_credits: int | None = None,
     ) -> None:
         self._slab, self._per_actor, self._ordered = slab, per_actor, ordered
         self._poison, self.num_actors = poison, num_actors
+        self._credits = num_actors * per_actor if num_credits is None else num_credits
+        self._free = [deque(self.of(actor)) for actor in range(num_actors)]
+        self._open: list[list[int]] = [[] for _ in range(num_actors)]
         self._committed: list[deque[tuple[int, int]]] = [deque() for _ in range(num_actors)]
+        self._last_commit = [0] * num_actors  # counted over all actors, from 1
+        self._num_commits = 0
+        for slot in range(num_actors * per_actor):
+            self._clear(slot, told=False)
 
     def __len__(self) -> int:
         """Slots that are committed and not yet taken, as far as is known here."""
@@ -125,16 +142,59 @@ class Slots:
         """Put :attr:`Header.divergence`, 0 or more, into a taken slot, for the actor it goes to."""
         self._slab.headers[slot][_DIVERGENCE] = nano(nats)
 
-    def free(self, slot: int, told: bool) -> None:
+    def _clear(self, slot: int, told: bool) -> None:
         """Prepare a slot for its actor, which is ``told`` its header: else nothing is known."""
         header = self._slab.headers[slot].copy() if told else -1
         if self._poison:
             self._slab.poison(slot)
         self._slab.headers[slot][:] = header
 
+    def can_grant(self, actor: int) -> bool:
+        """Whether this actor has a free slot and credits are left."""
+        return self._credits > 0 and bool(self._free[actor])
+
+    def grant(self, actor: int | None = None) -> int | None:
+        """Open a free slot, of this actor or of the one whose turn it is; None: there is none.
+
+        It is the turn of the actor with the fewest open slots: of those without any the one that
+        committed longest ago, of others the one that committed last, which is the fastest.
+        """
+        asked = range(self.num_actors) if actor is None else [actor]
+        able = [a for a in asked if self.can_grant(a)]
+        if not able:
+            return None
+        actor = min(able, key=self._turn)
+        slot = self._free[actor].popleft()
+        self._open[actor].append(slot)
+        self._credits -= 1
+        return slot
+
+    def _turn(self, actor: int) -> tuple[int, int]:
+        num_open, last = len(self._open[actor]), self._last_commit[actor]
+        return num_open, -last if num_open else last
+
+    def open(self, actor: int) -> list[int]:
+        """The slots that were granted to this actor and not committed, in the order of grants."""
+        return list(self._open[actor])
+
+    def forget(self, actor: int) -> None:
+        """The actor is another one from now on: what slots told the former one is forgotten."""
+        for slot in (*self._free[actor], *self._open[actor]):
+            self._clear(slot, told=False)
+
     def commit(self, slot: int) -> None:
         """Note a filled slot; an actor's slots come in its own order."""
-        self._committed[self.owner(slot)].append((self.header(slot).committed_ns, slot))
+        actor = self.owner(slot)
+        self._open[actor].remove(slot)
+        self._committed[actor].append((self.header(slot).committed_ns, slot))
+        self._num_commits += 1
+        self._last_commit[actor] = self._num_commits
+
+    def release(self, slot: int) -> None:
+        """A taken slot is free again; whom it is granted to next is told its header."""
+        self._clear(slot, told=True)
+        self._free[self.owner(slot)].append(slot)
+        self._credits += 1
 
     def take(self, count: int) -> list[int] | None:
         """``count`` committed slots, or None while there are too few."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 from headrace.transport.queue import Slots
@@ -13,12 +12,9 @@ class SerialQueue:
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        self._free = [deque(slots.of(actor)) for actor in range(slots.num_actors)]
         self._run: dict[int, Callable[[], object]] = {}
         self._turn = 0
         self._closed = False
-        for slot in (slot for owned in self._free for slot in owned):
-            slots.free(slot, told=False)
 
     def attach(self, actor: int, run_once: Callable[[], object]) -> None:
         """``run_once`` acquires, fills and commits one slot through :meth:`port`."""
@@ -31,7 +27,7 @@ class SerialQueue:
     def take(self, count: int, timeout_s: float) -> list[int]:
         """See :class:`~headrace.transport.queue.RolloutQueue`; runs actors that have free slots."""
         while (slots := self._slots.take(count)) is None:
-            ready = [actor for actor in self._run if self._free[actor]]
+            ready = [actor for actor in self._run if self._slots.can_grant(actor)]
             if not ready:
                 raise TimeoutError(
                     f"take({count}) can never be served: actors {self._slots.missing(count)} "
@@ -44,8 +40,7 @@ class SerialQueue:
 
     def release(self, slots: list[int]) -> None:
         for slot in slots:
-            self._slots.free(slot, told=True)
-            self._free[self._slots.owner(slot)].append(slot)
+            self._slots.release(slot)
 
     def close(self) -> None:
         self._closed = True
@@ -65,9 +60,10 @@ class SerialPort:
         """
         if self._queue._closed:
             return None
-        if not self._queue._free[self._actor]:
-            raise TimeoutError(f"actor {self._actor}: the learner holds all of its slots")
-        return self._queue._free[self._actor].popleft()
+        slot = self._queue._slots.grant(self._actor)
+        if slot is None:
+            raise TimeoutError(f"actor {self._actor}: the learner holds all that it may fill")
+        return slot
 
     def commit(self, slot: int) -> None:
         self._queue._slots.commit(slot)

@@ -31,30 +31,33 @@ class ShmQueue:
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        self._held: set[int] = set()  # committed or taken: the actor must not write to them
         self._pipes: dict[int, Connection] = {}
         self._last_words: dict[int, str] = {}  # tracebacks whose pipe has not ended yet
         self._active_s = [0.0] * slots.num_actors
+        self._grant()
 
     def connect(self, actor: int) -> Connection:
-        """A fresh pipe for this actor, with all of its free slots granted; returns its end.
-
-        What these slots' headers told an actor that died is forgotten.
-        """
+        """A fresh pipe for this actor, with all of its open slots in it; returns its end."""
         if actor in self._pipes:
             raise ValueError(f"actor {actor} is connected already")
         ours, theirs = Pipe()
         self._pipes[actor] = ours
         self._active_s[actor] = time.monotonic()
-        for slot in self._slots.of(actor):
-            if slot not in self._held:
-                self._grant(slot, told=False)
+        self._slots.forget(actor)
+        for slot in self._slots.open(actor):
+            self._send(actor, slot)
         return theirs
 
-    def _grant(self, slot: int, told: bool) -> None:
-        pipe = self._pipes.get(self._slots.owner(slot))
-        self._slots.free(slot, told)
-        if pipe is not None:
+    def _grant(self) -> None:
+        while (slot := self._slots.grant()) is not None:
+            actor = self._slots.owner(slot)
+            if self._slots.open(actor) == [slot]:
+                self._active_s[actor] = time.monotonic()  # it had nothing to do until now
+            self._send(actor, slot)
+
+    def _send(self, actor: int, slot: int) -> None:
+        pipe = self._pipes.get(actor)
+        if pipe is not None:  # else :meth:`connect` sends it
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # take() reports it
                 pipe.send_bytes(_NUMBER.pack(slot))
 
@@ -81,7 +84,6 @@ class ShmQueue:
                 message = pipe.recv_bytes()
                 if len(message) == _NUMBER.size:
                     slot = _NUMBER.unpack(message)[0]
-                    self._held.add(slot)
                     self._active_s[actor] = time.monotonic()
                     self._slots.commit(slot)
                 else:
@@ -93,18 +95,12 @@ class ShmQueue:
 
     def release(self, slots: list[int]) -> None:
         for slot in slots:
-            actor = self._slots.owner(slot)
-            if self._is_idle(actor):
-                self._active_s[actor] = time.monotonic()  # it had nothing to do until now
-            self._held.remove(slot)
-            self._grant(slot, told=True)
-
-    def _is_idle(self, actor: int) -> bool:
-        return self._held.issuperset(self._slots.of(actor))
+            self._slots.release(slot)
+        self._grant()
 
     def silent_s(self, actor: int) -> float:
-        """Seconds for which this actor has had a free slot and committed nothing."""
-        return 0.0 if self._is_idle(actor) else time.monotonic() - self._active_s[actor]
+        """Seconds for which this actor has had a slot to fill and committed nothing."""
+        return time.monotonic() - self._active_s[actor] if self._slots.open(actor) else 0.0
 
     def close(self) -> None:
         """End every pipe: actors that wait for a slot wake up and leave."""

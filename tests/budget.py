@@ -29,6 +29,7 @@ BUDGETS_S = {
     "acting/test_weight_sync.py": 20,
     "studies/aaps/test_aaps.py": 20,
     "training/test_memory.py": 20,
+    "training/test_lag.py": 20,
     "studies/scaling/test_allreduce.py": 15,
     "algos/test_identity.py": 20,
     "acting/test_faults.py": 15,

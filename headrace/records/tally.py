@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -106,6 +107,12 @@ class Tally:
         known |= {"seconds": now - self._started, "sps": sps}
         result = Result(**self._values(self._meter), **known)
         self._last_time, self._last_steps, self._meter = now, steps, Meter()
+        if self._total.dropped > self._total.num_rollouts:
+            warnings.warn(
+                "most rollouts are dropped, for they were overtaken by more updates than max_lag "
+                "or max_policy_lag allows: raise it, or batch_size",
+                stacklevel=3,
+            )
         return result
 
     @property
@@ -132,7 +139,8 @@ class Tally:
             "episodic_return": values["episode_return"],
             "utilisation": groups["utilisation"],
             "time": groups["time"],
-            "lag": {name: groups["lag"][name] for name in ("mean", "max")},
+            "lag": {name: groups["lag"][name] for name in ("mean", "max", "steps", "steps_max")}
+            | {"bound": self._config.per_learner.lag_bound},
             "dropped": values["dropped"],
             "sync": groups["sync"],
             "plan": self._plan(),

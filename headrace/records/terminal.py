@@ -129,7 +129,9 @@ def closing_table(run_dir: Path, summary: dict[str, Any], picture: Path | None) 
         "busy": busy["actor"] is not None
         and f"learner {busy['learner']:.0%} · actors {busy['actor']:.0%}",
         "policy lag": lag["mean"] is not None
-        and f"mean {lag['mean']:.2f} · max {lag['max']} updates",
+        and f"mean {lag['mean']:.2f} · max {lag['max']} updates"
+        + (f" (bound {lag['bound']})" if lag["bound"] is not None else "")
+        + f" · mean {lag['steps']:.1f} optimiser steps",
         "dropped rollouts": str(summary["dropped"]),
         "weights fetched": f"{sync['pulls']:,} times, {sync['bytes'] / 1e6:,.1f} MB",
         "checkpoint": run_dir / "checkpoints" / "latest",

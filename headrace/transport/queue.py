@@ -113,13 +113,15 @@ class Slots:
     ) -> None:
         self._slab, self._per_actor, self._ordered = slab, per_actor, ordered
         self._poison, self.num_actors = poison, num_actors
-        self._credits = num_actors * per_actor if num_credits is None else num_credits
+        num_slots = num_actors * per_actor
+        self._credits = num_slots if num_credits is None else num_credits
+        self._scarce = self._credits < num_slots
         self._free = [deque(self.of(actor)) for actor in range(num_actors)]
         self._open: list[list[int]] = [[] for _ in range(num_actors)]
         self._committed: list[deque[tuple[int, int]]] = [deque() for _ in range(num_actors)]
         self._last_commit = [0] * num_actors  # counted over all actors, from 1
         self._num_commits = 0
-        for slot in range(num_actors * per_actor):
+        for slot in range(num_slots):
             self._clear(slot, told=False)
 
     def __len__(self) -> int:
@@ -163,7 +165,7 @@ class Slots:
         able = [a for a in asked if self.can_grant(a)]
         if not able:
             return None
-        actor = min(able, key=self._turn)
+        actor = min(able, key=self._turn) if self._scarce else able[0]
         slot = self._free[actor].popleft()
         self._open[actor].append(slot)
         self._credits -= 1

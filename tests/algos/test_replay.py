@@ -43,6 +43,7 @@ def columns(number: Tensor) -> Batch:
         valid=rows % 2 == 1,
         core={"h": number[:, None].repeat(1, 5), "c": (number.clone(),)},
         targets={},
+        version=number.long(),
     )
 
 

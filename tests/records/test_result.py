@@ -18,9 +18,10 @@ FILES = [
     "charts/episodic_return", "charts/episodic_length", "charts/SPS", "charts/learning_rate",
     "charts/updates", "losses/policy_loss", "losses/value_loss", "losses/entropy",
     "losses/approx_kl", "losses/target_kl", "losses/clipfrac", "losses/explained_variance",
-    "losses/grad_norm", "lag/mean", "lag/max", "lag/dropped", "time/wait", "time/learn",
-    "time/publish", "time/comm", "time/sync", "eval/episodic_return", "utilisation/learner",
-    "utilisation/actor", "queue/depth", "sync/pulls", "sync/bytes", "sync/divergence",
+    "losses/grad_norm", "lag/mean", "lag/max", "lag/steps", "lag/steps_max", "lag/dropped",
+    "time/wait", "time/learn", "time/publish", "time/comm", "time/sync", "eval/episodic_return",
+    "utilisation/learner", "utilisation/actor", "queue/depth", "sync/pulls", "sync/bytes",
+    "sync/divergence",
 ]  # fmt: skip
 
 
@@ -51,10 +52,10 @@ def test_every_field_with_a_name_in_files_is_written_under_it_in_the_order_of_th
 def test_what_is_counted_and_told_is_what_the_table_names():
     assert set(SUMS) == {
         "wait_s", "learn_s", "publish_s", "comm_s", "sync_s", "acting_ns", "waiting_ns",
-        "num_rollouts", "lag_sum", "env_steps", "dropped", "pulls", "num_measured",
-        "divergence_nano",
+        "num_rollouts", "num_lags", "lag_sum", "lag_steps_sum", "env_steps", "dropped", "pulls",
+        "num_measured", "divergence_nano",
     }  # fmt: skip
-    assert GREATEST == ("lag_max",)
+    assert GREATEST == ("lag_max", "lag_steps_max")
     assert BY_RANK == ("approx_kl", "clipfrac", "entropy", "value_loss")
     meter = Meter()
     for number, name in enumerate(SUMS + GREATEST):
@@ -70,9 +71,9 @@ def test_a_result_is_what_the_table_says_of_the_counts(tiny):
     tally = Tally(Progress(), tiny(num_learners=2), 1000, 0.0)
     meter, episodes = Meter(), Episodes(5)
     meter.wait_s, meter.learn_s, meter.publish_s, meter.comm_s, meter.sync_s = 1, 2, 3, 4, 6
-    meter.acting_ns, meter.waiting_ns, meter.num_rollouts, meter.lag_sum = 30, 10, 4, 6
+    meter.acting_ns, meter.waiting_ns, meter.num_rollouts = 30, 10, 4
+    meter.count(num_lags=4, lag_sum=6, lag_steps_sum=10, lag_max=5, lag_steps_max=7)
     meter.divergence_nano, meter.num_measured, meter.pulls, meter.dropped = 5 * 10**8, 2, 7, 3
-    meter.greatest("lag_max", 5)
     meter.note(entropy=0.5, queue_depth=2)
     meter.note(entropy=1.5)
     tally._progress.add(meter)
@@ -82,6 +83,7 @@ def test_a_result_is_what_the_table_says_of_the_counts(tiny):
     assert (result.time_comm, result.time_sync) == (2.0, 3.0)
     assert result.utilisation_learner == 1 - 7 / 16
     assert (result.utilisation_actor, result.lag_mean, result.lag_max) == (0.75, 1.5, 5)
+    assert (result.lag_steps, result.lag_steps_max) == (2.5, 7)
     assert (result.entropy, result.queue_depth, result.policy_loss) == (1.0, 2.0, None)
     assert (result.sync_pulls, result.sync_bytes, result.sync_divergence) == (7, 7000, 0.25)
     assert (result.dropped, result.restarts, result.updates) == (3, 2, 1)
@@ -90,7 +92,7 @@ def test_a_result_is_what_the_table_says_of_the_counts(tiny):
     assert (empty.utilisation_learner, empty.dropped, empty.sync_pulls) == (0.0, 3, 7)
     summary = tally.summary()
     assert summary["time"] == {"wait": 0.5, "learn": 1, "publish": 1.5, "comm": 2, "sync": 3}
-    assert summary["lag"] == {"mean": 1.5, "max": 5}
+    assert summary["lag"] == {"mean": 1.5, "max": 5, "steps": 2.5, "steps_max": 7, "bound": 0}
     assert summary["utilisation"] == {"learner": 1 - 7 / 16, "actor": 0.75}
     assert summary["sync"] == {"pulls": 7, "bytes": 7000, "divergence": 0.25}
 
@@ -133,8 +135,8 @@ from headrace.records.files import read_jsonl
 from headrace.records.meter import Meter
 
 rollout = Meter.rollout
-def counted(self, header, lag):
-    rollout(self, header, lag)
+def counted(self, header):
+    rollout(self, header)
     self.cut_rollouts += 1
 Meter.rollout = counted
 

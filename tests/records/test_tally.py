@@ -20,7 +20,7 @@ def plan_of(config):
     for _ in range(2):
         meter = Meter()
         for actor in range(2):
-            meter.rollout(Header(actor, 0, 0, 100, 0, 20 * ONE_MS, 5 * ONE_MS), 0)
+            meter.rollout(Header(actor, 0, 0, 100, 0, 20 * ONE_MS, 5 * ONE_MS))
         meter.learn_s, meter.publish_s, meter.comm_s, meter.wait_s = 0.003, 0.001, 0.001, 9.0
         progress.env_steps += meter.env_steps
         tally.add(meter)

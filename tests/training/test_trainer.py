@@ -171,7 +171,8 @@ def test_training_learns_what_the_identity_environment_shows(tiny, finish):
 
 def test_rollouts_beyond_max_policy_lag_are_dropped_and_counted(tiny, finish, tmp_path):
     sizes = {"env": COUNTING, "algo": hr.APPO(max_lag=3), "num_actors": 2, "total_steps": 4000}
-    free, results = finish(tiny(**sizes, batch_size=64, run_dir=str(tmp_path / "free")))
+    free = {"max_policy_lag": 10**6, "run_dir": str(tmp_path / "free")}
+    free, results = finish(tiny(**sizes, batch_size=64, **free))
     assert max(r.lag_max for r in results) >= 1  # there is something to drop
     assert free.progress.dropped == 0
     strict, results = finish(tiny(**sizes, batch_size=64, max_policy_lag=0))

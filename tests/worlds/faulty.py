@@ -62,7 +62,7 @@ class FaultyEnv(_NoiseEnv):
         """One step, or the fault."""
         self._life += 1
         result = super().step(action)
-        if self._life != self._fail_at_step or not self._is_chosen():
+        if self._life != self._fail_at_step or not _is_first(self._once):
             return result
         if self._mode == "raise":
             raise RuntimeError(f"FaultyEnv failed at step {self._life}, as asked")
@@ -72,14 +72,16 @@ class FaultyEnv(_NoiseEnv):
             time.sleep(1.0)
         return np.full_like(result[0], np.nan), *result[1:]
 
-    def _is_chosen(self) -> bool:
-        if self._once is None:
-            return True
-        try:
-            os.close(os.open(self._once, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return False
+
+def _is_first(once: str | None) -> bool:
+    """Whether the file is created here; always, without one."""
+    if once is None:
         return True
+    try:
+        os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 class SlowEnv(_NoiseEnv):
@@ -87,11 +89,12 @@ class SlowEnv(_NoiseEnv):
 
     Args:
         step_seconds: how long a step takes.
+        once: a path; only whoever creates this file sleeps, so that out of many one is slow.
     """
 
-    def __init__(self, step_seconds: float = 0.01) -> None:
+    def __init__(self, step_seconds: float = 0.01, once: str | None = None) -> None:
         super().__init__()
-        self._step_seconds = step_seconds
+        self._step_seconds = step_seconds if _is_first(once) else 0.0
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """One step, after the sleep."""

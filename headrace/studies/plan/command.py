@@ -97,7 +97,7 @@ def _simulate(plan: Plan, costs: Costs | None, console: Console) -> None:
         "learner busy": f"{outcome.utilisation_learner:.0%}",
         "actors busy": f"{outcome.utilisation_actors:.0%}",
         "queue depth": f"mean {outcome.depth_mean:.2f}, max {max(outcome.depths, default=0)} of "
-        f"{scenario.num_actors * scenario.slots_per_actor} slots",
+        f"{scenario.num_credits}",
         "policy lag": f"mean {outcome.lag_mean:.2f}, 95 % {p95}, max {outcome.lag_max} updates",
         "rollouts": f"{outcome.trained:,} trained on, {outcome.dropped:,} dropped, "
         f"{outcome.waiting:,} left waiting",

@@ -48,6 +48,7 @@ class Scenario:
     synchronous: bool = False
     steps_per_rollout: float = 1.0
     sync: SyncRule = field(default_factory=SyncRule)
+    num_credits: int | None = None  # rollouts begun or waiting at a time; None: as many as slots
     drift: float = 0.0  # nats of KL(behaviour || learner) per update of lag, for adaptive fetching
     max_policy_lag: int | None = None  # rollouts that are more updates older are dropped
     pull_s: float = 0.0  # seconds of copying weights
@@ -73,6 +74,8 @@ class Scenario:
         for name in ("pull_s", "restart_s", "drift", "rollout_bytes", "weights_bytes"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more (nearest: 0)")
         slots, batch = self.num_actors * self.slots_per_actor, self.rollouts_per_update
+        if self.num_credits is not None:
+            slots = min(slots, self.num_credits)
         valid = f"at most {slots}, the slots of all actors"
         require(batch <= slots, "rollouts_per_update", batch, valid)
         valid = f"{slots} where actors and learner take turns: all slots of all actors"
@@ -141,6 +144,9 @@ class _Run:
             _Actor(i, scenario.slots_per_actor, Follower(scenario.sync))
             for i in range(scenario.num_actors)
         ]
+        slots, credits = scenario.num_actors * scenario.slots_per_actor, scenario.num_credits
+        self._credits = slots if credits is None else credits
+        self._asking: deque[_Actor] = deque()  # have a free slot and no credit, in order
         self._pending: deque[tuple[_Actor, int]] = deque()  # committed: by whom, acting version
         self._news: Event | None = None  # what the learner waits for
         self._wanted = 0
@@ -155,10 +161,10 @@ class _Run:
         slower = scenario.straggler_factor if actor.number < scenario.stragglers else 1.0
         while True:
             start = env.now
-            if not actor.free:
-                actor.granted = Event(env)
-                yield actor.granted
-            actor.free -= 1
+            if actor.free and self._credits:
+                self._open(actor)
+            else:
+                yield self._ask(actor)
             actor.waiting_s += env.now - start
             start = env.now
             yield from self._pull(actor)
@@ -242,9 +248,26 @@ class _Run:
 
     def _release(self, actor: _Actor) -> None:
         actor.free += 1
-        if actor.granted is not None:
-            actor.granted.succeed()
-            actor.granted = None
+        self._credits += 1
+        if actor.free == 1 and actor.granted is not None:
+            self._asking.append(actor)
+        if self._asking:
+            first = self._asking.popleft()
+            self._open(first)
+            assert first.granted is not None
+            first.granted.succeed()
+            first.granted = None
+
+    def _ask(self, actor: _Actor) -> Event:
+        """What to wait for; credits go to whom they were missing for longest."""
+        actor.granted = Event(self.env)
+        if actor.free:
+            self._asking.append(actor)
+        return actor.granted
+
+    def _open(self, actor: _Actor) -> None:
+        actor.free -= 1
+        self._credits -= 1
 
     # -- figures -----------------------------------------------------------------------------------
 

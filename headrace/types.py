@@ -72,7 +72,7 @@ class Batch:
     core: Tree  # [B, ...]
     targets: dict[str, Tensor]  # [T, B, ...] each, what the algorithm computed beforehand
     discounted_return: Tree = ()  # [T, B] float32 or (), see Rollout
-    version: Tree = ()  # [B] int64  that acted, -1: not known; (): part of the latest fresh batch
+    version: Tree = ()  # [B] int64  that acted, -1: not known; of a minibatch: its whole batch's
 
     @property
     def num_steps(self) -> int:

@@ -36,7 +36,18 @@ def shuffled(
         policy they are of ``[T, about B / minibatches]``, every column once per pass, and keep the
         bootstrap row; a batch of fewer columns than ``minibatches`` gives a part per column.
     """
-    batch = replace(batch, version=())  # of each part it is the whole one's
+    for part in _parts(replace(batch, version=()), epochs, minibatches, generator, normalize_over):
+        part.version = batch.version
+        yield part
+
+
+def _parts(
+    batch: Batch,
+    epochs: int,
+    minibatches: int,
+    generator: torch.Generator,
+    normalize_over: Group | None,
+) -> Iterator[Batch]:
     samples = batch if tree.leaves(batch.core) else flatten(batch)
     num_columns, device = samples.valid.shape[1], samples.valid.device
     parts: list[Tensor] = []

@@ -32,7 +32,6 @@ class Ages:
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}  # optimiser steps done, by version, oldest first
         self._version = self._num_steps = 0
-        self._fresh: Tree = ()
         self._read_of: Tree = None
         self._read: _Acted | None = None
         self._counts: dict[str, int] = {}
@@ -43,13 +42,12 @@ class Ages:
         if len(self._steps) > _MAX_VERSIONS:
             del self._steps[next(iter(self._steps))]
 
-    def took(self, version: Tree) -> None:
-        """The latest fresh batch's :attr:`Batch.version`."""
-        self._fresh = version
-
     def step(self, version: Tree, num_steps: int) -> None:
-        """An optimiser step learns from a batch of these versions, after so many steps."""
-        version = version if isinstance(version, Tensor) else self._fresh
+        """An optimiser step learns from a batch of these versions, after so many steps.
+
+        Args:
+            version: see :class:`Batch`; the same object is not read again.
+        """
         if not self._steps or not isinstance(version, Tensor):
             return
         if version is not self._read_of:

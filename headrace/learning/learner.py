@@ -130,7 +130,6 @@ class Learner:
 
         def scaled() -> Batch:
             batch = fresh()
-            self.ages.took(batch.version)
             reward = self._scaled(batch) * self.algorithm.reward_scale
             return replace(batch, reward=reward, discounted_return=())
 

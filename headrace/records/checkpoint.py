@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +139,17 @@ def load_policy(folder: Path, network: Network | None = None) -> Policy:
         ConfigError: its own torso can't be imported.
     """
     values = read_config(folder)
+    saved = values["config"]["network"]
+    if network is None:
+        network = network_from_json(saved)
+    else:  # what the run's scale_free decided
+        names = ("normalize_observations", "normalize_values")
+        left = [name for name in names if getattr(network, name) is None]
+        network = replace(network, **{name: saved.get(name) for name in left})
     policy = Policy(
         space_from_json(values["observation_space"]),
         space_from_json(values["action_space"]),
-        network or network_from_json(values["config"]["network"]),
+        network,
         values["info_mask"],
     )
     load_weights(folder, policy)

@@ -28,7 +28,7 @@ class Table(torch.nn.Module):
 
     def __init__(self, logits: Tensor, value: Tensor) -> None:
         super().__init__()
-        self.distribution = Categorical(3)
+        self.distribution, self.popart = Categorical(3), None
         self.logits, self.value = torch.nn.Parameter(logits), torch.nn.Parameter(value)
 
     def forward(self, obs, first, core):
@@ -110,13 +110,17 @@ def test_each_correction_is_the_loop_over_time_in_value_and_gradient():
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("torch.zeros_like(log_ratio), *stream", "log_ratio, *stream"),
-        ("*stream, **decay)", "*stream, **decay, c_bar=self.c_bar)"),
+        ("ones = torch.zeros_like(log_ratio)", "ones = log_ratio"),
+        (
+            "vtrace(ones, *stream, **settings)",
+            "vtrace(ones, *stream, **settings, c_bar=self.c_bar)",
+        ),
         ("ratio.clamp(max=self.pg_rho_bar)", "ratio"),
         ("ratio.clamp(max=self.pg_rho_bar)", "ratio.clamp(max=self.rho_bar)"),
-        ("* returns.advantage", "* (returns.vs - outputs.value[:-1])"),
-        ("pg_advantage=weighted", "advantage=weighted"),
-        ('self.correction != "one_step"', 'self.correction == "none"'),
+        ('"advantage": advantage}', '"advantage": vs - outputs.value[:-1]}'),
+        ('targets["weight"] * advantage', "advantage"),
+        ('in ("vtrace", "one_step")', '== "vtrace"'),
+        ('in ("vtrace", "one_step")', '!= "none"'),
         ('self.correction == "epsilon"', "False"),
         (
             '"rho_bar": self.rho_bar, "c_bar": self.c_bar',

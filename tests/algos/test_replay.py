@@ -239,7 +239,7 @@ def impala_with(fraction: float) -> hr.IMPALA:
     [
         ("parts = [batch]", "parts = [batch]; replay.add(batch)"),
         ("self.replay_fraction / (1.0 - self.replay_fraction)", "self.replay_fraction"),
-        ("yield concatenate(parts)", "yield concatenate(parts[::-1])"),
+        ("return concatenate(parts)", "return concatenate(parts[::-1])"),
     ],
 )
 def test_broken_replay_in_impala_is_caught(old, new):

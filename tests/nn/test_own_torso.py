@@ -177,7 +177,7 @@ def test_a_run_with_a_named_torso_trains_and_loads_by_that_name(named, tiny, fin
     assert results
     assert trainer.policy.torso.module[0].weight.shape == fresh.torso.module[0].weight.shape
     loaded = hr.load(config.run_dir)
-    assert loaded.network == network
+    assert loaded.network == trainer.policy.network
     assert_equal(trainer.policy, loaded)
 
 

@@ -1,0 +1,159 @@
+"""Learning doesn't depend on the units of rewards; one setting restores the papers' form."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import gymnasium
+import pytest
+import torch
+from worlds import IdentityEnv
+
+import headrace as hr
+from headrace.algos.minibatches import normalized, shuffled
+from headrace.config import from_json
+from headrace.errors import ConfigError
+from headrace.learning.learner import Learner
+from headrace.types import Alone
+from tests.learning.test_learner import make_batch
+
+ALGOS = {
+    "a2c": hr.A2C(),
+    "ppo": hr.PPO(epochs=2, minibatches=2),
+    "ppo-value-clip": hr.PPO(epochs=2, minibatches=2, value_clip=0.2),
+    "impala": hr.IMPALA(epochs=1, minibatches=1),
+    "impala-minibatches": hr.IMPALA(epochs=2, minibatches=2),
+    "appo": hr.APPO(epochs=1, minibatches=1),
+    "appo-minibatches": hr.APPO(epochs=2, minibatches=2),
+    "appo-decoupled": hr.APPO(epochs=2, minibatches=2, clip_around="learner"),
+    "impact": hr.IMPACT(),
+}
+
+
+class Scaled(gymnasium.Wrapper):
+    """CartPole whose rewards are in other units."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.factor = factor
+
+    def step(self, action):
+        obs, reward, *rest = self.env.step(action)
+        return obs, reward * self.factor, *rest
+
+
+def trained(tiny, finish, algo, factor: float, folder, **settings) -> hr.Trainer:
+    settings = {"transport": "serial", "total_steps": 3000, "run_dir": str(folder)} | settings
+    config = tiny(env=Scaled, env_kwargs={"factor": factor}, algo=algo, **settings)
+    trainer, results = finish(config)
+    trainer.results = results
+    return trainer
+
+
+@pytest.mark.parametrize("algo", ALGOS.values(), ids=ALGOS.keys())
+def test_rewards_in_other_units_give_the_same_policy(tiny, finish, algo, tmp_path):
+    one, *others = (
+        trained(tiny, finish, algo, factor, tmp_path / str(factor))
+        for factor in (1.0, 128.0, 1 / 64)
+    )
+    before = hr.Trainer(dataclasses.replace(one.config, run_dir=str(tmp_path / "n"))).policy
+    assert not torch.equal(one.policy.policy_head.weight, before.policy_head.weight)
+    for other in others:
+        for name, weight in other.policy.named_parameters():
+            ours = one.policy.get_parameter(name)
+            torch.testing.assert_close(weight, ours, rtol=2e-3, atol=2e-4, msg=name)
+
+
+def test_in_the_literal_form_they_do_not(tiny, finish, tmp_path):
+    one, other = (
+        trained(tiny, finish, hr.A2C(), factor, tmp_path / str(factor), scale_free=False)
+        for factor in (1.0, 128.0)
+    )
+    assert not torch.allclose(one.policy.policy_head.weight, other.policy.policy_head.weight, 0.01)
+
+
+def test_one_setting_decides_and_each_can_be_given(tiny):
+    on, off = tiny().settled, tiny(scale_free=False).settled
+    assert (on.network.normalize_observations, on.network.normalize_values) == (True, True)
+    assert (off.network.normalize_observations, off.network.normalize_values) == (False, False)
+    for algo, normalizes in ((hr.APPO(), True), (hr.A2C(), True), (hr.A3C(), False)):
+        assert tiny(algo=algo).settled.algo.normalize_advantage is normalizes
+        assert tiny(algo=algo, scale_free=False).settled.algo.normalize_advantage is False
+    assert off.algo.normalize_advantage is True  # PPO's own, which it always had
+    assert tiny(algo=hr.A3C()).settled.network.normalize_values is False
+    given = tiny(scale_free=False, network=hr.Network(normalize_values=True)).settled
+    assert given.network == hr.Network(normalize_observations=False, normalize_values=True)
+    assert given.settled == given
+
+
+def test_a_config_of_an_older_version_stays_in_the_literal_form(tiny):
+    values = tiny().to_json()
+    del values["scale_free"]
+    for name in ("normalize_observations", "normalize_values"):
+        del values["network"][name]
+    settled = from_json(values).settled
+    assert settled.network.normalize_values is False
+    assert settled.network.normalize_observations is False
+
+
+def test_statistics_are_saved_and_resumed(tiny, finish, tmp_path):
+    algo = hr.APPO(epochs=1, minibatches=1)
+    settings = {"transport": "serial", "algo": algo, "deterministic": True, "env": IdentityEnv}
+    whole, _ = finish(tiny(**settings, total_steps=1280, checkpoint_interval=640))
+    half, _ = finish(tiny(**settings, run_dir=str(tmp_path / "half")))
+    config = dataclasses.replace(half.config, total_steps=1280, resume=True)
+    resumed, _ = finish(config)
+    assert resumed.learner.targets.state_dict() == whole.learner.targets.state_dict()
+    ours, theirs = resumed.learner.state["advantage"], whole.learner.state["advantage"]
+    assert ours.state_dict() == theirs.state_dict()
+    assert ours.deviation > 0
+    for name, value in whole.policy.state_dict().items():
+        assert torch.equal(value, resumed.policy.state_dict()[name]), name
+
+
+def test_values_are_in_the_rewards_units_and_explain_the_returns(tiny, finish, tmp_path):
+    algo = hr.PPO(learning_rate=1e-3)
+    sizes = {"envs_per_actor": 16, "fragment_length": 32, "total_steps": 20_000}
+    trainer = trained(tiny, finish, algo, 1000.0, tmp_path / "run", **sizes)
+    assert 5000 < float(trainer.policy.popart.mean) < 100_000  # of at most 1000 / (1 - gamma)
+    explained = [r.explained_variance for r in trainer.results[-10:]]
+    assert max(explained) > 0.3
+    assert trainer.results[-1].value_loss < 1  # in units of the targets' deviation
+
+
+def test_the_advantage_of_a_lone_valid_step_is_0_and_those_of_a_batch_are_normal():
+    batch = make_batch(columns=4)
+    valid = batch.valid
+    advantage = torch.randn(valid.shape) * 50 + 7
+    batch = dataclasses.replace(batch, targets={"advantage": advantage})
+    scaled = normalized(batch, Alone()).targets["advantage"][valid]
+    assert float(scaled.mean()) == pytest.approx(0.0, abs=1e-5)
+    assert float(scaled.std()) == pytest.approx(1.0, abs=1e-5)
+    generator = torch.Generator().manual_seed(0)
+    for part in shuffled(batch, 1, valid.numel(), generator, Alone()):
+        assert part.targets["advantage"].tolist() == [[0.0]] or not part.valid.any()
+
+
+@pytest.mark.parametrize("name", ["a2c", "appo", "impala"])
+def test_running_moments_are_those_of_the_batches_before(name):
+    policy = hr.Policy(
+        gymnasium.spaces.Box(-9, 9, (3,)), gymnasium.spaces.Discrete(4), hr.Network((8,))
+    )
+    algo = dataclasses.replace(ALGOS[name], normalize_advantage=True, learning_rate=1e-9)
+    learner = Learner(policy, algo)
+    batch = make_batch(columns=6)
+    metrics = [learner.update(lambda: batch, 1e-9) for _ in range(2)]
+    assert metrics[0]["policy_loss"] == 0.0  # no moments are known
+    assert metrics[1]["policy_loss"] != 0.0
+    assert not any(name.startswith("advantage") for name in metrics[1])
+    saved = learner.state_dict()["state"]["advantage"]
+    assert saved["weight"] == pytest.approx(1 - 0.9**2)
+    learner.close()
+
+
+def test_an_own_torso_normalises_itself():
+    with pytest.raises(ConfigError, match="normalize_observations=True is for the built-in torsos"):
+        hr.Network(torso="some:torso", normalize_observations=True)
+    assert (
+        hr.Config(network=hr.Network(torso="a:b")).settled.network.normalize_observations is False
+    )

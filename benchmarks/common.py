@@ -56,12 +56,18 @@ class Memory:
 
 
 def train_command(
-    algorithm: str, run_dir: Path, limit_s: float, children: Children | None = None, **flags: Any
+    algorithm: str,
+    run_dir: Path,
+    limit_s: float,
+    children: Children | None = None,
+    grace_s: float = 10.0,
+    **flags: Any,
 ) -> Ended:
     """Run ``headrace train``; after ``limit_s`` it is asked to stop.
 
     Args:
         run_dir: a folder that may not exist; the output goes beside it.
+        grace_s: that it has for that.
         flags: of the command; True: without a value.
 
     Raises:
@@ -73,7 +79,7 @@ def train_command(
         command += [] if value is True else [str(value)]
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     output = run_dir.with_name(f"{run_dir.name}.log")
-    ended = (children or Children()).run(command, output, limit_s, grace_s=10.0)
+    ended = (children or Children()).run(command, output, limit_s, grace_s)
     if not (run_dir / "summary.json").exists() or (ended.code and not ended.timed_out):
         raise ended.error(" ".join(command))
     return ended

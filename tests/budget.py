@@ -45,6 +45,7 @@ BUDGETS_S = {
     "distributed/test_same_steps.py": 12,
     "distributed/test_trainers.py": 12,
     "benchmarks/test_satellites_benchmark.py": 12,
+    "benchmarks/test_learning_programs.py": 12,
 }
 """Files that need more: of 2 cores that run two files at a time. Make a test faster, or move its
 long form to `make test-full`, before you raise one."""

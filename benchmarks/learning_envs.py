@@ -1,0 +1,62 @@
+"""The environments of learning.py that Gymnasium doesn't have: ``learning_envs:TMaze-v0``, and
+``learning_envs:Breakout-v1``, which is MinAtar's with a limit of time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import register
+from gymnasium.spaces import Box, Discrete
+
+CORRIDOR = 8
+ON, UP, DOWN = range(3)
+
+
+class TMazeEnv(gymnasium.Env):
+    """Walk along a corridor and turn at its end as the sign at its beginning said.
+
+    After Bakker (2001), "Reinforcement learning with long short-term memory". Observation: float32
+    ``[4]``: sign up, sign down (both 0 but at the beginning), whether this is the junction, the
+    share of the corridor that is walked. Actions: on, up, down. At the junction the right turn
+    earns 1 and the wrong one -1, and the episode ends; whatever else doesn't move costs 0.02. So
+    the best return is 1 with memory and 0 without.
+    """
+
+    def __init__(self, corridor: int = CORRIDOR) -> None:
+        self.observation_space = Box(0.0, 1.0, (4,), np.float32)
+        self.action_space = Discrete(3)
+        self._corridor, self._at, self._sign = corridor, 0, UP
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Go to the beginning, where there is a new sign."""
+        super().reset(seed=seed)
+        self._at, self._sign = 0, int(self.np_random.integers(UP, DOWN + 1))
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Move."""
+        at_junction, action = self._at == self._corridor, int(action)
+        if at_junction and action != ON:
+            return self._observe(), 1.0 if action == self._sign else -1.0, True, False, {}
+        moves = not at_junction and action == ON
+        self._at += moves
+        return self._observe(), 0.0 if moves else -0.02, False, False, {}
+
+    def _observe(self) -> np.ndarray:
+        begins, at_junction = self._at == 0, self._at == self._corridor
+        shown = (begins and self._sign == UP, begins and self._sign == DOWN, at_junction)
+        return np.array([*shown, self._at / self._corridor], np.float32)
+
+
+register("TMaze-v0", entry_point="learning_envs:TMazeEnv", max_episode_steps=5 * CORRIDOR)
+register(
+    "Breakout-v1",
+    entry_point="minatar.gym:BaseEnv",
+    kwargs={"game": "breakout", "use_minimal_action_set": True},
+    max_episode_steps=5000,
+)

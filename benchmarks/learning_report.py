@@ -1,0 +1,173 @@
+"""What learning.py reports: a page, with tables of aggregates and of each task, and a picture."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from learning_scores import PEERS, Suite, improvement, interquartile, seconds_to
+from learning_tasks import SOLVED, TASKS
+from rich.console import Console
+
+from headrace.studies.drawing import picture
+from headrace.studies.machine import show
+
+FRACTIONS = [i / 20 for i in range(1, 21)]
+SHOWN = (0.25, 0.5, 1.0)
+COLORS = {"appo": "C0", "impala": "C1", "ppo": "C2", "impact": "C3", "a2c": "C4"}
+GREYS = {"sb3": "0.2", "cleanrl": "0.55"}
+PAGE = "results_learning.md"
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+def markdown(rows: Sequence[Mapping[str, str]]) -> str:
+    """A table, a column per key of the first row."""
+    names = list(rows[0])
+    lines = [names, ["---"] * len(names), *([row[name] for name in names] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def summary_rows(suite: Suite) -> list[dict[str, str]]:
+    """Interquartile means by program: at shares of equal seconds, equal steps, evaluated."""
+    at = {
+        "seconds": (interquartile({a: suite.scores(a, 0, SHOWN) for a in suite.algos}), SHOWN),
+        "steps": (interquartile({a: suite.scores(a, 1, SHOWN) for a in suite.algos}), SHOWN),
+    }
+    evaluated = interquartile({a: suite.evaluated(a) for a in suite.algos})
+    rows = []
+    for algo in suite.algos:
+        row = {"": PEERS.get(algo, algo)}
+        for axis, (found, fractions) in at.items():
+            for i, fraction in enumerate(fractions):
+                share = "all" if fraction == 1.0 else f"{fraction:.0%}"
+                row[f"{share} {axis}"] = found[algo].text(i)
+        rows.append(row | {"evaluated": evaluated[algo].text()})
+    return rows
+
+
+def improvement_rows(suite: Suite) -> list[dict[str, str]]:
+    """Probabilities of improvement over each peer: while training, and evaluated."""
+    training = improvement({a: suite.scores(a, 0, [1.0])[..., 0] for a in suite.algos})
+    evaluated = improvement({a: suite.evaluated(a) for a in suite.algos})
+    rows: dict[str, dict[str, str]] = {}
+    for (own, peer), found in training.items():
+        row = rows.setdefault(own, {"": own})
+        row[f"over {PEERS[peer]}"] = found.text()
+        row[f"evaluated, over {PEERS[peer]}"] = evaluated[own, peer].text()
+    return list(rows.values())
+
+
+def _number(value: float) -> str:
+    return "–" if not math.isfinite(value) else f"{value:,.{1 if abs(value) < 1000 else 0}f}"
+
+
+def _each(values: Sequence[float]) -> str:
+    """The median, and every value in the order of seeds."""
+    return f"**{_number(statistics.median(values))}** ({'; '.join(map(_number, values))})"
+
+
+def task_rows(suite: Suite, name: str) -> list[dict[str, str]]:
+    """A task, by program: medians and every seed's value."""
+    rows, threshold = [], TASKS[name].threshold
+    for algo in suite.algos:
+        if runs := suite.by_task[name].get(algo):
+            rows.append({
+                "": PEERS.get(algo, algo),
+                "training return": _each([run["training_return"] for run in runs]),
+                "evaluated": _each([run["evaluation"]["mean"] for run in runs]),
+                f"seconds to {_number(threshold)}": _each(
+                    [seconds_to(run, threshold) for run in runs]),
+                "steps": _number(statistics.median(run["env_steps"] for run in runs)),
+            })  # fmt: skip
+    return rows
+
+
+def page(suite: Suite, summary: Sequence[Mapping[str, str]]) -> str:
+    """The report, in Markdown; ``summary``: of :func:`summary_rows`, if there are whole tasks."""
+    runs = [r for by_algo in suite.by_task.values() for own in by_algo.values() for r in own]
+    machines = " · ".join(dict.fromkeys(run["machine"] for run in runs))
+    commits = ", ".join(dict.fromkeys(run["commit"] for run in runs))
+    shares = ", ".join(sorted({str(run["budget"]["cores"]) for run in runs}))
+    parts = [f"{len(runs)} runs of {len(suite.by_task)} tasks, each on {shares} core(s), at "
+             f"{commits}: {machines}."]  # fmt: skip
+    if suite.whole:
+        seeds = len(suite.by_task[suite.whole[0]][suite.algos[0]])
+        over = f"{len(suite.whole)} tasks × {seeds} seeds: {', '.join(suite.whole)}"
+        parts += [
+            "![Interquartile means against seconds and steps](learning_suite.png)",
+            f"Interquartile mean of scores (95% interval), {over}.",
+            markdown(summary),
+        ]
+        if rows := improvement_rows(suite):
+            parts += ["Probability of improvement at equal seconds.", markdown(rows)]
+    else:
+        parts.append("No task has every seed of every program yet, so nothing is aggregated.")
+    parts.append(f"Per task: **median** (each seed). The threshold is a score of {SOLVED}; – : "
+                 "not reached.")  # fmt: skip
+    for name in suite.by_task:
+        budget = next(iter(suite.by_task[name].values()))[0]["budget"]
+        parts.append(f"### {name}\n\n{budget['seconds']:g} s or {budget['steps']:,} steps.")
+        parts.append(markdown(task_rows(suite, name)))
+    return "\n\n".join(parts)
+
+
+def draw(suite: Suite, path: Path) -> None:
+    """Interquartile means against seconds and steps, with their intervals."""
+    count = len(suite.by_task[suite.whole[0]][suite.algos[0]])
+    title = f"Interquartile mean of scores, {len(suite.whole)} tasks × {count} seeds"
+    labels = "share of each task's seconds", "share of the steps that all have taken"
+    with picture(path, title, (11, 4.5), ncols=2, sharey=True) as (_, panels):
+        for axis, panel in enumerate(panels):
+            scores = {algo: suite.scores(algo, axis, FRACTIONS) for algo in suite.algos}
+            for algo, found in interquartile(scores).items():
+                color = COLORS.get(algo) or GREYS.get(algo, "C5")
+                style = {"color": color, "linestyle": "--" if algo in PEERS else "-"}
+                panel.plot(FRACTIONS, found.value, label=PEERS.get(algo, algo), **style)
+                band = {"color": color, "alpha": 0.15, "linewidth": 0}
+                panel.fill_between(FRACTIONS, found.low, found.high, **band)
+            panel.set(xlabel=labels[axis], xlim=(0, 1))
+            panel.grid(alpha=0.3)
+        panels[0].set(ylabel="score (0 random, 1 reference)")
+        panels[0].legend(fontsize="small")
+
+
+def fill_in(file: Path, text: str) -> None:
+    """Put the text between a page's markers.
+
+    Raises:
+        ValueError: the page lacks them.
+    """
+    head, begin, rest = file.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{file} lacks the lines {BEGIN} and {END}")
+    file.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{tail}", encoding="utf-8")
+
+
+def report(files: Sequence[Path], output: Path, docs: Path | None, console: Console) -> None:
+    """Report the runs that are there of these, ``TASK/PROGRAM/SEED.json`` each."""
+    expected = [(f.parts[-3], f.parts[-2], int(f.stem)) for f in files]
+    runs = []
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            runs.append(json.loads(file.read_text(encoding="utf-8")))
+    if not runs:
+        console.print(f"there is no run in {output} yet", soft_wrap=True)
+        return
+    suite = Suite(runs, expected)
+    summary = summary_rows(suite) if suite.whole else []
+    text = page(suite, summary)
+    (output / "report.md").write_text(text + "\n", encoding="utf-8")
+    folders = [output] if docs is None else [output, docs]
+    if suite.whole:
+        for folder in folders:
+            draw(suite, folder / "learning_suite.png")
+        show(summary, "Interquartile mean of scores", console, wrap=True)
+    if docs is not None:
+        fill_in(docs / PAGE, text)
+    written = ", ".join(str(folder) for folder in folders)
+    console.print(f"{len(runs)} of {len(files)} runs reported, in {written}", soft_wrap=True)

@@ -1,0 +1,143 @@
+"""The tasks of learning.py: budgets, reference returns, and what the peers publish for each.
+
+python benchmarks/learning_tasks.py        measures the returns of random actions, ``low``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+RANDOM_EPISODES = 100
+SOLVED = 0.9
+"""The normalised score to which seconds are counted."""
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """Settings of PPO in hyperparams/ppo.yml of https://github.com/DLR-RM/rl-baselines3-zoo."""
+
+    n_envs: int = 1
+    n_timesteps: int = 1_000_000
+    """The horizon of linear schedules."""
+    normalize: bool = False
+    """VecNormalize: observations and rewards."""
+    linear: tuple[str, ...] = ()
+    """What of the settings falls linearly to 0."""
+    wide: bool = False
+    """256 and 256 units with ReLU, an initial log deviation of -2, no orthogonal weights."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of stable_baselines3.PPO; what is absent is its default."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """An environment, what a run of it may take, and what its returns mean."""
+
+    env_id: str
+    steps: int
+    seconds: float
+    """From the start of the process; a run ends at its steps or seconds, whichever is first."""
+    low: float
+    """Mean return of random actions, over 100 episodes: a score of 0."""
+    high: float
+    """A score of 1; see TASKS."""
+    zoo: Zoo = field(default_factory=Zoo)
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    """Of ``headrace train``, where the task can't be done without."""
+    stack: int = 1
+    """Observations that the peers, who have no memory, see at a time."""
+
+    @property
+    def name(self) -> str:
+        """Short, and good for a folder."""
+        return self.env_id.rpartition(":")[2].rpartition("/")[2]
+
+    def score(self, value: float) -> float:
+        """0 at ``low``, 1 at ``high``."""
+        return (value - self.low) / (self.high - self.low)
+
+    @property
+    def threshold(self) -> float:
+        """The return whose score is SOLVED."""
+        return self.low + SOLVED * (self.high - self.low)
+
+
+def _zoo(n_envs: int, n_steps: int, gae_lambda: float, gamma: float, **more: Any) -> Zoo:
+    own = {k: more.pop(k) for k in ("n_timesteps", "normalize", "linear", "wide") if k in more}
+    settings = {"n_steps": n_steps, "gae_lambda": gae_lambda, "gamma": gamma, "ent_coef": 0.0}
+    return Zoo(n_envs, settings=settings | more, **own)
+
+
+_LANDER = _zoo(16, 1024, 0.98, 0.999, batch_size=64, n_epochs=4, ent_coef=0.01)
+_CARTPOLE = _zoo(8, 32, 0.8, 0.98, batch_size=256, n_epochs=20, learning_rate=1e-3, clip_range=0.2,
+                 n_timesteps=100_000, linear=("learning_rate", "clip_range"))  # fmt: skip
+_PENDULUM = _zoo(4, 1024, 0.95, 0.9, n_epochs=10, learning_rate=1e-3, use_sde=True,
+                 sde_sample_freq=4)  # fmt: skip
+_BIPEDAL = _zoo(32, 2048, 0.95, 0.999, batch_size=64, n_epochs=10, clip_range=0.18, normalize=True)
+_CHEETAH = _zoo(1, 512, 0.92, 0.98, batch_size=64, learning_rate=2.0633e-05, ent_coef=0.000401762,
+                clip_range=0.1, n_epochs=20, max_grad_norm=0.8, vf_coef=0.58096, normalize=True,
+                wide=True)  # fmt: skip
+_HOPPER = _zoo(1, 512, 0.99, 0.999, batch_size=32, learning_rate=9.80828e-05, ent_coef=0.00229519,
+               clip_range=0.2, n_epochs=5, max_grad_norm=0.7, vf_coef=0.835671, normalize=True,
+               wide=True)  # fmt: skip
+_WALKER = _zoo(1, 512, 0.95, 0.99, batch_size=32, learning_rate=5.05041e-05, ent_coef=0.000585045,
+               clip_range=0.1, n_epochs=20, max_grad_norm=1.0, vf_coef=0.871923,
+               normalize=True)  # fmt: skip
+_ATARI = _zoo(8, 128, 0.95, 0.99, batch_size=256, n_epochs=4, learning_rate=2.5e-4, clip_range=0.1,
+              ent_coef=0.01, n_timesteps=10_000_000,
+              linear=("learning_rate", "clip_range"))  # fmt: skip
+
+# ``high`` is what PPO's trained agent of rl-baselines3-zoo evaluates at (its benchmark.md, of
+# LunarLander-v2 and MuJoCo's -v3) but for BipedalWalker, where Gymnasium's page calls 300 solved;
+# TMaze: its optimum; Breakout: the first wall, 30 bricks; SSAConjunction: the greedy player of
+# docs/ssa.md. The zoo's settings are those of the same name but for the older version; MinAtar has
+# those of Atari with a perceptron, and TMaze and SSAConjunction the library's defaults.
+TASKS = {
+    task.name: task
+    for task in (
+        Task("CartPole-v1", 1_000_000, 15, 23.7, 500.0, _CARTPOLE),
+        Task("Acrobot-v1", 1_000_000, 15, -497.1, -73.5,
+             _zoo(16, 256, 0.94, 0.99, n_epochs=4, normalize=True)),
+        Task("MountainCar-v0", 1_000_000, 20, -200.0, -110.4,
+             _zoo(16, 16, 0.98, 0.99, n_epochs=4, normalize=True)),
+        Task("Pendulum-v1", 1_000_000, 20, -1207.6, -172.2, _PENDULUM),
+        Task("LunarLander-v3", 3_000_000, 40, -192.0, 242.1, _LANDER),
+        Task("LunarLanderContinuous-v3", 3_000_000, 40, -212.7, 270.9, _LANDER),
+        Task("BipedalWalker-v3", 3_000_000, 60, -102.8, 300.0, _BIPEDAL),
+        Task("HalfCheetah-v5", 1_000_000, 120, -282.5, 5819.1, _CHEETAH),
+        Task("Hopper-v5", 1_000_000, 120, 16.7, 2410.4, _HOPPER),
+        Task("Walker2d-v5", 1_000_000, 120, 1.8, 3478.8, _WALKER),
+        Task("Ant-v5", 1_000_000, 120, -48.1, 1327.2, Zoo(normalize=True)),
+        Task("learning_envs:TMaze-v0", 1_000_000, 20, -0.25, 1.0, flags={"core": "lstm"}, stack=16),
+        Task("learning_envs:Breakout-v1", 3_000_000, 60, 0.4, 30.0, _ATARI),
+        Task("headrace_ssa:headrace/SSAConjunction-v0", 3_000_000, 60, -49.5, -7.4),
+    )
+}  # fmt: skip
+
+
+def random_return(env_id: str, episodes: int = RANDOM_EPISODES) -> float:
+    """Mean return of uniformly random actions."""
+    import gymnasium
+
+    total = 0.0
+    with gymnasium.make(env_id) as env:
+        env.action_space.seed(0)
+        for episode in range(episodes):
+            ended, _ = False, env.reset(seed=episode)
+            while not ended:
+                _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+                total += float(reward)
+                ended = terminated or truncated
+    return total / episodes
+
+
+def main() -> None:
+    """Print the random return of each task beside the one in the table."""
+    for name, task in TASKS.items():
+        print(f"{name:26} low {random_return(task.env_id):10.2f} (here {task.low})", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -379,6 +379,7 @@ class Config:
 
 # What settings that older versions didn't write meant then.
 _BEFORE: dict[str, Any] = {"scale_free": False}
+_BEFORE_OF = {"impala": {"minibatches": 1}}
 
 
 def from_json(values: dict[str, Any], **overrides: Any) -> Config:
@@ -394,7 +395,8 @@ def from_json(values: dict[str, Any], **overrides: Any) -> Config:
             raise unknown_setting(name)
     algo, network = values["algo"], values["network"]
     if isinstance(algo, dict):
-        values["algo"] = ALGORITHMS[algo["name"]](**{k: v for k, v in algo.items() if k != "name"})
+        name, algo = algo["name"], {k: v for k, v in algo.items() if k != "name"}
+        values["algo"] = ALGORITHMS[name](**_BEFORE_OF.get(name, {}) | algo)
     if isinstance(network, dict):
         values["network"] = network_from_json(network)
     return Config(**values)

@@ -15,7 +15,7 @@ class A2C(Hyperparameters):
     """A2C (Mnih et al. 2016, synchronous) with generalised advantages (Schulman et al. 2016)."""
 
     learning_rate: float = 1e-3
-    lam: float = 1.0
+    lam: float = 0.95
 
     def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
         """``-log pi * A`` with A from GAE, plus value and entropy terms; sums."""

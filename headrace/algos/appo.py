@@ -26,13 +26,13 @@ class APPO(common.Hyperparameters):
     clipped ratio carries it.
     """
 
-    max_lag: int = 2
+    max_lag: int = 1
     """How many updates a rollout may lag behind the learner when it is learnt from: at most
     max_lag + 1 updates' rollouts are begun or waiting, and what was overtaken is dropped."""
-    learning_rate: float = 6e-4
-    epochs: Annotated[int, AT_LEAST_1] = 1
+    learning_rate: float = 7e-4
+    epochs: Annotated[int, AT_LEAST_1] = 6
     """Passes over each batch."""
-    minibatches: Annotated[int, AT_LEAST_1] = 1
+    minibatches: Annotated[int, AT_LEAST_1] = 16
     """Random parts into which each pass is split, one optimiser step each."""
     off_policy: Literal["vtrace", "gae"] = "vtrace"
     """Targets by V-trace, or by GAE as if the rollouts were the learner's own: under a lag of an

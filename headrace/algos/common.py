@@ -25,7 +25,7 @@ class Hyperparameters:
 
     learning_rate: Annotated[float, ABOVE_0] = 3e-4
     """Step size of the optimiser at the start."""
-    lr_schedule: Literal["constant", "linear"] = "constant"
+    lr_schedule: Literal["constant", "linear"] = "linear"
     """Constant, or linear to 0 at total_steps; counted in environment steps."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """Adam, or RMSProp with decay 0.99 as IMPALA used it."""

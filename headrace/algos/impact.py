@@ -30,14 +30,15 @@ class IMPACT(common.Hyperparameters):
     the batch if they are, and value targets.
     """
 
-    max_lag: int = 2
+    max_lag: int = 1
     """How many batches of rollouts may wait for the learner. Each lasts for ``passes`` steps, so
     the lag in updates is longer: at a batch's first use, which is when what is too old is dropped,
     up to ``max_updates(max_lag)``, at its last one ``(passes - 1) * buffer_size`` steps more."""
-    lam: float = 0.995
-    buffer_size: Annotated[int, A_COUNT] = 4
+    learning_rate: float = 1e-3
+    lam: float = 0.95
+    buffer_size: Annotated[int, A_COUNT] = 8
     """N: slots of the circular buffer, visited in turn, one optimiser step each."""
-    passes: Annotated[int, A_COUNT] = 2
+    passes: Annotated[int, A_COUNT] = 6
     """K: how often each batch is traversed."""
     t_target: Annotated[int | None, A_COUNT] = None
     """Optimiser steps between updates of the target network; None: buffer_size * passes."""

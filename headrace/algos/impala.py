@@ -26,12 +26,12 @@ _FRACTION = Valid("at least 0 and below 1 (the paper's: 0.5)", lambda x: 0 <= x 
 class IMPALA(common.Hyperparameters):
     """IMPALA (Espeholt et al. 2018, section 4)."""
 
-    max_lag: int = 2
+    max_lag: int = 1
     """How many updates a rollout may lag behind the learner when it is learnt from: at most
     max_lag + 1 updates' rollouts are begun or waiting, and what was overtaken is dropped.
     Replayed trajectories are older."""
-    learning_rate: float = 6e-4
-    lam: float = 1.0
+    learning_rate: float = 1.5e-3
+    lam: float = 0.95
     rho_bar: float = 1.0
     """Clip of the importance ratio in the temporal difference: fixes the value's fixed point."""
     c_bar: Annotated[float, ABOVE_0] = 1.0
@@ -41,7 +41,7 @@ class IMPALA(common.Hyperparameters):
 
     epochs: Annotated[int, AT_LEAST_1] = 1
     """Passes over each batch."""
-    minibatches: Annotated[int, AT_LEAST_1] = 1
+    minibatches: Annotated[int, AT_LEAST_1] = 4
     """Random parts into which each pass is split, an optimiser step each; the paper has neither."""
 
     correction: Literal["vtrace", "one_step", "epsilon", "none"] = "vtrace"

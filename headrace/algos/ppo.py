@@ -20,9 +20,10 @@ from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State
 class PPO(common.Hyperparameters):
     """PPO (Schulman et al. 2017): clipped surrogate, optionally with an adaptive KL penalty."""
 
-    epochs: Annotated[int, AT_LEAST_1] = 4
+    learning_rate: float = 7e-4
+    epochs: Annotated[int, AT_LEAST_1] = 6
     """Passes over each batch."""
-    minibatches: Annotated[int, AT_LEAST_1] = 4
+    minibatches: Annotated[int, AT_LEAST_1] = 16
     """Parts into which each pass is split."""
     clip: Annotated[float, ABOVE_0] = 0.2
     """The ratio pi/mu is clipped to [1 - clip, 1 + clip]."""

@@ -1,5 +1,7 @@
 """The settings of IMPACT's paper (Luo et al. 2020, appendix B) for all three of its algorithms.
 
+They are in the papers' literal form, with a constant learning rate.
+
 A sample batch there is a rollout here, ``fragment_length`` steps of one environment; a train batch
 is ``batch_size``. A clipping threshold that the table leaves out is infinite. A KL target beside a
 coefficient of 0 has no effect, and is left out.
@@ -8,10 +10,14 @@ coefficient of 0 has no effect, and is left out.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from headrace.algos import IMPACT, IMPALA, PPO
 from headrace.config import Config
 from headrace.nn import Network
+
+_CONSTANT: Any = {"lr_schedule": "constant"}
+_PLAIN: Any = {"minibatches": 1, "lam": 1.0, "max_lag": 2, **_CONSTANT}
 
 
 def impact_discrete(algorithm: str = "impact") -> Config:
@@ -23,14 +29,16 @@ def impact_discrete(algorithm: str = "impact") -> Config:
         "impact": IMPACT(
             clip=0.3, entropy_coef=0.01, max_grad_norm=10.0, gamma=0.99, lam=0.995,
             learning_rate=1e-4, buffer_size=4, passes=2, kl_coef=0.0, value_coef=1.0, rho=2.0,
+            max_lag=2, **_CONSTANT,
         ),
         "impala": IMPALA(
             entropy_coef=0.01, max_grad_norm=40.0, gamma=0.99, learning_rate=1e-4, value_coef=0.5,
+            **_PLAIN,
         ),
         "ppo": PPO(
             clip=0.1, entropy_coef=0.01, max_grad_norm=math.inf, gamma=0.99, lam=0.995,
             learning_rate=5e-5, epochs=2, minibatches=10, kl_coef=0.5, kl_target=0.01,
-            value_coef=1.0,
+            value_coef=1.0, **_CONSTANT,
         ),
     }  # fmt: skip
     return Config(
@@ -41,6 +49,7 @@ def impact_discrete(algorithm: str = "impact") -> Config:
         fragment_length=100 if algorithm == "ppo" else 50,
         batch_size=5000 if algorithm == "ppo" else 500,
         total_steps=2_000_000,
+        scale_free=False,
     )
 
 
@@ -52,15 +61,16 @@ def impact_continuous(algorithm: str = "impact", env: str = "HalfCheetah-v5") ->
         "impact": IMPACT(
             clip=0.4, entropy_coef=0.0, max_grad_norm=0.5, gamma=0.995, lam=0.995,
             learning_rate=3e-4, buffer_size=16, passes=passes, kl_coef=1.0, kl_target=0.04,
-            value_coef=0.5 if cheetah else 1.0, rho=2.0,
+            value_coef=0.5 if cheetah else 1.0, rho=2.0, max_lag=2, **_CONSTANT,
         ),
         "impala": IMPALA(
             entropy_coef=0.0, max_grad_norm=0.5, gamma=0.995, learning_rate=1.5e-5, value_coef=0.5,
+            **_PLAIN,
         ),
         "ppo": PPO(
             clip=0.3, entropy_coef=0.0, max_grad_norm=math.inf, gamma=0.99, lam=0.995,
             learning_rate=3e-4, epochs=passes, minibatches=5, kl_coef=1.0, kl_target=0.01,
-            value_coef=1.0,
+            value_coef=1.0, **_CONSTANT,
         ),
     }  # fmt: skip
     return Config(
@@ -71,5 +81,6 @@ def impact_continuous(algorithm: str = "impact", env: str = "HalfCheetah-v5") ->
         fragment_length=1024,
         batch_size=163840 if algorithm == "ppo" else 32768,
         total_steps=10_000_000,
+        scale_free=False,
         network=Network(hidden=(256, 256), activation="tanh"),
     )

@@ -1,0 +1,167 @@
+"""What scale, minibatches, lag, lambda, annealing and targets each do, on LunarLander by APPO.
+
+    python benchmarks/ladder.py --seeds 5 --jobs 2 --docs docs
+
+Every rung is the recipe ``lunarlander`` with one thing changed, over the same number of steps. A
+run that is in ``OUTPUT/runs.jsonl`` is not done again. Per run: the mean return of the last 100
+training episodes, which sample; the mean of 50 episodes with the deterministic policy; the steps
+after which the training mean first reached 200; optimiser steps; and the greatest lag.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import queue
+import statistics
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from common import train_command
+from learning_report import BEGIN, END, markdown
+
+from headrace.errors import require
+from headrace.process import cores, pinned
+from headrace.records.files import read_jsonl
+from headrace.studies.children import Children
+from headrace.studies.machine import wide_console
+
+PAGE = "pathologies.md"
+TARGET = 200.0
+RUNGS: dict[str, dict[str, Any]] = {
+    "the recipe": {},
+    "papers' literal form": {"no_scale_free": True, "normalize_advantage": False},
+    "values not normalised": {"normalize_values": False},
+    "advantages not normalised": {"normalize_advantage": False},
+    "observations not normalised": {"normalize_observations": False},
+    "1 pass, whole batch": {"epochs": 1, "minibatches": 1},
+    "1 pass, 8 minibatches": {"epochs": 1},
+    "1 pass, 32 minibatches": {"epochs": 1, "minibatches": 32},
+    "lag up to 2": {"max_lag": 2, "weight_sync": "every-2"},
+    "lag up to 4": {"max_lag": 2, "weight_sync": "every-3"},
+    "lag up to 8": {"max_lag": 2, "weight_sync": "every-7"},
+    "GAE": {"off_policy": "gae"},
+    "GAE, lag up to 4": {"off_policy": "gae", "max_lag": 2, "weight_sync": "every-3"},
+    "clip around the learner": {"clip_around": "learner"},
+    "clip around the learner, lag up to 4": {
+        "clip_around": "learner", "max_lag": 2, "weight_sync": "every-3",
+    },
+    "c and rho up to 1.5": {"c_bar": 1.5, "rho_bar": 1.5},
+    "lambda 0.9": {"lam": 0.9},
+    "lambda 1": {"lam": 1.0},
+    "gamma 0.99": {"gamma": 0.99},
+    "constant learning rate": {"lr_schedule": "constant"},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Args:
+    """Climb the ladder; see the top of the file."""
+
+    seeds: int = 5
+    steps: int = 400_000
+    jobs: int = 1
+    """Runs at a time, each on an equal share of the cores."""
+    report: bool = False
+    """Only report what is there."""
+    output: Path = Path("runs/ladder")
+    docs: Path | None = None
+    """Folder whose pathologies.md gets the table between its markers."""
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "steps", "jobs"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
+
+
+def measure(rung: str, seed: int, args: Args, children: Children) -> dict[str, Any]:
+    """One run of the real command, in a folder that is gone afterwards."""
+    flags = {**RUNGS[rung], "recipe": "lunarlander", "seed": seed, "total_steps": args.steps}
+    flags |= {"eval_episodes": 50, "log_interval_s": 0.2}
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        train_command("appo", run_dir, 600.0, children, **flags)
+        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+        lines = read_jsonl(run_dir / "metrics.jsonl")
+    name = "charts/episodic_return"
+    hits = [line["env_steps"] for line in lines if line.get(name, -1e9) >= TARGET]
+    explained = [x for line in lines if (x := line.get("losses/explained_variance")) is not None]
+    return {
+        "rung": rung,
+        "seed": seed,
+        "steps": args.steps,
+        "training": lines[-1][name],
+        "evaluated": summary["evaluation"]["mean"],
+        "hit": hits[0] if hits else None,
+        "explained": statistics.median(explained[len(explained) // 2 :] or [0.0]),
+        "lag_max": max((line.get("lag/max") or 0) for line in lines),
+    }
+
+
+def rows(runs: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The table: medians, and every seed's value."""
+
+    def each(values: list[float]) -> str:
+        return f"**{statistics.median(values):.0f}** ({', '.join(f'{x:.0f}' for x in values)})"
+
+    found = []
+    for rung in RUNGS:
+        mine = sorted((r for r in runs if r["rung"] == rung), key=lambda r: r["seed"])
+        if mine:
+            hits = [r["hit"] for r in mine if r["hit"] is not None]
+            reached = f"{len(hits)} of {len(mine)}"
+            when = f", {statistics.median(hits) / 1000:.0f}k" if hits else ""
+            found.append({
+                "": rung,
+                "training return": each([r["training"] for r in mine]),
+                "evaluated": each([r["evaluated"] for r in mine]),
+                "reached 200, after": reached + when,
+                "explained variance": f"{statistics.median(r['explained'] for r in mine):.2f}",
+                "greatest lag": str(max(r["lag_max"] for r in mine)),
+            })  # fmt: skip
+    return found
+
+
+def main(args: Args) -> None:
+    """Do the runs that are missing and report."""
+    console, children, lock = wide_console(), Children(), threading.Lock()
+    path = args.output / "runs.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = read_jsonl(path) if path.exists() else []
+    done = [run for run in done if run["steps"] == args.steps and run["seed"] < args.seeds]
+    have = {(run["rung"], run["seed"]) for run in done}
+    todo = [(r, s) for s, r in itertools.product(range(args.seeds), RUNGS) if (r, s) not in have]
+    places = queue.SimpleQueue[int]()
+    for place in range(args.jobs):
+        places.put(place)
+
+    def work(case: tuple[str, int]) -> None:
+        place = places.get()
+        try:
+            with pinned(len(cores()) // args.jobs, place):
+                run = measure(*case, args, children)
+        finally:
+            places.put(place)
+        with lock, path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(run) + "\n")
+            done.append(run)
+        console.print(f"{case[0]}, seed {case[1]}: {run['training']:.0f}, {run['evaluated']:.0f}")
+
+    if not args.report:
+        with ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(work, todo))
+    table = markdown(rows(done))
+    console.print(table, soft_wrap=True)
+    if args.docs is not None:
+        page = args.docs / PAGE
+        text = page.read_text(encoding="utf-8")
+        before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+        page.write_text(f"{before}\n\n{table}\n\n{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

@@ -29,8 +29,8 @@ from headrace.studies.scaling.settings import ONE_CORE, Scaling
 from headrace.studies.table import Study, grid
 
 ALGO = hr.PPO(epochs=2, minibatches=4)
-SMALL = {"envs_per_actor": 8, "fragment_length": 64}  # the reference's
-LARGE = {"envs_per_actor": 2048, "fragment_length": 8}
+SMALL = {"num_actors": 1, "envs_per_actor": 8, "fragment_length": 64}  # the reference's
+LARGE = {"num_actors": 1, "envs_per_actor": 2048, "fragment_length": 8}
 BOTH_CORES: tuple[dict[str, Any], ...] = (  # one learner
     {"num_actors": 1, "envs_per_actor": 256, "fragment_length": 64},
     {"num_actors": 2, "envs_per_actor": 128, "fragment_length": 64},

@@ -99,7 +99,7 @@ def run(config: Config, callbacks: Iterable[Callback] = (), started: float | Non
     leads = group is None or group.rank == 0
     report = Report(config, quiet=not leads)
     with report, _trainer(config, started, report, group) as trainer:
-        report.begin(trainer.run_dir)
+        report.begin(trainer.config, trainer.run_dir)
         for result in trainer:
             report.update(result)
             for callback in callbacks:

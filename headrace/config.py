@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import torch
 import tyro
@@ -41,6 +42,16 @@ Count: TypeAlias = Annotated[
     Valid("a whole number (an int)", lambda x: isinstance(x, int)),
     A_COUNT,
 ]
+AUTO = "auto"
+if TYPE_CHECKING:
+    Size: TypeAlias = Any  # an int from a run's beginning on
+else:
+    Size = Annotated[
+        int | Literal["auto"],
+        Valid("a whole number (an int) or 'auto'", lambda x: x == AUTO or isinstance(x, int)),
+        Valid(A_COUNT.words, lambda x: x == AUTO or x >= 1),
+    ]
+SIZES = ("num_actors", "envs_per_actor", "fragment_length", "batch_size")
 TRANSPORTS = ("shm", "serial")
 
 
@@ -63,14 +74,17 @@ class Config:
     """Actors as processes with shared memory, or all in one process."""
     num_learners: Count = 1
     """Learners that take every step together; they share out what all other settings describe."""
-    num_actors: Count = 1
-    """Actors, each a process of its own with transport=shm."""
-    envs_per_actor: Count = 64
-    """Environments that each actor steps together."""
-    fragment_length: Count = 32
-    """Steps per rollout."""
-    batch_size: int | None = None
-    """Steps per update; None: one rollout from every actor."""
+    num_actors: Size = AUTO
+    """Actors, each a process of its own with transport=shm; auto: by what an environment's step
+    costs and the cores. Of this and the next three, what is not given is fitted to what is."""
+    envs_per_actor: Size = AUTO
+    """Environments that each actor steps together; auto: as many, in all, as learning was shown to
+    bear, and fewer where an update would take seconds."""
+    fragment_length: Size = AUTO
+    """Steps per rollout; auto: as learning was shown to bear."""
+    batch_size: Size | None = AUTO
+    """Steps per update; None, and auto where the three above are given: one rollout from every
+    actor."""
     total_steps: Count = 1_000_000
     """Environment steps after which training ends."""
     stop_return: float | None = None
@@ -134,11 +148,15 @@ class Config:
         require(not (self.resume and self.overwrite), "resume", True, "alone, without overwrite")
         self._check_choices()
         self._check_batch()
-        _ = self.sync  # raises unless it describes a rule
         self._check_times()
         if self.num_learners > 1:
             self._check_devices()
-            _ = self.per_learner  # raises unless what each of them has fits as well
+            self.algo.per_learner(self.num_learners)  # raises unless it can be shared out
+        if self.is_sized:
+            self._check_columns()
+            _ = self.sync, self.per_learner  # raise unless there is such a rule, and shares fit
+        else:
+            sync_rule(self.weight_sync, self.kl_threshold)
         try:
             json.dumps(self.env_kwargs)
         except (TypeError, ValueError) as error:
@@ -165,17 +183,23 @@ class Config:
             )
 
     def _check_batch(self) -> None:
-        unit = self.rollout_steps * (self.num_actors if self.algo.max_lag == 0 else 1)
-        size = self.resolved_batch_size
+        """A given batch is a multiple of the sizes that are given with it."""
+        size, known = self.batch_size, self.batch_factors
+        if size is None or size == AUTO:
+            return
+        valid = "a whole number (an int), 'auto' or None"
+        require(isinstance(size, int), "batch_size", size, valid)
+        unit = math.prod(known.values())
         if size < 1 or size % unit:
             low = size // unit * unit
             near = " or ".join(str(x) for x in (low, low + unit) if x > 0)
-            actors = f" * num_actors={self.num_actors}" if unit != self.rollout_steps else ""
+            factors = " * ".join(f"{name}={value}" for name, value in known.items())
             raise ConfigError(
-                f"batch_size={size} must be a multiple of {unit} = fragment_length="
-                f"{self.fragment_length} * envs_per_actor={self.envs_per_actor}{actors}; "
+                f"batch_size={size} must be a multiple of {unit}{factors and ' = '}{factors}; "
                 f"nearest: {near}"
             )
+
+    def _check_columns(self) -> None:
         self._warn_of_idle_actors()
         columns = self.rollouts_per_update * self.envs_per_actor
         minibatches = getattr(self.algo, "minibatches", 1)
@@ -222,13 +246,25 @@ class Config:
         """A GPU for each of the learners of this machine."""
         valid = "'cpu' or 'cuda' with several learners (each takes a GPU of its own)"
         require(self.device in ("cpu", "cuda"), "device", self.device, valid)
-        gpus, here = torch.cuda.device_count(), self._learners_here
+        gpus, here = torch.cuda.device_count(), self.learners_here
         valid = f"'cpu' with {here} learners on a machine of {gpus} GPU(s): each needs its own"
         require(self.device == "cpu" or gpus >= here, "device", self.device, valid)
 
     @property
-    def _learners_here(self) -> int:
+    def learners_here(self) -> int:
+        """Learners on this machine, as far as is known."""
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.num_learners))  # torchrun sets it
+
+    @property
+    def batch_factors(self) -> dict[str, int]:
+        """The sizes that a batch is a multiple of, as far as they are known."""
+        names = SIZES[2::-1] if self.algo.max_lag == 0 else SIZES[2:0:-1]
+        return {name: getattr(self, name) for name in names if getattr(self, name) != AUTO}
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether all sizes are known; a batch follows from the other three."""
+        return AUTO not in (self.num_actors, self.envs_per_actor, self.fragment_length)
 
     def share(self, num_learners: int) -> dict[str, Any] | None:
         """``num_actors``, ``envs_per_actor`` and ``batch_size`` of one of so many learners.
@@ -251,10 +287,10 @@ class Config:
         Raises:
             ConfigError: they can't be shared out; the message names the nearest numbers that can.
         """
-        count, num_envs = self.num_learners, self.num_actors * self.envs_per_actor
+        count, _ = self.num_learners, self.rollout_steps  # raises unless all sizes are known
         if count == 1:
             return self
-        share = self.share(count)
+        share, num_envs = self.share(count), self.num_actors * self.envs_per_actor
         if share is not None:
             algo = self.algo.per_learner(count)
             return replace(self, algo=algo, num_learners=1, preempt_fraction=None, **share)
@@ -297,13 +333,21 @@ class Config:
 
     @property
     def rollout_steps(self) -> int:
-        """Steps in one rollout."""
+        """Steps in one rollout.
+
+        Raises:
+            ConfigError: a size is "auto", which no run has chosen yet (``training/auto.py``).
+        """
+        for name in SIZES[:3]:
+            valid = "a number here: it is chosen when a run begins"
+            require(getattr(self, name) != AUTO, name, AUTO, valid)
         return self.fragment_length * self.envs_per_actor
 
     @property
     def resolved_batch_size(self) -> int:
         """Steps per update."""
-        return self.rollout_steps * self.num_actors if self.batch_size is None else self.batch_size
+        steps = self.rollout_steps  # raises unless all sizes are known
+        return steps * self.num_actors if self.batch_size in (None, AUTO) else self.batch_size
 
     @property
     def rollouts_per_update(self) -> int:
@@ -356,7 +400,7 @@ class Config:
             return max(1, self.learner_threads)
         if self.transport == "serial":
             return 1
-        return max(1, self.cores_per_learner or num_cores() // self._learners_here)
+        return max(1, self.cores_per_learner or num_cores() // self.learners_here)
 
     @property
     def actor_restarts(self) -> int:

@@ -48,6 +48,7 @@ def tiny(tmp_path):
         defaults = {
             "env": "CartPole-v1",
             "algo": hr.PPO(epochs=2, minibatches=2),
+            "num_actors": 1,
             "envs_per_actor": 8,
             "fragment_length": 8,
             "learner_threads": 1,

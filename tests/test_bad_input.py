@@ -110,7 +110,7 @@ BAD_SETTINGS = {
 
 @pytest.mark.parametrize(("settings", "words"), BAD_SETTINGS.values(), ids=BAD_SETTINGS)
 def test_a_wrong_setting_is_named_with_its_value_and_what_would_do(tmp_path, settings, words):
-    sizes = {"algo": hr.PPO(), "envs_per_actor": 8, "fragment_length": 8}
+    sizes = {"algo": hr.PPO(), "num_actors": 1, "envs_per_actor": 8, "fragment_length": 8}
     arguments = {"env": "CartPole-v1", "run_dir": str(tmp_path / "run")} | sizes | settings
     with pytest.raises(ConfigError) as error:
         hr.train(**arguments)
@@ -123,7 +123,8 @@ def test_what_config_refuses_starts_not_even_the_fork_server(monkeypatch):
         raise AssertionError("the fork server was started")
 
     monkeypatch.setattr(headrace.training.run, "start_fork_server", start)
-    for settings in ({"batch_size": 100}, {"fragment_length": 0}, {"device": "tpu"}, {"actor": 1}):
+    batch = {"batch_size": 100, "num_learners": 3}
+    for settings in (batch, {"fragment_length": 0}, {"device": "tpu"}, {"actor": 1}):
         with pytest.raises(ConfigError):
             hr.train("CartPole-v1", **settings)
     with pytest.raises(ConfigError):
@@ -150,7 +151,8 @@ def test_environment_settings_that_no_file_can_hold_are_refused(tmp_path):
 def trained(tmp_path_factory):
     """The directory of a short run, which no test changes."""
     run_dir = tmp_path_factory.mktemp("trained") / "run"
-    sizes = {"envs_per_actor": 8, "fragment_length": 8, "transport": "serial", "total_steps": 128}
+    sizes = {"num_actors": 1, "envs_per_actor": 8, "fragment_length": 8}
+    sizes |= {"transport": "serial", "total_steps": 128}
     network = hr.Network(normalize_observations=True)
     config = hr.Config(algo=hr.PPO(), run_dir=str(run_dir), network=network, **sizes)
     with hr.Trainer(config, notify=str) as trainer:

@@ -13,7 +13,7 @@ import headrace as hr
 from headrace.cli import main
 
 SIZES = ("--envs-per-actor", "8", "--fragment-length", "8", "--learner-threads", "1")
-SERIAL = (*SIZES, "--transport", "serial", "--eval-episodes", "0")
+SERIAL = (*SIZES, "--num-actors", "1", "--transport", "serial", "--eval-episodes", "0")
 
 
 @pytest.fixture

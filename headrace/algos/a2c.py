@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.algos.common import Hyperparameters, by_running_scale, policy_outputs, total_loss
+from headrace.algos.common import (
+    SHORT,
+    Hyperparameters,
+    by_running_scale,
+    policy_outputs,
+    total_loss,
+)
 from headrace.ops import losses
 from headrace.ops.returns import gae
 from headrace.types import ActorCritic, Batch, Loss, State
@@ -13,6 +19,8 @@ from headrace.types import ActorCritic, Batch, Loss, State
 @dataclass(frozen=True)
 class A2C(Hyperparameters):
     """A2C (Mnih et al. 2016, synchronous) with generalised advantages (Schulman et al. 2016)."""
+
+    learns_at = SHORT
 
     learning_rate: float = 1e-3
     lam: float = 0.95

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,9 +19,31 @@ FACTOR = Valid("between 0 and 1", lambda x: 0 <= x <= 1)
 _SHARE = 0.1  # of the newest batch in running moments
 
 
+class Span(NamedTuple):
+    """Of a size: the best, and how far from it an algorithm was seen to learn."""
+
+    least: int
+    best: int
+    most: int
+
+
+class LearnsAt(NamedTuple):
+    """What settings that are "auto" are chosen from, whatever the machine; of all learners."""
+
+    num_envs: Span
+    fragment_length: Span
+    batch_size: Span
+
+
+LONG = LearnsAt(Span(8, 32, 64), Span(16, 64, 128), Span(512, 2048, 4096))
+SHORT = LearnsAt(Span(8, 32, 64), Span(8, 16, 32), Span(256, 512, 1024))
+
+
 @dataclass(frozen=True)
 class Hyperparameters:
     """What every algorithm is: fields that learner and optimiser read, and what it does."""
+
+    learns_at: ClassVar[LearnsAt] = LONG
 
     learning_rate: Annotated[float, ABOVE_0] = 3e-4
     """Step size of the optimiser at the start."""

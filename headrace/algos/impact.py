@@ -30,6 +30,8 @@ class IMPACT(common.Hyperparameters):
     the batch if they are, and value targets.
     """
 
+    learns_at = common.SHORT
+
     max_lag: int = 1
     """How many batches of rollouts may wait for the learner. Each lasts for ``passes`` steps, so
     the lag in updates is longer: at a batch's first use, which is when what is too old is dropped,

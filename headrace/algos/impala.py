@@ -26,6 +26,8 @@ _FRACTION = Valid("at least 0 and below 1 (the paper's: 0.5)", lambda x: 0 <= x 
 class IMPALA(common.Hyperparameters):
     """IMPALA (Espeholt et al. 2018, section 4)."""
 
+    learns_at = common.SHORT
+
     max_lag: int = 1
     """How many updates a rollout may lag behind the learner when it is learnt from: at most
     max_lag + 1 updates' rollouts are begun or waiting, and what was overtaken is dropped.

@@ -33,6 +33,7 @@ from headrace.records import checkpoint
 from headrace.records.result import Result
 from headrace.training.run import begin
 from headrace.training.trainer import Trainer
+from headrace.types import Alone
 
 _HEARTBEAT_S = 1.0
 _GRACE_S = 2.0  # for the others' complaints, after the first sign of a failure
@@ -65,12 +66,10 @@ class LearnerGroup:
         self, config: Config, started: float | None = None, notify: Callable[[str], None] = print
     ) -> None:
         self._started = time.monotonic() if started is None else started
-        found, self.run_dir = begin(config, needs_processes=True)
+        config, found, self.run_dir = begin(config, True, Alone(), notify)
         self.env = found.env
         checkpoint.prepare(self.run_dir, config.resume, config.overwrite)
-        self.config = dataclasses.replace(
-            config.settled, run_dir=str(self.run_dir), overwrite=False
-        )
+        self.config = dataclasses.replace(config, run_dir=str(self.run_dir), overwrite=False)
         self._notify = notify
         self.num_restarts = 0
         self.interrupted = self._stopped = False

@@ -60,9 +60,8 @@ class Report:
         """A line of its own."""
         self._console.print(text, soft_wrap=True, markup=False)
 
-    def begin(self, run_dir: Path) -> None:
-        """Say what runs and where it writes."""
-        config = self._config
+    def begin(self, config: Config, run_dir: Path) -> None:
+        """Say what runs, with all settings decided, and where it writes."""
         learners = f"{config.num_learners} learners, " if config.num_learners > 1 else ""
         sync = "" if config.weight_sync == "every" else f", weight sync {config.weight_sync}"
         if config.sync.on_drift:

@@ -3,33 +3,55 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headrace.acting.fleet import start_fork_server
-from headrace.config import Config
+from headrace.config import SIZES, Config
 from headrace.envs.names import env_name, resolve
 from headrace.envs.probe import Probe, probe
 from headrace.evaluation import Evaluation, evaluate
 from headrace.nn.policy import Policy
 from headrace.records.checkpoint import default_run_dir
+from headrace.training.sizes import choose, sized
+from headrace.types import Group
 
 
-def begin(config: Config, needs_processes: bool) -> tuple[Probe, Path]:
+def begin(
+    config: Config, needs_processes: bool, group: Group, notify: Callable[[str], None]
+) -> tuple[Config, Probe, Path]:
     """Look at the environment while the fork server, if it is needed, gets ready.
 
+    Args:
+        group: of the learners; rank 0 decides what is left to "auto".
+        notify: called with a line of text about that.
+
     Returns:
-        what the environment turned out to be, and the run directory.
+        the settings with all of them decided, what the environment turned out to be, and the run
+        directory.
 
     Raises:
-        ConfigError: there is no such environment (nothing was started), or it can't be made.
+        ConfigError: there is no such environment, or settings don't fit each other (nothing was
+            started), or it can't be made.
+        CheckpointError: there is no run to resume.
     """
+    config = config.settled
     resolve(config.env)  # complains before anything is started
+    if not config.is_sized:
+        choose(config, None, cores=1)  # so does this
     if needs_processes:
         start_fork_server()
     found = probe(config.env, config.engine, config.env_kwargs, config.seed)
-    run_dir = config.run_dir or default_run_dir(env_name(config.env), config.algo_name)
-    return found, Path(run_dir)
+    name = config.run_dir or default_run_dir(env_name(config.env), config.algo_name)
+    chosen, line = sized(config, found, Path(name)) if group.rank == 0 else (config, "")
+    if line:
+        notify(line)
+    if not config.is_sized:
+        numbers = group.broadcast([getattr(chosen, size) for size in SIZES])
+        chosen = replace(config, **dict(zip(SIZES, numbers, strict=True)))
+    return chosen, found, Path(name)
 
 
 def evaluated(config: Config, env: Any, policy: Policy) -> Evaluation:

@@ -58,7 +58,6 @@ class Trainer:
         group: Group | None = None,
         handle_signals: bool = True,
     ) -> None:
-        self.config = config = config.settled
         self.group = Alone() if group is None else group
         self._notify, self._handle_signals = notify, handle_signals
         if config.num_learners != self.group.size:
@@ -67,8 +66,9 @@ class Trainer:
                 "hr.LearnerGroup, the command line or torchrun (a Trainer is one learner)"
             )
         started = time.monotonic() if started is None else started
-        found, self.run_dir = begin(config, needs_processes=config.transport == "shm")
-        self.env = found.env
+        processes = config.transport == "shm"
+        config, found, self.run_dir = begin(config, processes, self.group, notify)
+        self.config, self.env = config, found.env
         self._share = config.per_learner
         self.policy, self.learner = _built(config, found, self.group)
         self._shared = _shared(config, self.learner)

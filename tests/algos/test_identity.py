@@ -23,6 +23,7 @@ def final_return(algo, tmp_path, continuous: bool, env=IdentityVectorEnv) -> flo
         algo,
         env_kwargs={"continuous": continuous},
         transport="serial",
+        num_actors=1,
         envs_per_actor=16,
         fragment_length=16,
         total_steps=60_000 if continuous else 30_000,

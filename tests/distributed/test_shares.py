@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.errors import ConfigError
 
+SIZES: dict[str, Any] = {"num_actors": 1, "envs_per_actor": 64, "fragment_length": 32}
+
 
 def whole(
     num_actors: int, envs_per_actor: int, fragment_length: int, batch_size: int, synchronous: bool
@@ -123,7 +125,7 @@ def test_some_shares(run, num_learners, share):
 
 
 def test_one_learner_has_all_as_it_was_set():
-    run = hr.Config(env="Acrobot-v1", num_actors=3, max_policy_lag=4)
+    run = hr.Config(env="Acrobot-v1", **SIZES | {"num_actors": 3}, max_policy_lag=4)
     assert run.per_learner is run
 
 
@@ -195,7 +197,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_cannot_be_is_refused_with_its_reason(case):
     wrong, words = REFUSED[case]
     with pytest.raises(ConfigError, match=re.escape(words)):
-        hr.Config(**wrong)
+        hr.Config(**SIZES | wrong)
 
 
 @pytest.mark.parametrize(
@@ -211,11 +213,11 @@ def test_what_cannot_be_is_refused_with_its_reason(case):
     ids=["replay", "no-replay", "preempt", "target", "deterministic", "cut"],
 )
 def test_what_can_be_is_not_refused(right):
-    own = hr.Config(**right).per_learner
+    own = hr.Config(**SIZES | right).per_learner
     assert own.num_learners == 1
     assert own.preempt_fraction is None
 
 
 def test_learners_share_out_the_replayed_columns():
-    run = hr.Config(num_learners=4, algo=hr.IMPALA(**REPLAY, replay_capacity=1024))
+    run = hr.Config(num_learners=4, algo=hr.IMPALA(**REPLAY, replay_capacity=1024), **SIZES)
     assert run.per_learner.algo == hr.IMPALA(**REPLAY, replay_capacity=256)

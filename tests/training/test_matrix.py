@@ -62,6 +62,7 @@ def share_of_optimum(case, tmp_path) -> float:
         ALGOS[algo],
         env_kwargs=kwargs,
         transport="serial",
+        num_actors=1,
         envs_per_actor=16,
         fragment_length=16,
         total_steps=20_000 if algo in ("ppo", "impact") else 50_000,

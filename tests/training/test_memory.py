@@ -27,6 +27,7 @@ def success(algo, core, tmp_path, seed=0, total_steps=150_000) -> float:
         algo,
         env_kwargs=kwargs,
         transport="serial",
+        num_actors=1,
         envs_per_actor=32,
         fragment_length=16,
         total_steps=total_steps,

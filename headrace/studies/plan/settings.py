@@ -15,7 +15,7 @@ from headrace.studies.plan.measure import Costs
 from headrace.studies.plan.sharing import Cores
 from headrace.studies.plan.simulate import Scenario
 
-DEFAULT = Config(num_actors=32, envs_per_actor=16, total_steps=50_000_000)
+DEFAULT = Config(num_actors=32, envs_per_actor=16, fragment_length=32, total_steps=50_000_000)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import Any
 
 from rich.console import Console
 
-from headrace.algos import PPO
 from headrace.api import load
 from headrace.api import run as train
 from headrace.config import Config, from_json, num_cores
@@ -23,7 +22,7 @@ from headrace.studies import flags
 from headrace.studies.children import Children
 from headrace.studies.machine import head, wide_console
 from headrace.studies.scaling import allreduce, figures, report
-from headrace.studies.scaling.settings import ONE_CORE, Scaling, case_config, cases_of
+from headrace.studies.scaling.settings import DEFAULT, ONE_CORE, Scaling, case_config, cases_of
 from headrace.studies.table import Case, Study
 
 COLUMNS = ("mode", "world_size", "seed", "settings", *figures.RUN_FIGURES, "gradient_bytes")
@@ -36,8 +35,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: a flag is wrong; nothing was started.
     """
-    default = Config(algo=PPO(), **ONE_CORE)
-    scaling = flags.parse(Scaling, "headrace bench scaling", argv, default, **ONE_CORE)
+    scaling = flags.parse(Scaling, "headrace bench scaling", argv, DEFAULT, **ONE_CORE)
     return run(scaling, wide_console())
 
 

@@ -4,7 +4,7 @@
 
 import dataclasses
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,7 @@ from headrace.studies.table import Case, fingerprint, grid
 EXTRAPOLATED = (32, 64, 128, 256, 512)
 # One core for each rank, whatever the world size.
 ONE_CORE: dict[str, Any] = {"transport": "serial", "cores_per_learner": 1, "learner_threads": 1}
+DEFAULT = Config(algo=PPO(), num_actors=1, envs_per_actor=64, fragment_length=32, **ONE_CORE)
 
 
 def _world_sizes(arguments: list[str]) -> tuple[int, ...]:
@@ -63,7 +64,7 @@ class Scaling:
     """Extrapolate with this much more for each message; None: this machine's loopback."""
     network_gbps: float | None = None
     """Extrapolate with at most this bandwidth in Gbit/s; None: this machine's loopback."""
-    config: Config = field(default_factory=lambda: Config(algo=PPO(), **ONE_CORE))
+    config: Config = DEFAULT
     """What is the same in all runs."""
 
     def __post_init__(self) -> None:
@@ -125,8 +126,8 @@ def case_config(scaling: Scaling, world_size: int, seed: int) -> Config:
     """
     base, growth = scaling.config, world_size if scaling.mode == "growing-batch" else 1
     num_actors = base.num_actors * growth
-    batch_size = base.batch_size and base.batch_size * growth
-    steps = scaling.total_iters * (batch_size or base.rollout_steps * num_actors)
+    batch_size = base.resolved_batch_size * growth
+    steps = scaling.total_iters * batch_size
     if base.target_return is not None:
         steps = base.total_steps
     try:

@@ -21,6 +21,8 @@ from headrace.studies.plan.settings import Plan
 from headrace.studies.plan.simulate import simulate
 from headrace.studies.stopwatch import measure_time
 
+SIZES = {"envs_per_actor": 2, "fragment_length": 32}
+
 
 class Sleeper(gymnasium.Env):
     """Waits 2 ms at every step; an episode is 9 steps, so that every tenth step is a filler."""
@@ -136,7 +138,7 @@ def test_the_measuring_leaves_no_process_and_no_thread_count_behind(gone):
     import torch
 
     before = torch.get_num_threads()
-    config = hr.Config("CartPole-v1", hr.IMPALA(), num_actors=2, envs_per_actor=2)
+    config = hr.Config("CartPole-v1", hr.IMPALA(), num_actors=2, **SIZES)
     measure(config, 0.2)
     assert torch.get_num_threads() == before
     children = psutil.Process().children(recursive=True)
@@ -144,7 +146,7 @@ def test_the_measuring_leaves_no_process_and_no_thread_count_behind(gone):
 
 
 def test_algorithms_that_reuse_batches_are_measured_per_batch():
-    config = hr.Config("CartPole-v1", hr.IMPACT(), num_actors=1, envs_per_actor=2)
+    config = hr.Config("CartPole-v1", hr.IMPACT(), num_actors=1, **SIZES)
     assert measure(config, 0.2).update_s > 0
 
 
@@ -204,7 +206,8 @@ def test_environments_in_threads_are_measured_at_their_own_pace(monkeypatch):
         return steps
 
     monkeypatch.setattr(OwnPace, "run", spy)
-    settings = {"env_kwargs": {"step_seconds": 0.001}, "envs_per_actor": 4, "fragment_length": 8}
+    settings = {"num_actors": 1, "envs_per_actor": 4, "fragment_length": 8}
+    settings |= {"env_kwargs": {"step_seconds": 0.001}}
     costs = measure(hr.Config(SlowEnv, hr.APPO(), engine="threads", **settings), 0.4)
     assert costs.engine == "threads"
     assert max(rounds) == 8  # whole rollouts, whose steps are counted once

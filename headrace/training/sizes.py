@@ -1,0 +1,197 @@
+"""Sizes that are left to "auto": how many actors, environments and steps a run takes.
+
+An algorithm says at which sizes it was seen to learn (``Hyperparameters.learns_at``). What a step
+of an environment costs here moves the choice within these limits: how many actors share the
+environments, and how many environments there are where an update would take seconds. Costs count
+in powers of two, so that a machine that is a little busier chooses the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.algos.common import Span
+from headrace.config import AUTO, SIZES, Config, num_cores
+from headrace.envs.probe import Probe, StepCost, step_cost
+from headrace.errors import ConfigError
+from headrace.records import checkpoint
+
+_CHEAP_S = 8e-6  # below, one actor's environments are faster than a learner
+_ACTOR_S = 100e-6  # of environments in an actor's step, beside which the policy costs little
+_SLOW_S = 1e-3  # above, an environment may wait for something, and others act meanwhile
+_WAITING = 4  # actors on a core, at most, where environments wait
+_UPDATE_S = 1.5  # the longest update for which environments aren't made fewer
+_TRIES = 32  # batches that are looked at for the nearest that fits
+
+
+class Wanted(NamedTuple):
+    """What would be best if nothing were given, of all learners together."""
+
+    num_actors: int
+    num_envs: int
+    fragment_length: int
+    batch_size: int
+
+
+class Sizes(NamedTuple):
+    """Values for the settings of these names."""
+
+    num_actors: int
+    envs_per_actor: int
+    fragment_length: int
+    batch_size: int
+
+
+def sized(config: Config, found: Probe, run_dir: Path) -> tuple[Config, str]:
+    """The settings with a number for every size, and a line that tells of the choice, or "".
+
+    A run that is resumed keeps its sizes. With ``deterministic`` nothing is measured, and the
+    choice is the same on any machine.
+
+    Raises:
+        ConfigError: nothing fits what is given. CheckpointError: what is resumed isn't there.
+    """
+    if config.is_sized:
+        return choose(config, None, cores=1), ""
+    if config.resume:
+        missing = [name for name in SIZES if getattr(config, name) == AUTO]
+        saved = checkpoint.read_config(checkpoint.find(run_dir))["config"]
+        return replace(config, **{name: saved[name] for name in missing}), ""
+    cores = config.cores_per_learner or max(1, num_cores() // config.learners_here)
+    cost, why = None, "nothing is measured with deterministic"
+    if not config.deterministic:
+        cost = step_cost(found.env, config.engine, config.env_kwargs, config.seed)
+        why = "an environment's step could not be timed"
+    if cost is not None:
+        why = f"an environment's step takes {_duration(cost.seconds)}, {_count(cores, 'core')}"
+    config = choose(config, cost, cores)
+    actors, envs = (getattr(config, name) for name in SIZES[:2])
+    share = f" for {config.num_learners} learners" if config.num_learners > 1 else ""
+    return config, (
+        f"auto: {_count(actors, 'actor')} x {_count(envs, 'environment')} x "
+        f"{_count(config.fragment_length, 'step')}, batch {config.resolved_batch_size:,}{share} "
+        f"({why})"
+    )
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count > 1 else ''}"
+
+
+def _duration(seconds: float) -> str:
+    scaled, unit = (seconds * 1e3, "ms") if seconds >= 1e-3 else (seconds * 1e6, "us")
+    return f"{scaled:,.{0 if scaled >= 9.5 else 1}f} {unit}"
+
+
+def choose(config: Config, cost: StepCost | None, cores: int) -> Config:
+    """The settings with a number for every size: of those that fit, the nearest to the best.
+
+    Args:
+        cost: of an environment's step; None: not known, which gives each learner one actor.
+        cores: of each learner.
+
+    Raises:
+        ConfigError: nothing fits what is given; names the nearest that would.
+    """
+    if config.is_sized:  # as a rule, so that it also holds where a resumed run gets other sizes
+        return config if isinstance(config.batch_size, int) else replace(config, batch_size=None)
+    wanted = _wanted(config, cost, cores)
+    fitting = _fitting(config, wanted, config.batch_size)
+    best = min(fitting, key=lambda sizes: (_distance(config, sizes, wanted), sizes), default=None)
+    if best is None:
+        raise _misfit(config, wanted)
+    return replace(config, **best._asdict())
+
+
+def _wanted(config: Config, cost: StepCost | None, cores: int) -> Wanted:
+    """The algorithm's best sizes, as the costs move them."""
+    learns, learners = config.algo.learns_at, config.num_learners
+    envs, steps = learns.num_envs.best, learns.fragment_length.best
+    actors = 1
+    if cost is not None:
+        step_s = 2.0 ** round(math.log2(cost.seconds))
+        waiting = min(_WAITING, int(1 / max(cost.busy, 0.1))) if step_s > _SLOW_S else 1
+        together = envs if config.engine == "threads" else cores * waiting  # of one learner
+        while (
+            envs > max(learns.num_envs.least, learners * together)
+            and envs * steps * step_s / (learners * together) > _UPDATE_S
+        ):
+            envs //= 2
+        if config.transport == "shm" and config.engine != "threads" and cost.seconds > _CHEAP_S:
+            learner = int(config.algo.max_lag > 0 and cores > 2)  # wants a core for itself
+            enough = envs // learners / max(1.0, _ACTOR_S / step_s)
+            actors = max(1, min((cores - learner) * waiting, int(enough)))
+    batch = learns.batch_size.best * envs // learns.num_envs.best
+    return Wanted(actors * learners, envs, steps, max(batch, learns.batch_size.least))
+
+
+def _fitting(config: Config, wanted: Wanted, batch_size: int | str | None) -> Iterator[Sizes]:
+    """Sizes that a run can have, with what is given and such a batch."""
+    learns, learners, sync = config.algo.learns_at, config.num_learners, config.algo.max_lag == 0
+    columns = getattr(config.algo, "minibatches", 1) if config.network.core is not None else 1
+    given = [None if x == AUTO else x for x in (getattr(config, name) for name in SIZES[:3])]
+    lengths = [given[2]] if given[2] else _lengths(learns.fragment_length, batch_size)
+    for actors in [given[0]] if given[0] else range(1, wanted.num_actors + 1):
+        shared = learners * -(-actors // learners)  # actors of all learners
+        some = {*range(1, learns.num_envs.most // actors + 1), shared // math.gcd(actors, shared)}
+        for envs, steps in itertools.product([given[1]] if given[1] else some, lengths):
+            if actors * envs % shared:
+                continue
+            together = actors * envs * steps  # a rollout from every actor
+            own = learners * (actors * envs // shared)  # environments of an actor of each learner
+            unit = together if sync else math.lcm(envs, own) * steps
+            least = learners * columns * steps
+            size = together if batch_size is None else batch_size
+            if size == AUTO:
+                rounds = max(1, round(wanted.batch_size / together), -(-least // together))
+                size = rounds * together
+            assert isinstance(size, int)
+            if size % unit == 0 and size >= least:
+                yield Sizes(actors, envs, steps, size)
+
+
+def _lengths(learns: Span, batch_size: int | str | None) -> list[int]:
+    """Lengths of rollouts to choose from: powers of two, or what divides a given batch."""
+    if isinstance(batch_size, int):
+        return [n for n in range(1, learns.most + 1) if batch_size % n == 0]
+    return [learns.least * 2**i for i in range(int(math.log2(learns.most / learns.least)) + 1)]
+
+
+def _distance(config: Config, sizes: Sizes, wanted: Wanted) -> float:
+    """From the wanted sizes in powers of two; beyond the limits, and idle actors, count more."""
+    learns = config.algo.learns_at
+    actors, envs, steps, batch = sizes
+    begun = (config.algo.max_lag + 1) * batch / (envs * steps)  # rollouts, as in num_credits
+    distance = abs(math.log2(actors / wanted.num_actors))
+    distance += 100 * max(0.0, math.log2(actors / begun))
+    for span, best, x in zip(learns, wanted[1:], (actors * envs, steps, batch), strict=True):
+        beyond = max(0.0, math.log2(span.least / x), math.log2(x / span.most))
+        distance += abs(math.log2(x / best)) + 100 * beyond
+    return round(distance, 6)
+
+
+def _misfit(config: Config, wanted: Wanted) -> ConfigError:
+    """Why nothing fits what is given."""
+    size, learners = config.batch_size, config.num_learners
+    if isinstance(size, int):
+        unit = math.lcm(math.prod(config.batch_factors.values()), learners)
+        low = size // unit * unit
+        for i in range(_TRIES):
+            near = [x for x in (low - i * unit, low + (i + 1) * unit) if x > 0]
+            near = [x for x in near if any(_fitting(config, wanted, x))]
+            if near:
+                return ConfigError(
+                    f"batch_size={size} can't be made of whole rollouts, equally many for "
+                    f"num_learners={learners}, with the other settings; nearest: "
+                    + " or ".join(map(str, near))
+                )
+    actors, envs = (getattr(config, name) for name in SIZES[:2])
+    return ConfigError(
+        f"num_learners={learners} can't share out num_actors={actors} of envs_per_actor={envs} "
+        "environments in equal parts (nearest: leave one of them 'auto')"
+    )

@@ -16,7 +16,7 @@ bootstrapping from ``V(obs[t + 1])`` needs no extra field.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
@@ -27,7 +27,7 @@ from torch import Tensor
 from headrace.ops import tree
 
 Tree: TypeAlias = Any  # Tensor | dict[str, Tree] | tuple[Tree, ...]
-Metrics: TypeAlias = dict[str, Tensor]  # SUMS over valid steps, 0-d
+Metrics: TypeAlias = dict[str, Tensor | float]  # SUMS over valid steps, 0-d
 Loss: TypeAlias = tuple[Tensor, Metrics]  # SUMS over valid steps, 0-d
 State: TypeAlias = dict[str, Any]  # what an algorithm keeps of its own, and checkpoints
 Gather: TypeAlias = Callable[[Tensor], Tensor]  # [n] of each learner -> [W, n]
@@ -100,6 +100,21 @@ class Batch:
         if width >= num_columns:
             return [self]
         return [self.columns(slice(i, i + width)) for i in range(0, num_columns, width)]
+
+    def cut(self, count: int) -> list[Batch]:
+        """``count`` groups of neighbouring columns, as even as can be; views."""
+
+        def parts(value: Tree, dim: int) -> Sequence[Tree]:
+            if isinstance(value, dict):
+                each = zip(*(parts(x, dim) for x in value.values()), strict=True)
+                return [dict(zip(value, x, strict=True)) for x in each] or [{}] * count
+            if isinstance(value, tuple):
+                return list(zip(*(parts(x, dim) for x in value), strict=True)) or [()] * count
+            return value.tensor_split(count, dim)
+
+        first = ("core", "version")
+        each = (parts(getattr(self, f.name), int(f.name not in first)) for f in fields(self))
+        return [Batch(*x) for x in zip(*each, strict=True)]
 
 
 def map_columns(function: Callable[..., Tensor], *batches: Batch) -> Batch:
@@ -258,6 +273,9 @@ class ActorCritic(Protocol):
 
     def __call__(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tensor, Tree]:
         """Distribution parameters ``[T, B, P]``, values ``[T, B]`` and the last core."""
+
+    def values(self, inputs: Tree, first: Tensor, core: Tree) -> Tensor:
+        """Those values alone."""
 
 
 Fresh = Callable[[], Batch]

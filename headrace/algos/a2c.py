@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.algos.common import (
-    SHORT,
-    Hyperparameters,
-    by_running_scale,
-    policy_outputs,
-    total_loss,
-)
-from headrace.ops import losses
+from headrace.algos.common import SHORT, Hyperparameters, PolicyOutputs, by_running_scale
 from headrace.ops.returns import gae
-from headrace.types import ActorCritic, Batch, Loss, State
+from headrace.ops.terms import Terms
+from headrace.types import Batch, State
 
 
 @dataclass(frozen=True)
@@ -25,12 +19,9 @@ class A2C(Hyperparameters):
     learning_rate: float = 1e-3
     lam: float = 0.95
 
-    def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
-        """``-log pi * A`` with A from GAE, plus value and entropy terms; sums."""
-        outputs = policy_outputs(policy, batch)
+    def terms(self, outputs: PolicyOutputs, batch: Batch, state: State) -> Terms:
+        """``-log pi * A`` with A from GAE."""
         stream = batch.stream(outputs.value.detach())
         advantage, target = gae(*stream, gamma=self.gamma, lam=self.lam)
         advantage, sums = by_running_scale(state, advantage, batch.valid)
-        policy_loss = losses.policy_gradient_loss(outputs.log_prob, advantage, batch.valid)
-        loss, metrics = total_loss(self, batch, outputs, policy_loss, target)
-        return loss, metrics | sums
+        return Terms(advantage, target, sums=sums)

@@ -13,9 +13,9 @@ from torch import Tensor
 from headrace.algos import common
 from headrace.algos.minibatches import new_generator, shuffled
 from headrace.errors import ABOVE_0, AT_LEAST_1, require_choice
-from headrace.ops import losses
 from headrace.ops.returns import gae, vtrace
-from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State
+from headrace.ops.terms import Terms
+from headrace.types import ActorCritic, Batch, Fresh, Group, State
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,9 @@ class APPO(common.Hyperparameters):
             outputs = common.policy_outputs(policy, batch)
             batch = replace(batch, targets=self._targets(outputs, batch))
         over = group if self.normalize_advantage else None
-        yield from shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
+        yield from shuffled(
+            batch, self.epochs, self.minibatches, state["generator"], over, fused=self.fused
+        )
 
     @torch.no_grad()
     def _targets(self, outputs: common.PolicyOutputs, batch: Batch) -> dict[str, Tensor]:
@@ -98,14 +100,11 @@ class APPO(common.Hyperparameters):
             targets["weight"] = ratio.clamp(max=self.pg_rho_bar or math.inf)
         return targets
 
-    def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
-        """Clipped surrogate, value and entropy terms; sums."""
-        outputs = common.policy_outputs(policy, batch)
+    def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> Terms:
+        """Clipped surrogate on the batch's targets, or on those of this forward pass."""
         targets = batch.targets or self._targets(outputs, batch)
         advantage, sums = common.by_running_scale(state, targets["advantage"], batch.valid)
-        log_ratio = outputs.log_prob - targets.get("log_prob", batch.log_prob)
-        policy_loss, clipped = losses.ppo_clip_loss(
-            log_ratio, targets.get("weight", 1.0) * advantage, batch.valid, self.clip
-        )
-        loss, metrics = common.total_loss(self, batch, outputs, policy_loss, targets["vs"])
-        return loss, metrics | {"clipfrac": clipped} | sums
+        if "weight" in targets:
+            advantage = targets["weight"] * advantage
+        old = targets.get("log_prob")
+        return Terms(advantage, targets["vs"], self.clip, old_log_prob=old, sums=sums)

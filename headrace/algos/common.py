@@ -12,7 +12,8 @@ from torch import Tensor
 from headrace.errors import ABOVE_0, AT_LEAST_0, Valid, check_fields, require
 from headrace.ops import losses
 from headrace.ops.moments import MovingMoments
-from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State
+from headrace.ops.terms import Terms
+from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, Metrics, State
 
 NORM = Valid("above 0 (inf: off)", lambda x: x > 0)
 FACTOR = Valid("between 0 and 1", lambda x: 0 <= x <= 1)
@@ -70,6 +71,9 @@ class Hyperparameters:
     """Weight of the value loss, which is half the squared error."""
     entropy_coef: Annotated[float, AT_LEAST_0] = 0.0
     """Weight of the entropy bonus."""
+    fused: bool = True
+    """Gradients of built-in dense networks, minibatches and Adam's step in few large operations,
+    which small steps need most; False: by autograd, as every other network."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -121,9 +125,14 @@ class Hyperparameters:
         """
         yield fresh()
 
+    def terms(self, outputs: PolicyOutputs, batch: Batch, state: State) -> Terms:
+        """What the loss is made of, unless :meth:`loss` is an own one."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss")
+
     def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
         """The loss and its parts as SUMS over valid steps; the learner divides."""
-        raise NotImplementedError(f"{type(self).__name__} has no loss")
+        outputs = policy_outputs(policy, batch)
+        return loss_of(self, self.terms(outputs, batch, state), outputs, batch)
 
     def after_step(self, policy: ActorCritic, state: State, metrics: dict[str, float]) -> bool:
         """Called with the step's mean metrics; True ends the update early."""
@@ -169,6 +178,33 @@ def policy_outputs(policy: ActorCritic, batch: Batch) -> PolicyOutputs:
     return PolicyOutputs(log_prob, entropy, value, params, policy.popart)
 
 
+def loss_of(hyper: Hyperparameters, terms: Terms, outputs: PolicyOutputs, batch: Batch) -> Loss:
+    """The loss of these terms for autograd; ``ops.terms.derivatives`` is the same by hand."""
+    log_ratio, value_loss, sums = outputs.log_prob - batch.log_prob, None, dict(terms.sums)
+    if terms.clip is not None:
+        of = log_ratio
+        if terms.old_log_prob is not None:
+            of = outputs.log_prob - terms.old_log_prob
+        policy_loss, clipped = losses.ppo_clip_loss(of, terms.advantage, batch.valid, terms.clip)
+        sums["clipfrac"] = clipped
+    elif terms.epsilon > 0:
+        policy_loss = losses.epsilon_policy_gradient_loss(
+            outputs.log_prob, terms.advantage, batch.valid, terms.epsilon
+        )
+    else:
+        policy_loss = losses.policy_gradient_loss(outputs.log_prob, terms.advantage, batch.valid)
+    if terms.value_clip is not None and terms.old_value is not None:
+        values = outputs.value[: len(batch.valid)], terms.old_value, terms.target
+        value, old, target = (in_own_units(outputs, x) for x in values)
+        value_loss = losses.clipped_value_loss(value, old, target, batch.valid, terms.value_clip)
+    loss, metrics = total_loss(
+        hyper, batch, outputs, policy_loss, terms.target, value_loss=value_loss
+    )
+    if terms.kl_coef > 0:
+        loss = loss + terms.kl_coef * losses.approx_kl(log_ratio, batch.valid)
+    return loss, metrics | sums
+
+
 def total_loss(
     hyper: Hyperparameters,
     batch: Batch,
@@ -194,7 +230,7 @@ def total_loss(
     if hyper.entropy_coef > 0:
         loss = loss - hyper.entropy_coef * entropy_sum
     with torch.no_grad():
-        metrics = {
+        metrics: Metrics = {
             "policy_loss": policy_loss.detach(),
             "value_loss": value_loss.detach(),
             "entropy": entropy_sum.detach(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
@@ -14,9 +13,9 @@ from headrace.algos import common
 from headrace.algos.minibatches import new_generator, shuffled
 from headrace.algos.replay import ReplayBuffer, concatenate
 from headrace.errors import A_COUNT, ABOVE_0, AT_LEAST_1, Valid, require, require_choice
-from headrace.ops import losses
 from headrace.ops.returns import vtrace
-from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State
+from headrace.ops.terms import Terms
+from headrace.types import ActorCritic, Batch, Fresh, Group, State
 
 _EPSILON = 1e-6  # section 5.2.2
 _FRACTION = Valid("at least 0 and below 1 (the paper's: 0.5)", lambda x: 0 <= x < 1)
@@ -98,7 +97,9 @@ class IMPALA(common.Hyperparameters):
             outputs = common.policy_outputs(policy, batch)
             batch = replace(batch, targets=self._targets(outputs, batch))
         over = group if self.normalize_advantage else None
-        yield from shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
+        yield from shuffled(
+            batch, self.epochs, self.minibatches, state["generator"], over, fused=self.fused
+        )
 
     def _with_replay(self, batch: Batch, state: State) -> Batch:
         """A fresh batch beside the columns that are drawn for it, which it is kept for as well."""
@@ -116,21 +117,14 @@ class IMPALA(common.Hyperparameters):
         replay.add(batch)
         return concatenate(parts)
 
-    def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
-        """``-rho log pi (r + gamma v' - V)`` plus value and entropy terms (section 4.2); sums."""
-        outputs = common.policy_outputs(policy, batch)
+    def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> Terms:
+        """``-rho log pi (r + gamma v' - V)`` (section 4.2)."""
         targets = batch.targets or self._targets(outputs, batch)
         advantage, sums = common.by_running_scale(state, targets["advantage"], batch.valid)
         if "weight" in targets:
             advantage = targets["weight"] * advantage
-        policy_gradient = losses.policy_gradient_loss
-        if self.correction == "epsilon":
-            policy_gradient = functools.partial(
-                losses.epsilon_policy_gradient_loss, epsilon=_EPSILON
-            )
-        policy_loss = policy_gradient(outputs.log_prob, advantage, batch.valid)
-        loss, metrics = common.total_loss(self, batch, outputs, policy_loss, targets["vs"])
-        return loss, metrics | sums
+        epsilon = _EPSILON if self.correction == "epsilon" else 0.0
+        return Terms(advantage, targets["vs"], epsilon=epsilon, sums=sums)
 
     @torch.no_grad()
     def _targets(self, outputs: common.PolicyOutputs, batch: Batch) -> dict[str, Tensor]:

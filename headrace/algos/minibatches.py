@@ -24,43 +24,65 @@ def shuffled(
     minibatches: int,
     generator: torch.Generator,
     normalize_over: Group | None = None,
+    *,
+    fused: bool = False,
 ) -> Iterator[Batch]:
     """``epochs`` passes over a batch that has its targets, in ``minibatches`` random parts each.
 
     Args:
         normalize_over: give the advantages of each part, over these learners' valid steps, mean 0
             and standard deviation 1; None: leave them.
+        fused: move a whole pass at once, of which parts are views; sums round differently.
 
     Yields:
         batches of ``[1, about T * B / minibatches]``, every sample once per pass. With a recurrent
         policy they are of ``[T, about B / minibatches]``, every column once per pass, and keep the
         bootstrap row; a batch of fewer columns than ``minibatches`` gives a part per column.
     """
-    for part in _parts(replace(batch, version=()), epochs, minibatches, generator, normalize_over):
+    samples = replace(batch, version=())
+    samples = samples if tree.leaves(batch.core) else flatten(samples)
+    num_columns, device = samples.valid.shape[1], samples.valid.device
+    orders = [torch.randperm(num_columns, generator=generator).to(device) for _ in range(epochs)]
+    cut = _whole_passes if fused and device.type == "cpu" else _part_by_part
+    for part in cut(samples, orders, min(minibatches, num_columns), normalize_over):
         part.version = batch.version
         yield part
 
 
-def _parts(
-    batch: Batch,
-    epochs: int,
-    minibatches: int,
-    generator: torch.Generator,
-    normalize_over: Group | None,
+def _part_by_part(
+    samples: Batch, orders: list[Tensor], count: int, normalize_over: Group | None
 ) -> Iterator[Batch]:
-    samples = batch if tree.leaves(batch.core) else flatten(batch)
-    num_columns, device = samples.valid.shape[1], samples.valid.device
-    parts: list[Tensor] = []
-    for _ in range(epochs):
-        order = torch.randperm(num_columns, generator=generator).to(device)
-        parts += order.tensor_split(min(minibatches, num_columns))
+    parts = [part for order in orders for part in order.tensor_split(count)]
     if normalize_over is None:
         yield from map(samples.columns, parts)
         return
     sums = torch.stack([_advantage_sums(samples, index) for index in parts])
     sums = normalize_over.sum(sums.flatten()).view(-1, 3)  # once for all parts
-    for index, (count, total, square) in zip(parts, sums.tolist(), strict=True):
-        yield _normalized(samples.columns(index), count, total, square)
+    for index, (num, total, square) in zip(parts, sums.tolist(), strict=True):
+        yield _normalized(samples.columns(index), num, total, square)
+
+
+def _whole_passes(
+    samples: Batch, orders: list[Tensor], count: int, normalize_over: Group | None
+) -> Iterator[Batch]:
+    if normalize_over is None:
+        for order in orders:
+            yield from samples.columns(order).cut(count)
+        return
+    sizes = torch.tensor([len(index) for index in orders[0].tensor_split(count)])
+    part = torch.arange(count).repeat_interleave(sizes)  # of each place of a pass
+    columns = _summands(samples.valid, samples.targets["advantage"]).sum(1)
+    sums = torch.zeros(len(orders), 3, count, dtype=torch.float64)
+    for order, total in zip(orders, sums, strict=True):
+        total.scatter_add_(1, part.expand(3, -1), columns.index_select(1, order))
+    num, total, square = normalize_over.sum(sums.flatten()).view_as(sums).unbind(1)
+    mean = total / num.clamp(min=1.0)
+    deviation = ((square - num * mean**2).clamp(min=0.0) / (num - 1.0).clamp(min=1.0)).sqrt()
+    for order, center, scale in zip(orders, mean, deviation + 1e-8, strict=True):
+        batch = samples.columns(order)
+        advantage = batch.targets["advantage"]
+        scaled = ((advantage - center[part]) / scale[part]).to(advantage.dtype)
+        yield from replace(batch, targets=batch.targets | {"advantage": scaled}).cut(count)
 
 
 def normalized(batch: Batch, group: Group) -> Batch:
@@ -74,8 +96,13 @@ def _advantage_sums(samples: Batch, index: Tensor) -> Tensor:
     """Count, sum and sum of squares of the advantages of some columns: ``[3]`` float64."""
     valid = samples.valid.index_select(1, index)
     advantage = samples.targets["advantage"].index_select(1, index)
+    return torch.stack([x.sum() for x in _summands(valid, advantage)])
+
+
+def _summands(valid: Tensor, advantage: Tensor) -> Tensor:
+    """1, the advantage and its square, 0 on fillers: ``[3, T, B]`` float64."""
     real = advantage.double().where(valid, 0.0)
-    return torch.stack([valid.sum().double(), real.sum(), real.square().sum()])
+    return torch.stack([valid.double(), real, real.square()])
 
 
 def _normalized(batch: Batch, count: float, total: float, square: float) -> Batch:

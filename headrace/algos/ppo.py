@@ -11,9 +11,9 @@ import torch
 from headrace.algos import common
 from headrace.algos.minibatches import new_generator, shuffled
 from headrace.errors import ABOVE_0, AT_LEAST_0, AT_LEAST_1
-from headrace.ops import losses
 from headrace.ops.returns import gae
-from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State
+from headrace.ops.terms import Terms
+from headrace.types import ActorCritic, Batch, Fresh, Group, State
 
 
 @dataclass(frozen=True)
@@ -55,34 +55,28 @@ class PPO(common.Hyperparameters):
         state["penalty"].adapt()
         batch = self._with_targets(policy, fresh())
         over = group if self.normalize_advantage else None
-        yield from shuffled(batch, self.epochs, self.minibatches, state["generator"], over)
+        yield from shuffled(
+            batch, self.epochs, self.minibatches, state["generator"], over, fused=self.fused
+        )
 
     def _with_targets(self, policy: ActorCritic, batch: Batch) -> Batch:
         with torch.no_grad():
-            _, value, _ = policy(batch.obs, batch.first, batch.core)
+            value = policy.values(batch.obs, batch.first, batch.core)
             advantage, target = gae(*batch.stream(value), gamma=self.gamma, lam=self.lam)
         targets = {"advantage": advantage, "target": target, "old_value": value[:-1]}
         return replace(batch, targets=targets)
 
-    def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
-        """Clipped surrogate, value loss, entropy bonus and KL penalty; sums."""
-        outputs, targets = common.policy_outputs(policy, batch), batch.targets
-        log_ratio, value_loss = outputs.log_prob - batch.log_prob, None
-        policy_loss, clipped = losses.ppo_clip_loss(
-            log_ratio, targets["advantage"], batch.valid, self.clip
+    def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> Terms:
+        """Clipped surrogate, clipped value loss if asked, and KL penalty."""
+        targets = batch.targets
+        return Terms(
+            targets["advantage"],
+            targets["target"],
+            self.clip,
+            old_value=targets["old_value"],
+            value_clip=self.value_clip,
+            kl_coef=state["penalty"].coef,
         )
-        if self.value_clip is not None:
-            value, old = outputs.value[: len(batch.valid)], targets["old_value"]
-            value, old, target = (
-                common.in_own_units(outputs, x) for x in (value, old, targets["target"])
-            )
-            value_loss = losses.clipped_value_loss(value, old, target, batch.valid, self.value_clip)
-        loss, metrics = common.total_loss(
-            self, batch, outputs, policy_loss, targets["target"], value_loss=value_loss
-        )
-        if state["penalty"].coef > 0:
-            loss = loss + state["penalty"].coef * losses.approx_kl(log_ratio, batch.valid)
-        return loss, metrics | {"clipfrac": clipped}
 
     def after_step(self, policy: ActorCritic, state: State, metrics: dict[str, float]) -> bool:
         """Remember the KL for the next update's penalty; stop when it is too large."""

@@ -19,16 +19,16 @@ from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
 from headrace.learning.ages import Ages
+from headrace.learning.gradients import Gradients
+from headrace.learning.metrics import as_numbers, mean_metrics, step_metrics
 from headrace.learning.optimizer import Optimizer
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy
 from headrace.ops import tree
-from headrace.ops.losses import explained_variance
 from headrace.ops.moments import MovingMoments
 from headrace.types import Alone, Batch, Fresh, Group, Metrics, Rollout, map_columns
 
 _T = TypeVar("_T")
-_MIN_CHUNK_STEPS = 512
 _MAX_REWARD = 10.0  # in standard deviations of returns
 _HALF = 4096  # a count travels as two float32, count = high * 4096 + low: exact up to 2**36
 
@@ -95,9 +95,10 @@ class Learner:
             self._num_threads, self._chunk_steps = 1, 1 << 62
             torch.backends.cudnn.allow_tf32 = False  # actors act in full float32
         flat = flatten_parameters(policy)
-        self._parameters = list(policy.parameters())
-        self.optimizer = Optimizer(algorithm.optimizer, flat, algorithm.optimizer_eps)
+        kind, eps, fused = algorithm.optimizer, algorithm.optimizer_eps, algorithm.fused
+        self.optimizer = Optimizer(kind, flat, eps, fused)
         self.state = algorithm.init(policy)
+        self._gradients = Gradients(policy, algorithm, self.state, flat)
         self.returns = Normalizer(1).to(device) if algorithm.normalize_returns else None
         self.targets = MovingMoments(0.1)  # of the values
         self._target_sums: list[tuple[float, float, float]] = []  # count, sum, squares of a step
@@ -177,10 +178,9 @@ class Learner:
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         """One optimiser step; returns the mean metrics before it."""
         gradient, sums, count = self.gradient(batch)
-        numbers = torch.stack([x.double() for x in sums.values()]).tolist()
-        values = dict(zip(sums, numbers, strict=True))
+        values = as_numbers(sums)
         metrics = step_metrics(values, count)
-        self.own.append(metrics)
+        self.own.append(metrics.copy())
         center = self._center
         if self.group.size > 1:
             gradient, values, count = self._together(gradient, values, count)
@@ -188,13 +188,19 @@ class Learner:
         total, square = values["target_sum"], values["target_sq"]
         square += 2 * center * total + count * center**2
         self._target_sums.append((count, total + count * center, square))
+        metrics["grad_norm"] = self._descend(gradient, count, learning_rate)
+        self.num_steps += 1
+        return metrics
+
+    @torch.inference_mode()
+    def _descend(self, gradient: Tensor, count: int, learning_rate: float) -> float:
+        """A step along a summed gradient; returns the norm of the mean one before clipping."""
         gradient /= max(count, 1)
-        norm = float(gradient.norm())
+        norm = float(torch.linalg.vector_norm(gradient))
         if norm > self.algorithm.max_grad_norm:
             gradient *= self.algorithm.max_grad_norm / norm
         self.optimizer.step(gradient, learning_rate)
-        self.num_steps += 1
-        return metrics | {"grad_norm": norm}
+        return norm
 
     def _together(
         self, gradient: Tensor, values: dict[str, float], count: int
@@ -217,7 +223,7 @@ class Learner:
 
     def gradient(self, batch: Batch) -> tuple[Tensor, Metrics, int]:
         """Gradient of the SUMMED loss as one flat vector, the metrics' sums, the valid steps."""
-        parts = self._by_chunks(self._chunk_gradient, batch)
+        parts = self._by_chunks(self._gradients, batch)
         gradient, sums = parts[0]
         for more_gradient, more_sums in parts[1:]:
             gradient += more_gradient
@@ -230,7 +236,7 @@ class Learner:
 
     def _by_chunks(self, function: Callable[[Batch], _T], batch: Batch) -> list[_T]:
         """What the function returns of each chunk of columns, on all threads, in their order."""
-        share = max(_MIN_CHUNK_STEPS, -(-batch.num_steps // self._num_threads))
+        share = max(self._gradients.min_steps, -(-batch.num_steps // self._num_threads))
         chunks = batch.split(min(self._chunk_steps, share))
         run = map if len(chunks) == 1 else self._pool.map
         return list(run(function, chunks))
@@ -240,15 +246,6 @@ class Learner:
         params, _, _ = self.policy(chunk.obs, chunk.first, chunk.core)
         params = params[: len(chunk.valid)]  # without the bootstrap row
         return self.policy.distribution.log_prob(params, chunk.action) - chunk.log_prob
-
-    def _chunk_gradient(self, chunk: Batch) -> tuple[Tensor, Metrics]:
-        loss, metrics = self.algorithm.loss(self.policy, chunk, self.state)
-        trained = [p for p in self._parameters if p.requires_grad]
-        gradients = iter(torch.autograd.grad(loss, trained, materialize_grads=True))
-        each = (
-            next(gradients) if p.requires_grad else torch.zeros_like(p) for p in self._parameters
-        )
-        return torch.cat([g.reshape(-1) for g in each]), metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Optimiser, algorithm state and counters, as tensors and plain values.
@@ -305,19 +302,3 @@ def _saved(value: Any) -> Any:
     if isinstance(value, torch.Generator):
         return value.get_state()
     return dict(value.state_dict()) if hasattr(value, "state_dict") else value
-
-
-def step_metrics(sums: dict[str, float], count: int) -> dict[str, float]:
-    """Means per valid step, and the explained variance of the values where it is defined."""
-    values = dict(sums)
-    moments = {k: values.pop(k) for k in ("target_sum", "target_sq", "error_sum", "error_sq")}
-    means = {name: value / max(count, 1) for name, value in values.items()}
-    explained = explained_variance(**moments, count=count)
-    return means if explained is None else means | {"explained_variance": explained}
-
-
-def mean_metrics(per_step: list[dict[str, float]]) -> dict[str, float]:
-    """Average over steps of each metric that any of them has."""
-    names = {name for metrics in per_step for name in metrics}
-    present = {name: [m[name] for m in per_step if name in m] for name in sorted(names)}
-    return {name: sum(values) / len(values) for name, values in present.items()}

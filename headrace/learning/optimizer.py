@@ -25,10 +25,12 @@ class Optimizer:
             Table D.1).
         flat: ``[N]``, what is optimised.
         eps: added to the denominator.
+        fused: Adam in one operation, on the CPU; it rounds differently.
     """
 
-    def __init__(self, kind: str, flat: Tensor, eps: float) -> None:
+    def __init__(self, kind: str, flat: Tensor, eps: float, fused: bool = False) -> None:
         self._kind, self._flat, self._eps = kind, flat, eps
+        self._fused = fused and kind == "adam" and flat.device.type == "cpu"
         names = ("mean", "square") if kind == "adam" else ("square",)
         self._state = {name: torch.zeros_like(flat) for name in names}
         self._state["step"] = torch.zeros(())
@@ -49,7 +51,13 @@ class Optimizer:
             "weight_decay": 0.0,
             "maximize": False,
         }
-        if self._kind == "adam":
+        if self._fused:
+            state["step"] += 1
+            torch._fused_adam_(
+                [self._flat], [gradient], [state["mean"]], [state["square"]], [], [state["step"]],
+                amsgrad=False, beta1=_ADAM_BETAS[0], beta2=_ADAM_BETAS[1], **common,
+            )  # fmt: skip
+        elif self._kind == "adam":
             adam(
                 [self._flat], [gradient], [state["mean"]], [state["square"]], [], [state["step"]],
                 foreach=False, amsgrad=False, beta1=_ADAM_BETAS[0], beta2=_ADAM_BETAS[1], **common,

@@ -86,13 +86,17 @@ class Encoder(nn.Module):
                 )
 
     def forward(self, inputs: Tree) -> Tensor:
-        obs = inputs if self._inputs.plain else inputs["observation"]
-        outputs = [] if self.mlp is None else [self.mlp(self._vector(inputs, obs))]
+        outputs = [] if self.mlp is None else [self.mlp(self.numbers(inputs))]
         for path, part in zip(self._paths, self.parts, strict=True):
-            outputs.append(part(spaces.at(obs, path)))
+            outputs.append(part(spaces.at(self._observation(inputs), path)))
         return outputs[0] if self.join is None else self.join(torch.cat(outputs, 1))
 
-    def _vector(self, inputs: Tree, obs: Tree) -> Tensor:
+    def _observation(self, inputs: Tree) -> Tree:
+        return inputs if self._inputs.plain else inputs["observation"]
+
+    def numbers(self, inputs: Tree) -> Tensor:
+        """What the perceptron is given of inputs ``[N, ...]``: ``[N, num_inputs]``."""
+        obs = self._observation(inputs)
         dtype = cast(Tensor, self._first_layer[0].weight).dtype
         if self._single:
             x = obs if obs.dtype == dtype else obs.to(dtype)

@@ -106,13 +106,25 @@ class Policy(nn.Module):
             hidden, core = self.core(hidden.unflatten(0, first.shape), first, core)
             hidden = hidden.flatten(0, 1)
         value_hidden = hidden if self.value_torso is None else self.value_torso(flat)
-        params, value = self._params(hidden, flat), self.value_head(value_hidden)
-        if self.popart is not None:
-            value = self.popart(value)
+        params, value = self._params(hidden, flat), self._value(value_hidden)
         return params.unflatten(0, first.shape), value.view(first.shape), core
 
+    def values(self, inputs: Tree, first: Tensor, core: Tree) -> Tensor:
+        """The values ``[T, B]`` of :meth:`forward`, without the policy's torso if they have one."""
+        if self.value_torso is None:
+            return self(inputs, first, core)[1]
+        hidden = self.value_torso(tree.map_leaves(lambda x: x.flatten(0, 1), inputs))
+        return self._value(hidden).view(first.shape)
+
+    def _value(self, hidden: Tensor) -> Tensor:
+        value = self.value_head(hidden)
+        return value if self.popart is None else self.popart(value)
+
     def _params(self, hidden: Tensor, inputs: Tree) -> Tensor:
-        params = self.policy_head(hidden)
+        return self.finished(self.policy_head(hidden), inputs)
+
+    def finished(self, params: Tensor, inputs: Tree) -> Tensor:
+        """Parameters ``[N, num_params]`` of the head's outputs: free ones added, masks applied."""
         if self.log_std is not None:
             free = self.log_std.expand(*params.shape[:-1], len(self.log_std))
             params = torch.cat([params, free], dim=-1)

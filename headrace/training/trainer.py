@@ -20,7 +20,8 @@ from headrace.distributed.preemption import Preemption
 from headrace.envs.probe import Probe
 from headrace.errors import ConfigError
 from headrace.learning.hogwild import SharedModel
-from headrace.learning.learner import Learner, mean_metrics
+from headrace.learning.learner import Learner
+from headrace.learning.metrics import mean_metrics
 from headrace.nn.policy import Policy
 from headrace.process import cores, keep_freed_memory, pinned, stop_signals, torch_threads
 from headrace.records.files import RunLog

@@ -34,6 +34,9 @@ class Recurrent(torch.nn.Module):
         out = torch.stack(rows)
         return out[..., :4], out[..., 4], (h,)
 
+    def values(self, obs, first, core):
+        return self(obs, first, core)[1]
+
 
 def recurrent_batch(policy: Recurrent, columns: int = 10) -> Batch:
     """On-policy: its log-probabilities are the policy's own, from a random first state."""

@@ -142,7 +142,7 @@ def test_normalisation_touches_the_numbers_of_boxes_only():
     policy.observe(rows)
     assert policy.torso.normalizer.mean.shape == (1,)
     torch.testing.assert_close(policy.torso.normalizer.mean, rows["x"].double().mean().view(1))
-    vector = policy.torso._vector(None, tree.map_leaves(lambda x: x[0], rows))
+    vector = policy.torso.numbers(tree.map_leaves(lambda x: x[0], rows))
     torch.testing.assert_close(vector[:, 0].mean(), torch.tensor(0.0), atol=1e-4, rtol=0)
     assert torch.equal(vector[:, 1:], torch.tensor([[0.0, 1.0]]).expand(50, 2))
 

@@ -450,7 +450,7 @@ def maskable_features(distribution: Any, action: Any) -> Tensor:
     """``[..., num_mask]`` bool: the bits of the mask that an action needs."""
     if not isinstance(distribution, Composite):
         return distribution.features(action).bool()[..., : distribution.num_mask]
-    pairs = zip(distribution.parts, distribution._list(action), strict=True)
+    pairs = zip(distribution.parts, distribution.each_action(action), strict=True)
     return torch.cat([maskable_features(part, a) for part, a in pairs], -1)
 
 

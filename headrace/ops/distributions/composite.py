@@ -66,7 +66,7 @@ class Composite:
 
     def log_prob(self, params: Tensor, action: Any) -> Tensor:
         split = self._split("params", params)
-        each = zip(self.parts, split, self._list(action), strict=True)
+        each = zip(self.parts, split, self.each_action(action), strict=True)
         return _total([part.log_prob(p, a) for part, p, a in each])
 
     def entropy(self, params: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class Composite:
         return torch.cat([*outputs, *(p[..., part.num_outputs :] for part, p in pairs)], -1)
 
     def features(self, action: Any) -> Tensor:
-        each = zip(self.parts, self._list(action), strict=True)
+        each = zip(self.parts, self.each_action(action), strict=True)
         return torch.cat([part.features(a) for part, a in each], -1)
 
     def _sizes(self, name: str) -> list[int]:
@@ -116,7 +116,7 @@ class Composite:
             return tuple(values)
         return dict(zip(self.keys, values, strict=True))
 
-    def _list(self, action: Any) -> list[Any]:
+    def each_action(self, action: Any) -> list[Any]:
         """The parts' actions in the order of ``parts``."""
         if self.keys is None:
             if not isinstance(action, tuple) or len(action) != len(self.parts):

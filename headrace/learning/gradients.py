@@ -1,0 +1,51 @@
+"""The gradient of an algorithm's loss, by the fastest way that knows both policy and algorithm."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headrace.algos.common import Hyperparameters
+from headrace.learning.fused import FusedNetwork, can_fuse
+from headrace.nn.policy import Policy
+from headrace.types import Batch, Metrics, State
+
+_MIN_STEPS, _MAX_MIN_STEPS = 512, 2048
+_MIN_WORK = 20_000_000  # steps times parameters
+
+
+class Gradients:
+    """Of SUMMED losses, as flat vectors; several threads may ask.
+
+    Args:
+        state: of the algorithm. flat: what the policy's parameters are views of.
+    """
+
+    def __init__(
+        self, policy: Policy, algorithm: Hyperparameters, state: State, flat: Tensor
+    ) -> None:
+        self._policy, self._algorithm, self._state = policy, algorithm, state
+        self._parameters = list(policy.parameters())
+        fused = algorithm.fused and flat.device.type == "cpu" and can_fuse(policy)
+        self._network = FusedNetwork(policy, flat) if fused else None
+        # Another thread pays from so many steps on; by hand, most of a short one is Python's turn.
+        enough = min(_MAX_MIN_STEPS, _MIN_WORK // len(flat)) if fused else 0
+        self.min_steps = max(_MIN_STEPS, enough)
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, Metrics]:
+        """Gradient ``[P]`` of the loss on a batch, and the metrics' sums."""
+        network, algorithm, state = self._network, self._algorithm, self._state
+        if network is None or not all(p.requires_grad for p in self._parameters):
+            return self._by_autograd(batch)
+        if network.knows(algorithm):
+            return network.by_hand(algorithm, batch, state)
+        return network.by_autograd(lambda policy: algorithm.loss(policy, batch, state), batch)
+
+    def _by_autograd(self, batch: Batch) -> tuple[Tensor, Metrics]:
+        loss, metrics = self._algorithm.loss(self._policy, batch, self._state)
+        trained = [p for p in self._parameters if p.requires_grad]
+        gradients = iter(torch.autograd.grad(loss, trained, materialize_grads=True))
+        each = (
+            next(gradients) if p.requires_grad else torch.zeros_like(p) for p in self._parameters
+        )
+        return torch.cat([g.reshape(-1) for g in each]), metrics

@@ -1,0 +1,32 @@
+"""What a learner reports: sums over the valid steps of a batch, as means."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headrace.ops.losses import explained_variance
+from headrace.types import Metrics
+
+
+def as_numbers(sums: Metrics) -> dict[str, float]:
+    """Sums of metrics, read at once where they are tensors."""
+    tensors = {name: x.double() for name, x in sums.items() if isinstance(x, Tensor)}
+    numbers = torch.stack(list(tensors.values())).tolist() if tensors else []
+    return {**sums, **dict(zip(tensors, numbers, strict=True))}  # type: ignore[dict-item]
+
+
+def step_metrics(sums: dict[str, float], count: int) -> dict[str, float]:
+    """Means per valid step, and the explained variance of the values where it is defined."""
+    values = dict(sums)
+    moments = {k: values.pop(k) for k in ("target_sum", "target_sq", "error_sum", "error_sq")}
+    means = {name: value / max(count, 1) for name, value in values.items()}
+    explained = explained_variance(**moments, count=count)
+    return means if explained is None else means | {"explained_variance": explained}
+
+
+def mean_metrics(per_step: list[dict[str, float]]) -> dict[str, float]:
+    """Average over steps of each metric that any of them has."""
+    names = {name for metrics in per_step for name in metrics}
+    present = {name: [m[name] for m in per_step if name in m] for name in sorted(names)}
+    return {name: sum(values) / len(values) for name, values in present.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.algos.common import SHORT, Hyperparameters, PolicyOutputs, by_running_scale
+from headrace.algos.common import Hyperparameters, LearnsAt, PolicyOutputs, Span, by_running_scale
 from headrace.ops.returns import gae
 from headrace.ops.terms import Terms
 from headrace.types import Batch, State
@@ -14,7 +14,7 @@ from headrace.types import Batch, State
 class A2C(Hyperparameters):
     """A2C (Mnih et al. 2016, synchronous) with generalised advantages (Schulman et al. 2016)."""
 
-    learns_at = SHORT
+    learns_at = LearnsAt(Span(8, 16, 64), Span(4, 8, 32), Span(64, 128, 1024))
 
     learning_rate: float = 1e-3
     lam: float = 0.95

@@ -36,15 +36,13 @@ class LearnsAt(NamedTuple):
     batch_size: Span
 
 
-LONG = LearnsAt(Span(8, 32, 64), Span(16, 64, 128), Span(512, 2048, 4096))
-SHORT = LearnsAt(Span(8, 32, 64), Span(8, 16, 32), Span(256, 512, 1024))
-
-
 @dataclass(frozen=True)
 class Hyperparameters:
     """What every algorithm is: fields that learner and optimiser read, and what it does."""
 
-    learns_at: ClassVar[LearnsAt] = LONG
+    learns_at: ClassVar[LearnsAt] = LearnsAt(
+        Span(8, 32, 64), Span(16, 64, 128), Span(512, 2048, 4096)
+    )
 
     learning_rate: Annotated[float, ABOVE_0] = 3e-4
     """Step size of the optimiser at the start."""

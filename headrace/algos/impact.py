@@ -30,7 +30,9 @@ class IMPACT(common.Hyperparameters):
     the batch if they are, and value targets.
     """
 
-    learns_at = common.SHORT
+    learns_at = common.LearnsAt(
+        common.Span(4, 8, 32), common.Span(16, 64, 128), common.Span(256, 512, 2048)
+    )
 
     max_lag: int = 1
     """How many batches of rollouts may wait for the learner. Each lasts for ``passes`` steps, so
@@ -40,7 +42,7 @@ class IMPACT(common.Hyperparameters):
     lam: float = 0.95
     buffer_size: Annotated[int, A_COUNT] = 8
     """N: slots of the circular buffer, visited in turn, one optimiser step each."""
-    passes: Annotated[int, A_COUNT] = 6
+    passes: Annotated[int, A_COUNT] = 10
     """K: how often each batch is traversed."""
     t_target: Annotated[int | None, A_COUNT] = None
     """Optimiser steps between updates of the target network; None: buffer_size * passes."""

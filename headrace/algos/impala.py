@@ -25,7 +25,9 @@ _FRACTION = Valid("at least 0 and below 1 (the paper's: 0.5)", lambda x: 0 <= x 
 class IMPALA(common.Hyperparameters):
     """IMPALA (Espeholt et al. 2018, section 4)."""
 
-    learns_at = common.SHORT
+    learns_at = common.LearnsAt(
+        common.Span(8, 32, 64), common.Span(8, 16, 64), common.Span(256, 512, 2048)
+    )
 
     max_lag: int = 1
     """How many updates a rollout may lag behind the learner when it is learnt from: at most

@@ -14,9 +14,9 @@ from headrace.types import Batch, State
 class A2C(Hyperparameters):
     """A2C (Mnih et al. 2016, synchronous) with generalised advantages (Schulman et al. 2016)."""
 
-    learns_at = LearnsAt(Span(8, 16, 64), Span(4, 8, 32), Span(64, 128, 1024))
+    learns_at = LearnsAt(Span(8, 32, 64), Span(4, 8, 32), Span(128, 256, 1024))
 
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     lam: float = 0.95
 
     def terms(self, outputs: PolicyOutputs, batch: Batch, state: State) -> Terms:

@@ -24,6 +24,7 @@ class A3C(A2C):
 
     max_lag: int = 2
     """How many updates' rollouts may wait until the run has counted them; gradients never wait."""
+    learning_rate: float = 1e-3
     optimizer: Literal["adam", "rmsprop"] = "rmsprop"
 
     def __post_init__(self) -> None:

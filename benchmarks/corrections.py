@@ -108,12 +108,14 @@ def train(case: Case) -> dict[str, Any]:
     names = ("correction", "replay_fraction", "learning_rate", "gamma", "lam", "reward_scale")
     algo = hr.IMPALA(
         replay_capacity=case["replay_updates"] * case["num_envs"],
+        minibatches=1,
+        lr_schedule="constant",
         **{name: case[name] for name in (*names, "entropy_coef")},
     )
     config = hr.Config(
         case["env_id"], algo, num_actors=1, envs_per_actor=case["num_envs"],
         fragment_length=case["fragment_length"], transport="serial", seed=case["seed"],
-        total_steps=case["total_steps"],
+        total_steps=case["total_steps"], scale_free=False,
     )  # fmt: skip
     policy, result = _train(config, resolve(config.env), case["forced_lag"])
     torch.manual_seed(case["seed"])  # of the actions that the evaluation samples

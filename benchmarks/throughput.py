@@ -47,6 +47,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "envpool": {"async": _SMALL, "on_policy": _SMALL, "steps": 600_000},
     "sync": {"async": _SMALL, "on_policy": _SMALL, "steps": 600_000},
 }
+ONCE = {"epochs": 1, "minibatches": 1}  # every sample is learnt from once, a batch in one step
 SB3_ROLLOUT_STEPS = 16384  # before each update
 SB3_GRID = {"n_envs": (8, 16, 64), "threads": (1, 2), "batch_size": (4096, 16384)}
 SB3_UPDATES = {"tune": 2, "run": 8}  # measured, after a first one that isn't
@@ -75,12 +76,12 @@ def measure_headrace(env_id: str, engine: str, algo: str, steps: int, **settings
     """Train and return steps per second after the first update."""
     import headrace as hr
 
-    epochs = {name: settings.pop(name) for name in ("epochs",) if name in settings}
+    passes = {n: settings.pop(n) for n in ("epochs", "minibatches") if n in settings}
     algos = {"appo": hr.APPO, "impala": hr.IMPALA, "a2c": hr.A2C, "ppo": hr.PPO}
     with tempfile.TemporaryDirectory() as folder:
         config = hr.Config(
             env_id,
-            algos[algo](**epochs),
+            algos[algo](**passes),
             engine=engine,
             total_steps=steps,
             network=hr.Network(common.HIDDEN, "tanh", shared=False),
@@ -169,14 +170,15 @@ class Outcome:
 def headrace_jobs(args: Args, engine: str) -> list[Job]:
     """The algorithms with this engine's settings; CartPole also in Gymnasium's Python loop."""
     variants = [
-        ("APPO", {"algo": "appo"}, "async", engine),
-        ("IMPALA", {"algo": "impala"}, "async", engine),
+        ("APPO", {"algo": "appo", **ONCE}, "async", engine),
+        ("APPO, default passes", {"algo": "appo"}, "async", engine),
+        ("IMPALA", {"algo": "impala", **ONCE}, "async", engine),
         ("A2C", {"algo": "a2c"}, "on_policy", engine),
-        ("PPO, one epoch", {"algo": "ppo", "epochs": 1}, "on_policy", engine),
+        ("PPO, one epoch", {"algo": "ppo", "epochs": 1, "minibatches": 4}, "on_policy", engine),
         ("PPO, default epochs", {"algo": "ppo"}, "on_policy", engine),
     ]
     if args.env_id.startswith("CartPole") and engine != "sync":
-        variants.append(("APPO, engine=sync", {"algo": "appo"}, "async", "sync"))
+        variants.append(("APPO, engine=sync", {"algo": "appo", **ONCE}, "async", "sync"))
     jobs = []
     for name, algo, kind, used in variants:
         steps = SETTINGS[used]["steps"] if args.steps is None else args.steps

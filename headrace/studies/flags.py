@@ -12,6 +12,7 @@ from headrace.algos import ALGORITHMS
 from headrace.config import Config
 from headrace.errors import ConfigError, nearest
 from headrace.recipes import take_recipe
+from headrace.training.sizes import choose
 
 T = TypeVar("T")
 
@@ -33,6 +34,8 @@ def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **own:
         raise ConfigError(f"{name!r} is no algorithm; choose {', '.join(ALGORITHMS)}.{hint}")
     base = dataclasses.replace(default, algo=ALGORITHMS[name]())
     config, rest = take_recipe(rest, name, base)
+    if not config.is_sized:  # a recipe may leave that to the run; a study has to know
+        config = choose(config, None, cores=1)
     return tyro.cli(
         kind,
         prog=prog,

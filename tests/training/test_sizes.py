@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import headrace as hr
 import headrace.training.sizes
 from headrace.algos import ALGORITHMS
+from headrace.algos.common import LearnsAt, Span
 from headrace.api import resume_config
 from headrace.config import SIZES, Config
 from headrace.envs.probe import StepCost, probe, step_cost
@@ -30,13 +31,10 @@ def chosen(config: Config, seconds: float | None, cores: int, busy: float = 1.0)
 
 
 TABLE = {
-    # An algorithm's own sizes, and one actor where environments are faster than a learner.
+    # The algorithm's own sizes, and one actor where environments are faster than a learner.
     "appo": (hr.APPO(), {}, CHEAP, 2, (1, 32, 64, 2048)),
     "ppo": (hr.PPO(), {}, CHEAP, 64, (1, 32, 64, 2048)),
     "impala": (hr.IMPALA(), {}, CHEAP, 2, (1, 32, 16, 512)),
-    "a2c": (hr.A2C(), {}, CHEAP, 2, (1, 32, 16, 512)),
-    "a3c": (hr.A3C(), {}, CHEAP, 2, (1, 32, 16, 512)),
-    "impact": (hr.IMPACT(), {}, CHEAP, 2, (1, 32, 16, 512)),
     # Actors for all cores, but one for the learner if it learns meanwhile and there are more.
     "two cores": (hr.APPO(), {}, LANDER, 2, (2, 16, 64, 2048)),
     "in turns": (hr.PPO(), {}, LANDER, 4, (4, 8, 64, 2048)),
@@ -80,12 +78,31 @@ TABLE = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def pinned(monkeypatch):
+    """Two algorithms' sizes, whatever theirs are."""
+    long = LearnsAt(Span(8, 32, 64), Span(16, 64, 128), Span(512, 2048, 4096))
+    short = LearnsAt(Span(8, 32, 64), Span(8, 16, 32), Span(256, 512, 1024))
+    for cls, sizes in ((hr.PPO, long), (hr.APPO, long), (hr.IMPALA, short)):
+        monkeypatch.setattr(cls, "learns_at", sizes)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_where_nothing_speaks_against_it_an_algorithm_gets_its_best_sizes(name):
+    algo = ALGORITHMS[name]()
+    num_envs, fragment_length, batch_size = (span.best for span in algo.learns_at)
+    expected = 1, num_envs, fragment_length, batch_size
+    assert chosen(Config(algo=algo), CHEAP, 2) == chosen(Config(algo=algo), None, 2) == expected
+
+
 @pytest.mark.parametrize("case", TABLE)
+@pytest.mark.usefixtures("pinned")
 def test_what_is_chosen(case):
     algo, given, seconds, cores, expected = TABLE[case]
     assert chosen(Config(algo=algo, **given), seconds, cores) == expected
 
 
+@pytest.mark.usefixtures("pinned")
 def test_where_environments_wait_there_are_more_actors_than_cores():
     assert chosen(Config(), SLOW, 2, WAITS)[0] == 8
     assert chosen(Config(), LANDER, 2, WAITS)[0] == 2  # a busy machine looks the same
@@ -203,6 +220,7 @@ def test_an_environment_that_fails_is_not_timed_and_no_complaint_hides_its_own()
     assert "could not be timed" in line
 
 
+@pytest.mark.usefixtures("pinned")
 def test_a_deterministic_run_measures_nothing(monkeypatch):
     monkeypatch.setattr(headrace.training.sizes, "num_cores", lambda: 64)
     config = Config(Counting, hr.PPO(), deterministic=True)
@@ -234,6 +252,7 @@ def unmeasured(monkeypatch):
     return forbid
 
 
+@pytest.mark.usefixtures("pinned")
 def test_a_run_says_and_writes_its_sizes_and_keeps_them_when_resumed(tmp_path, capsys, unmeasured):
     common = {"transport": "serial", "eval_episodes": 0, "run_dir": str(tmp_path / "run")}
     hr.train("CartPole-v1", hr.PPO(epochs=1), total_steps=2000, **common)

@@ -183,7 +183,8 @@ def test_flags_of_the_study_and_of_its_runs_stand_side_by_side(parsed):
 @pytest.mark.parametrize("recipe", [["--recipe", "cartpole"], ["--recipe=cartpole"]])
 def test_a_recipe_is_what_the_flags_modify(parsed, recipe):
     config = parsed("ppo", *recipe, "--minibatches", "2").config
-    assert (config.algo.learning_rate, config.algo.minibatches) == (3e-3, 2)
+    assert (config.stop_return, config.algo.minibatches) == (475.0, 2)
+    assert config.is_sized  # which the recipe leaves to a run
     assert (config.transport, config.cores_per_learner) == ("serial", 1)
 
 

@@ -153,7 +153,7 @@ def env_kwargs(case: Case) -> dict[str, Any]:
 
 def ideal_sps(args: Args, task: str) -> float:
     """Steps per second of environments that never wait; busy ones share the cores."""
-    from headrace.config import num_cores
+    from headrace.process import num_cores
 
     task_kwargs = env_kwargs({"task": task} | vars(args))
     steps = task_kwargs["episode_length"]

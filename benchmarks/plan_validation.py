@@ -28,7 +28,7 @@ import psutil
 import tyro
 
 import headrace as hr
-from headrace.config import num_cores
+from headrace.process import num_cores
 from headrace.studies.machine import machine, show, wide_console, write_csv
 from headrace.studies.means import grouped
 from headrace.studies.plan.measure import Costs, measure

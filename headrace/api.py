@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.algos.common import Hyperparameters
-from headrace.config import Config, from_json, unknown_setting
+from headrace.config import Config, unknown_setting
 from headrace.errors import CheckpointError
 from headrace.launch.local import LearnerGroup
 from headrace.launch.torchrun import join_torchrun
@@ -17,6 +17,7 @@ from headrace.nn.policy import Policy
 from headrace.process import torch_threads
 from headrace.records import checkpoint
 from headrace.records.result import Result
+from headrace.records.settings import from_json
 from headrace.records.terminal import Report
 from headrace.training.run import evaluated
 from headrace.training.trainer import Trainer

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
-import warnings
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 import tyro
 
+from headrace.acting import lag
 from headrace.acting.actor import ActorSpec
+from headrace.acting.sizes import AUTO, SIZES, Size, Sizes
 from headrace.acting.weight_sync import SyncRule, sync_rule
 from headrace.algos import ALGORITHMS, APPO
 from headrace.algos.common import Hyperparameters
@@ -31,9 +31,9 @@ from headrace.errors import (
     require,
     require_choice,
 )
-from headrace.nn.network import Network, network_from_json
+from headrace.nn.network import Network
 from headrace.nn.policy import Policy
-from headrace.process import check_device, cores
+from headrace.process import check_device, num_cores
 
 SEED = Valid("between 0 and 2147483647", lambda x: 0 <= x < 2**31)
 SHARE = Valid("above 0 and below 1", lambda x: 0 < x < 1)
@@ -42,16 +42,6 @@ Count: TypeAlias = Annotated[
     Valid("a whole number (an int)", lambda x: isinstance(x, int)),
     A_COUNT,
 ]
-AUTO = "auto"
-if TYPE_CHECKING:
-    Size: TypeAlias = Any  # an int from a run's beginning on
-else:
-    Size = Annotated[
-        int | Literal["auto"],
-        Valid("a whole number (an int) or 'auto'", lambda x: x == AUTO or isinstance(x, int)),
-        Valid(A_COUNT.words, lambda x: x == AUTO or x >= 1),
-    ]
-SIZES = ("num_actors", "envs_per_actor", "fragment_length", "batch_size")
 TRANSPORTS = ("shm", "serial")
 
 
@@ -147,7 +137,7 @@ class Config:
         check_fields(self)
         require(not (self.resume and self.overwrite), "resume", True, "alone, without overwrite")
         self._check_choices()
-        self._check_batch()
+        self.sizes.check_batch(self._synchronous)
         self._check_times()
         if self.num_learners > 1:
             self._check_devices()
@@ -182,25 +172,9 @@ class Config:
                 "which an actor process can't (use engine='sync' with more actors instead)"
             )
 
-    def _check_batch(self) -> None:
-        """A given batch is a multiple of the sizes that are given with it."""
-        size, known = self.batch_size, self.batch_factors
-        if size is None or size == AUTO:
-            return
-        valid = "a whole number (an int), 'auto' or None"
-        require(isinstance(size, int), "batch_size", size, valid)
-        unit = math.prod(known.values())
-        if size < 1 or size % unit:
-            low = size // unit * unit
-            near = " or ".join(str(x) for x in (low, low + unit) if x > 0)
-            factors = " * ".join(f"{name}={value}" for name, value in known.items())
-            raise ConfigError(
-                f"batch_size={size} must be a multiple of {unit}{factors and ' = '}{factors}; "
-                f"nearest: {near}"
-            )
-
     def _check_columns(self) -> None:
-        self._warn_of_idle_actors()
+        if self.num_learners == 1:  # several are told of the share of each
+            lag.warn_of_idle_actors(self.algo, self.sizes)
         columns = self.rollouts_per_update * self.envs_per_actor
         minibatches = getattr(self.algo, "minibatches", 1)
         if self.network.core is not None and minibatches > columns:
@@ -209,18 +183,6 @@ class Config:
                 "batch: a recurrent policy's minibatches are whole sequences of environments "
                 f"(nearest: {columns})"
             )
-
-    def _warn_of_idle_actors(self) -> None:
-        busy, max_lag = self.num_credits, self.algo.max_lag
-        if self.num_actors <= busy or self.num_learners > 1:
-            return  # several learners: told of the share of each
-        size = -(-self.num_actors // (max_lag + 1)) * self.rollout_steps
-        warnings.warn(
-            f"num_actors={self.num_actors}: max_lag={max_lag} lets only {busy} rollouts be begun "
-            f"or waiting, so some actors idle (none does with num_actors={busy}, "
-            f"batch_size={size} or max_lag={-(-self.num_actors // self.rollouts_per_update) - 1})",
-            stacklevel=5,
-        )
 
     def _check_times(self) -> None:
         """What depends on timing, and so on chance, against what shall not."""
@@ -256,29 +218,22 @@ class Config:
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.num_learners))  # torchrun sets it
 
     @property
-    def batch_factors(self) -> dict[str, int]:
-        """The sizes that a batch is a multiple of, as far as they are known."""
-        names = SIZES[2::-1] if self.algo.max_lag == 0 else SIZES[2:0:-1]
-        return {name: getattr(self, name) for name in names if getattr(self, name) != AUTO}
+    def _synchronous(self) -> bool:
+        return self.algo.max_lag == 0
+
+    @property
+    def sizes(self) -> Sizes:
+        """As they are set, of all learners together."""
+        return Sizes(*(getattr(self, name) for name in SIZES))
 
     @property
     def is_sized(self) -> bool:
         """Whether all sizes are known; a batch follows from the other three."""
-        return AUTO not in (self.num_actors, self.envs_per_actor, self.fragment_length)
+        return self.sizes.are_known
 
-    def share(self, num_learners: int) -> dict[str, Any] | None:
-        """``num_actors``, ``envs_per_actor`` and ``batch_size`` of one of so many learners.
-
-        ``ceil(num_actors / W)`` actors with equally many environments; None if environments or
-        batch can't be shared out so.
-        """
-        num_actors = -(-self.num_actors // num_learners)
-        envs, odd_envs = divmod(self.num_actors * self.envs_per_actor, num_learners * num_actors)
-        size, odd_steps = divmod(self.resolved_batch_size, num_learners)
-        unit = self.fragment_length * envs * (num_actors if self.algo.max_lag == 0 else 1)
-        if odd_envs or odd_steps or not envs or size % unit:
-            return None
-        return {"num_actors": num_actors, "envs_per_actor": envs, "batch_size": size}
+    def share(self, num_learners: int) -> dict[str, int] | None:
+        """The sizes of one of so many learners; None if they can't be shared out."""
+        return self.sizes.share(num_learners, self._synchronous)
 
     @property
     def per_learner(self) -> Config:
@@ -290,18 +245,9 @@ class Config:
         count, _ = self.num_learners, self.rollout_steps  # raises unless all sizes are known
         if count == 1:
             return self
-        share, num_envs = self.share(count), self.num_actors * self.envs_per_actor
-        if share is not None:
-            algo = self.algo.per_learner(count)
-            return replace(self, algo=algo, num_learners=1, preempt_fraction=None, **share)
-        possible = [w for w in range(1, num_envs + 1) if self.share(w)]
-        below = [w for w in possible if w < count][-1:]
-        near = " or ".join(str(w) for w in below + [w for w in possible if w > count][:1])
-        raise ConfigError(
-            f"num_learners={count} can't share out {num_envs} environments (num_actors="
-            f"{self.num_actors} * envs_per_actor={self.envs_per_actor}) and batch_size="
-            f"{self.resolved_batch_size} into equal parts of whole rollouts; nearest: {near}"
-        )
+        share: dict[str, Any] = self.sizes.share_of(count, self._synchronous)
+        algo = self.algo.per_learner(count)
+        return replace(self, algo=algo, num_learners=1, preempt_fraction=None, **share)
 
     @property
     def settled(self) -> Config:
@@ -333,21 +279,13 @@ class Config:
 
     @property
     def rollout_steps(self) -> int:
-        """Steps in one rollout.
-
-        Raises:
-            ConfigError: a size is "auto", which no run has chosen yet (``training/auto.py``).
-        """
-        for name in SIZES[:3]:
-            valid = "a number here: it is chosen when a run begins"
-            require(getattr(self, name) != AUTO, name, AUTO, valid)
-        return self.fragment_length * self.envs_per_actor
+        """Steps in one rollout."""
+        return self.sizes.rollout_steps
 
     @property
     def resolved_batch_size(self) -> int:
         """Steps per update."""
-        steps = self.rollout_steps  # raises unless all sizes are known
-        return steps * self.num_actors if self.batch_size in (None, AUTO) else self.batch_size
+        return self.sizes.batch_steps
 
     @property
     def rollouts_per_update(self) -> int:
@@ -355,43 +293,29 @@ class Config:
         return self.resolved_batch_size // self.rollout_steps
 
     @property
+    def num_credits(self) -> int:
+        """Rollouts of a learner that may be begun or waiting."""
+        return lag.num_credits(self.algo, self.sizes)
+
+    @property
     def slots_per_actor(self) -> int:
         """As few as ``num_credits`` takes."""
         return -(-self.num_credits // self.num_actors)
 
     @property
-    def num_credits(self) -> int:
-        """Rollouts of a learner that may be begun or waiting: ``(max_lag + 1) * R``.
-
-        Where actors learn a rollout's lag is known before it waits: as many for each actor.
-        """
-        num_updates, waiting = self.algo.max_lag + 1, self.rollouts_per_update
-        if self.algo.learns_in_actors:
-            waiting = self.num_actors * -(-waiting // self.num_actors)
-        return num_updates * waiting
-
-    @property
     def max_first_lag(self) -> int | None:
         """Updates behind which a rollout is dropped when its turn has come; None: never."""
-        if self.max_policy_lag is not None or self.algo.learns_in_actors:
-            return self.max_policy_lag
-        every = self.sync.every
-        return None if every is None else self.algo.max_updates(self.algo.max_lag) + every - 1
+        return lag.max_first_lag(self.algo, self.sync.every, self.max_policy_lag)
 
     @property
     def lag_bound(self) -> int | None:
         """Updates, at most, between acting and the last use of what was done; None: no bound."""
-        columns = self.rollouts_per_update * self.envs_per_actor
-        first, reuse = self.max_first_lag, self.algo.reuse_updates(columns)
-        return None if first is None else first + reuse
+        return lag.lag_bound(self.algo, self.sizes, self.max_first_lag)
 
     @property
     def sync(self) -> SyncRule:
         """When actors fetch weights: early enough for ``max_policy_lag`` if they act in time."""
-        oldest = self.max_policy_lag
-        if oldest is not None:
-            oldest = max(1, oldest - self.algo.max_updates(self.algo.max_lag) + 1)
-        return sync_rule(self.weight_sync, self.kl_threshold, oldest)
+        return lag.rule_of(self.algo, self.weight_sync, self.kl_threshold, self.max_policy_lag)
 
     @property
     def resolved_learner_threads(self) -> int:
@@ -413,42 +337,12 @@ class Config:
         return self.max_restarts or 0
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict that :func:`from_json` reads back."""
+        """A plain dict that :func:`headrace.records.settings.from_json` reads back."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         values["algo"] = {"name": self.algo_name, **dataclasses.asdict(self.algo)}
         values["network"] = self.network.to_json()
         values["env"] = self.env if isinstance(self.env, str) else import_path(self.env)
         return values
-
-
-# What settings that older versions didn't write meant then.
-_BEFORE: dict[str, Any] = {"scale_free": False}
-_BEFORE_OF = {"impala": {"minibatches": 1}}
-
-
-def from_json(values: dict[str, Any], **overrides: Any) -> Config:
-    """The config that :meth:`Config.to_json` wrote, with some settings replaced.
-
-    Raises:
-        ConfigError: a setting is unknown to this version.
-    """
-    values = {**_BEFORE, **values, **overrides}
-    known = {f.name for f in dataclasses.fields(Config)}
-    for name in values:
-        if name not in known:
-            raise unknown_setting(name)
-    algo, network = values["algo"], values["network"]
-    if isinstance(algo, dict):
-        name, algo = algo["name"], {k: v for k, v in algo.items() if k != "name"}
-        values["algo"] = ALGORITHMS[name](**_BEFORE_OF.get(name, {}) | algo)
-    if isinstance(network, dict):
-        values["network"] = network_from_json(network)
-    return Config(**values)
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(cores())
 
 
 def unknown_setting(name: str) -> ConfigError:

@@ -219,6 +219,11 @@ def cores() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(cores())
+
+
 @contextlib.contextmanager
 def pinned(num_cores: int | None, index: int) -> Iterator[None]:
     """Keep this thread, and what it starts, on ``num_cores`` cores inside the block.

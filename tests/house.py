@@ -45,7 +45,7 @@ ENGINE = [
     "headrace/nn/policy.py",
     "headrace/nn/inputs.py",
 ]
-ENGINE_LINES = 6000
+ENGINE_LINES = 7500  # statistics of scale, bounds on lag, sizes that are "auto", gradients by hand
 STUDIES = ["headrace/studies", "headrace/recipes"]
 GAME = ["headrace_ssa"]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     ALGORITHMS: dict[str, type[Hyperparameters]]  # by name
 
-_SHARED = ("common", "minibatches", "replay")  # files that several algorithms use
+_SHARED = ("common", "minibatches", "penalty", "replay")  # files that several algorithms use
 NAMES = [file.name for file in pkgutil.iter_modules(__path__) if file.name not in _SHARED]
 
 

@@ -12,6 +12,7 @@ import torch
 
 from headrace.algos import common
 from headrace.algos.minibatches import normalized
+from headrace.algos.penalty import Penalty, check_penalty
 from headrace.algos.replay import CircularBuffer
 from headrace.errors import A_COUNT, ABOVE_0, AT_LEAST_0, require, require_choice
 from headrace.ops import losses
@@ -67,7 +68,7 @@ class IMPACT(common.Hyperparameters):
     def __post_init__(self) -> None:
         super().__post_init__()
         common.check_clipping(self.rho_bar, self.c_bar, self.max_lag)
-        common.check_penalty(self.kl_coef, self.kl_target, self.resolved_t_target)
+        check_penalty(self.kl_coef, self.kl_target, self.resolved_t_target)
         require_choice("ratio", self.ratio, ("R1", "R2", "R3"))
         require(self.rho >= 1, "rho", self.rho, "1 or more (nearest: 1.0)")
         if self.t_target is not None and self.t_target <= _NO_LEARNING:
@@ -102,7 +103,7 @@ class IMPACT(common.Hyperparameters):
             "buffer": CircularBuffer(self.buffer_size, self.passes, device),
             "steps": 0,
             "target_is_due": False,
-            "penalty": common.Penalty(self.kl_coef, self.kl_target, window=self.buffer_size),
+            "penalty": Penalty(self.kl_coef, self.kl_target, window=self.buffer_size),
         }
 
     def batches(

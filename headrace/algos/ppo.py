@@ -10,6 +10,7 @@ import torch
 
 from headrace.algos import common
 from headrace.algos.minibatches import new_generator, shuffled
+from headrace.algos.penalty import Penalty, check_penalty
 from headrace.errors import ABOVE_0, AT_LEAST_0, AT_LEAST_1
 from headrace.ops.returns import gae
 from headrace.ops.terms import Terms
@@ -41,11 +42,11 @@ class PPO(common.Hyperparameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        common.check_penalty(self.kl_coef, self.kl_target, self.epochs * self.minibatches)
+        check_penalty(self.kl_coef, self.kl_target, self.epochs * self.minibatches)
 
     def init(self, policy: ActorCritic) -> State:
         """The penalty, whose KL is that of the last epoch, and the generator that shuffles."""
-        penalty = common.Penalty(self.kl_coef, self.kl_target, window=self.minibatches)
+        penalty = Penalty(self.kl_coef, self.kl_target, window=self.minibatches)
         return {"penalty": penalty, "generator": new_generator()}
 
     def batches(

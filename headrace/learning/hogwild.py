@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
-from headrace.learning.learner import Learner, flatten_parameters, gather
+from headrace.learning.learner import Learner, gather
+from headrace.learning.optimizer import flatten_parameters
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.transport.slab import ArraySpec, allocate, num_bytes, spec_of, views

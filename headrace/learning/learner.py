@@ -21,7 +21,7 @@ from headrace.algos.common import Hyperparameters
 from headrace.learning.ages import Ages
 from headrace.learning.gradients import Gradients
 from headrace.learning.metrics import as_numbers, mean_metrics, step_metrics
-from headrace.learning.optimizer import Optimizer
+from headrace.learning.optimizer import Optimizer, flatten_parameters
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy
 from headrace.ops import tree
@@ -31,22 +31,6 @@ from headrace.types import Alone, Batch, Fresh, Group, Metrics, Rollout, map_col
 _T = TypeVar("_T")
 _MAX_REWARD = 10.0  # in standard deviations of returns
 _HALF = 4096  # a count travels as two float32, count = high * 4096 + low: exact up to 2**36
-
-
-def flatten_parameters(policy: torch.nn.Module, flat: Tensor | None = None) -> Tensor:
-    """Move all parameters into one flat tensor that they are views of, and return it.
-
-    Args:
-        flat: ``[N]``, what they move into; None allocates.
-    """
-    parameters = list(policy.parameters())
-    values = torch.cat([p.detach().reshape(-1) for p in parameters])
-    flat = values if flat is None else flat.copy_(values)
-    offset = 0
-    for p in parameters:
-        p.data = flat[offset : offset + p.numel()].view(p.shape)
-        offset += p.numel()
-    return flat
 
 
 def gather(rollouts: list[Rollout], device: torch.device | str = "cpu") -> Batch:

@@ -17,6 +17,22 @@ _ADAM_BETAS = (0.9, 0.999)
 _RMSPROP_ALPHA = 0.99
 
 
+def flatten_parameters(policy: torch.nn.Module, flat: Tensor | None = None) -> Tensor:
+    """Move all parameters into one flat tensor that they are views of, and return it.
+
+    Args:
+        flat: ``[N]``, what they move into; None allocates.
+    """
+    parameters = list(policy.parameters())
+    values = torch.cat([p.detach().reshape(-1) for p in parameters])
+    flat = values if flat is None else flat.copy_(values)
+    offset = 0
+    for p in parameters:
+        p.data = flat[offset : offset + p.numel()].view(p.shape)
+        offset += p.numel()
+    return flat
+
+
 class Optimizer:
     """Updates one flat tensor in place.
 

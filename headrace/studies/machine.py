@@ -14,11 +14,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from headrace.process import num_cores
+
 
 def machine() -> str:
     """One line: processor, cores, memory, and the versions that matter."""
-    from headrace.config import num_cores  # imports torch, which not every study needs
-
     try:
         info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
         model = info.split("model name", 1)[1].split("\n", 1)[0].split(":", 1)[1].strip()

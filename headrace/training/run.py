@@ -8,12 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from headrace.acting.fleet import start_fork_server
-from headrace.config import SIZES, Config
+from headrace.acting.sizes import Sizes
+from headrace.config import Config
 from headrace.envs.names import env_name, resolve
 from headrace.envs.probe import Probe, probe
 from headrace.evaluation import Evaluation, evaluate
+from headrace.learning.hogwild import SharedModel
+from headrace.learning.learner import Learner
 from headrace.nn.policy import Policy
+from headrace.process import torch_threads
 from headrace.records.checkpoint import default_run_dir
 from headrace.training.sizes import choose, sized
 from headrace.types import Group
@@ -49,9 +55,36 @@ def begin(
     if line:
         notify(line)
     if not config.is_sized:
-        numbers = group.broadcast([getattr(chosen, size) for size in SIZES])
-        chosen = replace(config, **dict(zip(SIZES, numbers, strict=True)))
+        chosen = replace(config, **Sizes(*group.broadcast(list(chosen.sizes)))._asdict())
     return chosen, found, Path(name)
+
+
+def built(config: Config, found: Probe, group: Group) -> tuple[Policy, Learner]:
+    """The policy and one of its learners; the same weights on each."""
+    device = config.device
+    if device == "cuda" and group.size > 1:
+        device = f"cuda:{group.local_rank}"
+    # One thread: the bits of the initial weights must not depend on the number of cores.
+    with torch.random.fork_rng(devices=[]), torch_threads(1):
+        torch.manual_seed(config.seed)
+        spaces = found.observation_space, found.action_space
+        policy = Policy(*spaces, config.network, found.info_mask)
+        learner = Learner(
+            policy,
+            config.per_learner.algo,
+            num_threads=config.resolved_learner_threads,
+            device=device,
+            group=group,
+        )
+    return policy, learner
+
+
+def shared_model(config: Config, learner: Learner) -> SharedModel | None:
+    """What actors apply gradients to, if they compute any."""
+    if not config.algo.learns_in_actors:
+        return None
+    sizes = config.num_actors, config.rollouts_per_update
+    return SharedModel(learner, *sizes, shared=config.transport == "shm")
 
 
 def evaluated(config: Config, env: Any, policy: Policy) -> Evaluation:

@@ -15,10 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.acting.sizes import AUTO, SIZES, Sizes
 from headrace.algos.common import Span
-from headrace.config import AUTO, SIZES, Config, num_cores
+from headrace.config import Config
 from headrace.envs.probe import Probe, StepCost, step_cost
 from headrace.errors import ConfigError
+from headrace.process import num_cores
 from headrace.records import checkpoint
 
 _CHEAP_S = 8e-6  # below, one actor's environments are faster than a learner
@@ -34,15 +36,6 @@ class Wanted(NamedTuple):
 
     num_actors: int
     num_envs: int
-    fragment_length: int
-    batch_size: int
-
-
-class Sizes(NamedTuple):
-    """Values for the settings of these names."""
-
-    num_actors: int
-    envs_per_actor: int
     fragment_length: int
     batch_size: int
 
@@ -70,7 +63,7 @@ def sized(config: Config, found: Probe, run_dir: Path) -> tuple[Config, str]:
     if cost is not None:
         why = f"an environment's step takes {_duration(cost.seconds)}, {_count(cores, 'core')}"
     config = choose(config, cost, cores)
-    actors, envs = (getattr(config, name) for name in SIZES[:2])
+    actors, envs = config.sizes[:2]
     share = f" for {config.num_learners} learners" if config.num_learners > 1 else ""
     return config, (
         f"auto: {_count(actors, 'actor')} x {_count(envs, 'environment')} x "
@@ -134,7 +127,7 @@ def _fitting(config: Config, wanted: Wanted, batch_size: int | str | None) -> It
     """Sizes that a run can have, with what is given and such a batch."""
     learns, learners, sync = config.algo.learns_at, config.num_learners, config.algo.max_lag == 0
     columns = getattr(config.algo, "minibatches", 1) if config.network.core is not None else 1
-    given = [None if x == AUTO else x for x in (getattr(config, name) for name in SIZES[:3])]
+    given = [None if x == AUTO else x for x in config.sizes[:3]]
     lengths = [given[2]] if given[2] else _lengths(learns.fragment_length, batch_size)
     for actors in [given[0]] if given[0] else range(1, wanted.num_actors + 1):
         shared = learners * -(-actors // learners)  # actors of all learners
@@ -166,6 +159,7 @@ def _distance(config: Config, sizes: Sizes, wanted: Wanted) -> float:
     """From the wanted sizes in powers of two; beyond the limits, and idle actors, count more."""
     learns = config.algo.learns_at
     actors, envs, steps, batch = sizes
+    assert isinstance(batch, int)
     begun = (config.algo.max_lag + 1) * batch / (envs * steps)  # rollouts, as in num_credits
     distance = abs(math.log2(actors / wanted.num_actors))
     distance += 100 * max(0.0, math.log2(actors / begun))
@@ -179,7 +173,9 @@ def _misfit(config: Config, wanted: Wanted) -> ConfigError:
     """Why nothing fits what is given."""
     size, learners = config.batch_size, config.num_learners
     if isinstance(size, int):
-        unit = math.lcm(math.prod(config.batch_factors.values()), learners)
+        unit = math.lcm(
+            math.prod(config.sizes.factors(config.algo.max_lag == 0).values()), learners
+        )
         low = size // unit * unit
         for i in range(_TRIES):
             near = [x for x in (low - i * unit, low + (i + 1) * unit) if x > 0]
@@ -190,7 +186,7 @@ def _misfit(config: Config, wanted: Wanted) -> ConfigError:
                     f"num_learners={learners}, with the other settings; nearest: "
                     + " or ".join(map(str, near))
                 )
-    actors, envs = (getattr(config, name) for name in SIZES[:2])
+    actors, envs = config.sizes[:2]
     return ConfigError(
         f"num_learners={learners} can't share out num_actors={actors} of envs_per_actor={envs} "
         "environments in equal parts (nearest: leave one of them 'auto')"

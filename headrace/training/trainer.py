@@ -17,12 +17,8 @@ import torch
 from headrace.acting.source import RolloutSource, Stopped
 from headrace.config import Config
 from headrace.distributed.preemption import Preemption
-from headrace.envs.probe import Probe
 from headrace.errors import ConfigError
-from headrace.learning.hogwild import SharedModel
-from headrace.learning.learner import Learner
 from headrace.learning.metrics import mean_metrics
-from headrace.nn.policy import Policy
 from headrace.process import cores, keep_freed_memory, pinned, stop_signals, torch_threads
 from headrace.records.files import RunLog
 from headrace.records.meter import Meter
@@ -31,7 +27,7 @@ from headrace.records.tally import Progress, Tally
 from headrace.training.archive import Archive, Saved
 from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum
 from headrace.training.intake import Intake
-from headrace.training.run import begin, evaluated
+from headrace.training.run import begin, built, evaluated, shared_model
 from headrace.types import Alone, Group
 
 
@@ -71,8 +67,8 @@ class Trainer:
         config, found, self.run_dir = begin(config, processes, self.group, notify)
         self.config, self.env = config, found.env
         self._share = config.per_learner
-        self.policy, self.learner = _built(config, found, self.group)
-        self._shared = _shared(config, self.learner)
+        self.policy, self.learner = built(config, found, self.group)
+        self._shared = shared_model(config, self.learner)
         self.progress, self.episodes = Progress(), own_episodes(config.num_learners)
         self._exchange = Exchange(self.group)
         copied = sum(weight.nbytes for weight in self.policy.state_dict().values())
@@ -276,31 +272,3 @@ class Trainer:
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` holds."""
         return self._tally.summary()
-
-
-def _built(config: Config, found: Probe, group: Group) -> tuple[Policy, Learner]:
-    """The policy and one of its learners; the same weights on each."""
-    device = config.device
-    if device == "cuda" and group.size > 1:
-        device = f"cuda:{group.local_rank}"
-    # One thread: the bits of the initial weights must not depend on the number of cores.
-    with torch.random.fork_rng(devices=[]), torch_threads(1):
-        torch.manual_seed(config.seed)
-        spaces = found.observation_space, found.action_space
-        policy = Policy(*spaces, config.network, found.info_mask)
-        learner = Learner(
-            policy,
-            config.per_learner.algo,
-            num_threads=config.resolved_learner_threads,
-            device=device,
-            group=group,
-        )
-    return policy, learner
-
-
-def _shared(config: Config, learner: Learner) -> SharedModel | None:
-    """What actors apply gradients to, if they compute any."""
-    if not config.algo.learns_in_actors:
-        return None
-    sizes = config.num_actors, config.rollouts_per_update
-    return SharedModel(learner, *sizes, shared=config.transport == "shm")

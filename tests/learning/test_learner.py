@@ -9,8 +9,9 @@ import torch
 
 import headrace as hr
 from headrace.algos import IMPACT
-from headrace.algos.common import Penalty, policy_outputs
+from headrace.algos.common import policy_outputs
 from headrace.algos.minibatches import flatten
+from headrace.algos.penalty import Penalty
 from headrace.errors import ConfigError
 from headrace.learning.learner import Learner
 from headrace.nn import Network, Policy

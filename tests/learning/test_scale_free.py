@@ -11,9 +11,9 @@ from worlds import IdentityEnv
 
 import headrace as hr
 from headrace.algos.minibatches import normalized, shuffled
-from headrace.config import from_json
 from headrace.errors import ConfigError
 from headrace.learning.learner import Learner
+from headrace.records.settings import from_json
 from headrace.types import Alone
 from tests.learning.test_learner import make_batch
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 import headrace as hr
 import headrace.training.sizes
+from headrace.acting.sizes import SIZES
 from headrace.algos import ALGORITHMS
 from headrace.algos.common import LearnsAt, Span
 from headrace.api import resume_config
-from headrace.config import SIZES, Config
+from headrace.config import Config
 from headrace.envs.probe import StepCost, probe, step_cost
 from headrace.errors import ConfigError
 from headrace.training.sizes import choose, sized

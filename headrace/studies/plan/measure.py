@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from headrace.acting.actor import ActorSpec
-from headrace.config import Config, num_cores
+from headrace.config import Config
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.policy import policy_weights
-from headrace.process import Child, end_children, keep_freed_memory, torch_threads
+from headrace.process import Child, end_children, keep_freed_memory, num_cores, torch_threads
 from headrace.studies.plan.parts import Acting, Learning, actor_spec
 from headrace.studies.stopwatch import Time
 from headrace.transport.slab import num_bytes, spec_of

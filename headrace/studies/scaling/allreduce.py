@@ -13,8 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
-from headrace.config import Config, num_cores
-from headrace.process import Child, pinned, start_fork_server
+from headrace.config import Config
+from headrace.process import Child, num_cores, pinned, start_fork_server
 from headrace.studies.children import Children
 from headrace.studies.scaling.model import Timing, Way
 from headrace.studies.table import Study

@@ -14,10 +14,12 @@ from rich.console import Console
 
 from headrace.api import load
 from headrace.api import run as train
-from headrace.config import Config, from_json, num_cores
+from headrace.config import Config
 from headrace.envs.names import resolve
 from headrace.errors import ConfigError
+from headrace.process import num_cores
 from headrace.records.checkpoint import write_json
+from headrace.records.settings import from_json
 from headrace.studies import flags
 from headrace.studies.children import Children
 from headrace.studies.machine import head, wide_console

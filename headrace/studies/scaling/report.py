@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from headrace.config import num_cores
+from headrace.process import num_cores
 from headrace.records.checkpoint import write_json
 from headrace.studies.drawing import draw_curves
 from headrace.studies.machine import machine, show, write_csv

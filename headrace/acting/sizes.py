@@ -1,0 +1,108 @@
+"""How many actors, environments and steps a run takes, and how learners share them out."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
+
+from headrace.errors import A_COUNT, ConfigError, Valid, require
+
+AUTO = "auto"
+if TYPE_CHECKING:
+    Size: TypeAlias = Any  # an int from a run's beginning on
+else:
+    Size = Annotated[
+        int | Literal["auto"],
+        Valid("a whole number (an int) or 'auto'", lambda x: x == AUTO or isinstance(x, int)),
+        Valid(A_COUNT.words, lambda x: x == AUTO or x >= 1),
+    ]
+
+
+class Sizes(NamedTuple):
+    """Values for the settings of these names."""
+
+    num_actors: Size
+    envs_per_actor: Size
+    fragment_length: Size
+    batch_size: Size | None
+
+    @property
+    def are_known(self) -> bool:
+        """Whether none is "auto"; a batch follows from the other three."""
+        return AUTO not in self[:3]
+
+    @property
+    def rollout_steps(self) -> int:
+        """Steps in one rollout.
+
+        Raises:
+            ConfigError: a size is "auto", which no run has chosen yet (``training/sizes.py``).
+        """
+        for name, value in zip(SIZES[:3], self[:3], strict=True):
+            require(value != AUTO, name, AUTO, "a number here: it is chosen when a run begins")
+        return self.fragment_length * self.envs_per_actor
+
+    @property
+    def batch_steps(self) -> int:
+        """Steps per update."""
+        steps = self.rollout_steps  # raises unless all sizes are known
+        return steps * self.num_actors if self.batch_size in (None, AUTO) else self.batch_size
+
+    def factors(self, synchronous: bool) -> dict[str, int]:
+        """The sizes that a batch is a multiple of, as far as they are known."""
+        names = SIZES[2::-1] if synchronous else SIZES[2:0:-1]
+        return {name: getattr(self, name) for name in names if getattr(self, name) != AUTO}
+
+    def check_batch(self, synchronous: bool) -> None:
+        """A given batch is a multiple of the sizes that are given with it."""
+        size, known = self.batch_size, self.factors(synchronous)
+        if size is None or size == AUTO:
+            return
+        valid = "a whole number (an int), 'auto' or None"
+        require(isinstance(size, int), "batch_size", size, valid)
+        unit = math.prod(known.values())
+        if size < 1 or size % unit:
+            low = size // unit * unit
+            near = " or ".join(str(x) for x in (low, low + unit) if x > 0)
+            factors = " * ".join(f"{name}={value}" for name, value in known.items())
+            raise ConfigError(
+                f"batch_size={size} must be a multiple of {unit}{factors and ' = '}{factors}; "
+                f"nearest: {near}"
+            )
+
+    def share(self, num_learners: int, synchronous: bool) -> dict[str, int] | None:
+        """``num_actors``, ``envs_per_actor`` and ``batch_size`` of one of so many learners.
+
+        ``ceil(num_actors / W)`` actors with equally many environments; None if environments or
+        batch can't be shared out so.
+        """
+        num_actors = -(-self.num_actors // num_learners)
+        envs, odd_envs = divmod(self.num_actors * self.envs_per_actor, num_learners * num_actors)
+        size, odd_steps = divmod(self.batch_steps, num_learners)
+        unit = self.fragment_length * envs * (num_actors if synchronous else 1)
+        if odd_envs or odd_steps or not envs or size % unit:
+            return None
+        return {"num_actors": num_actors, "envs_per_actor": envs, "batch_size": size}
+
+    def share_of(self, num_learners: int, synchronous: bool) -> dict[str, int]:
+        """Such a share.
+
+        Raises:
+            ConfigError: they can't be shared out; the message names the nearest numbers that can.
+        """
+        share = self.share(num_learners, synchronous)
+        if share is not None:
+            return share
+        num_envs = self.num_actors * self.envs_per_actor
+        possible = [w for w in range(1, num_envs + 1) if self.share(w, synchronous)]
+        below = [w for w in possible if w < num_learners][-1:]
+        above = [w for w in possible if w > num_learners][:1]
+        raise ConfigError(
+            f"num_learners={num_learners} can't share out {num_envs} environments (num_actors="
+            f"{self.num_actors} * envs_per_actor={self.envs_per_actor}) and batch_size="
+            f"{self.batch_steps} into equal parts of whole rollouts; nearest: "
+            + " or ".join(map(str, below + above))
+        )
+
+
+SIZES = Sizes._fields

@@ -66,7 +66,11 @@ def test_minibatches_of_a_recurrent_policy_are_whole_columns_each_once_a_pass(mi
 
 @pytest.mark.parametrize(
     "algo",
-    [hr.PPO(epochs=1, minibatches=4, normalize_advantage=False), hr.APPO(minibatches=4), IMPACT()],
+    [
+        hr.PPO(epochs=1, minibatches=4, normalize_advantage=False),
+        hr.APPO(epochs=1, minibatches=4),
+        IMPACT(),
+    ],
     ids=["ppo", "appo", "impact"],
 )
 def test_minibatches_of_a_recurrent_policy_are_on_policy_and_add_up_to_the_batch(algo):

@@ -18,16 +18,19 @@ from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.types import Alone, Batch
 
+WHOLE = {"epochs": 1, "minibatches": 1}
 ALGOS = [
     hr.A2C(),
-    hr.IMPALA(),
-    hr.APPO(),
+    hr.IMPALA(**WHOLE),
+    hr.APPO(**WHOLE),
     hr.APPO(epochs=2, minibatches=3),
     hr.PPO(epochs=2, minibatches=3, kl_coef=0.1),
-    IMPACT(buffer_size=3, kl_coef=0.1, kl_target=1e-3),
-    hr.IMPALA(correction="one_step", replay_fraction=0.5, replay_capacity=70),
+    IMPACT(buffer_size=3, passes=2, kl_coef=0.1, kl_target=1e-3),
+    hr.IMPALA(**WHOLE, correction="one_step", replay_fraction=0.5, replay_capacity=70),
+    hr.IMPALA(minibatches=3, replay_fraction=0.5, replay_capacity=70),
 ]
 IDS = ["a2c", "impala", "appo", "appo-minibatches", "ppo", "impact", "impala-replay"]
+IDS += ["impala-minibatches"]
 
 
 def make_policy(dtype=torch.float32) -> Policy:
@@ -135,7 +138,11 @@ def test_the_step_is_the_sum_divided_by_the_valid_count_and_clipped_to_the_norm(
 
 
 def test_the_policy_loss_moves_no_value_weight_and_the_value_loss_no_policy_weight():
-    for algo in (hr.A2C(value_coef=0.0), hr.IMPALA(value_coef=0.0), hr.APPO(value_coef=0.0)):
+    for algo in (
+        hr.A2C(value_coef=0.0),
+        hr.IMPALA(**WHOLE, value_coef=0.0),
+        hr.APPO(**WHOLE, value_coef=0.0),
+    ):
         learner = Learner(make_policy(), algo)
         learner.gradient(make_batch())
         loss, _ = algo.loss(learner.policy, make_batch(), learner.state)
@@ -185,7 +192,7 @@ def test_ppo_stops_all_epochs_once_the_kl_is_too_large():
 
 @pytest.mark.parametrize(("kl", "factor"), [(0.1, 2.0), (0.001, 0.5), (0.01, 1.0)])
 def test_ppos_penalty_doubles_above_and_halves_below_its_target(kl, factor):
-    algo = hr.PPO(kl_coef=0.2, kl_target=0.01)
+    algo = hr.PPO(epochs=4, minibatches=4, kl_coef=0.2, kl_target=0.01)
     learner = Learner(make_policy(), algo)
     for before in [9.0] * 12 + [kl] * 4:  # the last of 4 epochs of 4 minibatches counts
         algo.after_step(learner.policy, learner.state, {"approx_kl": before})
@@ -225,7 +232,7 @@ def test_frozen_parameters_are_left_alone_and_the_others_learn():
 
 
 def test_minibatch_targets_of_appo_are_those_that_its_single_pass_uses():
-    whole, parts = hr.APPO(), hr.APPO(minibatches=2)
+    whole, parts = hr.APPO(**WHOLE), hr.APPO(epochs=1, minibatches=2)
     learner, batch = Learner(make_policy(torch.float64), parts), make_batch(dtype=torch.float64)
     pieces = list(parts.batches(learner.policy, lambda: batch, learner.state, Alone()))
     sums = [parts.loss(learner.policy, piece, learner.state)[0] for piece in pieces]
@@ -234,7 +241,7 @@ def test_minibatch_targets_of_appo_are_those_that_its_single_pass_uses():
 
 
 def test_normalised_advantages_have_mean_zero_and_deviation_one_over_valid_samples():
-    algo = hr.APPO(minibatches=2, normalize_advantage=True)
+    algo = hr.APPO(epochs=1, minibatches=2, normalize_advantage=True)
     learner = Learner(make_policy(), algo)
     for part in algo.batches(learner.policy, make_batch, learner.state, Alone()):
         advantage = part.targets["advantage"][part.valid]
@@ -293,11 +300,15 @@ def test_a_resumed_learner_continues_bit_for_bit(algo):
     assert first.state.get("penalty") == second.state.get("penalty")
 
 
+def impact(buffer_size: int, passes: int) -> IMPACT:
+    return IMPACT(buffer_size=buffer_size, passes=passes)
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "words"),
     [
-        (IMPACT(buffer_size=3), IMPACT(buffer_size=4), "3 batches of 2 passes, not 4 of 2"),
-        (IMPACT(passes=5), IMPACT(passes=2), "4 batches of 5 passes, not 4 of 2"),
+        (impact(3, 2), impact(4, 2), "3 batches of 2 passes, not 4 of 2"),
+        (impact(4, 5), impact(4, 2), "4 batches of 5 passes, not 4 of 2"),
         (
             hr.IMPALA(replay_fraction=0.5, replay_capacity=3),
             hr.IMPALA(replay_fraction=0.5, replay_capacity=5),

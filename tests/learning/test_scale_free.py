@@ -97,7 +97,7 @@ def test_a_config_of_an_older_version_stays_in_the_literal_form(tiny):
 
 
 def test_statistics_are_saved_and_resumed(tiny, finish, tmp_path):
-    algo = hr.APPO(epochs=1, minibatches=1)
+    algo = hr.APPO(epochs=1, minibatches=1, lr_schedule="constant")
     settings = {"transport": "serial", "algo": algo, "deterministic": True, "env": IdentityEnv}
     whole, _ = finish(tiny(**settings, total_steps=1280, checkpoint_interval=640))
     half, _ = finish(tiny(**settings, run_dir=str(tmp_path / "half")))

@@ -78,6 +78,7 @@ def test_the_recipe_and_the_page_have_the_same_settings():
     exec(text.partition("with hr.Trainer")[0], namespace)
     ours, tuned = namespace["config"], recipe("satellite", "appo")
     assert ours.algo == tuned.algo
+    assert ours.scale_free == tuned.scale_free
     for name in ("num_actors", "envs_per_actor", "fragment_length"):
         assert getattr(ours, name) == getattr(tuned, name)
     assert f"raise to {tuned.total_steps:_}" in text

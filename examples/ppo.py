@@ -24,6 +24,9 @@ from torch.distributions import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
 import headrace as hr
+from headrace.nn.normalizer import Normalizer
+from headrace.nn.popart import PopArt
+from headrace.ops.moments import MovingMoments
 
 
 @dataclass
@@ -62,8 +65,6 @@ class Args:
     """Weight of the value loss."""
     max_grad_norm: float = 0.5
     """Gradients are scaled down to this norm."""
-    reward_scale: float = 0.05
-    """Rewards are multiplied by it for learning, so that values stay of order one."""
     eval_episodes: int = 20
     """Episodes of the evaluation at the end."""
 
@@ -75,14 +76,15 @@ class Agent(nn.Module):
         super().__init__()
         self.actor = perceptron(num_inputs, num_actions, last_gain=0.01)
         self.critic = perceptron(num_inputs, 1, last_gain=1.0)
+        self.normalizer, self.popart = Normalizer(num_inputs), PopArt()  # whatever the units are
 
     def distribution(self, obs: Tensor) -> Categorical:
         """Of the actions in ``obs`` ``[..., num_inputs]``."""
-        return Categorical(logits=self.actor(obs))
+        return Categorical(logits=self.actor(self.normalizer(obs)))
 
     def value(self, obs: Tensor) -> Tensor:
-        """``[..., num_inputs]`` to ``[...]``."""
-        return self.critic(obs).squeeze(-1)
+        """``[..., num_inputs]`` to ``[...]``, in the units of the rewards."""
+        return self.popart(self.critic(self.normalizer(obs)).squeeze(-1))
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,7 +144,8 @@ def learn(
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
             clipped = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
             policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
-            value_loss = 0.5 * (value - data["target"][index]).square().mean()
+            value, target = map(agent.popart.normalized, (value, data["target"][index]))
+            value_loss = 0.5 * (value - target).square().mean()
             entropy = distribution.entropy().mean()
             loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy
             optimizer.zero_grad()
@@ -215,6 +218,7 @@ def main(args: Args) -> None:
     next_obs, _ = envs.reset(seed=args.seed)
     ended = np.zeros(envs.num_envs, bool)
     episode_return, latest = np.zeros(envs.num_envs), deque(maxlen=100)
+    targets = MovingMoments(0.1)  # of the values
     steps, update, began = 0, 0, time.perf_counter()
     while steps < args.total_steps:
         optimizer.param_groups[0]["lr"] = args.learning_rate * (1 - steps / args.total_steps)
@@ -235,11 +239,14 @@ def main(args: Args) -> None:
 
         with torch.no_grad():
             value = agent.value(obs)
-        scaled = args.reward_scale * reward
-        advantage = gae(scaled, value, terminated, valid, args.gamma, args.gae_lambda)
+        advantage = gae(reward, value, terminated, valid, args.gamma, args.gae_lambda)
         data = {"obs": obs[:-1], "action": action, "log_prob": log_prob, "advantage": advantage}
         data["target"] = advantage + value[:-1]
-        scalars = learn(agent, optimizer, {k: v[valid] for k, v in data.items()}, args)
+        data = {name: x[valid] for name, x in data.items()}
+        scalars = learn(agent, optimizer, data, args)
+        agent.normalizer.update(data["obs"])  # actors see it with the next weights
+        targets.note(data["target"].mean().item(), data["target"].square().mean().item())
+        agent.popart.move(agent.critic[-1], targets.mean, targets.deviation)
         mean = float(np.mean(latest)) if latest else float("nan")
         sps = steps / (time.perf_counter() - began)
         scalars |= {"charts/episodic_return": mean, "charts/SPS": sps}

@@ -20,6 +20,7 @@ from headrace.records.result import Result
 from headrace.records.settings import from_json
 from headrace.records.terminal import Report
 from headrace.training.run import evaluated
+from headrace.training.sizes import few_steps
 from headrace.training.trainer import Trainer
 from headrace.types import Group
 
@@ -101,6 +102,8 @@ def run(config: Config, callbacks: Iterable[Callback] = (), started: float | Non
     report = Report(config, quiet=not leads)
     with report, _trainer(config, started, report, group) as trainer:
         report.begin(trainer.config, trainer.run_dir)
+        if hint := few_steps(trainer.config):
+            report.say(hint)
         for result in trainer:
             report.update(result)
             for callback in callbacks:

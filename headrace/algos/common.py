@@ -93,6 +93,11 @@ class Hyperparameters:
             return {}
         return {"weight_sync": ("every", "which acts with the newest weights only")}
 
+    @property
+    def steps_per_batch(self) -> int:
+        """Optimiser steps that a batch takes part in."""
+        return getattr(self, "epochs", 1) * getattr(self, "minibatches", 1)
+
     def max_updates(self, num_batches: int) -> int:
         """Updates, at most, from the learner's present batch to the one so many behind it."""
         return num_batches

@@ -84,6 +84,11 @@ class IMPACT(common.Hyperparameters):
         """Optimiser steps between updates of the target network."""
         return self.buffer_size * self.passes if self.t_target is None else self.t_target
 
+    @property
+    def steps_per_batch(self) -> int:
+        """K: a batch is the whole of an optimiser step each time that it is traversed."""
+        return self.passes
+
     def max_updates(self, num_batches: int) -> int:
         """The buffer takes N batches in as many steps, then none in ``(K - 1) * N`` steps."""
         gaps = num_batches // self.buffer_size + 1

@@ -28,6 +28,7 @@ _ACTOR_S = 100e-6  # of environments in an actor's step, beside which the policy
 _SLOW_S = 1e-3  # above, an environment may wait for something, and others act meanwhile
 _WAITING = 4  # actors on a core, at most, where environments wait
 _UPDATE_S = 1.5  # the longest update for which environments aren't made fewer
+FEWEST_STEPS = 500  # of the optimiser, in which anything was learnt (docs/results_learning.md)
 _TRIES = 32  # batches that are looked at for the nearest that fits
 
 
@@ -69,6 +70,23 @@ def sized(config: Config, found: Probe, run_dir: Path) -> tuple[Config, str]:
         f"auto: {_count(actors, 'actor')} x {_count(envs, 'environment')} x "
         f"{_count(config.fragment_length, 'step')}, batch {config.resolved_batch_size:,}{share} "
         f"({why})"
+    )
+
+
+def few_steps(config: Config) -> str | None:
+    """A warning where a run has fewer optimiser steps than any task of the suite was learnt with.
+
+    Args:
+        config: with a number for every size.
+    """
+    size, each = config.resolved_batch_size, config.algo.steps_per_batch
+    steps = config.total_steps * each // size
+    if steps >= FEWEST_STEPS:
+        return None
+    return (
+        f"warning: total_steps={config.total_steps:,} in batches of {size:,}, {each} optimiser "
+        f"step{'s' if each > 1 else ''} each, make {steps:,} in all; nothing was seen to be learnt "
+        f"in fewer than {FEWEST_STEPS}: more steps, a smaller batch_size, or more passes"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import gymnasium
@@ -19,7 +20,7 @@ from headrace.api import resume_config
 from headrace.config import Config
 from headrace.envs.probe import StepCost, probe, step_cost
 from headrace.errors import ConfigError
-from headrace.training.sizes import choose, sized
+from headrace.training.sizes import choose, few_steps, sized
 from tests.distributed.threads import run_learners
 
 CHEAP, LANDER, SLOW, SLOWEST = 1e-6, 40e-6, 4e-3, 1.0
@@ -293,3 +294,15 @@ def test_rank_0_chooses_for_all_learners(tmp_path, monkeypatch):
     assert first == second
     assert first.is_sized
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("algo", "steps"), [(hr.PPO(epochs=2, minibatches=3), 84), (hr.A2C(), 500), (hr.IMPACT(), 50)]
+)
+def test_too_few_optimiser_steps_warn(tiny, algo, steps):
+    config = tiny(algo=algo, total_steps=64 * steps)  # batches of 64
+    assert few_steps(config) is None
+    text = few_steps(dataclasses.replace(config, total_steps=64 * steps - 64))
+    assert text is not None
+    assert "in batches of 64" in text
+    assert f"{(steps - 1) * algo.steps_per_batch} in all" in text

@@ -4,7 +4,7 @@
 
 Every rung is the recipe ``lunarlander`` with one thing changed, over the same number of steps. A
 run that is in ``OUTPUT/runs.jsonl`` is not done again. Per run: the mean return of the last 100
-training episodes, which sample; the mean of 50 episodes with the deterministic policy; the steps
+training episodes, which sample; the mean of 20 episodes with the deterministic policy; the steps
 after which the training mean first reached 200; optimiser steps; and the greatest lag.
 """
 
@@ -42,18 +42,12 @@ RUNGS: dict[str, dict[str, Any]] = {
     "1 pass, whole batch": {"epochs": 1, "minibatches": 1},
     "1 pass, 8 minibatches": {"epochs": 1},
     "1 pass, 32 minibatches": {"epochs": 1, "minibatches": 32},
-    "lag up to 2": {"max_lag": 2, "weight_sync": "every-2"},
     "lag up to 4": {"max_lag": 2, "weight_sync": "every-3"},
     "lag up to 8": {"max_lag": 2, "weight_sync": "every-7"},
     "GAE": {"off_policy": "gae"},
-    "GAE, lag up to 4": {"off_policy": "gae", "max_lag": 2, "weight_sync": "every-3"},
     "clip around the learner": {"clip_around": "learner"},
-    "clip around the learner, lag up to 4": {
-        "clip_around": "learner", "max_lag": 2, "weight_sync": "every-3",
-    },
     "c and rho up to 1.5": {"c_bar": 1.5, "rho_bar": 1.5},
     "lambda 0.9": {"lam": 0.9},
-    "lambda 1": {"lam": 1.0},
     "gamma 0.99": {"gamma": 0.99},
     "constant learning rate": {"lr_schedule": "constant"},
 }  # fmt: skip
@@ -64,7 +58,7 @@ class Args:
     """Climb the ladder; see the top of the file."""
 
     seeds: int = 5
-    steps: int = 400_000
+    steps: int = 300_000
     jobs: int = 1
     """Runs at a time, each on an equal share of the cores."""
     report: bool = False
@@ -81,7 +75,7 @@ class Args:
 def measure(rung: str, seed: int, args: Args, children: Children) -> dict[str, Any]:
     """One run of the real command, in a folder that is gone afterwards."""
     flags = {**RUNGS[rung], "recipe": "lunarlander", "seed": seed, "total_steps": args.steps}
-    flags |= {"eval_episodes": 50, "log_interval_s": 0.2}
+    flags |= {"eval_episodes": 20, "log_interval_s": 0.2}
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         train_command("appo", run_dir, 600.0, children, **flags)

@@ -54,9 +54,9 @@ def halfcheetah(algorithm: str = "appo") -> Config:
 def _mujoco(env: str, algorithm: str) -> Config:
     """More passes than the defaults have: a step of these environments costs more than learning."""
     algos = {
-        "ppo": PPO(epochs=10),
-        "appo": APPO(epochs=10),
-        "impact": IMPACT(passes=10),
+        "ppo": PPO(learning_rate=5e-4, epochs=10),
+        "appo": APPO(learning_rate=5e-4, epochs=10),
+        "impact": IMPACT(),
     }
     return Config(env=env, algo=algos[algorithm])
 

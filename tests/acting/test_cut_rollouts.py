@@ -258,9 +258,9 @@ def test_targets_of_a_cut_fragment_are_those_of_a_short_one(n, skipped):
 ALGOS = [
     hr.A2C(entropy_coef=0.01),
     hr.PPO(epochs=1, minibatches=1, kl_coef=0.1),
-    hr.APPO(),
-    hr.IMPALA(),
-    hr.IMPALA(correction="epsilon"),
+    hr.APPO(epochs=1, minibatches=1),
+    hr.IMPALA(minibatches=1),
+    hr.IMPALA(minibatches=1, correction="epsilon"),
     IMPACT(kl_coef=0.1, ratio="R1"),
     IMPACT(kl_coef=0.1),
 ]

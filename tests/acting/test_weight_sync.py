@@ -33,10 +33,12 @@ from tests.distributed.runs import check_together, train
 
 FROZEN = 1e-30  # a learning rate that changes no weight
 FAR = 1e6  # nats: no drift is that large
+WHOLE = {"epochs": 1, "minibatches": 1, "lr_schedule": "constant"}  # an optimiser step an update
 
 
 def adaptive(make, threshold: float, **settings) -> hr.Config:
-    defaults = {"algo": hr.APPO(max_lag=1), "transport": "serial"}
+    """Without statistics of observations, whose moves are drift as well."""
+    defaults = {"algo": hr.APPO(max_lag=1, **WHOLE), "transport": "serial", "scale_free": False}
     settings = {"weight_sync": "adaptive", "kl_threshold": threshold} | settings
     return make(**(defaults | settings))
 
@@ -106,11 +108,11 @@ def record(monkeypatch):
     return Record(monkeypatch)
 
 
-FAST = {"max_lag": 1, "learning_rate": 0.02}
+FAST = {"max_lag": 1, "learning_rate": 0.02, "lr_schedule": "constant"}
 ALGOS = {
-    "impala": hr.IMPALA(**FAST),
-    "impala-replay": hr.IMPALA(**FAST, replay_fraction=0.4, replay_capacity=50),
-    "appo": hr.APPO(**FAST),
+    "impala": hr.IMPALA(**FAST, minibatches=1),
+    "impala-replay": hr.IMPALA(**FAST, minibatches=1, replay_fraction=0.4, replay_capacity=50),
+    "appo": hr.APPO(**FAST, epochs=1, minibatches=1),
     "appo-minibatches": hr.APPO(**FAST, epochs=2, minibatches=3),
     "impact": hr.IMPACT(**FAST, buffer_size=2, passes=2),
     "impact-frequency": hr.IMPACT(**FAST, buffer_size=3, passes=2, t_frequency=4),
@@ -124,7 +126,14 @@ def test_what_actors_are_told_is_the_mean_over_each_fresh_rollout(tiny, record, 
     shape = {"num_actors": 3, "envs_per_actor": 24, "fragment_length": 24, "batch_size": 2 * 576}
     trainer = record.run(
         adaptive(
-            tiny, 0.05, algo=algo, network=network, **shape, total_steps=9000, learner_threads=4
+            tiny,
+            0.05,
+            algo=algo,
+            network=network,
+            **shape,
+            total_steps=9000,
+            learner_threads=4,
+            scale_free=True,
         )
     )
     assert trainer.learner._num_threads == 4  # 21 columns or more: chunks cut rollouts in two
@@ -142,7 +151,7 @@ def test_what_actors_are_told_is_the_mean_over_each_fresh_rollout(tiny, record, 
 
 
 def test_what_comes_back_after_a_fetch_is_of_the_version_that_it_was_measured_of(tiny, record):
-    algo = hr.APPO(max_lag=1, learning_rate=0.02)
+    algo = hr.APPO(max_lag=1, learning_rate=0.02, **WHOLE)
     trainer = record.run(adaptive(tiny, 1e-4, algo=algo, batch_size=128, total_steps=2000))
     assert record.stale > 3  # two rollouts of a batch come back in turn, a fetch between them
     versions = (version for version, _ in record.expected)
@@ -152,7 +161,7 @@ def test_what_comes_back_after_a_fetch_is_of_the_version_that_it_was_measured_of
 
 
 def test_nobody_measures_unless_it_is_asked_for(tiny, record, finish):
-    trainer = record.run(tiny(algo=hr.APPO(), transport="serial"))
+    trainer = record.run(tiny(algo=hr.APPO(**WHOLE), transport="serial"))
     assert record.noted == record.told == []
     line = read_jsonl(trainer.run_dir / "metrics.jsonl")[-1]
     assert "sync/divergence" not in line
@@ -229,7 +238,7 @@ def test_the_newest_version_can_be_seen_without_a_copy():
 
 @pytest.mark.parametrize("transport", ["serial", "shm"])
 def test_with_a_frozen_learner_each_actor_fetches_once(tiny, finish, transport):
-    algo = hr.APPO(max_lag=1, learning_rate=FROZEN)
+    algo = hr.APPO(max_lag=1, learning_rate=FROZEN, **WHOLE)
     shape = {"algo": algo, "num_actors": 2, "batch_size": 64, "total_steps": 6000}
     trainer, results = finish(adaptive(tiny, 0.0, transport=transport, **shape))
     assert trainer.updates > 80
@@ -239,7 +248,7 @@ def test_with_a_frozen_learner_each_actor_fetches_once(tiny, finish, transport):
 
 @pytest.mark.parametrize(("rule", "k"), [("every", 1), ("every-1", 1), ("every-4", 4)])
 def test_every_k_fetches_at_every_kth_version(tiny, finish, rule, k):
-    trainer, results = finish(tiny(algo=hr.IMPALA(), transport="serial", weight_sync=rule))
+    trainer, results = finish(tiny(algo=hr.IMPALA(**WHOLE), transport="serial", weight_sync=rule))
     assert [r.sync_pulls for r in results] == [-(-r.updates // k) for r in results]
     size = sum(x.nbytes for x in trainer.policy.state_dict().values())
     assert results[-1].sync_bytes == results[-1].sync_pulls * size
@@ -257,8 +266,8 @@ def test_a_greater_threshold_means_fewer_fetches(tiny, finish, tmp_path, transpo
     pulls = []
     for threshold in (1e-4, 0.02, FAR):
         config = adaptive(
-            tiny, threshold, algo=hr.APPO(max_lag=1, learning_rate=0.01), transport=transport,
-            total_steps=8000, run_dir=str(tmp_path / str(threshold)),
+            tiny, threshold, algo=hr.APPO(max_lag=1, learning_rate=0.01, **WHOLE),
+            transport=transport, total_steps=8000, run_dir=str(tmp_path / str(threshold)),
         )  # fmt: skip
         trainer, results = finish(config)
         pulls.append(trainer.progress.pulls)
@@ -270,8 +279,8 @@ def test_a_greater_threshold_means_fewer_fetches(tiny, finish, tmp_path, transpo
 @pytest.mark.parametrize(
     "algo",
     [
-        hr.APPO(max_lag=2),
-        hr.IMPALA(max_lag=1),
+        hr.APPO(max_lag=2, **WHOLE),
+        hr.IMPALA(max_lag=1, **WHOLE),
         hr.IMPACT(max_lag=1, buffer_size=2, passes=3),
         hr.IMPACT(max_lag=3, buffer_size=2, passes=2, t_frequency=3),
     ],
@@ -300,7 +309,7 @@ def test_a_limit_as_short_as_the_wait_means_every_version(tiny):
 
 def test_dropped_rollouts_count_their_fetches(tiny, finish):
     shape = {"num_actors": 2, "batch_size": 64, "total_steps": 4000}
-    trainer, _ = finish(tiny(algo=hr.APPO(max_lag=3), max_policy_lag=0, **shape))
+    trainer, _ = finish(tiny(algo=hr.APPO(max_lag=3, **WHOLE), max_policy_lag=0, **shape))
     taken = trainer.updates + trainer.progress.dropped
     assert trainer.progress.dropped > 0
     assert trainer.updates < trainer.progress.pulls <= taken
@@ -332,7 +341,7 @@ def test_what_a_rollout_names_is_the_version_that_acted(tiny, monkeypatch):
 
     monkeypatch.setattr(RolloutSource, "publish", publishing)
     monkeypatch.setattr(Intake, "fresh", taking)
-    algo = hr.APPO(max_lag=1, learning_rate=0.01)
+    algo = hr.APPO(max_lag=1, learning_rate=0.01, **WHOLE)
     with hr.Trainer(adaptive(tiny, 0.01, algo=algo, total_steps=4000)) as trainer:
         list(trainer)
     assert len({version for version, _ in seen}) > 3
@@ -342,7 +351,7 @@ def test_what_a_rollout_names_is_the_version_that_acted(tiny, monkeypatch):
 def test_a_serial_run_is_the_same_again(tiny, finish, tmp_path):
     def once(name: str):
         config = adaptive(
-            tiny, 0.005, algo=hr.IMPALA(max_lag=1, learning_rate=0.01), num_actors=2,
+            tiny, 0.005, algo=hr.IMPALA(max_lag=1, learning_rate=0.01, **WHOLE), num_actors=2,
             total_steps=5000, run_dir=str(tmp_path / name),
         )  # fmt: skip
         trainer, results = finish(config)
@@ -356,7 +365,7 @@ def test_a_serial_run_is_the_same_again(tiny, finish, tmp_path):
 
 
 def test_a_restarted_actor_fetches_once_anew(tiny):
-    algo = hr.APPO(max_lag=1, learning_rate=FROZEN)
+    algo = hr.APPO(max_lag=1, learning_rate=FROZEN, **WHOLE)
     config = adaptive(tiny, 0.0, algo=algo, transport="shm", total_steps=10**9)
     pulls = []
     with hr.Trainer(config, notify=lambda text: None) as trainer:
@@ -372,7 +381,7 @@ def test_a_restarted_actor_fetches_once_anew(tiny):
 
 
 def test_a_checkpoint_that_resets_environments_forces_a_fetch(tiny, finish):
-    algo = hr.APPO(max_lag=1, learning_rate=FROZEN)
+    algo = hr.APPO(max_lag=1, learning_rate=FROZEN, **WHOLE)
     config = adaptive(
         tiny, 0.0, algo=algo, deterministic=True, checkpoint_interval=200, total_steps=1000
     )
@@ -382,7 +391,7 @@ def test_a_checkpoint_that_resets_environments_forces_a_fetch(tiny, finish):
 
 
 def test_a_resumed_run_counts_on(tiny, finish):
-    algo = hr.APPO(max_lag=1, learning_rate=FROZEN)
+    algo = hr.APPO(max_lag=1, learning_rate=FROZEN, **WHOLE)
     first, _ = finish(adaptive(tiny, 0.0, algo=algo, total_steps=640))
     assert first.progress.pulls == 1
     second, _ = finish(resume_config(first.run_dir, total_steps=1280))
@@ -397,7 +406,9 @@ def test_what_an_older_checkpoint_did_not_count_starts_at_zero():
     assert (progress.updates, progress.pulls) == (5, 0)
 
 
-@pytest.mark.parametrize("algo", [hr.IMPALA(max_lag=1), hr.APPO(max_lag=1)], ids=["impala", "appo"])
+@pytest.mark.parametrize(
+    "algo", [hr.IMPALA(max_lag=1, **WHOLE), hr.APPO(max_lag=1, **WHOLE)], ids=["impala", "appo"]
+)
 def test_several_learners_count_all_actors_fetches(tiny, tmp_path, algo):
     algo = replace(algo, learning_rate=FROZEN)
     shape = {"num_learners": 2, "num_actors": 4, "envs_per_actor": 6}

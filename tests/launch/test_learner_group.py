@@ -26,7 +26,11 @@ from headrace.records.files import read_jsonl
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the environments below
 
 PPO = hr.PPO(epochs=2, minibatches=2)
-ALGOS = {"ppo": PPO, "impala": hr.IMPALA(), "impact": hr.IMPACT(buffer_size=2, passes=2)}
+ALGOS = {
+    "ppo": PPO,
+    "impala": hr.IMPALA(minibatches=1),
+    "impact": hr.IMPACT(buffer_size=2, passes=2),
+}
 FOR_EVER = 10**9
 
 
@@ -101,7 +105,7 @@ def test_one_seed_gives_the_same_weights_every_time_and_with_either_transport(ti
     for name, value in first.items():
         assert torch.equal(value, again[name]), name
         assert torch.equal(value, shm[name]), name
-        assert value.ndim == 1 or not torch.equal(value, other[name]), name
+        assert value.ndim < 2 or not torch.equal(value, other[name]), name
 
 
 def test_a_callback_that_returns_false_ends_all_learners(tiny, nobody):

@@ -79,7 +79,7 @@ def test_a_killed_run_resumes_to_the_weights_of_an_uninterrupted_one(
 
 
 def test_resume_of_an_asynchronous_run_continues_every_counter(tiny, finish):
-    first, before = finish(tiny(algo=hr.APPO(), num_actors=2))
+    first, before = finish(tiny(algo=hr.APPO(epochs=1, minibatches=1), num_actors=2))
     config = hr.api.resume_config(first.run_dir, total_steps=1280, log_interval_s=0.0)
     second, after = finish(config)
     assert after[0].updates == before[-1].updates + 1

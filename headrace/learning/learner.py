@@ -241,7 +241,7 @@ class Learner:
         optimizer = self.optimizer.state_dict()
         parts = {"optimizer": optimizer, "state": state, "returns": returns}
         parts |= {"targets": self.targets.state_dict(), "ages": self.ages.state_dict()}
-        return parts | {"num_steps": self.num_steps}
+        return parts | {"num_steps": self.num_steps, "center": self._center}
 
     def own_state(self) -> dict[str, Any]:
         """Data that only this learner holds: replay and circular buffers."""
@@ -272,6 +272,7 @@ class Learner:
             self.returns.load_state_dict(saved["returns"])
         if "targets" in saved:  # older versions had none
             self.targets.load_state_dict(saved["targets"])
+        self._center = saved.get("center", 0.0)
         self.num_steps = saved["num_steps"]
         if "ages" in saved:  # else it is an older version's
             self.ages.load_state_dict(saved["ages"])

@@ -9,7 +9,7 @@ from typing import Any
 from impact_runs import Run
 
 FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # of N * K
-PASSES = (1, 2, 4, 16)
+PASSES = (1, 2, 4, 10, 16)
 WORKERS = (1, 2, 4)
 
 
@@ -174,6 +174,7 @@ def ladder(task: Task, **limits: Any) -> dict[str, Run]:
     of_all = ("learning_rate", "lam", "max_grad_norm", "value_coef")
     hyper = {k: v for k, v in impact.hyper.items() if k in (*task.shared, *of_all)}
     hyper = {"value_coef": 1.0, **hyper}  # IMPACT's default, not IMPALA's
+    hyper |= {"epochs": 1, "minibatches": 1}
     clipped = {**hyper, "clip": impact.hyper["clip"]}
     impala = replace(impact, algo="impala", name="impala like impact", hyper=hyper)
     appo = replace(impact, algo="appo", name="appo like impact", hyper=clipped)

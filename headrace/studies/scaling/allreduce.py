@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import json
 import statistics
 import tempfile
@@ -31,10 +32,8 @@ RESULT = "result.json"
 def messages(config: Config, gradient_bytes: int) -> list[int]:
     """Bytes of each all-reduce of one iteration."""
     algo: Any = config.algo
-    if config.algo_name in ("ppo", "appo"):
-        gradients = algo.epochs * algo.minibatches
-    else:
-        gradients = algo.t_frequency if config.algo_name == "impact" else 1
+    steps = (getattr(algo, name, 1) for name in ("epochs", "minibatches", "t_frequency"))
+    gradients = math.prod(steps)
     return [gradient_bytes] * gradients + [SMALL_BYTES] * SMALL_MESSAGES
 
 

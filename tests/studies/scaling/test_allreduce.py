@@ -16,7 +16,7 @@ from headrace.studies.table import Study
         (hr.PPO(epochs=3, minibatches=5), 15),
         (hr.APPO(epochs=2, minibatches=2), 4),
         (hr.IMPACT(t_frequency=3), 3),
-        (hr.IMPALA(), 1),
+        (hr.IMPALA(epochs=2, minibatches=3), 6),
         (hr.A2C(), 1),
     ],
 )

@@ -46,6 +46,8 @@ BUDGETS_S = {
     "distributed/test_trainers.py": 12,
     "benchmarks/test_satellites_benchmark.py": 12,
     "benchmarks/test_learning_programs.py": 12,
+    "learning/test_scale_free.py": 12,
+    "learning/test_fused.py": 10,
 }
 """Files that need more: of 2 cores that run two files at a time. Make a test faster, or move its
 long form to `make test-full`, before you raise one."""

@@ -10,10 +10,10 @@ import headrace as hr
 ALGOS = {
     "a2c": hr.A2C(learning_rate=1e-2),
     "a3c": hr.A3C(learning_rate=3e-3),
-    "ppo": hr.PPO(learning_rate=5e-3),
+    "ppo": hr.PPO(learning_rate=5e-3, epochs=4, minibatches=4),
     "impala": hr.IMPALA(learning_rate=1e-2),
     "impala-rmsprop": hr.IMPALA(learning_rate=3e-3, optimizer="rmsprop"),
-    "appo": hr.APPO(learning_rate=1e-2),
+    "appo": hr.APPO(learning_rate=1e-2, epochs=2, minibatches=2),
 }
 
 

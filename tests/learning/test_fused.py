@@ -24,15 +24,16 @@ from headrace.ops.distributions.scores import score
 from headrace.spaces.actions import distribution_for
 from headrace.types import Alone, Batch
 
+WHOLE, PARTS = {"epochs": 1, "minibatches": 1}, {"epochs": 2, "minibatches": 3}
 ALGOS = {
     "a2c": hr.A2C(entropy_coef=0.1),
-    "impala": hr.IMPALA(entropy_coef=0.1),
-    "impala-epsilon": hr.IMPALA(correction="epsilon"),
-    "impala-minibatches": hr.IMPALA(epochs=2, minibatches=3, normalize_advantage=True),
-    "appo": hr.APPO(value_coef=0.0),
-    "appo-decoupled": hr.APPO(epochs=2, minibatches=3, clip_around="learner", entropy_coef=0.01),
-    "ppo": hr.PPO(entropy_coef=0.01),
-    "ppo-clipped-values-and-penalty": hr.PPO(value_clip=0.1, kl_coef=0.3, clip=0.05),
+    "impala": hr.IMPALA(**WHOLE, entropy_coef=0.1),
+    "impala-epsilon": hr.IMPALA(**WHOLE, correction="epsilon"),
+    "impala-minibatches": hr.IMPALA(**PARTS, normalize_advantage=True),
+    "appo": hr.APPO(**WHOLE, value_coef=0.0),
+    "appo-decoupled": hr.APPO(**PARTS, clip_around="learner", entropy_coef=0.01),
+    "ppo": hr.PPO(**PARTS, entropy_coef=0.01),
+    "ppo-clipped-values-and-penalty": hr.PPO(**PARTS, value_clip=0.1, kl_coef=0.3, clip=0.05),
     "impact": IMPACT(kl_coef=0.1, buffer_size=2, t_target=5),
 }
 ACTIONS = {
@@ -142,7 +143,7 @@ def test_before_the_values_have_a_scale_their_head_is_not_trained():
     batch = make_batch(policy)
     policy.popart.scale.zero_()
     policy.popart.inverse.zero_()
-    check(policy, hr.PPO(), batch)
+    check(policy, hr.PPO(**PARTS), batch)
 
 
 @pytest.mark.parametrize("name", ["discrete", "multi", "box", "nested"])
@@ -172,7 +173,7 @@ def test_what_it_cannot_do_is_left_to_autograd():
 
     policy = make_policy(Discrete(4), Network((8,)))
     policy.torso.requires_grad_(False)
-    check(policy, hr.PPO(), make_batch(policy))
+    check(policy, hr.PPO(**PARTS), make_batch(policy))
 
 
 def test_an_own_loss_passes_autograd_only_from_the_outputs_on():
@@ -196,7 +197,7 @@ def test_whole_updates_arrive_at_the_same_weights(optimizer):
     weights = []
     for fused in (True, False):
         torch.manual_seed(1)
-        algo = hr.PPO(minibatches=3, optimizer=optimizer, kl_coef=0.1, fused=fused)
+        algo = hr.PPO(epochs=4, minibatches=3, optimizer=optimizer, kl_coef=0.1, fused=fused)
         policy = make_policy(ACTIONS["nested"], Network((8,), normalize_values=True))
         learner = Learner(policy, algo)
         metrics = [learner.update(lambda p=policy: make_batch(p), 1e-3) for _ in range(2)]

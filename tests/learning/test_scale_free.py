@@ -26,7 +26,7 @@ ALGOS = {
     "appo": hr.APPO(epochs=1, minibatches=1),
     "appo-minibatches": hr.APPO(epochs=2, minibatches=2),
     "appo-decoupled": hr.APPO(epochs=2, minibatches=2, clip_around="learner"),
-    "impact": hr.IMPACT(),
+    "impact": hr.IMPACT(buffer_size=4, passes=2),
 }
 
 
@@ -43,14 +43,21 @@ class Scaled(gymnasium.Wrapper):
 
 
 def trained(tiny, finish, algo, factor: float, folder, **settings) -> hr.Trainer:
-    settings = {"transport": "serial", "total_steps": 3000, "run_dir": str(folder)} | settings
+    settings = {"transport": "serial", "total_steps": 2000, "run_dir": str(folder)} | settings
     config = tiny(env=Scaled, env_kwargs={"factor": factor}, algo=algo, **settings)
     trainer, results = finish(config)
     trainer.results = results
     return trainer
 
 
-@pytest.mark.parametrize("algo", ALGOS.values(), ids=ALGOS.keys())
+VARIANTS = ("ppo-value-clip", "impala-minibatches", "appo-decoupled")
+EACH = [
+    pytest.param(algo, id=name, marks=[pytest.mark.slow] if name in VARIANTS else [])
+    for name, algo in ALGOS.items()
+]
+
+
+@pytest.mark.parametrize("algo", EACH)
 def test_rewards_in_other_units_give_the_same_policy(tiny, finish, algo, tmp_path):
     one, *others = (
         trained(tiny, finish, algo, factor, tmp_path / str(factor))
@@ -112,7 +119,7 @@ def test_statistics_are_saved_and_resumed(tiny, finish, tmp_path):
 
 
 def test_values_are_in_the_rewards_units_and_explain_the_returns(tiny, finish, tmp_path):
-    algo = hr.PPO(learning_rate=1e-3)
+    algo = hr.PPO(learning_rate=1e-3, epochs=4, minibatches=4)
     sizes = {"envs_per_actor": 16, "fragment_length": 32, "total_steps": 20_000}
     trainer = trained(tiny, finish, algo, 1000.0, tmp_path / "run", **sizes)
     assert 5000 < float(trainer.policy.popart.mean) < 100_000  # of at most 1000 / (1 - gamma)

@@ -16,9 +16,9 @@ SHORT = {"gamma": 0.3, "lam": 0.9}  # an action of the identity changes its own 
 ALGOS = {
     "a2c": hr.A2C(learning_rate=1e-2, **SHORT),
     "a3c": hr.A3C(learning_rate=1e-2, optimizer="adam", **SHORT),
-    "ppo": hr.PPO(learning_rate=5e-3, **SHORT),
+    "ppo": hr.PPO(learning_rate=5e-3, epochs=4, minibatches=4, **SHORT),
     "impala": hr.IMPALA(learning_rate=1e-2, **SHORT),
-    "appo": hr.APPO(learning_rate=1e-2, **SHORT),
+    "appo": hr.APPO(learning_rate=1e-2, epochs=2, minibatches=2, **SHORT),
     "impact": hr.IMPACT(learning_rate=5e-3, buffer_size=2, passes=4, **SHORT),
 }
 SPACES = ("discrete", "multidiscrete", "box", "dict", "multibinary", "box2d", "tuple")

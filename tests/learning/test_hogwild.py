@@ -75,8 +75,11 @@ def test_with_one_actor_it_is_a2c(after, network, optimizer):
 def test_nested_spaces_and_masks_with_one_actor_are_a2cs_too(after):
     kwargs = {"action_space": "dict", "mask": "info", "nested": True}
     settings = {"env": SpaceIdentityVectorEnv, "env_kwargs": kwargs, "network": hr.Network((16,))}
-    synchronous = after(hr.A2C(optimizer="rmsprop"), **settings)
-    hogwild = after(hr.A3C(), **settings)
+    a3c = hr.A3C()
+    synchronous = after(
+        hr.A2C(optimizer="rmsprop", learning_rate=a3c.learning_rate, lam=a3c.lam), **settings
+    )
+    hogwild = after(a3c, **settings)
     for name, value in synchronous.items():
         torch.testing.assert_close(hogwild[name], value, rtol=1e-5, atol=1e-6)
 

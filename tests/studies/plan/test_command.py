@@ -121,7 +121,7 @@ def test_what_waits_needs_no_core_and_fillers_count_as_no_steps():
     costs = measure(config, 1.0)
     assert costs.engine == "sync"
     assert costs.env_step_s >= 2 * 0.002
-    assert costs.acting_s >= 10 * 2 * 0.002
+    assert costs.acting_s >= 10 * 2 * 0.002 * costs.valid_share  # a reset takes no time
     assert costs.acting_cores < 0.9
     assert costs.valid_share == pytest.approx(0.9, abs=0.1)
     assert min(costs.update_s, costs.publish_s, costs.pull_s, costs.inference_s) > 0

@@ -166,6 +166,9 @@ class Config:
         for name, (only, why) in self.algo.only.items():
             value = getattr(self, name)
             require(value == only, name, value, f"{only!r} with {self.algo_name}, {why}")
+        learns_in_actors = self.algo.learns_in_actors and self.network.normalize_values is True
+        valid = f"None or False with {self.algo_name}, whose actors have no targets in common"
+        require(not learns_in_actors, "normalize_values", True, valid)
         if self.engine == "async" and self.transport != "serial":
             raise ConfigError(
                 "engine='async' needs transport='serial': it starts a process per environment, "

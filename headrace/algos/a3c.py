@@ -33,6 +33,8 @@ class A3C(A2C):
         require(self.max_lag >= 1, "max_lag", self.max_lag, valid)
         valid = "False with A3C: each actor would scale rewards by statistics of its own"
         require(not self.normalize_returns, "normalize_returns", self.normalize_returns, valid)
+        valid = "False with A3C, whose actors have no moments of advantages in common"
+        require(not self.normalize_advantage, "normalize_advantage", True, valid)
 
     @property
     def learns_in_actors(self) -> bool:

@@ -17,6 +17,8 @@ from headrace.ops.returns import gae, vtrace
 from headrace.ops.terms import Terms
 from headrace.types import ActorCritic, Batch, Fresh, Group, State
 
+_MAX_LOG_RATIO = 20.0  # of a weight that has no other bound: exp of 89 is infinite in float32
+
 
 @dataclass(frozen=True)
 class APPO(common.Hyperparameters):
@@ -96,7 +98,7 @@ class APPO(common.Hyperparameters):
         if self.clip_around == "learner":
             targets["log_prob"] = outputs.log_prob.detach()
         if self.clip_around == "learner" or self.pg_rho_bar is not None:
-            ratio = torch.where(batch.valid, log_ratio, 0.0).exp()
+            ratio = torch.where(batch.valid, log_ratio, 0.0).clamp(max=_MAX_LOG_RATIO).exp()
             targets["weight"] = ratio.clamp(max=self.pg_rho_bar or math.inf)
         return targets
 

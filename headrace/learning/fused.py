@@ -194,7 +194,10 @@ class FusedNetwork:
             d_value: ``[N]``, of the value head; d_outputs: ``[num_outputs, N]``;
             d_free: ``[num_free, N]``.
         """
-        gradient = self._free.pop() if self._free else self._new_parts()
+        try:
+            gradient = self._free.pop()  # of which another thread may take the last
+        except IndexError:
+            gradient = self._new_parts()
         layers, num = passed.layers, d_value.shape[0]
         if num < passed.value.shape[0]:
             layers = [y[:, :num] for y in layers]

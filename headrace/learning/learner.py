@@ -261,7 +261,9 @@ class Learner:
         """Restore what :meth:`state_dict` returned."""
         self.optimizer.load_state_dict(saved["optimizer"])
         for name, value in saved["state"].items():
-            ours = self.state[name]
+            ours = self.state.get(name)
+            if ours is None:  # what these settings have no use for, as moments beside minibatches
+                continue
             if isinstance(ours, torch.Generator):
                 ours.set_state(value)
             elif hasattr(ours, "load_state_dict"):
@@ -272,7 +274,7 @@ class Learner:
             self.returns.load_state_dict(saved["returns"])
         if "targets" in saved:  # older versions had none
             self.targets.load_state_dict(saved["targets"])
-        self._center = saved.get("center", 0.0)
+        self._center = saved.get("center", 0.0) if self.group.size > 1 else 0.0
         self.num_steps = saved["num_steps"]
         if "ages" in saved:  # else it is an older version's
             self.ages.load_state_dict(saved["ages"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -81,7 +82,9 @@ class MovingMoments:
         self._weight = self._first = self._second = 0.0
 
     def note(self, mean: float, square: float) -> None:
-        """One batch: its mean, and the mean of its squares."""
+        """One batch: its mean, and the mean of its squares; a square of 0 or NaN tells nothing."""
+        if not 0.0 < square < math.inf:
+            return
         self._weight += self._share * (1.0 - self._weight)
         self._first += self._share * (mean - self._first)
         self._second += self._share * (square - self._second)

@@ -119,7 +119,7 @@ def test_the_replay_buffer_holds_the_last_columns_draws_uniformly_and_survives_a
         (check_uniform, "generator=generator)", "generator=generator) // 2 * 2"),
         (check_round_trip, 'self._next = saved["next"]', "self._next = 0"),
         (check_round_trip, "self._store, self._next, self._size = None, 0, 0", "pass"),
-        (check_round_trip, "torch.arange(self._size)", "torch.arange(self._size - 1)"),
+        (check_round_trip, "torch.arange(self._size,", "torch.arange(self._size - 1,"),
     ],
 )
 def test_a_broken_replay_buffer_is_caught(check, old, new):

@@ -13,6 +13,7 @@ import headrace as hr
 from headrace.algos.minibatches import normalized, shuffled
 from headrace.errors import ConfigError
 from headrace.learning.learner import Learner
+from headrace.ops.moments import MovingMoments
 from headrace.records.settings import from_json
 from headrace.types import Alone
 from tests.learning.test_learner import make_batch
@@ -164,3 +165,48 @@ def test_an_own_torso_normalises_itself():
     assert (
         hr.Config(network=hr.Network(torso="a:b")).settled.network.normalize_observations is False
     )
+
+
+def test_a_center_of_several_learners_is_nothing_to_a_lone_one():
+    policy = hr.Policy(
+        gymnasium.spaces.Box(-9, 9, (3,)),
+        gymnasium.spaces.Discrete(4),
+        hr.Network((8,), normalize_values=True),
+    )
+    learner = Learner(policy, hr.A2C())
+    batch = make_batch(columns=6)
+    learner.update(lambda: batch, 1e-9)
+    mean = learner.targets.mean
+    learner.load_state_dict(learner.state_dict() | {"center": 100.0})
+    learner.update(lambda: batch, 1e-9)
+    assert abs(learner.targets.mean - mean) < 10
+    learner.close()
+
+
+def test_a_run_goes_on_with_settings_that_need_less_state():
+    policy = hr.Policy(
+        gymnasium.spaces.Box(-9, 9, (3,)), gymnasium.spaces.Discrete(4), hr.Network((8,))
+    )
+    whole, split = (
+        Learner(policy, hr.IMPALA(minibatches=n, normalize_advantage=True)) for n in (1, 2)
+    )
+    assert whole.state.keys() != split.state.keys()
+    whole.load_state_dict(split.state_dict())
+    split.load_state_dict(whole.state_dict())
+    whole.close()
+    split.close()
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), 0.0])
+def test_a_batch_that_tells_nothing_leaves_the_moments(broken):
+    running = MovingMoments(0.1)
+    running.note(1.0, 3.0)
+    running.note(broken, broken)
+    assert (running.mean, running.deviation) == (1.0, 2**0.5)
+
+
+def test_a3c_refuses_what_its_actors_have_no_statistics_for():
+    with pytest.raises(ConfigError, match="normalize_values=True must be None or False with a3c"):
+        hr.Config(algo=hr.A3C(), network=hr.Network(normalize_values=True))
+    with pytest.raises(ConfigError, match="normalize_advantage=True must be False with A3C"):
+        hr.A3C(normalize_advantage=True)

@@ -1,13 +1,17 @@
-# make train   creates .venv, installs, and trains APPO on CartPole-v1
+# make train   creates .venv, installs, and trains APPO on CartPole-v1 (Python 3.10 to 3.13)
 # make test    creates .venv, installs, and runs the test suite: two files at a time, then the
 #              serial tests; the last lines say which files took more than tests/budget.py gives
 # make test-full  also runs slow tests and every combination of algorithm, space, core and mask
+# make lowest  creates .venv-lowest with the lowest versions that pyproject.toml allows, and runs the
+#              tests of what touches other packages most: spaces, networks, ONNX, environments,
+#              records, the command line, whole short runs
 # make lint    style and types
 # make house   lines of the engine, the studies and the game
 PYTHON ?= python3
 BIN := .venv/bin
+LOWEST := .venv-lowest/bin
 
-.PHONY: train test test-full lint house clean
+.PHONY: train test test-full lowest lint house clean
 
 train: .venv/installed
 	$(BIN)/headrace train appo --recipe cartpole
@@ -17,6 +21,10 @@ test: .venv/installed
 
 test-full: .venv/installed
 	$(BIN)/python -m tests.run --full
+
+lowest: .venv-lowest/installed
+	$(LOWEST)/python -m pytest tests/spaces tests/nn tests/envs tests/records tests/test_cli.py \
+		tests/test_bad_input.py tests/test_evaluation.py tests/training/test_trainer.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -34,5 +42,12 @@ house: .venv/installed
 		--no-build-isolation --editable ".[box2d,envpool,dev]"
 	touch $@
 
+.venv-lowest/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-lowest
+	$(LOWEST)/pip install --disable-pip-version-check uv
+	$(LOWEST)/uv pip install --python $(LOWEST)/python --resolution lowest-direct \
+		--editable ".[envpool,dev]"
+	touch $@
+
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest build *.egg-info .pytest_cache .mypy_cache .ruff_cache

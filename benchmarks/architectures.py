@@ -20,6 +20,7 @@ calculated: what num_envs environments give that never wait.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import statistics
@@ -184,7 +185,9 @@ def measure(case: Case) -> dict[str, Any]:
     begin, lags = None, []
     with tempfile.TemporaryDirectory() as folder:
         config = config_of(case, f"{folder}/run")
-        with hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr)) as trainer:
+        with contextlib.closing(
+            hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr))
+        ) as trainer:
             for result in trainer:
                 if begin is None:
                     first_s = trainer.summary()["seconds_to_first_update"]
@@ -250,7 +253,7 @@ def report(summary: list[dict[str, Any]], args: Args, console: Console) -> None:
             line[f"× {IMPALA} ({task})"] = "" if ratio is None else f"{ratio:.2f}"
         table.append(line)
     title = f"Agent steps per second, {args.num_envs} environments, {args.repeats} repeats"
-    show(table, title, console)
+    show(table, f"{title}, mean ± standard error", console)
     draw_bars(bars, title, "steps per second", args.output / "architectures.png")
     write_csv(args.output / "summary.csv", summary)
 

@@ -113,7 +113,7 @@ def draw_bars(
             mean, errors = zip(*bars.values(), strict=True)
             panel.bar(at, mean, width, yerr=errors, label=name, capsize=3, ecolor="#333333")
         panel.set_xticks(range(len(groups)), groups)
-        panel.set(ylabel=ylabel)
+        panel.set(ylabel=f"{ylabel}, mean and standard error")
         panel.legend(fontsize="small")
         panel.grid(axis="y", alpha=0.3)
 

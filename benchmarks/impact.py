@@ -37,10 +37,11 @@ from impact_tasks import STUDIES, TASKS, Task, ladder
 from rich.console import Console
 
 from headrace.errors import ConfigError, nearest
+from headrace.records.curves import Curve
 from headrace.studies.children import Children
 from headrace.studies.drawing import draw_curves
 from headrace.studies.machine import head, machine, show, wide_console, write_csv
-from headrace.studies.means import Curve, means, plus_minus
+from headrace.studies.means import means, plus_minus
 from headrace.studies.table import Case, Study
 
 Name = Literal["ratio", "t_target", "k", "workers", "ladder", "compare"]
@@ -224,8 +225,13 @@ def report(panels_: list[Panel], study: Study, output: Path, console: Console) -
         if not runs:
             continue
         of_panel = summarise(panel, runs)
-        show([returns_table(row) for row in of_panel], panel.title, console)
-        show([speed_table(row) for row in of_panel], f"The same runs: {panel.study}", console)
+        title = f"{panel.title}; mean ± standard error"
+        show([returns_table(row) for row in of_panel], title, console)
+        show(
+            [speed_table(row) for row in of_panel],
+            f"The same runs: {panel.study}; mean ± standard error",
+            console,
+        )
         draw(panel, runs, output / f"{panel.study}_{panel.task.env}.png")
         rows += of_panel
     write_summary(output / "summary.csv", rows)

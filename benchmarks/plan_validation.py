@@ -12,6 +12,7 @@ are any.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import multiprocessing
 import statistics
@@ -131,7 +132,7 @@ def run(config: hr.Config, seconds: float) -> Measured:
     begun: Any = None
     lags: list[tuple[float, int]] = []
     warm_s, updates = math.inf, 0
-    with hr.Trainer(config, notify=lambda text: None) as trainer:
+    with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
         for result in trainer:
             now = time.perf_counter()
             if begun is not None:

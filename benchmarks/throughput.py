@@ -15,6 +15,7 @@ headrace's steps are transitions: the fillers that autoreset costs don't count, 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import statistics
 import sys
@@ -89,7 +90,9 @@ def measure_headrace(env_id: str, engine: str, algo: str, steps: int, **settings
             eval_episodes=0,
             **({"fragment_length": common.FRAGMENT_LENGTH} | settings),
         )
-        with hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr)) as trainer:
+        with contextlib.closing(
+            hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr))
+        ) as trainer:
             for _ in trainer:
                 pass
     busy = {f"{name}_busy": share for name, share in trainer.summary()["utilisation"].items()}

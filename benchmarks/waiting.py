@@ -14,6 +14,7 @@ The environments themselves cost next to nothing, and run in the processes of th
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import tempfile
@@ -167,7 +168,7 @@ def training(args: Args, env: Any, claim: str, folder: str) -> float:
     first_round = round_steps - round_steps // (2 * args.num_actors)  # cut rollouts are shorter
     config = config_of(args, env, claim, (1 + args.rounds) * round_steps, folder)
     begin: tuple[int, float] | None = None
-    with hr.Trainer(config, notify=lambda text: None) as trainer:
+    with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
         for result in trainer:
             if begin is None and result.env_steps >= first_round:
                 begin = result.env_steps, time.monotonic()

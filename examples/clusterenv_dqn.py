@@ -227,7 +227,8 @@ def main(args: Args) -> None:
     envs.close()
     writer.close()
     returns = evaluate(network, args)
-    print(f"Evaluation: return {returns.mean():.1f} ± {returns.std():.1f}, {len(returns)} episodes")
+    mean, deviation = returns.mean(), returns.std()
+    print(f"Evaluation: return {mean:.1f}, deviation {deviation:.1f}, {len(returns)} episodes")
 
 
 if __name__ == "__main__":

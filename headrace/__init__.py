@@ -26,10 +26,13 @@ if TYPE_CHECKING:  # what type checkers and editors see; an alias says that it i
     from headrace.cluster import RayConfig as RayConfig
     from headrace.config import Config as Config
     from headrace.envs import make_vec as make_vec
+    from headrace.errors import ConfigError as ConfigError
+    from headrace.evaluation import Evaluation as Evaluation
     from headrace.evaluation import evaluate as evaluate
     from headrace.launch.local import LearnerGroup as LearnerGroup
     from headrace.nn import Network as Network
     from headrace.nn import Policy as Policy
+    from headrace.recipes import recipe as recipe
     from headrace.records.result import Result as Result
     from headrace.training.trainer import Trainer as Trainer
 
@@ -41,9 +44,11 @@ _NAMES = {
     "cluster": ["ClusterEnv", "LocalConfig", "RayConfig"],
     "config": ["Config"],
     "envs": ["make_vec"],
-    "evaluation": ["evaluate"],
+    "errors": ["ConfigError"],
+    "evaluation": ["Evaluation", "evaluate"],
     "launch.local": ["LearnerGroup"],
     "nn": ["Network", "Policy"],
+    "recipes": ["recipe"],
     "records.result": ["Result"],
     "training.trainer": ["Trainer"],
 }

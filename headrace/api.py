@@ -3,90 +3,137 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.algos.common import Hyperparameters
 from headrace.config import Config, unknown_setting
-from headrace.errors import CheckpointError
 from headrace.launch.local import LearnerGroup
-from headrace.launch.torchrun import join_torchrun
+from headrace.launch.torchrun import join_torchrun, torchrun_rendezvous
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
-from headrace.process import torch_threads
-from headrace.records import checkpoint
-from headrace.records.result import Result
-from headrace.records.settings import from_json
+from headrace.records import checkpoint, recall
+from headrace.records.keywords import Settings
+from headrace.records.settings import check_resumed, from_json, replaced
 from headrace.records.terminal import Report
-from headrace.training.run import evaluated
 from headrace.training.sizes import few_steps
 from headrace.training.trainer import Trainer
 from headrace.types import Group
+from headrace.valid.fields import checked
 
-Callback = Callable[[Result], bool | None]
+if TYPE_CHECKING:  # typing has it from Python 3.11 on
+    from typing_extensions import Unpack
+
+Callback = Callable[..., bool | None]
 
 
+@checked
 def train(
     env: Any,
     algo: Hyperparameters | None = None,
     callbacks: Iterable[Callback] = (),
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> Policy:
     """Train on an environment and return the policy; results are in its run directory.
 
     Args:
         env: Gymnasium id, Env class or callable; or a whole :class:`Config`.
         algo: ``hr.APPO()``, ``hr.PPO(...)`` …; APPO by default.
-        callbacks: called with every Result; one that returns False ends the run.
-        **settings: fields of :class:`Config`.
+        callbacks: called with every Result, and with the :class:`Trainer` (of several learners,
+            the :class:`LearnerGroup`) if they take two arguments, or one of the name ``trainer``;
+            one that returns False ends the run.
+        **settings: fields of :class:`Config`. With ``resume``, what is not given stays as it is in
+            the run, see :func:`resume`.
 
     Raises:
         ConfigError: a setting is unknown or wrong; nothing was started.
     """
-    for name in settings:
+    given: dict[str, Any] = dict(settings)
+    for name in given:
         if name not in {f.name for f in dataclasses.fields(Config)}:
-            raise unknown_setting(name)
+            raise unknown_setting(name, algo)
     if algo is not None:
-        settings["algo"] = algo
+        given["algo"] = algo
     if isinstance(env, Config):
-        return run(dataclasses.replace(env, **settings), callbacks)
-    return run(Config(env, **settings), callbacks)
+        return run(dataclasses.replace(env, **given), callbacks)
+    goes_on = given.get("resume") and not given.get("overwrite")
+    if goes_on and given.get("run_dir") is not None:
+        return run(resume_config(env=env, **given), callbacks)
+    return run(Config(env, **given), callbacks)
 
 
-def resume(run_dir: str | Path, callbacks: Iterable[Callback] = (), **settings: Any) -> Policy:
+@checked
+def resume(
+    run_dir: str | Path, callbacks: Iterable[Callback] = (), trust: bool = False, **settings: Any
+) -> Policy:
     """Continue a run from its latest checkpoint, with some settings replaced.
 
+    What changes is told in a line. The algorithm, the network, the environment's spaces, ``seed``,
+    ``scale_free``, ``optimizer`` and ``normalize_returns`` can't.
+
+    Args:
+        trust: import the environment, wrappers and torso that its ``config.json`` names, though
+            you haven't named them on this machine.
+        **settings: fields of :class:`Config`, of the run's algorithm and of :class:`Network`, as
+            in ``hr.resume("runs/a", learning_rate=1e-5, total_steps=2_000_000)``.
+
     Raises:
-        CheckpointError: there is no checkpoint to continue from, or it is another algorithm's.
+        ConfigError: a setting is unknown or wrong, or can't change.
+        CheckpointError: there is no checkpoint to continue from, or it is another algorithm's, or
+            names code and isn't yours.
     """
-    return run(resume_config(run_dir, **settings), callbacks)
+    return run(resume_config(run_dir, trust, **settings), callbacks)
 
 
-def resume_config(run_dir: str | Path, **settings: Any) -> Config:
-    """The config that continues a run; see :func:`resume`."""
-    values = checkpoint.read_config(checkpoint.find(run_dir))["config"]
-    settings = {"resume": True, "overwrite": False, "run_dir": str(run_dir), **settings}
-    config = from_json(values, **settings)
-    if config.algo_name != values["algo"]["name"]:
-        raise CheckpointError(
-            f"run directory {run_dir} was trained with {values['algo']['name']}, so it can't be "
-            f"resumed with {config.algo_name}"
-        )
+@checked
+def resume_config(run_dir: str | Path, trust: bool = False, **settings: Any) -> Config:
+    """The config that continues a run; see :func:`resume`.
+
+    Under torchrun it has as many learners as torchrun started, unless ``num_learners`` is given.
+    """
+    folder = checkpoint.find(run_dir)
+    values = checkpoint.read_config(folder)
+    named = recall.settings(folder, values, trust, tuple(settings))
+    saved = _saved_config(run_dir, **named)
+    if met := torchrun_rendezvous():
+        settings = {"num_learners": met.size, **settings}
+    config = replaced(saved, settings)
+    check_resumed(saved, config)
     return config
 
 
-def load(run_dir: str | Path, which: str = "latest", network: Network | None = None) -> Policy:
+def _saved_config(run_dir: str | Path, **named: Any) -> Config:
+    """The settings of a run's latest checkpoint, to go on with.
+
+    Args:
+        named: what its names stand for.
+    """
+    values = checkpoint.read_config(checkpoint.find(run_dir))["config"]
+    known = {"resume": True, "overwrite": False, "init_from": None, "run_dir": str(run_dir)}
+    return from_json(values, **known, **named)
+
+
+@checked
+def load(
+    run_dir: str | Path,
+    which: str = "latest",
+    network: Network | None = None,
+    trust: bool = False,
+) -> Policy:
     """The policy of a run directory or checkpoint folder, ready for ``predict``.
 
     Args:
-        which: ``latest`` or ``best`` (by training return).
+        which: ``latest`` or ``best`` (by evaluated return of a run with ``eval_interval``, else by
+            training return at a checkpoint).
         network: what it was trained with, if its own torso can't be imported by name.
+        trust: import an own torso that it names, though you haven't named it on this machine.
 
     Raises:
-        CheckpointError: it is missing, corrupt or not headrace's.
+        CheckpointError: it is missing, corrupt or not headrace's, or names a torso and isn't yours.
     """
-    return checkpoint.load_policy(checkpoint.find(run_dir, which), network)
+    return checkpoint.load_policy(checkpoint.find(run_dir, which), network, trust)
 
 
 def run(config: Config, callbacks: Iterable[Callback] = (), started: float | None = None) -> Policy:
@@ -99,28 +146,41 @@ def run(config: Config, callbacks: Iterable[Callback] = (), started: float | Non
     """
     config, group = join_torchrun(config)
     leads = group is None or group.rank == 0
+    calls = [_with_trainer(callback) for callback in callbacks]
     report = Report(config, quiet=not leads)
+    if leads and config.resume and config.run_dir is not None:
+        report.say(check_resumed(_saved_config(config.run_dir), config))
     with report, _trainer(config, started, report, group) as trainer:
         report.begin(trainer.config, trainer.run_dir)
         if hint := few_steps(trainer.config):
             report.say(hint)
         for result in trainer:
             report.update(result)
-            for callback in callbacks:
-                if callback(result) is False:
+            for call in calls:
+                if call(result, trainer) is False:
                     trainer.stop()
-        policy = trainer.policy
+        summary = trainer.finish()
+        policy = trainer.policy.to("cpu")
         if leads:
-            summary = trainer.summary()
-            if config.eval_episodes and not trainer.interrupted:
-                with torch_threads(1):
-                    evaluation = evaluated(config, trainer.env, policy.to("cpu"))
-                summary["evaluation"] = dataclasses.asdict(evaluation)
-            checkpoint.write_json(trainer.run_dir / "summary.json", summary)
             report.end(trainer.run_dir, summary)
     if group is not None:
         group.close()
     return policy
+
+
+def _with_trainer(callback: Callback) -> Callback:
+    """The callback as one that is called with a result and the trainer, whichever it takes."""
+    try:
+        parameters = inspect.signature(callback).parameters
+    except ValueError:  # some built-in functions have none
+        return lambda result, trainer: callback(result)
+    if "trainer" in parameters and parameters["trainer"].kind is inspect.Parameter.KEYWORD_ONLY:
+        return lambda result, trainer: callback(result, trainer=trainer)
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    taken = [p for p in parameters.values() if p.kind in positional]
+    if [p.name for p in taken[1:2]] == ["trainer"] or sum(p.default is p.empty for p in taken) > 1:
+        return callback
+    return lambda result, trainer: callback(result)
 
 
 def _trainer(

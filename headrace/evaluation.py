@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 
 from headrace.envs.make import make_vec
 from headrace.envs.names import env_name
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
+from headrace.spaces.json import alike
+from headrace.valid import ranges
+from headrace.valid.fields import checked
 
 _MAX_PARALLEL = 128
-_FPS = 30  # of a video, where the environment says nothing
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Returns of complete episodes."""
+    """Returns of complete episodes; ``std`` is their standard deviation."""
 
     episodes: int
     mean: float
@@ -32,21 +33,34 @@ class Evaluation:
     min: float
     max: float
     mean_length: float
+    returns: tuple[float, ...] = ()
+    """Of each episode, in the order in which they ended."""
+    lengths: tuple[int, ...] = ()
+    """Steps of each, in the same order."""
+
+    @staticmethod
+    def of(returns: list[float], lengths: list[int]) -> Evaluation:
+        """What there is to say of at least one episode."""
+        mean, std, least, most = (float(f(returns)) for f in (np.mean, np.std, np.min, np.max))
+        each = tuple(returns), tuple(lengths)
+        return Evaluation(len(returns), mean, std, least, most, float(np.mean(lengths)), *each)
 
     def to_json(self) -> str:
         """One line of JSON."""
         return json.dumps(asdict(self))
 
 
+@checked
 def evaluate(
     policy: Policy,
     env: Any,
-    episodes: int = 20,
-    seed: int = 1_000_000,
+    episodes: Annotated[int, ranges.COUNT] = 20,
+    seed: Annotated[int, ranges.SEED] = 1_000_000,
     engine: str = "auto",
     *,
     env_kwargs: dict[str, Any] | None = None,
     deterministic: bool = True,
+    on_step: Callable[[], object] = lambda: None,
 ) -> Evaluation:
     """Play ``episodes`` episodes in parallel environments.
 
@@ -55,7 +69,14 @@ def evaluate(
 
     Args:
         env, engine, env_kwargs: see ``headrace.envs.make_vec``.
+        episodes: 1 or more.
         seed: of the environments; apart from training's by default.
+        on_step: called before each step of the environments.
+
+    Raises:
+        ConfigError: the environment can't be made or has other spaces than the policy, or
+            ``episodes`` is no such number.
+        EnvironmentFault: the return of an episode is not finite.
     """
     num_envs = min(episodes, _MAX_PARALLEL)
     quota = np.full(num_envs, episodes // num_envs)
@@ -64,7 +85,9 @@ def evaluate(
     lengths: list[int] = []
     total, length = np.zeros(num_envs), np.zeros(num_envs, int)
     with contextlib.closing(make_vec(env, num_envs, engine, env_kwargs)) as envs:
+        _check_spaces(policy, envs, env_name(env))
         for reward, begins, ends in _played(policy, envs, seed, deterministic):
+            on_step()
             total += np.where(begins, 0.0, reward)
             length += ~begins
             counted = ends & (quota > 0)
@@ -74,8 +97,21 @@ def evaluate(
             total[ends], length[ends] = 0.0, 0
             if not quota.any():
                 break
-    mean, std, least, most = (float(f(returns)) for f in (np.mean, np.std, np.min, np.max))
-    return Evaluation(len(returns), mean, std, least, most, float(np.mean(lengths)))
+    if not np.isfinite(returns).all():
+        raise EnvironmentFault(f"{env_name(env)} gave an episode whose return isn't finite")
+    return Evaluation.of(returns, lengths)
+
+
+def _check_spaces(policy: Policy, envs: VectorEnv, name: str) -> None:
+    """Raise ConfigError unless the policy can play here."""
+    for kind in ("observation", "action"):
+        ours = getattr(policy, f"{kind}_space")
+        theirs = getattr(envs, f"single_{kind}_space")
+        if not alike(ours, theirs, bounds=kind == "action"):
+            raise ConfigError(
+                f"the policy can't play {name}: its {kind} space is {ours}, the environment's is "
+                f"{theirs}"
+            )
 
 
 def _played(
@@ -96,50 +132,3 @@ def _played(
         action, state = policy.predict(obs, state, begins, deterministic, **given)
         obs, reward, terminated, truncated, infos = envs.step(action)
         begins, ends = ends, terminated | truncated
-
-
-def record_video(
-    policy: Policy, env: Any, folder: Path, seed: int, env_kwargs: dict[str, Any] | None = None
-) -> Path:
-    """Write one episode as ``episode.mp4``, from its first to its last observation; its path.
-
-    It has the environment's ``metadata["render_fps"]``, or 30 pictures a second. A picture with an
-    odd side is given one more row or column, as the format needs.
-
-    Raises:
-        ConfigError: the environment can't be made, or can't render to ``rgb_array``.
-    """
-    import imageio.v2 as imageio  # takes a tenth of a second, hence here
-
-    path = folder / "episode.mp4"
-    kwargs = {**(env_kwargs or {}), "render_mode": "rgb_array"}
-    with contextlib.ExitStack() as stack:
-        try:
-            envs = stack.enter_context(contextlib.closing(make_vec(env, 1, "sync", kwargs)))
-            steps = _played(policy, envs, seed)
-            next(steps)
-            picture = _picture(envs)
-        except Exception as error:  # the user's environment may raise anything
-            reason = str(error).partition("\n")[0] or repr(error)
-            raise ConfigError(
-                f"there is no video of {env_name(env)}, which gives no pictures with "
-                f"render_mode='rgb_array': {reason}"
-            ) from error
-        folder.mkdir(parents=True, exist_ok=True)
-        fps = envs.metadata.get("render_fps") or _FPS
-        video: Any = stack.enter_context(imageio.get_writer(path, fps=fps, macro_block_size=1))
-        video.append_data(picture)
-        for _, _, ends in steps:
-            video.append_data(_picture(envs))
-            if ends[0]:
-                break
-    return path
-
-
-def _picture(envs: Any) -> np.ndarray:
-    """What the first environment shows, uint8 ``[H, W, 3]`` with even sides."""
-    picture = np.asarray(envs.render()[0])
-    if picture.ndim < 2:
-        raise ValueError("render() returns no picture")
-    odd = [(0, side % 2) for side in picture.shape[:2]] + [(0, 0)] * (picture.ndim - 2)
-    return np.pad(picture, odd, "edge")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 import headrace as hr
 import headrace.training.trainer
 from headrace.errors import CheckpointError, ConfigError
+from headrace.records import checkpoint
 
 
 class TextEnv(gymnasium.Env):
@@ -155,7 +157,7 @@ def trained(tmp_path_factory):
     sizes |= {"transport": "serial", "total_steps": 128}
     network = hr.Network(normalize_observations=True)
     config = hr.Config(algo=hr.PPO(), run_dir=str(run_dir), network=network, **sizes)
-    with hr.Trainer(config, notify=str) as trainer:
+    with contextlib.closing(hr.Trainer(config, notify=str)) as trainer:
         assert len(list(trainer)) >= 1
     return run_dir
 
@@ -224,7 +226,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_checkpoint_is_neither_loaded_nor_resumed(copied, name, damage):
-    folder = (copied / "checkpoints" / "latest").resolve()
+    folder = checkpoint.find(copied)
     damage(folder / name)
     for use in (hr.load, hr.resume):
         with pytest.raises(CheckpointError) as error:
@@ -234,7 +236,7 @@ def test_a_damaged_checkpoint_is_neither_loaded_nor_resumed(copied, name, damage
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.0])
 def test_a_damaged_trainer_state_is_not_resumed_and_the_policy_still_loads(copied, share):
-    folder = (copied / "checkpoints" / "latest").resolve()
+    folder = checkpoint.find(copied)
     cut(folder / "trainer.pt", share)
     with pytest.raises(CheckpointError) as error:
         hr.resume(copied, total_steps=256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ import pytest
 
 import headrace as hr
 from headrace.cli import main
+from headrace.cli.flags import grouped, named
+from headrace.records import checkpoint
 
 SIZES = ("--envs-per-actor", "8", "--fragment-length", "8", "--learner-threads", "1")
 SERIAL = (*SIZES, "--num-actors", "1", "--transport", "serial", "--eval-episodes", "0")
@@ -21,6 +24,14 @@ def run_dir(tmp_path, monkeypatch):
     """Where runs of ``headrace.cli.main`` go."""
     monkeypatch.chdir(tmp_path)
     return tmp_path / "run"
+
+
+def status_of(arguments):
+    """The exit status; tyro ends the program itself where a flag can't be read."""
+    try:
+        return main(arguments)
+    except SystemExit as end:
+        return end.code
 
 
 def test_train_evaluate_resume_and_plot_work_on_one_run(run_dir, capsys):
@@ -69,10 +80,7 @@ def test_train_evaluate_resume_and_plot_work_on_one_run(run_dir, capsys):
 )
 def test_an_error_is_one_line_and_status_2(run_dir, capsys, monkeypatch, arguments, words):
     monkeypatch.setattr("headrace.acting.fleet.start_fork_server", lambda: None)
-    try:
-        status = main(arguments)
-    except SystemExit as end:  # tyro reports a bad value of an algorithm's field itself
-        status = end.code
+    status = status_of(arguments)
     shown = capsys.readouterr()
     assert status == 2
     assert "Traceback" not in shown.err
@@ -81,16 +89,80 @@ def test_an_error_is_one_line_and_status_2(run_dir, capsys, monkeypatch, argumen
     assert list(run_dir.parent.iterdir()) == []
 
 
-def test_without_a_command_the_usage_is_shown(capsys):
-    assert main([]) == 2
-    assert "usage: headrace" in capsys.readouterr().err
-    assert main(["--help"]) == 0
-    assert "train ALGORITHM" in capsys.readouterr().out
+def test_help_version_and_typos_come_at_once(capsys, monkeypatch):
+    def start():
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("headrace.acting.fleet.start_fork_server", start)
+    for line, words in {
+        "": ["headrace needs a command: train, resume"],
+        "trian": ["'trian'", "Did you mean 'train'"],
+        "train": ["train needs an algorithm: a2c"],
+        "train pppo": ["'pppo'", "Did you mean 'ppo'"],
+        "resume": ["headrace resume RUN"],
+        "bench scalin": ["'scalin'", "Did you mean 'scaling'"],
+        "--verson": ["--verson"],
+    }.items():
+        assert status_of(line.split()) == 2, line
+        told = " ".join(capsys.readouterr().err.split())
+        assert all(word in told for word in words), (line, told)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"headrace {hr.__version__}\n"
+    for line, words in {
+        "--help": ["train", "resume", "evaluate", "plot", "plan", "bench"],
+        "train --help": ["ppo", "Synchronous PPO"],
+        "bench --help": ["scaling", "aaps"],
+        "resume --help": ["RUN", "--learning-rate"],
+    }.items():
+        with pytest.raises(SystemExit) as end:
+            main(line.split())
+        assert end.value.code == 0
+        shown = capsys.readouterr().out
+        assert all(word in shown for word in words), (line, shown)
+
+
+def test_settings_are_listed_in_the_order_that_people_need_them(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "ppo", "--help"])
+    shown = capsys.readouterr().out
+    order = (
+        "--recipe", "--env-id", "--total-steps", "--seed", "--run-dir", "--learning-rate",
+        "--hidden", "--eval-episodes", "--checkpoint-interval", "--num-actors", "--engine",
+    )  # fmt: skip
+    places = [shown.index(f" {flag}") for flag in order]
+    assert places == sorted(places)
+    assert "cartpole,conjunction" in shown  # recipes, as choices
+    with pytest.raises(SystemExit):
+        main(["train", "a2c", "--recipe", "cartpole", "--help"])
+    assert "(default: 475.0)" in capsys.readouterr().out
+
+
+def test_every_setting_is_one_flag_with_a_text():
+    for name, cls in hr.algos.ALGORITHMS.items():
+        flags = [flag for group in grouped(hr.Config(algo=cls())).values() for flag in group]
+        fields = [f.name for kind in (hr.Config, cls, hr.Network) for f in dataclasses.fields(kind)]
+        assert sorted(flag.field for flag in flags) == sorted({*fields} - {"algo", "network"}), name
+        assert len({*fields}) == len(fields)  # a name says whose setting it is
+        assert all(flag.help for flag in flags)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], {}),
+        (["--gamma", "0.99"], {"gamma": 0.99}),  # its default
+        (["--learning_rate=1e-5", "--no-fused"], {"learning_rate": 1e-5, "fused": False}),
+        (["--env", "A-v0", "--hidden", "8", "9"], {"env": "A-v0", "hidden": (8, 9)}),
+        (["--scale-free", "--core", "None"], {"scale_free": True, "core": None}),
+    ],
+)
+def test_a_setting_is_named_also_with_the_value_that_it_has(arguments, expected):
+    assert named("test", arguments, hr.Config(algo=hr.PPO())) == expected
 
 
 def test_ctrl_c_saves_a_checkpoint_says_so_and_leaves_nothing_behind(start, tmp_path, gone):
     arguments = ("--run-dir", "run", "--total-steps", "1000000000", "--num-actors", "2", *SIZES)
-    script = start("-m", "headrace.cli", "train", "appo", *arguments)
+    script = start("-m", "headrace", "train", "appo", *arguments)
     script.wait_for("steps/s")
     family = script.family()
     assert len(family) >= 4  # itself, the fork server, two actors
@@ -101,7 +173,7 @@ def test_ctrl_c_saves_a_checkpoint_says_so_and_leaves_nothing_behind(start, tmp_
     assert gone(family) == []
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert "evaluation" not in summary
-    latest = (tmp_path / "run" / "checkpoints" / "latest").resolve()
+    latest = checkpoint.find(tmp_path / "run")
     assert latest.name == f"step_{summary['env_steps']}"
     assert hr.load(tmp_path / "run") is not None
     assert summary["updates"] > 0

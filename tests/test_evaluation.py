@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete
 import headrace as hr
 from headrace.cli import main
 from headrace.errors import ConfigError
-from headrace.evaluation import record_video
+from headrace.records.video import record_video
 
 
 class Pictures(gymnasium.Env):

@@ -18,11 +18,11 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing import forkserver, get_context
+from multiprocessing import current_process, forkserver, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from headrace.process import main_hidden
+from headrace.process.fork_server import main_hidden
 
 IMPORTED = (
     *("warm", "headrace.cluster.worker", "headrace.cli", "headrace.records.plot", "rich.table"),
@@ -46,6 +46,8 @@ def _ensure_running() -> None:
     server = forkserver._forkserver
     in_child = server._forkserver_pid is None and server._forkserver_alive_fd is not None
     if not in_child:
+        # Its socket has a name, by which the processes below it find it.
+        getattr(current_process(), "_config", {}).pop("tempdir", None)
         forkserver.ForkServer.ensure_running(server)
 
 
@@ -157,6 +159,7 @@ def _live(arguments, folder, variables, files, shared) -> None:
     """Be the program that was asked for."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # the fork server has it blocked
     os.environ.clear()
     os.environ.update(variables)
     os.chdir(folder)

@@ -32,6 +32,7 @@ from headrace.algos.common import Hyperparameters
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name
 from headrace.envs.threads import Threads
+from headrace.errors import HeadraceError, NonFinite
 from headrace.learning.hogwild import ActorLearner
 from headrace.nn.policy import Policy, policy_weights
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
@@ -41,6 +42,8 @@ from headrace.transport.weights import WeightStore
 from headrace.types import Rollout
 
 _MIN_CUT_SHARE = 0.25  # of a rollout that is cut for the other learners' sake, as in DD-PPO
+NOT_BEGUN = 3  # exit code of an actor whose environments could not be made
+NOT_FINITE = "not finite: "  # before what such an error says
 
 
 @dataclass(frozen=True)
@@ -206,22 +209,28 @@ def run_actor(
 ) -> None:
     """What runs in an actor's process: deliver rollouts until the learner closes the pipe or dies.
 
-    An exception ends the process with exit code 1 after its traceback has been sent.
+    An exception ends the process with exit code 1 after its traceback has been sent, or with
+    ``NOT_BEGUN`` if there is no environment yet.
 
     Args:
         pickled: the :class:`ActorSpec`; the others are as in :class:`Actor`.
     """
-    port = ShmPort(pipe)
+    port, code = ShmPort(pipe), NOT_BEGUN
     try:
         spec: ActorSpec = cloudpickle.loads(pickled)
         if spec.processors is not None and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, spec.processors)
         actor = Actor(spec, index, generation, port, memory)
+        code = 1
         while actor.run_once():
             pass
-    except BaseException:
-        port.fail(traceback.format_exc())
-        sys.exit(1)
+    except NonFinite as error:
+        port.fail(f"{NOT_FINITE}{error}")
+        sys.exit(code)
+    except BaseException as error:
+        told = str(error) if isinstance(error, HeadraceError) else traceback.format_exc()
+        port.fail(told)
+        sys.exit(code)
 
 
 def open_collector(spec: ActorSpec, policy: Policy) -> tuple[VectorEnv, Collector]:

@@ -11,6 +11,7 @@ counts in no frame, mean or loss, and the last real observation bootstraps the l
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from headrace.acting.lockstep import Cut, LockStep, Stepping, Steps, store
-from headrace.errors import EnvironmentFault
+from headrace.errors import EnvironmentFault, NonFinite
 from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
 from headrace.ops import tree
@@ -137,10 +138,15 @@ class Collector:
 
         Raises:
             EnvironmentFault: an observation or reward is not finite, or a mask allows no action.
+            NonFinite: what the policy says is not.
         """
         self._begin(rollout)
         noise = self._policy.distribution.noise(tuple(rollout.reward.shape), self._generator)
-        steps = self._stepping.run(rollout, noise, self._done, cut)
+        try:
+            steps = self._stepping.run(rollout, noise, self._done, cut)
+        except Exception:
+            self._check_policy(version)  # whose nonsense an environment may have choked on
+            raise
         self._keep_end(rollout, steps)
         is_short = steps.num_steps.min() < len(rollout.reward)
         missing = _pad(rollout, steps.num_steps) if is_short else None
@@ -151,6 +157,9 @@ class Collector:
         rollout.log_prob[:longest].copy_(log_prob)
         if missing is not None:
             rollout.log_prob[missing] = 0
+        if not math.isfinite(float(rollout.log_prob.sum())):
+            self._check("observation", tree.map_leaves(lambda x: x.numpy(), rollout.obs), True)
+            raise _nonsense(version)
         valid = ~rollout.first[1:].numpy()
         self._check("reward", rollout.reward.numpy(), valid)
         self._check("observation", tree.map_leaves(lambda x: x.numpy(), rollout.obs), True)
@@ -162,6 +171,13 @@ class Collector:
             )
         self._add_statistics(rollout, steps, valid)
         return int(valid.sum())
+
+    def _check_policy(self, version: int) -> None:
+        """Raise NonFinite if the policy's parameters of a first action are not numbers."""
+        obs = tree.map_leaves(torch.as_tensor, self._row)
+        params, _ = self._policy.act(obs, torch.as_tensor(self._first), self._core)
+        if bool(params.isnan().any()):
+            raise _nonsense(version)
 
     def _begin(self, rollout: Rollout) -> None:
         """Row 0, where the last rollout stopped."""
@@ -203,6 +219,13 @@ class Collector:
                     f"{rest if rest else ''} (environment {column} of this actor, "
                     f"row {row} of the fragment)"
                 )
+
+
+def _nonsense(version: int) -> NonFinite:
+    return NonFinite(
+        f"after update {version} the policy's log-probabilities are not finite, so its weights "
+        "have grown too large; try a smaller learning_rate or max_grad_norm, and resume"
+    )
 
 
 def _pad(rollout: Rollout, num_steps: np.ndarray) -> tuple[Tensor, Tensor]:

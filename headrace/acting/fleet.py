@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace import process
-from headrace.errors import ActorFailed
+from headrace.errors import ActorFailed, NonFinite
 from headrace.process import Child, end_children
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Fleet:
         self._queue, self._memory = queue, memory
         self._children: dict[int, Child] = {}
         self._hung: set[int] = set()
+        self._last: dict[int, tuple[str, int]] = {}  # error, and rollouts before it
         self.num_restarts = 0
 
     def start(self) -> None:
@@ -58,31 +59,53 @@ class Fleet:
         return [self._children[a].pid for a in sorted(self._children)]
 
     def replace(self, death: PeerDied) -> str:
-        """Start a new process for a dead actor; returns what happened, with its traceback.
+        """Start a new process for a dead actor; returns what happened.
+
+        What an actor raised is told with its traceback the first time.
 
         Raises:
-            ActorFailed: ``max_restarts`` is used up; carries the actor's own traceback.
+            ActorFailed: ``max_restarts`` is used up, or it failed as its predecessor did, at the
+                same point of its life; carries the actor's own traceback.
+            NonFinite: what it computed wasn't finite, which another one would compute, too.
         """
-        cause = f"ended with exit code {self._children.pop(death.actor).exit_code()}"
+        from headrace.acting.actor import NOT_BEGUN, NOT_FINITE
+
+        code = self._children.pop(death.actor).exit_code()
+        cause = f"ended with exit code {code}"
         if death.actor in self._hung:
             self._hung.discard(death.actor)
             cause = "was killed because it delivered nothing in time"
         elif death.traceback:
+            if death.traceback.startswith(NOT_FINITE):  # no fault of the actor's
+                raise NonFinite(death.traceback.removeprefix(NOT_FINITE))
             cause = death.traceback.strip().splitlines()[-1]
-        if self.num_restarts >= self._max_restarts:
+        said = death.traceback.strip()
+        delivered = self._queue.delivered(death.actor)
+        known = [words for words, _ in self._last.values()]
+        begun = bool(said) and code != NOT_BEGUN  # else another try may find its place free
+        again = begun and self._last.get(death.actor) == (cause, delivered)
+        if again or self.num_restarts >= self._max_restarts:
+            after = f"{delivered} rollout{'' if delivered == 1 else 's'}"
+            why = f"max_restarts={self._max_restarts} restarts are used up"
+            if again:
+                why = f"its predecessor failed in the same way after {after}, so it isn't restarted"
             raise ActorFailed(
-                f"actor {death.actor} {'failed: ' if death.traceback else ''}{cause}; "
-                f"max_restarts={self._max_restarts} restarts are used up"
-                + (f"\n\nIts traceback:\n{death.traceback.rstrip()}" if death.traceback else "")
+                f"actor {death.actor} {'failed: ' if said else ''}{cause.rstrip('.')}; {why}"
+                + (f"\n\nIts traceback:\n{said}" if "\n" in said else "")
             )
+        self._last[death.actor] = cause, delivered
         self.num_restarts += 1
         self._start_one(death.actor)
         line = f"actor {death.actor}: {cause} (restart {self.num_restarts}/{self._max_restarts})"
-        return f"{death.traceback.rstrip()}\n{line}" if death.traceback else line
+        return f"{said}\n{line}" if "\n" in said and cause not in known else line
 
     def kill_silent(self, timeout_s: float) -> None:
-        """Kill actors that have had a free slot for ``timeout_s`` and delivered nothing."""
+        """Kill actors that have had a free slot for ``timeout_s`` and delivered nothing.
+
+        What a dead one has forked goes with it, and then nobody holds its end of the pipe.
+        """
         for actor, child in self._children.items():
+            child.exit_code(0.0)
             if self._queue.silent_s(actor) > timeout_s and actor not in self._hung:
                 self._hung.add(actor)
                 child.kill()

@@ -31,7 +31,7 @@ def warn_of_idle_actors(algo: Hyperparameters, sizes: Sizes) -> None:
         f"num_actors={sizes.num_actors}: max_lag={max_lag} lets only {busy} rollouts be begun "
         f"or waiting, so some actors idle (none does with num_actors={busy}, "
         f"batch_size={size} or max_lag={most})",
-        stacklevel=5,
+        stacklevel=7,
     )
 
 

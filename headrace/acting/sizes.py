@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
-from headrace.errors import A_COUNT, ConfigError, Valid, require
+from headrace.errors import ConfigError, require
+from headrace.valid import ranges
 
 AUTO = "auto"
 if TYPE_CHECKING:
     Size: TypeAlias = Any  # an int from a run's beginning on
+    Actors: TypeAlias = Any
+    BatchSize: TypeAlias = Any
 else:
-    Size = Annotated[
-        int | Literal["auto"],
-        Valid("a whole number (an int) or 'auto'", lambda x: x == AUTO or isinstance(x, int)),
-        Valid(A_COUNT.words, lambda x: x == AUTO or x >= 1),
-    ]
+    Size = Annotated[int | Literal["auto"], ranges.SIZE]
+    Actors = Annotated[int | Literal["auto"], ranges.ACTORS]
+    BatchSize = Annotated[int | Literal["auto"] | None, ranges.BATCH]
 
 
 class Sizes(NamedTuple):
@@ -58,8 +59,6 @@ class Sizes(NamedTuple):
         size, known = self.batch_size, self.factors(synchronous)
         if size is None or size == AUTO:
             return
-        valid = "a whole number (an int), 'auto' or None"
-        require(isinstance(size, int), "batch_size", size, valid)
         unit = math.prod(known.values())
         if size < 1 or size % unit:
             low = size // unit * unit
@@ -94,7 +93,11 @@ class Sizes(NamedTuple):
         if share is not None:
             return share
         num_envs = self.num_actors * self.envs_per_actor
-        possible = [w for w in range(1, num_envs + 1) if self.share(w, synchronous)]
+        possible = [
+            w
+            for w in range(1, min(num_envs, ranges.LEARNERS.high) + 1)
+            if self.share(w, synchronous)
+        ]
         below = [w for w in possible if w < num_learners][-1:]
         above = [w for w in possible if w > num_learners][:1]
         raise ConfigError(

@@ -19,11 +19,14 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from headrace.errors import require
+from headrace.valid import ranges
+from headrace.valid.fields import check
 
 WINDOW = 4  # measurements in the running mean
 
@@ -53,12 +56,10 @@ def sync_rule(weight_sync: str, kl_threshold: float, max_lag: int | None = None)
     Raises:
         ConfigError: a setting is none of these.
     """
-    possible = isinstance(kl_threshold, int | float) and 0 <= kl_threshold < float("inf")
-    require(possible, "kl_threshold", kl_threshold, "0 or more nats (nearest: 0.0)")
-    possible = max_lag is None or (isinstance(max_lag, int) and max_lag >= 1)
-    require(possible, "max_policy_lag", max_lag, "1 or more versions (nearest: 1)")
-    every = re.fullmatch("every(?:-0*([1-9][0-9]*))?", weight_sync)
-    valid = "every, every-<k> with k of 1 or more (as in every-8), or adaptive (nearest: every)"
+    kl_threshold = check("kl_threshold", Annotated[float, ranges.NATS], kl_threshold)
+    max_lag = check("max_policy_lag", Annotated[int | None, ranges.VERSIONS], max_lag)
+    every = re.fullmatch("every(?:-0*([1-9][0-9]{0,5}))?", check("weight_sync", str, weight_sync))
+    valid = "every, every-<k> with k of 1 to 999999 (as in every-8), or adaptive (nearest: every)"
     require(weight_sync == "adaptive" or every is not None, "weight_sync", weight_sync, valid)
     return SyncRule(int(every[1] or 1) if every else None, kl_threshold, max_lag)
 

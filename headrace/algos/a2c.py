@@ -8,8 +8,10 @@ from headrace.algos.common import Hyperparameters, LearnsAt, PolicyOutputs, Span
 from headrace.ops.returns import gae
 from headrace.ops.terms import Terms
 from headrace.types import Batch, State
+from headrace.valid.fields import settings
 
 
+@settings()
 @dataclass(frozen=True)
 class A2C(Hyperparameters):
     """A2C (Mnih et al. 2016, synchronous) with generalised advantages (Schulman et al. 2016)."""

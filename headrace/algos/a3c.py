@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from headrace.algos.a2c import A2C
 from headrace.errors import require
+from headrace.valid import ranges
+from headrace.valid.fields import settings
 
 
+@settings()
 @dataclass(frozen=True)
 class A3C(A2C):
     """A3C (Mnih et al. 2016, Algorithm S3): actors apply their own gradients to shared weights.
@@ -22,15 +25,13 @@ class A3C(A2C):
     the actor's own; every rollout is learnt from under the parameters that it was played with.
     """
 
-    max_lag: int = 2
+    max_lag: Annotated[int, ranges.LAG_OF_1] = 2
     """How many updates' rollouts may wait until the run has counted them; gradients never wait."""
     learning_rate: float = 1e-3
     optimizer: Literal["adam", "rmsprop"] = "rmsprop"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        valid = "1 or more (0 is synchronous: use A2C)"
-        require(self.max_lag >= 1, "max_lag", self.max_lag, valid)
         valid = "False with A3C: each actor would scale rewards by statistics of its own"
         require(not self.normalize_returns, "normalize_returns", self.normalize_returns, valid)
         valid = "False with A3C, whose actors have no moments of advantages in common"

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from headrace.algos import common
-from headrace.algos.minibatches import new_generator, shuffled
-from headrace.errors import ABOVE_0, AT_LEAST_1, require_choice
+from headrace.algos.minibatches import new_generator, split, with_targets
 from headrace.ops.returns import gae, vtrace
 from headrace.ops.terms import Terms
 from headrace.types import ActorCritic, Batch, Fresh, Group, State
+from headrace.valid import ranges
+from headrace.valid.fields import settings
 
 _MAX_LOG_RATIO = 20.0  # of a weight that has no other bound: exp of 89 is infinite in float32
 
 
+@settings()
 @dataclass(frozen=True)
 class APPO(common.Hyperparameters):
     """Asynchronous PPO: clipped surrogate (Schulman 2017) on rollouts of slightly older policies.
@@ -28,35 +30,33 @@ class APPO(common.Hyperparameters):
     clipped ratio carries it.
     """
 
-    max_lag: int = 1
+    max_lag: Annotated[int, ranges.LAG_OF_1] = 1
     """How many updates a rollout may lag behind the learner when it is learnt from: at most
     max_lag + 1 updates' rollouts are begun or waiting, and what was overtaken is dropped."""
     learning_rate: float = 7e-4
-    epochs: Annotated[int, AT_LEAST_1] = 6
+    epochs: Annotated[int, ranges.COUNT] = 6
     """Passes over each batch."""
-    minibatches: Annotated[int, AT_LEAST_1] = 16
+    minibatches: Annotated[int, ranges.SIZE] = 16
     """Random parts into which each pass is split, one optimiser step each."""
     off_policy: Literal["vtrace", "gae"] = "vtrace"
     """Targets by V-trace, or by GAE as if the rollouts were the learner's own: under a lag of an
     update or two their bias costs less than what V-trace's shrinking trace forgets."""
-    clip: Annotated[float, ABOVE_0] = 0.2
+    clip: Annotated[float, ranges.ABOVE_0] = 0.2
     """The ratio is clipped to [1 - clip, 1 + clip] in the surrogate."""
     clip_around: Literal["behaviour", "learner"] = "behaviour"
     """The ratio is pi/mu; or pi over the learner's policy before the update, and its ratio to mu
     weights the advantage (decoupled clipping, Hilton et al. 2022)."""
-    rho_bar: float = 1.0
+    rho_bar: Annotated[float, ranges.ABOVE_0_OR_INF] = 1.0
     """Clip of the importance ratio in the temporal difference: fixes the value's fixed point."""
-    c_bar: Annotated[float, ABOVE_0] = 1.0
+    c_bar: Annotated[float, ranges.ABOVE_0_OR_INF] = 1.0
     """Clip of the ratio in the trace coefficients: speed of contraction."""
-    pg_rho_bar: Annotated[float | None, ABOVE_0] = None
+    pg_rho_bar: Annotated[float | None, ranges.ABOVE_0_OR_INF] = None
     """Weight advantages with the ratio before the update, clipped to this; None: the surrogate's
     own ratio is all, or with clip_around=learner, where the weight is needed, it isn't clipped."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice("off_policy", self.off_policy, ("vtrace", "gae"))
-        require_choice("clip_around", self.clip_around, ("behaviour", "learner"))
-        common.check_clipping(self.rho_bar, self.c_bar, self.max_lag)
+        common.check_clipping(self.rho_bar, self.c_bar)
 
     def init(self, policy: ActorCritic) -> State:
         """The generator that shuffles; moments of advantages where a batch is used whole."""
@@ -75,13 +75,8 @@ class APPO(common.Hyperparameters):
         if not self._is_split:
             yield batch  # its targets come from the same forward pass as its loss
             return
-        with torch.no_grad():
-            outputs = common.policy_outputs(policy, batch)
-            batch = replace(batch, targets=self._targets(outputs, batch))
-        over = group if self.normalize_advantage else None
-        yield from shuffled(
-            batch, self.epochs, self.minibatches, state["generator"], over, fused=self.fused
-        )
+        batch = with_targets(policy, batch, self._targets)
+        yield from split(batch, self, state["generator"], group)
 
     @torch.no_grad()
     def _targets(self, outputs: common.PolicyOutputs, batch: Batch) -> dict[str, Tensor]:

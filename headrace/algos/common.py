@@ -9,14 +9,14 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from headrace.errors import ABOVE_0, AT_LEAST_0, Valid, check_fields, require
+from headrace.errors import require
 from headrace.ops import losses
 from headrace.ops.moments import MovingMoments
 from headrace.ops.terms import Terms
 from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, Metrics, State
+from headrace.valid import ranges
+from headrace.valid.fields import check_fields, settings
 
-NORM = Valid("above 0 (inf: off)", lambda x: x > 0)
-FACTOR = Valid("between 0 and 1", lambda x: 0 <= x <= 1)
 _SHARE = 0.1  # of the newest batch in running moments
 
 
@@ -36,6 +36,7 @@ class LearnsAt(NamedTuple):
     batch_size: Span
 
 
+@settings()
 @dataclass(frozen=True)
 class Hyperparameters:
     """What every algorithm is: fields that learner and optimiser read, and what it does."""
@@ -44,30 +45,30 @@ class Hyperparameters:
         Span(8, 32, 64), Span(16, 64, 128), Span(512, 2048, 4096)
     )
 
-    learning_rate: Annotated[float, ABOVE_0] = 3e-4
+    learning_rate: Annotated[float, ranges.ABOVE_0] = 3e-4
     """Step size of the optimiser at the start."""
     lr_schedule: Literal["constant", "linear"] = "linear"
     """Constant, or linear to 0 at total_steps; counted in environment steps."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """Adam, or RMSProp with decay 0.99 as IMPALA used it."""
-    optimizer_eps: float = 1e-5
+    optimizer_eps: Annotated[float, ranges.ABOVE_0] = 1e-5
     """The epsilon in the optimiser's denominator."""
-    max_grad_norm: Annotated[float, NORM] = 0.5
+    max_grad_norm: Annotated[float, ranges.ABOVE_0_OR_INF] = 0.5
     """Global norm to which the mean gradient is clipped; inf switches clipping off."""
-    reward_scale: Annotated[float, ABOVE_0] = 1.0
+    reward_scale: Annotated[float, ranges.ABOVE_0] = 1.0
     """Factor on every reward before learning; reported returns are not scaled."""
     normalize_returns: bool = False
     """Divide rewards by the running deviation of discounted returns, and clip them to 10."""
-    gamma: Annotated[float, FACTOR] = 0.99
+    gamma: Annotated[float, ranges.FACTOR] = 0.99
     """Discount per environment step."""
-    lam: Annotated[float, FACTOR] = 0.95
+    lam: Annotated[float, ranges.FACTOR] = 0.95
     """Lambda of GAE, or of V-trace (IMPALA, Remark 2: in the trace coefficients c only)."""
     normalize_advantage: bool | None = None
     """Advantages less their mean and in units of their deviation: of each minibatch, or running
     ones where a batch is used whole. None: with the run's scale_free."""
-    value_coef: Annotated[float, AT_LEAST_0] = 0.5
+    value_coef: Annotated[float, ranges.AT_LEAST_0] = 0.5
     """Weight of the value loss, which is half the squared error."""
-    entropy_coef: Annotated[float, AT_LEAST_0] = 0.0
+    entropy_coef: Annotated[float, ranges.AT_LEAST_0] = 0.0
     """Weight of the entropy bonus."""
     fused: bool = True
     """Gradients of built-in dense networks, minibatches and Adam's step in few large operations,
@@ -143,10 +144,9 @@ class Hyperparameters:
         return False
 
 
-def check_clipping(rho_bar: float, c_bar: float, max_lag: int) -> None:
-    """V-trace's thresholds (IMPALA, theorem 1 assumes rho_bar >= c_bar) and an asynchronous lag."""
+def check_clipping(rho_bar: float, c_bar: float) -> None:
+    """V-trace's thresholds: theorem 1 of IMPALA assumes rho_bar >= c_bar."""
     require(rho_bar >= c_bar, "rho_bar", rho_bar, f"at least c_bar={c_bar} (nearest: {c_bar})")
-    require(max_lag >= 1, "max_lag", max_lag, "1 or more (0 is synchronous: use A2C or PPO)")
 
 
 class PolicyOutputs(NamedTuple):

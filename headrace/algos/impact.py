@@ -14,14 +14,16 @@ from headrace.algos import common
 from headrace.algos.minibatches import normalized
 from headrace.algos.penalty import Penalty, check_penalty
 from headrace.algos.replay import CircularBuffer
-from headrace.errors import A_COUNT, ABOVE_0, AT_LEAST_0, require, require_choice
 from headrace.ops import losses
 from headrace.ops.returns import vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State
+from headrace.valid import ranges
+from headrace.valid.fields import settings
 
 _NO_LEARNING = 4  # target updates every 1 to 4 steps: "the agent does not learn" (section 4.1.1)
 
 
+@settings()
 @dataclass(frozen=True)
 class IMPACT(common.Hyperparameters):
     """IMPACT (Luo et al. 2020, Algorithm 1).
@@ -35,48 +37,46 @@ class IMPACT(common.Hyperparameters):
         common.Span(4, 8, 32), common.Span(16, 64, 128), common.Span(256, 512, 2048)
     )
 
-    max_lag: int = 1
+    max_lag: Annotated[int, ranges.LAG_OF_1] = 1
     """How many batches of rollouts may wait for the learner. Each lasts for ``passes`` steps, so
     the lag in updates is longer: at a batch's first use, which is when what is too old is dropped,
     up to ``max_updates(max_lag)``, at its last one ``(passes - 1) * buffer_size`` steps more."""
     learning_rate: float = 1e-3
     lam: float = 0.95
-    buffer_size: Annotated[int, A_COUNT] = 8
+    buffer_size: Annotated[int, ranges.COUNT] = 8
     """N: slots of the circular buffer, visited in turn, one optimiser step each."""
-    passes: Annotated[int, A_COUNT] = 10
+    passes: Annotated[int, ranges.COUNT] = 10
     """K: how often each batch is traversed."""
-    t_target: Annotated[int | None, A_COUNT] = None
+    t_target: Annotated[int | None, ranges.COUNT] = None
     """Optimiser steps between updates of the target network; None: buffer_size * passes."""
-    t_frequency: Annotated[int, A_COUNT] = 1
+    t_frequency: Annotated[int, ranges.COUNT] = 1
     """Optimiser steps between broadcasts of the weights to the actors."""
     ratio: Literal["R1", "R2", "R3"] = "R3"
     """R3: pi / max(target, mu / rho), the paper's; R1: pi / target; R2: pi / mu."""
-    rho: float = 2.0
+    rho: Annotated[float, ranges.AT_LEAST_1_OR_INF] = 2.0
     """Target-worker clipping of R3: the ratio mu / target counts up to this; inf makes it R1."""
-    clip: Annotated[float, ABOVE_0] = 0.3
+    clip: Annotated[float, ranges.ABOVE_0] = 0.3
     """The ratio is clipped to [1 - clip, 1 + clip] in the surrogate."""
-    rho_bar: float = 1.0
+    rho_bar: Annotated[float, ranges.ABOVE_0_OR_INF] = 1.0
     """Clip of the ratio target / mu in the temporal difference."""
-    c_bar: Annotated[float, ABOVE_0] = 1.0
+    c_bar: Annotated[float, ranges.ABOVE_0_OR_INF] = 1.0
     """Clip of the ratio target / mu in the trace coefficients."""
-    kl_coef: Annotated[float, AT_LEAST_0] = 0.0
+    kl_coef: Annotated[float, ranges.AT_LEAST_0] = 0.0
     """Weight of the penalty KL(target || pi) at the start."""
-    kl_target: float | None = None
+    kl_target: Annotated[float | None, ranges.ABOVE_0] = None
     """Adapt kl_coef at each target update so that the KL before it stays near this."""
     value_coef: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        common.check_clipping(self.rho_bar, self.c_bar, self.max_lag)
+        common.check_clipping(self.rho_bar, self.c_bar)
         check_penalty(self.kl_coef, self.kl_target, self.resolved_t_target)
-        require_choice("ratio", self.ratio, ("R1", "R2", "R3"))
-        require(self.rho >= 1, "rho", self.rho, "1 or more (nearest: 1.0)")
         if self.t_target is not None and self.t_target <= _NO_LEARNING:
             warnings.warn(
                 f"t_target={self.t_target}: the paper saw no learning with 1 to {_NO_LEARNING}; "
                 f"buffer_size * passes = {self.buffer_size * self.passes} is what makes IMPACT "
                 "like PPO",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     @property

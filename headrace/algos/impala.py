@@ -10,17 +10,21 @@ import torch
 from torch import Tensor
 
 from headrace.algos import common
-from headrace.algos.minibatches import new_generator, shuffled
+from headrace.algos.minibatches import new_generator, split, with_targets
 from headrace.algos.replay import ReplayBuffer, concatenate
-from headrace.errors import A_COUNT, ABOVE_0, AT_LEAST_1, Valid, require, require_choice
+from headrace.errors import require
+from headrace.ops.ratio import exp_ratio
 from headrace.ops.returns import vtrace
 from headrace.ops.terms import Terms
 from headrace.types import ActorCritic, Batch, Fresh, Group, State
+from headrace.valid import ranges
+from headrace.valid.fields import settings
 
 _EPSILON = 1e-6  # section 5.2.2
-_FRACTION = Valid("at least 0 and below 1 (the paper's: 0.5)", lambda x: 0 <= x < 1)
+_FRACTION = ranges.Range(0, 1, below=True, words="at least 0 and below 1 (the paper's: 0.5)")
 
 
+@settings()
 @dataclass(frozen=True)
 class IMPALA(common.Hyperparameters):
     """IMPALA (Espeholt et al. 2018, section 4)."""
@@ -29,22 +33,22 @@ class IMPALA(common.Hyperparameters):
         common.Span(8, 32, 64), common.Span(8, 16, 64), common.Span(256, 512, 2048)
     )
 
-    max_lag: int = 1
+    max_lag: Annotated[int, ranges.LAG_OF_1] = 1
     """How many updates a rollout may lag behind the learner when it is learnt from: at most
     max_lag + 1 updates' rollouts are begun or waiting, and what was overtaken is dropped.
     Replayed trajectories are older."""
     learning_rate: float = 1.5e-3
     lam: float = 0.95
-    rho_bar: float = 1.0
+    rho_bar: Annotated[float, ranges.ABOVE_0_OR_INF] = 1.0
     """Clip of the importance ratio in the temporal difference: fixes the value's fixed point."""
-    c_bar: Annotated[float, ABOVE_0] = 1.0
+    c_bar: Annotated[float, ranges.ABOVE_0_OR_INF] = 1.0
     """Clip of the ratio in the trace coefficients: speed of contraction."""
-    pg_rho_bar: Annotated[float, ABOVE_0] = 1.0
+    pg_rho_bar: Annotated[float, ranges.ABOVE_0_OR_INF] = 1.0
     """Clip of the ratio that weights the policy gradient."""
 
-    epochs: Annotated[int, AT_LEAST_1] = 1
+    epochs: Annotated[int, ranges.COUNT] = 1
     """Passes over each batch."""
-    minibatches: Annotated[int, AT_LEAST_1] = 4
+    minibatches: Annotated[int, ranges.SIZE] = 4
     """Random parts into which each pass is split, an optimiser step each; the paper has neither."""
 
     correction: Literal["vtrace", "one_step", "epsilon", "none"] = "vtrace"
@@ -52,13 +56,12 @@ class IMPALA(common.Hyperparameters):
     the ratio weights the advantage; epsilon: log(pi + 1e-6) in the policy gradient; none: none."""
     replay_fraction: Annotated[float, _FRACTION] = 0.0
     """Share of each batch that is drawn from earlier trajectories; the paper tried 0.5."""
-    replay_capacity: Annotated[int, A_COUNT] = 1024
+    replay_capacity: Annotated[int, ranges.SIZE] = 1024
     """Trajectories of fragment_length steps of one environment that are kept for replay."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        common.check_clipping(self.rho_bar, self.c_bar, self.max_lag)
-        require_choice("correction", self.correction, ("vtrace", "one_step", "epsilon", "none"))
+        common.check_clipping(self.rho_bar, self.c_bar)
 
     def per_learner(self, num_learners: int) -> IMPALA:
         """Each learner holds its share of the replayed columns."""
@@ -95,13 +98,8 @@ class IMPALA(common.Hyperparameters):
         if not self._is_split:
             yield batch  # its targets come from the same forward pass as its loss
             return
-        with torch.no_grad():
-            outputs = common.policy_outputs(policy, batch)
-            batch = replace(batch, targets=self._targets(outputs, batch))
-        over = group if self.normalize_advantage else None
-        yield from shuffled(
-            batch, self.epochs, self.minibatches, state["generator"], over, fused=self.fused
-        )
+        batch = with_targets(policy, batch, self._targets)
+        yield from split(batch, self, state["generator"], group)
 
     def _with_replay(self, batch: Batch, state: State) -> Batch:
         """A fresh batch beside the columns that are drawn for it, which it is kept for as well."""
@@ -142,6 +140,6 @@ class IMPALA(common.Hyperparameters):
             vs, _, advantage = vtrace(ones, *stream, **settings)
         targets = {"vs": vs, "advantage": advantage}
         if self.correction in ("vtrace", "one_step"):
-            ratio = torch.where(batch.valid, log_ratio, 0.0).exp()
+            ratio = exp_ratio(torch.where(batch.valid, log_ratio, 0.0))
             targets["weight"] = ratio.clamp(max=self.pg_rho_bar)
         return targets

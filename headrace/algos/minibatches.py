@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from headrace.algos.common import PolicyOutputs, policy_outputs
 from headrace.ops import tree
-from headrace.types import Batch, Group, map_columns
+from headrace.types import ActorCritic, Batch, Group, map_columns
 
 
 def new_generator() -> torch.Generator:
@@ -47,6 +49,20 @@ def shuffled(
     for part in cut(samples, orders, min(minibatches, num_columns), normalize_over):
         part.version = batch.version
         yield part
+
+
+def split(batch: Batch, algo: Any, generator: torch.Generator, group: Group) -> Iterator[Batch]:
+    """A batch that has its targets, as :func:`shuffled` by the settings of an algorithm."""
+    over = group if algo.normalize_advantage else None
+    return shuffled(batch, algo.epochs, algo.minibatches, generator, over, fused=algo.fused)
+
+
+@torch.no_grad()
+def with_targets(
+    policy: ActorCritic, batch: Batch, targets: Callable[[PolicyOutputs, Batch], dict[str, Tensor]]
+) -> Batch:
+    """A batch with the ``targets`` of what the policy gives for it now."""
+    return replace(batch, targets=targets(policy_outputs(policy, batch), batch))
 
 
 def _part_by_part(

@@ -9,35 +9,37 @@ from typing import Annotated
 import torch
 
 from headrace.algos import common
-from headrace.algos.minibatches import new_generator, shuffled
+from headrace.algos.minibatches import new_generator, split
 from headrace.algos.penalty import Penalty, check_penalty
-from headrace.errors import ABOVE_0, AT_LEAST_0, AT_LEAST_1
 from headrace.ops.returns import gae
 from headrace.ops.terms import Terms
 from headrace.types import ActorCritic, Batch, Fresh, Group, State
+from headrace.valid import ranges
+from headrace.valid.fields import settings
 
 
+@settings()
 @dataclass(frozen=True)
 class PPO(common.Hyperparameters):
     """PPO (Schulman et al. 2017): clipped surrogate, optionally with an adaptive KL penalty."""
 
     learning_rate: float = 7e-4
-    epochs: Annotated[int, AT_LEAST_1] = 6
+    epochs: Annotated[int, ranges.COUNT] = 6
     """Passes over each batch."""
-    minibatches: Annotated[int, AT_LEAST_1] = 16
+    minibatches: Annotated[int, ranges.SIZE] = 16
     """Parts into which each pass is split."""
-    clip: Annotated[float, ABOVE_0] = 0.2
+    clip: Annotated[float, ranges.ABOVE_0] = 0.2
     """The ratio pi/mu is clipped to [1 - clip, 1 + clip]."""
-    value_clip: float | None = None
+    value_clip: Annotated[float | None, ranges.ABOVE_0] = None
     """Clip the value's change per update to this (with normalize_values in deviations of its
     targets); None: no clipping."""
     normalize_advantage: bool | None = True
     """Scale each minibatch's advantages to mean 0 and standard deviation 1."""
-    kl_coef: Annotated[float, AT_LEAST_0] = 0.0
+    kl_coef: Annotated[float, ranges.AT_LEAST_0] = 0.0
     """Weight of the penalty KL(mu || pi) at the start."""
-    kl_target: float | None = None
+    kl_target: Annotated[float | None, ranges.ABOVE_0] = None
     """Adapt kl_coef so that the KL per update stays near this (Schulman 2017, section 4)."""
-    kl_stop: float | None = None
+    kl_stop: Annotated[float | None, ranges.ABOVE_0] = None
     """End an update early, in all epochs, once a minibatch's KL exceeds this."""
 
     def __post_init__(self) -> None:
@@ -55,10 +57,7 @@ class PPO(common.Hyperparameters):
         """Targets from the policy before the first step, then ``epochs * minibatches`` parts."""
         state["penalty"].adapt()
         batch = self._with_targets(policy, fresh())
-        over = group if self.normalize_advantage else None
-        yield from shuffled(
-            batch, self.epochs, self.minibatches, state["generator"], over, fused=self.fused
-        )
+        yield from split(batch, self, state["generator"], group)
 
     def _with_targets(self, policy: ActorCritic, batch: Batch) -> Batch:
         with torch.no_grad():

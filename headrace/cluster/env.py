@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium
 import numpy as np
@@ -12,13 +12,15 @@ from gymnasium.vector.utils import batch_space, create_empty_array
 
 from headrace.cluster.agent import is_agent
 from headrace.cluster.head import Head
-from headrace.cluster.messages import PlaceConfig, Request, require_count
+from headrace.cluster.messages import PlaceConfig, Request
 from headrace.cluster.places.local import LocalConfig
 from headrace.cluster.rows import join, join_infos, take
 from headrace.cluster.settings import EnvConfig, as_env_config
 from headrace.errors import ConfigError, require
 from headrace.ops import tree
 from headrace.types import Rollout
+from headrace.valid import ranges
+from headrace.valid.fields import check
 
 
 class ClusterEnv(VectorEnv):
@@ -51,6 +53,7 @@ class ClusterEnv(VectorEnv):
         self, env_config: dict[str, Any] | EnvConfig, config: PlaceConfig | None = None
     ) -> None:
         self.env_config, self.config = as_env_config(env_config), config or LocalConfig()
+        require(hasattr(self.config, "open"), "config", config, "a LocalConfig or RayConfig")
         self.num_envs = self.config.nodes * self.env_config.envs_per_node
         self._example: dict[str, Any] = {}  # what an agent returned last for some worker
         self._head: Head | None = Head(self.env_config, self.config)  # None: closed
@@ -222,7 +225,7 @@ class ClusterEnv(VectorEnv):
             ConfigError: as :meth:`step`, or ``num_steps`` is below 1.
         """
         head = self._ready("collect")
-        require_count("num_steps", num_steps)
+        check("num_steps", Annotated[int, ranges.SIZE], num_steps)
         return head.collect(agent, num_steps, self.single_action_space)
 
     def collect_async(self, agent: Any, fragment_length: int) -> Iterator[Rollout]:
@@ -234,7 +237,7 @@ class ClusterEnv(VectorEnv):
         awaited and lost.
         """
         head = self._ready("collect_async")
-        require_count("fragment_length", fragment_length)
+        check("fragment_length", Annotated[int, ranges.SIZE], fragment_length)
         return head.stream(agent, fragment_length)
 
     @property

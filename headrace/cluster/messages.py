@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from headrace.acting.weight_sync import SyncRule
-from headrace.errors import A_WHOLE_COUNT, require
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,3 @@ class PlaceConfig(Protocol):
 
     def open(self) -> Place:
         """The place, ready to start workers."""
-
-
-def require_count(name: str, value: Any) -> None:
-    """Raise ConfigError unless it is a whole number above 0."""
-    require(A_WHOLE_COUNT.holds(value), name, value, A_WHOLE_COUNT.words)

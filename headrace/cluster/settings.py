@@ -5,48 +5,48 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from headrace.acting.weight_sync import SyncRule, sync_rule
-from headrace.cluster.messages import require_count
-from headrace.envs.make import ENGINES
 from headrace.envs.names import resolve
-from headrace.errors import ConfigError, nearest, require, require_choice
+from headrace.errors import ConfigError, nearest
+from headrace.valid import ranges
+from headrace.valid.fields import check, check_fields, settings
+
+TYPE = ranges.Valid("a string or a callable that returns an environment", bool, whole=True)
 
 
+@settings()
 @dataclass(frozen=True)
 class EnvConfig:
     """Which environments, how many on each worker, and when their agent's weights are fetched."""
 
-    type: str | Callable[..., Any] = "gymnasium"
+    type: Annotated[str | Callable[..., Any], TYPE] = "gymnasium"
     """``"gymnasium"``; or a callable that returns an environment (an Env or VectorEnv class too),
     or its import path, as in ``"my_package.my_module:make_env"``."""
     env_name: str | None = None
     """With type "gymnasium", the environment's id."""
-    envs_per_node: int = 64
+    envs_per_node: Annotated[int, ranges.SIZE] = 64
     """Environments of each worker."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of each environment."""
-    seed: int | None = None
+    seed: Annotated[int | None, ranges.SEED] = None
     """Of the first reset that is given none, and of what replaces a dead worker."""
     weight_sync: str = "adaptive"
     """When a worker fetches weights: "adaptive" (on drift), "every" version or "every-<k>"."""
-    kl_threshold: float = 0.005
+    kl_threshold: Annotated[float, ranges.NATS] = 0.005
     """With "adaptive": the mean KL(worker's copy || agent) in nats above which it does. A clipped
     objective keeps the KL below about clip²: with a threshold above that nothing is fetched."""
-    max_policy_lag: int | None = 100
+    max_policy_lag: Annotated[int | None, ranges.VERSIONS] = 100
     """Versions behind at which it does so whatever the drift; None: never."""
-    engine: str = "sync"
+    engine: Literal["auto", "native", "envpool", "sync", "async", "threads"] = "sync"
     """How a worker steps its environments (see ``headrace.make_vec``); "sync" has the very
     trajectories of Gymnasium's SyncVectorEnv, "auto" takes the fastest there is."""
 
     def __post_init__(self) -> None:
+        check_fields(self, "env_config: ")
         if self.type == "gymnasium" and not self.env_name:
             raise ConfigError('env_config: type="gymnasium" needs env_name, as in "CartPole-v1"')
-        require_count("env_config: envs_per_node", self.envs_per_node)
-        fits = self.seed is None or (isinstance(self.seed, int) and 0 <= self.seed < 2**31)
-        require(fits, "env_config: seed", self.seed, "between 0 and 2147483647, or None")
-        require_choice("env_config: engine", self.engine, ENGINES)
         _ = self.rule, self.target  # raise what they have to
 
     @property
@@ -68,6 +68,7 @@ def as_env_config(values: dict[str, Any] | EnvConfig) -> EnvConfig:
     """
     if isinstance(values, EnvConfig):
         return values
+    check("env_config", dict[str, Any], values)
     known = [f.name for f in dataclasses.fields(EnvConfig)]
     for key in values:
         if key not in known:

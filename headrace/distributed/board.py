@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from headrace.process import memory_file
 from headrace.transport.slab import memory_fence
 from headrace.types import Group
 
@@ -126,32 +126,13 @@ def share_board(group: Group) -> Board | None:
     def agree(mine: bool) -> bool:
         return bool(group.gather(torch.tensor([mine])).all())
 
-    path = _make_file(board_bytes(group.size)) if group.rank == 0 else ""
-    try:
-        path, board = group.broadcast(path), None
+    with contextlib.ExitStack() as stack:
+        path, board = "", None
+        if group.rank == 0:
+            with contextlib.suppress(OSError):  # there is no room
+                path = stack.enter_context(memory_file(board_bytes(group.size)))
+        path = group.broadcast(path)
         with contextlib.suppress(OSError, RuntimeError):
             board = Board(Path(path), group.rank, group.size)
         shared = agree(board is not None) and agree(board is not None and board.sees_all())
         return board if shared else None
-    finally:
-        if group.rank == 0 and path:
-            os.unlink(path)
-
-
-def _make_file(num_bytes: int) -> str:
-    """Path of a new file of zeros, in shared memory if there is any; empty if there is no room."""
-    folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    try:
-        descriptor, path = tempfile.mkstemp(prefix="headrace-board-", dir=folder)
-    except OSError:
-        return ""
-    try:
-        os.ftruncate(descriptor, num_bytes)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, 0, num_bytes)  # an error now, not a SIGBUS at a store
-        return path
-    except OSError:
-        os.unlink(path)
-        return ""
-    finally:
-        os.close(descriptor)

@@ -245,6 +245,9 @@ def file_rendezvous(path: str, rank: int, size: int) -> Rendezvous:
             for _, name in socket.if_nameindex():
                 if name in ("lo", "lo0"):  # nothing listens on another interface
                     os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        return dist.FileStore(path, size)
+        file = path
+        if path.startswith("/proc/"):  # another process's, without whom torch would wait for it
+            file = f"/proc/self/fd/{os.open(path, os.O_RDWR)}"
+        return dist.FileStore(file, size)
 
     return Rendezvous(rank, size, rank, store)

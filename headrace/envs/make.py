@@ -8,80 +8,101 @@ result autoresets in NEXT_STEP mode.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
 import importlib.util
-import inspect
-import multiprocessing
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterable
+from typing import Annotated, Any
 
-import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec, load_env_creator
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
 
-from headrace.envs.adapters import EnvPool, next_step
-from headrace.envs.names import Target, env_name, in_envpool, resolve
-from headrace.envs.processes import Processes
-from headrace.envs.threads import Threads
-from headrace.errors import ConfigError, EnvironmentFault, require, require_choice
+from headrace.envs import engines
+from headrace.envs.agreement import difference
+from headrace.envs.contract import CHECKED_STEPS
+from headrace.envs.engines import Order, Unavailable
+from headrace.envs.names import Prepared, resolve
+from headrace.envs.packages import package_of
+from headrace.errors import ConfigError, require_choice
+from headrace.valid import ranges
+from headrace.valid.fields import checked
 
-_MAKE_KWARGS = ("max_episode_steps", "disable_env_checker", "render_mode")  # gymnasium.make's own
 _MAX_SEED = 2**31 - 1  # envpool's seeds are int32
 _MAX_ACTORS = 1024
+ENGINES = ("auto", *engines.ENGINES)
 
 
-class _Unavailable(Exception):
-    """Why an engine can't make an environment, as a clause."""
-
-
-_REASONS = (_Unavailable, ImportError, gymnasium.error.Error)
-
-
+@checked
 def make_vec(
     env: Any,
-    num_envs: int,
+    num_envs: Annotated[int, ranges.SIZE],
     engine: str = "auto",
     env_kwargs: dict[str, Any] | None = None,
-    seed: int = 0,
+    seed: Annotated[int, ranges.SEED] = 0,
+    wrappers: Iterable[Any] = (),
 ) -> VectorEnv:
     """``num_envs`` copies of an environment, stepped together in NEXT_STEP autoreset.
 
-    Observations may live in memory that the next step overwrites: copy what you keep.
+    Observations may live in memory that the next step overwrites: copy what you keep. What the
+    first steps return is compared with the spaces.
 
     Args:
         env: a Gymnasium id (``"CartPole-v1"``, ``"module:Id-v0"``), an EnvSpec, an Env class, a
             callable that returns an Env, or a VectorEnv class, which is called with ``num_envs``.
         engine: ``native``, ``envpool``, ``sync``, ``async``, ``threads``, or ``auto`` for the
             first of the first three that can make it; envpool only replaces environments that
-            come with Gymnasium. async starts a process per environment, and makes one more here
-            to learn its spaces. threads starts a thread per environment, and makes none here.
-            Engines may differ in their random streams and, rarely, in their spaces.
+            come with Gymnasium, and either only where its spaces are those of the single
+            environment. async starts a process per environment, and makes one more here to learn
+            its spaces. threads starts a thread per environment, and makes none here. Engines may
+            differ in their random streams.
         env_kwargs: given to the environment.
         seed: of an envpool pool until ``reset(seed=…)``; other engines are seeded by that alone.
+        wrappers: around each environment in this order, see ``headrace.envs.wrappers.as_wrap``.
 
     Raises:
-        ConfigError: env or engine is unknown, or the engine can't make this environment.
-        EnvironmentFault: an environment failed in its process (async) or thread (threads).
+        ConfigError: env, engine or a wrapper is unknown, or the engine can't make this
+            environment.
+        EnvironmentFault: an environment failed in its process (async) or thread (threads); from
+            ``reset`` and ``step``: what it returned isn't what its spaces say.
+    """
+    return opened(env, num_envs, engine, env_kwargs, seed, wrappers)[1]
+
+
+def opened(
+    env: Any,
+    num_envs: int,
+    engine: str = "auto",
+    env_kwargs: dict[str, Any] | None = None,
+    seed: int = 0,
+    wrappers: Iterable[Any] = (),
+    checked_steps: int = CHECKED_STEPS,
+) -> tuple[str, VectorEnv]:
+    """The name of the engine that made it, and what :func:`make_vec` returns.
+
+    Args:
+        checked_steps: how many first steps of each environment are compared with its spaces.
     """
     require_choice("engine", engine, ENGINES)
-    require(num_envs >= 1, "num_envs", num_envs, "at least 1")
-    target, kwargs = resolve(env), dict(env_kwargs or {})
+    target, wrapped = Prepared.split(resolve(env, wrappers))
+    order = Order(target, wrapped, num_envs, dict(env_kwargs or {}), seed, checked_steps)
     reasons: dict[str, str] = {}
-    for name in _candidates(target) if engine == "auto" else [engine]:
+    for name in _candidates(order) if engine == "auto" else [engine]:
         try:
-            return _ENGINES[name](target, num_envs, kwargs, seed)
-        except _REASONS as reason:
+            envs = engines.ENGINES[name](order)
+            if engine == "auto":
+                _check_agrees(name, envs, order)
+            return name, envs
+        except engines.REASONS as reason:
             reasons[name] = str(reason).partition("\n")[0].rstrip(".")
     if engine == "auto":
         clauses = [f"engine {name}: {reason}" for name, reason in reasons.items()]
-        raise ConfigError(f"{env_name(target)} can't be made ({'; '.join(clauses)})")
+        raise ConfigError(f"{order.name} can't be made ({'; '.join(clauses)})")
     # What async and threads can make, sync can, and nothing is started for a hint.
-    hints = [name for name in _ENGINES if name not in (engine, "async", "threads")]
-    others = [repr(name) for name in hints if _works(name, target, kwargs)]
+    hints = [name for name in engines.ENGINES if name not in (engine, "async", "threads")]
+    others = [repr(name) for name in hints if _works(name, order)]
     raise ConfigError(
-        f"engine={engine!r} can't make {env_name(target)} because {reasons[engine]}; "
+        f"engine={engine!r} can't make {order.name} because {reasons[engine]}; "
         + (f"engine={' or '.join(others)} can" if others else "no other engine can either")
     )
 
@@ -101,107 +122,20 @@ def env_seed(seed: int, actor: int, num_envs: int, generation: int = 0) -> int:
     return (start + generation * _MAX_ACTORS + actor) % num_blocks * num_envs
 
 
-# -- engines: each returns the vector environment or raises _Unavailable ----------------------
-
-
-def _native(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
-    if isinstance(target, EnvSpec):
-        if target.vector_entry_point is None:
-            raise _Unavailable("it has no vector entry point")
-        limit = {} if target.max_episode_steps is None else {"max_episode_steps": 0}
-        _check_kwargs(target.vector_entry_point, {**limit, **target.kwargs, **kwargs})
-        envs = gymnasium.make_vec(target, num_envs, "vector_entry_point", **kwargs)
-    elif _is_vector_class(target):
-        _check_kwargs(target, kwargs)
-        envs = target(num_envs=num_envs, **kwargs)
-    else:
-        raise _Unavailable("it isn't a VectorEnv class and has no vector entry point")
-    try:
-        return next_step(envs, env_name(target))
-    except ConfigError as error:
-        envs.close()
-        raise _Unavailable(str(error)) from error
-
-
-def _envpool(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
-    if not isinstance(target, EnvSpec):
-        raise _Unavailable("envpool makes environments by id only")
-    if importlib.util.find_spec("envpool") is None:
-        raise _Unavailable("envpool isn't installed (pip install 'headrace[envpool]')")
-    if not in_envpool(target.id):
-        raise _Unavailable("envpool has no environment of this id")
-    if target.additional_wrappers:
-        raise _Unavailable("envpool can't apply its wrappers")
-    known = gymnasium.registry.get(target.id, EnvSpec(target.id)).kwargs.items()
-    settings = dict(item for item in target.kwargs.items() if item not in known)
-    if target.max_episode_steps is not None:
-        settings["max_episode_steps"] = target.max_episode_steps
-    try:
-        return EnvPool(target.id, num_envs, seed, {**settings, **kwargs})
-    except ConfigError as error:
-        raise _Unavailable(str(error)) from error
-
-
-def _sync(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
-    create = [_creator(target, kwargs)] * num_envs
-    return SyncVectorEnv(create, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
-
-
-def _async(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
-    create = _creator(target, kwargs)
-    if multiprocessing.current_process().daemon:
-        raise _Unavailable("it starts processes, which a daemonic one, such as an actor, may not")
-    return Processes(create, num_envs, env_name(target))
-
-
-def _threads(target: Target, num_envs: int, kwargs: dict[str, Any], seed: int) -> VectorEnv:
-    try:
-        return Threads(_creator(target, kwargs), num_envs, env_name(target))
-    except EnvironmentFault as fault:
-        if isinstance(fault.__cause__, _REASONS):
-            raise fault.__cause__ from None
-        raise
-
-
-def _creator(target: Target, kwargs: dict[str, Any]) -> Callable[[], gymnasium.Env]:
-    """What makes one environment."""
-    if isinstance(target, EnvSpec):
-        if target.entry_point is None:
-            raise _Unavailable("no single environment is registered under its id")
-        own = {k: v for k, v in kwargs.items() if k not in _MAKE_KWARGS}
-        # The checks of gymnasium.make cost time at every step, and the loop keeps the order.
-        spec = dataclasses.replace(target, order_enforce=False)
-        create = functools.partial(gymnasium.make, spec, **{"disable_env_checker": True, **kwargs})
-    elif _is_vector_class(target):
-        raise _Unavailable("it is a VectorEnv class")
-    else:
-        own, create = kwargs, functools.partial(target, **kwargs)
-    _check_kwargs(target.entry_point if isinstance(target, EnvSpec) else target, own)
-
-    def create_one() -> gymnasium.Env:
-        env = create()
-        if not isinstance(env, gymnasium.Env):
-            raise _Unavailable(f"it returned {type(env).__name__}, which isn't a gymnasium.Env")
-        return env
-
-    return create_one
-
-
-_ENGINES: dict[str, Callable[[Target, int, dict[str, Any], int], VectorEnv]] = {
-    "native": _native,
-    "envpool": _envpool,
-    "sync": _sync,
-    "async": _async,
-    "threads": _threads,
-}
-ENGINES = ("auto", *_ENGINES)
-
-
-def _candidates(target: Target) -> list[str]:
+def _candidates(order: Order) -> list[str]:
     """The engines that ``auto`` tries, best first."""
+    target = order.target
     if not isinstance(target, EnvSpec):
-        return ["native" if _is_vector_class(target) else "sync"]
+        return ["native" if engines.is_vector_class(target) else "sync"]
+    if order.wrappers:
+        return ["sync"]
     entry = target.entry_point
+    package = package_of(target.id)
+    if entry is None and target.vector_entry_point is None and package is not None:
+        raise ConfigError(
+            f"env={target.id!r} needs a package that isn't installed: pip install {package.pip}; "
+            "engine='envpool' makes one of this id whose observations are its own"
+        )
     # A user's own environment never falls to another of the same id, nor imports envpool.
     gymnasiums = entry is None or (isinstance(entry, str) and entry.startswith("gymnasium.envs."))
     names = ["native"] if target.vector_entry_point is not None else []
@@ -210,27 +144,28 @@ def _candidates(target: Target) -> list[str]:
     return [*names, "sync"]
 
 
-def _works(engine: str, target: Target, kwargs: dict[str, Any]) -> bool:
+def _check_agrees(name: str, envs: VectorEnv, order: Order) -> None:
+    """Raise Unavailable, and close them, where ``envs`` aren't what was named.
+
+    That is the single environment, if there is one that can be made.
+    """
+    target = order.target
+    if name == "sync" or not isinstance(target, EnvSpec) or target.entry_point is None:
+        return
     try:
-        _ENGINES[engine](target, 1, kwargs, 0).close()
+        with contextlib.closing(engines.creator(order)()) as single:
+            spaces = single.observation_space, single.action_space
+    except Exception:  # the single one may lack a dependency
+        return
+    found = difference(*spaces, envs.single_observation_space, envs.single_action_space)
+    if found:
+        envs.close()
+        raise Unavailable(found)
+
+
+def _works(engine: str, order: Order) -> bool:
+    try:
+        engines.ENGINES[engine](dataclasses.replace(order, num_envs=1)).close()
     except Exception:  # the user's environment may raise anything
         return False
     return True
-
-
-def _is_vector_class(target: Any) -> bool:
-    return isinstance(target, type) and issubclass(target, VectorEnv)
-
-
-def _check_kwargs(entry: Any, kwargs: dict[str, Any]) -> None:
-    creator = load_env_creator(entry) if isinstance(entry, str) else entry
-    try:
-        parameters = inspect.signature(creator).parameters
-    except (TypeError, ValueError):  # some builtins have none
-        return
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    for name in kwargs:
-        if name not in parameters:
-            accepted = ", ".join(p for p in parameters if p != "num_envs") or "nothing"
-            raise _Unavailable(f"{env_name(creator)} takes {accepted}, but no {name!r}")

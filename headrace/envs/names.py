@@ -2,72 +2,161 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from headrace.errors import ConfigError, nearest
+from headrace.envs.packages import bring, is_installed, package_of
+from headrace.envs.wrappers import Wrap, as_wrap
+from headrace.errors import ConfigError, nearest, shown
 
 Target: TypeAlias = EnvSpec | Callable[..., Any]
 
-_PACKAGES = {"headrace": "headrace_ssa"}  # what registers the ids of a namespace
+
+@dataclass(frozen=True)
+class Prepared:
+    """An environment with its wrappers, and what this process has registered.
+
+    In the process that it is sent to, by pickling, the same is registered before it is there.
+    """
+
+    env: Target
+    wrappers: tuple[Wrap, ...] = ()
+    carries: bool = False  # takes along what is registered here
+
+    def __reduce__(self) -> Any:
+        specs = _registered() if self.carries else {}
+        return _arrive, (self.env, self.wrappers, self.carries, specs)
+
+    @classmethod
+    def split(cls, env: Target | Prepared) -> tuple[Target, tuple[Wrap, ...]]:
+        """The environment and its wrappers."""
+        return (env.env, env.wrappers) if isinstance(env, cls) else (env, ())  # type: ignore
 
 
-def resolve(env: Any) -> Target:
+def _registered() -> dict[str, bytes]:
+    """What has been registered here beyond Gymnasium's own, pickled by id."""
+    import cloudpickle
+
+    specs = {}
+    for name, spec in gymnasium.registry.items():
+        if not is_foreign(spec):
+            continue
+        with contextlib.suppress(Exception):  # what can't travel is told of where it is missed
+            specs[name] = cloudpickle.dumps(by_value(spec))
+    return specs
+
+
+def _arrive(
+    env: Target, wrappers: tuple[Wrap, ...], carries: bool, specs: dict[str, bytes]
+) -> Prepared:
+    import pickle
+
+    if specs:  # what is imported later registers the same once more
+        warnings.filterwarnings("ignore", message=".*Overriding environment .* already in registry")
+    for name, pickled in specs.items():
+        if name not in gymnasium.registry:
+            gymnasium.registry[name] = pickle.loads(pickled)
+    return Prepared(env, wrappers, carries)
+
+
+class Registry:
+    """Nothing but what this process has registered; in another one it is, too, on unpickling."""
+
+    def __reduce__(self) -> Any:
+        return _arrive_only, (_registered(),)
+
+
+def _arrive_only(specs: dict[str, bytes]) -> Registry:
+    _arrive(EnvSpec, (), True, specs)
+    return Registry()
+
+
+def resolve(env: Any, wrappers: Iterable[Any] = ()) -> Any:
     """What ``env`` stands for, in a form that can be pickled to a process without its registration.
 
     Returns:
-        the EnvSpec of an id, or the class or callable itself.
+        the EnvSpec of an id, or the class or callable itself; a :class:`Prepared` of it where there
+        are wrappers, or a script's function may make what is registered here only.
 
     Raises:
-        ConfigError: the id is unknown, or ``env`` is of another type.
+        ConfigError: the id or a wrapper is unknown, or ``env`` is of another type.
     """
+    env, before = Prepared.split(env)
     if isinstance(env, str):
         env = _find(env)
     if isinstance(env, EnvSpec):
-        # In another process __main__ is another module, so a name in it becomes the object.
-        for field in ("entry_point", "vector_entry_point"):
-            entry = getattr(env, field)
-            if isinstance(entry, str) and entry.startswith("__main__:"):
-                change: dict[str, Any] = {field: load_env_creator(entry)}
-                env = dataclasses.replace(env, **change)
-        return env
-    if callable(env):
-        return env
-    raise ConfigError(
-        f"env={env!r} is neither a Gymnasium id, an EnvSpec, an environment class "
-        "nor a callable that returns an environment"
-    )
+        env = by_value(env)
+    elif not callable(env):
+        raise ConfigError(
+            f"env={shown(env)} is neither a Gymnasium id, an EnvSpec, an environment class "
+            "nor a callable that returns an environment"
+        )
+    wraps = (*before, *map(as_wrap, wrappers))
+    # A package registers its environments where it is imported; a script's code may make any.
+    code = env.entry_point if isinstance(env, EnvSpec) else env
+    makes = callable(code) and not (isinstance(code, type) and code.__module__ != "__main__")
+    carries = makes and any(map(is_foreign, gymnasium.registry.values()))
+    return Prepared(env, wraps, carries) if wraps or carries else env
+
+
+def is_foreign(spec: EnvSpec) -> bool:
+    """Whether it isn't registered in every process anyway."""
+    entry = spec.entry_point or spec.vector_entry_point
+    return not (isinstance(entry, str) and entry.startswith(("gymnasium.envs.", "headrace_ssa")))
+
+
+def by_value(spec: EnvSpec, main: Any = None) -> EnvSpec:
+    """With objects for names in ``__main__``, which is another module in another process.
+
+    Args:
+        main: the module that such names are in; None: the one that runs.
+    """
+    for field in ("entry_point", "vector_entry_point"):
+        entry = getattr(spec, field)
+        if isinstance(entry, str) and entry.startswith("__main__:"):
+            name = entry.partition(":")[2]
+            code = load_env_creator(entry) if main is None else getattr(main, name)
+            change: dict[str, Any] = {field: code}
+            spec = dataclasses.replace(spec, **change)
+    return spec
 
 
 def _find(env_id: str) -> Target:
     module, _, name = env_id.rpartition(":")
-    module = module or _PACKAGES.get(name.partition("/")[0], "")
     found: Any = None
     if module:
         try:
             found = importlib.import_module(module)
-        except ImportError as error:
+        except (ImportError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"env={env_id!r} needs module {module!r}, which can't be imported ({error})"
+                f"env={shown(env_id)} needs module {shown(module)}, which can't be imported "
+                f"({error})"
             ) from error
+    package = None if module else package_of(name)
+    missing = package is not None and name not in gymnasium.registry
+    if package is not None and missing and (is_installed(package) or not in_envpool(name)):
+        bring(name, package)
     if name in gymnasium.registry:
         return gymnasium.registry[name]
     for part in name.split("."):
         found = getattr(found, part, None)
     if callable(found):
-        return found
+        return found  # type: ignore[no-any-return]
     if not module and in_envpool(name):
         return EnvSpec(name)
     raise ConfigError(
-        f"env={env_id!r} is unknown; register it with gymnasium.register, or name the module that "
-        f"does, as in 'module:Id-v0'.{nearest(name, gymnasium.registry)}"
+        f"env={shown(env_id)} is unknown; register it with gymnasium.register, or name the module "
+        f"that does, as in 'module:Id-v0'.{nearest(name, gymnasium.registry)}"
     )
 
 
@@ -77,15 +166,24 @@ def env_name(env: Any) -> str:
         return env
     if isinstance(env, EnvSpec):
         return env.id
+    if isinstance(env, Prepared):
+        return env_name(env.env)
     if isinstance(env, functools.partial):
         return env_name(env.func)
     return getattr(env, "__name__", type(env).__name__)
 
 
 def import_path(env: Any) -> str:
-    """``module:qualified.name`` of a callable or class, or its bare name if it has none."""
-    module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", None)
-    return f"{module}:{name}" if module and name else env_name(env)
+    """``module:qualified.name`` of a callable or class; the id of an EnvSpec.
+
+    What can't be found again by a name has a ``<`` in it.
+    """
+    if isinstance(env, EnvSpec):
+        return env.id
+    name = getattr(env, "__qualname__", None)
+    if name:
+        return f"{env.__module__}:{name}"
+    return f"{type(env).__module__}:<{type(env).__name__} of {env_name(env)}>"
 
 
 def in_envpool(env_id: str) -> bool:

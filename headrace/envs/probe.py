@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+import traceback
 import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
 
-from headrace.envs.make import make_vec
-from headrace.envs.names import resolve
-from headrace.spaces.actions import MASK
+from headrace.envs.engines import Engine
+from headrace.envs.make import opened
+from headrace.envs.names import env_name, resolve
+from headrace.errors import EnvironmentFault, HeadraceError
+from headrace.spaces.actions import MASK, sample_allowed
 
 
 @dataclass(frozen=True)
@@ -25,19 +30,79 @@ class Probe:
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
     info_mask: bool  # whether it shows an action mask in its infos
+    engine: Engine = "auto"  # what makes it, never "auto" where this comes from a probe
+    fault: EnvironmentFault | None = None  # of its first step
+
+    def check_step(self) -> None:
+        """Raise what was wrong with the first step, once the spaces are known to be supported."""
+        if self.fault is not None:
+            raise self.fault
 
 
-def probe(env: Any, engine: str, env_kwargs: dict[str, Any], seed: int) -> Probe:
-    """Make the environment once, as ``headrace.envs.make_vec`` does, and reset it.
+def probe(
+    env: Any,
+    engine: str,
+    env_kwargs: dict[str, Any],
+    seed: int,
+    wrappers: Iterable[Any] = (),
+) -> Probe:
+    """Make the environment once, as ``headrace.envs.make_vec`` does, reset it and take a step.
+
+    The step's action is random, one of those that its mask allows. What goes wrong in it is kept
+    for :meth:`Probe.check_step`.
 
     Raises:
         ConfigError: there is none of this name, or it can't be made.
+        EnvironmentFault: it can't be reset.
     """
-    env = resolve(env)
-    engine = "sync" if engine == "async" else engine
-    with contextlib.closing(make_vec(env, 1, engine, env_kwargs)) as envs:
-        _, infos = envs.reset(seed=seed)
-        return Probe(env, envs.single_observation_space, envs.single_action_space, MASK in infos)
+    env = resolve(env, wrappers)
+    name, alone, fault = env_name(env), "sync" if engine == "async" else engine, None
+    with contextlib.ExitStack() as stack:
+        with _told(f"{name} can't be made"):
+            taken, envs = opened(env, 1, alone, env_kwargs)
+            stack.enter_context(contextlib.closing(envs))
+        with _told(f"{name} fails at its first reset"):
+            obs, infos = envs.reset(seed=seed)
+        try:
+            with _told(f"{name} fails at its first step"):
+                envs.step(_action(envs, obs, infos, seed))
+        except EnvironmentFault as error:
+            fault = error
+        spaces = envs.single_observation_space, envs.single_action_space
+        by: Any = engine if engine == "async" else taken
+        return Probe(env, *spaces, MASK in infos, by, fault)
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Turn whatever the user's environment raises into one fault, which ends in its traceback."""
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = traceback.format_exception_only(error)[-1].strip()
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        raise EnvironmentFault(f"{what}: {reason}\n\nIts traceback:\n{trace}") from error
+
+
+def _action(envs: VectorEnv, obs: Any, infos: dict[str, Any], seed: int) -> Any:
+    """A random action, ``[1, ...]``, that the mask allows."""
+    space = envs.single_action_space
+    space.seed(seed)
+    mask = obs[MASK] if isinstance(obs, dict) and MASK in obs else infos.get(MASK)
+    action = sample_allowed(space, _first_row(mask))
+    empty: Any = create_empty_array(space, 1)
+    return concatenate(space, [action], empty)
+
+
+def _first_row(mask: Any) -> Any:
+    """Of what a vector environment of one shows; Gymnasium adds entries that begin with "_"."""
+    if isinstance(mask, dict):
+        return {k: _first_row(v) for k, v in mask.items() if not (k[:1] == "_" and k[1:] in mask)}
+    if isinstance(mask, tuple):
+        return tuple(map(_first_row, mask))
+    return None if mask is None else mask[0]
 
 
 class StepCost(NamedTuple):
@@ -71,7 +136,8 @@ def step_cost(env: Any, engine: str, env_kwargs: dict[str, Any], seed: int) -> S
         warnings.simplefilter("ignore")
         while True:
             start = time.perf_counter()
-            with contextlib.closing(make_vec(env, count, engine, env_kwargs)) as envs:
+            made = opened(env, count, engine, env_kwargs, checked_steps=1)[1]
+            with contextlib.closing(made) as envs:
                 envs.reset(seed=seed)
                 made_s = time.perf_counter() - start
                 found = _timed(envs)

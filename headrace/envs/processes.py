@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import queue
 import signal
 import time
@@ -17,8 +18,17 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
-from headrace.errors import EnvironmentFault
-from headrace.process import die_with_parent, main_hidden, process_context, start_fork_server
+from headrace.errors import EnvironmentFault, HeadraceError
+from headrace.exits.kin import begin_session, end_kin
+from headrace.process import (
+    die_with_parent,
+    main_hidden,
+    new_mark,
+    process_context,
+    start_fork_server,
+)
+
+_SENTENCE = "headrace: "  # before what is told without a traceback
 
 
 class Processes(AsyncVectorEnv):
@@ -114,6 +124,8 @@ class Processes(AsyncVectorEnv):
                 traces[index] = trace
         for index in failed:
             trace = traces.get(index, "(lost)").rstrip()
+            if trace.startswith(_SENTENCE):
+                raise EnvironmentFault(trace.removeprefix(_SENTENCE))
             raise EnvironmentFault(
                 f"{self._name}: environment {index} failed with {trace.splitlines()[-1]}"
                 f"\n\nIts traceback:\n{trace}"
@@ -131,6 +143,7 @@ class Processes(AsyncVectorEnv):
             if process.is_alive():
                 process.kill()
                 process.join()
+        end_kin([process.pid for process in self.processes if process.pid], [])
         for pipe in self.parent_pipes:
             pipe.close()
 
@@ -138,19 +151,27 @@ class Processes(AsyncVectorEnv):
 def _serve(index: int, env_fn: Callable[[], gymnasium.Env], pipe: Any, *rest: Any) -> None:
     """What the process of one environment runs: Gymnasium's loop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent()
+    if hasattr(signal, "pthread_sigmask"):  # blocked by the fork server
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    mark = new_mark()
+    begin_session(mark)
+    die_with_parent(mark)
     parent_pipe, shared_memory, error_queue, *others = rest
 
     def put(error: tuple[int, Any, Any, str]) -> None:
         # As text only: a script's own exceptions can't be pickled.
-        error_queue.put((error[0], None, None, error[3]))
+        own = isinstance(error[2], HeadraceError)
+        error_queue.put((error[0], None, None, f"{_SENTENCE}{error[2]}" if own else error[3]))
 
-    with contextlib.suppress(ConnectionError):  # the parent has gone
-        try:
-            env = env_fn()
-        except Exception:
-            put((index, None, None, traceback.format_exc()))
-            pipe.send((None, False))
-            return
-        errors: Any = types.SimpleNamespace(put=put)
-        _async_worker(index, lambda: env, pipe, parent_pipe, shared_memory, errors, *others)
+    try:
+        with contextlib.suppress(ConnectionError):  # the parent has gone
+            try:
+                env = env_fn()
+            except Exception as error:
+                put((index, type(error), error, traceback.format_exc()))
+                pipe.send((None, False))
+                return
+            errors: Any = types.SimpleNamespace(put=put)
+            _async_worker(index, lambda: env, pipe, parent_pipe, shared_memory, errors, *others)
+    finally:
+        end_kin([os.getpid()], [mark])

@@ -25,7 +25,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from headrace.envs.env_thread import Board, EnvThread
-from headrace.errors import ConfigError, EnvironmentFault
+from headrace.errors import ConfigError, EnvironmentFault, HeadraceError
 
 _CLOSE_S = 5.0  # how long close waits for threads that are busy
 _LOOKS = 4  # how often receive looks for more while it lingers
@@ -213,10 +213,9 @@ class Threads(VectorEnv):
     def _raise_error(self) -> None:
         index = min(list(self._board.errors))  # a copy, for threads may add to it
         error, trace = self._board.errors[index]
-        self._fault = EnvironmentFault(
-            f"{self._name}: environment {index} failed with {trace.splitlines()[-1]}"
-            f"\n\nIts traceback:\n{trace}"
-        )
+        told = f"{self._name}: environment {index} failed with {trace.splitlines()[-1]}"
+        told += f"\n\nIts traceback:\n{trace}"
+        self._fault = EnvironmentFault(str(error) if isinstance(error, HeadraceError) else told)
         raise self._fault from error
 
     def close_extras(self, timeout: float | None = _CLOSE_S, **kwargs: Any) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -26,18 +25,29 @@ import cloudpickle
 from headrace import errors
 from headrace.config import Config
 from headrace.distributed.ranks import Ranks, file_rendezvous
-from headrace.errors import CheckpointError, ConfigError, HeadraceError, LearnerFailed, OthersLost
+from headrace.envs.names import Registry
+from headrace.errors import (
+    CheckpointError,
+    ConfigError,
+    HeadraceError,
+    LearnerFailed,
+    NonFinite,
+    OthersLost,
+)
+from headrace.evaluating.ending import finish
+from headrace.evaluating.evaluator import Evaluator
 from headrace.nn.policy import Policy
-from headrace.process import Child, end_children, stop_signals
-from headrace.records import checkpoint
+from headrace.process import Child, end_children, memory_file, stop_signals
+from headrace.records import checkpoint, rundir
 from headrace.records.result import Result
 from headrace.training.run import begin
 from headrace.training.trainer import Trainer
 from headrace.types import Alone
+from headrace.valid.fields import checked
 
 _HEARTBEAT_S = 1.0
 _GRACE_S = 2.0  # for the others' complaints, after the first sign of a failure
-_FATAL = (ConfigError, CheckpointError)  # starting again would end the same way
+_FATAL = (ConfigError, CheckpointError, NonFinite)  # starting again would end the same way
 
 
 @dataclasses.dataclass
@@ -62,19 +72,25 @@ class LearnerGroup:
         ConfigError, CheckpointError: as for a Trainer; nothing was started.
     """
 
+    @checked
     def __init__(
         self, config: Config, started: float | None = None, notify: Callable[[str], None] = print
     ) -> None:
         self._started = time.monotonic() if started is None else started
         config, found, self.run_dir = begin(config, True, Alone(), notify)
+        found.check_step()
         self.env = found.env
-        checkpoint.prepare(self.run_dir, config.resume, config.overwrite)
+        self._lock = rundir.prepare(self.run_dir, config.resume, config.overwrite)
         self.config = dataclasses.replace(config, run_dir=str(self.run_dir), overwrite=False)
         self._notify = notify
         self.num_restarts = 0
         self.interrupted = self._stopped = False
+        self._begun = False  # this generation has learnt
         self._learners: list[_Learner] = []
         self._summary: dict[str, Any] = {}
+        self._evaluator = Evaluator(self.config, self.env, notify)
+        self._inside = self._ended = False  # of ``with``, of the loop
+        self._finished: dict[str, Any] = {}
         self._loaded: tuple[Path, Policy] | None = None  # a checkpoint, and its policy
         weakref.finalize(self, _kill, self._learners)
 
@@ -96,26 +112,53 @@ class LearnerGroup:
     def stop(self) -> None:
         self._stopped = True
         with contextlib.suppress(OSError, IndexError):
-            self._learners[0].child.pipe.send("stop")
+            self._learners[0].child.pipe.send("interrupt" if self.interrupted else "stop")
 
     def _interrupt(self) -> None:
         self.interrupted = True
         self.stop()
 
     def close(self) -> None:
+        self._evaluator.close()
         _kill(self._learners)
+        self._lock.release()
+
+    def save(self) -> Path:
+        """As for a Trainer of several learners: refused.
+
+        Raises:
+            ConfigError: learners save together.
+        """
+        raise ConfigError(
+            f"save() needs num_learners=1, not {self.config.num_learners}: several learners save "
+            "together, every checkpoint_interval steps and at the end"
+        )
+
+    def finish(self) -> dict[str, Any]:
+        """Evaluate, write ``summary.json`` and draw ``curve.png``, once; see the Trainer's."""
+        if not self._finished:
+            self._finished = finish(self, self._evaluator, self._notify, self._interrupt)
+        return self._finished
 
     def __enter__(self) -> LearnerGroup:
+        self._inside = True
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None and self._ended:
+                self.finish()
+        finally:
+            self.close()
 
     def __iter__(self) -> Iterator[Result]:
-        with stop_signals(self._interrupt):
+        with stop_signals(self._interrupt), contextlib.ExitStack() as stack:
+            if not self._inside:
+                stack.callback(self.close)
             while True:
                 try:
                     yield from self._generation()
+                    self._ended = True
                     return
                 except LearnerFailed as failure:
                     if self.num_restarts >= self.config.learner_restarts or self._stopped:
@@ -125,10 +168,7 @@ class LearnerGroup:
                         f"{failure}\nall learners start again (restart {self.num_restarts}/"
                         f"{self.config.learner_restarts})"
                     )
-                    saved = (self.run_dir / "checkpoints" / "latest").exists()
-                    self.config = dataclasses.replace(
-                        self.config, resume=saved, overwrite=not saved
-                    )
+                    self.config = self.config.again(checkpoint.exists(self.run_dir))
 
     def _generation(self) -> Iterator[Result]:
         """One life of the group, from a fresh rendezvous to its end.
@@ -136,23 +176,25 @@ class LearnerGroup:
         Raises:
             LearnerFailed: one of them failed; all have ended.
         """
-        self._loaded = None  # it may train the same number of steps anew
-        pickled = cloudpickle.dumps((self.config, self._started))
-        with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as folder:
+        self._loaded, self._begun = None, False  # it may train the same number of steps anew
+        pickled = cloudpickle.dumps((Registry(), self.config, self._started))
+        with memory_file() as rendezvous:
             try:
                 for rank in range(self.config.num_learners):
-                    name, args = f"headrace-learner-{rank}", (pickled, rank, f"{folder}/rendezvous")
+                    name, args = f"headrace-learner-{rank}", (pickled, rank, rendezvous)
                     child = Child(name, _run_learner, *args, nice=False, daemon=False)  # has actors
                     self._learners.append(_Learner(child, heard=time.monotonic()))
                 if self._stopped:
                     self.stop()
                 while not all(one.done for one in self._learners):
                     yield from self._listen()
+                    if self.interrupted and not self._begun:
+                        raise KeyboardInterrupt  # nothing was learnt that could be saved
                     yield from self._check()
                 for one in self._learners:
                     one.child.exit_code(self.config.learner_timeout_s)
             finally:
-                self.close()
+                _kill(self._learners)
 
     def _listen(self, timeout_s: float = 1.0) -> Iterator[Result]:
         """Read what the learners say until nothing comes."""
@@ -165,7 +207,10 @@ class LearnerGroup:
                 one.child.pipe.close()
                 continue
             one.heard = time.monotonic()
-            if kind == "result":
+            if kind == "alive":
+                self._begun |= content[0]
+            elif kind == "result":
+                self._begun = True
                 yield content[0]
             elif kind == "say":
                 self._notify(content[0])
@@ -231,6 +276,7 @@ class _Mouth:
     def __init__(self, pipe: connection.Connection) -> None:
         self._pipe, self._lock = pipe, threading.Lock()
         self._quiet = threading.Event()
+        self.learnt: Callable[[], bool] = lambda: False
         threading.Thread(target=self._beat, name="headrace-heartbeat", daemon=True).start()
 
     def say(self, kind: str, *content: Any) -> None:
@@ -243,29 +289,32 @@ class _Mouth:
 
     def _beat(self) -> None:
         while not self._quiet.wait(_HEARTBEAT_S):
-            self.say("alive")
+            self.say("alive", self.learnt())
 
 
 def _run_learner(pickled: bytes, rank: int, rendezvous: str, pipe: connection.Connection) -> None:
     """Train as one of the learners, and tell the parent of it.
 
-    Messages: ``alive``; ``say`` text; ``result``, ``done`` summary (from rank 0);
-    ``failed`` name of the error, message, traceback.
+    Messages: ``alive`` and whether something was learnt; ``say`` text; ``result``, ``done`` summary
+    (from rank 0); ``failed`` name of the error, message, traceback.
 
     Args:
         pickled: (config, when the run started), by cloudpickle.
         rendezvous: path of the file behind the group's store.
-        pipe: to the parent, which sends ``stop``.
+        pipe: to the parent, which sends ``stop`` or ``interrupt``.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # the parent gets it and decides
     mouth = _Mouth(pipe)
     try:
-        config, started = cloudpickle.loads(pickled)
+        _, config, started = cloudpickle.loads(pickled)
         met = file_rendezvous(rendezvous, rank, config.num_learners)
         group = Ranks(met, config.learner_timeout_s, config.device)
         prefix = f"learner {rank}: " if rank else ""
         notify = lambda text: mouth.say("say", prefix + text)  # noqa: E731
-        with Trainer(config, started, notify, group, handle_signals=False) as trainer:
+        trainer = Trainer(config, started, notify, group, False, locks=False)
+        begun_at = trainer.updates
+        mouth.learnt = lambda: trainer.updates > begun_at
+        with contextlib.closing(trainer):  # the parent finishes the run
             threading.Thread(
                 target=_listen, args=(pipe, trainer), name="headrace-listen", daemon=True
             ).start()
@@ -281,6 +330,5 @@ def _run_learner(pickled: bytes, rank: int, rendezvous: str, pipe: connection.Co
 
 def _listen(pipe: connection.Connection, trainer: Trainer) -> None:
     with contextlib.suppress(EOFError, OSError):  # the parent has closed its end
-        while pipe.recv() != "stop":
-            pass
-        trainer.stop()
+        while True:
+            {"stop": trainer.stop, "interrupt": trainer.interrupt}[pipe.recv()]()

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from headrace.config import Config
 from headrace.distributed.ranks import Ranks, Rendezvous
 from headrace.errors import ConfigError, LearnerFailed
-from headrace.records import checkpoint
+from headrace.records import checkpoint, rundir
 from headrace.types import Group
 
 
@@ -48,17 +48,17 @@ def join_torchrun(config: Config) -> tuple[Config, Group | None]:
     group = Ranks(met, config.learner_timeout_s, config.device)
     if group.rank == 0 and config.run_dir is not None:
         config = _begun(config, config.run_dir, store)
-    resume, overwrite = group.broadcast((config.resume, config.overwrite))
-    return dataclasses.replace(config, resume=resume, overwrite=overwrite), group
+    names = ("resume", "overwrite", "init_from")
+    known = group.broadcast({name: getattr(config, name) for name in names})
+    return dataclasses.replace(config, **known), group
 
 
 def _begun(config: Config, run_dir: str, store: dist.Store) -> Config:
     """How rank 0 goes on with a run that it, or an earlier start of it, has begun."""
     key = f"begun/{os.path.abspath(run_dir)}"
     if store.check([key]):
-        saved = (Path(run_dir) / "checkpoints" / "latest").exists()
-        return dataclasses.replace(config, resume=saved, overwrite=not saved)
-    checkpoint.prepare(Path(run_dir), config.resume, config.overwrite)
+        return config.again(checkpoint.exists(Path(run_dir)))
+    rundir.prepare(Path(run_dir), config.resume, config.overwrite).release()  # the Trainer locks
     store.set(key, "")
     return dataclasses.replace(config, overwrite=False)
 

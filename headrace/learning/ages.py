@@ -36,6 +36,11 @@ class Ages:
         self._read: _Acted | None = None
         self._counts: dict[str, int] = {}
 
+    @property
+    def version(self) -> int | None:
+        """The latest that was published; None: none was."""
+        return self._version if self._steps else None
+
     def published(self, version: int, num_steps: int) -> None:
         """After so many optimiser steps the weights of this version are what actors fetch."""
         self._steps[version], self._version = num_steps, version

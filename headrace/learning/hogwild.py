@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
+from headrace.errors import NonFinite
 from headrace.learning.learner import Learner, gather
 from headrace.learning.optimizer import flatten_parameters
 from headrace.nn.policy import Policy
@@ -114,11 +115,19 @@ class ActorLearner:
 
         Its metrics are written into the rollout.
 
+        Raises:
+            NonFinite: a loss or gradient is not finite; it was not applied.
+
         Returns:
             gradients that others have applied since the pull.
         """
         shared, rate = self._shared, float(self._shared["learning_rate"])
-        metrics = self._learner.train(lambda: gather([rollout]), rate)
+        try:
+            metrics = self._learner.train(lambda: gather([rollout]), rate)
+        except NonFinite as error:
+            version = int(rollout.version.max())
+            told = f"actor {self._actor}, after update {version}, its {error}"
+            raise NonFinite(told) from None
         text = json.dumps(metrics).encode().ljust(METRICS_BYTES)
         rollout.metrics.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         lag = int(shared["applied"].sum()) - self._applied

@@ -9,6 +9,7 @@ in one vector per optimiser step, and all take the same step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
 from headrace.learning.ages import Ages
+from headrace.learning.finite import check_weights, is_finite, refusal, what_is_not
 from headrace.learning.gradients import Gradients
 from headrace.learning.metrics import as_numbers, mean_metrics, step_metrics
 from headrace.learning.optimizer import Optimizer, flatten_parameters
@@ -89,6 +91,8 @@ class Learner:
         self.num_steps = 0  # optimiser steps
         self.ages = Ages()
         self.own: list[dict[str, float]] = []  # the latest update's metrics of this learner's data
+        self._reward: Tensor | None = None  # of the latest fresh batch, as it came
+        self._last_norm: float | None = None  # of the gradient of the latest step
         self._center = 0.0  # mean of the targets at the latest step with others
         self._pool = ThreadPoolExecutor(
             self._num_threads, "headrace-learner", initializer=torch.set_num_threads, initargs=(1,)
@@ -115,6 +119,7 @@ class Learner:
 
         def scaled() -> Batch:
             batch = fresh()
+            self._reward = batch.reward
             reward = self._scaled(batch) * self.algorithm.reward_scale
             return replace(batch, reward=reward, discounted_return=())
 
@@ -128,7 +133,14 @@ class Learner:
                 batches.close()  # type: ignore[attr-defined]
                 break
         self._move_values()
+        check_weights(self.optimizer.memory["flat"], self._where, learning_rate)
         return mean_metrics(per_step)
+
+    @property
+    def _where(self) -> str:
+        """Which update this is, where it is known, and which optimiser step comes next."""
+        version, step = self.ages.version, f"optimiser step {self.num_steps + 1}"
+        return step if version is None else f"update {version + 1}, {step}"
 
     def _move_values(self) -> None:
         """Take the value targets of an update's steps into the units of the values, if asked."""
@@ -160,7 +172,11 @@ class Learner:
         return (batch.reward * self.returns.scale).clamp(-_MAX_REWARD, _MAX_REWARD)
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
-        """One optimiser step; returns the mean metrics before it."""
+        """One optimiser step; returns the mean metrics before it.
+
+        Raises:
+            NonFinite: a loss or gradient is not finite, with all learners; nothing was changed.
+        """
         gradient, sums, count = self.gradient(batch)
         values = as_numbers(sums)
         metrics = step_metrics(values, count)
@@ -169,22 +185,34 @@ class Learner:
         if self.group.size > 1:
             gradient, values, count = self._together(gradient, values, count)
             metrics = step_metrics(values, count)
+        norm, longest = self._divided(gradient, count), self.algorithm.max_grad_norm
+        if not is_finite(values, norm, longest):
+            what = what_is_not(values, gradient, self.policy.named_parameters())
+            reward = batch.reward if self._reward is None else self._reward
+            raise refusal(self._where, what, self._last_norm, reward, learning_rate)
         total, square = values["target_sum"], values["target_sq"]
         square += 2 * center * total + count * center**2
         self._target_sums.append((count, total + count * center, square))
-        metrics["grad_norm"] = self._descend(gradient, count, learning_rate)
+        self._descend(gradient, norm, learning_rate)
+        metrics["grad_norm"] = self._last_norm = norm
         self.num_steps += 1
         return metrics
 
     @torch.inference_mode()
-    def _descend(self, gradient: Tensor, count: int, learning_rate: float) -> float:
-        """A step along a summed gradient; returns the norm of the mean one before clipping."""
+    def _divided(self, gradient: Tensor, count: int) -> float:
+        """Make the mean of a summed gradient, in place; returns its norm."""
         gradient /= max(count, 1)
         norm = float(torch.linalg.vector_norm(gradient))
+        if math.isinf(norm):  # of numbers whose squares overflow
+            norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
+        return norm
+
+    @torch.inference_mode()
+    def _descend(self, gradient: Tensor, norm: float, learning_rate: float) -> None:
+        """A step along a gradient of this norm, which is clipped."""
         if norm > self.algorithm.max_grad_norm:
             gradient *= self.algorithm.max_grad_norm / norm
         self.optimizer.step(gradient, learning_rate)
-        return norm
 
     def _together(
         self, gradient: Tensor, values: dict[str, float], count: int

@@ -74,7 +74,11 @@ class Encoder(nn.Module):
             elif spaces.is_image(space):
                 part = _Image(path, cast(Box, space), network.conv)
             else:
-                (self._boxes if isinstance(space, Box) else self._codes).append((path, space))
+                if isinstance(space, Box):
+                    self._boxes.append((path, space))
+                else:
+                    spaces.check_codes(path, space)
+                    self._codes.append((path, space))
                 continue
             self._paths.append(path)
             self.parts.append(part)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from headrace.errors import ConfigError, require, require_choice
-from headrace.nn.recurrent import CORES
+from headrace.errors import ConfigError
+from headrace.valid import ranges
+from headrace.valid.fields import check_fields, settings
 
 
 def _linear_tanh(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -51,21 +53,27 @@ class DenseTanh(nn.Linear):
         return function(rows, self.weight, self.bias).view(*x.shape[:-1], self.out_features)
 
 
+LOG_STD = ranges.Range(-20, 20, words="between -20 and 20")
+TORSO = ranges.Valid(
+    "a torch.nn.Module, a callable that makes one, its name (as in 'module:function'), or None",
+    bool,
+    whole=True,
+)
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": DenseTanh, "relu": nn.ReLU, "elu": nn.ELU}
 if TYPE_CHECKING:
     Torso: TypeAlias = Any  # a module, a callable that makes one, or the callable's name
 else:
-    Torso = str | None  # what the command line can give
-CONVS = ("auto", "nature", "impala_shallow", "impala_deep", "impact")
+    Torso = Annotated[str | None, ranges.Also(Callable[..., Any]), TORSO]
 
 
+@settings()
 @dataclass(frozen=True)
 class Network:
     """The shape of a policy network."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Annotated[tuple[Annotated[int, ranges.WIDTH], ...], ranges.A_FEW] = (64, 64)
     """Units of each hidden layer of the multi-layer perceptron."""
-    activation: str = "tanh"
+    activation: Literal["tanh", "relu", "elu"] = "tanh"
     """Non-linearity after each hidden layer: tanh, relu or elu."""
     shared: bool | None = None
     """Whether policy and value share one torso; None: only with images, a core or an own torso."""
@@ -75,7 +83,7 @@ class Network:
     """Which parts of a Dict observation are rows of tokens, read by an LSTM (0 is padding)."""
     core: Literal["lstm", "gru"] | None = None
     """Recurrent layer between torso and heads."""
-    core_size: int = 128
+    core_size: Annotated[int, ranges.WIDTH] = 128
     """Units of the recurrent layer."""
     previous_action_reward: bool = False
     """Feed the previous action and the previous reward, clipped to [-1, 1], to the network."""
@@ -87,20 +95,14 @@ class Network:
     scale_free."""
     squash_actions: bool = False
     """Squash Box actions to their bounds with tanh instead of clipping them."""
-    log_std_init: float = 0.0
+    log_std_init: Annotated[float, LOG_STD] = 0.0
     """Log of the standard deviation of Box actions at the start."""
     torso: Torso = None
     """An own torso instead of the built-in ones: a module, or a callable (or its "module:name")
     that makes one for an observation space; it maps observations [N, …] to features [N, F]."""
 
     def __post_init__(self) -> None:
-        require_choice("activation", self.activation, ACTIVATIONS)
-        require_choice("conv", self.conv, CONVS)
-        if self.core is not None:
-            require_choice("core", self.core, CORES)
-        if not self.hidden or min(self.hidden) < 1:
-            raise ConfigError(f"hidden={self.hidden} needs at least one layer of at least 1 unit")
-        require(self.core_size >= 1, "core_size", self.core_size, "1 or more")
+        check_fields(self)
         if self.core is not None and self.shared is False:
             raise ConfigError(
                 f"shared=False is for feed-forward networks: with core={self.core!r} policy and "
@@ -124,8 +126,7 @@ class Network:
 
 def network_from_json(values: dict[str, Any]) -> Network:
     """The network that :meth:`Network.to_json` wrote."""
-    lists: dict[str, Any] = {n: tuple(values[n]) for n in ("hidden", "text") if n in values}
-    return Network(**{**values, **lists})
+    return Network(**values)
 
 
 def orthogonal(layer: Any, gain: float) -> Any:

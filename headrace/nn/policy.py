@@ -169,16 +169,17 @@ class Policy(nn.Module):
             the environment's action(s), batched like the input, and the state for the next call.
 
         Raises:
-            ConfigError: the network uses the previous reward and there is none.
+            ConfigError: the observation is none of ``observation_space`` (its shape, a missing
+                part, a number that isn't finite), or the network uses the previous reward and there
+                is none.
         """
-        path, space = next(spaces.leaves(self.observation_space))
-        single = np.ndim(spaces.at(obs, path)) == len(space.shape or ())
+        obs, single = spaces.checked(self.observation_space, obs)
         if single:
-            obs, action_mask, reward = (
+            action_mask, reward = (
                 tree.map_leaves(lambda x: None if x is None else np.asarray(x)[None], x)
-                for x in (obs, action_mask, reward)
+                for x in (action_mask, reward)
             )
-        count = len(np.asarray(tree.leaves(obs)[0]))
+        count = len(tree.leaves(obs)[0])
         start = state is None if episode_start is None else episode_start
         first = np.broadcast_to(np.asarray(start), count).copy()
         inputs, core = self._inputs(obs, state, first, action_mask, reward)
@@ -206,7 +207,6 @@ class Policy(nn.Module):
                     "predict() needs reward=…, the previous step's, because the network was built "
                     "with previous_action_reward=True"
                 )
-        obs = spaces.as_arrays(self.observation_space, obs)
         inputs = self.inputs.compose(obs, mask, action, reward, first)
         return tree.map_leaves(lambda x: torch.as_tensor(x, device=self._device), inputs), core
 

@@ -17,6 +17,8 @@ import math
 import torch
 from torch import Tensor
 
+from headrace.ops.ratio import exp_ratio
+
 
 def masked_sum(x: Tensor, valid: Tensor) -> Tensor:
     """Sum of ``x`` where ``valid``."""
@@ -80,14 +82,15 @@ def ppo_clip_loss(
 ) -> tuple[Tensor, Tensor]:
     """``-sum min(r_t A_t, clamp(r_t, 1 - clip, 1 + clip) A_t)`` (Schulman et al. 2017, equation 7).
 
-    ``r_t = exp(log_ratio_t)``, and ``clip`` is the paper's epsilon.
+    ``r_t = exp(log_ratio_t)`` (:func:`~headrace.ops.ratio.exp_ratio`), and ``clip`` is the paper's
+    epsilon.
 
     Returns:
         the loss, and how many valid steps had ``|r_t - 1| > clip`` as a 0-d float.
     """
     _check(valid, log_ratio=log_ratio, advantage=advantage)
     advantage_t = torch.where(valid, advantage.detach(), 0.0)
-    ratio_t = torch.where(valid, log_ratio, 0.0).exp()
+    ratio_t = exp_ratio(torch.where(valid, log_ratio, 0.0))
     clipped_t = ratio_t.clamp(1.0 - clip, 1.0 + clip)
     loss = -torch.minimum(ratio_t * advantage_t, clipped_t * advantage_t).sum()
     return loss, (ratio_t.detach() != clipped_t.detach()).sum(dtype=ratio_t.dtype)

@@ -21,6 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from headrace.ops.ratio import exp_ratio, grows_out_of_range
+
 
 class VTrace(NamedTuple):
     """What V-trace gives, each ``[T, B]`` and detached; on fillers ``vs`` is V, the rest 0."""
@@ -35,7 +37,8 @@ def reverse_linear_recurrence(inputs: Tensor, decays: Tensor) -> Tensor:
     """``x_t = inputs_t + decays_t * x_{t+1}`` with ``x_T = 0``, in about log2(T) rounds.
 
     After the round with stride ``s`` row ``t`` holds the sum of its first ``2 s`` terms; rows
-    within ``s`` of the end are complete already and stay as they are.
+    within ``s`` of the end are complete already and stay as they are. Where products
+    could overflow it goes row by row: infinity behind a decay of 0 would be NaN.
 
     Args:
         inputs: ``[T, B]``, floating.
@@ -56,6 +59,10 @@ def reverse_linear_recurrence(inputs: Tensor, decays: Tensor) -> Tensor:
     _check_floating(inputs=inputs, decays=decays)
     num_rows = len(inputs)
     x = inputs.clone()
+    if grows_out_of_range(inputs, decays):
+        for t in reversed(range(num_rows - 1)):
+            x[t] += torch.where(decays[t] == 0, 0.0, decays[t] * x[t + 1])
+        return x
     decay = decays[:-1]  # row t: the product of the decays from t to t + stride - 1
     stride = 1
     while stride < num_rows:
@@ -114,7 +121,8 @@ def vtrace(
 
     Args:
         lam: extra decay of the trace.
-        rho_bar, c_bar, pg_rho_bar: where ratios are clipped, up to ``math.inf``. The paper's
+        rho_bar, c_bar, pg_rho_bar: where ratios are clipped, up to ``math.inf``, which is the
+            largest number of the dtype (:func:`~headrace.ops.ratio.exp_ratio`). The paper's
             analysis needs ``rho_bar >= c_bar``; here any values are computed as they are given.
 
     Returns:
@@ -136,7 +144,7 @@ def vtrace(
         valid_t = ~first[1:]
         discount_t = (valid_t & ~terminated).to(value.dtype).mul_(gamma)
         v_t, v_tp1 = value[:-1], value[1:]
-        ratio_t = torch.where(valid_t, log_ratio, 0.0).exp_()
+        ratio_t = exp_ratio(torch.where(valid_t, log_ratio, 0.0))
         rho_t = ratio_t.clamp(max=rho_bar)
         c_t = ratio_t.clamp(max=c_bar).mul_(lam)
         delta_t = rho_t * torch.where(valid_t, reward + discount_t * v_tp1 - v_t, 0.0)

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from headrace.ops.ratio import exp_ratio
+
 
 class Terms(NamedTuple):
     """The data and thresholds of a loss; tensors are ``[T, B]`` and let no gradient through."""
@@ -88,7 +90,7 @@ def _policy_rows(terms: Terms, log_prob: Tensor, log_ratio: Tensor) -> dict[str,
     if terms.clip is not None:
         if terms.old_log_prob is not None:
             log_ratio = log_prob - terms.old_log_prob
-        ratio = log_ratio.exp()
+        ratio = exp_ratio(log_ratio)
         bounded = ratio.clamp(1.0 - terms.clip, 1.0 + terms.clip)
         plain, limited = -ratio * advantage, -bounded * advantage
         return {

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from headrace.config import Config
 from headrace.errors import ConfigError, require_choice
 from headrace.recipes import impact_paper, tuned
+from headrace.valid.fields import checked
 
 RECIPES: dict[str, Callable[[str], Config]] = {
     "cartpole": tuned.cartpole,
@@ -21,8 +22,11 @@ RECIPES: dict[str, Callable[[str], Config]] = {
 }
 
 
-def recipe(name: str, algorithm: str) -> Config:
+@checked
+def recipe(name: str, algorithm: str = "appo") -> Config:
     """The Config of a recipe for one algorithm.
+
+    ``hr.train(hr.recipe("lunarlander", "ppo"), seed=1)`` trains it.
 
     Raises:
         ConfigError: there is no such recipe, or none for this algorithm.

@@ -104,4 +104,7 @@ def _line(rates: Rates, measured_sps: float, spent: Spent) -> str:
         rest = f"{not_helps} only a little" if rates.synchronous else f"{not_helps} would not"
         advice = f"{helps} would help, {rest}"
     turns = "taking turns, " if rates.synchronous else ""
-    return f"{turns}{who}: {measured_sps:,.0f} of {rates.sps:,.0f} steps/s planned; {advice}"
+    speed = f"{measured_sps:,.0f} of {rates.sps:,.0f} steps/s planned"
+    if measured_sps > rates.sps:  # of what both sides took there is more than this time holds
+        speed = f"{measured_sps:,.0f} steps/s, planned {rates.sps:,.0f}"
+    return f"{turns}{who}: {speed}; {advice}"

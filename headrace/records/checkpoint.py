@@ -1,43 +1,37 @@
-"""Run directories and atomic checkpoints.
+"""Atomic checkpoints.
 
-    runs/x/config.json              resolved settings and the two spaces
-    runs/x/metrics.jsonl            a line per result; TensorBoard events beside it
-    runs/x/summary.json             at the end of a run
-    runs/x/checkpoints/step_<n>/    policy.safetensors, trainer.pt, config.json
-    runs/x/checkpoints/{latest,best}  links to two of them
+    runs/x/checkpoints/step_<n>/      policy.safetensors, trainer.pt, config.json, SHA256SUMS
+    runs/x/checkpoints/best_<n>/      the same without trainer.pt: nothing goes on from it
+    runs/x/checkpoints/{latest,best}  files that hold the name of one of them
 
-A checkpoint is written to a temporary name, flushed to disk and renamed, so that at any instant
-``latest`` points to a whole one.
+A checkpoint is written to a temporary name, flushed to disk and renamed; then ``latest`` is
+replaced. So whenever a process dies, the checkpoint before or this one is whole and found, and
+what it left under a temporary name goes with the next one. A second checkpoint of the same step
+is ``step_<n>-2``.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, shown
 from headrace.nn.network import Network, network_from_json
 from headrace.nn.policy import Policy
+from headrace.records import recall, sums, trust
+from headrace.records.disk import json_text, remove_folder, replace_text, told
+from headrace.records.folders import Files, newest_whole, pointed, saved, write
 from headrace.spaces.json import space_from_json
 
 FORMAT = 3
-
-
-def write_json(path: Path, values: Any) -> None:
-    """Replace ``path`` atomically."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    _sync(temporary)
-    os.replace(temporary, path)
 
 
 def save(run_dir: Path, config: dict[str, Any], policy: Policy, trainer: dict[str, Any]) -> Path:
@@ -45,64 +39,123 @@ def save(run_dir: Path, config: dict[str, Any], policy: Policy, trainer: dict[st
 
     Args:
         config: what ``config.json`` holds. trainer: state with an ``env_steps`` entry.
+
+    Raises:
+        CheckpointError: the disk refuses; what was saved before is as it was.
     """
-    target = run_dir / "checkpoints" / f"step_{trainer['env_steps']}"
-    temporary = target.with_name(target.name + ".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    weights = {name: value.detach().cpu().clone() for name, value in policy.state_dict().items()}
-    save_file(weights, temporary / "policy.safetensors")
-    torch.save({"format": FORMAT, **trainer}, temporary / "trainer.pt")
-    write_json(temporary / "config.json", config)
-    for path in (*temporary.iterdir(), temporary):
-        _sync(path)
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(temporary, target)
-    _sync(target.parent)
+    state = {"format": FORMAT, **trainer}
+    files = _policy_files(config, policy) | {"trainer.pt": lambda file: torch.save(state, file)}
+    target = write(run_dir / "checkpoints", f"step_{trainer['env_steps']}", files)
     point("latest", target)
     return target
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def save_policy(
+    run_dir: Path, config: dict[str, Any], policy: Policy, env_steps: int, name: str = "best"
+) -> Path:
+    """Write the policy alone as ``checkpoints/<name>_<n>`` and point ``name`` to it.
+
+    Earlier ones of that name are deleted. Arguments and errors as for :func:`save`.
+    """
+    folder = run_dir / "checkpoints"
+    target = write(folder, f"{name}_{env_steps}", _policy_files(config, policy))
+    point(name, target)
+    with told(folder):
+        for path in saved(folder, name):
+            if path != target:
+                remove_folder(path)
+    return target
+
+
+def _policy_files(config: dict[str, Any], policy: Policy) -> Files:
+    weights = {name: value.detach().cpu().clone() for name, value in policy.state_dict().items()}
+    return {
+        "config.json": lambda file: file.write(json_text(config).encode()),
+        "policy.safetensors": lambda file: file.write(safetensors.torch.save(weights)),
+    }
 
 
 def point(name: str, target: Path) -> None:
-    """Make the link ``name`` beside ``target`` point to it, atomically."""
-    temporary = target.parent / f".{name}.tmp"
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(target.name)
-    os.replace(temporary, target.parent / name)
+    """Make ``name`` beside ``target`` stand for it, atomically.
+
+    Raises:
+        CheckpointError: the disk refuses.
+    """
+    pointer = target.parent / name
+    with told(pointer):
+        if pointer.is_dir() and not pointer.is_symlink():
+            remove_folder(pointer)  # where links were followed by what copied the run
+        replace_text(pointer, target.name + "\n")
 
 
 def rotate(run_dir: Path, keep: int) -> None:
-    """Delete all but the ``keep`` latest checkpoints and those that are linked to."""
+    """Delete all but the ``keep`` latest checkpoints, one of a step, and those pointed to.
+
+    Raises:
+        CheckpointError: the disk refuses.
+    """
     folder = run_dir / "checkpoints"
-    linked = {(folder / name).resolve() for name in ("latest", "best")}
-    steps = [p for p in folder.glob("step_*") if p.suffix != ".tmp"]
-    for path in sorted(steps, key=lambda p: int(p.name[5:]))[:-keep]:
-        if path.resolve() not in linked:
-            shutil.rmtree(path)
+    with told(folder, "cleared of old checkpoints"):
+        every = saved(folder)
+        by_step = {path.name.partition("-")[0]: path for path in every}  # the newest of each
+        kept = {path.resolve() for path in list(by_step.values())[-keep:]}
+        kept |= {path for name in ("latest", "best") if (path := pointed(folder, name))}
+        for path in every:
+            if path.resolve() not in kept:
+                remove_folder(path)
+
+
+def exists(run_dir: Path) -> bool:
+    """Whether a run directory holds a checkpoint to go on from."""
+    folder = run_dir / "checkpoints"
+    return pointed(folder, "latest") is not None or newest_whole(folder) is not None
 
 
 def find(path: str | Path, which: str = "latest") -> Path:
     """The checkpoint folder of a run directory, or ``path`` itself if it is one.
 
+    Where ``latest`` or ``best`` is missing or stands for nothing, the newest whole checkpoint of
+    its kind takes its place, with a warning.
+
     Raises:
         CheckpointError: there is none.
     """
     path = Path(path)
+    if not os.path.exists(path):  # nor what can be no path, as it is too long
+        raise CheckpointError(f"run directory {shown(str(path))} does not exist")
     if (path / "policy.safetensors").exists():
         return path
-    found = path / "checkpoints" / which
-    if not (found / "policy.safetensors").exists():
-        reason = "does not exist" if not path.exists() else f"holds no {which} checkpoint"
-        raise CheckpointError(f"run directory {path} {reason}")
-    return found.resolve()
+    if path.is_file() and path.parent.name == "checkpoints":
+        path, which = path.parent.parent, path.name
+    folder = path / "checkpoints"
+    found = pointed(folder, which)
+    if found is not None:
+        return found
+    newest = newest_whole(folder, "step" if which == "latest" else which)
+    if newest is None:
+        raise CheckpointError(f"run directory {path} holds no {which[:60]} checkpoint")
+    warnings.warn(
+        f"{folder / which} names no checkpoint that is there: the newest whole one is taken, "
+        f"{newest.name}",
+        stacklevel=2,
+    )
+    return newest.resolve()
+
+
+def _corrupt(file: Path, reason: object) -> CheckpointError:
+    """What is said of a file that can't be read, and which checkpoint to take instead."""
+    folder = file.parent
+    whole = newest_whole(folder.parent, beside=folder)
+    remedy = "no checkpoint beside it is whole"
+    if whole is not None:
+        remedy = f"{whole.name} beside it is whole: load that, or delete {folder.name} to go on "
+        remedy += "from there"
+    return CheckpointError(f"{file} is corrupt or not headrace's ({reason}); {remedy}")
+
+
+def _verify(folder: Path, *names: str) -> None:
+    if fault := sums.fault(folder, *names):
+        raise _corrupt(*fault)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -111,6 +164,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: it is missing, unreadable or not headrace's.
     """
+    _verify(folder, "config.json")
     try:
         values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if values["format"] != FORMAT:
@@ -123,29 +177,30 @@ def read_config(folder: Path) -> dict[str, Any]:
             space_from_json(values[name])
         return dict(values)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{folder}/config.json is corrupt or not headrace's: {error!r}"
-        ) from error
+        raise _corrupt(folder / "config.json", repr(error)) from error
 
 
-def load_policy(folder: Path, network: Network | None = None) -> Policy:
+def load_policy(folder: Path, network: Network | None = None, trusted: bool = False) -> Policy:
     """The policy of a checkpoint folder, on the CPU, in evaluation mode.
 
     Args:
         network: what it was trained with; None: as written in its ``config.json``.
+        trusted: import an own torso that it names, whoever wrote it.
 
     Raises:
-        CheckpointError: a file is missing, corrupt or of another network.
+        CheckpointError: a file is missing, corrupt or of another network, or names an own torso
+            and isn't this user's.
         ConfigError: its own torso can't be imported.
     """
     values = read_config(folder)
-    saved = values["config"]["network"]
+    written = values["config"]["network"]
     if network is None:
-        network = network_from_json(saved)
+        trust.check(folder, values, trusted, ("torso",))
+        network = network_from_json(recall.network(values["config"]))
     else:  # what the run's scale_free decided
         names = ("normalize_observations", "normalize_values")
         left = [name for name in names if getattr(network, name) is None]
-        network = replace(network, **{name: saved.get(name) for name in left})
+        network = replace(network, **{name: written.get(name) for name in left})
     policy = Policy(
         space_from_json(values["observation_space"]),
         space_from_json(values["action_space"]),
@@ -163,10 +218,11 @@ def load_weights(folder: Path, policy: Policy) -> None:
         CheckpointError: the file is missing, corrupt or of another network.
     """
     file = folder / "policy.safetensors"
+    _verify(folder, "policy.safetensors")
     try:
-        weights = load_file(file)
+        weights = safetensors.torch.load_file(file)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{file} is corrupt: {error}") from error
+        raise _corrupt(file, error) from error
     ours = {name: list(value.shape) for name, value in policy.state_dict().items()}
     theirs = {name: list(value.shape) for name, value in weights.items()}
     for name in sorted(ours.keys() | theirs.keys()):
@@ -185,36 +241,8 @@ def load_trainer(folder: Path) -> dict[str, Any]:
         CheckpointError: it is missing or corrupt.
     """
     file = folder / "trainer.pt"
+    _verify(folder, "trainer.pt")
     try:
         return dict(torch.load(file, weights_only=True, map_location="cpu"))
     except Exception as error:
-        raise CheckpointError(f"{file} is corrupt or not headrace's: {error}") from error
-
-
-def prepare(run_dir: Path, resume: bool, overwrite: bool) -> None:
-    """Create a run directory, refusing to mix two runs.
-
-    Raises:
-        CheckpointError: it holds something already and neither resume nor overwrite was asked for,
-            or there is nothing to resume.
-    """
-    if resume:
-        find(run_dir)
-    elif run_dir.exists() and any(run_dir.iterdir()):
-        if not overwrite:
-            raise CheckpointError(
-                f"run_dir={str(run_dir)!r} exists already: continue it with --resume, replace it "
-                "with --overwrite, or choose another"
-            )
-        if not ((run_dir / "config.json").exists() or (run_dir / "checkpoints").exists()):
-            raise CheckpointError(
-                f"run_dir={str(run_dir)!r} is not a run directory, so --overwrite won't delete it"
-            )
-        shutil.rmtree(run_dir)
-    run_dir.mkdir(parents=True, exist_ok=True)
-
-
-def default_run_dir(env_name: str, algo_name: str) -> Path:
-    """``runs/<environment>-<algorithm>-<time>``."""
-    name = env_name.replace("/", "-").replace(":", "-")
-    return Path("runs") / f"{name}-{algo_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        raise _corrupt(file, str(error).partition("\n")[0]) from error

@@ -1,14 +1,23 @@
-"""The files that a run adds to: results, evaluations, and a line per update and learner."""
+"""The files that a run adds to: results, evaluations, and a line per update and learner.
+
+What a disk doesn't take is kept, and written when it takes it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headrace.evaluation import Evaluation
+from headrace.records import events
+from headrace.records.disk import Tolerant, replace_text, told
 from headrace.records.meter import Iteration
+from headrace.records.plain import plain
 from headrace.records.result import Result
 
 
@@ -19,69 +28,112 @@ class RunLog:
         path: the run directory.
         num_learners: whose iterations are written; 0: nobody's.
         keep_until: when resuming, drop what is beyond these env_steps and updates.
+        notify: told when something can't be written, and when it can again.
+
+    Raises:
+        CheckpointError: the files can't be begun.
     """
 
     def __init__(
-        self, path: Path, num_learners: int, keep_until: tuple[int, int] | None = None
+        self,
+        path: Path,
+        num_learners: int,
+        keep_until: tuple[int, int] | None = None,
+        notify: Callable[[str], None] = print,
     ) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
         self._metrics, self._evaluations = path / "metrics.jsonl", path / "evaluations.jsonl"
-        ranks = [path / "iterations" / f"rank_{r}.jsonl" for r in range(num_learners)]
-        self._noted: dict[Path, list[dict[str, Any]]] = {file: [] for file in ranks}
+        self._events = path / events.file_name()
+        self._ranks = [path / "iterations" / f"rank_{r}.jsonl" for r in range(num_learners)]
+        files = (self._metrics, self._events, *self._ranks, self._evaluations)
+        self._unwritten = {file: bytearray() for file in files}
+        self._disk, self._notify = Tolerant(notify), notify
         if keep_until is not None:
             ours = (self._metrics, self._evaluations, *path.glob("iterations/rank_*.jsonl"))
             for file in filter(Path.exists, ours):
                 truncate_jsonl(file, *keep_until)
-        for file in (self._metrics, *ranks):
-            file.parent.mkdir(exist_ok=True)
-            file.touch()
-        # TensorBoard leaves out the events before this one from its step on.
-        purge_step = None if keep_until is None else keep_until[0] + 1
-        self._events = SummaryWriter(str(path), purge_step=purge_step)
+        for file in (self._metrics, *self._ranks):
+            with told(file):
+                file.parent.mkdir(exist_ok=True)
+                file.touch()
+        append(self._events, events.header(None if keep_until is None else keep_until[0] + 1))
 
     def result(self, result: Result) -> None:
         """Write a result, and the iterations before it."""
         scalars = result.scalars()
         known = {"env_steps": result.env_steps, "seconds": round(result.seconds, 4)}
-        append_jsonl(self._metrics, [known | scalars])
-        for name, value in scalars.items():
-            self._events.add_scalar(name, value, result.env_steps)
+        self._note(self._metrics, known | scalars)
+        self._unwritten[self._events] += events.scalars(scalars, result.env_steps)
         self.flush()
 
     def flush(self) -> None:
-        """Write the iterations that were noted."""
-        for file, lines in self._noted.items():
-            append_jsonl(file, lines)
-            lines.clear()
+        """Write what was noted."""
+        for file, data in self._unwritten.items():
+            if data and self._disk.attempt(f"writing {file.name}", partial(self._append, file)):
+                data.clear()
+
+    def _append(self, file: Path) -> None:
+        with told(file):
+            file.parent.mkdir(exist_ok=True)
+        append(file, self._unwritten[file])
+
+    def _note(self, file: Path, line: dict[str, Any]) -> None:
+        self._unwritten[file] += _encoded(line)
 
     def iteration(self, parts: list[Iteration], update: int, env_steps: int, secs: float) -> None:
         """Note an update's lines by rank; ``secs``: of training, evaluations left out."""
         known = {"update": update, "env_steps": env_steps, "seconds": round(secs, 6)}
-        for lines, one in zip(self._noted.values(), parts, strict=False):
-            lines.append(known | one.line())
+        for file, one in zip(self._ranks, parts, strict=False):
+            self._note(file, known | one.line())
 
     def evaluation(self, evaluation: Evaluation, env_steps: int, seconds: float) -> None:
-        """Write an evaluation's line; ``seconds`` as in :meth:`iteration`."""
+        """Write an evaluation's line; ``seconds`` as in :meth:`iteration`, when it began."""
         line = {
             "env_steps": env_steps,
             "seconds": round(seconds, 6),
             "return_mean": evaluation.mean,
             "return_std": evaluation.std,
             "episodes": evaluation.episodes,
+            "returns": evaluation.returns,
+            "lengths": evaluation.lengths,
         }
-        append_jsonl(self._evaluations, [line])
+        self._note(self._evaluations, line)
+        self.flush()
 
     def close(self) -> None:
-        """Write what was noted and close the events."""
+        """Write what was noted, and say what can't be."""
         self.flush()
-        self._events.close()
+        if lost := [file.name for file, data in self._unwritten.items() if data]:
+            self._notify(f"not written to the end, for the disk refused: {', '.join(lost)}")
+
+
+def append(path: Path, data: bytes | bytearray) -> None:
+    """Add bytes to a file, all or none; it need not be there yet.
+
+    Raises:
+        CheckpointError: the disk doesn't take them.
+    """
+    with told(path), path.open("ab", buffering=0) as file:
+        size = file.tell()
+        left = memoryview(bytes(data))
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(file.fileno(), size)
+            raise
 
 
 def append_jsonl(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    """Add lines to a JSON-lines file, which need not be there yet."""
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines)
+    """Add lines to a JSON-lines file, which need not be there yet; null is what isn't finite.
+
+    Errors as :func:`append`.
+    """
+    append(path, b"".join(map(_encoded, lines)))
+
+
+def _encoded(line: dict[str, Any]) -> bytes:
+    return (json.dumps(plain(line), allow_nan=False) + "\n").encode()
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -106,5 +158,5 @@ def truncate_jsonl(path: Path, env_steps: int, updates: int) -> None:
         return bool(line["env_steps"] <= env_steps and update <= updates)
 
     lines = [line for line in read_jsonl(path) if kept(line)]
-    path.unlink()
-    append_jsonl(path, lines)
+    with told(path):
+        replace_text(path, b"".join(map(_encoded, lines)).decode())

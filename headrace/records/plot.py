@@ -1,48 +1,108 @@
-"""Learning curves from the ``metrics.jsonl`` of one or more runs."""
+"""Learning curves of one or more runs, from what their directories hold."""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from headrace.errors import CheckpointError
-from headrace.records.files import read_jsonl
+from headrace.errors import ConfigError
+from headrace.records.curves import Curve, Run, by_settings, mean_curve, read_run
 
-_RETURN, _SECONDS = "return (last 100 episodes)", "seconds since the start"
-_PANELS = (  # x and y, and what is written beside them
-    ("env_steps", "charts/episodic_return", "environment steps", _RETURN),
-    ("seconds", "charts/episodic_return", _SECONDS, _RETURN),
-    ("seconds", "charts/SPS", _SECONDS, "environment steps / s"),
-)
+LEVEL = 0.95
+_RETURN, _EVALUATED = "return (last 100 episodes)", "return evaluated during training"
+_SECONDS = "seconds since the start"
 
 
-def plot(run_dirs: list[Path], output: Path | None = None) -> Path:
+def plot(run_dirs: Sequence[Path], output: Path | None = None) -> Path:
     """Draw return against steps, return against seconds, and steps per second.
 
+    Runs that differ in their seed only are one curve: their mean, with the 95% t-interval of that
+    mean as its band, over the steps that all of them have. Returns are those of evaluations where
+    each of several runs has more than one, else those of training.
+
     Args:
-        run_dirs: one curve each.
+        run_dirs: of one or more runs.
         output: the PNG, whose path is returned; ``curve.png`` in the first run by default.
 
     Raises:
         CheckpointError: a directory holds no metrics.
+        ConfigError: no runs, or the picture can't be written.
+    """
+    if not run_dirs:
+        raise ConfigError("plot needs a run directory, or several: headrace plot runs/one runs/two")
+    paths = list(dict.fromkeys(run_dirs))
+    figure = draw([read_run(path) for path in paths])
+    path = output or paths[0] / "curve.png"
+    try:
+        figure.savefig(path, dpi=110)
+    except (OSError, ValueError) as error:  # a place, or a format that Matplotlib doesn't have
+        raise ConfigError(f"output={str(path)!r} can't be written: {error}") from error
+    return path
+
+
+def draw(runs: Sequence[Run]) -> Any:
+    """The figure of these runs, three panels.
+
+    Returns:
+        a ``matplotlib.figure.Figure``.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 3.6), layout="constrained")
-    panels = figure.subplots(1, 3)
-    for run_dir in run_dirs:
-        file = run_dir / "metrics.jsonl"
-        lines = read_jsonl(file) if file.exists() else []
-        if not lines:
-            raise CheckpointError(f"{run_dir} holds no metrics to plot (metrics.jsonl)")
-        for panel, (x, y, *_) in zip(panels, _PANELS, strict=True):
-            points = [(line[x], line[y]) for line in lines if y in line]
-            panel.plot(*zip(*points, strict=True) if points else ([], []), label=run_dir.name)
-    for panel, (*_, x_label, y_label) in zip(panels, _PANELS, strict=True):
-        panel.set(xlabel=x_label, ylabel=y_label)
+    evaluated = len(runs) > 1 and all(len(run.evaluations) > 1 for run in runs)
+    y, y_label = ("return_mean", _EVALUATED) if evaluated else ("charts/episodic_return", _RETURN)
+    panels = (  # x, y, whether they are evaluations', and what is written beside them
+        ("env_steps", y, evaluated, "environment steps", y_label),
+        ("seconds", y, evaluated, _SECONDS, y_label),
+        ("seconds", "charts/SPS", False, _SECONDS, "environment steps / s"),
+    )
+    groups = by_settings(runs)
+    several = len(groups) < len(runs)
+    figure = Figure(figsize=(12, 3.9 if several else 3.6), layout="constrained")
+    axes = figure.subplots(1, 3)
+    for panel, (x, of, evaluations, x_label, label) in zip(axes, panels, strict=True):
+        for name, group in groups.items():
+            text = f"{name} ({_count(group, x, of, evaluations)})" if several else name
+            if len(runs) == 1:
+                text = runs[0].path.name
+            _draw_group(panel, [run.curve(x, of, evaluations) for run in group], text)
+        panel.set(xlabel=x_label, ylabel=label)
         panel.grid(alpha=0.3)
-    panels[2].set_ylim(bottom=0)
-    if len(run_dirs) > 1:
-        panels[0].legend(fontsize="small")
-    path = output or run_dirs[0] / "curve.png"
-    figure.savefig(path, dpi=110)
-    return path
+    axes[2].set_ylim(bottom=0)
+    if len(runs) > 1:
+        for text in axes[0].legend(fontsize="small").get_texts():
+            text.set_parse_math(False)
+    if several:
+        figure.supxlabel(
+            f"Mean of the runs that differ in their seed only, and the {LEVEL:.0%} t-interval of "
+            "that mean; a curve covers what all of its runs have.",
+            fontsize="small",
+        )
+    return figure
+
+
+def _count(group: Sequence[Run], x: str, y: str, evaluations: bool) -> str:
+    """How many runs a mean is over: those that have values at all."""
+    have = [run for run in group if run.curve(x, y, evaluations)[0]]
+    noun = "seed" if len({run.seed for run in have}) == len(have) else "run"
+    return f"{len(have)} {noun}" + ("s" if len(have) != 1 else "")
+
+
+def _draw_group(panel: Any, curves: Sequence[Curve], label: str) -> None:
+    """A line, and around the mean of several its interval."""
+    from scipy.stats import t
+
+    label = textwrap.fill(label.lstrip("_"), 44)  # Matplotlib leaves out what begins with _
+    full = [curve for curve in curves if len(curve[0])]
+    if len(full) < 2:
+        panel.plot(*(full[0] if full else ([], [])), label=label)
+        return
+    try:
+        x, mean, error = mean_curve(full)
+    except ValueError:  # one ended before another's first point
+        panel.plot([], [], label=f"{label}: nothing in common")
+        return
+    half = float(t.ppf((1 + LEVEL) / 2, len(full) - 1)) * error
+    (line,) = panel.plot(x, mean, label=label)
+    panel.fill_between(x, mean - half, mean + half, alpha=0.2, color=line.get_color(), linewidth=0)

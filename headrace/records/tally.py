@@ -71,6 +71,7 @@ class Tally:
         self._progress, self._config, self._started = progress, config, started
         self._weights_bytes = weights_bytes
         self._meter, self._total, self._episodes = Meter(), Meter(), Episodes()
+        self._later = Meter()  # after the first update, as the speed is
         self._first_update_s: float | None = None
         self._first_steps = self._last_steps = 0
         self._first_time = self._last_time = started
@@ -89,7 +90,9 @@ class Tally:
         """Add an update's counts, over all learners."""
         self._meter.add(meter)
         self._total.add(meter)
-        if self._first_update_s is None:
+        if self._first_update_s is not None:
+            self._later.add(meter)
+        else:
             self._first_time, self._first_steps = time.monotonic(), self._progress.env_steps
             self._first_update_s = self._first_time - self._started
 
@@ -148,7 +151,7 @@ class Tally:
 
     def _plan(self) -> dict[str, float | str] | None:
         """The speed beside what the run's own costs allow; None where actors learn: not known."""
-        config, total = self._config, self._total
+        config, total = self._config, self._later if self._later.env_steps else self._total
         if config.algo.learns_in_actors:
             return None
         spent = Spent(

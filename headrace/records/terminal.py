@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from headrace.config import Config
-from headrace.records.files import read_jsonl
 from headrace.records.result import Result
 
 _PLAIN_INTERVAL_S = 5.0
@@ -33,13 +33,13 @@ class Report:
 
     def __init__(self, config: Config, console: Console | None = None, quiet: bool = False) -> None:
         self._config = config
-        self._console = console or Console(highlight=False, quiet=quiet)
+        self._console = console or Console(quiet=quiet)
         self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(),
             TaskProgressColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[line]}"),
+            TextColumn("{task.fields[line]}", markup=False),
             console=self._console,
         )
         self._task = self._progress.add_task(
@@ -57,8 +57,8 @@ class Report:
         self._live.stop()
 
     def say(self, text: str) -> None:
-        """A line of its own."""
-        self._console.print(text, soft_wrap=True, markup=False)
+        """A line of its own, as it is: nothing in it is markup or an emoji."""
+        self._console.print(Text(text), soft_wrap=True)
 
     def begin(self, config: Config, run_dir: Path) -> None:
         """Say what runs, with all settings decided, and where it writes."""
@@ -66,8 +66,10 @@ class Report:
         sync = "" if config.weight_sync == "every" else f", weight sync {config.weight_sync}"
         if config.sync.on_drift:
             sync += f" beyond {config.kl_threshold:g} nats"
+        wrappers = "".join(f" + {name}" for name in config.to_json()["wrappers"])
         self.say(
-            f"{config.algo_name} on {config.to_json()['env']}: {learners}"
+            f"{config.algo_name} on {config.to_json()['env']}{wrappers} "
+            f"(engine {config.engine}): {learners}"
             f"{config.num_actors} actor(s) × {config.envs_per_actor} environments, "
             f"fragments of {config.fragment_length}, batches of {config.resolved_batch_size:,}, "
             f"{config.transport}{sync}; results in {run_dir}"
@@ -83,12 +85,11 @@ class Report:
             self.say(f"{result.env_steps:>12,} steps  {line}")
 
     def end(self, run_dir: Path, summary: dict[str, Any]) -> None:
-        """Draw the picture and print the closing screen."""
-        from headrace.records.plot import plot
-
+        """Print the closing screen."""
         self._live.stop()
-        picture = plot([run_dir]) if read_jsonl(run_dir / "metrics.jsonl") else None
-        self._console.print(Panel(closing_table(run_dir, summary, picture), expand=False))
+        picture = run_dir / "curve.png"
+        table = closing_table(run_dir, summary, picture if picture.exists() else None)
+        self._console.print(Panel(table, expand=False))
 
 
 def main_line(result: Result) -> str:
@@ -111,14 +112,16 @@ def main_line(result: Result) -> str:
 
 def closing_table(run_dir: Path, summary: dict[str, Any], picture: Path | None) -> Table:
     """Return, speed, where the time went, lag, and the paths of what was written."""
-    played, mean = summary.get("evaluation"), summary["episodic_return"]
+    played, missing = summary.get("evaluation"), summary.get("no_evaluation")
+    mean = summary["episodic_return"]
     first, plan = summary["seconds_to_first_update"], summary.get("plan")
     busy, lag, sync = summary["utilisation"], summary["lag"], summary["sync"]
     times = [(word, summary["time"][name]) for name, word in _SPENT.items()]
     rows = {
-        "evaluated return": played
-        and f"{played['mean']:.1f} ± {played['std']:.1f} "
-        f"({played['episodes']} episodes, deterministic policy)",
+        "evaluated return": f"{played['mean']:.1f} ± {played['std']:.1f} (standard deviation over "
+        f"{played['episodes']} episodes, deterministic policy)"
+        if played
+        else missing and f"none: {missing}",
         "training return": mean is not None and f"{mean:.1f} (last 100 episodes)",
         "environment steps": f"{summary['env_steps']:,} in {summary['seconds_total']:.1f} s",
         "speed": f"{summary['sps']:,.0f} steps/s after the first update",
@@ -140,5 +143,5 @@ def closing_table(run_dir: Path, summary: dict[str, Any], picture: Path | None) 
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
         if value:  # else it is not known
-            table.add_row(f"[bold]{name}", str(value))
+            table.add_row(Text(name, style="bold"), Text(str(value)))
     return table

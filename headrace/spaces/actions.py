@@ -22,7 +22,11 @@ from headrace.spaces.walk import Path, Space, leaves, map_space, parts, place
 
 MASK = "action_mask"  # the key of a mask in an observation or in infos
 
-WORKS = "use Discrete, MultiDiscrete, MultiBinary, a floating Box, or a Dict or Tuple of these"
+WORKS = (
+    "use Discrete, MultiDiscrete, MultiBinary, a floating Box, or a Dict or Tuple of these, for "
+    "example with --wrapper module:name of your own"
+)
+_MOST_CHOICES = 2**20
 
 
 def distribution_for(space: Space, squash: bool = False, path: Path = ()) -> dist.Distribution:
@@ -39,6 +43,11 @@ def distribution_for(space: Space, squash: bool = False, path: Path = ()) -> dis
             the message names its path.
     """
     where, inner = f"action space{place(path)}: {space}", parts(space)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and flatdim(space) > _MOST_CHOICES:
+        raise ConfigError(
+            f"{where} has {flatdim(space):,} choices, above the limit of {_MOST_CHOICES:,}: give "
+            "them as digits in a MultiDiscrete, or as a Box"
+        )
     if isinstance(space, spaces.Discrete):
         return dist.Categorical(int(space.n))
     if inner is not None:
@@ -84,16 +93,19 @@ def _leaf_to_env(space: Any, action: Any, squash: bool) -> Any:
     if isinstance(space, spaces.Discrete):
         return action + int(space.start) if space.start else action
     xp: Any = torch if isinstance(action, Tensor) else np
-    shaped = action.reshape(action.shape[:-1] + (space.shape or ()))
+    shape = action.shape[:-1] + (space.shape or ())
+    shaped = action.reshape(shape)
     if isinstance(space, spaces.MultiDiscrete):
         shaped = shaped + xp.asarray(space.start)
     elif isinstance(space, spaces.Box):
         low, high = xp.asarray(space.low), xp.asarray(space.high)
+        if not space.shape:  # numbers without dimensions promote others in their own ways
+            low, high, shaped = low.reshape(1), high.reshape(1), shaped.reshape(-1)
         if squash:
             # The difference of two finite bounds may overflow, this sum may not.
             share = (xp.tanh(shaped) + 1.0) / 2.0
             shaped = low * (1.0 - share) + high * share
-        shaped = xp.clip(shaped, low, high)
+        shaped = xp.clip(shaped, low, high).reshape(shape)
     dtype = space.dtype if xp is np else getattr(torch, space.dtype.name)
     return xp.asarray(shaped, dtype=dtype)
 
@@ -202,6 +214,33 @@ def _join(parts: list[np.ndarray], path: Path) -> np.ndarray:
             f"give them the same"
         ) from error
     return np.concatenate([np.broadcast_to(p, (*lead, p.shape[-1])) for p in parts], -1)
+
+
+def sample_allowed(space: Space, mask: Any) -> Any:
+    """A random action of ``space``, which is seeded, that an environment's mask allows.
+
+    Args:
+        mask: as for :func:`flatten_mask`, of a single action. Where it allows nothing, or fits the
+            space in no way, anything may come.
+    """
+    try:
+        bits = flatten_mask(space, mask).reshape(-1)
+    except ConfigError:  # told where the mask is to be used
+        return space.sample()
+    start = 0
+
+    def sample(leaf: Any) -> Any:
+        nonlocal start
+        if not isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
+            return leaf.sample()
+        own, start = bits[start : start + flatdim(leaf)], start + flatdim(leaf)
+        if isinstance(leaf, spaces.Discrete):
+            return leaf.sample(mask=own.astype(np.int8))
+        rows = np.split(own.astype(np.int8), np.cumsum(leaf.nvec.ravel())[:-1])
+        flat = spaces.MultiDiscrete(leaf.nvec.ravel(), seed=leaf.np_random)
+        return flat.sample(mask=tuple(rows)).reshape(leaf.shape) + leaf.start
+
+    return map_space(sample, space)
 
 
 def mask_is_empty(distribution: dist.Distribution, mask: np.ndarray) -> np.ndarray:

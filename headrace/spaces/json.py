@@ -37,6 +37,25 @@ def _bound(values: np.ndarray) -> list[str]:
     return [str(flat[0])] if len(flat) and (flat == flat[0]).all() else [str(x) for x in flat]
 
 
+def alike(one: gymnasium.Space, other: gymnasium.Space, bounds: bool = True) -> bool:
+    """Whether values of one space are values of the other.
+
+    Args:
+        bounds: False: whether they would be, whatever the bounds of Boxes are.
+    """
+    try:
+        ours, theirs = space_to_json(one), space_to_json(other)
+    except TypeError:  # a kind that no policy has
+        return False
+    return ours == theirs if bounds else _unbounded(ours) == _unbounded(theirs)
+
+
+def _unbounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _unbounded(v) for k, v in value.items() if k not in ("low", "high")}
+    return [_unbounded(v) for v in value] if isinstance(value, list) else value
+
+
 def space_from_json(values: dict[str, Any]) -> gymnasium.Space:
     """The space that :func:`space_to_json` wrote.
 

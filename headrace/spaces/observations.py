@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 # x.shape[0] and not len(x) below: a traced export takes the latter for a constant.
+import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces.utils import flatdim
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError
@@ -19,6 +21,8 @@ from headrace.spaces.walk import Path, map_space, place
 from headrace.types import Tree
 
 _MIN_IMAGE_SIDE = 8
+_MOST_CODES = 2**20  # of a one-hot
+_LEAVES = (Box, Discrete, MultiDiscrete, MultiBinary)
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
 
 
@@ -29,12 +33,26 @@ def leaves(space: gymnasium.Space) -> Iterator[tuple[Path, Any]]:
         ConfigError: one of them is not supported; names its path.
     """
     for path, leaf in walk.leaves(space):
-        if not isinstance(leaf, Box | Discrete | MultiDiscrete | MultiBinary):
+        if not isinstance(leaf, _LEAVES):
             raise ConfigError(
-                f"observation space{place(path)} {leaf} isn't supported: use {_SUPPORTED}, or "
-                "leave it out with gymnasium.wrappers.FilterObservation"
+                f"observation space{place(path)} {type(leaf).__name__} isn't supported: use "
+                f"{_SUPPORTED}, or {_remedy(space)}"
             )
         yield path, leaf
+
+
+def _remedy(space: gymnasium.Space) -> str:
+    """How to be rid of the leaves that aren't supported, on the command line."""
+    if isinstance(space, Dict):
+        kept = [
+            key
+            for key, part in space.items()
+            if all(isinstance(leaf, _LEAVES) for _, leaf in walk.leaves(part))
+        ]
+        if kept:
+            keys = json.dumps({"filter_keys": kept}, separators=(",", ":"))
+            return f"leave it out with --wrapper 'FilterObservation:{keys}'"
+    return "turn it into numbers with --wrapper module:name of your own"
 
 
 def dotted(path: Path) -> str:
@@ -49,13 +67,51 @@ def at(tree: Tree, path: Path) -> Tree:
     return tree
 
 
-def as_arrays(space: gymnasium.Space, obs: Tree) -> Tree:
-    """Observations with the dtypes of their space, whose structure they have.
+def checked(space: gymnasium.Space, obs: Any) -> tuple[Tree, bool]:
+    """What a user gives as observation, as arrays ``[N, ...]``; and whether it was a single one.
 
     Raises:
-        ConfigError: fractions for a space of whole numbers.
+        ConfigError: it is none of this space: a part is missing, has another shape, or holds
+            fractions for whole numbers, or what isn't finite.
     """
-    return map_space(_as_array, space, obs)
+    found: list[np.ndarray] = []
+    single, count = False, 0
+    for path, leaf in walk.leaves(space):
+        array, shape = _part(space, obs, path, leaf), leaf.shape or ()
+        if not found:
+            single = array.ndim == len(shape)
+            count = len(array) if array.ndim and not single else 1
+        batch = array[None] if single else array
+        if batch.shape != (count, *shape):
+            raise ConfigError(
+                f"the observation{place(path)} has the shape {array.shape}, but the policy's space "
+                f"there is {leaf}, of shape {shape} ([N, …] for N observations at once)"
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            value = array[~np.isfinite(array)].flat[0]
+            raise ConfigError(
+                f"the observation{place(path)} holds {value}: from what isn't finite, no action "
+                "can be predicted"
+            )
+        found.append(batch)
+    arrays = iter(found)
+    return map_space(lambda leaf: next(arrays), space), single
+
+
+def _part(space: gymnasium.Space, obs: Any, path: Path, leaf: Any) -> np.ndarray:
+    """A leaf of an observation; raises ConfigError unless there are numbers for it."""
+    try:
+        value = np.asarray(at(obs, path))
+        if value.dtype.kind not in "biuf":
+            raise TypeError(value.dtype)
+        return _as_array(leaf, value)
+    except ConfigError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the observation has no numbers{place(path)} for {leaf}: the policy's observation "
+            f"space is {space}"
+        ) from error
 
 
 def _as_array(space: gymnasium.Space, obs: Any) -> np.ndarray:
@@ -106,6 +162,21 @@ def as_channels(x: Tensor, space: Box, dtype: torch.dtype) -> Tensor:
         x = x.movedim(-1, -3)
     x = x.reshape(x.shape[0], *image_shape(space)).to(dtype)
     return x / 255.0 if space.dtype == np.uint8 else x
+
+
+def check_codes(path: Path, space: gymnasium.Space) -> None:
+    """Refuse what has too many values to be a one-hot.
+
+    Raises:
+        ConfigError: it has.
+    """
+    count = flatdim(space)
+    if count > _MOST_CODES:
+        raise ConfigError(
+            f"observation space{place(path)} {space} would be a one-hot of {count:,} numbers, "
+            f"above the limit of {_MOST_CODES:,}: give it as digits in a MultiDiscrete, or as a "
+            "Box, for example with --wrapper module:name of your own"
+        )
 
 
 def encode(space: gymnasium.Space, x: Tensor) -> Tensor:

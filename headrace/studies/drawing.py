@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headrace.studies.means import Curve, mean_curve
+from headrace.records.curves import Curve, mean_curve
 
 Series = Mapping[str, Sequence[Curve]]  # by the name in the legend: one curve per run
 
@@ -79,4 +79,4 @@ def draw_curves(
             if list(series) != named:
                 panel.legend(fontsize="small")
             named = named or list(series)
-        axes[0].set(ylabel=ylabel)
+        axes[0].set(ylabel=f"{ylabel}\nmean and its standard error")

@@ -37,7 +37,7 @@ def machine() -> str:
 
 def wide_console() -> Console:
     """Standard output, wide enough for the tables also where it isn't a terminal."""
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 140
     return console

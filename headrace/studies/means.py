@@ -1,4 +1,4 @@
-"""Figures over runs: groups, means with their errors, curves."""
+"""Figures over runs: groups, and means with their errors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 Row = Mapping[str, Any]
-Curve = tuple[Sequence[float], Sequence[float]]  # x, growing, and y
-GRID_POINTS = 100
 T = TypeVar("T")
 
 
@@ -58,23 +56,3 @@ def plus_minus(row: Row, name: str, digits: int = 1) -> str:
         return "–"
     text = f"{mean:,.{digits}f}"
     return text if se is None or math.isnan(se) else f"{text} ± {se:,.{digits}f}"
-
-
-def mean_curve(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x, mean and standard error over curves, interpolated where all of them have values.
-
-    Empty curves are left out. The error of a single curve is 0: it has no band.
-
-    Raises:
-        ValueError: no x is common to all curves.
-    """
-    full = [curve for curve in curves if len(curve[0])]
-    if not full:
-        return np.zeros(0), np.zeros(0), np.zeros(0)
-    low, high = max(x[0] for x, _ in full), min(x[-1] for x, _ in full)
-    if low > high:
-        raise ValueError(f"curves that start at {low} and end at {high} have no x in common")
-    x = np.linspace(low, high, GRID_POINTS)
-    y = np.stack([np.interp(x, *curve) for curve in full])
-    se = y.std(axis=0, ddof=1) / math.sqrt(len(y)) if len(y) > 1 else np.zeros(len(x))
-    return x, y.mean(axis=0), se

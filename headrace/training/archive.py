@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.config import Config
 from headrace.envs.probe import Probe
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, NonFinite
 from headrace.learning.learner import Learner
 from headrace.nn.policy import Policy
-from headrace.records import checkpoint
+from headrace.process import signals_held
+from headrace.records import checkpoint, rundir, trust
+from headrace.records.disk import Tolerant, told, write_json
+from headrace.records.lock import Lock
 from headrace.records.result import Episodes
 from headrace.records.tally import Progress
-from headrace.spaces.json import space_to_json
+from headrace.spaces.json import space_from_json, space_to_json
 from headrace.types import Group
 
 
@@ -36,6 +40,8 @@ class Archive:
     Args:
         run_dir: of the run. config: all its settings. found: of its environment.
         group: of its learners. saved: of this one.
+        notify: told when a checkpoint can't be saved, and when one can again.
+        locks: hold the run directory's lock; False: who started this learner does.
 
     Raises:
         CheckpointError: the run directory exists, or what is to be resumed isn't there or doesn't
@@ -43,45 +49,134 @@ class Archive:
     """
 
     def __init__(
-        self, run_dir: Path, config: Config, found: Probe, group: Group, saved: Saved
+        self,
+        run_dir: Path,
+        config: Config,
+        found: Probe,
+        group: Group,
+        saved: Saved,
+        notify: Callable[[str], None],
+        locks: bool = True,
     ) -> None:
         self._run_dir, self._config, self._group, self._saved = run_dir, config, group, saved
-        self._description = {
+        self._tried = -1  # after how many updates the final one was tried
+        self.written = -1  # after how many updates the latest checkpoint was written
+        self._path = run_dir
+        self._disk, self._notify = Tolerant(notify), notify
+        self._description: dict[str, Any] = {
             "format": checkpoint.FORMAT,
             "config": config.to_json(),
+            "signature": trust.sign(config.to_json()),
             "observation_space": space_to_json(found.observation_space),
             "action_space": space_to_json(found.action_space),
             "info_mask": found.info_mask,
         }
-        if group.rank == 0:
-            checkpoint.prepare(run_dir, config.resume, config.overwrite)
-        if config.resume:
-            self._load()
-        if group.rank == 0:
-            checkpoint.write_json(run_dir / "config.json", self._description)
+        self._lock: Lock | None = None
+        try:
+            if group.rank == 0 and locks:
+                self._lock = rundir.prepare(run_dir, config.resume, config.overwrite)
+            elif group.rank == 0:
+                rundir.begin(run_dir, config.resume, config.overwrite)
+            if config.resume:
+                self._load()
+            if group.rank == 0:
+                write_json(run_dir / "config.json", self._description)
+        except BaseException:
+            self.close()
+            raise
+        self._loaded = saved.progress.updates
 
-    def save(self) -> None:
-        """Write a checkpoint."""
-        policy, learner, progress, episodes = self._saved
+    def close(self) -> None:
+        """Let others write in the run directory; safe to call twice."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def save(self, final: bool = False) -> Path:
+        """Write a checkpoint; what a disk refuses is told, and tried again at the next one.
+
+        Args:
+            final: there is no next one.
+
+        Returns:
+            the latest one of this run that was written.
+
+        Raises:
+            CheckpointError: the final one can't be written.
+            NonFinite: a weight isn't finite; nothing was written.
+        """
+        for name, weight in self._saved.policy.state_dict().items():
+            if weight.is_floating_point() and not weight.isfinite().all():
+                raise NonFinite(f"{name} holds numbers that aren't finite, so it is not saved")
+        if self._group.size > 1:  # it waits for others, which may be gone
+            return self._save(final)
+        with signals_held():
+            return self._save(final)
+
+    def save_rest(self, error: BaseException | None) -> None:
+        """Save what was learnt since the latest checkpoint before ``error`` goes on.
+
+        Nothing that goes wrong here takes its place. Several learners, which would have to save
+        together, and an update that was refused save nothing.
+        """
+        new = self._saved.progress.updates > max(self._loaded, self.written, self._tried)
+        if new and self._group.size == 1 and not isinstance(error, NonFinite):
+            try:
+                self.save(final=True)
+            except Exception as failure:
+                self._notify(f"what was learnt last could not be saved: {failure}")
+
+    def _save(self, final: bool) -> Path:
+        _, learner, progress, episodes = self._saved
+        if self._group.size == 1 and progress.updates == self.written:
+            return self._path
         progress.epoch += self._config.deterministic
         own = self._group.gather_objects((learner.own_state(), episodes.state_dict()))
-        if self._group.rank > 0:
-            return
+        if self._group.rank > 0 or progress.updates == self.written:
+            return self._path
         states, parts = zip(*own, strict=True)
-        returns = [value for part in parts for value in part["returns"]]
-        mean, best = statistics.fmean(returns) if returns else None, progress.best_return
-        improved = mean is not None and (best is None or mean > best)
-        if improved:
-            progress.best_return = mean  # which only rank 0 needs
-        state = progress.state_dict() | {
+        more = {
             "learner": learner.state_dict(),
             "own": list(states),  # of each learner, by rank
             "episodes": list(parts),
         }
-        path = checkpoint.save(self._run_dir, self._description, policy, state)
+        if final:
+            self._write_final(more)
+        else:
+            self._disk.attempt("saving a checkpoint", lambda: self._write(more))
+        return self._path
+
+    def _write(self, more: dict[str, Any]) -> None:
+        progress = self._saved.progress
+        returns = [value for part in more["episodes"] for value in part["returns"]]
+        mean, before = statistics.fmean(returns) if returns else None, progress.best_return
+        improved = mean is not None and (before is None or mean > before)
         if improved:
-            checkpoint.point("best", path)
-        checkpoint.rotate(self._run_dir, self._config.keep_checkpoints)
+            progress.best_return = mean  # which only rank 0 needs
+        try:
+            state = progress.state_dict() | more
+            path = checkpoint.save(self._run_dir, self._description, self._saved.policy, state)
+            if improved and not self._config.evaluates_while_training:
+                checkpoint.point("best", path)
+        except CheckpointError:
+            progress.best_return = before
+            raise
+        self.written, self._path = progress.updates, path
+        rotate = lambda: checkpoint.rotate(self._run_dir, self._config.keep_checkpoints)  # noqa: E731
+        self._disk.attempt("deleting old checkpoints", rotate)
+
+    def _write_final(self, more: dict[str, Any]) -> None:
+        self._tried = self._saved.progress.updates
+        try:
+            if not (self._run_dir / "config.json").exists():  # the directory was removed
+                with told(self._run_dir):
+                    self._run_dir.mkdir(parents=True, exist_ok=True)
+                write_json(self._run_dir / "config.json", self._description)
+            self._write(more)
+        except CheckpointError as error:
+            left = "no checkpoint is left"
+            if checkpoint.exists(self._run_dir):
+                left = f"the latest that is saved is {checkpoint.find(self._run_dir).name}"
+            raise CheckpointError(f"the last checkpoint is not saved: {error}; {left}") from error
 
     def _load(self) -> None:
         """Go on from the latest checkpoint, which may be of another number of learners."""
@@ -89,6 +184,7 @@ class Archive:
         found: tuple[Any, ...] = ()
         if self._group.rank == 0:
             folder = checkpoint.find(self._run_dir)
+            self._check_spaces(folder)
             checkpoint.load_weights(folder, policy)
             found = str(folder), policy.state_dict(), checkpoint.load_trainer(folder)
         name, weights, state = self._group.broadcast(found)
@@ -101,3 +197,17 @@ class Archive:
             learner.load_own_state(state["own"])
         except (KeyError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"{name}/trainer.pt doesn't fit this run: {error!r}") from error
+
+    def _check_spaces(self, folder: Path) -> None:
+        saved = checkpoint.read_config(folder)
+        for name in ("observation_space", "action_space"):
+            theirs, ours = (space_from_json(d[name]) for d in (saved, self._description))
+            if theirs != ours:
+                raise CheckpointError(
+                    f"{folder} was trained with {name} {_line(theirs)}, so it can't be resumed on "
+                    f"{self._description['config']['env']}, whose {name} is {_line(ours)}"
+                )
+
+
+def _line(space: object) -> str:
+    return " ".join(str(space).split())

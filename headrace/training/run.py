@@ -1,12 +1,11 @@
-"""How a run begins, however many learners train, and how its policy is evaluated."""
+"""How a run begins, however many learners train."""
 
 from __future__ import annotations
 
-import copy
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,14 +14,19 @@ from headrace.acting.sizes import Sizes
 from headrace.config import Config
 from headrace.envs.names import env_name, resolve
 from headrace.envs.probe import Probe, probe
-from headrace.evaluation import Evaluation, evaluate
+from headrace.envs.scripts import refuse_training
 from headrace.learning.hogwild import SharedModel
 from headrace.learning.learner import Learner
 from headrace.nn.policy import Policy
 from headrace.process import torch_threads
-from headrace.records.checkpoint import default_run_dir
+from headrace.records.rundir import check, default_run_dir
+from headrace.spaces import walk
+from headrace.spaces.observations import image_shape, is_image
+from headrace.training.fine_tuning import check_init, take_over
 from headrace.training.sizes import choose, sized
 from headrace.types import Group
+
+_LARGE = 10_000_000  # parameters
 
 
 def begin(
@@ -40,17 +44,25 @@ def begin(
 
     Raises:
         ConfigError: there is no such environment, or settings don't fit each other (nothing was
-            started), or it can't be made.
-        CheckpointError: there is no run to resume.
+            started), or it can't be made, or ``init_from`` doesn't fit it.
+        CheckpointError: the run directory can't be used, or there is no run to resume or to begin
+            from.
     """
+    refuse_training()
     config = config.settled
-    resolve(config.env)  # complains before anything is started
+    resolve(config.env, config.wrappers)  # complains before anything is started
     if not config.is_sized:
         choose(config, None, cores=1)  # so does this
+    name = config.run_dir or default_run_dir(env_name(config.env), config.algo_name)
+    if group.rank == 0:
+        check(Path(name), config.resume, config.overwrite)
     if needs_processes:
         start_fork_server()
-    found = probe(config.env, config.engine, config.env_kwargs, config.seed)
-    name = config.run_dir or default_run_dir(env_name(config.env), config.algo_name)
+    made = config.env, config.engine, config.env_kwargs, config.seed, config.wrappers
+    found = probe(*made)
+    config = replace(config, engine=found.engine)
+    if group.rank == 0:
+        check_init(config, found, Path(name))
     chosen, line = sized(config, found, Path(name)) if group.rank == 0 else (config, "")
     if line:
         notify(line)
@@ -69,6 +81,8 @@ def built(config: Config, found: Probe, group: Group) -> tuple[Policy, Learner]:
         torch.manual_seed(config.seed)
         spaces = found.observation_space, found.action_space
         policy = Policy(*spaces, config.network, found.info_mask)
+        take_over(config, policy, group)
+        found.check_step()
         learner = Learner(
             policy,
             config.per_learner.algo,
@@ -79,15 +93,28 @@ def built(config: Config, found: Probe, group: Group) -> tuple[Policy, Learner]:
     return policy, learner
 
 
+def large_network(config: Config, policy: Policy) -> str | None:
+    """A warning where the default network is larger than images of a usual size make it."""
+    size = sum(parameter.numel() for parameter in policy.parameters())
+    if size <= _LARGE or config.network.torso is not None:
+        return None
+    leaves = walk.leaves(policy.inputs.observation_space)
+    sides = [image_shape(leaf)[1:] for _, leaf in leaves if is_image(leaf)]
+    height, width = max(sides, key=math.prod, default=(0, 0))
+    remedy = "a smaller network"
+    if height * width > 84 * 84:
+        remedy = f"smaller images than {height} x {width}: --wrapper 'ResizeObservation:" + (
+            """{"shape":[84,84]}'"""
+        )
+    return (
+        f"warning: the network has {size / 1e6:.0f} million parameters, which learn slowly and "
+        f"travel to every actor; try {remedy}"
+    )
+
+
 def shared_model(config: Config, learner: Learner) -> SharedModel | None:
     """What actors apply gradients to, if they compute any."""
     if not config.algo.learns_in_actors:
         return None
     sizes = config.num_actors, config.rollouts_per_update
     return SharedModel(learner, *sizes, shared=config.transport == "shm")
-
-
-def evaluated(config: Config, env: Any, policy: Policy) -> Evaluation:
-    """Episodes as the settings say, with a copy of the policy; ``env`` is resolved."""
-    kwargs: dict[str, Any] = {"engine": config.engine, "env_kwargs": config.env_kwargs}
-    return evaluate(copy.deepcopy(policy).cpu(), env, config.eval_episodes, **kwargs)

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,10 @@ import torch
 from headrace.acting.source import RolloutSource, Stopped
 from headrace.config import Config
 from headrace.distributed.preemption import Preemption
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, require
+from headrace.evaluating.ending import finish
+from headrace.evaluating.evaluations import Evaluations
+from headrace.evaluating.evaluator import Evaluator
 from headrace.learning.metrics import mean_metrics
 from headrace.process import cores, keep_freed_memory, pinned, stop_signals, torch_threads
 from headrace.records.files import RunLog
@@ -27,12 +31,22 @@ from headrace.records.tally import Progress, Tally
 from headrace.training.archive import Archive, Saved
 from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum
 from headrace.training.intake import Intake
-from headrace.training.run import begin, built, evaluated, shared_model
+from headrace.training.run import begin, built, large_network, shared_model
 from headrace.types import Alone, Group
+from headrace.valid.fields import checked
 
 
 class Trainer:
     """A run: iterate over it to train, a ``Result`` about every second.
+
+    However the loop ends, by an error, a signal or ``break``, what was learnt since the latest
+    checkpoint is saved (but weights that are not finite never are; where there are several
+    learners, an error leaves what was saved before). Inside ``with``, a loop that comes to its own
+    end is followed by :meth:`finish`.
+
+    With ``eval_interval`` training goes on while an evaluation is played; it waits for each with
+    ``deterministic``, ``target_return`` or ``transport="serial"``, and for the last one. The
+    greatest mean return so far is saved as ``best``.
 
     Args:
         config: all settings.
@@ -40,13 +54,16 @@ class Trainer:
         notify: called with a line of text when something happens that a user should see.
         group: the learners of the run as this one sees them; None: it is alone. Only rank 0 writes
             files and yields results; the others have to be iterated as well.
-        handle_signals: end training at Ctrl-C and SIGTERM, in the main thread.
+        handle_signals: end training at Ctrl-C, SIGTERM and SIGHUP, in the main thread; the second
+            one interrupts.
+        locks: hold the run directory's lock; False: who started this does.
 
     Raises:
         ConfigError: an environment, space or setting is wrong.
         CheckpointError: the run directory exists, or what is to be resumed can't be.
     """
 
+    @checked
     def __init__(
         self,
         config: Config,
@@ -54,6 +71,7 @@ class Trainer:
         notify: Callable[[str], None] = print,
         group: Group | None = None,
         handle_signals: bool = True,
+        locks: bool = True,
     ) -> None:
         self.group = Alone() if group is None else group
         self._notify, self._handle_signals = notify, handle_signals
@@ -68,6 +86,8 @@ class Trainer:
         self.config, self.env = config, found.env
         self._share = config.per_learner
         self.policy, self.learner = built(config, found, self.group)
+        if self.group.rank == 0 and (hint := large_network(config, self.policy)):
+            notify(hint)
         self._shared = shared_model(config, self.learner)
         self.progress, self.episodes = Progress(), own_episodes(config.num_learners)
         self._exchange = Exchange(self.group)
@@ -75,11 +95,15 @@ class Trainer:
         self._tally = Tally(self.progress, config, copied, started)
         self.source: RolloutSource | None = None
         self._stopped = self.interrupted = False
-        self._evaluated: float | None = None
+        self._evaluator = Evaluator(config, self.env, notify)
+        parts = config, self.run_dir, self.group, self._evaluator, notify
+        self._evaluations = Evaluations(*parts, lambda: self.interrupted)
         self._restarts = 0
+        self._summary: dict[str, Any] | None = None
         saved = Saved(self.policy, self.learner, self.progress, self.episodes)
-        self._archive = Archive(self.run_dir, config, found, self.group, saved)
+        self._archive = Archive(self.run_dir, config, found, self.group, saved, notify, locks)
         self._steps_before = self.env_steps
+        self._inside = self._ended = False  # of ``with``, of the loop
 
     @property
     def env_steps(self) -> int:
@@ -97,20 +121,36 @@ class Trainer:
         """End training after the update in progress; a checkpoint is written."""
         self._stopped = True
 
-    def _interrupt(self) -> None:
+    def interrupt(self) -> None:
+        """As :meth:`stop`, and no evaluation is waited for."""
         self.interrupted = self._stopped = True
 
     def close(self) -> None:
-        """End all processes and threads; safe to call twice."""
+        """End all processes and threads, and let go of the run directory; safe to call twice."""
+        self._stop_work()
+        self._archive.close()
+
+    def _stop_work(self) -> None:
+        self._evaluator.close()
         if self.source is not None:
             self.source.close()
         self.learner.close()
 
+    def _save_rest(self, kind: object, error: BaseException | None, _: object) -> None:
+        if not self._ended:
+            self._archive.save_rest(error)
+
     def __enter__(self) -> Trainer:
+        self._inside = True
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        try:
+            self._save_rest(kind, error, _)
+            if error is None and self._ended:
+                self.finish()
+        finally:
+            self.close()
 
     # -- the loop -------------------------------------------------------------------------------
 
@@ -119,8 +159,9 @@ class Trainer:
             stack.enter_context(torch_threads(1))
             stack.enter_context(pinned(self.config.cores_per_learner, self.group.local_rank))
             if self._handle_signals:
-                stack.enter_context(stop_signals(self._interrupt))
-            stack.callback(self.close)
+                stack.enter_context(stop_signals(self.interrupt))
+            stack.callback(self._stop_work if self._inside else self.close)
+            stack.push(self._save_rest)
             keep_freed_memory()
             source = self.source = self._open_source()
             preempting = (self.group, self.config.preempt_fraction, source.cut)
@@ -151,7 +192,9 @@ class Trainer:
                         finished = finished or bool(stops.any())
             source.close()  # what is saved and returned is learnt from no more
             if self.updates:
-                self._archive.save()
+                self._archive.save(final=True)
+            self._evaluations.end(self.policy, self.progress, log)
+            self._ended = True
 
     def _open_source(self) -> RolloutSource:
         spec = self._share.actor_spec(
@@ -176,7 +219,7 @@ class Trainer:
         wanted = self.config.log_iterations
         logged = self.group.size > 1 if wanted is None else wanted
         kept = (self.env_steps, self.updates) if self.config.resume else None
-        log = RunLog(self.run_dir, self.group.size if logged else 0, kept)
+        log = RunLog(self.run_dir, self.group.size if logged else 0, kept, self._notify)
         return stack.enter_context(contextlib.closing(log))
 
     def _enough(self, mean: float | None, full: bool) -> bool:
@@ -234,12 +277,11 @@ class Trainer:
             if log is not None:
                 log.flush()  # what is behind the checkpoint is on the disk before it
             self._archive.save()
-        interval = self.config.eval_interval
-        if interval is not None and self.config.eval_episodes and self._crossed(interval):
-            self._evaluate(log, seconds)
+        if self.config.evaluates_while_training:
+            crossed = self._crossed(self.config.eval_interval or 1)
+            self._evaluations.after_update(self.policy, self.progress, seconds, crossed, log)
         self._steps_before = self.env_steps
-        target, mean = self.config.target_return, self._evaluated
-        return finished or (target is not None and mean is not None and mean >= target)
+        return finished or self._evaluations.target_is_reached
 
     def _crossed(self, interval: int) -> bool:
         return self.env_steps // interval > self._steps_before // interval
@@ -249,20 +291,39 @@ class Trainer:
         episodes = gather_episodes(self.group, self.episodes)
         if log is None:
             return None
-        known = {"learning_rate": self._learning_rate(), "eval_return": self._evaluated}
+        known = {"learning_rate": self._learning_rate(), "eval_return": self._evaluations.latest}
         result = self._tally.result(episodes, restarts=self._restarts, **known)
         log.result(result)
         return result
 
-    def _evaluate(self, log: RunLog | None, seconds: float) -> None:
-        """Play with the deterministic policy, on rank 0; the others wait and learn the result."""
-        start = time.monotonic()
-        if log is not None:
-            found = evaluated(self.config, self.env, self.policy)
-            log.evaluation(found, self.env_steps, seconds)
-            self._evaluated = found.mean
-        self._evaluated = self.group.broadcast(self._evaluated)
-        self.progress.leave_out(time.monotonic() - start)
+    def save(self) -> Path:
+        """Write a checkpoint between two results, and return its path.
+
+        Raises:
+            ConfigError: there are several learners, which have to save together, or checkpoints
+                reset environments (``deterministic``), which they do between updates.
+            CheckpointError: the disk refuses.
+            NonFinite: a weight isn't finite; nothing was written.
+        """
+        if self.group.size > 1:
+            raise ConfigError(
+                f"save() needs num_learners=1, not {self.group.size}: several learners save "
+                "together, every checkpoint_interval steps and at the end"
+            )
+        valid = "False for save(): with it, checkpoints fall on checkpoint_interval"
+        require(not self.config.deterministic, "deterministic", True, valid)
+        return self._archive.save(final=True)
+
+    def finish(self) -> dict[str, Any]:
+        """Evaluate, write ``summary.json`` and draw ``curve.png``, once.
+
+        Returns:
+            what ``summary.json`` holds; nothing on learners other than rank 0.
+        """
+        if self._summary is None and self.group.rank == 0:
+            interrupt = self.interrupt if self._handle_signals else None
+            self._summary = finish(self, self._evaluator, self._notify, interrupt)
+        return self._summary or {}
 
     @property
     def sps(self) -> float:

@@ -34,6 +34,7 @@ class ShmQueue:
         self._pipes: dict[int, Connection] = {}
         self._last_words: dict[int, str] = {}  # tracebacks whose pipe has not ended yet
         self._active_s = [0.0] * slots.num_actors
+        self._delivered = [0] * slots.num_actors
         self._grant()
 
     def connect(self, actor: int) -> Connection:
@@ -42,7 +43,7 @@ class ShmQueue:
             raise ValueError(f"actor {actor} is connected already")
         ours, theirs = Pipe()
         self._pipes[actor] = ours
-        self._active_s[actor] = time.monotonic()
+        self._active_s[actor], self._delivered[actor] = time.monotonic(), 0
         self._slots.forget(actor)
         for slot in self._slots.open(actor):
             self._send(actor, slot)
@@ -85,6 +86,7 @@ class ShmQueue:
                 if len(message) == _NUMBER.size:
                     slot = _NUMBER.unpack(message)[0]
                     self._active_s[actor] = time.monotonic()
+                    self._delivered[actor] += 1
                     self._slots.commit(slot)
                 else:
                     self._last_words[actor] = message.decode(errors="replace")
@@ -101,6 +103,10 @@ class ShmQueue:
     def silent_s(self, actor: int) -> float:
         """Seconds for which this actor has had a slot to fill and committed nothing."""
         return time.monotonic() - self._active_s[actor] if self._slots.open(actor) else 0.0
+
+    def delivered(self, actor: int) -> int:
+        """Rollouts that this actor has committed since it was connected."""
+        return self._delivered[actor]
 
     def close(self) -> None:
         """End every pipe: actors that wait for a slot wake up and leave."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
@@ -94,7 +95,7 @@ class Record:
         monkeypatch.setattr(Follower, "note", hearing)
 
     def run(self, config: hr.Config) -> hr.Trainer:
-        with hr.Trainer(config, notify=lambda text: None) as self.trainer:
+        with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as self.trainer:
             list(self.trainer)
         return self.trainer
 
@@ -342,7 +343,9 @@ def test_what_a_rollout_names_is_the_version_that_acted(tiny, monkeypatch):
     monkeypatch.setattr(RolloutSource, "publish", publishing)
     monkeypatch.setattr(Intake, "fresh", taking)
     algo = hr.APPO(max_lag=1, learning_rate=0.01, **WHOLE)
-    with hr.Trainer(adaptive(tiny, 0.01, algo=algo, total_steps=4000)) as trainer:
+    with contextlib.closing(
+        hr.Trainer(adaptive(tiny, 0.01, algo=algo, total_steps=4000))
+    ) as trainer:
         list(trainer)
     assert len({version for version, _ in seen}) > 3
     assert max(latest - version for version, latest in seen) > 2
@@ -368,7 +371,7 @@ def test_a_restarted_actor_fetches_once_anew(tiny):
     algo = hr.APPO(max_lag=1, learning_rate=FROZEN, **WHOLE)
     config = adaptive(tiny, 0.0, algo=algo, transport="shm", total_steps=10**9)
     pulls = []
-    with hr.Trainer(config, notify=lambda text: None) as trainer:
+    with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
         for result in trainer:
             pulls.append(result.sync_pulls)
             if len(pulls) == 5:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from worlds import IdentityEnv, IdentityVectorEnv
 
@@ -32,7 +34,7 @@ def final_return(algo, tmp_path, continuous: bool, env=IdentityVectorEnv) -> flo
         eval_episodes=0,
         log_interval_s=0.1,
     )
-    with hr.Trainer(config) as trainer:
+    with contextlib.closing(hr.Trainer(config)) as trainer:
         for _ in trainer:
             pass
     result = hr.evaluate(trainer.policy, env, 50, env_kwargs={"continuous": continuous})

@@ -270,7 +270,7 @@ def test_the_penalty_adapts_only_when_the_target_is_updated(kl, factor):
     [
         ({"t_target": 0}, "t_target=0 must be 1 or more"),
         ({"rho": 0.5}, r"rho=0.5 must be 1 or more \(nearest: 1.0\)"),
-        ({"ratio": "R4"}, "ratio='R4' is unknown; choose R1, R2, R3"),
+        ({"ratio": "R4"}, "ratio='R4' must be 'R1', 'R2' or 'R3'"),
         ({"buffer_size": 0}, "buffer_size=0 must be 1 or more"),
         ({"passes": 0}, "passes=0 must be 1 or more"),
         ({"t_frequency": 0}, "t_frequency=0 must be 1 or more"),

@@ -267,7 +267,7 @@ def test_without_replay_there_is_no_state():
         ({"replay_fraction": 1.0}, "replay_fraction=1.0 must be at least 0 and below 1"),
         ({"replay_fraction": -0.1}, "replay_fraction=-0.1"),
         ({"replay_capacity": 0}, r"replay_capacity=0 must be 1 or more \(nearest: 1\)"),
-        ({"correction": "onestep"}, "correction='onestep' is unknown.*Did you mean 'one_step'"),
+        ({"correction": "onestep"}, "correction='onestep' must be .*nearest: 'one_step'"),
     ],
 )
 def test_a_wrong_setting_is_an_error_that_teaches(wrong, words):

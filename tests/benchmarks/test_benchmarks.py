@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
+from headrace.records.curves import mean_curve
 from headrace.studies.machine import wide_console
-from headrace.studies.means import mean_curve, mean_se
+from headrace.studies.means import mean_se
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CASES = [{"name": name, "lr": 1e-4, "seed": seed} for name in ("a", 'b, "c"') for seed in (0, 1)]

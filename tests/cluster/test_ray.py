@@ -120,3 +120,16 @@ def test_faults_of_actors_are_told_as_those_of_processes_are(make):
     assert ray.is_initialized()
     with pytest.raises(ConfigError):
         envs.step(np.zeros(2, int))
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.*died")
+def test_a_cluster_whose_raylet_was_killed_is_told(make):
+    envs = make(CountingEnv, RayConfig(nodes=1, timeout_s=300, start_timeout_s=300))
+    envs.reset(seed=0)
+    for process in psutil.Process().children(recursive=True):
+        if "raylet" in process.name():
+            process.kill()
+    with pytest.raises(WorkerFailed, match="every node of the cluster is dead"):
+        while True:
+            envs.step(np.zeros(envs.num_envs, int))

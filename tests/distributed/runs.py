@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +53,7 @@ def train(
             trainers.append(trainer)
             begin(trainer)
         results = []
-        with trainer:
+        with contextlib.closing(trainer):
             for result in trainer:
                 results.append(result)
                 watch(trainers, result)

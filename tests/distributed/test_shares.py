@@ -174,7 +174,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "cut-at-once": (
         {"max_rollout_seconds": 0.0},
-        "max_rollout_seconds=0.0 must be above 0, or None",
+        "max_rollout_seconds=0.0 must be above 0 seconds, or None",
     ),
     "deterministic-async": (
         {"deterministic": True, "num_learners": 2, "algo": hr.IMPALA(), "transport": "shm"},

@@ -41,7 +41,7 @@ def slow_env(flag: str | None, step_s: float):
             return np.zeros(2, np.float32), {}
 
         def step(self, action):
-            if self._slow is None:
+            if self._slow is None and self._t:  # one step was a first look at the environment
                 self._slow = is_first(flag)
             if self._slow:
                 time.sleep(step_s)

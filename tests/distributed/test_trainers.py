@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 import headrace as hr
+import headrace.evaluating.evaluator
 import headrace.training.trainer
 from headrace.errors import ConfigError, LearnerFailed
 from headrace.evaluation import Evaluation
+from headrace.records import checkpoint
 from headrace.records.files import read_jsonl
 from tests.distributed.runs import ALGOS, STEPS, check_together, iterations, train, weights
 
@@ -126,7 +128,7 @@ def test_a_stop_of_any_learner_stops_all_after_the_update(several, who, updates)
     runs = train(several(3, total_steps=2000), watch=watch)
     check_together(runs)
     assert runs[0].trainer.updates in updates
-    assert (runs[0].trainer.run_dir / "checkpoints" / "latest" / "trainer.pt").exists()
+    assert (checkpoint.find(runs[0].trainer.run_dir) / "trainer.pt").exists()
 
 
 def test_a_stop_is_seen_without_a_result_in_between(several):
@@ -187,7 +189,7 @@ class Evaluator:
 @pytest.mark.parametrize("size", [1, 2])
 def test_an_evaluation_that_reaches_the_target_ends_the_run_for_all(several, size, monkeypatch):
     evaluator = Evaluator([10.0, 20.0, 300.0])
-    monkeypatch.setattr(headrace.training.run, "evaluate", evaluator)
+    monkeypatch.setattr(headrace.evaluating.evaluator, "evaluate", evaluator)
     settings: dict[str, Any] = {"eval_interval": 200, "eval_episodes": 4, "target_return": 250.0}
     runs = train(several(size, total_steps=2000, **settings))
     check_together(runs)
@@ -202,12 +204,12 @@ def test_an_evaluation_that_reaches_the_target_ends_the_run_for_all(several, siz
         assert 200 * number <= line["env_steps"] < 200 * number + STEPS
         assert known[line["env_steps"]] == line["return_mean"]
     assert results[0].eval_return is None
-    assert all(run.trainer._evaluated == 300.0 for run in runs)
+    assert all(run.trainer._evaluations.latest == 300.0 for run in runs)
 
 
 def test_seconds_leave_out_the_evaluations(several, monkeypatch):
     evaluator = Evaluator([1.0], delay_s=0.4)
-    monkeypatch.setattr(headrace.training.run, "evaluate", evaluator)
+    monkeypatch.setattr(headrace.evaluating.evaluator, "evaluate", evaluator)
     runs = train(several(2, eval_interval=200, eval_episodes=4))
     check_together(runs)
     run_dir = runs[0].trainer.run_dir
@@ -237,7 +239,7 @@ def test_an_evaluation_plays_with_the_policy_as_it_is_then(several, monkeypatch)
         seen.append((values, found.episodes))
         return found
 
-    monkeypatch.setattr(headrace.training.run, "evaluate", evaluate)
+    monkeypatch.setattr(headrace.evaluating.evaluator, "evaluate", evaluate)
     runs = train(several(2, eval_interval=300, eval_episodes=2, total_steps=600))
     assert [episodes for _, episodes in seen] == [2, 2]
     assert not torch.equal(seen[0][0], seen[1][0])

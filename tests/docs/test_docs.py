@@ -23,7 +23,7 @@ def test_every_snippet_and_command_of_the_readme_runs(tmp_path):
             commands = [["snippet.py"]]
         else:
             lines = [line for line in text.splitlines() if line.startswith("headrace ")]
-            commands = [["-m", "headrace.cli", *line.split()[1:]] for line in lines]
+            commands = [["-m", "headrace", *line.split()[1:]] for line in lines]
         for command in commands:
             run(tmp_path, *command)
             num_run += 1
@@ -102,3 +102,10 @@ def test_the_first_snippet_is_short_and_the_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text()
     assert targets
     assert all(f"\n{target}:" in makefile for target in targets)
+
+
+@pytest.mark.parametrize("file", PAGES)
+def test_tests_that_a_page_names_are_there(file):
+    text = (ROOT / file).read_text(encoding="utf-8")
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text):
+        assert f"def {name}" in (ROOT / path).read_text(encoding="utf-8"), (path, name)

@@ -223,7 +223,7 @@ def test_envpools_spaces_state_no_bounds_that_observations_break():
         (("nowhere:Env-v0", 2), "needs module 'nowhere', which can't be imported"),
         (("headrace.errors:Env-v0", 2), "env='headrace.errors:Env-v0' is unknown"),
         ((7, 2), "env=7 is neither a Gymnasium id"),
-        ((CountingEnv, 0), "num_envs=0 must be at least 1"),
+        ((CountingEnv, 0), "num_envs=0 must be 1 or more"),
         (
             (CountingEnv, 2, "nativ"),
             "engine='nativ' is unknown; choose auto, native, envpool, sync, async",

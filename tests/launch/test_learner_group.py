@@ -21,6 +21,7 @@ import torch
 import headrace as hr
 from headrace.api import resume_config
 from headrace.errors import CheckpointError, ConfigError, LearnerFailed
+from headrace.records import checkpoint
 from headrace.records.files import read_jsonl
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the environments below
@@ -207,7 +208,7 @@ def test_ctrl_c_that_reaches_only_the_script_ends_its_learners(tiny, nobody, lef
 def check_interrupted(run_dir: Path) -> None:
     """The last update is saved, and nothing was evaluated."""
     summary = json.loads((run_dir / "summary.json").read_text())
-    saved = (run_dir / "checkpoints" / "latest").resolve()
+    saved = checkpoint.find(run_dir)
     assert saved.name == f"step_{summary['env_steps']}"
     assert "evaluation" not in summary
 

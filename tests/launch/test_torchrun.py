@@ -23,6 +23,8 @@ import torch.distributed as dist
 import headrace as hr
 from headrace.errors import CheckpointError, ConfigError, LearnerFailed
 from headrace.launch.torchrun import join_torchrun
+from headrace.records import checkpoint
+from headrace.records.disk import write_json
 from headrace.records.files import read_jsonl
 from tests.launch.ranks import Crew
 
@@ -74,10 +76,18 @@ def join(rank, say, agent, settings, work):
     return total, config.resume, config.overwrite, work and work(config, group)
 
 
+def leave_checkpoint(run_dir):
+    folder = run_dir / "checkpoints" / "latest"
+    folder.mkdir(parents=True)
+    (folder / "policy.safetensors").touch()
+    description = {"format": checkpoint.FORMAT, "config": {"env": "CartPole-v1"}}
+    write_json(run_dir / "config.json", description)
+
+
 def checkpoint_saved(config, group):
     """Rank 0 leaves what a run leaves behind with its first checkpoint."""
     if group.rank == 0:
-        (Path(config.run_dir) / "checkpoints" / "latest").mkdir(parents=True)
+        leave_checkpoint(Path(config.run_dir))
 
 
 def config_written(config, group):
@@ -115,14 +125,15 @@ def test_a_first_start_resumes_or_overwrites_as_it_is_told(started, tmp_path):
     def begin(config, group):
         return sorted(path.name for path in Path(config.run_dir).iterdir())
 
-    (tmp_path / "run" / "checkpoints" / "latest").mkdir(parents=True)
-    (tmp_path / "run" / "checkpoints" / "latest" / "policy.safetensors").touch()
+    leave_checkpoint(tmp_path / "run")
     found = started(resume=True, work=begin).endings()
-    assert [e.value for e in found.values()] == [(3.0, True, False, ["checkpoints"])] * 2
+    assert [e.value for e in found.values()] == [
+        (3.0, True, False, ["checkpoints", "config.json", "lock"])
+    ] * 2
 
 
 def test_learners_overwrite_only_once(started, tmp_path):
-    (tmp_path / "run" / "checkpoints" / "latest").mkdir(parents=True)
+    leave_checkpoint(tmp_path / "run")
     found = started(overwrite=True, work=checkpoint_saved).endings()
     assert [ending.error for ending in found.values()] == [None, None]
     assert [ending.value[:3] for ending in found.values()] == [(3.0, False, False)] * 2
@@ -236,7 +247,7 @@ def test_torchrun_starts_learners_again_that_go_on(start, gone, free_port, tmp_p
     wait_until(latest.exists, script)
     family = script.family()
     worker(script, rank).kill()
-    saved = latest.resolve()
+    saved = checkpoint.find(tmp_path / "run")
     assert script.wait() == 0, script.output
     other = 1 - rank
     assert f"headrace: learner {other} waited for learner {rank}: has died" in script.output

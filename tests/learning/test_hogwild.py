@@ -16,9 +16,9 @@ import torch
 from worlds import IdentityVectorEnv, SpaceIdentityVectorEnv
 
 import headrace as hr
-from headrace import config
 from headrace.acting.source import RolloutSource
 from headrace.api import resume_config
+from headrace.config import checks
 from headrace.envs.names import resolve
 from headrace.errors import ConfigError
 from headrace.learning.hogwild import ActorLearner, SharedModel, own_metrics
@@ -225,7 +225,7 @@ def wait_until(condition, timeout_s: float = 30.0) -> None:
 
 def test_actors_learn_while_the_trainer_takes_no_step(tiny):
     config = tiny(algo=hr.A3C(), num_actors=2)
-    with hr.Trainer(config) as trainer:
+    with contextlib.closing(hr.Trainer(config)) as trainer:
         before = flat(trainer.policy)
         model, policy = trainer._shared, copy.deepcopy(trainer.policy)
         spec = config.actor_spec(resolve(config.env), policy)
@@ -254,7 +254,7 @@ def test_two_processes_solve_the_identity(tmp_path, optimizer):
         eval_episodes=0,
         log_interval_s=0.1,
     )
-    with hr.Trainer(config) as trainer:
+    with contextlib.closing(hr.Trainer(config)) as trainer:
         results = list(trainer)
     assert hr.evaluate(trainer.policy, IdentityVectorEnv, 50).mean >= 7.9  # of 8
     assert all(result.policy_loss is not None for result in results)
@@ -266,7 +266,7 @@ def test_two_processes_solve_the_identity(tmp_path, optimizer):
 def test_killed_actors_are_replaced_and_the_others_go_on(tiny):
     network = hr.Network((512, 512))  # so that much of the time goes into applying gradients
     config = tiny(algo=hr.A3C(), num_actors=2, total_steps=10**9, network=network)
-    with hr.Trainer(config, notify=lambda text: None) as trainer:
+    with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
         for result in trainer:
             if result.updates >= 4 * (result.restarts + 1):
                 if result.restarts == 5:
@@ -349,7 +349,7 @@ def test_a_resumed_run_of_processes_continues_the_optimisers_state(tiny, finish)
 def test_settings_that_make_no_sense_are_refused_in_one_sentence(
     tiny, monkeypatch, settings, words
 ):
-    monkeypatch.setattr(config, "check_device", lambda device: None)
+    monkeypatch.setattr(checks, "check_device", lambda device: None)
     with pytest.raises(ConfigError) as error:
         tiny(algo=hr.A3C(), **settings)
     assert all(word in str(error.value) for word in words)

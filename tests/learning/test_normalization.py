@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace as Namespace
 
 import numpy as np
@@ -26,7 +27,7 @@ def trained(tiny, **settings):
     settings = {"network": hr.Network((16,), normalize_observations=True)} | settings
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("headrace.training.trainer.Intake", Recording)
-        with hr.Trainer(tiny(**settings), notify=lambda text: None) as trainer:
+        with contextlib.closing(hr.Trainer(tiny(**settings), notify=lambda text: None)) as trainer:
             trainer.results = list(trainer)
     trainer.batches = batches
     return trainer

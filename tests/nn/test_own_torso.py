@@ -141,7 +141,7 @@ def test_the_previous_action_and_reward_are_appended_to_the_features():
 
 
 WRONG = {
-    "a number": (7, "torso is a int; it must be a torch.nn.Module, a callable that makes one"),
+    "a number": (7, "torso=7 must be a torch.nn.Module, a callable that makes one"),
     "no module": (lambda space: 7, "torso made a int; it must make a torch.nn.Module"),
     "no callable": ("{named}:number", "torso='{named}:number' is a int; it must be a"),
     "raises": ("{named}:broken", r"torso='{named}:broken' makes no module .*no such sensor"),
@@ -151,7 +151,7 @@ WRONG = {
     ),
     "no function": ("{named}:gone", "torso='{named}:gone' can't be imported .*has no .*'gone'"),
     "no colon": ("{named}", "torso='{named}' can't be imported .*'module:function'"),
-    "empty": ("", "torso='' can't be imported .*'module:function'"),
+    "empty": ("", "torso='' must be .*'module:function'"),
     "rank": (Echo(lambda x: x.sum()), r"2 observations to features of shape \(2, F\), got \(\)"),
     "rows": (Echo(lambda x: x[:1]), r"features of shape \(2, F\), got \(1, 4\)"),
     "no tensor": (Echo(lambda x: {"y": x}), r"features of shape \(2, F\), got dict"),
@@ -203,7 +203,7 @@ def test_a_torso_without_a_name_needs_the_network_to_load(tiny, finish):
     network = Network(torso=lambda space: make_torso(space))
     config = tiny(network=network, transport="serial")
     trainer, _ = finish(config)
-    with pytest.raises(ConfigError, match=r"can't be imported .*give load"):
+    with pytest.raises(ConfigError, match=r"can't be found by its name"):
         hr.load(config.run_dir)
     assert_equal(trainer.policy, hr.load(config.run_dir, network=network))
 

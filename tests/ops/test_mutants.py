@@ -66,7 +66,7 @@ GAE = [
 ADVANTAGE = "torch.where(valid_t, reward + discount_t * vs_tp1 - v_t, 0.0)"
 VTRACE = [
     ("ratio inverted", "log_ratio, 0.0)", "-log_ratio, 0.0)"),
-    ("ratio not exponentiated", ".exp_()", ".add_(1.0)"),
+    ("ratio not exponentiated", "exp_ratio(", "(1.0 + "),
     ("ratio of fillers not masked", "torch.where(valid_t, log_ratio, 0.0)", "(log_ratio + 0.0)"),
     ("c_bar used for rho", "max=rho_bar", "max=c_bar"),
     ("rho_bar used for c", "max=c_bar", "max=rho_bar"),
@@ -136,7 +136,7 @@ PPO_CLIP = [
     ("no clip", ", clipped_t * advantage_t", ", ratio_t * advantage_t"),
     ("clip at 1 / (1 + clip)", "1.0 - clip", "1.0 / (1.0 + clip)"),
     ("gradient through the advantage", "advantage.detach()", "advantage"),
-    ("masked after exp", "valid, log_ratio, 0.0).exp()", "valid, log_ratio.exp(), 1.0)"),
+    ("masked after exp", "torch.where(valid, log_ratio, 0.0)", "log_ratio"),
     ("ratio inverted", "valid, log_ratio, 0.0)", "valid, -log_ratio, 0.0)"),
     ("unclipped steps counted", " != ", " == "),
 ]
@@ -433,7 +433,7 @@ def test_every_mutant_is_caught(
     module: ModuleType, owner: str, check: Check, old: str, new: str
 ) -> None:
     broken = mutate(module, owner, old, new)
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, ValueError)):  # a shape that doesn't fit, for example
         check(broken)
 
 

@@ -9,6 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headrace.api import resume_config
+from headrace.records import checkpoint
 from headrace.records.files import RunLog, append_jsonl, read_jsonl
 from tests.records.test_result import make_result
 
@@ -48,9 +49,7 @@ def test_tensorboard_shows_the_results_of_a_run_that_was_resumed_and_no_step_twi
     first, _ = finish(config, until=lambda result: result.env_steps >= 640)
     checkpoints = sorted(first.run_dir.glob("checkpoints/step_*"), key=lambda p: int(p.name[5:]))
     assert len(checkpoints) > 1
-    latest = first.run_dir / "checkpoints" / "latest"
-    latest.unlink()
-    latest.symlink_to(checkpoints[0].name)  # as if it had been killed before the later ones
+    checkpoint.point("latest", checkpoints[0])  # as if it had been killed before the later ones
     assert max(scalars(first.run_dir, "charts/updates")) > int(checkpoints[0].name[5:])
     next_second()
     second, _ = finish(resume_config(first.run_dir, log_interval_s=0.0))

@@ -12,16 +12,16 @@ from headrace.transport.queue import Header
 ONE_MS = 1_000_000
 
 
-def plan_of(config):
+def plan_of(config, first_s=0.003):
     """What the summary says after two updates of two rollouts, 100 steps and 20 ms each."""
     progress = Progress()
     tally = Tally(progress, config, 0, 0.0)
     tally._first_time, tally._last_time = 0.0, 0.0
-    for _ in range(2):
+    for learn_s in (first_s, 0.003):
         meter = Meter()
         for actor in range(2):
             meter.rollout(Header(actor, 0, 0, 100, 0, 20 * ONE_MS, 5 * ONE_MS))
-        meter.learn_s, meter.publish_s, meter.comm_s, meter.wait_s = 0.003, 0.001, 0.001, 9.0
+        meter.learn_s, meter.publish_s, meter.comm_s, meter.wait_s = learn_s, 0.001, 0.001, 9.0
         progress.env_steps += meter.env_steps
         tally.add(meter)
     tally._first_steps, tally._last_steps = 0, 400
@@ -39,6 +39,11 @@ def test_actors_and_learner_are_rated_by_what_they_did_without_waiting():
     assert plan["planned_sps"] == pytest.approx(10_000)
     assert plan["measured_sps"] == pytest.approx(8_000)
     assert plan["bottleneck"] == "actors"
+
+
+def test_what_the_first_update_took_longer_is_in_the_plan_no_more_than_in_the_speed():
+    config = hr.Config("CartPole-v1", hr.PPO(), **SETTINGS)
+    assert plan_of(config, first_s=30.0) == plan_of(config)
 
 
 def test_a_synchronous_run_is_planned_as_taking_turns():

@@ -327,3 +327,14 @@ def test_a_mask_that_fits_nothing_is_a_config_error_with_the_sizes(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         flatten_mask(space, mask)
+
+
+@pytest.mark.parametrize("xp", [torch, np], ids=["tensor", "array"])
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_float64_box_contains_what_is_clipped_to_its_bounds(xp, shape):
+    space = spaces.Box(4.0, 4.01, shape, np.float64)
+    actions = [xp.asarray([[9.0]], dtype=xp.float32), xp.asarray([9.0], dtype=xp.float32)]
+    for action, leading in zip(actions, [(1,), ()], strict=True):
+        received = np.asarray(to_env(space, action))
+        assert received.shape == (*leading, *shape)
+        assert space.contains(received.reshape(shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -36,7 +37,7 @@ def test_the_simple_game_is_nearly_solved_within_seconds(algorithm, tmp_path):
         eval_episodes=0,
         run_dir=str(tmp_path / "run"),
     )
-    with hr.Trainer(config) as trainer:
+    with contextlib.closing(hr.Trainer(config)) as trainer:
         for _ in trainer:
             pass
     assert trainer.env_steps >= 400_000
@@ -62,7 +63,7 @@ def test_the_recipe_of_the_conjunction_game_trains(algorithm, tmp_path):
         eval_episodes=0,
         run_dir=str(tmp_path / "run"),
     )
-    with hr.Trainer(config) as trainer:
+    with contextlib.closing(hr.Trainer(config)) as trainer:
         results = list(trainer)
     assert results[-1].env_steps == 128
     assert results[-1].entropy > 1.0  # of the actions that the mask allows

@@ -158,7 +158,7 @@ def test_a_nan_reward_is_named_as_such_also_where_it_is_an_input():
             obs, _, terminated, truncated, _ = super().step(action)
             return obs, float("nan"), terminated, truncated, {}
 
-    with pytest.raises(EnvironmentFault, match="nan in its reward"):
+    with pytest.raises(EnvironmentFault, match="nan as its reward"):
         network = hr.Network(previous_action_reward=True)
         envs = make_vec(lambda: NaN(Discrete(2), lambda step: [1, 1], in_reset=False), 2)
         policy = hr.Policy(envs.single_observation_space, envs.single_action_space, network)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import pytest
@@ -71,7 +72,7 @@ def share_of_optimum(case, tmp_path) -> float:
         eval_episodes=0,
         log_interval_s=0.1,
     )
-    with hr.Trainer(config) as trainer:
+    with contextlib.closing(hr.Trainer(config)) as trainer:
         for result in trainer:
             if result.episode_return is not None and result.episode_return > 7.8:
                 trainer.stop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from worlds import MemoryVectorEnv
 
@@ -38,7 +40,7 @@ def success(algo, core, tmp_path, seed=0, total_steps=150_000) -> float:
         log_interval_s=0.1,
         seed=seed,
     )
-    with hr.Trainer(config) as trainer:
+    with contextlib.closing(hr.Trainer(config)) as trainer:
         for _ in trainer:
             pass
     return hr.evaluate(trainer.policy, MemoryVectorEnv, 400, env_kwargs=kwargs).mean

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 import headrace as hr
@@ -93,7 +95,7 @@ def test_resume_of_an_asynchronous_run_continues_every_counter(tiny, finish):
 def environments(config) -> tuple[hr.Trainer, set[float]]:
     """Trains to the end; also what its environments called themselves at the first update."""
     seen: set[float] = set()
-    with hr.Trainer(config, notify=lambda text: None) as trainer:
+    with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
         for _ in trainer:
             seen = seen or set(trainer.source._actors[0]._collector._row[:, 0].tolist())
     return trainer, seen
@@ -114,13 +116,14 @@ def test_rotation_keeps_the_latest_and_the_best_and_the_links_resolve(tiny, fini
     trainer, _ = finish(tiny(checkpoint_interval=64, keep_checkpoints=2, transport="serial"))
     folder = trainer.run_dir / "checkpoints"
     steps = sorted(int(p.name[5:]) for p in folder.glob("step_*"))
-    latest, best = ((folder / name).resolve() for name in ("latest", "best"))
+    latest, best = (checkpoint.find(trainer.run_dir, name) for name in ("latest", "best"))
     assert latest.name == f"step_{trainer.env_steps}" == f"step_{steps[-1]}"
     assert best.is_dir()
     others = [s for s in steps if f"step_{s}" != best.name]
     assert 2 <= len(steps) <= 3
     assert len(others) <= 2
-    assert {p.name for p in latest.iterdir()} == {"policy.safetensors", "trainer.pt", "config.json"}
+    files = {"policy.safetensors", "trainer.pt", "config.json", "SHA256SUMS"}
+    assert {p.name for p in latest.iterdir()} == files
     assert same(hr.load(trainer.run_dir), trainer.policy)
     best_state = checkpoint.load_trainer(best)
     assert best_state["best_return"] == pytest.approx(np.mean(best_state["episodes"][0]["returns"]))
@@ -141,7 +144,7 @@ def test_the_best_checkpoint_outlives_the_rotation(tmp_path, tiny, finish):
     assert checkpoint.find(trainer.run_dir, "best").name == "step_1000"
 
 
-@pytest.mark.parametrize("stage", ["save_file", "torch.save", "os.replace"])
+@pytest.mark.parametrize("stage", ["safetensors.torch.save", "torch.save", "os.replace"])
 def test_a_checkpoint_cut_short_changes_nothing_and_the_next_one_succeeds(
     tiny, finish, monkeypatch, stage
 ):
@@ -155,7 +158,7 @@ def test_a_checkpoint_cut_short_changes_nothing_and_the_next_one_succeeds(
     state = {"env_steps": 10_000}
     arguments = (trainer.run_dir, description(trainer), trainer.policy, state)
     owner, _, name = stage.rpartition(".")
-    target = {"": checkpoint, "torch": torch, "os": os}[owner]
+    target = {"safetensors.torch": safetensors.torch, "torch": torch, "os": os}[owner]
     with monkeypatch.context() as patch:
         patch.setattr(target, name, crash)
         with pytest.raises(KeyboardInterrupt):

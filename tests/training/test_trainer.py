@@ -12,6 +12,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import headrace as hr
+from headrace.records import checkpoint
 from headrace.records.files import read_jsonl
 
 COUNTING = "worlds:CountingEnv"
@@ -73,7 +74,7 @@ def test_stop_return_ends_a_run_once_100_episodes_reach_it(tiny, finish):
     trainer, results = finish(reached)
     assert results[-1].episodes >= 100 > results[-2].episodes
     assert results[-1].episode_return == 2.0
-    assert (trainer.run_dir / "checkpoints" / "latest").is_dir()
+    assert checkpoint.exists(trainer.run_dir)
 
 
 def test_a_stop_return_that_is_not_reached_does_not_end_a_run(tiny, finish):

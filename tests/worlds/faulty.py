@@ -45,24 +45,38 @@ class FaultyEnv(_NoiseEnv):
             process with status 13.
         once: a path; the fault happens only to whoever creates this file, so that out of many
             environments one fails, and its replacement doesn't.
+        evaluated: fail only where evaluations are played, which seeds tell: from 1,000,000.
 
     Raises:
         ConfigError: the mode is unknown.
     """
 
     def __init__(
-        self, fail_at_step: int = 10, mode: str = "raise", once: str | None = None
+        self,
+        fail_at_step: int = 10,
+        mode: str = "raise",
+        once: str | None = None,
+        evaluated: bool = False,
     ) -> None:
         super().__init__()
+        self._never = self._evaluated = evaluated
         require_choice("mode", mode, ("raise", "nan", "hang", "exit"))
         self._fail_at_step, self._mode, self._once = fail_at_step, mode, once
         self._life = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Also learns who resets."""
+        if seed is not None:
+            self._never = self._evaluated and not 1_000_000 <= seed < 1_000_128
+        return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """One step, or the fault."""
         self._life += 1
         result = super().step(action)
-        if self._life != self._fail_at_step or not _is_first(self._once):
+        if self._never or self._life != self._fail_at_step or not _is_first(self._once):
             return result
         if self._mode == "raise":
             raise RuntimeError(f"FaultyEnv failed at step {self._life}, as asked")

@@ -16,21 +16,23 @@ from typing import Annotated, Any
 import cloudpickle
 
 from headrace.cluster.messages import Answer, Fault, Node, Place, Request, WorkerSetup
-from headrace.errors import A_WHOLE_COUNT, RESTARTS, SECONDS, check_fields
 from headrace.process import Child, end_children, start_fork_server
+from headrace.valid import ranges
+from headrace.valid.fields import check_fields, settings
 
 
+@settings()
 @dataclass(frozen=True)
 class LocalConfig:
     """Processes on this machine."""
 
-    nodes: Annotated[int, A_WHOLE_COUNT] = 2
+    nodes: Annotated[int, ranges.NODES] = 2
     """Workers, each with ``envs_per_node`` environments."""
-    timeout_s: Annotated[float, SECONDS] = 300.0
+    timeout_s: Annotated[float, ranges.SECONDS_OR_INF] = 300.0
     """A worker that doesn't answer for so long is killed and replaced."""
-    start_timeout_s: Annotated[float, SECONDS] = 120.0
+    start_timeout_s: Annotated[float, ranges.SECONDS_OR_INF] = 120.0
     """Time for a worker to come up."""
-    max_restarts: Annotated[int, RESTARTS] = 10
+    max_restarts: Annotated[int, ranges.COUNT_OR_0] = 10
     """Deaths that are made good, all workers together."""
 
     def __post_init__(self) -> None:

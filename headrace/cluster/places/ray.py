@@ -8,16 +8,30 @@ import math
 import os
 import secrets
 import sys
+import time
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import cloudpickle
 
-from headrace import errors
 from headrace.cluster.messages import Answer, Fault, Node, Place, Request, WorkerSetup
 from headrace.errors import ConfigError, WorkerFailed
+from headrace.valid import ranges
+from headrace.valid.fields import check_fields, settings
+
+# A node of a cluster that is started here counts as dead after about 10 s of silence, not 80.
+_HEALTH = {
+    "health_check_initial_delay_ms": 5_000,
+    "health_check_period_ms": 1_000,
+    "health_check_timeout_ms": 5_000,
+    "health_check_failure_threshold": 5,
+}
 
 
+_LOOK_S = 5.0  # between two looks at which nodes of a silent cluster live
+
+
+@settings()
 @dataclass(frozen=True)
 class RayConfig:
     """Actors of a Ray cluster; headrace has to be installed on its machines."""
@@ -25,23 +39,23 @@ class RayConfig:
     address: str | None = None
     """Of the cluster, as ``ray.init`` takes it (``"auto"``, ``"10.0.0.1:6379"``); None: start one
     on this machine, which listens on the loopback interface only and wants a token."""
-    nodes: Annotated[int, errors.A_WHOLE_COUNT] = 2
+    nodes: Annotated[int, ranges.NODES] = 2
     """Workers, each with ``envs_per_node`` environments."""
-    cpus_per_node: Annotated[float, errors.AT_LEAST_0] = 1.0
+    cpus_per_node: Annotated[float, ranges.UNITS] = 1.0
     """Cores that Ray keeps for each worker."""
-    gpus_per_node: Annotated[float, errors.AT_LEAST_0] = 0.0
+    gpus_per_node: Annotated[float, ranges.UNITS] = 0.0
     """GPUs that Ray keeps for each worker."""
     runtime_env: dict[str, Any] = field(default_factory=dict)
     """Of the workers, as Ray takes it (packages, environment variables, working directory)."""
-    timeout_s: Annotated[float, errors.SECONDS] = 300.0
+    timeout_s: Annotated[float, ranges.SECONDS_OR_INF] = 300.0
     """A worker that doesn't answer for so long is killed and replaced."""
-    start_timeout_s: Annotated[float, errors.SECONDS] = 300.0
+    start_timeout_s: Annotated[float, ranges.SECONDS_OR_INF] = 300.0
     """Time for a worker to come up, its waiting for a machine with room included."""
-    max_restarts: Annotated[int, errors.RESTARTS] = 10
+    max_restarts: Annotated[int, ranges.COUNT_OR_0] = 10
     """Deaths that are made good, all workers together."""
 
     def __post_init__(self) -> None:
-        errors.check_fields(self, "RayConfig: ")
+        check_fields(self, "RayConfig: ")
 
     def open(self) -> Place:
         """Connect to the cluster, or start one.
@@ -80,6 +94,7 @@ class RayPlace:
                 "num_cpus": math.ceil(max(1.0, config.nodes * config.cpus_per_node)),
                 "num_gpus": math.ceil(config.nodes * config.gpus_per_node) or None,
                 "include_dashboard": False,
+                "_system_config": _HEALTH,
             }
         try:
             ray.init(logging_level=logging.WARNING, **settings)
@@ -93,8 +108,17 @@ class RayPlace:
 
     def wait(self, nodes: list[Any], timeout_s: float) -> list[Node]:
         by_ref = {node.ref: node for node in nodes}
-        ready, _ = self._ray.wait(list(by_ref), num_returns=1, timeout=timeout_s)
-        return [by_ref[ref] for ref in ready]
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            slice_s = min(left_s, _LOOK_S)
+            ready, _ = self._ray.wait(list(by_ref), num_returns=1, timeout=slice_s)
+            if ready or left_s <= slice_s:
+                return [by_ref[ref] for ref in ready]
+            if not any(node["Alive"] for node in self._ray.nodes()):
+                raise WorkerFailed(
+                    "Ray: every node of the cluster is dead (its raylets have ended)"
+                )
 
     def close(self, nodes: list[Any]) -> None:
         for node in nodes:

@@ -17,12 +17,13 @@ from rich.console import Console
 
 from headrace.errors import require_choice
 from headrace.recipes import take_flag
+from headrace.records.curves import Curve
 from headrace.records.files import read_jsonl
 from headrace.studies.aaps.run import PRESETS, Aaps, cases_of, train_case
 from headrace.studies.children import Children
 from headrace.studies.drawing import draw_curves
 from headrace.studies.machine import head, show, wide_console, write_csv
-from headrace.studies.means import Curve, Row, grouped, means, plus_minus
+from headrace.studies.means import Row, grouped, means, plus_minus
 from headrace.studies.table import Case, Study
 
 RESULTS = (

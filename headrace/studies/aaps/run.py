@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -28,66 +28,67 @@ from headrace.evaluation import evaluate
 from headrace.learning.learner import Learner, gather
 from headrace.nn.policy import Policy
 from headrace.process import keep_freed_memory
-from headrace.records.checkpoint import write_json
+from headrace.records.disk import write_json
 from headrace.studies.table import Case, fingerprint, grid
+from headrace.valid import ranges
+from headrace.valid.fields import check_fields, settings
 
 WINDOW = 100  # latest training episodes whose mean return is reported
 THRESHOLDS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)
 
 
+@settings()
 @dataclass(frozen=True)
 class Aaps:
     """Compare divergence thresholds of adaptive weight synchronisation on one environment."""
 
-    env_id: str = "LunarLander-v3"
+    env_id: Annotated[str, ranges.NOT_EMPTY] = "LunarLander-v3"
     """Gymnasium id of an environment with Box observations and Discrete actions."""
-    kl_thresholds: tuple[float, ...] = THRESHOLDS
+    kl_thresholds: Annotated[tuple[Annotated[float, ranges.NATS], ...], ranges.A_FEW] = THRESHOLDS
     """Nats of mean KL(worker's copy || learner) above which a worker fetches weights."""
-    max_policy_lag: int | None = None
+    max_policy_lag: Annotated[int | None, ranges.VERSIONS] = None
     """Versions behind at which a worker fetches weights whatever the drift; None: never."""
     fixed_intervals: bool = True
     """Also fetch at fixed intervals that spend as many bytes as each threshold did."""
-    repeats: int = 3
+    repeats: Annotated[int, ranges.COUNT] = 3
     """Runs of each setting, with the seeds --seed, --seed + 1 …"""
-    seed: int = 0
+    seed: Annotated[int, ranges.SEED] = 0
     """Of the first repeat."""
-    nodes: int = 2
+    nodes: Annotated[int, ranges.NODES] = 2
     """Workers."""
-    envs_per_node: int = 32
+    envs_per_node: Annotated[int, ranges.SIZE] = 32
     """Environments of each worker."""
-    num_steps: int = 64
+    num_steps: Annotated[int, ranges.SIZE] = 64
     """Steps of each environment per rollout; one update of the learner follows each rollout."""
-    total_steps: int = 1_000_000
+    total_steps: Annotated[int, ranges.STEPS] = 1_000_000
     """Environment steps of each run, rounded up to whole rollouts."""
-    epochs: int = 4
+    epochs: Annotated[int, ranges.COUNT] = 4
     """Passes over each rollout."""
-    minibatches: int = 8
+    minibatches: Annotated[int, ranges.SIZE] = 8
     """Parts of each pass."""
-    learning_rate: float = 1e-3
+    learning_rate: Annotated[float, ranges.ABOVE_0] = 1e-3
     """At the start; it falls to 0 linearly."""
-    gamma: float = 0.999
+    gamma: Annotated[float, ranges.FACTOR] = 0.999
     """Discount."""
-    lam: float = 0.98
+    lam: Annotated[float, ranges.FACTOR] = 0.98
     """Of generalised advantage estimation."""
-    entropy_coef: float = 0.01
+    entropy_coef: Annotated[float, ranges.AT_LEAST_0] = 0.01
     """Weight of the entropy."""
-    reward_scale: float = 0.05
+    reward_scale: Annotated[float, ranges.ABOVE_0] = 0.05
     """What rewards are multiplied by."""
-    engine: str = "auto"
+    engine: Literal["auto", "native", "envpool", "sync", "async", "threads"] = "auto"
     """How workers step their environments."""
-    eval_episodes: int = 50
+    eval_episodes: Annotated[int, ranges.COUNT] = 50
     """Episodes of the evaluation at the end of each run."""
-    output: str = "runs/aaps"
+    output: Annotated[str, ranges.NOT_EMPTY] = "runs/aaps"
     """Folder for the table, the pictures and the runs."""
-    timeout_s: float = 36_000.0
+    timeout_s: Annotated[float, ranges.SECONDS] = 36_000.0
     """A run that takes longer is ended and counts as failed."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         thresholds = self.kl_thresholds
-        require(bool(thresholds), "kl_thresholds", thresholds, "one or more")
         require(len(set(thresholds)) == len(thresholds), "kl_thresholds", thresholds, "different")
-        for name in ("repeats", "nodes", "num_steps", "total_steps", "eval_episodes"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
         for threshold in thresholds:  # raises what a ClusterEnv would
             as_env_config(
                 {

@@ -11,6 +11,7 @@ import numpy as np
 from headrace.errors import require, require_choice
 
 Shape = Literal["constant", "lognormal", "gamma"]
+_AT_ONCE = 2**20  # numbers that are drawn
 _DRAWS = 4096  # of a maximum's mean and deviation
 
 
@@ -64,7 +65,9 @@ class Duration:
         if self.is_constant or count == 1:
             return self
         rng = np.random.default_rng(0)
-        drawn = (self.draws(rng, (256, count)).max(axis=1) for _ in range(_DRAWS // 256))
+        rows = min(256, max(1, _AT_ONCE // count))
+        blocks = _DRAWS // 256 if rows == 256 else 64  # fewer of very many
+        drawn = (self.draws(rng, (rows, count)).max(axis=1) for _ in range(blocks))
         greatest = np.concatenate(list(drawn))
         mean = float(greatest.mean())
         return Duration(mean, float(greatest.std()) / mean, self.shape)

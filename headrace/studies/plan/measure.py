@@ -54,7 +54,7 @@ class Costs:
         return (
             f"engine {self.engine}: environments {_ms(self.env_step_s)} and inference "
             f"{_ms(self.inference_s)} per step of an actor; a rollout {_ms(self.acting_s)} "
-            f"(± {self.acting_cv:.0%}) on {self.acting_cores:.2f} cores, "
+            f"(deviation {self.acting_cv:.0%}) on {self.acting_cores:.2f} cores, "
             f"{self.acting_crowding:.2f} x with all cores acting; "
             f"an update {_ms(self.update_s)} on {self.update_cores:.2f} cores, "
             f"{self.update_crowding:.2f} x beside actors; publishing {_ms(self.publish_s)}, "

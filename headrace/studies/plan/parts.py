@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import itertools
 import time
+from dataclasses import replace
 
 import torch
 
 from headrace.acting.actor import ActorSpec, open_collector
 from headrace.config import Config
-from headrace.envs.make import make_vec
+from headrace.envs.make import opened
 from headrace.envs.probe import probe
 from headrace.learning.learner import Learner, gather
 from headrace.nn.policy import Policy, policy_weights
@@ -38,8 +39,11 @@ def actor_spec(config: Config) -> ActorSpec:
         ConfigError: the environment can't be made.
     """
     config = config.settled
-    found = probe(config.env, config.engine, config.env_kwargs, config.seed)
+    made = config.env, config.engine, config.env_kwargs, config.seed, config.wrappers
+    found = probe(*made)
+    config = replace(config, engine=found.engine)
     policy = Policy(found.observation_space, found.action_space, config.network, found.info_mask)
+    found.check_step()
     return config.actor_spec(found.env, policy)
 
 
@@ -86,7 +90,8 @@ class Acting:
     def env_step_s(self, seconds: float) -> float:
         """Seconds per step of the environments alone; their episodes are not the collector's."""
         spec = self._spec
-        envs = make_vec(spec.env, spec.envs_per_actor, spec.engine, spec.env_kwargs)
+        made = spec.env, spec.envs_per_actor, spec.engine, spec.env_kwargs
+        envs = opened(*made, checked_steps=0)[1]
         try:
             envs.reset(seed=spec.seed)
             actions = itertools.cycle([envs.action_space.sample() for _ in range(16)])

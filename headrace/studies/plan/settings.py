@@ -5,7 +5,7 @@
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from headrace.config import Config
 from headrace.errors import require
@@ -14,10 +14,19 @@ from headrace.studies.plan.durations import Duration, Shape, rollout_duration
 from headrace.studies.plan.measure import Costs
 from headrace.studies.plan.sharing import Cores
 from headrace.studies.plan.simulate import Scenario
+from headrace.valid import ranges
+from headrace.valid.fields import check_fields, settings
 
+SPS = ranges.Range(0, 1e12, above=True)  # steps per second
+MEASURING = ranges.Range(0, 3600, above=True, words="above 0 seconds")
+UPDATES = ranges.Range(5, 10**6)
+DEVIATION = ranges.Range(0, 1e3)
+FACTOR = ranges.Range(1e-3, 1e3)
+_MAX_ROLLOUTS = 10**6  # of a simulation
 DEFAULT = Config(num_actors=32, envs_per_actor=16, fragment_length=32, total_steps=50_000_000)
 
 
+@settings()
 @dataclass(frozen=True)
 class Plan:
     """Say beforehand how fast a run will be, who its bottleneck is, and what would help.
@@ -26,44 +35,44 @@ class Plan:
     with --simulate also by a simulation of actors, slots, queue and weights.
     """
 
-    env_step_ms: float = 20.0
+    env_step_ms: Annotated[float, ranges.AT_LEAST_0] = 20.0
     """Milliseconds of one step of one environment; measured with --measure."""
     envs: Envs = "waiting"
     """Environments of an actor wait side by side, or compute one after the other."""
-    inference_ms: float = 0.0
+    inference_ms: Annotated[float, ranges.AT_LEAST_0] = 0.0
     """Milliseconds per step of all environments of an actor, for the policy; measured likewise."""
-    learner_sps: float = 500_000.0
+    learner_sps: Annotated[float, SPS] = 500_000.0
     """Steps per second that one learner can take in; measured likewise."""
-    measure: str | None = None
+    measure: Annotated[str | None, ranges.NOT_EMPTY] = None
     """Environment whose costs, with the algorithm and its network, are measured on this machine."""
-    measure_seconds: float = 4.0
+    measure_seconds: Annotated[float, MEASURING] = 4.0
     """How long to measure."""
     simulate: bool = False
     """Simulate the run, event by event, and draw a picture."""
-    updates: int | None = None
+    updates: Annotated[int | None, UPDATES] = None
     """Updates to simulate; None: 300, or as many as 100,000 rollouts make."""
     step_shape: Shape = "constant"
     """Distribution of the time of a step: constant, lognormal or gamma."""
-    step_cv: float = 0.0
+    step_cv: Annotated[float, DEVIATION] = 0.0
     """Its deviation, relative to its mean."""
-    stragglers: int = 0
+    stragglers: Annotated[int, ranges.COUNT_OR_0] = 0
     """Actors that are slower than the others."""
-    straggler_factor: float = 4.0
+    straggler_factor: Annotated[float, FACTOR] = 4.0
     """How many times slower they are."""
-    mtbf_s: float | None = None
+    mtbf_s: Annotated[float | None, ranges.ABOVE_0] = None
     """Mean seconds of acting between two crashes of an actor; None: it never crashes."""
-    restart_s: float = 5.0
+    restart_s: Annotated[float, ranges.AT_LEAST_0] = 5.0
     """Seconds until it acts again."""
-    drift: float = 0.001
+    drift: Annotated[float, ranges.NATS] = 0.001
     """Nats of KL per update of lag, for weight_sync=adaptive."""
-    cores: float | None = None
+    cores: Annotated[float | None, ranges.ABOVE_0] = None
     """Cores that a learner and its actors share; None: those of this machine with --measure,
     otherwise one for each."""
-    bandwidth_gbps: float | None = None
+    bandwidth_gbps: Annotated[float | None, ranges.ABOVE_0] = None
     """Gbit/s that all transfers of rollouts and weights share; None: they take no time."""
-    rollout_kb: float = 0.0
+    rollout_kb: Annotated[float, ranges.AT_LEAST_0] = 0.0
     """Kilobytes of one rollout; measured with --measure."""
-    weights_kb: float = 0.0
+    weights_kb: Annotated[float, ranges.AT_LEAST_0] = 0.0
     """Kilobytes of the weights; measured with --measure."""
     output: Path = Path("plan.png")
     """Where the picture of a simulation goes."""
@@ -71,14 +80,11 @@ class Plan:
     """The run."""
 
     def __post_init__(self) -> None:
-        gbps = self.bandwidth_gbps
-        require(gbps is None or gbps > 0, "bandwidth_gbps", gbps, "above 0, or None")
-        require(self.cores is None or self.cores > 0, "cores", self.cores, "above 0, or None")
-        require(self.measure_seconds > 0, "measure_seconds", self.measure_seconds, "above 0")
-        require(self.updates is None or self.updates >= 5, "updates", self.updates, "5 or more")
-        steps = self.config.total_steps
-        require(steps >= 1, "total_steps", steps, "1 or more")
+        check_fields(self)
         self.setup()  # raises unless all is legal, also what is about to be measured
+        most = max(UPDATES.low, _MAX_ROLLOUTS // self.config.per_learner.rollouts_per_update)
+        valid = f"at most {most} with as many rollouts in each (nearest: {most})"
+        require(self.updates is None or self.updates <= most, "updates", self.updates, valid)
 
     def setup(self, costs: Costs | None = None) -> Setup:
         """The arithmetic's input: every actor and learner with cores of its own.

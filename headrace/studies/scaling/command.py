@@ -18,7 +18,7 @@ from headrace.config import Config
 from headrace.envs.names import resolve
 from headrace.errors import ConfigError
 from headrace.process import num_cores
-from headrace.records.checkpoint import write_json
+from headrace.records.disk import write_json
 from headrace.records.settings import from_json
 from headrace.studies import flags
 from headrace.studies.children import Children

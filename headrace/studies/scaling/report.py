@@ -10,10 +10,11 @@ from pathlib import Path
 from rich.console import Console
 
 from headrace.process import num_cores
-from headrace.records.checkpoint import write_json
+from headrace.records.curves import Curve
+from headrace.records.disk import write_json
 from headrace.studies.drawing import draw_curves
 from headrace.studies.machine import machine, show, write_csv
-from headrace.studies.means import Curve, Row, grouped
+from headrace.studies.means import Row, grouped
 from headrace.studies.scaling import allreduce, figures, picture
 from headrace.studies.scaling.model import Timing, assumptions, extrapolate, fit
 from headrace.studies.scaling.settings import Scaling, predictable

@@ -15,6 +15,8 @@ from headrace.config import Config
 from headrace.errors import ConfigError, require
 from headrace.studies.scaling.model import Link, Mode
 from headrace.studies.table import Case, fingerprint, grid
+from headrace.valid import ranges
+from headrace.valid.fields import check_fields, settings
 
 EXTRAPOLATED = (32, 64, 128, 256, 512)
 # One core for each rank, whatever the world size.
@@ -38,6 +40,7 @@ _WORLD_SIZES = tyro.constructors.PrimitiveConstructorSpec(
 )
 
 
+@settings()
 @dataclass(frozen=True)
 class Scaling:
     """Measure how training speeds up with the number of synchronous learners.
@@ -46,39 +49,35 @@ class Scaling:
     to --total-steps; otherwise it takes --total-iters iterations.
     """
 
-    world_sizes: Annotated[tuple[int, ...], _WORLD_SIZES] = (1, 2, 4, 8)
+    world_sizes: Annotated[
+        tuple[Annotated[int, ranges.LEARNERS], ...], ranges.A_FEW, _WORLD_SIZES
+    ] = (1, 2, 4, 8)
     """Numbers of learners."""
-    repeats: int = 3
+    repeats: Annotated[int, ranges.COUNT] = 3
     """Runs of each world size, with the seeds --seed, --seed + 1 …"""
     mode: Mode = "constant-batch"
     """Share the batch and the environments out, or let both grow with the learners."""
-    warmup_iters: int = 5
+    warmup_iters: Annotated[int, ranges.COUNT_OR_0] = 5
     """Iterations of each run that no speed is measured in."""
-    total_iters: int = 25
+    total_iters: Annotated[int, ranges.COUNT] = 25
     """Iterations of each run, the warm-up among them; without meaning with --target-return."""
-    output: str = "runs/scaling"
+    output: Annotated[str, ranges.NOT_EMPTY] = "runs/scaling"
     """Folder for the tables, the pictures and the runs."""
-    timeout_s: float = 3600.0
+    timeout_s: Annotated[float, ranges.SECONDS] = 3600.0
     """A run that takes longer is ended and counts as failed."""
-    network_latency_us: float | None = None
+    network_latency_us: Annotated[float | None, ranges.AT_LEAST_0] = None
     """Extrapolate with this much more for each message; None: this machine's loopback."""
-    network_gbps: float | None = None
+    network_gbps: Annotated[float | None, ranges.ABOVE_0] = None
     """Extrapolate with at most this bandwidth in Gbit/s; None: this machine's loopback."""
     config: Config = DEFAULT
     """What is the same in all runs."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         sizes = self.world_sizes
-        require(bool(sizes) and min(sizes) >= 1, "world_sizes", sizes, "one or more, each above 0")
         require(len(set(sizes)) == len(sizes), "world_sizes", sizes, "different from each other")
-        require(self.repeats >= 1, "repeats", self.repeats, "1 or more")
-        require(self.warmup_iters >= 0, "warmup_iters", self.warmup_iters, "0 or more")
         more = f"more than warmup_iters={self.warmup_iters}"
         require(self.total_iters > self.warmup_iters, "total_iters", self.total_iters, more)
-        require(self.timeout_s > 0, "timeout_s", self.timeout_s, "above 0")
-        latency, gbps = self.network_latency_us, self.network_gbps
-        require(latency is None or latency >= 0, "network_latency_us", latency, "0 or more")
-        require(gbps is None or gbps > 0, "network_gbps", gbps, "above 0")
         config = self.config
         for name, own in (("run_dir", None), ("resume", False), ("overwrite", False)):
             value = getattr(config, name)

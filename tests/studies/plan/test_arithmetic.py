@@ -101,6 +101,18 @@ def test_a_runs_own_costs_name_its_bottleneck_in_one_line():
     assert "faster environment would help" in plan["line"]
 
 
+@given(spent=st.floats(0.1, 10.0), measured=st.floats(1, 1e6), turns=st.booleans())
+def test_no_run_is_said_to_have_made_more_than_all_of_its_plan(spent, measured, turns):
+    plan = compare(Spent(**SPENT | {"acting_s": spent, "synchronous": turns}), measured)
+    if " of " in (said := plan["line"].partition("; ")[0]):
+        made, planned = said.rpartition(": ")[2].removesuffix(" steps/s planned").split(" of ")
+        assert int(made.replace(",", "")) <= int(planned.replace(",", ""))
+    else:
+        assert measured > plan["planned_sps"]
+    faster = compare(Spent(**SPENT), 63_812)["line"]
+    assert ": 63,812 steps/s, planned 50,000; " in faster
+
+
 def test_sums_over_learners_are_shared_out_among_them():
     plan = compare(Spent(**SPENT | {"num_learners": 2, "learning_s": 8.0, "num_actors": 4}), 1.0)
     assert (plan["actors_sps"], plan["learners_sps"]) == (100_000, 25_000)

@@ -89,7 +89,7 @@ def test_the_simulation_gets_what_the_flags_say(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [(["a3c"], "a3c"), (["--updates", "3"], "updates=3"), (["--cores", "0"], "cores=0"),
-     (["--bandwidth-gbps", "0"], "bandwidth_gbps=0"), (["--env-step-ms", "-1"], "env_step_s"),
+     (["--bandwidth-gbps", "0"], "bandwidth_gbps=0"), (["--env-step-ms", "-1"], "env_step_ms=-1"),
      (["ppo", "--measure", "CartPol-v1"], "CartPole-v1"),
      (["--measure", "CartPole-v1", "--transport", "serial"], "serial")],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

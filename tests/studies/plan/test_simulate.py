@@ -118,7 +118,7 @@ def test_a_crash_loses_the_rollout_in_progress_and_the_time_of_a_restart():
     """The expected time of a rollout with restarts: (e^(t/m) - 1) (m + r), as for a job that
     starts over after each failure (Poisson with mean m, r to repair)."""
     mean, restart = 0.050, 0.020
-    never = sync_rule("every-1000000", 0.0)
+    never = sync_rule("every-999999", 0.0)
     found = simulate(scenario(update=1e-6, mtbf_s=mean, restart_s=restart, sync=never), 4000)
     expected = math.expm1(ACT / mean) * (mean + restart)
     assert 1 / found.updates_per_s == pytest.approx(expected, rel=0.05)

@@ -209,7 +209,7 @@ def test_what_does_not_fit_is_said_before_anything_starts(arguments, words, tmp_
     [
         (["--world-sizes", "1,x"], "1,2,4"),
         (["--world-sizes", "2,2"], "different"),
-        (["--world-sizes", "0,1"], "above 0"),
+        (["--world-sizes", "0,1"], "1 or more"),
         (["--repeats", "0"], "repeats=0"),
         (["--warmup-iters", "-1"], "warmup_iters=-1"),
         (["--total-iters", "5"], "total_iters=5"),

@@ -3,68 +3,97 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import math
 import os
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
-import torch
 import tyro
+from gymnasium.envs.registration import EnvSpec
 
 from headrace.acting import lag
 from headrace.acting.actor import ActorSpec
-from headrace.acting.sizes import AUTO, SIZES, Size, Sizes
-from headrace.acting.weight_sync import SyncRule, sync_rule
+from headrace.acting.sizes import AUTO, SIZES, Actors, BatchSize, Size, Sizes
+from headrace.acting.weight_sync import SyncRule
 from headrace.algos import ALGORITHMS, APPO
 from headrace.algos.common import Hyperparameters
-from headrace.envs.make import ENGINES
+from headrace.config.checks import JSON, check_algorithm, check_together
+from headrace.envs import scripts
+from headrace.envs.engines import Engine
 from headrace.envs.names import import_path
-from headrace.errors import (
-    A_COUNT,
-    ABOVE_0,
-    AT_LEAST_0,
-    AT_LEAST_1,
-    ConfigError,
-    Valid,
-    check_fields,
-    nearest,
-    require,
-    require_choice,
-)
+from headrace.errors import ConfigError, nearest
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
-from headrace.process import check_device, num_cores
+from headrace.process import num_cores
+from headrace.valid import ranges
+from headrace.valid.fields import check_fields, settings
 
-SEED = Valid("between 0 and 2147483647", lambda x: 0 <= x < 2**31)
-SHARE = Valid("above 0 and below 1", lambda x: 0 < x < 1)
-Count: TypeAlias = Annotated[
-    int,
-    Valid("a whole number (an int)", lambda x: isinstance(x, int)),
-    A_COUNT,
-]
-TRANSPORTS = ("shm", "serial")
+ENV = ranges.Valid(
+    "a Gymnasium id, an EnvSpec, an environment class or a callable that returns an environment",
+    lambda env: (
+        0 < len(env) <= 4096 if isinstance(env, str) else callable(env) or isinstance(env, EnvSpec)
+    ),
+)
+
+WRAPPER = ranges.Valid(
+    "a wrapper's name (a str) or a callable from Env to Env",
+    lambda wrapper: isinstance(wrapper, str) or callable(wrapper),
+)
 
 
+def _named(code: Any) -> str:
+    """An id or name, or where it can be imported from."""
+    return code if isinstance(code, str) else scripts.name_of(import_path(code))
+
+
+def _unknown(name: str, algo: Hyperparameters | None = None) -> str:
+    """What a keyword that is no setting of a run may mean; first, one of the run's algorithm."""
+    parts = [APPO if algo is None else type(algo), Network, *ALGORITHMS.values()]
+    for owner in parts:
+        if name in {f.name for f in dataclasses.fields(owner)}:
+            if owner is Network:
+                return f" It belongs to the network: network=Network({name}=…)."
+            return f" It belongs to the algorithm: {owner.__name__}({name}=…)."
+    return nearest(name, [f.name for f in dataclasses.fields(Config)])
+
+
+def unknown_setting(name: str, algo: Hyperparameters | None = None) -> ConfigError:
+    """The error for a keyword that is no setting, naming the closest one.
+
+    Args:
+        algo: of the run; the setting is taken to be of this one if it has it.
+    """
+    return ConfigError(f"setting {name!r} is unknown.{_unknown(name, algo)}")
+
+
+@settings(_unknown)
 @dataclass(frozen=True)
 class Config:
     """Everything that a run depends on; written to ``config.json`` in its directory."""
 
-    env: Annotated[Any, tyro.conf.arg(name="env-id", constructor=str)] = "CartPole-v1"
+    env: Annotated[Any, ENV, tyro.conf.arg(name="env-id", constructor=str)] = "CartPole-v1"
     """Gymnasium id, Env class, or a callable that returns an Env."""
     algo: Hyperparameters = field(default_factory=APPO)
     """The algorithm and its hyperparameters."""
-    env_kwargs: Annotated[dict[str, Any], tyro.conf.arg(constructor=json.loads, metavar="JSON")] = (
-        field(default_factory=dict)
-    )
+    env_kwargs: Annotated[dict[str, Any], JSON] = field(default_factory=dict)
     """Keyword arguments of the environment, on the command line as a JSON object."""
-    engine: str = "auto"
+    env_file: Annotated[str | None, tyro.conf.Suppress] = None
+    """The file of the script that defines the environment; found by itself."""
+    wrappers: Annotated[
+        tuple[Annotated[Any, WRAPPER, tyro.conf.arg(constructor=str)], ...],
+        tyro.conf.arg(name="wrapper", metavar="NAME[:JSON]"),
+        tyro.conf.UseAppendAction,
+    ] = ()
+    """Around each environment, in this order: one of gymnasium.wrappers with its arguments, as in
+    ResizeObservation:{"shape":[84,84]}, or your own, as module:name; may be repeated."""
+    engine: Engine = "auto"
     """How environments are vectorised: auto, native, envpool, sync, async (a process each) or
     threads (a thread each, in which they advance at their own pace)."""
     transport: Literal["shm", "serial"] = "shm"
     """Actors as processes with shared memory, or all in one process."""
-    num_learners: Count = 1
+    num_learners: Annotated[int, ranges.LEARNERS] = 1
     """Learners that take every step together; they share out what all other settings describe."""
-    num_actors: Size = AUTO
+    num_actors: Actors = AUTO
     """Actors, each a process of its own with transport=shm; auto: by what an environment's step
     costs and the cores. Of this and the next three, what is not given is fitted to what is."""
     envs_per_actor: Size = AUTO
@@ -72,148 +101,84 @@ class Config:
     bear, and fewer where an update would take seconds."""
     fragment_length: Size = AUTO
     """Steps per rollout; auto: as learning was shown to bear."""
-    batch_size: Size | None = AUTO
+    batch_size: BatchSize = AUTO
     """Steps per update; None, and auto where the three above are given: one rollout from every
     actor."""
-    total_steps: Count = 1_000_000
+    total_steps: Annotated[int, ranges.STEPS] = 1_000_000
     """Environment steps after which training ends."""
-    stop_return: float | None = None
+    stop_return: Annotated[float | None, ranges.RETURN] = None
     """End once the mean return of the last 100 training episodes reaches this."""
     scale_free: bool = True
     """Learn alike whatever the units of rewards and observations: normalise values (PopArt),
     advantages and the numbers of Box observations; False: as in the algorithms' papers. Settings
     normalize_… decide for themselves where they are given."""
-    seed: Annotated[int, SEED] = 0
+    seed: Annotated[int, ranges.SEED] = 0
     """Of weights, environments, actions and shuffling."""
     network: Network = field(default_factory=Network)
     """The policy's torsos."""
     device: str = "cpu"
     """Where the learner computes: cpu, cuda, cuda:1 …"""
-    learner_threads: int | None = None
+    learner_threads: Annotated[int | None, ranges.PROCESSORS] = None
     """Threads that compute gradients on a CPU; None: one per core, 1 with transport=serial."""
-    cores_per_learner: Annotated[int | None, AT_LEAST_1] = None
+    cores_per_learner: Annotated[int | None, ranges.PROCESSORS] = None
     """Keep each learner and its actors on so many cores of their own; None: on all."""
-    max_rollout_seconds: Annotated[float | None, ABOVE_0] = None
+    max_rollout_seconds: Annotated[float | None, ranges.SECONDS] = None
     """Cut rollouts short that take longer; None: never."""
-    preempt_fraction: Annotated[float | None, SHARE] = None
+    preempt_fraction: Annotated[float | None, ranges.SHARE] = None
     """Once this share of learners, or all others, have their rollouts, a learner ends its own."""
-    max_policy_lag: Annotated[int | None, AT_LEAST_0] = None
+    max_policy_lag: Annotated[int | None, ranges.LAG] = None
     """Drop (and count) rollouts that are more updates older than this when their turn comes;
     None: than max_lag makes them that nothing overtook (never, with weight_sync=adaptive)."""
     weight_sync: str = "every"
     """When actors fetch weights: at every update, every-<k>, or adaptive: once they lag in KL."""
-    kl_threshold: float = 0.005
+    kl_threshold: Annotated[float, ranges.NATS] = 0.005
     """Nats of KL(behaviour || learner) on its rollouts above which an adaptive actor fetches."""
     deterministic: bool = False
     """Each checkpoint resets all environments, so that resuming changes nothing."""
-    checkpoint_interval: Annotated[int, AT_LEAST_1] = 1_000_000
+    checkpoint_interval: Annotated[int, ranges.STEPS] = 1_000_000
     """Environment steps between checkpoints; one more is written at the end."""
-    keep_checkpoints: Annotated[int, AT_LEAST_1] = 3
+    keep_checkpoints: Annotated[int, ranges.COUNT] = 3
     """How many of the latest checkpoints stay on disk, besides the best."""
-    eval_episodes: Annotated[int, AT_LEAST_0] = 20
+    eval_episodes: Annotated[int, ranges.COUNT_OR_0] = 20
     """Episodes of an evaluation with the deterministic policy; 0: none."""
-    eval_interval: Annotated[int | None, AT_LEAST_1] = None
-    """Environment steps between evaluations; None: one at the end."""
-    target_return: float | None = None
+    eval_interval: Annotated[int | None, ranges.STEPS] = None
+    """Environment steps between evaluations, which then choose what is kept as best; None: one at
+    the end, and the training return chooses."""
+    target_return: Annotated[float | None, ranges.RETURN] = None
     """End once such an evaluation reaches this mean return."""
-    run_dir: str | None = None
+    run_dir: Annotated[str | None, ranges.NOT_EMPTY] = None
     """Where results go; None: runs/<environment>-<algorithm>-<time>."""
+    init_from: Annotated[str | None, ranges.NOT_EMPTY] = None
+    """Begin with the policy of this run directory or checkpoint, whose spaces and network must be
+    the same: weights, and running statistics of observations and values; the optimiser and all
+    counters begin anew."""
     resume: bool = False
     """Continue the run in run_dir."""
     overwrite: bool = False
-    """Delete what is in run_dir first."""
-    max_restarts: Annotated[int | None, AT_LEAST_0] = None
+    """Delete first what a run left in run_dir; refused where anything else is there."""
+    max_restarts: Annotated[int | None, ranges.COUNT_OR_0] = None
     """Deaths of actors, and of learners, that are made good; None: 10 of actors, 0 of learners."""
-    actor_timeout_s: Annotated[float, ABOVE_0] = 300.0
+    actor_timeout_s: Annotated[float, ranges.SECONDS] = 300.0
     """An actor that delivers nothing for so long is killed and replaced."""
-    learner_timeout_s: Annotated[float, ABOVE_0] = 1800.0
+    learner_timeout_s: Annotated[float, ranges.SECONDS] = 1800.0
     """A learner that others wait for so long ends the run, or restarts all of them."""
-    log_interval_s: float = 1.0
+    log_interval_s: Annotated[float, ranges.SOME_SECONDS] = 1.0
     """Seconds between results."""
     log_iterations: bool | None = None
     """Write a line per update and learner; None: where there are several learners."""
 
     def __post_init__(self) -> None:
+        check_algorithm(self.algo)
         check_fields(self)
-        require(not (self.resume and self.overwrite), "resume", True, "alone, without overwrite")
-        self._check_choices()
-        self.sizes.check_batch(self._synchronous)
-        self._check_times()
-        if self.num_learners > 1:
-            self._check_devices()
-            self.algo.per_learner(self.num_learners)  # raises unless it can be shared out
-        if self.is_sized:
-            self._check_columns()
-            _ = self.sync, self.per_learner  # raise unless there is such a rule, and shares fit
-        else:
-            sync_rule(self.weight_sync, self.kl_threshold)
-        try:
-            json.dumps(self.env_kwargs)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"env_kwargs={self.env_kwargs!r} can't be written to config.json: {error}"
-            ) from error
+        if self.env_file is None:
+            file = scripts.file_of(self.env, *self.wrappers, self.network.torso)
+            object.__setattr__(self, "env_file", file)
+        check_together(self)
 
-    def _check_choices(self) -> None:
-        if not isinstance(self.algo, tuple(ALGORITHMS.values())):
-            raise ConfigError(
-                f"algo={self.algo!r} must be an instance of one of "
-                f"{', '.join(c.__name__ for c in ALGORITHMS.values())}"
-            )
-        for name, known in (("transport", TRANSPORTS), ("engine", ENGINES)):
-            require_choice(name, getattr(self, name), known)
-        check_device(self.device)
-        for name, (only, why) in self.algo.only.items():
-            value = getattr(self, name)
-            require(value == only, name, value, f"{only!r} with {self.algo_name}, {why}")
-        learns_in_actors = self.algo.learns_in_actors and self.network.normalize_values is True
-        valid = f"None or False with {self.algo_name}, whose actors have no targets in common"
-        require(not learns_in_actors, "normalize_values", True, valid)
-        if self.engine == "async" and self.transport != "serial":
-            raise ConfigError(
-                "engine='async' needs transport='serial': it starts a process per environment, "
-                "which an actor process can't (use engine='sync' with more actors instead)"
-            )
-
-    def _check_columns(self) -> None:
-        if self.num_learners == 1:  # several are told of the share of each
-            lag.warn_of_idle_actors(self.algo, self.sizes)
-        columns = self.rollouts_per_update * self.envs_per_actor
-        minibatches = getattr(self.algo, "minibatches", 1)
-        if self.network.core is not None and minibatches > columns:
-            raise ConfigError(
-                f"minibatches={minibatches} is more than the {columns} environments of a learner's "
-                "batch: a recurrent policy's minibatches are whole sequences of environments "
-                f"(nearest: {columns})"
-            )
-
-    def _check_times(self) -> None:
-        """What depends on timing, and so on chance, against what shall not."""
-        limit, share = self.max_rollout_seconds, self.preempt_fraction
-        own_pace, cuts = self.engine == "threads", limit is not None or share is not None
-        valid = "False with engine='threads', where timing decides which rows are computed together"
-        require(not (self.deterministic and own_pace), "deterministic", True, valid)
-        valid = "False where rollouts are cut short by time"
-        require(not (self.deterministic and cuts), "deterministic", True, valid)
-        if self.deterministic and self.algo.max_lag > 0 and self.transport != "serial":
-            raise ConfigError(
-                "deterministic=True needs a synchronous algorithm (a2c, ppo) or "
-                "transport='serial': "
-                f"{self.algo_name} with transport={self.transport!r} depends on timing"
-            )
-        valid = "None with an asynchronous algorithm, where nobody waits for rollouts"
-        require(share is None or self.algo.max_lag == 0, "preempt_fraction", share, valid)
-        watched = self.eval_interval is not None and self.eval_episodes > 0
-        valid = "None without eval_interval and eval_episodes"
-        require(self.target_return is None or watched, "target_return", self.target_return, valid)
-
-    def _check_devices(self) -> None:
-        """A GPU for each of the learners of this machine."""
-        valid = "'cpu' or 'cuda' with several learners (each takes a GPU of its own)"
-        require(self.device in ("cpu", "cuda"), "device", self.device, valid)
-        gpus, here = torch.cuda.device_count(), self.learners_here
-        valid = f"'cpu' with {here} learners on a machine of {gpus} GPU(s): each needs its own"
-        require(self.device == "cpu" or gpus >= here, "device", self.device, valid)
+    @property
+    def evaluates_while_training(self) -> bool:
+        """Whether evaluations are played every ``eval_interval`` steps; they choose ``best``."""
+        return self.eval_interval is not None and self.eval_episodes > 0
 
     @property
     def learners_here(self) -> int:
@@ -264,6 +229,11 @@ class Config:
         if algo.normalize_advantage is None:
             algo = replace(algo, normalize_advantage=of_values)
         return replace(self, network=network, algo=algo)
+
+    def again(self, saved: bool) -> Config:
+        """The settings to start this run with again, whether a checkpoint was saved or not."""
+        init_from = None if saved else self.init_from
+        return replace(self, resume=saved, overwrite=not saved, init_from=init_from)
 
     def actor_spec(self, env: Any, policy: Policy, **known: Any) -> ActorSpec:
         """What the actors of this learner are built from: settings by name, and what is known.
@@ -324,7 +294,7 @@ class Config:
     def resolved_learner_threads(self) -> int:
         """Threads that compute gradients."""
         if self.learner_threads is not None:
-            return max(1, self.learner_threads)
+            return self.learner_threads
         if self.transport == "serial":
             return 1
         return max(1, self.cores_per_learner or num_cores() // self.learners_here)
@@ -340,20 +310,17 @@ class Config:
         return self.max_restarts or 0
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict that :func:`headrace.records.settings.from_json` reads back."""
+        """A plain dict that :func:`headrace.records.settings.from_json` reads back.
+
+        An infinite number of the algorithm is text, since JSON has none.
+        """
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        values["algo"] = {"name": self.algo_name, **dataclasses.asdict(self.algo)}
-        values["network"] = self.network.to_json()
-        values["env"] = self.env if isinstance(self.env, str) else import_path(self.env)
+        algo = dataclasses.asdict(self.algo).items()
+        texts = {name: str(x) for name, x in algo if isinstance(x, float) and math.isinf(x)}
+        values["algo"] = {"name": self.algo_name, **dict(algo), **texts}
+        values["network"] = network = self.network.to_json()
+        if network["torso"] is not None:
+            network["torso"] = scripts.name_of(network["torso"])
+        values["env"] = _named(self.env)
+        values["wrappers"] = [_named(wrapper) for wrapper in self.wrappers]
         return values
-
-
-def unknown_setting(name: str) -> ConfigError:
-    """The error for a keyword that is no setting, naming the closest one."""
-    known = {f.name for f in dataclasses.fields(Config)}
-    hint = nearest(name, known)
-    for cls in ALGORITHMS.values():
-        if name in {f.name for f in dataclasses.fields(cls)}:
-            hint = f" It belongs to the algorithm: {cls.__name__}({name}=…)."
-            break
-    return ConfigError(f"setting {name!r} is unknown.{hint}")

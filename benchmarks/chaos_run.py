@@ -1,0 +1,226 @@
+"""The command of a chaos run: its processes, its disk, and what is done to them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sysconfig
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from chaos_env import FOLDER, counted
+
+MARK = "HEADRACE_CHAOS_RUN"  # in the environment of every process of it
+KINDS = {"actor": 5, "learner": 2, "evaluator": 2, "fork server": 2}
+
+
+@dataclass
+class Life:
+    """One life of the command, from its start to its end."""
+
+    began_at: int  # env_steps
+    trained: int = 0  # steps in updates, also those that a restart of the learners undid
+    seen: int = 0  # env_steps of the last result
+    group_restarts: int = 0
+    restarts: int = 0  # of actors
+    counted: int = 0
+    may_be_lost: int = 0
+    end: str = ""
+
+    def note(self, results: list[dict[str, Any]]) -> None:
+        """Look at the run's results so far."""
+        if not results:
+            return
+        now = int(results[-1]["env_steps"])
+        if now < self.seen:  # the learners began again from a checkpoint
+            self.group_restarts += 1
+            self.seen = now
+        self.trained += now - max(self.seen, self.began_at if not self.trained else 0)
+        self.seen = now
+
+
+@dataclass
+class Chaos:
+    """The command, its disk, and what is done to them."""
+
+    output: Path
+    disk: Path
+    temporary: Path
+    counts: Path
+    rng: random.Random
+    events: list[dict[str, Any]] = field(default_factory=list)
+    memory: list[tuple[float, float]] = field(default_factory=list)  # seconds, MiB
+    begun: float = field(default_factory=time.monotonic)
+    command: subprocess.Popen | None = None
+
+    @property
+    def run_dir(self) -> Path:
+        return self.disk / "run"
+
+    def say(self, what: str, **more: Any) -> None:
+        """Print and keep an event."""
+        at = round(time.monotonic() - self.begun, 1)
+        self.events.append({"at": at, "what": what, **more})
+        print(f"{at:7.1f} s  {what}", flush=True)
+
+    def start(self, number: int, *arguments: str) -> None:
+        """Start the command; its environments count in a folder of this life."""
+        folder = self.counts / str(number)
+        folder.mkdir()
+        here = str(Path(__file__).parent)
+        paths = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        env = os.environ | {
+            FOLDER: str(folder),
+            MARK: str(os.getpid()),
+            "TMPDIR": str(self.temporary),
+            "PYTHONPATH": paths,
+        }
+        log = (self.output / "output.txt").open("a")
+        command = [f"{sysconfig.get_path('scripts')}/headrace", *arguments]
+        self.command = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        log.close()
+
+    def processes(self) -> dict[str, list[psutil.Process]]:
+        """Those of the command, by what they are."""
+        found: dict[str, list[psutil.Process]] = {kind: [] for kind in KINDS}
+        assert self.command is not None
+        with contextlib.suppress(psutil.Error):
+            for one in psutil.Process(self.command.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error, OSError):
+                    name = Path(f"/proc/{one.pid}/comm").read_text().strip()
+                    if name.startswith("headrace-"):
+                        kinds = [k for k in KINDS if f"headrace-{k}".startswith(name[:13])]
+                        for kind in kinds:
+                            found[kind].append(one)
+                    elif any("forkserver" in word for word in one.cmdline()):
+                        found["fork server"].append(one)
+        return found
+
+    def harm(self) -> None:
+        """Kill or stop one process of a kind that there is."""
+        found = {kind: those for kind, those in self.processes().items() if those}
+        if not found:
+            return
+        kind = self.rng.choices(list(found), [KINDS[k] for k in found])[0]
+        one = self.rng.choice(found[kind])
+        number = self.rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
+        with contextlib.suppress(psutil.Error):
+            one.send_signal(number)
+            self.say(f"{'killed' if number == signal.SIGKILL else 'stopped'} {kind} {one.pid}")
+
+    def look(self) -> None:
+        """Note the memory of all processes."""
+        assert self.command is not None
+        with contextlib.suppress(psutil.Error):
+            main = psutil.Process(self.command.pid)
+            tree = [main, *main.children(recursive=True)]
+            pss = 0
+            for one in tree:
+                with contextlib.suppress(psutil.Error):
+                    pss += one.memory_full_info().pss
+            self.memory.append((time.monotonic() - self.begun, pss / 2**20))
+
+    def left(self) -> list[str]:
+        """Processes of it that live, and files of it in the temporary directory."""
+        mark = f"{MARK}={os.getpid()}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(f"process {folder.name}: {(folder / 'comm').read_text().strip()}")
+        return found + [f"file {path}" for path in self.temporary.iterdir()]
+
+    def wait_until_gone(self, limit_s: float = 15.0) -> list[str]:
+        """What is left of a command that has ended, once nothing is or the time is over."""
+        end = time.monotonic() + limit_s
+        while (left := self.left()) and time.monotonic() < end:
+            time.sleep(0.2)
+        return left
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int = 64) -> Iterator[Path]:
+    """A disk of its own, in memory."""
+    folder.mkdir()
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder], check=True
+    )
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=False)
+
+
+def fill(disk: Path) -> Path:
+    """Leave no room on a disk; returns the file that takes it."""
+    path = disk / "filler"
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 16))
+    return path
+
+
+def live(
+    chaos: Chaos, number: int, end: float, every: float, fulls: list[float], kill: bool
+) -> Life:
+    """One life: do things to the command until ``end``; kill it then, or let it be."""
+    life = Life(env_steps(chaos.run_dir))
+    next_harm, next_look, filler = time.monotonic() + every, time.monotonic(), None
+    assert chaos.command is not None
+    while chaos.command.poll() is None and (time.monotonic() < end or not kill):
+        time.sleep(0.05)
+        now = time.monotonic()
+        life.note(_results(chaos.run_dir))
+        if kill and now >= next_harm:
+            next_harm = now + every
+            chaos.harm()
+        if now >= next_look:
+            next_look = now + 10.0
+            chaos.look()
+        if fulls and now >= fulls[0]:
+            if filler is None:
+                filler = fill(chaos.disk)
+                chaos.say("filled the disk")
+                fulls[0] = now + 20.0
+            else:
+                filler.unlink()
+                filler = None
+                chaos.say("made room on the disk")
+                fulls.pop(0)
+    if filler is not None:
+        filler.unlink()
+        fulls.pop(0)
+    if chaos.command.poll() is None:
+        chaos.command.kill()
+        chaos.say("killed the command")
+    life.end = f"exit code {chaos.command.wait()}"
+    life.note(_results(chaos.run_dir))
+    left = chaos.wait_until_gone()
+    life.end += f"; left behind: {', '.join(left)}" if left else ""
+    life.counted = counted(chaos.counts / str(number))
+    return life
+
+
+def _results(run_dir: Path) -> list[dict[str, Any]]:
+    """The last of the run's results."""
+    with contextlib.suppress(OSError):
+        with (run_dir / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 8192))
+            lines = file.read().decode("utf-8", "replace").splitlines()[1:]
+        for text in reversed(lines):
+            with contextlib.suppress(json.JSONDecodeError):
+                return [json.loads(text)]
+    return []
+
+
+def env_steps(run_dir: Path) -> int:
+    steps = [path.name[5:].partition("_")[0] for path in run_dir.glob("checkpoints/step_*")]
+    return max((int(n) for n in steps if n.isdecimal()), default=0)

@@ -1,0 +1,37 @@
+"""The command line: ``headrace train|resume|evaluate|plot|plan|bench``.
+
+Nothing here imports torch before it is known that a command will train: what it waits for most is
+that import, and a process that does it too can be started before.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import headrace
+from headrace.cli.choices import chosen
+from headrace.cli.commands import COMMANDS
+from headrace.cli.here import import_from_here
+from headrace.errors import HeadraceError
+from headrace.exits.ctrl_c import ends_in_one_line
+
+
+@ends_in_one_line
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit status.
+
+    Raises:
+        SystemExit: help was shown (0), or tyro told what is wrong with an argument (2).
+    """
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments == ["--version"]:
+        print(f"headrace {headrace.__version__}")
+        return 0
+    try:
+        name, rest = chosen("headrace", "a command", arguments, COMMANDS)
+        if name in ("plan", "bench"):  # others decide when they know what a run names
+            import_from_here()
+        return COMMANDS[name](rest)
+    except HeadraceError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 2

@@ -1,0 +1,160 @@
+"""The flags of a run's settings: which there are, in the order that people need them."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+
+import tyro
+
+from headrace.config import Config
+
+_ENV = Annotated[str, tyro.conf.arg(name="env-id", aliases=("--env",))]
+
+# Fields of Config in the groups of --help; what is in none of them comes last.
+_GROUPS = {
+    "run": (
+        "What is learnt, for how long, and where it goes.",
+        "env env_kwargs wrappers total_steps stop_return seed deterministic run_dir init_from "
+        "resume overwrite",
+    ),
+    "algorithm": ("{algorithm}'s hyperparameters.", "scale_free"),
+    "network": ("The policy.", ""),
+    "evaluation": (
+        "Evaluations, checkpoints and what is written.",
+        "eval_episodes eval_interval target_return checkpoint_interval keep_checkpoints "
+        "log_interval_s log_iterations",
+    ),
+    "sizes": (
+        "How many act, and how much is learnt from at once.",
+        "num_actors envs_per_actor fragment_length batch_size",
+    ),
+    "infrastructure": ("Where and how it runs.", ""),
+}
+
+
+class Flag(NamedTuple):
+    """A setting on the command line."""
+
+    field: str
+    hint: Any
+    default: Any
+    help: str
+
+    @property
+    def names(self) -> set[str]:
+        """All that it is called in arguments."""
+        configured = [x for x in getattr(self.hint, "__metadata__", ()) if hasattr(x, "aliases")]
+        given = [x.name for x in configured if x.name is not None]
+        name = (given or [self.field])[-1].replace("_", "-")
+        return {f"--{name}", f"--no-{name}", *(a for x in configured for a in x.aliases or ())}
+
+
+def named(
+    prog: str,
+    argv: Sequence[str],
+    default: Config,
+    *,
+    without: Sequence[str] = (),
+    recipes: Sequence[str] = (),
+    positional: str = "",
+    description: str = "",
+) -> dict[str, Any]:
+    """The settings that arguments name, by field: of a run, its algorithm and its network.
+
+    A setting that is given the value it has already is named, too.
+
+    Args:
+        default: what is shown as defaults. without: fields that are no flags here.
+        recipes: choices of ``--recipe``. positional: an argument that comes before the flags.
+        description: comes first in ``--help``.
+
+    Raises:
+        SystemExit: help was shown (0), or tyro told what is wrong with an argument (2).
+    """
+    groups = grouped(default, without, recipes)
+    kinds = [(name, _group(default, name, flags)) for name, flags in groups.items() if flags]
+    fields: list[Any] = [(n, kind, dataclasses.field(default_factory=kind)) for n, kind in kinds]
+    if positional:
+        word = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar=positional)]
+        fields.insert(0, (positional, word))
+    found: Any = tyro.cli(
+        dataclasses.make_dataclass("Settings", fields),
+        prog=prog,
+        description=description,
+        args=argv,
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    given = {a.split("=")[0].replace("_", "-") for a in argv if a.startswith("--")}
+    return {
+        flag.field: getattr(getattr(found, group), flag.field)
+        for group, flags in groups.items()
+        for flag in flags
+        if flag.names & given
+    }
+
+
+def grouped(
+    default: Config, without: Sequence[str] = (), recipes: Sequence[str] = ()
+) -> dict[str, list[Flag]]:
+    """The flags by the groups of ``--help``; arguments as for :func:`named`."""
+    own = {flag.field: flag for flag in _flags(default) if flag.field not in without}
+    del own["algo"], own["network"]
+    written = default.to_json()
+    own["env"] = own["env"]._replace(hint=_ENV, default=written["env"])
+    own["wrappers"] = own["wrappers"]._replace(default=tuple(written["wrappers"]))
+    groups = {name: [own.pop(f) for f in fields.split() if f in own]
+              for name, (_, fields) in _GROUPS.items()}  # fmt: skip
+    groups["algorithm"] = [*_flags(default.algo), *groups["algorithm"]]
+    groups["network"] = _flags(default.network)
+    groups["infrastructure"] += own.values()
+    if recipes:
+        hint: Any = Literal[tuple(recipes)]
+        groups["run"].insert(0, Flag("recipe", hint | None, None, "Tuned settings to start from."))
+    return groups
+
+
+def _flags(settings: Any) -> list[Flag]:
+    """A flag for each field of a dataclass."""
+    kind = type(settings)
+    hints, docs = get_type_hints(kind, include_extras=True), _docs(kind)
+    return [
+        Flag(f.name, hints[f.name], getattr(settings, f.name), docs.get(f.name, ""))
+        for f in dataclasses.fields(kind)
+    ]
+
+
+def _docs(kind: type) -> dict[str, str]:
+    """The strings below the fields of a dataclass and of its bases."""
+    docs = {}
+    for cls in reversed([c for c in kind.__mro__ if dataclasses.is_dataclass(c)]):
+        body = ast.parse(inspect.getsource(cls)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for line, after in zip(body.body, body.body[1:], strict=False):
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                text = after.value if isinstance(after, ast.Expr) else None
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    docs[line.target.id] = " ".join(text.value.split())
+    return docs
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _group(default: Config, name: str, flags: Sequence[Flag]) -> type:
+    """A dataclass with these flags as its fields, for tyro."""
+    fields: list[Any] = [
+        (
+            flag.field,
+            Annotated[flag.hint, tyro.conf.arg(help=flag.help)],
+            dataclasses.field(default_factory=functools.partial(_same, flag.default)),
+        )
+        for flag in flags
+    ]
+    doc = _GROUPS[name][0].format(algorithm=default.algo_name.upper())
+    return dataclasses.make_dataclass(name, fields, namespace={"__doc__": doc})

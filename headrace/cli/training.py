@@ -1,0 +1,91 @@
+"""``headrace train`` and ``headrace resume``: settings that are named, on top of others."""
+
+from __future__ import annotations
+
+from headrace.algos import ALGORITHMS
+from headrace.api import resume_config, run
+from headrace.cli.flags import named
+from headrace.cli.here import import_from_here, import_from_here_if_named
+from headrace.config import Config
+from headrace.errors import CheckpointError, ConfigError
+from headrace.process import process_started
+from headrace.recipes import RECIPES, take_flag, take_recipe
+from headrace.records import checkpoint
+from headrace.records.settings import replaced
+
+_OF_THE_RUN = ("run_dir", "resume", "overwrite", "init_from")  # what `resume RUN` says or excludes
+
+_TRAIN = "Train. Flags override the defaults, or with --resume the settings that the run has."
+_RESUME = "Continue a run. What a flag names changes, and all else stays as it is in the run."
+_TRUST = "--trust"  # import the code that the run names, though this user hasn't named it here
+_OF_ANY = (
+    "--trust imports the code that a run of somebody else names. Behind a run directory, --help "
+    "shows its own algorithm and settings."
+)
+
+
+def train(algorithm: str, argv: list[str]) -> None:
+    """``headrace train ALGORITHM [flags]``.
+
+    Raises:
+        ConfigError: a setting or recipe is wrong.
+        CheckpointError: the run to resume isn't there, or was trained with another algorithm.
+    """
+    trust, argv = _TRUST in argv, [word for word in argv if word != _TRUST]
+    default, _ = take_recipe(argv, algorithm, Config(algo=ALGORITHMS[algorithm]()))
+    prog = f"headrace train {algorithm}"
+    settings = named(prog, argv, default, recipes=recipes_of(algorithm), description=_TRAIN)
+    settings.pop("recipe", None)
+    if not settings.get("resume"):
+        import_from_here()
+        run(replaced(default, settings), started=process_started())
+        return
+    run_dir = settings.pop("run_dir", None)
+    if run_dir is None:
+        raise ConfigError("resume=True needs run_dir: which run? (or: headrace resume RUN)")
+    if take_flag(argv, "--recipe")[0] is not None:
+        raise ConfigError(
+            f"--recipe can't be given with --resume: {run_dir} keeps the settings that it has, but "
+            "for those that are named"
+        )
+    trained = checkpoint.read_config(checkpoint.find(run_dir))["config"]["algo"]["name"]
+    if trained != algorithm:
+        raise CheckpointError(
+            f"run directory {run_dir} was trained with {trained}, so it can't be resumed with "
+            f"{algorithm}"
+        )
+    _go_on(resume_config(run_dir, trust, **settings))
+
+
+def resume(run_dir: str, argv: list[str]) -> None:
+    """``headrace resume RUN [flags]``.
+
+    Raises:
+        ConfigError: a setting is wrong, or can't change.
+        CheckpointError: there is no such run.
+    """
+    if run_dir in ("-h", "--help"):
+        shown: dict[str, str] = {"positional": "RUN", "description": f"{_RESUME} {_OF_ANY}"}
+        named("headrace resume", [run_dir], Config(), without=_OF_THE_RUN, **shown)
+    trust, argv = _TRUST in argv, [word for word in argv if word != _TRUST]
+    default, prog = resume_config(run_dir, trust), f"headrace resume {run_dir}"
+    settings = named(prog, argv, default, without=_OF_THE_RUN, description=_RESUME)
+    _go_on(resume_config(run_dir, trust, **settings))
+
+
+def _go_on(config: Config) -> None:
+    import_from_here_if_named(config.to_json())
+    run(config, started=process_started())
+
+
+def recipes_of(algorithm: str) -> list[str]:
+    """The recipes that have settings for an algorithm."""
+
+    def has(name: str) -> bool:
+        try:
+            RECIPES[name](algorithm)
+        except KeyError:
+            return False
+        return True
+
+    return [name for name in RECIPES if has(name)]

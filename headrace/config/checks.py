@@ -1,0 +1,132 @@
+"""Settings of a run that contradict each other, or what there is here; each is valid by itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+import tyro
+
+from headrace.acting import lag
+from headrace.acting.weight_sync import sync_rule
+from headrace.algos import ALGORITHMS
+from headrace.errors import ConfigError, require, shown
+from headrace.process import check_device
+
+_MAX_ENVS = 2**20  # of all actors
+
+
+def check_algorithm(algo: Any) -> None:
+    """It is an instance of one that there is."""
+    if not isinstance(algo, tuple(ALGORITHMS.values())):
+        names = ", ".join(cls.__name__ for cls in ALGORITHMS.values())
+        raise ConfigError(f"algo={shown(algo)} must be an instance of one of {names}")
+
+
+def check_together(config: Any) -> None:
+    """Raise ConfigError unless the fields of a ``Config`` fit each other, as far as is known."""
+    both = config.resume and config.overwrite
+    require(not both, "resume", True, "alone, without overwrite")
+    valid = "None with resume, which goes on with the run's own weights"
+    require(config.init_from is None or not config.resume, "init_from", config.init_from, valid)
+    _check_choices(config)
+    synchronous = config.algo.max_lag == 0
+    config.sizes.check_batch(synchronous)
+    _check_times(config)
+    if config.num_learners > 1:
+        _check_devices(config)
+        config.algo.per_learner(config.num_learners)  # raises unless it can be shared out
+    sync_rule(config.weight_sync, config.kl_threshold)
+    if config.is_sized:
+        _check_columns(config)
+        _ = config.sync, config.per_learner  # raise unless there is such a rule, and shares fit
+    _check_kwargs(config.env_kwargs)
+
+
+def _check_choices(config: Any) -> None:
+    check_device(config.device)
+    algo = config.algo
+    for name, (only, why) in algo.only.items():
+        value = getattr(config, name)
+        require(value == only, name, value, f"{only!r} with {config.algo_name}, {why}")
+    learns_in_actors = algo.learns_in_actors and config.network.normalize_values is True
+    valid = f"None or False with {config.algo_name}, whose actors have no targets in common"
+    require(not learns_in_actors, "normalize_values", True, valid)
+    if config.engine == "async" and config.transport != "serial":
+        raise ConfigError(
+            "engine='async' needs transport='serial': it starts a process per environment, "
+            "which an actor process can't (use engine='sync' with more actors instead)"
+        )
+
+
+def _check_columns(config: Any) -> None:
+    num_envs = config.num_actors * config.envs_per_actor
+    valid = f"at most {_MAX_ENVS // config.num_actors} with num_actors={config.num_actors}"
+    require(num_envs <= _MAX_ENVS, "envs_per_actor", config.envs_per_actor, valid)
+    if config.num_learners == 1:  # several are told of the share of each
+        lag.warn_of_idle_actors(config.algo, config.sizes)
+    columns = config.rollouts_per_update * config.envs_per_actor
+    minibatches = getattr(config.algo, "minibatches", 1)
+    if config.network.core is not None and minibatches > columns:
+        raise ConfigError(
+            f"minibatches={minibatches} is more than the {columns} environments of a learner's "
+            "batch: a recurrent policy's minibatches are whole sequences of environments "
+            f"(nearest: {columns})"
+        )
+
+
+def _check_times(config: Any) -> None:
+    """What depends on timing, and so on chance, against what shall not."""
+    limit, share, algo = config.max_rollout_seconds, config.preempt_fraction, config.algo
+    deterministic, transport = config.deterministic, config.transport
+    own_pace, cuts = config.engine == "threads", limit is not None or share is not None
+    valid = "False with engine='threads', where timing decides which rows are computed together"
+    require(not (deterministic and own_pace), "deterministic", True, valid)
+    valid = "False where rollouts are cut short by time"
+    require(not (deterministic and cuts), "deterministic", True, valid)
+    if deterministic and algo.max_lag > 0 and transport != "serial":
+        raise ConfigError(
+            "deterministic=True needs a synchronous algorithm (a2c, ppo) or transport='serial': "
+            f"{config.algo_name} with transport={transport!r} depends on timing"
+        )
+    valid = "None with an asynchronous algorithm, where nobody waits for rollouts"
+    require(share is None or algo.max_lag == 0, "preempt_fraction", share, valid)
+    valid = "None without eval_interval and eval_episodes"
+    watched = config.evaluates_while_training
+    require(config.target_return is None or watched, "target_return", config.target_return, valid)
+
+
+def _check_devices(config: Any) -> None:
+    """A GPU for each of the learners of this machine."""
+    device, gpus, here = config.device, torch.cuda.device_count(), config.learners_here
+    valid = "'cpu' or 'cuda' with several learners (each takes a GPU of its own)"
+    require(device in ("cpu", "cuda"), "device", device, valid)
+    valid = f"'cpu' with {here} learners on a machine of {gpus} GPU(s): each needs its own"
+    require(device == "cpu" or gpus >= here, "device", device, valid)
+
+
+def _from_json(arguments: list[str]) -> Any:
+    try:
+        return json.loads(arguments[0])
+    except (ValueError, RecursionError) as error:
+        text = shown(arguments[0])
+        raise ValueError(f'{text} is no JSON, such as {{"name": 1}}: {error}') from None
+
+
+JSON = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="JSON",
+    instance_from_str=_from_json,
+    is_instance=lambda value: isinstance(value, dict),
+    str_from_instance=lambda values: [json.dumps(values)],
+)
+
+
+def _check_kwargs(env_kwargs: dict[str, Any]) -> None:
+    try:
+        json.dumps(env_kwargs)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"env_kwargs={shown(env_kwargs)} can't be written to config.json: {error}"
+        ) from error

@@ -1,0 +1,59 @@
+"""Whether another implementation of an environment is the one that was named, by its spaces."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+from headrace.spaces.walk import leaves, place
+
+_CLOSE = 1e-3  # bounds are written with few digits, or computed in float32
+
+
+def difference(
+    observations: gymnasium.Space,
+    actions: gymnasium.Space,
+    other_observations: gymnasium.Space,
+    other_actions: gymnasium.Space,
+    whose: str = "the single environment's",
+) -> str:
+    """What another implementation has that isn't so in this one, as a clause; "" if nothing is.
+
+    Structure, shapes, dtypes and numbers of choices have to be the same, and so have the bounds of
+    actions. Bounds of observed fractions don't: many implementations state none, or looser ones,
+    for the same observations, and nothing is computed from them.
+
+    Args:
+        whose: the first two spaces are, for the clause.
+    """
+    for kind, ours, theirs in (
+        ("observation", observations, other_observations),
+        ("action", actions, other_actions),
+    ):
+        each, others = dict(leaves(ours)), dict(leaves(theirs))
+        if each.keys() != others.keys() or type(ours) is not type(theirs):
+            return f"its {kind} space is {_brief(theirs)} where {whose} is {_brief(ours)}"
+        for path, leaf in each.items():
+            if not _same(leaf, others[path], bounds=kind == "action"):
+                return (
+                    f"its {kind} space{place(path)} is {_brief(others[path])} where {whose} is "
+                    f"{_brief(leaf)}"
+                )
+    return ""
+
+
+def _same(ours: gymnasium.Space, theirs: gymnasium.Space, bounds: bool) -> bool:
+    if not (isinstance(ours, Box) and isinstance(theirs, Box)):
+        return type(ours) is type(theirs) and bool(ours == theirs)
+    if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
+        return False
+    if ours.dtype.kind == "f" and not bounds:
+        return True
+    pairs = (ours.low, theirs.low), (ours.high, theirs.high)
+    return all(np.allclose(a, b, rtol=_CLOSE, atol=_CLOSE) for a, b in pairs)
+
+
+def _brief(space: gymnasium.Space) -> str:
+    text = " ".join(str(space).split())
+    return text if len(text) < 100 else text[:97] + "..."

@@ -1,0 +1,215 @@
+"""The engines that make a vector environment: each returns one, or says why it can't."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import multiprocessing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from headrace.envs.adapters import EnvPool, next_step
+from headrace.envs.contract import CHECKED_STEPS, check_first_steps
+from headrace.envs.infos import take_any_infos
+from headrace.envs.names import Target, env_name, in_envpool
+from headrace.envs.old_gym import GymEnv, is_gym
+from headrace.envs.processes import Processes
+from headrace.envs.threads import Threads
+from headrace.envs.wrappers import Wrap
+from headrace.errors import ConfigError, EnvironmentFault, HeadraceError
+
+_MAKE_KWARGS = ("max_episode_steps", "disable_env_checker", "render_mode")  # gymnasium.make's own
+
+
+class Unavailable(Exception):
+    """Why an engine can't make an environment, as a clause."""
+
+
+REASONS = (Unavailable, ImportError, gymnasium.error.Error)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be made; see ``headrace.envs.make.make_vec``."""
+
+    target: Target
+    wrappers: tuple[Wrap, ...] = ()  # around each environment, the first one innermost
+    num_envs: int = 1
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    checked_steps: int = CHECKED_STEPS
+
+    @property
+    def name(self) -> str:
+        """Of the environment, for messages."""
+        return env_name(self.target)
+
+
+def _native(order: Order) -> VectorEnv:
+    target, kwargs = order.target, order.kwargs
+    _check_unwrapped(order)
+    if isinstance(target, EnvSpec):
+        if target.vector_entry_point is None:
+            raise Unavailable("it has no vector entry point")
+        limit = {} if target.max_episode_steps is None else {"max_episode_steps": 0}
+        _check_kwargs(target.vector_entry_point, {**limit, **target.kwargs, **kwargs})
+        envs = gymnasium.make_vec(target, order.num_envs, "vector_entry_point", **kwargs)
+    elif is_vector_class(target):
+        _check_kwargs(target, kwargs)
+        envs = target(num_envs=order.num_envs, **kwargs)
+    else:
+        raise Unavailable("it isn't a VectorEnv class and has no vector entry point")
+    try:
+        envs = next_step(envs, order.name)
+    except ConfigError as error:
+        envs.close()
+        raise Unavailable(str(error)) from error
+    check_first_steps(envs, order.name, order.checked_steps)
+    return envs
+
+
+def _envpool(order: Order) -> VectorEnv:
+    target = order.target
+    _check_unwrapped(order)
+    if not isinstance(target, EnvSpec):
+        raise Unavailable("envpool makes environments by id only")
+    if importlib.util.find_spec("envpool") is None:
+        raise Unavailable("envpool isn't installed (pip install 'headrace[envpool]')")
+    if not in_envpool(target.id):
+        raise Unavailable("envpool has no environment of this id")
+    if target.additional_wrappers:
+        raise Unavailable("envpool can't apply its wrappers")
+    known = gymnasium.registry.get(target.id, EnvSpec(target.id)).kwargs.items()
+    settings = dict(item for item in target.kwargs.items() if item not in known)
+    if target.max_episode_steps is not None:
+        settings["max_episode_steps"] = target.max_episode_steps
+    try:
+        envs = EnvPool(target.id, order.num_envs, order.seed, {**settings, **order.kwargs})
+    except ConfigError as error:
+        raise Unavailable(str(error)) from error
+    check_first_steps(envs, order.name, order.checked_steps)
+    return envs
+
+
+def _sync(order: Order) -> VectorEnv:
+    create, made = creator(order), list[gymnasium.Env]()
+
+    def create_next() -> gymnasium.Env:
+        made.append(create())
+        return made[-1]
+
+    several = [create_next] * order.num_envs
+    try:
+        envs = SyncVectorEnv(several, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+    except (*REASONS, HeadraceError):
+        raise
+    except Exception as error:  # of the user's environment
+        if not 0 < len(made) < order.num_envs:
+            raise
+        for env in made:
+            env.close()
+        raise EnvironmentFault(
+            f"{order.name} can be made only {len(made)} times in a process, not {order.num_envs} "
+            f"({type(error).__name__}: {' '.join(str(error).split())}): give --envs-per-actor "
+            f"{len(made)}, more --num-actors, and no more episodes of an evaluation than that"
+        ) from error
+    return take_any_infos(envs)
+
+
+def _async(order: Order) -> VectorEnv:
+    create = creator(order)
+    if multiprocessing.current_process().daemon:
+        raise Unavailable("it starts processes, which a daemonic one, such as an actor, may not")
+    return take_any_infos(Processes(create, order.num_envs, order.name))
+
+
+def _threads(order: Order) -> VectorEnv:
+    try:
+        return take_any_infos(Threads(creator(order), order.num_envs, order.name))
+    except EnvironmentFault as fault:
+        if isinstance(fault.__cause__, (*REASONS, ConfigError)):
+            raise fault.__cause__ from None
+        raise
+
+
+Engine: TypeAlias = Literal["auto", "native", "envpool", "sync", "async", "threads"]
+ENGINES: dict[str, Callable[[Order], VectorEnv]] = {
+    "native": _native,
+    "envpool": _envpool,
+    "sync": _sync,
+    "async": _async,
+    "threads": _threads,
+}
+
+
+def creator(order: Order) -> Callable[[], gymnasium.Env]:
+    """What makes one environment, whose first steps are checked.
+
+    Raises:
+        Unavailable: there is no single environment, or it doesn't take the kwargs.
+    """
+    target, kwargs = order.target, order.kwargs
+    if isinstance(target, EnvSpec):
+        if target.entry_point is None:
+            raise Unavailable("no single environment is registered under its id")
+        own = {k: v for k, v in kwargs.items() if k not in _MAKE_KWARGS}
+        # The checks of gymnasium.make cost time at every step, and the loop keeps the order.
+        spec = dataclasses.replace(target, order_enforce=False)
+        create = functools.partial(gymnasium.make, spec, **{"disable_env_checker": True, **kwargs})
+    elif is_vector_class(target):
+        raise Unavailable("it is a VectorEnv class")
+    else:
+        own, create = kwargs, functools.partial(target, **kwargs)
+    _check_kwargs(target.entry_point if isinstance(target, EnvSpec) else target, own)
+    return functools.partial(_create_one, create, order.wrappers, order.name, order.checked_steps)
+
+
+def _create_one(
+    create: Callable[[], Any], wrappers: tuple[Wrap, ...], name: str, checked_steps: int
+) -> gymnasium.Env:
+    env = create()
+    if is_gym(env):
+        env = GymEnv(env, create)
+    if not isinstance(env, gymnasium.Env):
+        raise Unavailable(f"it returned {type(env).__name__}, which isn't a gymnasium.Env")
+    for wrap in wrappers:
+        env = wrap(env)
+    for kind in ("observation_space", "action_space"):
+        space = getattr(env, kind, None)
+        if not isinstance(space, gymnasium.Space):
+            found = f"{type(space).__module__}.{type(space).__name__}"
+            raise Unavailable(f"its {kind} is a {found}, which isn't a gymnasium.Space")
+    check_first_steps(env, name, checked_steps)
+    return env
+
+
+def is_vector_class(target: Any) -> bool:
+    """Whether it makes many environments at once."""
+    return isinstance(target, type) and issubclass(target, VectorEnv)
+
+
+def _check_unwrapped(order: Order) -> None:
+    if order.wrappers:
+        names = ", ".join(wrap.name for wrap in order.wrappers)
+        raise Unavailable(f"it steps all environments at once, and {names} wraps one")
+
+
+def _check_kwargs(entry: Any, kwargs: dict[str, Any]) -> None:
+    made_by = load_env_creator(entry) if isinstance(entry, str) else entry
+    try:
+        parameters = inspect.signature(made_by).parameters
+    except (TypeError, ValueError):  # some builtins have none
+        return
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in kwargs:
+        if name not in parameters:
+            accepted = ", ".join(p for p in parameters if p != "num_envs") or "nothing"
+            raise Unavailable(f"{env_name(made_by)} takes {accepted}, but no {name!r}")

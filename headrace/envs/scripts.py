@@ -1,0 +1,182 @@
+"""What a script defines, found again from its file when the script itself isn't running.
+
+An environment, wrapper or torso of a script is ``__main__:Name`` in ``config.json``, and the file
+is beside it. The file is imported under another name, so what stands under
+``if __name__ == "__main__"`` doesn't run, and what it defines is sent to other processes by value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+
+from headrace.envs.names import by_value, is_foreign
+from headrace.envs.packages import package_of
+from headrace.errors import ConfigError
+
+_ALIAS = "_headrace_script_"  # begins the names under which scripts are imported
+_MAIN = "__main__:"
+_loading: ContextVar[str] = ContextVar("_loading", default="")  # the script that is imported now
+
+
+def name_of(path: str) -> str:
+    """``module:name`` as it is written: what was imported from a script is the script's."""
+    module, colon, name = path.partition(":")
+    if module == "__main__":
+        spec = getattr(sys.modules["__main__"], "__spec__", None)  # as with python -m
+        if spec is None or spec.name.endswith("__main__"):
+            return path
+        return f"{spec.name}:{name}"
+    return _MAIN + name if module.startswith(_ALIAS) and colon else path
+
+
+def file_of(*given: Any) -> str | None:
+    """The file that defines or registers what is given: ids, EnvSpecs, callables, torsos.
+
+    None where a name is enough to find all of it: it is Gymnasium's or a known package's, or it is
+    given by its name. The script's, where there are several.
+    """
+    local = None
+    for one in given:
+        while isinstance(one, functools.partial):
+            one = one.func
+        if isinstance(one, str):
+            spec = gymnasium.registry.get(one)
+            if spec is not None and is_foreign(spec) and package_of(one) is None:
+                return _main_file()
+        elif one is not None:
+            code = one if hasattr(one, "__qualname__") else type(one)
+            module = sys.modules.get(getattr(code, "__module__", ""))
+            if module is sys.modules["__main__"]:
+                return _main_file()
+            file = getattr(module, "__file__", None)
+            if local is None and file is not None and not _is_installed(Path(file)):
+                local = os.path.abspath(file)
+    return local
+
+
+def _is_installed(file: Path) -> bool:
+    """Whether it is a package's or Python's own."""
+    installed = {"site-packages", "dist-packages"} & set(file.parts)
+    return bool(installed) or file.is_relative_to(sysconfig.get_paths()["stdlib"])
+
+
+def _main_file() -> str | None:
+    main = sys.modules["__main__"]
+    file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if not file or not file.endswith(".py") or (spec and spec.name.endswith("__main__")):
+        return None
+    return os.path.abspath(file)
+
+
+def found(setting: str, name: str, file: str | None) -> Any:
+    """What a name in ``config.json`` stands for: a script's own object, or else the name itself.
+
+    Args:
+        setting: whose value it is, for messages. file: that :func:`file_of` had told.
+
+    Raises:
+        ConfigError: it can't be found again.
+    """
+    module, _, path = name.partition(":")
+    if "<" in path:
+        raise ConfigError(
+            f"{setting}={name!r} can't be found by its name: define it at the top of a module or "
+            f"script and train with it from there, or in Python give {setting} itself"
+        )
+    if module == "__main__":
+        if file is None:
+            raise ConfigError(
+                f"{setting}={name!r} was defined where no file remains, as in a notebook: put it "
+                f"into a module and give {setting}='module:{path}'"
+            )
+        return _attribute(setting, name, path, file)
+    if file is None:
+        return name
+    if path:
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            depth = module.count(".") + (Path(file).name == "__init__.py")
+            sys.path.append(str(Path(file).parents[depth]))
+    elif name not in gymnasium.registry and package_of(name) is None:
+        _imported(file)  # which registers it
+    return name
+
+
+def _attribute(setting: str, name: str, path: str, file: str) -> Any:
+    value: Any = _imported(file)
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    if value is None:
+        raise ConfigError(f"{setting}={name!r}: {file} defines no {path} any more")
+    return value
+
+
+def _imported(file: str) -> ModuleType:
+    """The script as a module; the running one if it is that.
+
+    Raises:
+        ConfigError: it is gone, fails, or starts training.
+    """
+    if _main_file() == file:
+        return sys.modules["__main__"]
+    path = Path(file)
+    name = f"{_ALIAS}{path.stem}_{hashlib.sha256(file.encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ConfigError(f"the script {file} that defines the environment isn't there any more")
+    module = importlib.util.module_from_spec(spec)
+    before = dict(gymnasium.registry)
+    with _as_if_run(name, module, file):
+        spec.loader.exec_module(module)
+    for env_id, one in gymnasium.registry.items():
+        if before.get(env_id) is not one:
+            gymnasium.registry[env_id] = by_value(one, module)
+    import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)
+    return module
+
+
+@contextlib.contextmanager
+def _as_if_run(name: str, module: ModuleType, file: str) -> Iterator[None]:
+    """What a script expects of ``sys`` while it runs."""
+    folder, argv = str(Path(file).parent), sys.argv
+    if folder not in sys.path:
+        sys.path.append(folder)
+    sys.modules[name], sys.argv = module, [file]
+    token = _loading.set(file)
+    try:
+        yield
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, (ConfigError, KeyboardInterrupt)):
+            raise
+        raise ConfigError(
+            f"importing {file} for the environment that it defines failed: {error!r}"
+        ) from error
+    finally:
+        sys.argv = argv
+        _loading.reset(token)
+
+
+def refuse_training() -> None:
+    """Raise ConfigError while a script is imported, which is done for what it defines."""
+    if file := _loading.get():
+        raise ConfigError(
+            f"{file} was imported for the environment that it defines, and starts training: put "
+            'that under if __name__ == "__main__", or the environment into a module of its own'
+        )

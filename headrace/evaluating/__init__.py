@@ -1,0 +1,1 @@
+"""How a run is evaluated while it trains and at its end."""

@@ -1,0 +1,92 @@
+"""When a run is evaluated while it trains, and what comes of each evaluation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.config import Config
+from headrace.evaluating.ending import keep_best
+from headrace.evaluating.evaluator import Evaluator, Played
+from headrace.nn.policy import Policy
+from headrace.records.files import RunLog
+from headrace.records.tally import Progress
+from headrace.types import Group
+
+
+class Evaluations:
+    """Plays on rank 0 every ``eval_interval`` steps, and keeps what was best.
+
+    One evaluation is played at a time; one that is due meanwhile plays with the weights as they are
+    when its turn comes. Training waits for each with ``deterministic`` and ``target_return``, and
+    where the evaluator plays in this process; all learners then learn the result.
+
+    Args:
+        config, run_dir, group: of the run. evaluator: plays.
+        notify: called with a line of text about what can't be saved.
+        interrupted: whether nothing shall be waited for any more.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        run_dir: Path,
+        group: Group,
+        evaluator: Evaluator,
+        notify: Callable[[str], None],
+        interrupted: Callable[[], bool],
+    ) -> None:
+        self._config, self._run_dir, self._group = config, run_dir, group
+        self._evaluator, self._notify, self._interrupted = evaluator, notify, interrupted
+        waits = config.deterministic or config.target_return is not None
+        self._waits, self._due = waits or evaluator.in_process, False
+        self.latest: float | None = None  # mean return
+
+    @property
+    def target_is_reached(self) -> bool:
+        """Whether the latest evaluation reached ``target_return``."""
+        target, mean = self._config.target_return, self.latest
+        return target is not None and mean is not None and mean >= target
+
+    def after_update(
+        self, policy: Policy, progress: Progress, seconds: float, crossed: bool, log: RunLog | None
+    ) -> None:
+        """Take in what is over, and begin what is due.
+
+        Args:
+            seconds: of training. crossed: whether this update crossed an ``eval_interval``.
+            log: of rank 0; None elsewhere.
+        """
+        start, evaluator = time.monotonic(), self._evaluator
+        self._due |= crossed
+        if log is not None:
+            self._take(evaluator.take(), log)
+            if self._due and not evaluator.busy:
+                self._begin(policy, progress.env_steps, seconds)
+                self._take(evaluator.take(), log)
+            if self._waits:
+                self._take(evaluator.wait(self._interrupted), log)
+        if crossed and self._waits:
+            self.latest = self._group.broadcast(self.latest)
+        progress.leave_out(time.monotonic() - start)
+
+    def end(self, policy: Policy, progress: Progress, log: RunLog | None) -> None:
+        """Play to its end what is in progress or due, unless the run was interrupted."""
+        if log is None:
+            return
+        self._take(self._evaluator.wait(self._interrupted), log)
+        if self._due and not self._interrupted():
+            self._begin(policy, progress.env_steps, progress.trained_s)
+            self._take(self._evaluator.wait(self._interrupted), log)
+        self._evaluator.close()
+
+    def _begin(self, policy: Policy, env_steps: int, seconds: float) -> None:
+        self._due = False
+        self._evaluator.begin(policy, env_steps, seconds)
+
+    def _take(self, found: Played | None, log: RunLog) -> None:
+        if found is not None:
+            self.latest = found.evaluation.mean
+            log.evaluation(found.evaluation, found.env_steps, found.seconds)
+            keep_best(self._run_dir, found, self._notify)

@@ -1,0 +1,1 @@
+"""How processes end: at Ctrl-C, and with all that they have started."""

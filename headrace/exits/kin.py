@@ -1,0 +1,78 @@
+"""What a child process has started, and how to end it with the child, however that ends.
+
+A child begins a session, which what it starts belongs to, and sets an environment variable, which
+what it starts inherits. A program that begins a session of its own is known by the variable, a
+process that was forked and executes no program by the session; who does both, or clears its
+variables, isn't found. Where there is no ``/proc``, only the child's process group is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Collection
+from pathlib import Path
+
+MARK = "HEADRACE_CHILD"  # a path of names: whose child, whose grandchild …
+_ROUNDS = 20  # a process may start another one while it is looked for
+_PROC = Path("/proc")
+
+
+def begin_session(mark: str) -> None:
+    """Begin a session, and mark all that this process will start."""
+    os.environ[MARK] = mark
+    if hasattr(os, "setsid"):
+        with contextlib.suppress(OSError):  # it leads one already
+            os.setsid()
+
+
+def end_kin(pids: Collection[int], marks: Collection[str]) -> None:
+    """Kill what these children have started, but neither them nor this process.
+
+    Args:
+        pids: of the children, which lead sessions. marks: of the children.
+    """
+    if not hasattr(os, "killpg"):
+        return
+    if not (_PROC / "self" / "stat").exists():
+        for pid in {pid for pid in pids if pid > 1} - {os.getpid()}:
+            with contextlib.suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
+        return
+    names = {mark.rpartition("/")[2].encode() for mark in marks}
+    leaders = {pid for pid in pids if pid > 1}
+    killed = leaders | {os.getpid()}
+    for _ in range(_ROUNDS):
+        found = _kin(leaders, names) - killed
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= found
+
+
+def _kin(leaders: set[int], names: set[bytes]) -> set[int]:
+    """Processes in sessions of these leaders, or marked by these names, which are leaders, too."""
+    found = set()
+    for folder in _PROC.iterdir():
+        if not folder.name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if folder.stat().st_uid != os.getuid():
+                continue
+            numbers = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            if int(numbers[3]) in leaders or names & _names(folder):
+                found.add(int(folder.name))
+    leaders |= found
+    return found
+
+
+def _names(folder: Path) -> set[bytes]:
+    """Whose child or grandchild a process is."""
+    for variable in (folder / "environ").read_bytes().split(b"\0"):
+        name, _, value = variable.partition(b"=")
+        if name == MARK.encode():
+            return set(value.split(b"/"))
+    return set()

@@ -1,0 +1,20 @@
+"""Processes: how they are started and ended, and what each sets for itself."""
+
+from headrace.process.child import Child as Child
+from headrace.process.child import die_with_parent as die_with_parent
+from headrace.process.child import end_children as end_children
+from headrace.process.child import new_mark as new_mark
+from headrace.process.fork_server import main_hidden as main_hidden
+from headrace.process.fork_server import process_context as process_context
+from headrace.process.fork_server import start_fork_server as start_fork_server
+from headrace.process.fork_server import starting as starting
+from headrace.process.machine import check_device as check_device
+from headrace.process.machine import cores as cores
+from headrace.process.machine import num_cores as num_cores
+from headrace.process.machine import pinned as pinned
+from headrace.process.machine import process_started as process_started
+from headrace.process.machine import torch_threads as torch_threads
+from headrace.process.memory import keep_freed_memory as keep_freed_memory
+from headrace.process.memory import memory_file as memory_file
+from headrace.process.signals import signals_held as signals_held
+from headrace.process.signals import stop_signals as stop_signals

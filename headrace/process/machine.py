@@ -1,0 +1,80 @@
+"""What of the machine a process takes: cores, threads, devices; and since when it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+
+from headrace.errors import ConfigError
+
+
+def process_started() -> float:
+    """When this process was started, on the clock of ``time.monotonic()``; now where unknown."""
+    try:
+        with open("/proc/self/stat", encoding="ascii") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError):
+        age_s = 0.0
+    return time.monotonic() - age_s
+
+
+@contextlib.contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use ``count`` threads per operation inside the block."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def cores() -> set[int]:
+    """Numbers of the cores that this thread may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(cores())
+
+
+@contextlib.contextmanager
+def pinned(num_cores: int | None, index: int) -> Iterator[None]:
+    """Keep this thread, and what it starts, on ``num_cores`` cores inside the block.
+
+    Args:
+        num_cores: None, or where a system can't: all cores.
+        index: which block of that many cores; they are dealt out in a circle.
+    """
+    if num_cores is None or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = sorted(cores())
+    count = min(num_cores, len(before))
+    mine = {before[(index * num_cores + i) % len(before)] for i in range(count)}
+    os.sched_setaffinity(0, mine)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def check_device(device: str) -> None:
+    """Raise ConfigError unless torch can use ``device`` here."""
+    import torch
+
+    available = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    if torch.cuda.is_available():
+        available.append("cuda")
+    if torch.backends.mps.is_available():
+        available.append("mps")
+    if device not in available:
+        raise ConfigError(f"device={device!r} is not available here; choose {', '.join(available)}")

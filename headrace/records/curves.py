@@ -1,0 +1,132 @@
+"""Learning curves: of a run, of runs that differ in their seed only, and their mean."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.acting.sizes import SIZES
+from headrace.algos import ALGORITHMS
+from headrace.errors import CheckpointError
+from headrace.records.files import read_jsonl
+from headrace.records.settings import flat_settings
+
+Curve = tuple[Sequence[float], Sequence[float]]  # x, growing, and y
+GRID_POINTS = 100
+_MOST_TOLD = 4
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run directory holds of a run's course.
+
+    Attributes:
+        settings: by name, without those that only tell runs apart; empty without config.json.
+        seed: its own.
+        results, evaluations: the lines of metrics.jsonl and evaluations.jsonl.
+    """
+
+    path: Path
+    settings: dict[str, Any]
+    seed: Any
+    results: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+
+    def curve(self, x: str, y: str, evaluated: bool = False) -> Curve:
+        """Of the lines that hold both names."""
+        lines = self.evaluations if evaluated else self.results
+        points = [(line[x], line[y]) for line in lines if x in line and y in line]
+        return [p[0] for p in points], [p[1] for p in points]
+
+
+def read_run(path: Path) -> Run:
+    """The curves in a run directory.
+
+    Raises:
+        CheckpointError: it holds no metrics; the message names a folder in it that does.
+    """
+    lines = {name: _lines(path / f"{name}.jsonl") for name in ("metrics", "evaluations")}
+    if not lines["metrics"]:
+        runs = sorted(str(file.parent) for file in path.glob("*/metrics.jsonl"))
+        hint = f". Did you mean {', '.join(runs[:3])}{', …' if runs[3:] else ''}?" if runs else ""
+        raise CheckpointError(f"{path} holds no metrics to plot (metrics.jsonl){hint}")
+    try:
+        values = json.loads((path / "config.json").read_text(encoding="utf-8"))["config"]
+        settings, seed = flat_settings(values), values.get("seed")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        settings, seed = {}, None
+    return Run(path, settings, seed, lines["metrics"], lines["evaluations"])
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    try:
+        return read_jsonl(file) if file.exists() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file} can't be read: {error}") from error
+
+
+def by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs that differ in their seed only together, by the settings that tell them from others."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        key = json.dumps(run.settings, sort_keys=True) if run.settings else str(run.path)
+        groups.setdefault(key, []).append(run)
+    named: dict[str, list[Run]] = {}
+    for group in groups.values():
+        label = _label(group[0].settings, [other[0].settings for other in groups.values()])
+        if not label or label in named:
+            label = f"{label}, {group[0].path.name}" if label else group[0].path.name
+        named[label if label not in named else str(group[0].path)] = group
+    return named
+
+
+def _label(mine: dict[str, Any], all_settings: Sequence[dict[str, Any]]) -> str:
+    """The settings in which a group differs from others: algorithm and environment bare."""
+    if len(all_settings) == 1 and mine:
+        return f"{mine['algo']} on {mine['env']}"
+    names = [name for name in mine if any(_tells(name, mine, other) for other in all_settings)]
+    told = [
+        f"{mine[name]}" if name in ("algo", "env") else f"{name}={mine[name]}"
+        for name in names[:_MOST_TOLD]
+    ]
+    return ", ".join(told) + (f" and {len(names) - len(told)} more" if names[_MOST_TOLD:] else "")
+
+
+def _tells(name: str, mine: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether a setting tells two groups apart.
+
+    Of two algorithms only the settings that somebody chose do: neither their defaults nor sizes.
+    """
+    if name not in other or mine[name] == other[name]:
+        return False
+    if mine["algo"] == other["algo"] or name == "algo":
+        return True
+    defaults = {f.name: f.default for f in dataclasses.fields(ALGORITHMS[mine["algo"]])}
+    return name not in SIZES and (name not in defaults or mine[name] != defaults[name])
+
+
+def mean_curve(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """x, mean and standard error over curves, interpolated where all of them have values.
+
+    Empty curves are left out. The error of a single curve is 0: it has no band.
+
+    Raises:
+        ValueError: no x is common to all curves.
+    """
+    full = [curve for curve in curves if len(curve[0])]
+    if not full:
+        return np.zeros(0), np.zeros(0), np.zeros(0)
+    low, high = max(x[0] for x, _ in full), min(x[-1] for x, _ in full)
+    if low > high:
+        raise ValueError(f"curves that start at {low} and end at {high} have no x in common")
+    x = np.linspace(low, high, GRID_POINTS)
+    y = np.stack([np.interp(x, *curve) for curve in full])
+    se = y.std(axis=0, ddof=1) / math.sqrt(len(y)) if len(y) > 1 else np.zeros(len(x))
+    return x, y.mean(axis=0), se

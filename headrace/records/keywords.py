@@ -1,0 +1,50 @@
+"""The settings of a run as keywords, for editors and type checkers; a test holds them to Config."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+from headrace.nn.network import Network
+
+
+class Settings(TypedDict, total=False):
+    """The fields of :class:`Config` that ``hr.train`` takes beside ``env`` and ``algo``."""
+
+    env_kwargs: dict[str, Any]
+    env_file: str | None
+    wrappers: tuple[Any, ...]
+    engine: Literal["auto", "native", "envpool", "sync", "async", "threads"]
+    transport: Literal["shm", "serial"]
+    num_learners: int
+    num_actors: int | Literal["auto"]
+    envs_per_actor: int | Literal["auto"]
+    fragment_length: int | Literal["auto"]
+    batch_size: int | Literal["auto"] | None
+    total_steps: int
+    stop_return: float | None
+    scale_free: bool
+    seed: int
+    network: Network
+    device: str
+    learner_threads: int | None
+    cores_per_learner: int | None
+    max_rollout_seconds: float | None
+    preempt_fraction: float | None
+    max_policy_lag: int | None
+    weight_sync: str
+    kl_threshold: float
+    deterministic: bool
+    checkpoint_interval: int
+    keep_checkpoints: int
+    eval_episodes: int
+    eval_interval: int | None
+    target_return: float | None
+    run_dir: str | None
+    init_from: str | None
+    resume: bool
+    overwrite: bool
+    max_restarts: int | None
+    actor_timeout_s: float
+    learner_timeout_s: float
+    log_interval_s: float
+    log_iterations: bool | None

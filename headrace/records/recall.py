@@ -1,0 +1,76 @@
+"""What the names in a run's ``config.json`` stand for: its environment, wrappers and torso."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headrace.envs import scripts
+from headrace.envs.names import resolve
+from headrace.records import trust
+
+
+def check(folder: Path, values: dict[str, Any], trusted: bool = False) -> None:
+    """Raise CheckpointError if any code that a run names isn't this user's, nor trusted."""
+    trust.check(folder, values, trusted, trust.CODE)
+
+
+def environment(folder: Path, values: dict[str, Any], trusted: bool = False) -> Any:
+    """The environment of a run with its wrappers, resolved.
+
+    Args:
+        folder: a run's or checkpoint's, whose ``config.json`` has these ``values``.
+        trusted: import what it names, whoever wrote it.
+
+    Raises:
+        CheckpointError: it names code, and isn't this user's. ConfigError: that can't be found.
+    """
+    trust.check(folder, values, trusted, ("env", "env_kwargs", "wrappers"))
+    config = values["config"]
+    return resolve(_env(config), _wrappers(config))
+
+
+def settings(
+    folder: Path, values: dict[str, Any], trusted: bool = False, given: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The settings of a run that name code, with what they stand for in place of a script's names.
+
+    Args:
+        given: settings that are replaced, and so not needed.
+
+    Raises:
+        CheckpointError, ConfigError: as for :func:`environment`.
+    """
+    replaced = {"torso" if name == "network" else name for name in given}
+    needed = tuple(name for name in trust.CODE if name not in replaced)
+    trust.check(folder, values, trusted, needed)
+    config, recalled = values["config"], dict[str, Any]()
+    if not trust.code_in(config, needed):  # so nothing has told whose file this is
+        recalled["env_file"] = None
+    if "env" not in given:
+        recalled["env"] = _env(config)
+    if "wrappers" not in given:
+        recalled["wrappers"] = _wrappers(config)
+    if "network" not in given:
+        recalled["network"] = network(config)
+    return recalled
+
+
+def network(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the network, its own torso found."""
+    saved = config["network"]
+    if not isinstance(saved.get("torso"), str):
+        return dict(saved)
+    return {**saved, "torso": scripts.found("torso", saved["torso"], config.get("env_file"))}
+
+
+def _env(config: dict[str, Any]) -> Any:
+    return scripts.found("env", config["env"], config.get("env_file"))
+
+
+def _wrappers(config: dict[str, Any]) -> tuple[Any, ...]:
+    file = config.get("env_file")
+    return tuple(
+        scripts.found("wrapper", one, file) if one.startswith("__main__:") else one
+        for one in config.get("wrappers", ())
+    )

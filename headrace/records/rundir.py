@@ -1,0 +1,158 @@
+"""Run directories: how one begins, is kept to one writer, and is replaced.
+
+runs/x/config.json              resolved settings and the two spaces
+runs/x/metrics.jsonl            a line per result; TensorBoard events beside it
+runs/x/evaluations.jsonl, iterations/
+runs/x/summary.json, curve.png  at the end of a run
+runs/x/checkpoints/             see headrace/records/checkpoint.py
+runs/x/lock                     held by the process that writes
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from headrace.errors import CheckpointError
+from headrace.records import lock, sums
+from headrace.records.checkpoint import find
+from headrace.records.disk import told
+from headrace.records.lock import Lock
+
+_FILES = [
+    *(lock.NAME, "config.json", "summary.json", "metrics.jsonl", "evaluations.jsonl"),
+    *("events.out.tfevents.*", "curve.png", "episode.mp4", "episode.gif", "*.json.tmp"),
+    *("iterations/rank_*.jsonl", "iterations/rank_*.jsonl.tmp", "metrics.jsonl.tmp"),
+    *("evaluations.jsonl.tmp", "checkpoints/latest", "checkpoints/best", "checkpoints/*.tmp"),
+]
+_BEGUN = (lock.NAME, "config.json.tmp")  # what a run leaves that dies before it writes anything
+_FOLDERS = [
+    "iterations", "checkpoints", "checkpoints/step_*", "checkpoints/best_*", "checkpoints/*.tmp",
+    "checkpoints/latest", "checkpoints/best",  # where links were followed by what copied the run
+]  # fmt: skip
+_FILES += [f"{folder}/{name}" for folder in _FOLDERS[2:] for name in (*sums.FILES, sums.NAME)]
+
+
+def check(run_dir: Path, resume: bool, overwrite: bool) -> None:
+    """Say what is in the way of a run in this directory; changes nothing.
+
+    Raises:
+        CheckpointError: it can't be written to; it holds something already and neither resume nor
+            overwrite was asked for; overwrite would delete what isn't headrace's; there is
+            nothing to resume.
+    """
+    with told(run_dir, "used as run_dir"):
+        there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"{there} is a file")
+        if not os.access(there, os.W_OK | os.X_OK):
+            read_only = os.statvfs(there).f_flag & os.ST_RDONLY
+            raise OSError(*_reason(errno.EROFS if read_only else errno.EACCES))
+        if os.statvfs(there).f_bavail == 0:
+            raise OSError(*_reason(errno.ENOSPC))
+        if resume:
+            find(run_dir)
+        elif run_dir.exists() and any(path.name not in _BEGUN for path in run_dir.iterdir()):
+            if not overwrite:
+                raise CheckpointError(
+                    f"run_dir={str(run_dir)!r} exists already: continue it with --resume, replace "
+                    "it with --overwrite, or choose another"
+                )
+            _check_ours(run_dir)
+
+
+def prepare(run_dir: Path, resume: bool, overwrite: bool) -> Lock:
+    """Create a run directory, refusing to mix two runs; returns its lock, which is held.
+
+    Raises:
+        CheckpointError: as for :func:`check`, or another process writes there.
+    """
+    held = None
+    with told(run_dir, "used as run_dir"):
+        try:
+            if not (run_dir / lock.NAME).is_file():  # if it is, who holds it says more
+                check(run_dir, resume, overwrite)
+                run_dir.mkdir(parents=True, exist_ok=True)
+            held = Lock(run_dir)
+            begin(run_dir, resume, overwrite)
+            held.sign()
+        except BaseException:
+            if held is not None:
+                held.release()
+            raise
+    return held
+
+
+def begin(run_dir: Path, resume: bool, overwrite: bool) -> None:
+    """As :func:`prepare`, for a process whose parent holds the lock."""
+    check(run_dir, resume, overwrite)
+    with told(run_dir, "used as run_dir"):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        if overwrite:
+            _clear(run_dir)
+
+
+def default_run_dir(env_name: str, algo_name: str) -> Path:
+    """``runs/<environment>-<algorithm>-<time>``."""
+    name = env_name.replace("/", "-").replace(":", "-")
+    return Path("runs") / f"{name}-{algo_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _reason(number: int) -> tuple[int, str]:
+    return number, os.strerror(number)
+
+
+def _check_ours(run_dir: Path) -> None:
+    """Raise CheckpointError unless headrace wrote all that is in a directory."""
+    refused = f"so --overwrite won't delete anything in run_dir={str(run_dir)!r}"
+    try:
+        values = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
+        ours = isinstance(values["format"], int) and bool(values["config"]["env"])
+    except (OSError, ValueError, KeyError, TypeError):
+        ours = False
+    if not ours:
+        raise CheckpointError(
+            f"that is not a run directory (no config.json of headrace's), {refused}: choose another"
+        )
+    for path, known in _walk(run_dir):
+        if not known:
+            name = path.relative_to(run_dir)
+            raise CheckpointError(f"headrace did not write {name}, {refused}: move it elsewhere")
+
+
+def _walk(run_dir: Path) -> Iterator[tuple[Path, bool]]:
+    """All in a directory, what is in a folder before the folder, and whether headrace wrote it.
+
+    Links are not followed; those that older versions wrote count as files.
+    """
+    for folder, folders, files in os.walk(run_dir, topdown=False, followlinks=False):
+        for name in sorted(files + folders):
+            path = Path(folder, name)
+            links = path.is_symlink()
+            if links and (path.parent != run_dir / "checkpoints" or name not in ("latest", "best")):
+                yield path, False
+            else:
+                patterns = _FOLDERS if path.is_dir() and not links else _FILES
+                yield path, any(_matches(path.relative_to(run_dir), one) for one in patterns)
+
+
+def _matches(path: Path, pattern: str) -> bool:
+    wanted = pattern.split("/")
+    return len(path.parts) == len(wanted) and all(map(fnmatchcase, path.parts, wanted))
+
+
+def _clear(run_dir: Path) -> None:
+    """Delete what headrace wrote, config.json last: until then it is still a run directory."""
+    kept = (run_dir / lock.NAME, run_dir / "config.json")
+    for path, known in _walk(run_dir):
+        if known and path not in kept:
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink()
+    kept[1].unlink(missing_ok=True)

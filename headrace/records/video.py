@@ -1,0 +1,168 @@
+"""One episode as a film, whatever made the environments."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.vector import VectorEnv
+
+from headrace.envs.agreement import difference
+from headrace.envs.make import make_vec
+from headrace.envs.names import env_name
+from headrace.errors import ConfigError
+from headrace.nn.inputs import info_mask
+from headrace.nn.policy import Policy
+from headrace.process import torch_threads
+from headrace.records.disk import told
+from headrace.spaces import walk
+from headrace.spaces.observations import at, image_shape, is_image
+
+_FPS = 30  # where the environment says nothing
+_MAX_PICTURES = 30_000  # of an episode that doesn't end
+_SMALL = 64  # pixels of a side below which a picture is enlarged
+
+_BRIGHTEST = 1e6  # a range of brightness that somebody would have meant
+
+_RENDERED: dict[str, Any] = {"render_mode": "rgb_array"}
+
+
+class _OtherSpaces(ConfigError):
+    """The policy wasn't trained on this environment."""
+
+
+def record_video(
+    policy: Policy,
+    env: Any,
+    folder: Path,
+    seed: int,
+    env_kwargs: dict[str, Any] | None = None,
+    engine: str = "auto",
+) -> Path:
+    """Write one episode as ``episode.mp4``, from its first to its last observation; its path.
+
+    The policy meets the observations that it was trained on: a single environment renders itself
+    if its spaces are the policy's, else the run's engine makes one, and where that renders nothing
+    the newest picture in the observation is shown. The film has the environment's
+    ``metadata["render_fps"]``, or 30 pictures a second. A picture with an odd side is given one
+    more row or column, as the format needs.
+
+    Raises:
+        ConfigError: the environment can't be made, or gives no pictures in any of these ways.
+    """
+    import imageio.v2 as imageio  # takes a tenth of a second, hence here
+
+    path = folder / "episode.mp4"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(told(path))
+        folder.mkdir(parents=True, exist_ok=True)
+        envs = _first_that_shows(policy, env, env_kwargs or {}, engine, seed)
+        stack.enter_context(contextlib.closing(envs))
+        stack.enter_context(torch_threads(1))  # more cost more than they bring to one observation
+        fps = envs.metadata.get("render_fps") or _FPS
+        video: Any = stack.enter_context(imageio.get_writer(path, fps=fps, macro_block_size=1))
+        for count, (obs, ends) in enumerate(_played(policy, envs, seed), start=1):
+            video.append_data(_picture(envs, obs))
+            if ends or count == _MAX_PICTURES:
+                break
+    return path
+
+
+def _first_that_shows(
+    policy: Policy, env: Any, kwargs: dict[str, Any], engine: str, seed: int
+) -> VectorEnv:
+    """One environment with the policy's spaces that gives pictures."""
+    native = "native" if engine == "auto" else engine
+    ways = dict.fromkeys(
+        (made, tuple(extra.items()))
+        for extra in (_RENDERED, {})
+        for made in ("sync", native, engine)
+    )
+    reasons: list[str] = []
+    for made, extra in ways:
+        with contextlib.ExitStack() as stack, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it can't render in this way is expected
+            try:
+                envs = make_vec(env, 1, made, {**kwargs, **dict(extra)})
+                stack.callback(envs.close)
+                _check_spaces(policy, envs)
+                obs, _ = envs.reset(seed=seed)
+                _picture(envs, obs)
+            except Exception as error:  # the user's environment may raise anything
+                reason = str(error).partition("\n")[0] or repr(error)
+                is_other = isinstance(error, _OtherSpaces)  # says more than the rest
+                reasons.insert(0, reason) if is_other else reasons.append(reason)
+                continue
+            stack.pop_all()
+            return envs
+    raise ConfigError(
+        f"there is no video of {env_name(env)}, which gives no pictures with "
+        f"render_mode='rgb_array', nor in its observations: {reasons[0]}"
+    )
+
+
+def _check_spaces(policy: Policy, envs: VectorEnv) -> None:
+    ours = policy.inputs.observation_space, policy.inputs.action_space
+    theirs = envs.single_observation_space, envs.single_action_space
+    if found := difference(*ours, *theirs, whose="the policy's"):
+        raise _OtherSpaces(found)
+
+
+def _played(policy: Policy, envs: VectorEnv, seed: int) -> Iterator[tuple[Any, bool]]:
+    """Play for ever: the observations ``[1, ...]``, and whether an episode ends with one."""
+    obs, infos = envs.reset(seed=seed)
+    reward, state = np.zeros(1), None
+    begins, ends = np.ones(1, bool), np.zeros(1, bool)
+    while True:
+        yield obs, bool(ends[0])
+        given = {"action_mask": info_mask(infos), "reward": reward}
+        action, state = policy.predict(obs, state, begins, **given)
+        obs, reward, terminated, truncated, infos = envs.step(action)
+        begins, ends = ends, terminated | truncated
+
+
+def _picture(envs: Any, obs: Any) -> np.ndarray:
+    """What the environment shows, or else observes, uint8 ``[H, W]`` or ``[H, W, 3]``.
+
+    Raises:
+        ValueError: nothing that it shows or observes is a picture.
+    """
+    rendered = envs.render() if envs.render_mode == "rgb_array" else None
+    picture = np.asarray(rendered[0]) if rendered is not None and len(rendered) else None
+    if picture is None or picture.ndim < 2:
+        picture = _observed(envs.single_observation_space, obs)
+    odd = [(0, side % 2) for side in picture.shape[:2]] + [(0, 0)] * (picture.ndim - 2)
+    return np.pad(picture, odd, "edge")
+
+
+def _observed(space: gymnasium.Space, obs: Any) -> np.ndarray:
+    """The newest picture in an observation ``[1, ...]``."""
+    for path, leaf in walk.leaves(space):
+        if is_image(leaf):
+            return _newest(leaf, np.asarray(at(obs, path)[0]))
+    raise ValueError("render() returns no picture")
+
+
+def _newest(space: Box, image: np.ndarray) -> np.ndarray:
+    """The last of what is stacked, in colour if there are three channels."""
+    channels, height, width = image_shape(space)
+    last_first = len(space.shape) > 2 and space.shape[-3] >= space.shape[-1]
+    if last_first:
+        image = np.moveaxis(image, -1, -3)
+    image = image.reshape(channels, height, width)
+    colours = 3 if channels % 3 == 0 else 1
+    if image.dtype != np.uint8:
+        low, high = float(space.low.min()), float(space.high.max())
+        if not 0 < high - low < _BRIGHTEST:  # no bounds that mean anything
+            low, high = float(image.min()), max(float(image.max()), float(image.min()) + 1e-8)
+        image = np.clip((image.astype(np.float64) - low) / (high - low) * 255, 0, 255)
+    picture = np.moveaxis(image[-colours:], 0, -1).astype(np.uint8)
+    times = -(-_SMALL // min(height, width))
+    picture = picture.repeat(times, 0).repeat(times, 1) if times > 1 else picture
+    return picture if colours == 3 else picture[..., 0]

@@ -1,0 +1,69 @@
+"""A run that begins with the policy of another one (``init_from``)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headrace.config import Config
+from headrace.envs.names import env_name
+from headrace.envs.probe import Probe
+from headrace.errors import ConfigError
+from headrace.nn.network import Network, network_from_json
+from headrace.nn.policy import Policy
+from headrace.records import checkpoint
+from headrace.spaces.json import alike, space_from_json
+from headrace.types import Group
+
+_FREE = ("log_std_init",)  # what matters to weights that are drawn only
+
+
+def check_init(config: Config, found: Probe, run_dir: Path) -> None:
+    """See that the policy of ``init_from``, if there is one, fits this run.
+
+    Raises:
+        ConfigError: it has another observation space, action space or network setting, all of which
+            are named; or it lies in the directory of this run.
+        CheckpointError: there is no such policy.
+    """
+    if config.init_from is None:
+        return
+    folder, name = checkpoint.find(config.init_from), f"init_from={config.init_from!r}"
+    if folder.resolve().is_relative_to(run_dir.resolve()):
+        raise ConfigError(f"{name} lies in run_dir={str(run_dir)!r}: choose another run_dir")
+    values = checkpoint.read_config(folder)
+    spaces = found.observation_space, found.action_space
+    for kind, ours in zip(("observation_space", "action_space"), spaces, strict=True):
+        theirs = space_from_json(values[kind])
+        if not alike(theirs, ours, bounds=kind == "action_space"):
+            raise ConfigError(
+                f"{name} was trained with the {kind.replace('_', ' ')} {theirs}, but that of "
+                f"{env_name(config.env)} is {ours}: they must be the same"
+            )
+    before = _settings(network_from_json(values["config"]["network"]))
+    for setting, value in _settings(config.network).items():
+        if value != before[setting] and setting not in _FREE:
+            raise ConfigError(
+                f"{name} was trained with {setting}={before[setting]!r}, but this run has "
+                f"{setting}={value!r}: give the same"
+            )
+
+
+def _settings(network: Network) -> dict[str, Any]:
+    """With what older versions left open as it was then."""
+    inputs, values = bool(network.normalize_observations), bool(network.normalize_values)
+    return replace(network, normalize_observations=inputs, normalize_values=values).to_json()
+
+
+def take_over(config: Config, policy: Policy, group: Group) -> None:
+    """Copy the weights of ``init_from``, if there is one, into the policy of each learner.
+
+    Raises:
+        CheckpointError: the file is missing, corrupt or of another network.
+    """
+    if config.init_from is None:
+        return
+    if group.rank == 0:
+        checkpoint.load_weights(checkpoint.find(config.init_from), policy)
+    policy.load_state_dict(group.broadcast(policy.state_dict()))

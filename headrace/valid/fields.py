@@ -1,0 +1,144 @@
+"""Values checked by the annotations of fields and arguments; the first that is wrong is told.
+
+An int counts as a float, but a bool as no number and 1.0 as no int; numbers of NumPy become plain
+ones, lists become tuples, and paths strings. NaN and infinity are no numbers, but where a range
+says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+from typing import get_type_hints as hints_of
+
+from headrace.errors import ConfigError, nearest, shown
+from headrace.valid.values import Kind, Misfit, fit, read
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def check_fields(settings: Any, prefix: str = "") -> None:
+    """Raise ConfigError unless each field of a dataclass is what its annotations say.
+
+    Those of its bases count, also where it gives a field another default. ``prefix`` comes before
+    a field's name.
+    """
+    cls: Any = type(settings)
+    for name, kinds, default in _fields(cls):
+        given = value = getattr(settings, name)
+        for kind in kinds:
+            value = _checked(prefix + name, kind, value, default)
+        if value is not given:
+            object.__setattr__(settings, name, value)  # it may be frozen
+
+
+def settings(hint: Callable[[str], str] = lambda name: "") -> Callable[[type[T]], type[T]]:
+    """A dataclass that answers arguments which it has no fields for with a ConfigError.
+
+    Args:
+        hint: where an unknown keyword belongs to, as a sentence, or "".
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        made: Any = cls.__init__
+        signature = inspect.signature(made)
+        known = signature.parameters.keys() - {"self"}
+        needed = {n for n in known if signature.parameters[n].default is inspect.Parameter.empty}
+
+        @functools.wraps(made)
+        def __init__(self: Any, *args: Any, **values: Any) -> None:
+            if args or not needed <= values.keys() <= known:
+                _bind(cls.__name__, signature, (self, *args), values, hint)
+            made(self, *args, **values)
+
+        cls.__init__ = __init__  # type: ignore[method-assign]
+        return cls
+
+    return decorate
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """A function whose arguments are checked by their annotations, and refused in one sentence."""
+    signature, name = inspect.signature(function), function.__name__
+
+    @functools.wraps(function)
+    def call(*args: P.args, **values: P.kwargs) -> T:
+        bound = _bind(name, signature, args, values)
+        for argument, kind in _arguments(function).items():
+            if argument in bound.arguments:
+                default = signature.parameters[argument].default
+                value = _checked(argument, kind, bound.arguments[argument], default)
+                bound.arguments[argument] = value
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
+def check(name: str, hint: Any, value: Any) -> Any:
+    """The value as an annotation has it.
+
+    Raises:
+        ConfigError: it is not valid; names the nearest value that is, if there is one.
+    """
+    return _checked(name, read(hint), value, None)
+
+
+def _checked(name: str, kind: Kind, value: Any, default: Any) -> Any:
+    try:
+        return fit(kind, value)
+    except Misfit as misfit:
+        words = misfit.words
+        if misfit.near is not None:
+            words += f" (nearest: {misfit.near})"
+        elif isinstance(default, int | float) and not isinstance(default, bool):
+            words += f" (the default is {default})"
+        raise ConfigError(f"{name}={shown(value)} must be {words}") from None
+
+
+def _bind(
+    name: str,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    values: dict[str, Any],
+    hint: Callable[[str], str] = lambda name: "",
+) -> inspect.BoundArguments:
+    known = signature.parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        for unknown in values.keys() - known.keys():
+            words = hint(unknown) or nearest(unknown, known)
+            raise ConfigError(f"setting {unknown!r} is unknown to {name}.{words}")
+    try:
+        return signature.bind(*args, **values)
+    except TypeError as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
+@functools.cache
+def _arguments(function: Any) -> dict[str, Kind]:
+    """What is said of arguments that have names of their own."""
+    own = {
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.kind is not p.VAR_KEYWORD
+    }
+    named = {k: v for k, v in function.__annotations__.items() if k in own}
+    source = types.SimpleNamespace(__annotations__=named)
+    hints = hints_of(source, function.__globals__, include_extras=True)
+    return {name: read(hint) for name, hint in hints.items()}
+
+
+@functools.cache
+def _fields(cls: Any) -> list[tuple[str, list[Kind], Any]]:
+    """(name, what is said of it, default) of each field; by bases, which have the ranges, first."""
+    found: dict[str, list[Kind]] = {field.name: [] for field in dataclasses.fields(cls)}
+    for base in reversed(cls.__mro__):
+        own = found.keys() & inspect.get_annotations(base).keys()
+        hints = hints_of(base, include_extras=True) if own else {}
+        for name in own:
+            found[name].append(read(hints[name]))
+    return [(f.name, found[f.name], f.default) for f in dataclasses.fields(cls)]

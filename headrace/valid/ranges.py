@@ -1,0 +1,118 @@
+"""Ranges of settings, as annotations of their types.
+
+Upper limits are far beyond what a machine does, and near enough that no loop, timer or 64-bit
+integer behind a setting is ever in trouble.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Valid:
+    """What the values of a setting have in common; ``whole``: the words tell of the type, too."""
+
+    words: str
+    holds: Callable[[Any], bool]
+    whole: bool = False
+
+    def says(self, value: object) -> str:
+        """What is valid, to who gave this value."""
+        return self.words
+
+    def nearest(self, value: object) -> Any:
+        """None: it isn't known."""
+        return None
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``low`` to ``high``.
+
+    Args:
+        above, below: ``low``, or ``high``, is none of them.
+        infinite: infinity is one, and means that nothing limits.
+        words: in place of "1 or more" and the like.
+    """
+
+    low: float
+    high: float
+    above: bool = False
+    below: bool = False
+    infinite: bool = False
+    words: str = ""
+
+    def holds(self, value: Any) -> bool:
+        """Whether a number is one of them; NaN is in no range."""
+        if self.infinite and value == math.inf:
+            return True
+        over = value > self.low if self.above else value >= self.low
+        return bool(over and (value < self.high if self.below else value <= self.high))
+
+    def says(self, value: object) -> str:
+        """The end of the range that a value misses."""
+        if isinstance(value, int | float) and value > self.high:
+            return f"{'below' if self.below else 'at most'} {_plain(self.high)}"
+        if self.words:
+            return self.words
+        return f"above {_plain(self.low)}" if self.above else f"{_plain(self.low)} or more"
+
+    def nearest(self, value: Any) -> Any:
+        """The nearest of them to what may be read as a number; None: there is none."""
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = value if isinstance(value, int) else math.nan
+        if number < self.low:
+            return None if self.above else self.low
+        if number > self.high:
+            return None if self.below else self.high
+        return number if math.isfinite(number) and self.holds(number) else None
+
+
+def _plain(number: float) -> str:
+    """Without an exponent where that is short: 1048576, 1e-05."""
+    return str(int(number)) if number == int(number) and abs(number) < 1e16 else f"{number:g}"
+
+
+SIZE = Range(1, 2**20)  # of what is held in memory: actors, environments, steps, minibatches
+ACTORS = Range(1, 2**14)
+BATCH = Range(-math.inf, 2**40, words="1 or more")  # steps of an update, a multiple of other sizes
+STEPS = Range(1, 10**15)  # environment steps of a run
+COUNT = Range(1, 10**6)  # of what happens one after the other
+COUNT_OR_0 = Range(0, 10**6)
+LAG = Range(0, 2**20)  # in updates
+VERSIONS = Range(1, 2**20, words="1 or more versions")
+LAG_OF_1 = Range(1, 2**20, words="1 or more (0 is synchronous: use A2C or PPO)")
+PROCESSORS = Range(1, 1024)  # and threads
+NODES = Range(1, 2**14)
+UNITS = Range(0, 1e5)  # of what a scheduler keeps
+LEARNERS = Range(1, 1024)
+WIDTH = Range(1, 2**16)  # units of a layer
+SEED = Range(0, 2**31 - 1, words="between 0 and 2147483647")
+
+ABOVE_0 = Range(0, 1e9, above=True)
+ABOVE_0_OR_INF = Range(0, 1e9, above=True, infinite=True, words="above 0 (inf: off)")
+AT_LEAST_0 = Range(0, 1e9)
+AT_LEAST_1_OR_INF = Range(1, 1e9, infinite=True)
+NATS = Range(0, 1e9, words="0 or more nats")
+FACTOR = Range(0, 1, words="between 0 and 1")
+SHARE = Range(0, 1, above=True, below=True, words="above 0 and below 1")
+RETURN = Range(-1e15, 1e15)
+SECONDS = Range(0, 1e6, above=True, words="above 0 seconds")  # poll() counts ms in 32 bits
+SECONDS_OR_INF = Range(0, 1e6, above=True, infinite=True, words=SECONDS.words)
+SOME_SECONDS = Range(0, 1e9)  # that only clocks are compared with
+
+NOT_EMPTY = Valid("not empty", bool)
+A_FEW = Valid("at least one, and at most 64", lambda x: 1 <= len(x) <= 64)
+
+
+@dataclass(frozen=True)
+class Also:
+    """A type that a setting may have in Python only: the command line can't give it."""
+
+    type: Any

@@ -1,0 +1,202 @@
+"""What an annotation says of a value, and the value as it says."""
+
+from __future__ import annotations
+
+import collections.abc
+import numbers
+import os
+import sys
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from headrace.errors import nearest, shown
+from headrace.valid.ranges import Also, Range, Valid
+
+
+class Misfit(Exception):
+    """What would be valid, and the nearest of it; None: it isn't known."""
+
+    def __init__(self, words: str, near: Any = None) -> None:
+        self.words, self.near = words, near
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an annotation says: one of these types, and if it is no constant, within the limits."""
+
+    options: tuple[Any, ...]
+    limits: tuple[Range | Valid, ...]
+
+
+def read(hint: Any) -> Kind:
+    """What an annotation says."""
+    extra: tuple[Any, ...] = ()
+    if get_origin(hint) is Annotated:
+        hint, extra = hint.__origin__, hint.__metadata__
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    options += tuple(x.type for x in extra if isinstance(x, Also))
+    if Path in options:  # before str, which takes paths, too
+        options = tuple(sorted(options, key=lambda x: x is not Path))
+    return Kind(options, tuple(x for x in extra if isinstance(x, Range | Valid)))
+
+
+def fit(kind: Kind, value: Any) -> Any:
+    """The value as an annotation has it; raises :class:`Misfit`."""
+    limits, misfits = kind.limits, []
+    for option in kind.options:
+        fixed = option is type(None) or get_origin(option) is Literal
+        try:
+            return _within(() if fixed else limits, option, value)
+        except Misfit as misfit:
+            misfits.append(misfit)
+    near = [m.near for m in misfits if m.near is not None]
+    words = [limit.words for limit in limits if isinstance(limit, Valid) and limit.whole]
+    words = words or [misfit.words for misfit in misfits]
+    raise Misfit(", or ".join(dict.fromkeys(words)), near[0] if near else None)
+
+
+def _within(limits: tuple[Any, ...], option: Any, value: Any) -> Any:
+    """A value of one type within its limits."""
+    fit_type, a_type = _TYPES.get(option, (None, ""))
+    try:
+        found = fit_type(value) if fit_type else _of_other_type(option, value)
+    except Misfit as misfit:
+        near = misfit.near
+        if option in (int, float):
+            near = limits[0].nearest(value) if limits else None
+        said = limits[0].says(value) if limits and option in (int, float) else ""
+        raise Misfit(", ".join(filter(None, [misfit.words, said])), _typed(option, near)) from None
+    for limit in limits:
+        if not limit.holds(found):
+            said = limit.says(found)
+            if option in (int, float) and found != found:
+                said = f"{a_type}, {said}"
+            raise Misfit(said, _typed(option, limit.nearest(found)))
+    if not limits and option is float and not abs(found) <= sys.float_info.max:
+        raise Misfit("a finite number")
+    return found
+
+
+def _typed(option: Any, near: Any) -> Any:
+    if near is None or option not in (int, float):
+        return near
+    return round(near) if option is int else float(near)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise Misfit("a whole number (an int)")
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if type(value) in (int, float):
+        return value
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise Misfit("a number")
+    return float(value)
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Misfit("True or False")
+    return value
+
+
+def _text(value: Any) -> str:
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str):
+        raise Misfit("a string")
+    if "\0" in text or text.encode("utf-8", "replace").decode("utf-8") != text:
+        raise Misfit("a string without NUL or half a character")
+    if len(text) > 4096:
+        raise Misfit("a string of at most 4096 characters")
+    return text
+
+
+def _path(value: Any) -> Path:
+    if not isinstance(value, str | os.PathLike) or not _text(value):
+        raise Misfit("a path")
+    return Path(value)
+
+
+def _anything(value: Any) -> Any:
+    return value
+
+
+def _nothing(value: Any) -> None:
+    if value is not None:
+        raise Misfit("None")
+
+
+_TYPES: dict[Any, tuple[Callable[[Any], Any], str]] = {
+    int: (_whole, "a whole number"),
+    float: (_number, "a number"),
+    bool: (_truth, ""),
+    str: (_text, ""),
+    Path: (_path, ""),
+    Any: (_anything, ""),
+    type(None): (_nothing, ""),
+}
+
+
+def _of_other_type(option: Any, value: Any) -> Any:
+    """Choices, sequences, dicts, callables and classes; what is anything else is not looked at."""
+    origin = get_origin(option) or option
+    if origin is Annotated:
+        return fit(read(option), value)
+    if origin is Literal:
+        return _choice(get_args(option), value)
+    if origin is tuple:
+        return _sequence(get_args(option)[0], value)
+    if origin is dict:
+        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+            raise Misfit('a dict of names and values, such as {"name": 1}')
+    elif origin is collections.abc.Callable:
+        if not callable(value):
+            raise Misfit("a callable")
+    elif origin is Iterable:
+        if not isinstance(value, Iterable) or isinstance(value, str):
+            raise Misfit("a list", f"[{shown(value)}]" if callable(value) else None)
+    elif (
+        isinstance(origin, type)
+        and not getattr(origin, "_is_protocol", False)
+        and not isinstance(value, origin)
+    ):
+        raise Misfit(f"an instance of {' or '.join(c.__name__ for c in _kinds(origin))}")
+    return value
+
+
+def _kinds(cls: type) -> list[type]:
+    """What is derived from a class, by name, or the class itself."""
+    below: list[type] = cls.__subclasses__()
+    kinds = {kind for one in below for kind in (one, *_kinds(one))}
+    return sorted(kinds, key=lambda kind: kind.__name__) or [cls]
+
+
+def _choice(known: tuple[Any, ...], value: Any) -> Any:
+    if not any(type(value) is type(one) and value == one for one in known):
+        names = [repr(one) for one in known]
+        words = f"{', '.join(names[:-1])} or {names[-1]}" if names[1:] else names[0]
+        close = nearest(value.lower(), known, 1) if isinstance(value, str) else ""
+        raise Misfit(words, close.removeprefix(" Did you mean ").removesuffix("?") or None)
+    return value
+
+
+def _sequence(item: Any, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        try:
+            near = (fit(read(item), value),)
+        except Misfit:
+            near = None
+        raise Misfit("a sequence, with a comma behind a single value", near)
+    kind = read(item)
+    try:
+        return tuple(fit(kind, one) for one in value)
+    except Misfit as misfit:
+        raise Misfit(f"a sequence of which each is {misfit.words}") from None

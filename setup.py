@@ -1,0 +1,31 @@
+"""Adds to pyproject.toml what a package index shows: the README, without relative links."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from setuptools import setup
+
+LINK = re.compile(r"!?\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
+NOTE = "*Files that are named here come with the source distribution.*"
+
+
+def for_index(readme: str) -> str:
+    """Markdown with pictures and relative links replaced by their texts and the files' names."""
+
+    def name(link: re.Match[str]) -> str:
+        text, file = link.groups()
+        return text if text == file else f"{text} (`{file}`)"
+
+    parts = re.split(r"(```.*?```)", readme, flags=re.DOTALL)  # code stays as it is
+    title, _, rest = "".join(
+        part if part.startswith("```") else LINK.sub(name, part) for part in parts
+    ).partition("\n")
+    return f"{title}\n\n{NOTE}\n{rest}"
+
+
+setup(
+    long_description=for_index(Path(__file__).with_name("README.md").read_text(encoding="utf-8")),
+    long_description_content_type="text/markdown",
+)

@@ -1,0 +1,147 @@
+"""What environments start ends with their actor, and nothing of a killed run stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from worlds import SlowEnv
+
+import headrace as hr
+from headrace.errors import ActorFailed
+
+SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+
+
+class ServerEnv(SlowEnv):
+    """Starts servers as simulators do, and writes their process ids into a folder.
+
+    Args:
+        folder: of the ids. fail_at: a step that raises, while a thread of its own goes on.
+    """
+
+    def __init__(self, folder: str, fail_at: int = 10**9) -> None:
+        super().__init__(0.001)
+        self._step_count, self._fail_at = 0, fail_at
+        if threading.current_thread() is threading.main_thread() and _is_actor():
+            self._start(Path(folder))
+
+    def _start(self, folder: Path) -> None:
+        settings = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+        plain = subprocess.Popen(SLEEP, **settings)
+        detached = subprocess.Popen(SLEEP, start_new_session=True, **settings)
+        (folder / str(plain.pid)).touch()
+        (folder / str(detached.pid)).touch()
+        if (forked := os.fork()) == 0:  # and holds the actor's pipe
+            if os.fork() == 0:
+                (folder / str(os.getpid())).touch()
+                time.sleep(600)
+            os._exit(0)
+        os.waitpid(forked, 0)
+        if self._fail_at < 10**9:
+            threading.Thread(target=time.sleep, args=(600,)).start()  # no daemon
+        (folder / "up").touch()
+
+    def step(self, action):
+        self._step_count += 1
+        if self._step_count >= self._fail_at:
+            raise RuntimeError("the simulator is gone")
+        return super().step(action)
+
+
+def _is_actor() -> bool:
+    return Path("/proc/self/comm").read_text().startswith("headrace-actor")
+
+
+@pytest.fixture
+def servers(tmp_path):
+    """The servers that were started so far."""
+    folder = tmp_path / "servers"
+    folder.mkdir()
+
+    def found(count: int = 3, timeout_s: float = 40.0) -> list[psutil.Process]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            names = [path.name for path in folder.iterdir()]
+            if "up" in names and len(names) > count:
+                return [
+                    psutil.Process(int(n)) for n in names if n != "up" and psutil.pid_exists(int(n))
+                ]
+            assert time.monotonic() < deadline, names
+            time.sleep(0.02)
+
+    found.folder = str(folder)
+    yield found
+    for path in folder.glob("[0-9]*"):
+        if psutil.pid_exists(int(path.name)):
+            os.kill(int(path.name), signal.SIGKILL)
+
+
+@pytest.fixture
+def config(tiny, servers):
+    """Of a run with one actor that starts servers."""
+
+    def make(**settings) -> hr.Config:
+        kwargs = {"folder": servers.folder, **settings.pop("env_kwargs", {})}
+        one = {"num_actors": 1, "envs_per_actor": 1, "engine": "sync", "total_steps": 10**6}
+        return tiny(env=ServerEnv, env_kwargs=kwargs, batch_size=8, **(one | settings))
+
+    return make
+
+
+def test_what_environments_start_ends_with_the_run(config, servers, gone):
+    with hr.Trainer(config(algo=hr.A2C(), total_steps=16), notify=lambda text: None) as trainer:
+        list(trainer)
+    assert gone(servers(), timeout_s=5.0) == []
+
+
+def test_what_environments_start_ends_with_a_killed_actor(config, servers, gone):
+    said: list[str] = []
+    with hr.Trainer(config(algo=hr.A2C()), notify=said.append) as trainer:
+        first: list[psutil.Process] = []
+        for result in trainer:
+            if not first:
+                first = servers()
+                os.kill(trainer.source.pids()[0], signal.SIGKILL)
+            if result.restarts:
+                assert gone(first, timeout_s=0.0) == []
+                trainer.stop()
+    assert len(first) == 3
+    assert len(said) == 1
+    assert gone(servers(6), timeout_s=0.0) == []
+
+
+def test_an_environment_that_raises_while_its_threads_live_is_noticed(config, servers, gone):
+    settings = {"env_kwargs": {"fail_at": 12}, "max_restarts": 0, "actor_timeout_s": 1000.0}
+    with hr.Trainer(config(algo=hr.A2C(), **settings), notify=lambda text: None) as trainer:
+        with pytest.raises(ActorFailed, match="the simulator is gone"):
+            list(trainer)
+        assert gone(servers(), timeout_s=0.0) == []
+
+
+SCRIPT = """
+import headrace as hr
+from tests.acting.test_leftovers import ServerEnv
+
+hr.train(
+    ServerEnv, hr.A2C(), num_actors=1, envs_per_actor=1, fragment_length=8, engine="sync",
+    env_kwargs={{"folder": {folder!r}}}, total_steps=10**9, run_dir="run",
+)
+"""
+
+
+def test_what_environments_start_ends_with_a_killed_trainer(start, servers, gone, monkeypatch):
+    root = str(Path(__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, os.environ["PYTHONPATH"]]))
+    script = start("-c", SCRIPT.format(folder=servers.folder))
+    family = script.family() + servers()
+    os.kill(script.process.pid, signal.SIGKILL)
+    script.wait(5)
+    assert gone(family, timeout_s=10.0) == []

@@ -1,0 +1,142 @@
+"""Pictures of runs: what is drawn from files that are written here, against NumPy."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from scipy.stats import t
+
+import headrace as hr
+from headrace.cli import main
+from headrace.errors import CheckpointError, ConfigError
+from headrace.records.curves import read_run
+from headrace.records.plot import draw, plot
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a run whose return after n steps is n · ``slope``, and returns its directory."""
+
+    def run(name, slope=1.0, steps=(0, 100, 200), evaluated=(), **settings):
+        folder = tmp_path / name
+        folder.mkdir()
+        config = hr.Config(**{"algo": hr.PPO(), "run_dir": str(folder), **settings})
+        (folder / "config.json").write_text(json.dumps({"config": config.to_json()}))
+        lines = [
+            {"env_steps": n, "seconds": n / 10, "charts/episodic_return": slope * n,
+             "charts/SPS": 10.0} for n in steps
+        ]  # fmt: skip
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+        lines = [{"env_steps": n, "seconds": n / 10, "return_mean": -slope * n} for n in evaluated]
+        (folder / "evaluations.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+        return folder
+
+    return run
+
+
+def drawn(*folders) -> Figure:
+    return draw([read_run(folder) for folder in folders])
+
+
+def labels(figure: Figure) -> list[str]:
+    return [text.get_text().replace("\n", " ") for text in figure.axes[0].get_legend().get_texts()]
+
+
+def test_seeds_are_one_curve_with_the_t_interval_of_their_mean(write):
+    slopes = [1.0, 2.0, 6.0]
+    figure = drawn(*[write(f"s{i}", slope, seed=i) for i, slope in enumerate(slopes)])
+    panel = figure.axes[0]
+    (line,) = panel.get_lines()
+    x, y = line.get_xdata(), line.get_ydata()
+    np.testing.assert_allclose([x[0], x[-1]], [0, 200])
+    np.testing.assert_allclose(y, 3.0 * x)
+    half = t.ppf(0.975, 2) * np.std(slopes, ddof=1) / np.sqrt(3)
+    band = panel.collections[0].get_paths()[0].get_extents()
+    np.testing.assert_allclose([band.y0, band.y1], [200 * (3 - half), 200 * (3 + half)])
+    np.testing.assert_allclose(figure.axes[1].get_lines()[0].get_xdata()[-1], 20.0)
+    assert labels(figure) == ["ppo on CartPole-v1 (3 seeds)"]
+    assert "95% t-interval of that mean" in figure.get_supxlabel()
+
+
+def test_a_mean_ends_where_its_first_run_ends(write):
+    folders = [write("a", 1.0), write("b", 3.0, steps=(50, 150), seed=1)]
+    (line,) = drawn(*folders).axes[0].get_lines()
+    np.testing.assert_allclose(line.get_xdata()[[0, -1]], [50, 150])
+    np.testing.assert_allclose(line.get_ydata(), 2.0 * line.get_xdata())
+
+
+def test_several_settings_are_named_by_what_tells_them_apart(write):
+    folders = [
+        write("a", algo=hr.PPO(clip=0.1)),
+        write("b", 2.0, algo=hr.PPO(clip=0.1), seed=1),
+        write("c", algo=hr.PPO(clip=0.3, epochs=2)),
+        write("d", algo=hr.APPO(), num_actors=3),
+    ]
+    figure = drawn(*folders)
+    assert labels(figure) == [
+        f"ppo, epochs={hr.PPO().epochs}, clip=0.1 (2 seeds)",
+        "ppo, epochs=2, clip=0.3 (1 seed)",
+        "appo (1 seed)",
+    ]
+    assert len(figure.axes[0].get_lines()) == 3
+    assert len(figure.axes[0].collections) == 1  # a single run has no band
+
+
+def test_one_seed_each_is_named_by_its_settings_and_repeats_are_runs(write):
+    slow, fast = (write(n, algo=hr.PPO(learning_rate=r)) for n, r in (("a", 1e-4), ("b", 1e-3)))
+    assert labels(drawn(slow, fast)) == ["learning_rate=0.0001", "learning_rate=0.001"]
+    assert labels(drawn(slow, write("again", algo=hr.PPO(learning_rate=1e-4)))) == [
+        "ppo on CartPole-v1 (2 runs)"
+    ]
+
+
+def test_settings_that_an_older_version_did_not_write_mean_what_they_meant(write):
+    old, new = write("old", scale_free=False), write("new", scale_free=False, seed=1)
+    known = json.loads((old / "config.json").read_text())
+    del known["config"]["scale_free"], known["config"]["max_restarts"]
+    (old / "config.json").write_text(json.dumps(known))
+    assert len(drawn(old, new).axes[0].get_lines()) == 1
+    (old / "config.json").unlink()
+    assert labels(drawn(old, new)) == ["old", "new"]
+
+
+def test_evaluations_are_drawn_where_each_run_has_them(write):
+    folders = [write(f"e{i}", evaluated=(0, 200), seed=i) for i in range(2)]
+    panel = drawn(*folders).axes[0]
+    np.testing.assert_allclose(panel.get_lines()[0].get_ydata()[[0, -1]], [0, -200])
+    assert panel.get_ylabel() == "return evaluated during training"
+    panel = drawn(*folders, write("none", seed=3)).axes[0]
+    np.testing.assert_allclose(panel.get_lines()[0].get_ydata()[[0, -1]], [0, 200])
+
+
+def test_one_run_is_drawn_as_it_is(write):
+    panel = drawn(write("a", evaluated=(0, 200))).axes[0]
+    (line,) = panel.get_lines()
+    np.testing.assert_array_equal(line.get_xydata(), [[0, 0], [100, 100], [200, 200]])
+    assert panel.get_legend() is None
+
+
+def test_runs_without_an_episode_count_in_no_mean(write):
+    empty, full = write("empty", steps=()), write("full", seed=1)
+    (empty / "metrics.jsonl").write_text('{"env_steps": 5, "seconds": 1, "charts/SPS": 5}\n')
+    assert labels(drawn(empty, full)) == ["ppo on CartPole-v1 (1 seed)"]
+    apart = write("apart", steps=(300, 400), seed=2)
+    assert labels(drawn(full, apart)) == ["ppo on CartPole-v1 (2 seeds): nothing in common"]
+
+
+def test_what_cannot_be_drawn_is_said(write, tmp_path, capsys):
+    assert main(["plot"]) == 2
+    assert "plot needs a run directory" in capsys.readouterr().err
+    run = write("a")
+    with pytest.raises(CheckpointError, match=r"holds no metrics.*Did you mean .*/a\?"):
+        plot([tmp_path])
+    for output in (tmp_path / "no" / "x.png", tmp_path / "x.nothing"):
+        with pytest.raises(ConfigError, match=r"output='.*' can't be written"):
+            plot([run], output)
+    (run / "metrics.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(CheckpointError, match="can't be read"):
+        plot([run])
+    assert plot([write("b"), write("c", seed=1)], tmp_path / "x.png").stat().st_size > 1000

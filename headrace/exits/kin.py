@@ -40,7 +40,7 @@ def end_kin(pids: Collection[int], marks: Collection[str]) -> None:
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
         return
-    names = {mark.rpartition("/")[2].encode() for mark in marks}
+    names = {mark.rpartition("/")[2].encode() for mark in marks} - {b""}
     leaders = {pid for pid in pids if pid > 1}
     killed = leaders | {os.getpid()}
     for _ in range(_ROUNDS):

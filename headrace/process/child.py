@@ -29,10 +29,11 @@ def new_mark() -> str:
     return f"{family()}/{secrets.token_hex(8)}"
 
 
-def die_with_parent(mark: str) -> None:
+def die_with_parent(mark: str = "") -> None:
     """End this child process as soon as its parent is gone, and all that both have started.
 
-    So one child that runs is enough to end others that are stopped, or hang in the kernel.
+    So one child that runs is enough to end others that are stopped, or hang in the kernel. Without
+    a ``mark`` (``headrace/exits/kin.py``) only this one ends, and what is in a session of its own.
     """
     parent = parent_process()
     if parent is None:

@@ -136,8 +136,9 @@ def _socket_unnamed() -> Iterator[None]:
             if isinstance(address, str) and address.startswith(f"{folder}/"):
                 file = os.open(address, os.O_PATH)
                 server._forkserver_address = f"{_DESCRIPTORS}{file}"
-                if str(earlier).startswith(_DESCRIPTORS):
-                    os.close(int(earlier.removeprefix(_DESCRIPTORS)))
+                held = str(earlier).removeprefix(_DESCRIPTORS)
+                if held.isdigit():  # not the parent's, whose name a child of a fork server has
+                    os.close(int(held))
             os.close(number)
 
 

@@ -61,9 +61,9 @@ def record_video(
     path = folder / "episode.mp4"
     with contextlib.ExitStack() as stack:
         stack.enter_context(told(path))
-        folder.mkdir(parents=True, exist_ok=True)
         envs = _first_that_shows(policy, env, env_kwargs or {}, engine, seed)
         stack.enter_context(contextlib.closing(envs))
+        folder.mkdir(parents=True, exist_ok=True)
         stack.enter_context(torch_threads(1))  # more cost more than they bring to one observation
         fps = envs.metadata.get("render_fps") or _FPS
         video: Any = stack.enter_context(imageio.get_writer(path, fps=fps, macro_block_size=1))

@@ -329,7 +329,8 @@ def test_a_resumed_run_of_processes_continues_the_optimisers_state(tiny, finish)
     first, _ = finish(tiny(algo=hr.A3C(), num_actors=2, checkpoint_interval=64))
     before = state_of(first)
     longer = resume_config(first.run_dir, total_steps=1280, log_interval_s=0.0)
-    loaded = state_of(hr.Trainer(longer))
+    with hr.Trainer(longer) as trainer:
+        loaded = state_of(trainer)
     assert all(torch.equal(value, before[name]) for name, value in loaded.items())
     size = (checkpoint.find(first.run_dir) / "trainer.pt").stat().st_size
     assert size < 2 * before["flat"].nbytes + 20_000  # the moments alone, not the whole buffer

@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace.errors import WorkerFailed
 from headrace.exits.kin import begin_session, end_kin
-from headrace.process.fork_server import family, process_context, starting
+from headrace.process.fork_server import end_stopped_server, family, process_context, starting
 from headrace.process.memory import keep_freed_memory
 
 _ATTEMPTS = 3  # to start a process
@@ -103,6 +103,7 @@ class Child:
 
     def exit_code(self, timeout_s: float = 10.0) -> int | None:
         """How it ended, once it has; None if it lives after ``timeout_s`` seconds."""
+        end_stopped_server()
         self.process.join(timeout_s)
         if self.process.exitcode is not None:
             _end_kin_of([self])

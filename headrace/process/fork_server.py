@@ -62,7 +62,7 @@ def starting() -> Iterator[None]:
     It runs nothing of the user's script and sees no Ctrl-C; what the fork server starts is known
     by the name of this process's family. A fork server that was stopped is replaced.
     """
-    _replace_stopped_server()
+    end_stopped_server()
     with main_hidden(), _ctrl_c_blocked(), _socket_unnamed(), _as_family():
         yield
 
@@ -95,8 +95,8 @@ def _as_family() -> Iterator[None]:
         os.environ |= {} if before is None else {MARK: before}
 
 
-def _replace_stopped_server() -> None:
-    """Kill the fork server if it was stopped (SIGSTOP), for it would start nothing."""
+def end_stopped_server() -> None:
+    """Kill the fork server if it was stopped (SIGSTOP): it starts nothing, and tells of no end."""
     from multiprocessing import forkserver
 
     pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]

@@ -250,6 +250,7 @@ def test_a_stopped_fork_server_is_replaced_when_an_actor_is_to_be(tiny):
                 os.kill(trainer.source.pids()[0], signal.SIGKILL)
             if result.restarts == 1:
                 trainer.stop()
+        assert result.restarts == 1
 
 
 # -- SIGKILL of the trainer ---------------------------------------------------------------------

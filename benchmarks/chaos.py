@@ -54,7 +54,7 @@ class Args:
     kills: int = 10
     """How often the command is killed, and its run resumed."""
     fulls: int = 2
-    """How often its disk is full, for 20 s."""
+    """How often its disk is full, for 20 s in the middle of a life."""
     last_steps: int = 300_000
     """Environment steps at the end in which nothing is done to it."""
     target: float = 475.0
@@ -81,7 +81,8 @@ def main(args: Args) -> int:
 def lives(args: Args, chaos: Chaos) -> list[Life]:
     """All lives of the command: those that end by a kill, and the last one."""
     length_s = 60 * args.minutes / (args.kills + 1)
-    fulls = [chaos.begun + 60 * args.minutes * (i + 0.6) / args.fulls for i in range(args.fulls)]
+    full_lives = [int((i + 0.5) * (args.kills + 1) / args.fulls) for i in range(args.fulls)]
+    fulls = [chaos.begun + (life + 0.5) * length_s for life in full_lives]
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
     flags += [f"--run-dir={chaos.run_dir}", f"--seed={args.seed}"]
     chaos.start(0, "train", "appo", *flags)

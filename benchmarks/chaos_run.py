@@ -27,24 +27,23 @@ class Life:
     """One life of the command, from its start to its end."""
 
     began_at: int  # env_steps
+    before: int = 0  # env_steps of the last result of the life before
     trained: int = 0  # steps in updates, also those that a restart of the learners undid
     seen: int = 0  # env_steps of the last result
     group_restarts: int = 0
-    restarts: int = 0  # of actors
     counted: int = 0
-    may_be_lost: int = 0
     end: str = ""
 
-    def note(self, results: list[dict[str, Any]]) -> None:
-        """Look at the run's results so far."""
-        if not results:
-            return
-        now = int(results[-1]["env_steps"])
-        if now < self.seen:  # the learners began again from a checkpoint
-            self.group_restarts += 1
-            self.seen = now
-        self.trained += now - max(self.seen, self.began_at if not self.trained else 0)
-        self.seen = now
+    def note(self, now: int) -> None:
+        """Look at the last result of the run, of so many env_steps."""
+        if not self.trained and now in range(self.began_at + 1):
+            self.seen, self.before = self.began_at, 0  # what the life before it left is undone
+        elif now != self.before:
+            if now < self.seen:  # the learners began again from a checkpoint
+                self.group_restarts += 1
+                self.seen = now
+            self.trained += now - max(self.seen, self.began_at)
+            self.seen, self.before = now, 0
 
 
 @dataclass
@@ -89,19 +88,26 @@ class Chaos:
         log.close()
 
     def processes(self) -> dict[str, list[psutil.Process]]:
-        """Those of the command, by what they are."""
+        """Those that the command started, by what they are."""
         found: dict[str, list[psutil.Process]] = {kind: [] for kind in KINDS}
-        assert self.command is not None
-        with contextlib.suppress(psutil.Error):
-            for one in psutil.Process(self.command.pid).children(recursive=True):
-                with contextlib.suppress(psutil.Error, OSError):
-                    name = Path(f"/proc/{one.pid}/comm").read_text().strip()
-                    if name.startswith("headrace-"):
-                        kinds = [k for k in KINDS if f"headrace-{k}".startswith(name[:13])]
-                        for kind in kinds:
-                            found[kind].append(one)
-                    elif any("forkserver" in word for word in one.cmdline()):
-                        found["fork server"].append(one)
+        for one in self.family():
+            with contextlib.suppress(psutil.Error):
+                name = one.name()
+                if name.startswith("headrace-"):
+                    for kind in (k for k in KINDS if f"headrace-{k}".startswith(name[:13])):
+                        found[kind].append(one)
+                elif any("forkserver" in word for word in one.cmdline()):
+                    found["fork server"].append(one)
+        return found
+
+    def family(self) -> list[psutil.Process]:
+        """All that live and know this run by a variable, also where their parent has died."""
+        mark = f"{MARK}={os.getpid()}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError, psutil.Error):
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(psutil.Process(int(folder.name)))
         return found
 
     def harm(self) -> None:
@@ -118,24 +124,18 @@ class Chaos:
 
     def look(self) -> None:
         """Note the memory of all processes."""
-        assert self.command is not None
-        with contextlib.suppress(psutil.Error):
-            main = psutil.Process(self.command.pid)
-            tree = [main, *main.children(recursive=True)]
-            pss = 0
-            for one in tree:
-                with contextlib.suppress(psutil.Error):
-                    pss += one.memory_full_info().pss
-            self.memory.append((time.monotonic() - self.begun, pss / 2**20))
+        pss = 0
+        for one in self.family():
+            with contextlib.suppress(psutil.Error):
+                pss += one.memory_full_info().pss
+        self.memory.append((time.monotonic() - self.begun, pss / 2**20))
 
     def left(self) -> list[str]:
         """Processes of it that live, and files of it in the temporary directory."""
-        mark = f"{MARK}={os.getpid()}".encode()
         found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if mark in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(f"process {folder.name}: {(folder / 'comm').read_text().strip()}")
+        for one in self.family():
+            with contextlib.suppress(psutil.Error):
+                found.append(f"process {one.pid}: {one.name()}")
         return found + [f"file {path}" for path in self.temporary.iterdir()]
 
     def wait_until_gone(self, limit_s: float = 15.0) -> list[str]:
@@ -172,13 +172,13 @@ def live(
     chaos: Chaos, number: int, end: float, every: float, fulls: list[float], kill: bool
 ) -> Life:
     """One life: do things to the command until ``end``; kill it then, or let it be."""
-    life = Life(env_steps(chaos.run_dir))
+    life = Life(env_steps(chaos.run_dir), _last_result(chaos.run_dir))
     next_harm, next_look, filler = time.monotonic() + every, time.monotonic(), None
     assert chaos.command is not None
     while chaos.command.poll() is None and (time.monotonic() < end or not kill):
         time.sleep(0.05)
         now = time.monotonic()
-        life.note(_results(chaos.run_dir))
+        life.note(_last_result(chaos.run_dir))
         if kill and now >= next_harm:
             next_harm = now + every
             chaos.harm()
@@ -202,23 +202,23 @@ def live(
         chaos.command.kill()
         chaos.say("killed the command")
     life.end = f"exit code {chaos.command.wait()}"
-    life.note(_results(chaos.run_dir))
+    life.note(_last_result(chaos.run_dir))
     left = chaos.wait_until_gone()
     life.end += f"; left behind: {', '.join(left)}" if left else ""
     life.counted = counted(chaos.counts / str(number))
     return life
 
 
-def _results(run_dir: Path) -> list[dict[str, Any]]:
-    """The last of the run's results."""
+def _last_result(run_dir: Path) -> int:
+    """The env_steps of the last of the run's results."""
     with contextlib.suppress(OSError):
         with (run_dir / "metrics.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - 8192))
             lines = file.read().decode("utf-8", "replace").splitlines()[1:]
         for text in reversed(lines):
             with contextlib.suppress(json.JSONDecodeError):
-                return [json.loads(text)]
-    return []
+                return int(json.loads(text)["env_steps"])
+    return 0
 
 
 def env_steps(run_dir: Path) -> int:

@@ -350,6 +350,7 @@ def behind_any(gate: Gate) -> type[gymnasium.Env]:
 # -- the benchmark ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_all_cases_and_writes_its_files(monkeypatch, tmp_path, capsys):
     import csv
     import importlib

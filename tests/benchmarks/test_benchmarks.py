@@ -270,6 +270,7 @@ def test_the_environments_alone_are_what_their_costs_allow(benchmark, cost):
     assert time.monotonic() - start >= 5 / architectures.ideal_sps(args, "even")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked_children")
 def test_the_architectures_are_resumed_and_write_table_and_picture(
     benchmark, monkeypatch, tmp_path, capsys

@@ -81,6 +81,7 @@ def test_rules_are_compared_with_the_first(benchmark):
     assert adaptive["pulls_se"] == pytest.approx(math.sqrt(2.0) / math.sqrt(2.0))
 
 
+@pytest.mark.slow
 def test_the_rules_are_run_as_the_command_and_not_again(benchmark, tmp_path, monkeypatch):
     weight_sync = benchmark("weight_sync")
     args = weight_sync.Args(

@@ -111,6 +111,7 @@ def test_a_peer_trains_to_its_steps(learning, name, task):
     json.dumps(found)
 
 
+@pytest.mark.slow
 def test_headrace_runs_as_its_command_does_and_its_curve_is_read(learning, tasks):
     task = replace(tasks.TASKS[TASK], steps=6000, seconds=60.0)
     run = learning.measure(learning.Case(task, "ppo", 3), Children())

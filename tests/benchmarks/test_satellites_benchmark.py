@@ -55,6 +55,7 @@ def test_the_studies_write_a_row_for_each_player_and_pair_their_differences(
     assert (tmp_path / "conjunction.png").exists()
 
 
+@pytest.mark.slow
 def test_the_simple_game_is_trained_and_compared_with_its_optimum(satellites, tmp_path):
     args = satellites.Args(
         studies="simple,speed", seeds=1, episodes=50, total_steps=10_000, seconds=0.05,

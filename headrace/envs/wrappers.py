@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import gymnasium
 
 from headrace.errors import ConfigError, nearest
+from headrace.valid.names import imported
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,7 @@ def _found(name: str) -> Callable[..., Any]:
                 f"{nearest(name, known)}"
             )
         return getattr(gymnasium.wrappers, name)  # type: ignore[no-any-return]
-    try:
-        found = pkgutil.resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"wrapper {name!r} can't be imported ({error}): write 'module:name' with the module's "
-            "folder on PYTHONPATH"
-        ) from error
+    found = imported(f"wrapper {name!r}", name)
     if not callable(found):
         raise ConfigError(f"wrapper {name!r} is a {type(found).__name__}, not a wrapper")
     return found  # type: ignore[no-any-return]

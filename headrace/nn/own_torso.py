@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pkgutil
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network
 from headrace.ops import tree
 from headrace.types import Gather, Tree
+from headrace.valid.names import imported
 
 
 class OwnTorso(nn.Module):
@@ -74,15 +74,8 @@ def _made(torso: Any, space: Any) -> nn.Module:
     name = ""
     if isinstance(torso, str):
         name = f"={torso!r}"
-        try:
-            if ":" not in torso:
-                raise ValueError("it names no module")
-            torso = pkgutil.resolve_name(torso)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(
-                f"torso{name} can't be imported ({error}): write 'module:function' with the "
-                "module's folder on PYTHONPATH, or give load() the network that it was trained with"
-            ) from error
+        instead = ", or give load() the network that it was trained with"
+        torso = imported(f"torso{name}", torso, instead)
     if isinstance(torso, nn.Module):
         return copy.deepcopy(torso)
     if not callable(torso):

@@ -150,7 +150,7 @@ WRONG = {
         "torso='nowhere_at_all:make' can't be .*PYTHONPATH",
     ),
     "no function": ("{named}:gone", "torso='{named}:gone' can't be imported .*has no .*'gone'"),
-    "no colon": ("{named}", "torso='{named}' can't be imported .*'module:function'"),
+    "no colon": ("{named}", "torso='{named}' can't be imported .*'module:name'"),
     "empty": ("", "torso='' must be .*'module:function'"),
     "rank": (Echo(lambda x: x.sum()), r"2 observations to features of shape \(2, F\), got \(\)"),
     "rows": (Echo(lambda x: x[:1]), r"features of shape \(2, F\), got \(1, 4\)"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,3 +102,17 @@ SITUATIONS = {
     "beside a link": lambda parts, run_dir: parts.save_linked(run_dir, 64),
     "beside a folder": lambda parts, run_dir: parts.save_copied(run_dir, 64),
 }
+
+
+def each_death(before: Path, run_dir: Path, dies: Callable[[int], bool]) -> Iterator[int]:
+    """Copies of a run in which a process died at its first, second … call, until it dies no more.
+
+    Args:
+        dies: does something to ``run_dir``; whether it died at its n-th call.
+    """
+    for count in itertools.count(1):
+        shutil.rmtree(run_dir, ignore_errors=True)
+        shutil.copytree(before, run_dir, symlinks=True)
+        if not dies(count):
+            return
+        yield count

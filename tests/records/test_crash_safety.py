@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import shutil
 import signal
 import sys
 import traceback
@@ -14,7 +12,7 @@ import torch
 
 from headrace.errors import CheckpointError
 from headrace.records import checkpoint
-from tests.records.crashes import SITUATIONS, Parts, check, parts
+from tests.records.crashes import SITUATIONS, Parts, check, each_death, parts
 
 # What a save asks of the file system, as Python's audit hooks and these functions of os see it.
 AUDITED = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree", "os.symlink"}
@@ -81,11 +79,11 @@ def test_killed_at_any_call_a_save_leaves_a_whole_checkpoint(saved, tmp_path, si
     before, run_dir = tmp_path / "before", tmp_path / "run"
     before.mkdir()
     SITUATIONS[situation](saved, before)
-    for count in itertools.count(1):
-        shutil.rmtree(run_dir, ignore_errors=True)
-        shutil.copytree(before, run_dir, symlinks=True)
-        if not dies_at(count, lambda: saved.save_and_rotate(run_dir, 128)):
-            break
+    count = 0
+    deaths = each_death(
+        before, run_dir, lambda call: dies_at(call, lambda: saved.save_and_rotate(run_dir, 128))
+    )
+    for count in deaths:
         check(saved, run_dir, new=128)
         if count % 10 == 0:
             saved.save(run_dir, 192)  # which clears what was left
@@ -99,11 +97,12 @@ def test_killed_at_any_call_a_best_policy_is_whole(saved, tmp_path):
     before, run_dir = tmp_path / "before", tmp_path / "run"
     before.mkdir()
     saved.save_best(before, 64)
-    for count in itertools.count(1):
-        shutil.rmtree(run_dir, ignore_errors=True)
-        shutil.copytree(before, run_dir)
-        if not dies_at(count, lambda: saved.save_best(run_dir, 128)):
-            break
+    deaths = each_death(
+        before, run_dir, lambda call: dies_at(call, lambda: saved.save_best(run_dir, 128))
+    )
+    count = 0
+    for _ in deaths:
+        count += 1
         found = checkpoint.find(run_dir, "best")
         assert found.name in ("best_64", "best_128")
         saved.same(found)

@@ -31,7 +31,7 @@ class RunLog:
         notify: told when something can't be written, and when it can again.
 
     Raises:
-        CheckpointError: the files can't be begun.
+        CheckpointError: a result beyond can't be dropped.
     """
 
     def __init__(
@@ -51,11 +51,12 @@ class RunLog:
             ours = (self._metrics, self._evaluations, *path.glob("iterations/rank_*.jsonl"))
             for file in filter(Path.exists, ours):
                 truncate_jsonl(file, *keep_until)
-        for file in (self._metrics, *self._ranks):
-            with told(file):
-                file.parent.mkdir(exist_ok=True)
-                file.touch()
-        append(self._events, events.header(None if keep_until is None else keep_until[0] + 1))
+        self._unwritten[self._events] += events.header(
+            None if keep_until is None else keep_until[0] + 1
+        )
+        for file in (self._metrics, *self._ranks, self._events):
+            if self._disk.attempt(f"writing {file.name}", partial(self._append, file)):
+                self._unwritten[file].clear()
 
     def result(self, result: Result) -> None:
         """Write a result, and the iterations before it."""
@@ -150,13 +151,22 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 def truncate_jsonl(path: Path, env_steps: int, updates: int) -> None:
     """Drop the lines of a JSON-lines file that are beyond these counts.
 
-    Both are needed: an update without new data, which IMPACT has, takes no env_steps.
+    Both are needed: an update without new data, which IMPACT has, takes no env_steps. A line cut
+    short by a crash is dropped, too. What is kept at the start of a file needs no room on the disk.
     """
 
-    def kept(line: dict[str, Any]) -> bool:
+    def kept(text: bytes) -> bool:
+        try:
+            line = json.loads(text)
+        except ValueError:
+            return False
         update = line.get("update", line.get("charts/updates", 0))
-        return bool(line["env_steps"] <= env_steps and update <= updates)
+        return bool(text.endswith(b"\n") and line["env_steps"] <= env_steps and update <= updates)
 
-    lines = [line for line in read_jsonl(path) if kept(line)]
     with told(path):
-        replace_text(path, b"".join(map(_encoded, lines)).decode())
+        before = path.read_bytes()
+        after = b"".join(filter(kept, before.splitlines(keepends=True)))
+        if before.startswith(after):
+            os.truncate(path, len(after))
+        else:
+            replace_text(path, after.decode())

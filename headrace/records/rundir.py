@@ -79,7 +79,8 @@ def prepare(run_dir: Path, resume: bool, overwrite: bool) -> Lock:
                 check(run_dir, resume, overwrite)
                 run_dir.mkdir(parents=True, exist_ok=True)
             held = Lock(run_dir)
-            begin(run_dir, resume, overwrite)
+            check(run_dir, resume, overwrite)
+            begin(run_dir, overwrite)
             held.sign()
         except BaseException:
             if held is not None:
@@ -88,9 +89,8 @@ def prepare(run_dir: Path, resume: bool, overwrite: bool) -> Lock:
     return held
 
 
-def begin(run_dir: Path, resume: bool, overwrite: bool) -> None:
-    """As :func:`prepare`, for a process whose parent holds the lock."""
-    check(run_dir, resume, overwrite)
+def begin(run_dir: Path, overwrite: bool) -> None:
+    """As :func:`prepare`, for a process whose parent holds the lock and has checked."""
     with told(run_dir, "used as run_dir"):
         run_dir.mkdir(parents=True, exist_ok=True)
         if overwrite:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,11 +77,15 @@ class Archive:
             if group.rank == 0 and locks:
                 self._lock = rundir.prepare(run_dir, config.resume, config.overwrite)
             elif group.rank == 0:
-                rundir.begin(run_dir, config.resume, config.overwrite)
+                rundir.begin(run_dir, config.overwrite)
             if config.resume:
                 self._load()
             if group.rank == 0:
-                write_json(run_dir / "config.json", self._description)
+                describe = partial(write_json, run_dir / "config.json", self._description)
+                if locks or not config.resume:
+                    describe()
+                else:  # a run that goes on does so over a full disk, too
+                    self._disk.attempt("writing config.json", describe)
         except BaseException:
             self.close()
             raise

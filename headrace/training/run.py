@@ -30,13 +30,18 @@ _LARGE = 10_000_000  # parameters
 
 
 def begin(
-    config: Config, needs_processes: bool, group: Group, notify: Callable[[str], None]
+    config: Config,
+    needs_processes: bool,
+    group: Group,
+    notify: Callable[[str], None],
+    checked: bool = False,
 ) -> tuple[Config, Probe, Path]:
     """Look at the environment while the fork server, if it is needed, gets ready.
 
     Args:
         group: of the learners; rank 0 decides what is left to "auto".
         notify: called with a line of text about that.
+        checked: whoever started this process has seen that the run directory can be used.
 
     Returns:
         the settings with all of them decided, what the environment turned out to be, and the run
@@ -54,7 +59,7 @@ def begin(
     if not config.is_sized:
         choose(config, None, cores=1)  # so does this
     name = config.run_dir or default_run_dir(env_name(config.env), config.algo_name)
-    if group.rank == 0:
+    if group.rank == 0 and not checked:
         check(Path(name), config.resume, config.overwrite)
     if needs_processes:
         start_fork_server()

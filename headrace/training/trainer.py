@@ -82,7 +82,7 @@ class Trainer:
             )
         started = time.monotonic() if started is None else started
         processes = config.transport == "shm"
-        config, found, self.run_dir = begin(config, processes, self.group, notify)
+        config, found, self.run_dir = begin(config, processes, self.group, notify, not locks)
         self.config, self.env = config, found.env
         self._share = config.per_learner
         self.policy, self.learner = built(config, found, self.group)

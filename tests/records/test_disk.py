@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -148,6 +149,23 @@ def test_a_removed_directory_is_told_and_the_last_checkpoint_makes_it_anew(tiny,
     assert checkpoint.find(tmp_path / "run").name == f"step_{trainer.env_steps}"
     resumed, _ = train(hr.api.resume_config(tmp_path / "run", total_steps=1280), {})
     assert resumed.env_steps >= 1280
+
+
+def test_learners_that_start_again_over_a_full_disk_go_on(tiny, small):
+    run_dir, told = small / "run", []
+    shape = {"num_learners": 2, "num_actors": 2, "max_restarts": 3, "log_iterations": True}
+    config = tiny(**SETTINGS | {"total_steps": 10**9, "run_dir": str(run_dir)} | shape)
+    with contextlib.closing(hr.LearnerGroup(config, notify=told.append)) as group:
+        for result in group:
+            if result.updates >= 2 and not group.num_restarts and checkpoint.exists(run_dir):
+                fill(small)
+                os.kill(group.pids()[1], signal.SIGKILL)
+            if group.num_restarts and result.updates >= 6:
+                (small / "filler").unlink(missing_ok=True)
+                group.stop()
+    assert group.num_restarts == 1
+    assert any("No space left on device" in line for line in told), told
+    assert checkpoint.find(run_dir).name == f"step_{result.env_steps}"
 
 
 # -- the parts ------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def truncate_jsonl(path: Path, env_steps: int, updates: int) -> None:
 
     with told(path):
         before = path.read_bytes()
-        after = b"".join(filter(kept, before.splitlines(keepends=True)))
+        after = b"".join(line for line in before.splitlines(keepends=True) if kept(line))
         if before.startswith(after):
             os.truncate(path, len(after))
         else:

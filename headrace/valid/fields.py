@@ -93,7 +93,7 @@ def _checked(name: str, kind: Kind, value: Any, default: Any) -> Any:
         return fit(kind, value)
     except Misfit as misfit:
         words = misfit.words
-        if misfit.near is not None:
+        if misfit.near is not None and len(str(misfit.near)) <= 100:
             words += f" (nearest: {misfit.near})"
         elif isinstance(default, int | float) and not isinstance(default, bool):
             words += f" (the default is {default})"

@@ -9,7 +9,8 @@ it is left alone for some steps, and must have solved the task.
     python benchmarks/chaos.py --minutes 3 --kills 2 --fulls 1
 
 Environments count their own steps in files that no kill can lose. What is trained on can only be
-less: by the rollouts that were begun or waiting when a process died. ``chaos.json`` has all events,
+less: by the rollouts that were begun or waiting when a process died, and by what was trained on
+while the disk was full, where a result that couldn't be written may have ended with its learners. ``chaos.json`` has all events,
 and for each life of the command what was counted, trained on, and may have been lost.
 """
 
@@ -115,14 +116,18 @@ def report(args: Args, chaos: Chaos, found: list[Life]) -> int:
     counted_all, trained = sum(x.counted for x in found), sum(x.trained for x in found)
     ends = sum(1 + one.group_restarts for one in found)
     actors = sum(e["what"].startswith(("killed actor", "stopped actor")) for e in chaos.events)
-    may_be_lost = ends * in_flight + actors * fragment
+    unseen = sum(x.while_full for x in found)
+    may_be_lost = ends * in_flight + actors * fragment + unseen
     times, memory = np.array(chaos.memory).T
     slope = float(np.polyfit(times / 60, memory, 1)[0])
     mean = summary.get("evaluation", {}).get("mean")
     left = [one.end for one in found if "left behind" in one.end]
     print(f"done to it: {dict(harmed)}")
     print(f"steps that environments counted: {counted_all:,}; trained on: {trained:,}")
-    print(f"not trained on: {counted_all - trained:,}; may have been in flight: {may_be_lost:,}")
+    print(
+        f"not trained on: {counted_all - trained:,}; may have been lost: {may_be_lost:,}, "
+        f"of that while the disk was full: {unseen:,}"
+    )
     print(f"memory: median {np.median(memory):.0f} MiB, slope {slope:+.2f} MiB a minute")
     print(f"last evaluation: {mean} (target {args.target:g}); left behind: {left or 'nothing'}")
     exact = 0 <= counted_all - trained <= may_be_lost
@@ -133,6 +138,7 @@ def report(args: Args, chaos: Chaos, found: list[Life]) -> int:
         "counted": counted_all,
         "trained": trained,
         "may_be_lost": may_be_lost,
+        "of_that_while_full": unseen,
         "memory_mib": float(np.median(memory)),
         "memory_slope_mib_per_minute": slope,
         "evaluation": mean,

@@ -31,7 +31,8 @@ class Life:
     trained: int = 0  # steps in updates, also those that a restart of the learners undid
     seen: int = 0  # env_steps of the last result
     group_restarts: int = 0
-    counted: int = 0
+    counted: int = 0  # steps of environments
+    while_full: int = 0  # those while the disk was full, when no result could be written
     end: str = ""
 
     def note(self, now: int) -> None:
@@ -190,11 +191,13 @@ def live(
                 filler = fill(chaos.disk)
                 chaos.say("filled the disk")
                 fulls[0] = now + 20.0
+                life.while_full -= counted(chaos.counts / str(number))
             else:
                 filler.unlink()
                 filler = None
                 chaos.say("made room on the disk")
                 fulls.pop(0)
+                life.while_full += counted(chaos.counts / str(number))
     if filler is not None:
         filler.unlink()
         fulls.pop(0)

@@ -21,7 +21,7 @@ from headrace.exits.kin import begin_session, end_kin
 from headrace.process.fork_server import end_stopped_server, family, process_context, starting
 from headrace.process.memory import keep_freed_memory
 
-_ATTEMPTS = 3  # to start a process
+_ATTEMPTS, _PAUSE_S = 5, 0.1  # to start a process
 
 
 def new_mark() -> str:
@@ -91,9 +91,10 @@ class Child:
             WorkerFailed: that happened again and again.
         """
         for _ in range(_ATTEMPTS):
-            with starting(), contextlib.suppress(EOFError, ConnectionError):
+            with starting(), contextlib.suppress(EOFError, ConnectionError, FileNotFoundError):
                 self.process.start()
                 return
+            time.sleep(_PAUSE_S)  # until that is seen of the fork server
         raise WorkerFailed(f"{self.process.name} can't be started: its fork server was killed")
 
     @property

@@ -12,11 +12,13 @@ import sys
 import tempfile
 import types
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from typing import Any
 
 from headrace.exits.kin import MARK
 
 _DESCRIPTORS = "/proc/self/fd/"
+_HAS_PROC = hasattr(os, "O_PATH") and os.path.exists(_DESCRIPTORS)
 
 
 def process_context() -> multiprocessing.context.BaseContext:
@@ -47,24 +49,25 @@ def start_fork_server(preload: str) -> None:
     """
     context = process_context()
     if context.get_start_method() == "forkserver":
-        from multiprocessing import forkserver, resource_tracker
-
         context.set_forkserver_preload([preload])
-        resource_tracker.ensure_running()  # which unblocks Ctrl-C when it has started
-        with starting():
-            forkserver.ensure_running()
+        with main_hidden(), _ctrl_c_blocked():
+            _ensure_server()
 
 
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
-    """In which a process is started, and the fork server with it if there is none.
+    """In which a process is started; before it the fork server, if there is none.
 
     It runs nothing of the user's script and sees no Ctrl-C; what the fork server starts is known
-    by the name of this process's family. A fork server that was stopped is replaced.
+    by the name of this process's family. A fork server that was stopped is replaced; where one is
+    killed inside the block, an OSError or EOFError is raised there.
     """
     end_stopped_server()
-    with main_hidden(), _ctrl_c_blocked(), _socket_unnamed(), _as_family():
-        yield
+    with main_hidden(), _ctrl_c_blocked():
+        if process_context().get_start_method() == "forkserver":
+            _ensure_server()
+        with _none_started():
+            yield
 
 
 def family() -> str:
@@ -78,14 +81,66 @@ def _token(pid: int) -> str:
     return secrets.token_hex(8)
 
 
-@contextlib.contextmanager
-def _as_family() -> Iterator[None]:
-    """Start the fork server, if it is started inside, by the name of the family."""
+def _ensure_server() -> None:
+    """Start the fork server if none runs, by the name of the family.
+
+    Its socket's file and the file's folder are deleted at once: whoever holds a socket's file can
+    connect to it by ``/proc``, where there is one.
+    """
     from multiprocessing import forkserver
 
-    if _runs(forkserver._forkserver._forkserver_pid):  # type: ignore[attr-defined]
-        yield
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    if _runs(server._forkserver_pid):
         return
+    earlier = str(server._forkserver_address).removeprefix(_DESCRIPTORS)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_as_family())
+        if _HAS_PROC:
+            made = tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True)
+            number = os.open(stack.enter_context(made), os.O_PATH)
+            stack.callback(os.close, number)
+            folder = f"{_DESCRIPTORS}{number}"  # for the names of sockets must be short
+            stack.enter_context(_tempdir(folder))
+        forkserver.ensure_running()
+        if _HAS_PROC and server._forkserver_address.startswith(f"{folder}/"):
+            file = os.open(server._forkserver_address, os.O_PATH)
+            server._forkserver_address = f"{_DESCRIPTORS}{file}"
+            if earlier.isdigit():  # not the parent's, whose name a child of a fork server has
+                os.close(int(earlier))
+
+
+@contextlib.contextmanager
+def _none_started() -> Iterator[None]:
+    """Let multiprocessing start no fork server, which would leave its socket behind if killed."""
+    from multiprocessing import forkserver
+
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    address = server._forkserver_address
+    held = str(address).removeprefix(_DESCRIPTORS)
+    try:
+        with _tempdir(f"{_DESCRIPTORS}-1") if held.isdigit() else contextlib.nullcontext():
+            yield
+    finally:
+        if held.isdigit() and server._forkserver_address != address:
+            os.close(int(held))
+
+
+@contextlib.contextmanager
+def _tempdir(path: str) -> Iterator[None]:
+    """Where multiprocessing makes its sockets."""
+    settings: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    before = settings.get("tempdir")
+    settings["tempdir"] = path
+    try:
+        yield
+    finally:
+        settings.pop("tempdir", None)
+        settings |= {} if before is None else {"tempdir": before}
+
+
+@contextlib.contextmanager
+def _as_family() -> Iterator[None]:
+    """Start a process by the name of the family."""
     before = os.environ.get(MARK)
     os.environ[MARK] = family()
     try:
@@ -108,40 +163,6 @@ def end_stopped_server() -> None:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-@contextlib.contextmanager
-def _socket_unnamed() -> Iterator[None]:
-    """Start the fork server, if it is started inside, without a socket that a kill leaves behind.
-
-    The file and its folder are deleted at once: whoever holds a socket's file can connect to it by
-    ``/proc``, where there is one.
-    """
-    from multiprocessing import current_process, forkserver
-
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
-    settings: Any = getattr(current_process(), "_config", None)
-    able = hasattr(os, "O_PATH") and os.path.exists("/proc/self/fd") and settings is not None
-    if not able or _runs(server._forkserver_pid):
-        yield
-        return
-    before, earlier = settings.get("tempdir"), server._forkserver_address
-    with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as named:
-        number = os.open(named, os.O_PATH)
-        settings["tempdir"] = folder = f"{_DESCRIPTORS}{number}"  # as short as sockets need it
-        try:
-            yield
-        finally:
-            settings.pop("tempdir", None)
-            settings |= {} if before is None else {"tempdir": before}
-            address = server._forkserver_address
-            if isinstance(address, str) and address.startswith(f"{folder}/"):
-                file = os.open(address, os.O_PATH)
-                server._forkserver_address = f"{_DESCRIPTORS}{file}"
-                held = str(earlier).removeprefix(_DESCRIPTORS)
-                if held.isdigit():  # not the parent's, whose name a child of a fork server has
-                    os.close(int(held))
-            os.close(number)
-
-
 def _runs(child: int | None) -> bool:
     """Whether a process that this one started hasn't ended; it is not reaped."""
     if child is None:
@@ -155,6 +176,7 @@ def _ctrl_c_blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    resource_tracker.ensure_running()  # which unblocks Ctrl-C when it has started
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

@@ -145,3 +145,31 @@ def test_what_environments_start_ends_with_a_killed_trainer(start, servers, gone
     os.kill(script.process.pid, signal.SIGKILL)
     script.wait(5)
     assert gone(family, timeout_s=10.0) == []
+
+
+# -- the fork server's socket --------------------------------------------------------------------
+
+STARTING = """
+import os, signal, tempfile, threading
+from multiprocessing import forkserver
+from headrace.process import Child, start_fork_server
+
+def kill():
+    os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+
+os.mkdir("temporary")
+tempfile.tempdir = os.path.abspath("temporary")
+start_fork_server("headrace.acting.actor")
+print("WHILE IT STARTS", os.listdir("temporary"), flush=True)
+kill()
+threading.Timer(0.2, kill).start()  # while the process waits for the next one
+child = Child("headrace-test", print)
+print("STARTED", child.exit_code(), os.listdir("temporary"), flush=True)
+"""
+
+
+def test_a_killed_fork_server_leaves_no_socket_at_any_time_and_is_replaced(start):
+    script = start("-c", STARTING)
+    assert script.wait() == 0, script.output
+    assert "WHILE IT STARTS []" in script.output
+    assert "STARTED 0 []" in script.output

@@ -10,8 +10,8 @@ it is left alone for some steps, and must have solved the task.
 
 Environments count their own steps in files that no kill can lose. What is trained on can only be
 less: by the rollouts that were begun or waiting when a process died, and by what was trained on
-while the disk was full, where a result that couldn't be written may have ended with its learners. ``chaos.json`` has all events,
-and for each life of the command what was counted, trained on, and may have been lost.
+while the disk was full, where a result that couldn't be written may have ended with its learners.
+``chaos.json`` has all events, and for each life of the command what was counted and trained on.
 """
 
 from __future__ import annotations

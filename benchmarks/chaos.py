@@ -105,6 +105,16 @@ def _last(args: Args, chaos: Chaos, number: int) -> list[str]:
     return [f"--total-steps={env_steps(chaos.run_dir) + args.last_steps}"]
 
 
+def slope_within_lives(memory: list[tuple[int, float, float]]) -> float:
+    """MiB a minute: one slope for all lives, of which each begins where it begins."""
+    minutes, mib = [], []
+    for life in {number for number, _, _ in memory}:
+        its = np.array([(seconds / 60, m) for number, seconds, m in memory if number == life])
+        minutes.append(its[:, 0] - its[:, 0].mean())
+        mib.append(its[:, 1] - its[:, 1].mean())
+    return float(np.polyfit(np.concatenate(minutes), np.concatenate(mib), 1)[0])
+
+
 def report(args: Args, chaos: Chaos, found: list[Life]) -> int:
     """Print and write what came of it."""
     config = from_json(json.loads((chaos.run_dir / "config.json").read_text())["config"])
@@ -118,8 +128,8 @@ def report(args: Args, chaos: Chaos, found: list[Life]) -> int:
     actors = sum(e["what"].startswith(("killed actor", "stopped actor")) for e in chaos.events)
     unseen = sum(x.while_full for x in found)
     may_be_lost = ends * in_flight + actors * fragment + unseen
-    times, memory = np.array(chaos.memory).T
-    slope = float(np.polyfit(times / 60, memory, 1)[0])
+    memory = np.array([mib for _, _, mib in chaos.memory])
+    slope = slope_within_lives(chaos.memory)
     mean = summary.get("evaluation", {}).get("mean")
     left = [one.end for one in found if "left behind" in one.end]
     print(f"done to it: {dict(harmed)}")
@@ -128,7 +138,9 @@ def report(args: Args, chaos: Chaos, found: list[Life]) -> int:
         f"not trained on: {counted_all - trained:,}; may have been lost: {may_be_lost:,}, "
         f"of that while the disk was full: {unseen:,}"
     )
-    print(f"memory: median {np.median(memory):.0f} MiB, slope {slope:+.2f} MiB a minute")
+    print(
+        f"memory: median {np.median(memory):.0f} MiB, slope within lives {slope:+.2f} MiB a minute"
+    )
     print(f"last evaluation: {mean} (target {args.target:g}); left behind: {left or 'nothing'}")
     exact = 0 <= counted_all - trained <= may_be_lost
     good = exact and not left and mean is not None and mean >= args.target
@@ -141,6 +153,7 @@ def report(args: Args, chaos: Chaos, found: list[Life]) -> int:
         "of_that_while_full": unseen,
         "memory_mib": float(np.median(memory)),
         "memory_slope_mib_per_minute": slope,
+        "memory": chaos.memory,
         "evaluation": mean,
         "good": good,
         "events": chaos.events,

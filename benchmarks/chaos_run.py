@@ -19,6 +19,7 @@ import psutil
 from chaos_env import FOLDER, counted
 
 MARK = "HEADRACE_CHAOS_RUN"  # in the environment of every process of it
+_START_S = 20.0  # in which a life has just begun, and has less memory
 KINDS = {"actor": 5, "learner": 2, "evaluator": 2, "fork server": 2}
 
 
@@ -57,7 +58,7 @@ class Chaos:
     counts: Path
     rng: random.Random
     events: list[dict[str, Any]] = field(default_factory=list)
-    memory: list[tuple[float, float]] = field(default_factory=list)  # seconds, MiB
+    memory: list[tuple[int, float, float]] = field(default_factory=list)  # life, seconds, MiB
     begun: float = field(default_factory=time.monotonic)
     command: subprocess.Popen | None = None
 
@@ -123,13 +124,13 @@ class Chaos:
             one.send_signal(number)
             self.say(f"{'killed' if number == signal.SIGKILL else 'stopped'} {kind} {one.pid}")
 
-    def look(self) -> None:
+    def look(self, life: int) -> None:
         """Note the memory of all processes."""
         pss = 0
         for one in self.family():
             with contextlib.suppress(psutil.Error):
                 pss += one.memory_full_info().pss
-        self.memory.append((time.monotonic() - self.begun, pss / 2**20))
+        self.memory.append((life, time.monotonic() - self.begun, pss / 2**20))
 
     def left(self) -> list[str]:
         """Processes of it that live, and files of it in the temporary directory."""
@@ -174,7 +175,7 @@ def live(
 ) -> Life:
     """One life: do things to the command until ``end``; kill it then, or let it be."""
     life = Life(env_steps(chaos.run_dir), _last_result(chaos.run_dir))
-    next_harm, next_look, filler = time.monotonic() + every, time.monotonic(), None
+    next_harm, next_look, filler = time.monotonic() + every, time.monotonic() + _START_S, None
     assert chaos.command is not None
     while chaos.command.poll() is None and (time.monotonic() < end or not kill):
         time.sleep(0.05)
@@ -185,7 +186,7 @@ def live(
             chaos.harm()
         if now >= next_look:
             next_look = now + 10.0
-            chaos.look()
+            chaos.look(number)
         if fulls and now >= fulls[0]:
             if filler is None:
                 filler = fill(chaos.disk)

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 NAME = "elsewhere"
 _aten = torch.ops.aten
@@ -139,28 +138,41 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if _is_made_of_others(func):
         with _Mode():
             return func.decompose(*args, **kwargs)
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    tensors: list[Tensor] = []
+    given, named = _inside(args, tensors), _inside(kwargs, tensors)
     theirs = {id(t.inner): t for t in tensors if isinstance(t, Elsewhere)}
     there, device = bool(theirs), kwargs.get("device")
     if device is not None:
-        there, kwargs = torch.device(device).type == NAME, {**kwargs, "device": "cpu"}
+        there, named["device"] = torch.device(device).type == NAME, "cpu"
     if theirs:
         _check(func, args, tensors)
     if there and kwargs.get("generator") is not None:
         raise WrongDevice(f"{func}: a generator of the processor for numbers {NAME}")
-    given, named = tree_map_only(Elsewhere, lambda t: t.inner, (args, kwargs))
     out = _CELLS.get(func, func)(*given, **named)
     if func is _aten.copy_.default:
         return args[0]
-    if func is _aten._pack_padded_sequence.default:
+    if there and func is _aten._pack_padded_sequence.default:
         return Elsewhere(out[0]), out[1]  # lengths are on the processor, as they came
+    return _wrapped(out, theirs) if there else out
 
-    def wrapped(x: Any) -> Any:
-        if not isinstance(x, Tensor) or not there:
-            return x
-        return theirs[id(x)] if id(x) in theirs else Elsewhere(x)
 
-    return tree_map(wrapped, out)
+def _inside(values: Any, found: list[Tensor]) -> Any:
+    """Arguments with the values of tensors elsewhere; all tensors are added to ``found``."""
+    if isinstance(values, Tensor):
+        found.append(values)
+        return values.inner if isinstance(values, Elsewhere) else values
+    if isinstance(values, dict):
+        return {key: _inside(value, found) for key, value in values.items()}
+    if isinstance(values, tuple | list):
+        return type(values)(_inside(value, found) for value in values)
+    return values
+
+
+def _wrapped(out: Any, theirs: dict[int, Elsewhere]) -> Any:
+    """What an operation returned, as tensors elsewhere; those that it was given are themselves."""
+    if isinstance(out, Tensor):
+        return theirs[id(out)] if id(out) in theirs else Elsewhere(out)
+    return type(out)(_wrapped(x, theirs) for x in out) if isinstance(out, tuple | list) else out
 
 
 def _check(func: Any, args: Any, tensors: list[Tensor]) -> None:

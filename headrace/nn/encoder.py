@@ -12,7 +12,7 @@ from gymnasium.spaces.utils import flatdim
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from headrace.errors import ConfigError, nearest
+from headrace.errors import ConfigError, EnvironmentFault, nearest
 from headrace.nn.convolutions import ImageTorso, min_side
 from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network, dense, mlp
@@ -172,7 +172,7 @@ class _Image(nn.Module):
         self.num_outputs = self.convolutions.num_outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """Raises IndexError where a grid holds what is no symbol of it."""
+        """Raises EnvironmentFault where a grid holds what is no symbol of it."""
         dtype = next(self.convolutions.parameters()).dtype
         if not self._symbols:
             return self.convolutions(as_channels(x, self._space, dtype, self._layout))
@@ -187,7 +187,7 @@ class _Image(nn.Module):
         bounds, low = map(int, x.aminmax()), int(self._space.low.min())
         for value in bounds:
             if not low <= value < low + self._symbols:
-                raise IndexError(
+                raise EnvironmentFault(
                     f"one_hot={self._name!r} holds {value}, which is none of its {self._symbols} "
                     f"symbols, {low} to {low + self._symbols - 1}: give another num_symbols"
                 )

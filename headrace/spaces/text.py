@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import string
+import warnings
 import zlib
 from collections.abc import Iterable
 from typing import Any
@@ -65,7 +66,8 @@ class Words:
 
     Args:
         vocabulary: words; () hashes them. buckets: how many numbers there are for hashed words.
-        length: numbers in a row; what a text has beyond so many words is left out.
+        length: numbers in a row; what a text has beyond so many words is left out, with a
+            warning.
     """
 
     def __init__(self, vocabulary: tuple[str, ...], buckets: int, length: int) -> None:
@@ -84,7 +86,14 @@ class Words:
         text = str(text)
         row = self._rows.get(text)
         if row is None:
-            numbers = [self._number_of(word) for word in words_of(text)[: self._length]]
+            words = words_of(text)
+            if len(words) > self._length:
+                warnings.warn(
+                    f"a text of {len(words)} words is cut: max_words={self._length} are read, "
+                    f"not {' '.join(words[self._length :])[:60]!r}",
+                    stacklevel=4,
+                )
+            numbers = [self._number_of(word) for word in words[: self._length]]
             row = np.zeros(self._length, np.int32)
             row[: len(numbers)] = numbers
             if len(self._rows) >= _MOST_KEPT:

@@ -10,7 +10,9 @@ import io
 import itertools
 import json
 import sys
+import tempfile
 import traceback
+from pathlib import Path
 from typing import Any
 
 import elsewhere
@@ -28,6 +30,7 @@ from headrace.learning.learner import Learner, gather
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
+from headrace.records.checkpoint import load_weights, save_policy
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout
@@ -145,14 +148,14 @@ def learn(
         return [v for k, v in sorted(found.items())]
 
     metrics = [update(learner, filled[:4])]
-    file = io.BytesIO()
-    on_disk = [learner.state_dict(), learner.own_state(), policy.state_dict()]
-    torch.save(tree_to(on_disk, "cpu"), file)
-    saved, own, weights = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    file, kept = io.BytesIO(), [learner.state_dict(), learner.own_state()]
+    torch.save(tree_to(kept, "cpu"), file)  # torch.load maps what is on a GPU to the processor
+    saved, own = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
     again = Policy(policy.observation_space, policy.action_space, policy.network)
-    again.load_state_dict(weights)
     learner.close()
     learner = new(again)
+    with tempfile.TemporaryDirectory() as folder:
+        load_weights(save_policy(Path(folder), {}, policy, 1), again)
     learner.load_state_dict(saved)
     learner.load_own_state([own])
     metrics.append(update(learner, filled[4:]))

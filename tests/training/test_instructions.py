@@ -8,7 +8,7 @@ import pytest
 from gymnasium.spaces import Dict, Discrete, Text
 
 import headrace as hr
-from headrace.errors import EnvironmentFault
+from headrace.errors import ConfigError, EnvironmentFault
 
 TASKS = ["Go left!", "go right", "do not go right", "wait"]
 
@@ -37,6 +37,23 @@ class InstructionEnv(gymnasium.Env):
         return self._observed(), reward, self._left == 0, False, {}
 
 
+class Mission(gymnasium.Space):
+    """Strings of someone's own."""
+
+    def __init__(self):
+        super().__init__(dtype=str)
+
+    def sample(self, mask=None, probability=None):
+        return TASKS[self.np_random.integers(len(TASKS))]
+
+    def contains(self, x):
+        return isinstance(x, str)
+
+
+class MissionEnv(InstructionEnv):
+    observation_space = Dict(task=Mission())
+
+
 @pytest.mark.parametrize(
     ("engine", "transport", "algo"),
     [
@@ -56,6 +73,18 @@ def test_what_is_said_is_learnt_saved_and_done(engine, transport, algo, tiny, fi
     assert done == list(range(len(TASKS)))
     assert policy.predict({"task": TASKS})[0].tolist() == done
     assert hr.evaluate(policy, InstructionEnv, 4).mean == 8
+
+
+def test_strings_of_an_own_space_are_read_too(tiny, finish):
+    config = tiny(env=MissionEnv)
+    finish(config)
+    policy = hr.load(config.run_dir)
+    assert policy.predict({"task": TASKS[0]})[0] in range(len(TASKS))
+    assert hr.evaluate(policy, MissionEnv, 2).mean >= 0
+    with pytest.raises(
+        ConfigError, match=r"engine='async' can't run MissionEnv: a space of its own"
+    ):
+        finish(tiny(env=MissionEnv, engine="async", transport="serial", run_dir=None))
 
 
 def test_what_should_be_a_text_and_is_none_is_told_of(tiny, finish):

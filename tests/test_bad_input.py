@@ -9,7 +9,7 @@ import shutil
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, Sequence, Tuple
 from safetensors.torch import load_file, save_file
 
 import headrace as hr
@@ -18,12 +18,12 @@ from headrace.errors import CheckpointError, ConfigError
 from headrace.records import checkpoint
 
 
-class TextEnv(gymnasium.Env):
-    observation_space = Dict(position=Box(-1, 1, (2,)), words=Tuple([Text(5)]))
+class SequenceEnv(gymnasium.Env):
+    observation_space = Dict(position=Box(-1, 1, (2,)), words=Tuple([Sequence(Discrete(5))]))
     action_space = Discrete(2)
 
     def reset(self, *, seed=None, options=None):
-        return {"position": np.zeros(2, np.float32), "words": ("abc",)}, {}
+        return {"position": np.zeros(2, np.float32), "words": ((1, 2),)}, {}
 
 
 class IntegerBoxEnv(gymnasium.Env):
@@ -67,8 +67,8 @@ BAD_SETTINGS = {
     "not an environment": ({"env": 7}, ["env=7"]),
     "environment setting": ({"env_kwargs": {"sutton": 1}}, ["CartPole-v1", "'sutton'"]),
     "observations": (
-        {"env": TextEnv},
-        ["observation space at 'words'/0 Text", "FilterObservation"],
+        {"env": SequenceEnv},
+        ["observation space at 'words'/0 Sequence", "FilterObservation"],
     ),
     "actions": ({"env": IntegerBoxEnv}, ["at 'arm'/0", "Box(0, 9", "use Discrete"]),
     "mask": ({"env": MaskedForceEnv}, ["action_mask in its info", "none of its actions"]),

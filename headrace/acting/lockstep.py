@@ -77,7 +77,7 @@ class LockStep:
             first[t + 1] = ended
             masked = masked or MASK in infos
             ended = np.logical_or(terminated[t], truncated, out=done[t])
-            if not inputs.plain:
+            if not inputs.as_it_comes:
                 mask = info_mask(infos)
                 next_obs = inputs.compose(next_obs, mask, action_t, reward[t], first[t + 1])
                 inputs.check_mask(next_obs, ended, self._name, t + 1)

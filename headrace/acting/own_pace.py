@@ -122,7 +122,7 @@ class _Columns:
         infos = self._envs.infos(rows, only=MASK)
         self._masked = self._masked or bool(infos)
         self.count[rows] += 1
-        if not inputs.plain:
+        if not inputs.as_it_comes:
             mask = tree.map_leaves(lambda x: None if x is None else x[rows], info_mask(infos))
             before = row_of(self._action, place)
             obs = inputs.compose(obs, mask, before, self._reward[place], first)

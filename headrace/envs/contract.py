@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.vector import VectorEnv
 
 from headrace.errors import EnvironmentFault
+from headrace.spaces.text import is_text
 from headrace.spaces.walk import Path, parts, place
 
 CHECKED_STEPS = 100
@@ -209,6 +210,8 @@ class _Contract:
         return self._fault(method, came, remedy)
 
     def _check_leaf(self, method: str, space: Any, value: Any, path: Path) -> None:
+        if is_text(space) and not isinstance(value, str):
+            raise self._misfit(method, space, _shown(value), path, "return a str")
         if not isinstance(space, (Box, Discrete, MultiBinary, MultiDiscrete)):
             return  # what is no number is refused elsewhere
         array = _array(value)

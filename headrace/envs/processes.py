@@ -18,7 +18,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
-from headrace.errors import EnvironmentFault, HeadraceError
+from headrace.errors import ConfigError, EnvironmentFault, HeadraceError
 from headrace.exits.kin import begin_session, end_kin
 from headrace.process import (
     die_with_parent,
@@ -49,6 +49,7 @@ class Processes(AsyncVectorEnv):
         timeout_s: of every wait.
 
     Raises:
+        ConfigError: its observations have no place in shared memory.
         EnvironmentFault: an environment raised, died or didn't answer; from the constructor,
             ``reset`` and ``step``. Afterwards it can only be closed.
     """
@@ -72,8 +73,14 @@ class Processes(AsyncVectorEnv):
                     worker=_serve,
                     autoreset_mode=AutoresetMode.NEXT_STEP,
                 )
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error.__cause__, gymnasium.error.CustomSpaceError):
+                raise ConfigError(
+                    f"engine='async' can't run {name}: a space of its own kind, as there is in "
+                    f"{self.single_observation_space}, has no place in the memory that processes "
+                    "share (nearest: 'threads')"
+                ) from error
             raise
 
     def _check_spaces(self) -> None:

@@ -12,13 +12,15 @@ from gymnasium.spaces.utils import flatdim
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from headrace.errors import ConfigError, nearest
+from headrace.errors import ConfigError, EnvironmentFault, nearest
 from headrace.nn.convolutions import ImageTorso, min_side
 from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network, dense, mlp
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.recurrent import orthogonal_gates
 from headrace.spaces import observations as spaces
+from headrace.spaces.images import as_channels, image_shape, is_image, num_symbols, one_hot_channels
+from headrace.spaces.text import text_paths
 from headrace.types import Gather, Tree
 
 
@@ -28,11 +30,14 @@ class Encoder(nn.Module):
     Numbers of every kind (Box values, one-hots of Discrete and MultiDiscrete, bits of MultiBinary,
     the previous action and reward) form one vector, which passes the multi-layer perceptron. Each
     image passes convolutions, each text an LSTM; where several of these meet, one dense layer joins
-    them. What counts as an image is said by :func:`headrace.spaces.observations.is_image`.
+    them. What counts as an image is said by :func:`headrace.spaces.images.is_image`.
+
+    A recurrent core joins by itself: before one there is no such layer, and the previous action and
+    reward come to it as they are (Espeholt et al. 2018, Figure 3).
 
     Raises:
-        ConfigError: a space is not supported, an image too small for its convolutions, or a text
-            not there.
+        ConfigError: a space is not supported, an image too small for its convolutions or of an
+            unknown layout, or a text or a grid of symbols not there.
     """
 
     def __init__(self, inputs: Inputs, network: Network) -> None:
@@ -48,8 +53,11 @@ class Encoder(nn.Module):
         self._single = row and inputs.plain and self._boxes[0][1].dtype != np.uint8
         num_values = sum(flatdim(space) for _, space in self._boxes)
         num_inputs = num_values + sum(flatdim(space) for _, space in self._codes)
-        if inputs.previous:
-            num_inputs += inputs.distribution.num_features + 1
+        num_previous = inputs.distribution.num_features + 1 if inputs.previous else 0
+        # Whether they pass by the perceptron.
+        self._beside = inputs.previous and network.core is not None
+        if not self._beside:
+            num_inputs += num_previous
         self.mlp = mlp(num_inputs, network) if num_inputs else None
         # In a tuple it is no second submodule. What follows runs at every step of every actor.
         self._first_layer: tuple[nn.Module, ...] = () if self.mlp is None else (self.mlp[0],)
@@ -57,22 +65,27 @@ class Encoder(nn.Module):
         self.normalizer = Normalizer(num_values) if normalizes else None
         widths = [network.hidden[-1]] if num_inputs else []
         widths += [cast(int, part.num_outputs) for part in self.parts]
+        if self._beside:
+            widths.append(num_previous)
         if not widths:
             raise ConfigError(f"observation space {inputs.observation_space} is empty")
-        join = len(widths) > 1
+        join = len(widths) > 1 and network.core is None
         self.join = dense(sum(widths), network.hidden[-1], network.activation) if join else None
-        self.num_outputs = network.hidden[-1] if join else widths[0]
+        self.num_outputs = network.hidden[-1] if join else sum(widths)
         self.is_vector = not self._paths
 
     def _sort(self, observation_space: gymnasium.Space, network: Network) -> None:
         """Every leaf to what reads it."""
-        known = {}
+        known, texts = {}, text_paths(self._inputs.observation_space)
         for path, space in spaces.leaves(observation_space):
-            known[spaces.dotted(path)] = space
-            if spaces.dotted(path) in network.text:
+            name = spaces.dotted(path) or "obs"
+            known[name] = space
+            if path in texts or name in network.text:
                 part: nn.Module = TextEncoder(spaces.vocabulary(path, space))
-            elif spaces.is_image(space):
-                part = _Image(path, cast(Box, space), network.conv)
+            elif name in network.one_hot:
+                part = _Image(path, space, network, num_symbols(name, space, network.num_symbols))
+            elif is_image(space):
+                part = _Image(path, space, network)
             else:
                 if isinstance(space, Box):
                     self._boxes.append((path, space))
@@ -82,18 +95,23 @@ class Encoder(nn.Module):
                 continue
             self._paths.append(path)
             self.parts.append(part)
-        for name in network.text:
-            if name not in known:
-                raise ConfigError(
-                    f"text={name!r} is not in the observation space, which has "
-                    f"{', '.join(map(repr, known))}.{nearest(name, known)}"
-                )
+        for setting in ("text", "one_hot"):
+            for name in getattr(network, setting):
+                if name not in known:
+                    raise ConfigError(
+                        f"{setting}={name!r} is not in the observation space, which has "
+                        f"{', '.join(map(repr, known))}.{nearest(name, known)}"
+                    )
 
     def forward(self, inputs: Tree) -> Tensor:
         outputs = [] if self.mlp is None else [self.mlp(self.numbers(inputs))]
         for path, part in zip(self._paths, self.parts, strict=True):
             outputs.append(part(spaces.at(self._observation(inputs), path)))
-        return outputs[0] if self.join is None else self.join(torch.cat(outputs, 1))
+        if self._beside:
+            reward = inputs["previous_reward"]
+            outputs.append(self._previous(inputs, (outputs[0] if outputs else reward).dtype))
+        features = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
+        return features if self.join is None else self.join(features)
 
     def _observation(self, inputs: Tree) -> Tree:
         return inputs if self._inputs.plain else inputs["observation"]
@@ -111,11 +129,15 @@ class Encoder(nn.Module):
             columns.append(x if self.normalizer is None else self.normalizer(x))
         for path, space in self._codes:
             columns.append(spaces.encode(space, spaces.at(obs, path)).to(dtype))
-        if self._inputs.previous:
-            action = self._inputs.distribution.features(inputs["previous_action"])
-            reward = inputs["previous_reward"].clamp(-1.0, 1.0)  # as IMPALA's LSTM is given it
-            columns += [action.to(dtype), reward.unsqueeze(1).to(dtype)]
+        if self._inputs.previous and not self._beside:
+            columns.append(self._previous(inputs, dtype))
         return columns[0] if len(columns) == 1 else torch.cat(columns, 1)
+
+    def _previous(self, inputs: Tree, dtype: torch.dtype) -> Tensor:
+        """The previous action as codes and numbers, and reward: ``[N, num_features + 1]``."""
+        action = self._inputs.distribution.features(inputs["previous_action"])
+        reward = inputs["previous_reward"].clamp(-1.0, 1.0)  # as IMPALA's LSTM is given it
+        return torch.cat([action.to(dtype), reward.unsqueeze(1).to(dtype)], 1)
 
     def _values(self, obs: Tree, dtype: torch.dtype) -> Tensor:
         parts = [spaces.values(space, spaces.at(obs, path), dtype) for path, space in self._boxes]
@@ -129,23 +151,46 @@ class Encoder(nn.Module):
 
 
 class _Image(nn.Module):
-    """Convolutions on the images of one space: ``[N, *space.shape] -> [N, num_outputs]``."""
+    """Convolutions on the images of one space: ``[N, *space.shape] -> [N, num_outputs]``.
 
-    def __init__(self, path: spaces.Path, space: Box, conv: str) -> None:
+    Args:
+        symbols: how many a grid of symbols has; 0: it is an image.
+    """
+
+    def __init__(self, path: spaces.Path, space: Box, network: Network, symbols: int = 0) -> None:
         super().__init__()
-        self._space = space
-        shape = spaces.image_shape(space)
-        if conv == "auto":
-            conv = "nature" if min(shape[1:]) >= min_side("nature") else "impala_deep"
+        self._space, self._layout = space, network.image_layout
+        self._name, self._symbols = spaces.dotted(path) or "obs", symbols
+        conv = network.conv
         try:
-            self.convolutions = ImageTorso(conv, *shape)
+            channels, *sides = image_shape(space, self._layout)
+            if conv == "auto":
+                conv = "nature" if min(sides) >= min_side("nature") else "impala_deep"
+            self.convolutions = ImageTorso(conv, channels * max(symbols, 1), *sides)
         except ConfigError as error:
             raise ConfigError(f"observation space{spaces.place(path)}: {error}") from error
         self.num_outputs = self.convolutions.num_outputs
 
     def forward(self, x: Tensor) -> Tensor:
+        """Raises EnvironmentFault where a grid holds what is no symbol of it."""
         dtype = next(self.convolutions.parameters()).dtype
-        return self.convolutions(spaces.as_channels(x, self._space, dtype))
+        if not self._symbols:
+            return self.convolutions(as_channels(x, self._space, dtype, self._layout))
+        if not torch.compiler.is_compiling():
+            self._check_symbols(x)
+        given = self._space, self._symbols, dtype, self._layout
+        return self.convolutions(one_hot_channels(x, *given))
+
+    def _check_symbols(self, x: Tensor) -> None:
+        if not x.numel():
+            return
+        bounds, low = map(int, x.aminmax()), int(self._space.low.min())
+        for value in bounds:
+            if not low <= value < low + self._symbols:
+                raise EnvironmentFault(
+                    f"one_hot={self._name!r} holds {value}, which is none of its {self._symbols} "
+                    f"symbols, {low} to {low + self._symbols - 1}: give another num_symbols"
+                )
 
 
 class TextEncoder(nn.Module):

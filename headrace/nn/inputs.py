@@ -1,6 +1,7 @@
 """What a policy is given at each step: the observation, and what the actor adds to it.
 
-Without additions it is the observation as it comes. With an action mask or the previous action and
+Without additions it is the observation as it comes, but for texts, which become rows of word
+numbers. With an action mask or the previous action and
 reward it is a dict of ``observation``, ``action_mask`` (flat bool), ``previous_action`` and
 ``previous_reward`` (zeros after a reset), of those that are used. All of it is stored row by row in
 the rollout, so the learner needs no case for any of them.
@@ -20,6 +21,7 @@ from headrace.ops import tree
 from headrace.ops.distributions import Distribution
 from headrace.spaces.actions import MASK, flatten_mask, mask_is_empty
 from headrace.spaces.observations import zeros
+from headrace.spaces.text import Words
 from headrace.spaces.walk import parts
 from headrace.types import Tree
 
@@ -34,6 +36,7 @@ class Inputs:
         observation_space: of a single environment, with the mask if that is part of it.
         mask: where the action mask comes from.
         previous: whether the previous action and reward are inputs.
+        words: what reads texts in the observation; None: there are none.
     """
 
     observation_space: gymnasium.Space
@@ -41,6 +44,7 @@ class Inputs:
     distribution: Distribution
     mask: Source = "none"
     previous: bool = False
+    words: Words | None = None
 
     @property
     def plain(self) -> bool:
@@ -48,13 +52,18 @@ class Inputs:
         return self.mask == "none" and not self.previous
 
     @property
+    def as_it_comes(self) -> bool:
+        """Whether what environments return needs no :meth:`compose`."""
+        return self.plain and self.words is None
+
+    @property
     def features_space(self) -> gymnasium.Space:
-        """The observation space without the mask."""
+        """The observation space without the mask, with rows of word numbers in place of texts."""
         space = self.observation_space
-        if self.mask != "observation":
-            return space
-        assert isinstance(space, gymnasium.spaces.Dict)
-        return gymnasium.spaces.Dict({k: v for k, v in space.items() if k != MASK})
+        if self.mask == "observation":
+            assert isinstance(space, gymnasium.spaces.Dict)
+            space = gymnasium.spaces.Dict({k: v for k, v in space.items() if k != MASK})
+        return space if self.words is None else self.words.in_place_of_texts(space)
 
     def example(self, num_envs: int) -> Tree:
         """Zeros of the structure, shapes ``[num_envs, ...]`` and dtypes of the inputs."""
@@ -87,6 +96,8 @@ class Inputs:
             previous_action: ``[B, ...]`` or None; previous_reward: ``[B]`` or None.
             first: ``[B]`` bool, obs came from a reset.
         """
+        if self.words is not None:
+            obs = self.words.read(self.observation_space, obs)
         if self.plain:
             return obs
         if self.mask == "observation":

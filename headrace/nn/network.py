@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from headrace.errors import ConfigError
+from headrace.spaces.images import Layout
+from headrace.spaces.text import check_vocabulary
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
 
@@ -79,8 +81,22 @@ class Network:
     """Whether policy and value share one torso; None: only with images, a core or an own torso."""
     conv: Literal["auto", "nature", "impala_shallow", "impala_deep", "impact"] = "auto"
     """Convolutions for images; auto: nature, or impala_deep where an image is too small for it."""
+    image_layout: Layout = "auto"
+    """Where the channels of images are; auto: as their shapes tell, which some don't."""
+    one_hot: tuple[str, ...] = ()
+    """Which parts of a Dict observation are grids of symbols, not of brightness ("obs": all of an
+    observation that has no parts); each symbol is a channel of its own for the convolutions."""
+    num_symbols: Annotated[int | None, ranges.WIDTH] = None
+    """How many symbols such a grid has, counted from its lower bound; None: up to its upper one."""
     text: tuple[str, ...] = ()
-    """Which parts of a Dict observation are rows of tokens, read by an LSTM (0 is padding)."""
+    """Which parts of a Dict observation are rows of tokens, read by an LSTM (0 is padding). Texts
+    are read so without being named."""
+    vocabulary: tuple[str, ...] = ()
+    """The words of texts that are told apart; (): all, by a hash of each."""
+    word_buckets: Annotated[int, ranges.SIZE] = 1000
+    """Numbers that hashed words share; IMPALA's agents had 1000."""
+    max_words: Annotated[int, ranges.WIDTH] = 32
+    """Words of a text that are read, from its beginning."""
     core: Literal["lstm", "gru"] | None = None
     """Recurrent layer between torso and heads."""
     core_size: Annotated[int, ranges.WIDTH] = 128
@@ -108,6 +124,7 @@ class Network:
                 f"shared=False is for feed-forward networks: with core={self.core!r} policy and "
                 "value share torso and core (leave shared out, or set core=None)"
             )
+        check_vocabulary(self.vocabulary)
         if self.torso is not None and self.normalize_observations:
             raise ConfigError(
                 "normalize_observations=True is for the built-in torsos: an own torso normalises "

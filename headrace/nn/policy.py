@@ -20,6 +20,7 @@ from headrace.nn.recurrent import Recurrent
 from headrace.ops import tree
 from headrace.spaces import observations as spaces
 from headrace.spaces.actions import distribution_for, to_env
+from headrace.spaces.text import Words, text_paths
 from headrace.types import Gather, Tree
 
 
@@ -56,8 +57,12 @@ class Policy(nn.Module):
         self.network = network = network or Network()
         self.distribution = distribution_for(action_space, network.squash_actions)
         mask = mask_source(observation_space, self.distribution, info_mask)
+        words = None
+        if text_paths(observation_space):
+            words = Words(network.vocabulary, network.word_buckets, network.max_words)
+        previous = network.previous_action_reward
         self.inputs = Inputs(
-            observation_space, action_space, self.distribution, mask, network.previous_action_reward
+            observation_space, action_space, self.distribution, mask, previous, words
         )
         make: type[Encoder | OwnTorso] = Encoder if network.torso is None else OwnTorso
         self.torso = make(self.inputs, network)
@@ -158,7 +163,7 @@ class Policy(nn.Module):
         """The action for one observation or a batch of them.
 
         Args:
-            obs: one observation of ``observation_space`` or a stack of them.
+            obs: one observation of ``observation_space`` or a stack of them; texts are strings.
             state: what the previous call returned; None at the beginning.
             episode_start: bool or ``[B]`` bools, whether obs came from a reset.
             deterministic: the mode of the distribution instead of a sample.

@@ -22,7 +22,8 @@ from headrace.nn.policy import Policy
 from headrace.process import torch_threads
 from headrace.records.disk import told
 from headrace.spaces import walk
-from headrace.spaces.observations import at, image_shape, is_image
+from headrace.spaces.images import image_shape, is_image, layout_of
+from headrace.spaces.observations import at
 
 _FPS = 30  # where the environment says nothing
 _MAX_PICTURES = 30_000  # of an episode that doesn't end
@@ -151,9 +152,9 @@ def _observed(space: gymnasium.Space, obs: Any) -> np.ndarray:
 
 def _newest(space: Box, image: np.ndarray) -> np.ndarray:
     """The last of what is stacked, in colour if there are three channels."""
-    channels, height, width = image_shape(space)
-    last_first = len(space.shape) > 2 and space.shape[-3] >= space.shape[-1]
-    if last_first:
+    layout = layout_of(space) or "channels_last"
+    channels, height, width = image_shape(space, layout)
+    if len(space.shape) > 2 and layout == "channels_last":
         image = np.moveaxis(image, -1, -3)
     image = image.reshape(channels, height, width)
     colours = 3 if channels % 3 == 0 else 1

@@ -6,13 +6,18 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
+
+from headrace.spaces.text import is_text, plain_text
 
 _FIELDS = {Discrete: ("n", "start"), MultiDiscrete: ("nvec", "start"), MultiBinary: ("shape",)}
 
 
+_BOUNDS = ("low", "high", "min_length", "max_length", "charset")
+
+
 def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
-    """A Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these as plain values.
+    """A Box, Discrete, MultiDiscrete, MultiBinary, Text, or a Dict or Tuple of these as values.
 
     Raises:
         TypeError: the space is of another kind.
@@ -24,6 +29,10 @@ def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
     if isinstance(space, Box):
         fields = {"shape": list(space.shape), "dtype": str(space.dtype)}
         return {"type": "Box", **fields, "low": _bound(space.low), "high": _bound(space.high)}
+    if is_text(space):
+        text = plain_text(space)
+        fields = {name: getattr(text, name) for name in ("min_length", "max_length")}
+        return {"type": "Text", **fields, "charset": "".join(text.character_list)}
     if isinstance(space, Dict):
         return {"type": "Dict", "spaces": [[k, space_to_json(v)] for k, v in space.items()]}
     if isinstance(space, Tuple):
@@ -41,7 +50,7 @@ def alike(one: gymnasium.Space, other: gymnasium.Space, bounds: bool = True) -> 
     """Whether values of one space are values of the other.
 
     Args:
-        bounds: False: whether they would be, whatever the bounds of Boxes are.
+        bounds: False: whether they would be, whatever the bounds of Boxes and Texts are.
     """
     try:
         ours, theirs = space_to_json(one), space_to_json(other)
@@ -52,7 +61,7 @@ def alike(one: gymnasium.Space, other: gymnasium.Space, bounds: bool = True) -> 
 
 def _unbounded(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _unbounded(v) for k, v in value.items() if k not in ("low", "high")}
+        return {k: _unbounded(v) for k, v in value.items() if k not in _BOUNDS}
     return [_unbounded(v) for v in value] if isinstance(value, list) else value
 
 
@@ -70,6 +79,8 @@ def space_from_json(values: dict[str, Any]) -> gymnasium.Space:
     if kind == "MultiBinary":
         shape = values["shape"]
         return MultiBinary(shape[0] if len(shape) == 1 else shape)
+    if kind == "Text":
+        return Text(**{name: value for name, value in values.items() if name != "type"})
     if kind == "Dict":
         return Dict({key: space_from_json(part) for key, part in values["spaces"]})
     if kind == "Tuple":

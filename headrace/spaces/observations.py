@@ -1,4 +1,4 @@
-"""Observation spaces leaf by leaf: paths, images, and numbers out of anything discrete."""
+"""Observation spaces leaf by leaf: paths, and numbers out of anything discrete."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from headrace.errors import ConfigError
 from headrace.spaces import walk
+from headrace.spaces.text import is_text
 from headrace.spaces.walk import Path, map_space, place
 from headrace.types import Tree
 
-_MIN_IMAGE_SIDE = 8
 _MOST_CODES = 2**20  # of a one-hot
 _LEAVES = (Box, Discrete, MultiDiscrete, MultiBinary)
-_SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
+_SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Text, or a Dict or Tuple of these"
 
 
 def leaves(space: gymnasium.Space) -> Iterator[tuple[Path, Any]]:
@@ -47,7 +47,7 @@ def _remedy(space: gymnasium.Space) -> str:
         kept = [
             key
             for key, part in space.items()
-            if all(isinstance(leaf, _LEAVES) for _, leaf in walk.leaves(part))
+            if all(isinstance(leaf, _LEAVES) or is_text(leaf) for _, leaf in walk.leaves(part))
         ]
         if kept:
             keys = json.dumps({"filter_keys": kept}, separators=(",", ":"))
@@ -99,7 +99,9 @@ def checked(space: gymnasium.Space, obs: Any) -> tuple[Tree, bool]:
 
 
 def _part(space: gymnasium.Space, obs: Any, path: Path, leaf: Any) -> np.ndarray:
-    """A leaf of an observation; raises ConfigError unless there are numbers for it."""
+    """A leaf of an observation; raises ConfigError unless there are numbers or texts for it."""
+    if is_text(leaf):
+        return _texts(space, obs, path)
     try:
         value = np.asarray(at(obs, path))
         if value.dtype.kind not in "biuf":
@@ -112,6 +114,20 @@ def _part(space: gymnasium.Space, obs: Any, path: Path, leaf: Any) -> np.ndarray
             f"the observation has no numbers{place(path)} for {leaf}: the policy's observation "
             f"space is {space}"
         ) from error
+
+
+def _texts(space: gymnasium.Space, obs: Any, path: Path) -> np.ndarray:
+    """A text or several as an array of strings."""
+    try:
+        texts = np.asarray(at(obs, path), dtype=object)
+    except (KeyError, IndexError, TypeError, ValueError):
+        texts = np.asarray(None, dtype=object)
+    if not all(isinstance(text, str) for text in texts.reshape(-1)):
+        raise ConfigError(
+            f"the observation has no text{place(path)}, which must be a str: the policy's "
+            f"observation space is {space}"
+        )
+    return texts
 
 
 def _as_array(space: gymnasium.Space, obs: Any) -> np.ndarray:
@@ -128,40 +144,6 @@ def zeros(space: gymnasium.Space, num_envs: int) -> Tree:
     return map_space(
         lambda leaf: torch.as_tensor(np.zeros((num_envs, *(leaf.shape or ())), leaf.dtype)), space
     )
-
-
-def is_image(space: gymnasium.Space) -> bool:
-    """Whether an observation is an image, which convolutions read and nothing flattens.
-
-    A uint8 Box of two dimensions or more is, and any Box of three or more both of whose sides are
-    at least 8.
-    """
-    if not isinstance(space, Box) or len(space.shape) < 2:
-        return False
-    if space.dtype == np.uint8:
-        return True
-    return len(space.shape) > 2 and min(image_shape(space)[1:]) >= _MIN_IMAGE_SIDE
-
-
-def image_shape(space: Box) -> tuple[int, int, int]:
-    """Channels, height and width; see :func:`as_channels`."""
-    *stack, a, b, c = (1, *space.shape) if len(space.shape) == 2 else space.shape
-    channels, height, width = (a, b, c) if a < c else (c, a, b)
-    return math.prod(stack) * channels, height, width
-
-
-def as_channels(x: Tensor, space: Box, dtype: torch.dtype) -> Tensor:
-    """Images ``[N, *space.shape]`` as ``[N, channels, height, width]``; uint8 scaled to [0, 1].
-
-    Channels come first if that dimension is smaller than the last one, else last. Leading
-    dimensions, such as stacked frames, are merged with the channels.
-    """
-    if len(space.shape) == 2:
-        x = x.unsqueeze(1)
-    elif space.shape[-3] >= space.shape[-1]:
-        x = x.movedim(-1, -3)
-    x = x.reshape(x.shape[0], *image_shape(space)).to(dtype)
-    return x / 255.0 if space.dtype == np.uint8 else x
 
 
 def check_codes(path: Path, space: gymnasium.Space) -> None:

@@ -21,7 +21,7 @@ from headrace.nn.policy import Policy
 from headrace.process import torch_threads
 from headrace.records.rundir import check, default_run_dir
 from headrace.spaces import walk
-from headrace.spaces.observations import image_shape, is_image
+from headrace.spaces.images import image_shape, is_image
 from headrace.training.fine_tuning import check_init, take_over
 from headrace.training.sizes import choose, sized
 from headrace.types import Group
@@ -104,7 +104,8 @@ def large_network(config: Config, policy: Policy) -> str | None:
     if size <= _LARGE or config.network.torso is not None:
         return None
     leaves = walk.leaves(policy.inputs.observation_space)
-    sides = [image_shape(leaf)[1:] for _, leaf in leaves if is_image(leaf)]
+    layout = policy.network.image_layout
+    sides = [image_shape(leaf, layout)[1:] for _, leaf in leaves if is_image(leaf)]
     height, width = max(sides, key=math.prod, default=(0, 0))
     remedy = "a smaller network"
     if height * width > 84 * 84:

@@ -35,7 +35,8 @@ OBSERVATIONS = {
     **{dtype: Box(0, 1, (3,), np.dtype(dtype).type) for dtype in DTYPES},
     "bits as picture": Box(0, 1, (10, 10, 4), np.bool_),
     "small picture": Box(0, 9, (4, 4), np.uint8),
-    "wide picture": Box(0, 255, (2, 16, 3), np.uint8),
+    "words": Text(6),
+    "wide picture": Box(0, 255, (5, 16, 3), np.uint8),
     "channels first": Box(0, 65535, (1, 16, 16), np.uint16),
     "table": Box(-np.inf, np.inf, (10, 5), np.float64),
     "number": Box(0.0, 1.0, ()),
@@ -172,8 +173,11 @@ FILTER = """--wrapper 'FilterObservation:{"filter_keys":["a","b"]}'"""
 @pytest.mark.parametrize(
     ("space", "words"),
     [
-        (Dict(a=NUMBERS, b=Tuple([Discrete(2)]), c=Text(4)), ["at 'c' Text", FILTER]),
-        (Tuple([NUMBERS, Text(4)]), ["at 1 Text", "--wrapper module:name"]),
+        (
+            Dict(a=NUMBERS, b=Tuple([Discrete(2), Text(4)]), c=Sequence(NUMBERS)),
+            ["at 'c' Sequence", FILTER],
+        ),
+        (Tuple([NUMBERS, Sequence(NUMBERS)]), ["at 1 Sequence", "--wrapper module:name"]),
         (Sequence(Discrete(2)), ["Sequence", "--wrapper module:name"]),
         (Graph(NUMBERS, Discrete(2)), ["Graph", "--wrapper module:name"]),
         (OneOf([NUMBERS, Discrete(2)]), ["OneOf", "--wrapper module:name"]),

@@ -4,13 +4,14 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 from gymnasium.vector.utils import batch_space
 
 import headrace as hr
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, EnvironmentFault
 from headrace.ops import tree
 from headrace.spaces import observations as spaces
+from headrace.spaces.images import as_channels
 from headrace.spaces.json import space_from_json, space_to_json
 
 IMAGE = Box(0, 255, (84, 84, 4), np.uint8)
@@ -108,13 +109,13 @@ def test_channels_are_found_at_either_end_and_bytes_become_fractions(first):
     picture = torch.randint(0, 256, (2, 5, 6, 3), dtype=torch.uint8)
     given = picture.permute(0, 3, 1, 2) if first else picture
     space = Box(0, 255, tuple(given.shape[1:]), np.uint8)
-    x = spaces.as_channels(given, space, torch.float32)
+    x = as_channels(given, space, torch.float32)
     torch.testing.assert_close(x, picture.permute(0, 3, 1, 2) / 255)
 
 
 def test_frames_stacked_in_front_of_pictures_become_channels_frame_by_frame():
     picture = torch.randint(0, 256, (2, 4, 9, 8, 3), dtype=torch.uint8)
-    x = spaces.as_channels(picture, Box(0, 255, (4, 9, 8, 3), np.uint8), torch.float32)
+    x = as_channels(picture, Box(0, 255, (4, 9, 8, 3), np.uint8), torch.float32)
     assert x.shape == (2, 12, 9, 8)
     torch.testing.assert_close(x[:, 3 * 2 + 1], picture[:, 2, :, :, 1] / 255)
 
@@ -157,18 +158,77 @@ def test_a_text_is_read_by_an_lstm_and_its_padding_is_ignored():
     assert policy.torso.mlp[0].in_features == 2
 
 
+def test_a_string_is_read_as_the_words_that_it_has_without_being_named():
+    space = Dict({"task": Text(20), "x": Box(-1, 1, (2,), np.float32)})
+    policy = policy_for(space, hr.Network((8,), vocabulary=("go", "left", "right"), max_words=3))
+    with torch.no_grad():
+        policy.policy_head.weight.mul_(100.0)
+
+    def params(*texts):
+        obs = {"task": texts, "x": np.zeros((len(texts), 2), np.float32)}
+        inputs, _ = policy._inputs(obs, None, np.ones(len(texts), bool), None, None)
+        assert inputs["task"].dtype == torch.int32
+        return policy.act(inputs, None, ())[0]
+
+    alike = params("go left", "Go  LEFT")
+    assert torch.equal(alike[0], alike[1])
+    apart = params("go left", "left go", "go", "")
+    assert len({tuple(row.tolist()) for row in apart}) == 4
+    with pytest.warns(UserWarning, match="max_words=3"):
+        cut = params("go left up and on", "go left down")  # up and down are unknown words
+    assert torch.equal(cut[0], cut[1])
+
+
+def test_predict_reads_one_text_or_several_and_names_what_is_none():
+    space = Dict({"task": Text(20), "x": Box(-1, 1, (2,), np.float32)})
+    policy = policy_for(space, hr.Network((8,), core="lstm", core_size=4))
+    x = np.zeros(2, np.float32)
+    single, state = policy.predict({"task": "go left", "x": x})
+    both, _ = policy.predict({"task": ["go left", "go"], "x": np.stack([x, x])})
+    assert single == both[0]
+    policy.predict({"task": "go", "x": x}, state)
+    for wrong in (3, None, ["go", 3]):
+        with pytest.raises(ConfigError, match="has no text at 'task', which must be a str"):
+            policy.predict({"task": wrong, "x": x})
+    with pytest.raises(ConfigError, match="has no text at 'task'"):
+        policy.predict({"x": x})
+
+
+def test_a_space_that_is_a_text_alone_acts():
+    policy = policy_for(Text(10), hr.Network((8,)))
+    assert policy.predict("hello")[0] in range(3)
+    assert policy.predict(("hello", "you"))[0].shape == (2,)
+
+
+def test_a_grid_is_one_hot_where_it_is_asked_for_and_a_strange_symbol_is_named():
+    grid = Box(0, 255, (7, 7, 3), np.uint8)
+    policy = policy_for(grid, hr.Network(one_hot=("obs",), num_symbols=11))
+    assert policy.torso.parts[0].convolutions.layers[0].in_channels == 33
+    obs = np.random.default_rng(0).integers(0, 11, (4, 7, 7, 3)).astype(np.uint8)
+    assert policy.predict(obs)[0].shape == (4,)
+    obs[1, 2, 3, 0] = 11
+    with pytest.raises(
+        EnvironmentFault, match=r"one_hot='obs' holds 11, .* 0 to 10: give another num_s"
+    ):
+        policy.predict(obs)
+    assert policy_for(grid).torso.parts[0].convolutions.layers[0].in_channels == 3
+
+
 @pytest.mark.parametrize(
     ("space", "network", "words"),
     [
         (
-            Dict({"a": Tuple([Discrete(2), Text(5)])}),
+            Dict({"a": Tuple([Discrete(2), Sequence(Discrete(5))])}),
             {},
-            r"at 'a'/1 Text.*isn't supported: use Box",
+            r"at 'a'/1 Sequence.*isn't supported: use Box",
         ),
         (Box(0, 255, (20, 20, 3), np.uint8), {"conv": "nature"}, r"nature.*20"),
         (SPACES["nested"], {"conv": "impact"}, r"at 'a'.*impact"),
         (SPACES["nested"], {"text": ("c",)}, r"text='c' is not in the observation space"),
         (SPACES["nested"], {"text": ("a",)}, r"text='a' is Box.*not a row of tokens"),
+        (SPACES["nested"], {"one_hot": ("c",)}, r"one_hot='c' is not in the observation space"),
+        (SPACES["nested"], {"one_hot": ("b.0",)}, r"one_hot='b.0' is Discrete.*not a grid"),
+        (Dict({"a": Box(0, 255, (10, 9, 14), np.uint8)}), {}, r"at 'a': the shape \(10, 9, 14\)"),
         (Dict({}), {}, "is empty"),
     ],
 )
@@ -184,6 +244,8 @@ def test_what_is_not_supported_is_said_with_its_path_and_what_would_work(space, 
         ({"core": "rnn"}, "core='rnn' must be 'lstm' or 'gru'"),
         ({"conv": "nurture"}, "nearest: 'nature'"),
         ({"core_size": 0}, "core_size=0 must be 1 or more"),
+        ({"vocabulary": ("red door",)}, "vocabulary has 'red door', which isn't one word"),
+        ({"max_words": 0}, "max_words=0 must be 1 or more"),
         ({"torso": "x:y", "normalize_observations": True}, "is for the built-in torsos"),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from gymnasium.vector.utils import batch_space
 from torch import nn
 
@@ -26,6 +26,8 @@ SENSES = {
     "action_mask": Box(0, 1, (5,), np.int8),
     "camera": Box(0, 255, (20, 24, 3), np.uint8),
     "command": MultiDiscrete([6] * 5),
+    "map": Box(0, 3, (20, 22, 2), np.uint8),
+    "mission": Text(8, charset="abc "),
     "place": Tuple([Box(-1.0, 1.0, (2, 2), np.float64), Discrete(3, start=5)]),
     "switches": MultiBinary(2),
 }
@@ -57,6 +59,9 @@ def nonsense(x, count):
 def feed_of(policy, obs) -> dict[str, np.ndarray]:
     obs = dict(obs) if isinstance(obs, dict) else obs
     mask = obs.pop("action_mask") if policy.inputs.mask == "observation" else None
+    if policy.inputs.words is not None:
+        obs = policy.inputs.words.read(policy.inputs.observation_space, obs | {"action_mask": mask})
+        obs = {key: value for key, value in obs.items() if key != "action_mask"}
     feed = named({"obs": obs})
     return feed if mask is None else feed | {"action_mask": mask.astype(bool)}
 
@@ -120,7 +125,13 @@ CASES = {
     "nested observations, image, text, mask, LSTM": (
         Dict(SENSES),
         MultiDiscrete([2, 3]),
-        {"core": "lstm", "core_size": 16, "conv": "impala_shallow", "text": ("command",)},
+        {
+            "core": "lstm",
+            "core_size": 16,
+            "conv": "impala_shallow",
+            "text": ("command",),
+            "one_hot": ("map",),
+        },
     ),
 }
 

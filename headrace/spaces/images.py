@@ -1,0 +1,138 @@
+"""Images and grids of symbols: which observations are some, how they lie, what is made of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, TypeAlias
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+from torch import Tensor
+
+from headrace.errors import ConfigError
+
+Layout: TypeAlias = Literal["auto", "channels_first", "channels_last"]
+
+_MIN_SIDE = 8  # of an image that isn't of bytes
+_FEW = 4  # channels, at most, of a usual picture
+_FAR = 4  # times as long as there are channels is a side for sure
+_MOST_SYMBOLS = 2**12
+
+
+def is_image(space: gymnasium.Space) -> bool:
+    """Whether an observation is an image, which convolutions read and nothing flattens.
+
+    A uint8 Box of two dimensions or more is, and any Box of three or more both of whose sides are
+    at least 8.
+    """
+    if not isinstance(space, Box) or len(space.shape) < 2:
+        return False
+    if space.dtype == np.uint8:
+        return True
+    if len(space.shape) < 3:
+        return False
+    found = layout_of(space)
+    sides = [_sides(space, found)] if found else [_sides(space, w) for w in _LAYOUTS]
+    return max(map(min, sides)) >= _MIN_SIDE
+
+
+_LAYOUTS: tuple[Layout, ...] = ("channels_first", "channels_last")
+
+
+def layout_of(space: Box) -> Layout | None:
+    """At which end the channels are, as far as the shape tells; None: it doesn't.
+
+    The other two of the last three dimensions are the sides. They are told by being equal, else by
+    the channels, of which there are at most four, or far fewer than pixels in a row. Dimensions
+    before these three count what is stacked, which is less than pixels in a row, too.
+    """
+    if len(space.shape) == 2:
+        return "channels_first"  # it has none
+    *stack, a, b, c = space.shape
+    first, last = _LAYOUTS
+    few, many = min(a, c), max(a, c)
+    if a == c:
+        return None
+    if b in (a, c):
+        found = last if a == b else first
+    elif few <= _FEW < many or few * _FAR <= many:
+        found = first if a < c else last
+    else:
+        return None
+    return None if any(n >= max(_sides(space, found)) for n in stack) else found
+
+
+def _sides(space: Box, layout: Layout) -> tuple[int, int]:
+    if len(space.shape) == 2 or layout == "channels_first":
+        return space.shape[-2], space.shape[-1]
+    return space.shape[-3], space.shape[-2]
+
+
+def image_shape(space: Box, layout: Layout = "auto") -> tuple[int, int, int]:
+    """Channels, what is stacked included, height and width; see :func:`as_channels`.
+
+    Raises:
+        ConfigError: ``layout`` is "auto", and the shape doesn't tell which it is.
+    """
+    known = layout_of(space) if layout == "auto" else layout
+    if known is None:
+        shape = ", ".join(map(str, space.shape))
+        raise ConfigError(
+            f"the shape ({shape}) doesn't tell which of its dimensions are an image's channels: "
+            "set image_layout to 'channels_first' or 'channels_last'"
+        )
+    height, width = _sides(space, known)
+    return math.prod(space.shape) // max(height * width, 1), height, width
+
+
+def as_channels(x: Tensor, space: Box, dtype: torch.dtype, layout: Layout = "auto") -> Tensor:
+    """Images ``[N, *space.shape]`` as ``[N, channels, height, width]``; uint8 scaled to [0, 1].
+
+    Leading dimensions, such as stacked frames, are merged with the channels.
+    """
+    x = _channels_first(x, space, layout).to(dtype)
+    return x / 255.0 if space.dtype == np.uint8 else x
+
+
+def _channels_first(x: Tensor, space: Box, layout: Layout) -> Tensor:
+    # x.shape[0] and not len(x): a traced export takes the latter for a constant.
+    known = layout_of(space) if layout == "auto" else layout
+    if len(space.shape) > 2 and known == "channels_last":
+        x = x.movedim(-1, -3)
+    return x.reshape(x.shape[0], *image_shape(space, layout))
+
+
+def num_symbols(name: str, space: gymnasium.Space, given: int | None) -> int:
+    """How many symbols a grid has: those given, or all between the bounds of the Box.
+
+    Raises:
+        ConfigError: the space is no grid of integers, or has too many symbols.
+    """
+    if not isinstance(space, Box) or space.dtype.kind not in "iu" or len(space.shape) < 2:
+        raise ConfigError(
+            f"one_hot={name!r} is {space}, not a grid of symbols: use an integer Box of two "
+            "dimensions or more"
+        )
+    found = int(space.high.max()) - int(space.low.min()) + 1 if given is None else given
+    if found > _MOST_SYMBOLS:
+        raise ConfigError(
+            f"one_hot={name!r} is {space}, which has {found:,} symbols by its bounds: set "
+            f"num_symbols, at most {_MOST_SYMBOLS:,}"
+        )
+    return found
+
+
+def one_hot_channels(
+    x: Tensor, space: Box, symbols: int, dtype: torch.dtype, layout: Layout = "auto"
+) -> Tensor:
+    """Grids ``[N, *space.shape]`` as zeros and ones ``[N, channels * symbols, height, width]``.
+
+    Channel ``c * symbols + s`` is 1 where channel c holds symbol s, counted from the lower bound of
+    the space; what is no symbol is 0 in all of them.
+    """
+    x = _channels_first(x, space, layout).unsqueeze(2)
+    low = int(space.low.min())
+    symbol = torch.arange(low, low + symbols, device=x.device).view(1, 1, -1, 1, 1)
+    return (x == symbol).to(dtype).flatten(1, 2)

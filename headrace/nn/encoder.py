@@ -17,6 +17,7 @@ from headrace.nn.convolutions import ImageTorso, min_side
 from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network, dense, mlp
 from headrace.nn.normalizer import Normalizer
+from headrace.nn.precision import Halved, memory_format
 from headrace.nn.recurrent import orthogonal_gates
 from headrace.spaces import observations as spaces
 from headrace.types import Gather, Tree
@@ -142,10 +143,12 @@ class _Image(nn.Module):
         except ConfigError as error:
             raise ConfigError(f"observation space{spaces.place(path)}: {error}") from error
         self.num_outputs = self.convolutions.num_outputs
+        self.halved = Halved(self.convolutions, plain=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        dtype = next(self.convolutions.parameters()).dtype
-        return self.convolutions(spaces.as_channels(x, self._space, dtype))
+        dtype = self.halved.dtype
+        order = memory_format(dtype, x.device, self.convolutions.residual)
+        return self.halved(spaces.as_channels(x, self._space, dtype, order))
 
 
 class TextEncoder(nn.Module):

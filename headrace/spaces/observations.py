@@ -150,18 +150,26 @@ def image_shape(space: Box) -> tuple[int, int, int]:
     return math.prod(stack) * channels, height, width
 
 
-def as_channels(x: Tensor, space: Box, dtype: torch.dtype) -> Tensor:
+def as_channels(
+    x: Tensor,
+    space: Box,
+    dtype: torch.dtype,
+    order: torch.memory_format = torch.contiguous_format,
+) -> Tensor:
     """Images ``[N, *space.shape]`` as ``[N, channels, height, width]``; uint8 scaled to [0, 1].
 
     Channels come first if that dimension is smaller than the last one, else last. Leading
-    dimensions, such as stacked frames, are merged with the channels.
+    dimensions, such as stacked frames, are merged with the channels. ``order`` is that of memory.
     """
+    whole = x.dtype == torch.uint8  # then what is divided is a copy
     if len(space.shape) == 2:
         x = x.unsqueeze(1)
     elif space.shape[-3] >= space.shape[-1]:
         x = x.movedim(-1, -3)
-    x = x.reshape(x.shape[0], *image_shape(space)).to(dtype)
-    return x / 255.0 if space.dtype == np.uint8 else x
+    x = x.reshape(x.shape[0], *image_shape(space)).to(dtype, memory_format=order)
+    if space.dtype != np.uint8:
+        return x
+    return x.div_(255.0) if whole else x / 255.0
 
 
 def check_codes(path: Path, space: gymnasium.Space) -> None:

@@ -161,6 +161,7 @@ def run(config: Config, callbacks: Iterable[Callback] = (), started: float | Non
                     trainer.stop()
         summary = trainer.finish()
         policy = trainer.policy.to("cpu")
+        policy.compute_in("float32")  # as what load() returns
         if leads:
             report.end(trainer.run_dir, summary)
     if group is not None:

@@ -84,7 +84,7 @@ def evaluate(
     returns: list[float] = []
     lengths: list[int] = []
     total, length = np.zeros(num_envs), np.zeros(num_envs, int)
-    with contextlib.closing(make_vec(env, num_envs, engine, env_kwargs)) as envs:
+    with contextlib.closing(make_vec(env, num_envs, engine, env_kwargs)) as envs, policy.still():
         _check_spaces(policy, envs, env_name(env))
         for reward, begins, ends in _played(policy, envs, seed, deterministic):
             on_step()

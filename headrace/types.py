@@ -93,14 +93,6 @@ class Batch:
 
         return map_columns(take, self)
 
-    def split(self, max_steps: int) -> list[Batch]:
-        """Groups of whole columns with at most ``max_steps`` steps each (at least one column)."""
-        rows, num_columns = self.valid.shape
-        width = max(1, max_steps // rows)
-        if width >= num_columns:
-            return [self]
-        return [self.columns(slice(i, i + width)) for i in range(0, num_columns, width)]
-
     def cut(self, count: int) -> list[Batch]:
         """``count`` groups of neighbouring columns, as even as can be; views."""
 

@@ -46,7 +46,7 @@ ENGINE = [
     "headrace/nn/policy.py",
     "headrace/nn/inputs.py",
 ]
-ENGINE_LINES = 8200  # checks of what is not finite, evaluation and saving on every end on top
+ENGINE_LINES = 8500  # checks of what is not finite, saving on every end, precision on top
 STUDIES = ["headrace/studies", "headrace/recipes"]
 GAME = ["headrace_ssa"]
 

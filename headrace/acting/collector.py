@@ -143,7 +143,8 @@ class Collector:
         self._begin(rollout)
         noise = self._policy.distribution.noise(tuple(rollout.reward.shape), self._generator)
         try:
-            steps = self._stepping.run(rollout, noise, self._done, cut)
+            with self._policy.still():
+                steps = self._stepping.run(rollout, noise, self._done, cut)
         except Exception:
             self._check_policy(version)  # whose nonsense an environment may have choked on
             raise

@@ -14,6 +14,8 @@ from headrace.algos.common import PolicyOutputs, policy_outputs
 from headrace.ops import tree
 from headrace.types import ActorCritic, Batch, Group, map_columns
 
+_WHOLE_BYTES = 32 << 20  # of observations; larger ones aren't copied but part by part
+
 
 def new_generator() -> torch.Generator:
     """A generator that shuffles, seeded from torch's own seed."""
@@ -34,7 +36,8 @@ def shuffled(
     Args:
         normalize_over: give the advantages of each part, over these learners' valid steps, mean 0
             and standard deviation 1; None: leave them.
-        fused: move a whole pass at once, of which parts are views; sums round differently.
+        fused: move a whole pass at once, of which parts are views, unless observations take much
+            memory; sums round differently.
 
     Yields:
         batches of ``[1, about T * B / minibatches]``, every sample once per pass. With a recurrent
@@ -45,7 +48,8 @@ def shuffled(
     samples = samples if tree.leaves(batch.core) else flatten(samples)
     num_columns, device = samples.valid.shape[1], samples.valid.device
     orders = [torch.randperm(num_columns, generator=generator).to(device) for _ in range(epochs)]
-    cut = _whole_passes if fused and device.type == "cpu" else _part_by_part
+    small = sum(x.nbytes for x in tree.leaves(samples.obs)) <= _WHOLE_BYTES
+    cut = _whole_passes if fused and small and device.type == "cpu" else _part_by_part
     for part in cut(samples, orders, min(minibatches, num_columns), normalize_over):
         part.version = batch.version
         yield part

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from typing import Any
 
 import torch
@@ -46,6 +49,7 @@ def check_together(config: Any) -> None:
 
 def _check_choices(config: Any) -> None:
     check_device(config.device)
+    _check_compiler(config)
     algo = config.algo
     for name, (only, why) in algo.only.items():
         value = getattr(config, name)
@@ -58,6 +62,12 @@ def _check_choices(config: Any) -> None:
             "engine='async' needs transport='serial': it starts a process per environment, "
             "which an actor process can't (use engine='sync' with more actors instead)"
         )
+
+
+def _check_compiler(config: Any) -> None:
+    cxx = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    valid = f"False without a C++ compiler: torch.compile calls {cxx}, which isn't on the PATH"
+    require(not config.compile or shutil.which(cxx) is not None, "compile", True, valid)
 
 
 def _check_columns(config: Any) -> None:

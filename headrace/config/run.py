@@ -118,6 +118,11 @@ class Config:
     """The policy's torsos."""
     device: str = "cpu"
     """Where the learner computes: cpu, cuda, cuda:1 …"""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """In which images are computed, to act and to learn: auto measures at the start where there are
+    convolutions and takes bfloat16 if it is faster; all else is float32 always."""
+    compile: bool = False
+    """Translate the learner's torsos with torch.compile, which takes a minute at the start."""
     learner_threads: Annotated[int | None, ranges.PROCESSORS] = None
     """Threads that compute gradients on a CPU; None: one per core, 1 with transport=serial."""
     cores_per_learner: Annotated[int | None, ranges.PROCESSORS] = None

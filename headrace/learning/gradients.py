@@ -6,12 +6,16 @@ import torch
 from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
+from headrace.learning.chunks import Chunks, max_steps
+from headrace.learning.costs import step_cost
 from headrace.learning.fused import FusedNetwork, can_fuse
 from headrace.nn.policy import Policy
 from headrace.types import Batch, Metrics, State
 
-_MIN_STEPS, _MAX_MIN_STEPS = 512, 2048
-_MIN_WORK = 20_000_000  # steps times parameters
+_MOST_STEPS, _WORK = 512, 40_000_000  # by autograd: steps, and multiplications of a forward pass
+_MIN_STEPS, _MAX_MIN_STEPS = 512, 2048  # by hand
+_MIN_WORK = 20_000_000  # by hand: steps times parameters
+_NO_LIMIT = 1 << 62
 
 
 class Gradients:
@@ -25,12 +29,30 @@ class Gradients:
         self, policy: Policy, algorithm: Hyperparameters, state: State, flat: Tensor
     ) -> None:
         self._policy, self._algorithm, self._state = policy, algorithm, state
-        self._parameters = list(policy.parameters())
+        self._parameters, self._device = list(policy.parameters()), flat.device
         fused = algorithm.fused and flat.device.type == "cpu" and can_fuse(policy)
         self._network = FusedNetwork(policy, flat) if fused else None
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether the network is one that is differentiated by hand."""
+        return self._network is not None
+
+    def chunks(self, num_threads: int, most: int) -> Chunks:
+        """How batches are cut for this network.
+
+        Args:
+            most: steps of a chunk.
+        """
+        if self._device.type != "cpu":
+            return Chunks(1, _NO_LIMIT, _NO_LIMIT)
         # Another thread pays from so many steps on; by hand, most of a short one is Python's turn.
-        enough = min(_MAX_MIN_STEPS, _MIN_WORK // len(flat)) if fused else 0
-        self.min_steps = max(_MIN_STEPS, enough)
+        if self.by_hand:
+            num = sum(p.numel() for p in self._parameters)
+            return Chunks(num_threads, most, max(_MIN_STEPS, min(_MAX_MIN_STEPS, _MIN_WORK // num)))
+        cost = step_cost(self._policy)
+        enough = min(_MOST_STEPS, -(-_WORK // cost.products))
+        return Chunks(num_threads, max_steps(cost, most), enough)
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """Gradient ``[P]`` of the loss on a batch, and the metrics' sums."""

@@ -10,16 +10,15 @@ in one vector per optimiser step, and all take the same step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
 from headrace.learning.ages import Ages
+from headrace.learning.chunks import ByChunks
 from headrace.learning.finite import check_weights, is_finite, refusal, what_is_not
 from headrace.learning.gradients import Gradients
 from headrace.learning.metrics import as_numbers, mean_metrics, step_metrics
@@ -30,7 +29,6 @@ from headrace.ops import tree
 from headrace.ops.moments import MovingMoments
 from headrace.types import Alone, Batch, Fresh, Group, Metrics, Rollout, map_columns
 
-_T = TypeVar("_T")
 _MAX_REWARD = 10.0  # in standard deviations of returns
 _HALF = 4096  # a count travels as two float32, count = high * 4096 + low: exact up to 2**36
 
@@ -59,7 +57,7 @@ class Learner:
         policy: moved to ``device``; its parameters become views of one flat tensor.
         algorithm: a dataclass of ``headrace.algos``.
         num_threads: how many chunks are worked on at a time (1 on an accelerator).
-        chunk_steps: steps per chunk, rounded down to whole columns.
+        chunk_steps: steps per chunk, at most, but whole columns; fewer where they take much memory.
         group: the learners that take each step together; None: this one alone.
     """
 
@@ -76,15 +74,16 @@ class Learner:
         self.group = Alone() if group is None else group
         self.policy = policy.to(device)
         self.algorithm, self.device = algorithm, torch.device(device)
-        self._num_threads, self._chunk_steps = num_threads, chunk_steps
         if self.device.type != "cpu":
-            self._num_threads, self._chunk_steps = 1, 1 << 62
             torch.backends.cudnn.allow_tf32 = False  # actors act in full float32
         flat = flatten_parameters(policy)
         kind, eps, fused = algorithm.optimizer, algorithm.optimizer_eps, algorithm.fused
         self.optimizer = Optimizer(kind, flat, eps, fused)
         self.state = algorithm.init(policy)
         self._gradients = Gradients(policy, algorithm, self.state, flat)
+        self._chunks = self._gradients.chunks(num_threads, chunk_steps)
+        whole = self.by_hand or self.device.type != "cpu"
+        self._for_targets: Any = policy if whole else ByChunks(policy, self._chunks)
         self.returns = Normalizer(1).to(device) if algorithm.normalize_returns else None
         self.targets = MovingMoments(0.1)  # of the values
         self._target_sums: list[tuple[float, float, float]] = []  # count, sum, squares of a step
@@ -94,9 +93,11 @@ class Learner:
         self._reward: Tensor | None = None  # of the latest fresh batch, as it came
         self._last_norm: float | None = None  # of the gradient of the latest step
         self._center = 0.0  # mean of the targets at the latest step with others
-        self._pool = ThreadPoolExecutor(
-            self._num_threads, "headrace-learner", initializer=torch.set_num_threads, initargs=(1,)
-        )
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether gradients are computed by hand (``fused``), without the torsos' own code."""
+        return self._gradients.by_hand
 
     def update(self, fresh: Fresh, learning_rate: float) -> dict[str, float]:
         """All optimiser steps of one update; returns the mean metrics over its steps.
@@ -125,7 +126,7 @@ class Learner:
 
         self.own = []
         per_step: list[dict[str, float]] = []
-        batches = self.algorithm.batches(self.policy, scaled, self.state, self.group)
+        batches = self.algorithm.batches(self._for_targets, scaled, self.state, self.group)
         for batch in batches:
             self.ages.step(batch.version, self.num_steps)
             per_step.append(self.step(batch, learning_rate))
@@ -235,7 +236,7 @@ class Learner:
 
     def gradient(self, batch: Batch) -> tuple[Tensor, Metrics, int]:
         """Gradient of the SUMMED loss as one flat vector, the metrics' sums, the valid steps."""
-        parts = self._by_chunks(self._gradients, batch)
+        parts = self._chunks.of(self._gradients, batch)
         gradient, sums = parts[0]
         for more_gradient, more_sums in parts[1:]:
             gradient += more_gradient
@@ -244,14 +245,7 @@ class Learner:
 
     def log_ratio(self, batch: Batch) -> Tensor:
         """log pi - log mu of the actions ``[T, B]``, by the policy as it is; no gradient."""
-        return torch.cat(self._by_chunks(self._chunk_log_ratio, batch), 1)
-
-    def _by_chunks(self, function: Callable[[Batch], _T], batch: Batch) -> list[_T]:
-        """What the function returns of each chunk of columns, on all threads, in their order."""
-        share = max(self._gradients.min_steps, -(-batch.num_steps // self._num_threads))
-        chunks = batch.split(min(self._chunk_steps, share))
-        run = map if len(chunks) == 1 else self._pool.map
-        return list(run(function, chunks))
+        return torch.cat(self._chunks.of(self._chunk_log_ratio, batch), 1)
 
     @torch.no_grad()
     def _chunk_log_ratio(self, chunk: Batch) -> Tensor:
@@ -309,7 +303,7 @@ class Learner:
 
     def close(self) -> None:
         """Stop the threads."""
-        self._pool.shutdown()
+        self._chunks.close()
 
 
 def _saved(value: Any) -> Any:

@@ -65,6 +65,7 @@ class ImageTorso(nn.Module):
         super().__init__()
         self.num_outputs = math.prod(_sides(name, channels, height, width))
         windows, all_channels, units, residual = CONVOLUTIONS[name]
+        self.residual = residual
         layers: list[nn.Module] = []
         num_in = channels
         for window, num_out in zip(windows, all_channels, strict=True):

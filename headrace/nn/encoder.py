@@ -17,6 +17,7 @@ from headrace.nn.convolutions import ImageTorso, min_side
 from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network, dense, mlp
 from headrace.nn.normalizer import Normalizer
+from headrace.nn.precision import Halved, memory_format
 from headrace.nn.recurrent import orthogonal_gates
 from headrace.spaces import observations as spaces
 from headrace.spaces.images import as_channels, image_shape, is_image, num_symbols, one_hot_channels
@@ -170,16 +171,18 @@ class _Image(nn.Module):
         except ConfigError as error:
             raise ConfigError(f"observation space{spaces.place(path)}: {error}") from error
         self.num_outputs = self.convolutions.num_outputs
+        self.halved = Halved(self.convolutions, plain=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Raises EnvironmentFault where a grid holds what is no symbol of it."""
-        dtype = next(self.convolutions.parameters()).dtype
+        dtype = self.halved.dtype
+        order = memory_format(dtype, x.device, self.convolutions.residual)
         if not self._symbols:
-            return self.convolutions(as_channels(x, self._space, dtype, self._layout))
+            return self.halved(as_channels(x, self._space, dtype, self._layout, order))
         if not torch.compiler.is_compiling():
             self._check_symbols(x)
         given = self._space, self._symbols, dtype, self._layout
-        return self.convolutions(one_hot_channels(x, *given))
+        return self.halved(one_hot_channels(x, *given).contiguous(memory_format=order))
 
     def _check_symbols(self, x: Tensor) -> None:
         if not x.numel():

@@ -73,7 +73,9 @@ class _Step(nn.Module):
 
     def __init__(self, policy: nn.Module) -> None:
         super().__init__()
-        self.policy: Any = copy.deepcopy(policy).cpu()
+        copied: Any = copy.deepcopy(policy).cpu()
+        copied.compute_in("float32")
+        self.policy = copied
         for module in list(self.policy.modules()):
             for name, child in module.named_children():
                 if isinstance(child, TextEncoder):

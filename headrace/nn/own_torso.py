@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from headrace.errors import ConfigError
 from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network
+from headrace.nn.precision import Halved
 from headrace.ops import tree
 from headrace.types import Gather, Tree
 from headrace.valid.names import imported
@@ -47,14 +48,15 @@ class OwnTorso(nn.Module):
             raise ConfigError(
                 f"the own torso must map 2 observations to features of shape (2, F), got {got}"
             )
+        self.halved = Halved(self.module, plain=False)
         self.num_outputs = features.shape[1]
         if inputs.previous:
             self.num_outputs += inputs.distribution.num_features + 1
 
     def forward(self, inputs: Tree) -> Tensor:
         if self._inputs.plain:
-            return self.module(inputs)
-        features = self.module(inputs["observation"])
+            return self.halved(inputs)
+        features = self.halved(inputs["observation"])
         if not self._inputs.previous:
             return features
         action = self._inputs.distribution.features(inputs["previous_action"]).to(features.dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from headrace.nn.inputs import Inputs, mask_source
 from headrace.nn.network import Network, orthogonal
 from headrace.nn.own_torso import OwnTorso
 from headrace.nn.popart import PopArt
+from headrace.nn.precision import Precision, halved
 from headrace.nn.recurrent import Recurrent
 from headrace.ops import tree
 from headrace.spaces import observations as spaces
@@ -83,6 +86,30 @@ class Policy(nn.Module):
     def initial_core(self, num_envs: int) -> Tree:
         """Recurrent state at the start of an episode, ``[num_envs, ...]``; () without a core."""
         return () if self.core is None else self.core.initial(num_envs)
+
+    @property
+    def precision(self) -> Precision:
+        """What images are computed in; everything else is float32 always."""
+        return "bfloat16" if any(part.enabled for part in halved(self)) else "float32"
+
+    def compute_in(self, precision: Precision) -> None:
+        """Compute images in this precision from now on, wherever a copy of this policy goes."""
+        for part in halved(self):
+            part.enabled = precision == "bfloat16"
+
+    def compile_torsos(self) -> None:
+        """Let ``torch.compile`` translate the torsos at their next call; copies are as before."""
+        for torso in (self.torso, self.value_torso):
+            if torso is not None:
+                torso.compile()
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[None]:
+        """Inside, the weights don't change, and acting in bfloat16 casts them only once."""
+        with contextlib.ExitStack() as stack:
+            for part in halved(self):
+                stack.enter_context(part.still())
+            yield
 
     def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
         """One step of the policy head alone: parameters ``[B, num_params]`` and the core after it.

@@ -26,6 +26,8 @@ class Settings(TypedDict, total=False):
     seed: int
     network: Network
     device: str
+    precision: Literal["auto", "float32", "bfloat16"]
+    compile: bool
     learner_threads: int | None
     cores_per_learner: int | None
     max_rollout_seconds: float | None

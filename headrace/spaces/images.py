@@ -87,13 +87,23 @@ def image_shape(space: Box, layout: Layout = "auto") -> tuple[int, int, int]:
     return math.prod(space.shape) // max(height * width, 1), height, width
 
 
-def as_channels(x: Tensor, space: Box, dtype: torch.dtype, layout: Layout = "auto") -> Tensor:
+def as_channels(
+    x: Tensor,
+    space: Box,
+    dtype: torch.dtype,
+    layout: Layout = "auto",
+    order: torch.memory_format = torch.contiguous_format,
+) -> Tensor:
     """Images ``[N, *space.shape]`` as ``[N, channels, height, width]``; uint8 scaled to [0, 1].
 
-    Leading dimensions, such as stacked frames, are merged with the channels.
+    Leading dimensions, such as stacked frames, are merged with the channels. ``order`` is that of
+    memory.
     """
-    x = _channels_first(x, space, layout).to(dtype)
-    return x / 255.0 if space.dtype == np.uint8 else x
+    whole = x.dtype == torch.uint8  # then what is divided is a copy
+    x = _channels_first(x, space, layout).to(dtype, memory_format=order)
+    if space.dtype != np.uint8:
+        return x
+    return x.div_(255.0) if whole else x / 255.0
 
 
 def _channels_first(x: Tensor, space: Box, layout: Layout) -> Tensor:

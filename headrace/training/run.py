@@ -23,6 +23,7 @@ from headrace.records.rundir import check, default_run_dir
 from headrace.spaces import walk
 from headrace.spaces.images import image_shape, is_image
 from headrace.training.fine_tuning import check_init, take_over
+from headrace.training.precision import settle
 from headrace.training.sizes import choose, sized
 from headrace.types import Group
 
@@ -76,8 +77,14 @@ def begin(
     return chosen, found, Path(name)
 
 
-def built(config: Config, found: Probe, group: Group) -> tuple[Policy, Learner]:
-    """The policy and one of its learners; the same weights on each."""
+def built(
+    config: Config, found: Probe, group: Group, notify: Callable[[str], None]
+) -> tuple[Config, Policy, Learner]:
+    """The policy and one of its learners, the same weights on each; and in which precision.
+
+    Args:
+        notify: called with a line about the precision, unless that is plain.
+    """
     device = config.device
     if device == "cuda" and group.size > 1:
         device = f"cuda:{group.local_rank}"
@@ -88,6 +95,7 @@ def built(config: Config, found: Probe, group: Group) -> tuple[Policy, Learner]:
         policy = Policy(*spaces, config.network, found.info_mask)
         take_over(config, policy, group)
         found.check_step()
+        config = settle(config, policy, group, notify)
         learner = Learner(
             policy,
             config.per_learner.algo,
@@ -95,7 +103,14 @@ def built(config: Config, found: Probe, group: Group) -> tuple[Policy, Learner]:
             device=device,
             group=group,
         )
-    return policy, learner
+    if config.compile and learner.by_hand and group.rank == 0:
+        notify(
+            "warning: compile=True does nothing here, where gradients are computed by hand "
+            "(fused=False has them computed by autograd)"
+        )
+    elif config.compile:
+        policy.compile_torsos()
+    return config, policy, learner
 
 
 def large_network(config: Config, policy: Policy) -> str | None:

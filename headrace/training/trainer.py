@@ -83,9 +83,9 @@ class Trainer:
         started = time.monotonic() if started is None else started
         processes = config.transport == "shm"
         config, found, self.run_dir = begin(config, processes, self.group, notify, not locks)
+        config, self.policy, self.learner = built(config, found, self.group, notify)
         self.config, self.env = config, found.env
         self._share = config.per_learner
-        self.policy, self.learner = built(config, found, self.group)
         if self.group.rank == 0 and (hint := large_network(config, self.policy)):
             notify(hint)
         self._shared = shared_model(config, self.learner)

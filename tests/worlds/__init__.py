@@ -1,9 +1,10 @@
 """Environments whose every number is known beforehand, to test algorithms and plumbing with.
 
 ``CountingEnv`` labels every step. ``IdentityEnv`` has a known optimum that is learnt in seconds,
-``SpaceIdentityEnv`` is the same for every action space, with or without action masks, and
-``MemoryEnv`` needs a policy that remembers. ``FaultyEnv`` breaks on purpose and ``SlowEnv`` takes
-its time. Those of the first four with ``Vector`` in their name are natively vectorised.
+``SpaceIdentityEnv`` is the same for every action space, with or without action masks,
+``MemoryEnv`` needs a policy that remembers, and ``BrightQuarter`` one that sees. ``FaultyEnv``
+breaks on purpose and ``SlowEnv`` takes its time. Those of the first four with ``Vector`` in their
+name, and ``BrightQuarter``, are natively vectorised.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from worlds.counting import (
 )
 from worlds.faulty import FaultyEnv, SlowEnv
 from worlds.identity import IdentityEnv, IdentityVectorEnv
+from worlds.images import BrightQuarter
 from worlds.memory import MemoryEnv, MemoryVectorEnv
 from worlds.space_identity import (
     SpaceIdentityEnv,
@@ -26,6 +28,7 @@ from worlds.space_identity import (
 )
 
 __all__ = [
+    "BrightQuarter",
     "CountingEnv",
     "CountingVectorEnv",
     "FaultyEnv",

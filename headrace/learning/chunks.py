@@ -1,0 +1,105 @@
+"""How a batch is cut: into chunks of columns that fit the processor's cache, on several threads.
+
+What of a chunk is kept for its backward pass is bounded in bytes, so that deep networks have short
+chunks and no more memory is needed for a large batch than for a small one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from headrace.learning.costs import StepCost
+from headrace.nn.policy import Policy
+from headrace.ops import tree
+from headrace.types import Batch, Tree
+
+_T = TypeVar("_T")
+_CHUNK_BYTES = 32 << 20  # of what a backward pass needs: 111 images of the Nature network
+
+
+class Chunks:
+    """Cuts batches, and works on the parts with several threads.
+
+    Args:
+        num_threads: how many chunks are worked on at a time.
+        max_steps: of a chunk, but it has at least a column.
+        min_steps: from how many steps on another thread pays.
+    """
+
+    def __init__(self, num_threads: int, max_steps: int, min_steps: int) -> None:
+        self._num_threads, self._max_steps, self._min_steps = num_threads, max_steps, min_steps
+        self._pool = ThreadPoolExecutor(
+            num_threads, "headrace-learner", initializer=torch.set_num_threads, initargs=(1,)
+        )
+
+    def columns(self, num_rows: int, num_columns: int) -> list[slice]:
+        """Neighbouring columns of about equal number, in order."""
+        threads, most = self._num_threads, max(1, self._max_steps // num_rows)
+        count = max(1, min(threads, -(-num_rows * num_columns // self._min_steps)))
+        least = -(-num_columns // most)
+        if least > count:
+            count = -(-least // threads) * threads  # so that no thread waits for the last chunk
+        width = max(1, -(-num_columns // count))
+        return [slice(i, i + width) for i in range(0, num_columns, width)]
+
+    def map(self, function: Callable[[slice], _T], num_rows: int, num_columns: int) -> list[_T]:
+        """What the function returns of each chunk of columns, on all threads, in their order."""
+        chunks = self.columns(num_rows, num_columns)
+        run = map if len(chunks) == 1 else self._pool.map
+        return list(run(function, chunks))
+
+    def of(self, function: Callable[[Batch], _T], batch: Batch) -> list[_T]:
+        """What the function returns of each chunk of a batch."""
+        rows, num_columns = batch.valid.shape
+
+        def part(at: slice) -> _T:
+            return function(batch if at == slice(0, num_columns) else batch.columns(at))
+
+        return self.map(part, rows, num_columns)
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._pool.shutdown()
+
+
+def max_steps(cost: StepCost, at_most: int) -> int:
+    """Steps of a chunk that keeps ``_CHUNK_BYTES`` for its backward pass; at least 1."""
+    return max(1, min(at_most, _CHUNK_BYTES // max(1, cost.num_bytes)))
+
+
+class ByChunks:
+    """Stands in for a policy that computes targets: a batch passes it chunk by chunk.
+
+    What it returns has no gradient.
+    """
+
+    def __init__(self, policy: Policy, chunks: Chunks) -> None:
+        self._policy, self._chunks = policy, chunks
+
+    def __call__(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tensor, Tree]:
+        parts = self._parts(self._policy, inputs, first, core)
+        params, value, cores = zip(*parts, strict=True)
+        core = tree.map_leaves(lambda *x: torch.cat(x), *cores)
+        return torch.cat(params, 1), torch.cat(value, 1), core
+
+    def values(self, inputs: Tree, first: Tensor, core: Tree) -> Tensor:
+        """See :meth:`Policy.values`."""
+        return torch.cat(self._parts(self._policy.values, inputs, first, core), 1)
+
+    def _parts(
+        self, function: Callable[..., _T], inputs: Tree, first: Tensor, core: Tree
+    ) -> list[_T]:
+        @torch.no_grad()
+        def part(at: slice) -> _T:
+            obs = tree.map_leaves(lambda x: x[:, at], inputs)
+            return function(obs, first[:, at], tree.map_leaves(lambda x: x[at], core))
+
+        return self._chunks.map(part, *first.shape)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)

@@ -1,0 +1,66 @@
+"""What a step of a batch costs: memory that its gradient keeps, and multiplications."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from headrace.nn.policy import Policy
+from headrace.ops import tree
+from headrace.types import Tree
+
+_ROWS = 2
+
+
+class StepCost(NamedTuple):
+    """Of one step on its way through a policy, forward."""
+
+    num_bytes: int  # of what its backward pass needs, in float32
+    products: int  # multiplications: parameters, those of convolutions at each place
+
+
+def step_cost(policy: Policy) -> StepCost:
+    """What a step costs a policy on the CPU, by shapes alone: the same on every machine."""
+    parameters = list(policy.parameters())
+    own = {p.untyped_storage().data_ptr() for p in parameters}
+    num_bytes, products = 0, sum(p.numel() for p in parameters)
+
+    def keep(x: Tensor) -> Tensor:
+        nonlocal num_bytes
+        if x.untyped_storage().data_ptr() not in own:
+            num_bytes += x.nbytes
+        return x
+
+    def count(module: nn.Module, _: Any, output: Tensor) -> None:
+        nonlocal products
+        places = output[0, 0].numel() - 1
+        products += places * sum(p.numel() for p in module.parameters())
+
+    precision = policy.precision
+    with contextlib.ExitStack() as stack:
+        for module in policy.modules():
+            if isinstance(module, nn.Conv2d):
+                stack.callback(module.register_forward_hook(count).remove)
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(saved_tensors_hooks(keep, lambda x: x))
+        stack.callback(policy.compute_in, precision)
+        policy.compute_in("float32")
+        first = torch.zeros(1, _ROWS, dtype=torch.bool)
+        policy(example(policy, _ROWS), first, policy.initial_core(_ROWS))
+    return StepCost(num_bytes // _ROWS, products)
+
+
+def example(policy: Policy, num: int) -> Tree:
+    """Inputs ``[1, num, ...]``, with observations of their space: zeros may lie outside it."""
+    inputs, space = policy.inputs, copy.deepcopy(policy.inputs.features_space)
+    space.seed(0)
+    samples = [space.sample()] * num
+    obs = tree.map_leaves(lambda *x: torch.as_tensor(np.stack(x)), *samples)
+    example = obs if inputs.plain else inputs.example(num) | {"observation": obs}
+    return tree.map_leaves(lambda x: x.unsqueeze(0), example)

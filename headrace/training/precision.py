@@ -1,0 +1,138 @@
+"""The precision of images that is left to "auto", and whether the one that is given is slower."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from headrace.acting.sizes import AUTO
+from headrace.config import Config
+from headrace.learning.costs import example
+from headrace.nn.policy import Policy
+from headrace.nn.precision import Precision, halved
+from headrace.ops import tree
+from headrace.records import checkpoint
+from headrace.types import Group
+
+_IMAGES = 8  # of the trial
+_ROUNDS, _ENOUGH_S = 5, 0.3
+_GAIN, _LOSS = 0.85, 1.1  # bfloat16 is taken below the one of the time, and neither part above
+
+
+class Share(NamedTuple):
+    """Of float32's time: what bfloat16 takes."""
+
+    acting: float
+    learning: float
+    both: float
+
+
+def settle(config: Config, policy: Policy, group: Group, notify: Callable[[str], None]) -> Config:
+    """The settings with a precision, which is also the policy's from now on.
+
+    Rank 0 decides. Nothing is measured for a network without images, a run that is resumed, or one
+    with ``deterministic``, which has float32 unless bfloat16 is asked for.
+
+    Args:
+        notify: called with a line about what was chosen, or isn't fast.
+    """
+    chosen, line = _chosen(config, policy) if group.rank == 0 else ("float32", "")
+    if group.size > 1:
+        chosen = group.broadcast(chosen)
+    if line:
+        notify(line)
+    policy.compute_in(chosen)
+    return replace(config, precision=chosen)
+
+
+def _chosen(config: Config, policy: Policy) -> tuple[Precision, str]:
+    wanted: str = config.precision
+    if wanted == "float32":
+        return "float32", ""
+    if not _has_images(policy, wanted):
+        useless = "warning: precision=bfloat16 is for convolutions, and this network has none"
+        return "float32", useless if wanted != AUTO else ""
+    if wanted == AUTO and config.resume:
+        saved = checkpoint.read_config(checkpoint.find(Path(str(config.run_dir))))["config"]
+        return "bfloat16" if saved.get("precision") == "bfloat16" else "float32", ""
+    if wanted == AUTO and config.deterministic:
+        return "float32", "auto: float32 for images (nothing is measured with deterministic)"
+    passes = config.algo.steps_per_batch / getattr(config.algo, "minibatches", 1)
+    share = measured(policy, config.device, passes)
+    told = f"acting takes {share.acting:.2f} of its time, learning {share.learning:.2f}"
+    if wanted != AUTO:
+        slow = f"warning: precision=bfloat16 is slower here than float32: {told}"
+        return "bfloat16", slow if share.both > 1 else ""
+    if share.both <= _GAIN and max(share.acting, share.learning) <= _LOSS:
+        return "bfloat16", f"auto: bfloat16 for images (compared with float32, {told})"
+    return "float32", f"auto: float32 for images (in bfloat16 {told})"
+
+
+def _has_images(policy: Policy, wanted: str) -> bool:
+    """Whether there is something for bfloat16; an own torso without convolutions has to ask."""
+    if not halved(policy):
+        return False
+    convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return wanted != AUTO or any(isinstance(part, convolutions) for part in policy.modules())
+
+
+def measured(policy: Policy, device: str, passes: float = 1.0) -> Share:
+    """What bfloat16 takes of float32's time, to act on the CPU and to learn on the device.
+
+    A few images, turn by turn, and of each precision the quickest turn: a busy machine says what a
+    quiet one does.
+
+    Args:
+        passes: over each sample, for the sum.
+    """
+    acting, learning = copy.deepcopy(policy).cpu(), copy.deepcopy(policy).to(device)
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+    best = {precision: [float("inf")] * 2 for precision in precisions}
+    begun = time.perf_counter()
+    for turn in range(1 + _ROUNDS):
+        for precision in precisions:
+            took = _act(acting, precision), _learn(learning, precision)
+            if turn:  # the first one is slow, whatever is measured
+                best[precision] = [min(*x) for x in zip(best[precision], took, strict=True)]
+        if turn and time.perf_counter() - begun > _ENOUGH_S:
+            break
+    (act, learn), (act_16, learn_16) = best.values()
+    both = (act_16 + passes * learn_16) / (act + passes * learn)
+    return Share(act_16 / act, learn_16 / learn, both)
+
+
+def _act(policy: Policy, precision: Precision) -> float:
+    policy.compute_in(precision)
+    inputs = tree.map_leaves(lambda x: x[0], example(policy, _IMAGES))
+    first, core = torch.zeros(_IMAGES, dtype=torch.bool), policy.initial_core(_IMAGES)
+    with torch.inference_mode(), policy.still():
+        begun = time.thread_time()
+        policy.act(inputs, first, core)
+        return time.thread_time() - begun
+
+
+def _learn(policy: Policy, precision: Precision) -> float:
+    policy.compute_in(precision)
+    parameters = [p for p in policy.parameters() if p.requires_grad]
+    device = parameters[0].device
+    inputs = tree.map_leaves(lambda x: x.to(device), example(policy, _IMAGES))
+    first = torch.zeros(1, _IMAGES, dtype=torch.bool, device=device)
+    clock = time.thread_time if device.type == "cpu" else _synchronized
+    with torch.enable_grad():
+        begun = clock()
+        params, value, _ = policy(inputs, first, policy.initial_core(_IMAGES))
+        total: Any = params.sum() + value.sum()
+        torch.autograd.grad(total, parameters, allow_unused=True)
+        return clock() - begun
+
+
+def _synchronized() -> float:
+    torch.cuda.synchronize()
+    return time.perf_counter()

@@ -1,0 +1,262 @@
+"""Which precision a run takes, that it acts and learns in the same one, and learns as well."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from pathlib import Path
+
+import gymnasium
+import pytest
+import torch
+from worlds import BrightQuarter, IdentityVectorEnv
+
+import headrace as hr
+from headrace.acting.collector import Collector, rollout_spec
+from headrace.errors import ConfigError
+from headrace.learning.learner import Learner, gather
+from headrace.records.settings import check_resumed, flat_settings, from_json
+from headrace.training import precision
+from headrace.training.precision import Share, measured, settle
+from headrace.transport.slab import Slab
+from headrace.types import Alone, Rollout
+
+FAST, SLOW = Share(0.6, 0.5, 0.52), Share(2.5, 3.0, 2.9)
+CONV = hr.Network(conv="impala_shallow")
+
+
+def make_policy(env=BrightQuarter, network=CONV) -> hr.Policy:
+    torch.manual_seed(0)
+    envs = env(1)
+    return hr.Policy(envs.single_observation_space, envs.single_action_space, network)
+
+
+@pytest.fixture
+def settled(monkeypatch):
+    """The resolved precision, the policy's and the lines, where bfloat16 was so fast."""
+
+    def run(share=FAST, policy=None, **settings):
+        def found(*_):
+            assert share is not None, "something was measured"
+            return share
+
+        monkeypatch.setattr(precision, "measured", found)
+        policy, lines = policy or make_policy(), []
+        config = settle(hr.Config("CartPole-v1", **settings), policy, Alone(), lines.append)
+        assert policy.precision == config.precision
+        return config.precision, " ".join(lines)
+
+    return run
+
+
+def test_auto_takes_what_was_measured_to_be_faster_and_says_so(settled):
+    assert settled(FAST) == (
+        "bfloat16",
+        "auto: bfloat16 for images (compared with float32, acting takes 0.60 of its time, "
+        "learning 0.50)",
+    )
+    assert settled(SLOW) == (
+        "float32",
+        "auto: float32 for images (in bfloat16 acting takes 2.50 of its time, learning 3.00)",
+    )
+
+
+@pytest.mark.parametrize(
+    "share", [Share(0.9, 0.9, 0.9), Share(1.2, 0.5, 0.6), Share(0.5, 1.2, 0.8)]
+)
+def test_auto_needs_a_clear_gain_and_no_loss_in_either_part(settled, share):
+    assert settled(share)[0] == "float32"
+
+
+def test_bfloat16_is_taken_if_asked_for_with_a_warning_where_it_is_slower(settled):
+    assert settled(FAST, precision="bfloat16") == ("bfloat16", "")
+    taken, line = settled(SLOW, precision="bfloat16")
+    assert taken == "bfloat16"
+    assert line == (
+        "warning: precision=bfloat16 is slower here than float32: acting takes 2.50 of its time, "
+        "learning 3.00"
+    )
+
+
+def test_nothing_is_measured_where_nothing_depends_on_it(settled):
+    assert settled(None, precision="float32") == ("float32", "")
+    dense = make_policy(IdentityVectorEnv, hr.Network())
+    assert settled(None, dense) == ("float32", "")
+    taken, line = settled(None, dense, precision="bfloat16")
+    assert taken == "float32"
+    assert line == "warning: precision=bfloat16 is for convolutions, and this network has none"
+    taken, line = settled(None, deterministic=True, algo=hr.PPO())
+    assert (taken, line) == (
+        "float32",
+        "auto: float32 for images (nothing is measured with deterministic)",
+    )
+    own = make_policy(network=hr.Network(torso=lambda space: torch.nn.Flatten()))
+    assert settled(None, own) == ("float32", "")
+
+
+def test_an_own_torso_with_convolutions_is_measured(settled):
+    def torso(space):
+        return torch.nn.Sequential(ToFloat(), torch.nn.Conv2d(2, 3, 20), torch.nn.Flatten())
+
+    assert settled(FAST, make_policy(network=hr.Network(torso=torso)))[0] == "bfloat16"
+
+
+class ToFloat(torch.nn.Module):
+    def forward(self, x):
+        return x.float()
+
+
+def test_the_measurement_compares_both_parts_and_leaves_the_policy_as_it_is():
+    policy = make_policy()
+    weights = copy.deepcopy(policy.state_dict())
+    share = measured(policy, "cpu", passes=3.0)
+    assert all(x > 0 for x in share)
+    low, high = sorted((share.acting, share.learning))
+    assert low <= share.both <= high
+    assert policy.precision == "float32"
+    assert all(torch.equal(x, weights[name]) for name, x in policy.state_dict().items())
+
+
+def test_several_learners_take_what_rank_0_decides(monkeypatch):
+    class Second(Alone):
+        rank, size = 1, 2
+
+        def broadcast(self, value):
+            return "bfloat16"
+
+    monkeypatch.setattr(precision, "measured", None)
+    policy = make_policy()
+    config = settle(hr.Config("CartPole-v1", num_learners=2), policy, Second(), print)
+    assert (config.precision, policy.precision) == ("bfloat16", "bfloat16")
+
+
+def test_a_run_keeps_its_precision_and_an_older_one_had_float32(tiny, finish, monkeypatch):
+    settings = {"env": BrightQuarter, "network": CONV, "transport": "serial", "total_steps": 64}
+    monkeypatch.setattr(precision, "measured", lambda *_: FAST)
+    trainer, _ = finish(tiny(**settings))
+    saved = json.loads((trainer.run_dir / "config.json").read_text())["config"]
+    assert saved["precision"] == trainer.policy.precision == "bfloat16"
+    assert trainer.source is not None
+    monkeypatch.setattr(precision, "measured", lambda *_: SLOW)
+    again, _ = finish(tiny(**settings | {"total_steps": 128}, resume=True))
+    assert again.policy.precision == "bfloat16"
+    older = {k: v for k, v in saved.items() if k != "precision"}
+    assert from_json(older).precision == "float32"
+    assert flat_settings(older)["precision"] == "float32"
+    before, after = from_json(saved), tiny(**settings, resume=True)
+    assert " with precision" not in check_resumed(before, after)
+
+
+def test_a_precision_that_there_is_none_of_names_those_that_there_are():
+    with pytest.raises(ConfigError, match=r"precision='bf16' must be .*'bfloat16'"):
+        hr.Config(precision="bf16")
+
+
+def acted(policy: hr.Policy) -> Rollout:
+    """What the policy did in 16 x 8 steps."""
+    envs = BrightQuarter(8)
+    collector = Collector(envs, policy, "quarters")
+    collector.reset(3)
+    slab = Slab(rollout_spec(policy, 16, 8), 1, 1)
+    rollout = Rollout(**slab.trees[0])
+    collector.fill(rollout, 0)
+    return rollout
+
+
+@pytest.mark.parametrize("core", [None, "lstm"])
+@pytest.mark.parametrize("conv", ["impala_shallow", "impala_deep"])
+def test_actor_and_learner_agree_on_policy_to_a_hundredth_in_bfloat16(conv, core):
+    """|log pi - log mu| <= 0.01 for every step with the same weights: ratios of 0.99 to 1.01.
+
+    In float32 it is 1e-5, and what float32 says of what bfloat16 did is further away than 0.01.
+    """
+    policy = make_policy(network=hr.Network(conv=conv, core=core, core_size=16))
+    before = acted(policy)
+    with torch.no_grad():  # logits that differ by about 1.5
+        params = policy(before.obs, before.first, policy.initial_core(8))[0]
+        policy.policy_head.weight.mul_(1.5 / params.std(dim=(0, 1)).mean())
+    policy.compute_in("bfloat16")
+    batch = gather([acted(copy.deepcopy(policy))])
+    probabilities = batch.log_prob.exp()
+    assert probabilities.min() < 0.2 < 0.5 < probabilities.max()  # it has opinions
+    learner = Learner(policy, hr.IMPALA(), num_threads=2)
+    difference = learner.log_ratio(batch)[batch.valid].abs().max()
+    policy.compute_in("float32")
+    other = learner.log_ratio(batch)[batch.valid].abs().max()
+    learner.close()
+    print(f"{conv} {core}: {float(difference):.5f}, across {float(other):.5f}")
+    assert difference <= 0.01 < other
+
+
+def returns(tmp_path: Path, kind: str, seed: int) -> float:
+    """Of the last episodes of a run, from 2 by chance to 8."""
+    config = hr.Config(
+        BrightQuarter,
+        hr.APPO(learning_rate=2e-3, epochs=2, minibatches=4),
+        transport="serial",
+        num_actors=1,
+        envs_per_actor=16,
+        fragment_length=16,
+        total_steps=STEPS,
+        network=CONV,
+        precision=kind,
+        seed=seed,
+        run_dir=str(tmp_path / f"{kind}{seed}"),
+        eval_episodes=0,
+        log_interval_s=0.1,
+    )
+    with contextlib.closing(hr.Trainer(config, notify=lambda line: None)) as trainer:
+        results = list(trainer)
+    return results[-1].episode_return
+
+
+STEPS = 6_000
+
+
+@pytest.mark.slow
+def test_bfloat16_learns_to_see_as_float32_does(tmp_path):
+    of = {kind: [returns(tmp_path, kind, s) for s in range(4)] for kind in ("float32", "bfloat16")}
+    print(of)
+    for kind, found in of.items():
+        assert min(found) >= 7.0, (kind, found)
+    means = [sum(found) / len(found) for found in of.values()]
+    assert abs(means[0] - means[1]) <= 0.25
+
+
+@pytest.mark.slow
+def test_a_compiled_network_learns_what_the_plain_one_does(tiny, finish):
+    weights = []
+    for compiled in (False, True):
+        algo = hr.PPO(epochs=1, minibatches=2)
+        settings = {"env": BrightQuarter, "network": CONV, "transport": "serial", "algo": algo}
+        settings |= {"total_steps": 192, "precision": "float32", "compile": compiled}
+        trainer, _ = finish(tiny(**settings, run_dir=f"{tiny().run_dir}{compiled}"))
+        assert (trainer.policy.torso._compiled_call_impl is not None) == compiled
+        assert copy.deepcopy(trainer.policy).torso._compiled_call_impl is None
+        weights.append(torch.cat([p.detach().flatten() for p in trainer.policy.parameters()]))
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=2e-3)
+
+
+def test_compiling_says_where_it_does_nothing_and_needs_a_compiler(tiny, monkeypatch):
+    lines: list[str] = []
+    hr.Trainer(tiny(compile=True), notify=lines.append).close()
+    assert any(line.startswith("warning: compile=True does nothing here") for line in lines)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match="compile=True must be False without a C\\+\\+ compiler"):
+        tiny(compile=True)
+
+
+def test_what_is_trained_predicts_in_float32_as_what_is_loaded_does(tmp_path):
+    run_dir = str(tmp_path / "run")
+    policy = hr.train(
+        BrightQuarter, hr.PPO(epochs=1), network=CONV, precision="bfloat16", run_dir=run_dir,
+        transport="serial", total_steps=64, envs_per_actor=4, num_actors=1, fragment_length=16,
+        eval_episodes=4,
+    )  # fmt: skip
+    loaded = hr.load(run_dir, trust=True)
+    assert policy.precision == loaded.precision == "float32"
+    envs = BrightQuarter(16)
+    obs, _ = envs.reset(seed=5)
+    assert isinstance(policy.observation_space, gymnasium.spaces.Box)
+    assert (policy.predict(obs)[0] == loaded.predict(obs)[0]).all()

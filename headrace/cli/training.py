@@ -37,7 +37,7 @@ def train(algorithm: str, argv: list[str]) -> None:
     settings = named(prog, argv, default, recipes=recipes_of(algorithm), description=_TRAIN)
     if settings.pop("recipe", None) is not None:  # whose other arguments stay as they are
         for name in ("env_kwargs", "eval_env_kwargs"):
-            if name in settings:
+            if isinstance(settings.get(name), dict):
                 settings[name] = getattr(default, name) | settings[name]
     if not settings.get("resume"):
         import_from_here()

@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
+import shlex
 
 import pytest
 
 import headrace as hr
-from headrace.cli import training
+from headrace.cli import main, training
 from headrace.cli.training import recipes_of
+from headrace.envs.names import resolve
 from headrace.errors import ConfigError
 from headrace.recipes.atari import PROTOCOL
+from tests.house import ROOT
 
 # Espeholt et al. (2018), Table G.1; names of the paper.
 TABLE_G1 = {
@@ -78,6 +82,37 @@ def test_the_protocol_names_settings_of_ale_pys_vector_environment():
     assert theirs.keys() >= PROTOCOL.keys()
     for field in dataclasses.fields(AtariSettings):
         assert field.default in (theirs[field.name].default, dataclasses.MISSING), field.name
+
+
+def commands():
+    page = (ROOT / "docs/atari.md").read_text(encoding="utf-8")
+    found = re.findall(r"^headrace train (\w+) (.*)$", page, re.MULTILINE)
+    return [(algorithm, shlex.split(flags)) for algorithm, flags in found]
+
+
+@pytest.mark.parametrize(("algorithm", "flags"), commands())
+def test_the_commands_of_the_page_make_settings(algorithm, flags, monkeypatch):
+    made = []
+    monkeypatch.setattr(training, "run", lambda config, started: made.append(config))
+    training.train(algorithm, flags)
+    assert made[0].algo_name == algorithm
+    assert resolve(made[0].env).id in ("ALE/Breakout-v5", "ALE/Pong-v5")
+    assert made[0].eval_episodes == 200
+
+
+@pytest.mark.slow
+def test_a_run_is_trained_resumed_and_evaluated_from_the_command_line(tmp_path, capsys):
+    sizes = ["--num-actors", "1", "--envs-per-actor", "4", "--batch-size", "80"]
+    run, cut = str(tmp_path / "run"), '{"max_num_frames_per_episode":400}'
+    flags = ["--recipe", "atari", "--env-id", "Breakout", *sizes, "--run-dir", run]
+    flags += ["--env-kwargs", cut, "--eval-episodes", "2", "--total-steps", "160"]
+    assert main(["train", "impala", *flags]) == 0
+    assert "human-normalised" in capsys.readouterr().out
+    assert main(["resume", run, "--total-steps", "320"]) == 0
+    assert main(["evaluate", run, "--json"]) == 0
+    played = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert played["lengths"] == [100, 100]
+    assert not played["deterministic"]
 
 
 def test_algorithms_without_settings_are_told():

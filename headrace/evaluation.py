@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 from gymnasium.vector import VectorEnv
 
-from headrace.envs.make import make_vec
-from headrace.envs.names import env_name
+from headrace.envs.atari import human_normalized
+from headrace.envs.make import opened
+from headrace.envs.names import Prepared, env_name, resolve
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
@@ -37,6 +39,10 @@ class Evaluation:
     """Of each episode, in the order in which they ended."""
     lengths: tuple[int, ...] = ()
     """Steps of each, in the same order."""
+    deterministic: bool = True
+    """Whether the most likely actions were played, instead of drawn ones."""
+    human_normalized: float | None = None
+    """The mean where 0 is a random player's and 1 a human's; of whole games of ALE, else None."""
 
     @staticmethod
     def of(returns: list[float], lengths: list[int]) -> Evaluation:
@@ -70,7 +76,8 @@ def evaluate(
     Args:
         env, engine, env_kwargs: see ``headrace.envs.make_vec``.
         episodes: 1 or more.
-        seed: of the environments; apart from training's by default.
+        seed: of the environments, and of what is drawn; apart from training's by default.
+        deterministic: the most likely actions instead of drawn ones.
         on_step: called before each step of the environments.
 
     Raises:
@@ -84,7 +91,13 @@ def evaluate(
     returns: list[float] = []
     lengths: list[int] = []
     total, length = np.zeros(num_envs), np.zeros(num_envs, int)
-    with contextlib.closing(make_vec(env, num_envs, engine, env_kwargs)) as envs, policy.still():
+    engine, envs = opened(env := resolve(env), num_envs, engine, env_kwargs)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(envs))
+        stack.enter_context(policy.still())
+        stack.enter_context(torch.random.fork_rng([], enabled=not deterministic))
+        if not deterministic:
+            torch.manual_seed(seed)
         _check_spaces(policy, envs, env_name(env))
         for reward, begins, ends in _played(policy, envs, seed, deterministic):
             on_step()
@@ -99,7 +112,9 @@ def evaluate(
                 break
     if not np.isfinite(returns).all():
         raise EnvironmentFault(f"{env_name(env)} gave an episode whose return isn't finite")
-    return Evaluation.of(returns, lengths)
+    found, (target, wraps) = Evaluation.of(returns, lengths), Prepared.split(env)
+    normalized = human_normalized(target, engine, env_kwargs or {}, wraps, found.mean)
+    return replace(found, deterministic=deterministic, human_normalized=normalized)
 
 
 def _check_spaces(policy: Policy, envs: VectorEnv, name: str) -> None:

@@ -26,6 +26,7 @@ BUDGETS_S = {
     "benchmarks/test_benchmarks.py": 25,
     "learning/test_learner.py": 25,
     "launch/test_group.py": 20,
+    "envs/test_atari.py": 20,
     "acting/test_weight_sync.py": 20,
     "studies/aaps/test_aaps.py": 20,
     "training/test_memory.py": 20,

@@ -71,7 +71,7 @@ def nothing_runs(monkeypatch, tmp_path):
     monkeypatch.setattr("headrace.acting.fleet.start_fork_server", lambda: None)
     monkeypatch.setattr("headrace.envs.names.in_envpool", lambda name: False)
     for place in (
-        "cli.training.run", "evaluation.make_vec", "studies.plan.command.measure",
+        "cli.training.run", "evaluation.opened", "studies.plan.command.measure",
         "studies.plan.command.simulate", "studies.scaling.command.run", "studies.aaps.command.run",
     ):  # fmt: skip
         monkeypatch.setattr(f"headrace.{place}", refuse)

@@ -55,6 +55,9 @@ class Hyperparameters:
     """The epsilon in the optimiser's denominator."""
     max_grad_norm: Annotated[float, ranges.ABOVE_0_OR_INF] = 0.5
     """Global norm to which the mean gradient is clipped; inf switches clipping off."""
+    reward_transform: Literal["none", "abs_one", "soft_asymmetric"] = "none"
+    """Of every reward before learning; reported returns are as they were. abs_one: clip to
+    [-1, 1]; soft_asymmetric: 0.3 min(tanh r, 0) + 5 max(tanh r, 0) (IMPALA, Table D.1)."""
     reward_scale: Annotated[float, ranges.ABOVE_0] = 1.0
     """Factor on every reward before learning; reported returns are not scaled."""
     normalize_returns: bool = False
@@ -76,6 +79,9 @@ class Hyperparameters:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        valid = "'none' with normalize_returns, which clips rewards itself"
+        plain = self.reward_transform == "none" or not self.normalize_returns
+        require(plain, "reward_transform", self.reward_transform, valid)
 
     @property
     def max_lag(self) -> int:

@@ -42,7 +42,7 @@ def resume(argv: list[str]) -> int:
 
 
 def evaluate(argv: list[str]) -> int:
-    """Play episodes with the deterministic policy of a run."""
+    """Play episodes with the policy of a run."""
     return _by_signature(_evaluate, "evaluate", argv)
 
 
@@ -102,18 +102,18 @@ def _by_signature(function: Callable[..., None], name: str, argv: list[str]) -> 
 
 def _evaluate(
     run_dir: str,
-    episodes: int = 20,
+    episodes: int | None = None,
     seed: int = 1_000_000,
     which: str = "latest",
     json: bool = False,
     video: str | None = None,
     trust: bool = False,
 ) -> None:
-    """Play episodes with the deterministic policy of a run.
+    """Play episodes with the policy of a run, as its settings for evaluations say.
 
     Args:
         run_dir: a run directory or checkpoint folder.
-        episodes: how many.
+        episodes: how many; None: as many as the run's evaluations have (20 where it has none).
         seed: of the environments.
         which: latest or best.
         json: print one line of JSON.
@@ -132,15 +132,26 @@ def _evaluate(
     recall.check(folder, values, trust)
     import_from_here_if_named(config)
     env = recall.environment(folder, values, trust)
-    policy, kwargs = load(run_dir, which, trust=trust), config["env_kwargs"]
-    result = evaluate(policy, env, episodes, seed, config["engine"], env_kwargs=kwargs)
+    policy = load(run_dir, which, trust=trust)
+    kwargs = config["env_kwargs"] | config.get("eval_env_kwargs", {})
+    result = evaluate(
+        policy,
+        env,
+        (config["eval_episodes"] or 20) if episodes is None else episodes,
+        seed,
+        config["engine"],
+        env_kwargs=kwargs,
+        deterministic=config.get("eval_deterministic", True),
+    )
     if json:
         print(result.to_json())
     else:
+        normalized = result.human_normalized
+        human = "" if normalized is None else f", human-normalised {normalized:.1%}"
         print(
             f"{result.episodes} episodes: return {result.mean:.2f} ± {result.std:.2f} "
             f"(standard deviation over episodes; min {result.min:.2f}, max {result.max:.2f}), "
-            f"length {result.mean_length:.1f}"
+            f"length {result.mean_length:.1f}{human}"
         )
     if video is not None:
         path = record_video(policy, env, Path(video), seed, kwargs, config["engine"])

@@ -26,8 +26,8 @@ _GROUPS = {
     "network": ("The policy.", ""),
     "evaluation": (
         "Evaluations, checkpoints and what is written.",
-        "eval_episodes eval_interval target_return checkpoint_interval keep_checkpoints "
-        "log_interval_s log_iterations",
+        "eval_episodes eval_interval eval_env_kwargs eval_deterministic target_return "
+        "checkpoint_interval keep_checkpoints log_interval_s log_iterations",
     ),
     "sizes": (
         "How many act, and how much is learnt from at once.",

@@ -35,7 +35,10 @@ def train(algorithm: str, argv: list[str]) -> None:
     default, _ = take_recipe(argv, algorithm, Config(algo=ALGORITHMS[algorithm]()))
     prog = f"headrace train {algorithm}"
     settings = named(prog, argv, default, recipes=recipes_of(algorithm), description=_TRAIN)
-    settings.pop("recipe", None)
+    if settings.pop("recipe", None) is not None:  # whose other arguments stay as they are
+        for name in ("env_kwargs", "eval_env_kwargs"):
+            if isinstance(settings.get(name), dict):
+                settings[name] = getattr(default, name) | settings[name]
     if not settings.get("resume"):
         import_from_here()
         run(replaced(default, settings), started=process_started())

@@ -44,7 +44,8 @@ def check_together(config: Any) -> None:
     if config.is_sized:
         _check_columns(config)
         _ = config.sync, config.per_learner  # raise unless there is such a rule, and shares fit
-    _check_kwargs(config.env_kwargs)
+    for name in ("env_kwargs", "eval_env_kwargs"):
+        _check_kwargs(name, getattr(config, name))
 
 
 def _check_choices(config: Any) -> None:
@@ -133,10 +134,10 @@ JSON = tyro.constructors.PrimitiveConstructorSpec(
 )
 
 
-def _check_kwargs(env_kwargs: dict[str, Any]) -> None:
+def _check_kwargs(name: str, kwargs: dict[str, Any]) -> None:
     try:
-        json.dumps(env_kwargs)
+        json.dumps(kwargs)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"env_kwargs={shown(env_kwargs)} can't be written to config.json: {error}"
+            f"{name}={shown(kwargs)} can't be written to config.json: {error}"
         ) from error

@@ -145,7 +145,11 @@ class Config:
     keep_checkpoints: Annotated[int, ranges.COUNT] = 3
     """How many of the latest checkpoints stay on disk, besides the best."""
     eval_episodes: Annotated[int, ranges.COUNT_OR_0] = 20
-    """Episodes of an evaluation with the deterministic policy; 0: none."""
+    """Episodes of an evaluation; 0: none."""
+    eval_env_kwargs: Annotated[dict[str, Any], JSON] = field(default_factory=dict)
+    """What evaluations change in env_kwargs, or add to it, as a JSON object."""
+    eval_deterministic: bool = True
+    """Evaluate the most likely actions; False: actions are drawn, as in training."""
     eval_interval: Annotated[int | None, ranges.STEPS] = None
     """Environment steps between evaluations, which then choose what is kept as best; None: one at
     the end, and the training return chooses."""
@@ -184,6 +188,11 @@ class Config:
     def evaluates_while_training(self) -> bool:
         """Whether evaluations are played every ``eval_interval`` steps; they choose ``best``."""
         return self.eval_interval is not None and self.eval_episodes > 0
+
+    @property
+    def evaluated_kwargs(self) -> dict[str, Any]:
+        """Of the environment in evaluations."""
+        return self.env_kwargs | self.eval_env_kwargs
 
     @property
     def learners_here(self) -> int:

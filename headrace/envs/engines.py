@@ -15,6 +15,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from headrace.envs import atari
 from headrace.envs.adapters import EnvPool, next_step
 from headrace.envs.contract import CHECKED_STEPS, check_first_steps
 from headrace.envs.infos import take_any_infos
@@ -57,7 +58,9 @@ def _native(order: Order) -> VectorEnv:
     _check_unwrapped(order)
     if isinstance(target, EnvSpec):
         if target.vector_entry_point is None:
-            raise Unavailable("it has no vector entry point")
+            raise Unavailable(f"it has no vector entry point{atari.hint(target)}")
+        if atari.is_vector(target):
+            atari.vector_settings(target, kwargs)  # complains of what ale-py would fail on
         limit = {} if target.max_episode_steps is None else {"max_episode_steps": 0}
         _check_kwargs(target.vector_entry_point, {**limit, **target.kwargs, **kwargs})
         envs = gymnasium.make_vec(target, order.num_envs, "vector_entry_point", **kwargs)
@@ -71,6 +74,8 @@ def _native(order: Order) -> VectorEnv:
     except ConfigError as error:
         envs.close()
         raise Unavailable(str(error)) from error
+    if atari.is_vector(target) and kwargs.get("life_loss_info"):
+        envs = atari.LivesAsEpisodes(envs)
     check_first_steps(envs, order.name, order.checked_steps)
     return envs
 

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from headrace.envs import engines
+from headrace.envs import atari, engines
 from headrace.envs.agreement import difference
 from headrace.envs.contract import CHECKED_STEPS
 from headrace.envs.engines import Order, Unavailable
@@ -86,6 +86,7 @@ def opened(
     require_choice("engine", engine, ENGINES)
     target, wrapped = Prepared.split(resolve(env, wrappers))
     order = Order(target, wrapped, num_envs, dict(env_kwargs or {}), seed, checked_steps)
+    atari.frames_per_step(target, order.kwargs, wrapped)  # complains of a double skip
     reasons: dict[str, str] = {}
     for name in _candidates(order) if engine == "auto" else [engine]:
         try:

@@ -15,6 +15,8 @@ from typing import Any, TypeAlias
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from headrace.envs import atari
+from headrace.envs.atari_scores import SCORES
 from headrace.envs.packages import bring, is_installed, package_of
 from headrace.envs.wrappers import Wrap, as_wrap
 from headrace.errors import ConfigError, nearest, shown
@@ -154,9 +156,11 @@ def _find(env_id: str) -> Target:
         return found  # type: ignore[no-any-return]
     if not module and in_envpool(name):
         return EnvSpec(name)
+    if not module and (game := atari.vector_id(name)):
+        return _find(game)
     raise ConfigError(
         f"env={shown(env_id)} is unknown; register it with gymnasium.register, or name the module "
-        f"that does, as in 'module:Id-v0'.{nearest(name, gymnasium.registry)}"
+        f"that does, as in 'module:Id-v0'.{nearest(name, [*gymnasium.registry, *SCORES])}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import warnings
 from typing import NamedTuple
 
 import gymnasium
@@ -82,9 +83,11 @@ def bring(env_id: str, package: Package) -> None:
     try:
         module = importlib.import_module(package.module)
         if env_id not in gymnasium.registry:  # some wait to be asked
-            for name in dir(module):
-                if name.startswith("register_") and name.endswith("_envs"):
-                    getattr(module, name)()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # others register all they have once more
+                for name in dir(module):
+                    if name.startswith("register_") and name.endswith("_envs"):
+                        getattr(module, name)()
     except Exception as error:  # of a package that nobody here knows
         remedy = f": pip install {package.pip}" if isinstance(error, ImportError) else ""
         raise ConfigError(

@@ -15,10 +15,12 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from headrace.envs import atari
+from headrace.envs.agreement import difference
 from headrace.envs.engines import Engine
 from headrace.envs.make import opened
-from headrace.envs.names import env_name, resolve
-from headrace.errors import EnvironmentFault, HeadraceError
+from headrace.envs.names import Prepared, env_name, resolve
+from headrace.errors import ConfigError, EnvironmentFault, HeadraceError
 from headrace.spaces.actions import MASK, sample_allowed
 
 
@@ -32,6 +34,7 @@ class Probe:
     info_mask: bool  # whether it shows an action mask in its infos
     engine: Engine = "auto"  # what makes it, never "auto" where this comes from a probe
     fault: EnvironmentFault | None = None  # of its first step
+    frames_per_step: int = 1  # of a game of ALE, whose actions are repeated
 
     def check_step(self) -> None:
         """Raise what was wrong with the first step, once the spaces are known to be supported."""
@@ -70,7 +73,28 @@ def probe(
             fault = error
         spaces = envs.single_observation_space, envs.single_action_space
         by: Any = engine if engine == "async" else taken
-        return Probe(env, *spaces, MASK in infos, by, fault)
+        target, wraps = Prepared.split(env)
+        frames = atari.frames_per_step(target, env_kwargs, wraps)
+        return Probe(env, *spaces, MASK in infos, by, fault, frames)
+
+
+def check_evaluated(found: Probe, env_kwargs: dict[str, Any], seed: int) -> None:
+    """Look likewise at the environment that is evaluated on.
+
+    Args:
+        found: that is trained on. env_kwargs: in evaluation.
+
+    Raises:
+        ConfigError: it can't be made, or its spaces are others.
+        EnvironmentFault: it can't be reset or stepped.
+    """
+    played = probe(found.env, found.engine, env_kwargs, seed)
+    played.check_step()
+    spaces = [(one.observation_space, one.action_space) for one in (found, played)]
+    if other := difference(*spaces[0], *spaces[1], whose="training's"):
+        raise ConfigError(
+            f"with eval_env_kwargs {env_name(found.env)} is another environment: {other}"
+        )
 
 
 @contextlib.contextmanager

@@ -133,7 +133,8 @@ class Evaluator:
     def _arguments(self, task: _Task) -> dict[str, Any]:
         config = self._config
         known = {"policy": task.policy, "env": self._env, "episodes": config.eval_episodes}
-        return known | {"engine": config.engine, "env_kwargs": config.env_kwargs}
+        known |= {"engine": config.engine, "env_kwargs": config.evaluated_kwargs}
+        return known | {"deterministic": config.eval_deterministic}
 
     def _here(self, task: _Task) -> Evaluation:
         try:

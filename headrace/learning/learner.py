@@ -27,6 +27,7 @@ from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.ops.moments import MovingMoments
+from headrace.ops.rewards import transformed
 from headrace.types import Alone, Batch, Fresh, Group, Metrics, Rollout, map_columns
 
 _MAX_REWARD = 10.0  # in standard deviations of returns
@@ -121,7 +122,8 @@ class Learner:
         def scaled() -> Batch:
             batch = fresh()
             self._reward = batch.reward
-            reward = self._scaled(batch) * self.algorithm.reward_scale
+            reward = transformed(self._scaled(batch), self.algorithm.reward_transform)
+            reward = reward * self.algorithm.reward_scale
             return replace(batch, reward=reward, discounted_return=())
 
         self.own = []

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from headrace.config import Config
 from headrace.errors import ConfigError, require_choice
-from headrace.recipes import impact_paper, tuned
+from headrace.recipes import atari, impact_paper, tuned
 from headrace.valid.fields import checked
 
 RECIPES: dict[str, Callable[[str], Config]] = {
+    "atari": atari.atari,
     "cartpole": tuned.cartpole,
     "conjunction": tuned.conjunction,
     "halfcheetah": tuned.halfcheetah,

@@ -97,6 +97,8 @@ class RunLog:
             "returns": evaluation.returns,
             "lengths": evaluation.lengths,
         }
+        if evaluation.human_normalized is not None:
+            line["human_normalized"] = evaluation.human_normalized
         self._note(self._evaluations, line)
         self.flush()
 

@@ -39,6 +39,8 @@ class Settings(TypedDict, total=False):
     checkpoint_interval: int
     keep_checkpoints: int
     eval_episodes: int
+    eval_env_kwargs: dict[str, Any]
+    eval_deterministic: bool
     eval_interval: int | None
     target_return: float | None
     run_dir: str | None

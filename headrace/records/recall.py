@@ -25,7 +25,7 @@ def environment(folder: Path, values: dict[str, Any], trusted: bool = False) -> 
     Raises:
         CheckpointError: it names code, and isn't this user's. ConfigError: that can't be found.
     """
-    trust.check(folder, values, trusted, ("env", "env_kwargs", "wrappers"))
+    trust.check(folder, values, trusted, ("env", "env_kwargs", "eval_env_kwargs", "wrappers"))
     config = values["config"]
     return resolve(_env(config), _wrappers(config))
 

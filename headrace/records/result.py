@@ -124,6 +124,7 @@ class Result:
     """
 
     env_steps: int = metric(None, Total("env_steps"))
+    frames: int | None = metric("charts/frames")  # that these were; None: a step is one frame
     seconds: float = metric()  # since the trainer was built
     episode_return: float | None = metric("charts/episodic_return", Latest(lambda e: e.mean_return))
     episode_return_min: float | None = metric(None, Latest(lambda e: min(e.returns, default=None)))

@@ -63,12 +63,19 @@ class Tally:
     Args:
         progress, config: of the run. weights_bytes: that an actor copies when it pulls.
         started: when the run counts as started, on the clock of ``time.monotonic()``.
+        frames_per_step: of an environment that repeats actions.
     """
 
     def __init__(
-        self, progress: Progress, config: Config, weights_bytes: int, started: float
+        self,
+        progress: Progress,
+        config: Config,
+        weights_bytes: int,
+        started: float,
+        frames_per_step: int = 1,
     ) -> None:
         self._progress, self._config, self._started = progress, config, started
+        self._frames_per_step = frames_per_step
         self._weights_bytes = weights_bytes
         self._meter, self._total, self._episodes = Meter(), Meter(), Episodes()
         self._later = Meter()  # after the first update, as the speed is
@@ -107,7 +114,7 @@ class Tally:
         """What happened since the last result; the ``episodes`` are of all learners."""
         now, steps, self._episodes = time.monotonic(), self._progress.env_steps, episodes
         sps = (steps - self._last_steps) / (now - self._last_time)
-        known |= {"seconds": now - self._started, "sps": sps}
+        known |= {"seconds": now - self._started, "sps": sps, "frames": self._frames}
         result = Result(**self._values(self._meter), **known)
         self._last_time, self._last_steps, self._meter = now, steps, Meter()
         if self._total.dropped > self._total.num_rollouts:
@@ -117,6 +124,11 @@ class Tally:
                 stacklevel=3,
             )
         return result
+
+    @property
+    def _frames(self) -> int | None:
+        times = self._frames_per_step
+        return None if times == 1 else times * self._progress.env_steps
 
     @property
     def sps(self) -> float:
@@ -134,6 +146,8 @@ class Tally:
                 groups.setdefault(group, {})[name] = values[one.name]
         return {
             "env_steps": values["env_steps"],
+            "frames": self._frames,
+            "frames_per_step": self._frames_per_step,
             "updates": values["updates"],
             "seconds_total": time.monotonic() - self._started,
             "seconds_to_first_update": self._first_update_s,

@@ -23,6 +23,9 @@ _SPENT = {
 }  # fmt: skip
 
 
+_ACTIONS = {True: "deterministic policy", False: "drawn actions"}
+
+
 class Report:
     """A live line on a terminal, a plain line every few seconds elsewhere.
 
@@ -95,6 +98,8 @@ class Report:
 def main_line(result: Result) -> str:
     """The one line that says how it goes and where the time goes."""
     parts = [f"{result.sps:,.0f} steps/s"]
+    if result.frames is not None:
+        parts.append(f"{result.frames:,} frames")
     if result.episode_return is not None:
         parts.insert(0, f"return {result.episode_return:.1f}")
     if result.utilisation_actor is not None:
@@ -113,17 +118,21 @@ def main_line(result: Result) -> str:
 def closing_table(run_dir: Path, summary: dict[str, Any], picture: Path | None) -> Table:
     """Return, speed, where the time went, lag, and the paths of what was written."""
     played, missing = summary.get("evaluation"), summary.get("no_evaluation")
+    human = played and played.get("human_normalized")
+    frames = summary.get("frames")
     mean = summary["episodic_return"]
     first, plan = summary["seconds_to_first_update"], summary.get("plan")
     busy, lag, sync = summary["utilisation"], summary["lag"], summary["sync"]
     times = [(word, summary["time"][name]) for name, word in _SPENT.items()]
     rows = {
         "evaluated return": f"{played['mean']:.1f} ± {played['std']:.1f} (standard deviation over "
-        f"{played['episodes']} episodes, deterministic policy)"
+        f"{played['episodes']} episodes, {_ACTIONS[played.get('deterministic', True)]})"
         if played
         else missing and f"none: {missing}",
+        "human-normalised": human is not None and f"{human:.1%} (0 random, 100% human)",
         "training return": mean is not None and f"{mean:.1f} (last 100 episodes)",
         "environment steps": f"{summary['env_steps']:,} in {summary['seconds_total']:.1f} s",
+        "frames": frames and f"{frames:,}, {summary['frames_per_step']} a step",
         "speed": f"{summary['sps']:,.0f} steps/s after the first update",
         "first update": first is not None and f"{first:.1f} s after the start",
         "plan": plan and plan["line"],

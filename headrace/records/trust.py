@@ -27,7 +27,13 @@ from headrace.envs.packages import package_of
 from headrace.errors import CheckpointError
 from headrace.records.plain import plain
 
-CODE = ("env", "env_kwargs", "wrappers", "torso")  # the settings that may name code
+CODE = (
+    "env",
+    "env_kwargs",
+    "eval_env_kwargs",
+    "wrappers",
+    "torso",
+)  # the settings that may name code
 _KEY_BYTES = 32
 _LENIENT = ("GymV21Environment", "GymV26Environment", "Record")  # import, or write, what is named
 
@@ -51,7 +57,7 @@ def check(folder: Path, values: dict[str, Any], trust: bool, settings: tuple[str
     Args:
         folder: whose ``config.json`` has these ``values``.
         trust: the user says that it is to be trusted.
-        settings: which of env, env_kwargs, wrappers and torso are to be used.
+        settings: which of ``CODE`` are to be used.
     """
     config = values["config"]
     named = code_in(config, settings)
@@ -83,10 +89,11 @@ def code_in(config: dict[str, Any], settings: tuple[str, ...] = CODE) -> dict[st
     known = env in gymnasium.registry or package_of(env) is not None
     if ":" in env or env.startswith(_LENIENT) or (file is not None and not known):
         found["env"] = env if ":" in env or file is None else f"{env} in {file}"
-    kwargs, spec = config.get("env_kwargs"), gymnasium.registry.get(env)
+    spec = gymnasium.registry.get(env)
     ours = env.startswith("headrace/") if spec is None else not is_foreign(spec)
-    if kwargs and not (ours and "env" in settings):
-        found["env_kwargs"] = kwargs
+    for name in ("env_kwargs", "eval_env_kwargs"):
+        if config.get(name) and not (ours and "env" in settings):
+            found[name] = config[name]
     own = [w for w in map(str, config.get("wrappers", ())) if _is_own(w)]
     if own:
         found["wrappers"] = own
@@ -105,6 +112,8 @@ def _is_own(wrapper: str) -> bool:
 def _signature(config: dict[str, Any], key: bytes) -> str:
     names = ("env", "env_file", "env_kwargs", "wrappers")
     signed = [*(config.get(name) for name in names), config["network"].get("torso")]
+    if config.get("eval_env_kwargs"):  # older runs have none
+        signed.append(config["eval_env_kwargs"])
     read = json.loads(json.dumps(plain(signed)))  # as it will be: keys are text then
     return hmac.new(key, json.dumps(read, sort_keys=True).encode(), hashlib.sha256).hexdigest()
 

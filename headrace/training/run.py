@@ -13,7 +13,7 @@ from headrace.acting.fleet import start_fork_server
 from headrace.acting.sizes import Sizes
 from headrace.config import Config
 from headrace.envs.names import env_name, resolve
-from headrace.envs.probe import Probe, probe
+from headrace.envs.probe import Probe, check_evaluated, probe
 from headrace.envs.scripts import refuse_training
 from headrace.learning.hogwild import SharedModel
 from headrace.learning.learner import Learner
@@ -68,6 +68,8 @@ def begin(
     found = probe(*made)
     config = replace(config, engine=found.engine)
     if group.rank == 0:
+        if config.eval_env_kwargs and config.eval_episodes:
+            check_evaluated(found, config.evaluated_kwargs, config.seed)
         check_init(config, found, Path(name))
     chosen, line = sized(config, found, Path(name)) if group.rank == 0 else (config, "")
     if line:

@@ -92,7 +92,7 @@ class Trainer:
         self.progress, self.episodes = Progress(), own_episodes(config.num_learners)
         self._exchange = Exchange(self.group)
         copied = sum(weight.nbytes for weight in self.policy.state_dict().values())
-        self._tally = Tally(self.progress, config, copied, started)
+        self._tally = Tally(self.progress, config, copied, started, found.frames_per_step)
         self.source: RolloutSource | None = None
         self._stopped = self.interrupted = False
         self._evaluator = Evaluator(config, self.env, notify)

@@ -16,6 +16,7 @@ from headrace.errors import ConfigError
 from headrace.learning.learner import Learner
 from headrace.nn import Network, Policy
 from headrace.ops import tree
+from headrace.ops.rewards import transformed
 from headrace.types import Alone, Batch
 
 WHOLE = {"epochs": 1, "minibatches": 1}
@@ -258,6 +259,25 @@ def test_a_reward_scale_is_the_same_as_scaled_rewards():
         learner.update(lambda batch=batch: batch, 1e-3)
         weights.append([p.clone() for p in learner.policy.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+@pytest.mark.parametrize("transform", ["abs_one", "soft_asymmetric"])
+def test_a_reward_transform_is_the_same_as_transformed_rewards(transform):
+    weights = []
+    for inside in (True, False):
+        algo = hr.IMPALA(reward_transform=transform if inside else "none", reward_scale=2.0)
+        learner, batch = Learner(make_policy(), algo), make_batch()
+        batch.reward *= 3.0
+        if not inside:
+            batch.reward = transformed(batch.reward, transform)
+        learner.update(lambda batch=batch: batch, 1e-3)
+        weights.append([p.clone() for p in learner.policy.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+def test_a_reward_transform_beside_normalised_returns_is_refused():
+    with pytest.raises(ConfigError, match="reward_transform='abs_one' must be 'none' with"):
+        hr.PPO(reward_transform="abs_one", normalize_returns=True)
 
 
 def test_flattening_drops_the_bootstrap_row_and_keeps_steps_together():

@@ -1,0 +1,93 @@
+"""Atari by the book: the protocol of IMPALA's experiments (Espeholt et al. 2018, appendix G)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from headrace.algos import APPO, IMPALA, PPO
+from headrace.config import Config
+from headrace.nn import Network
+from headrace.recipes.impact_paper import impact_discrete
+
+PROTOCOL: dict[str, Any] = {  # Table G.1, by ale-py's names
+    "img_height": 84,
+    "img_width": 84,
+    "grayscale": True,
+    "frameskip": 4,
+    "maxpool": True,  # over the last 2 of the frames that repeat an action
+    "stack_num": 4,
+    "life_loss_info": True,  # an episode ends with a life
+    "reward_clipping": False,  # it is learning that clips (reward_transform), so returns are true
+    "noop_max": 31,  # fewer than these: up to 30
+    "use_fire_reset": False,
+    "repeat_action_probability": 0.0,
+    "full_action_space": False,  # experts have each game's own actions, the multi-task agent all
+    "num_threads": 1,  # actors are the parallelism
+}
+WHOLE_GAMES = {"life_loss_info": False}
+
+_UNROLL, _BATCH = 20, 32  # steps of a trajectory, trajectories of a batch
+_CLIPPED: Any = {"reward_transform": "abs_one", "gamma": 0.99, "entropy_coef": 0.01}
+
+
+def atari(algorithm: str = "impala") -> Config:
+    """A game of ALE, by default Pong, evaluated on 200 whole games with drawn actions.
+
+    impala: Table G.1; 200 million frames. ppo, appo: what Schulman et al. (2017, Table 5) played
+    Atari with, appo with four passes for PPO's three; 40 million frames. impact: IMPACT's Table 1
+    with its network and 42 x 42 pixels.
+    """
+    shown = {"img_height": 42, "img_width": 42} if algorithm == "impact" else {}
+    settings = _settings(algorithm)
+    return Config(
+        env="ALE/Pong-v5",
+        engine="native",
+        env_kwargs=PROTOCOL | shown,
+        eval_env_kwargs=WHOLE_GAMES,
+        eval_episodes=200,
+        eval_deterministic=False,
+        scale_free=False,
+        **settings,
+    )
+
+
+def _settings(algorithm: str) -> dict[str, Any]:
+    """What an algorithm has of its own."""
+    if algorithm == "impact":
+        config = impact_discrete(algorithm)
+        sizes = ("num_actors", "envs_per_actor", "fragment_length", "batch_size")
+        algo = replace(config.algo, **_CLIPPED)
+        known: dict[str, Any] = {name: getattr(config, name) for name in sizes}
+        return {**known, "algo": algo, "network": Network(conv="impact"), "total_steps": 10_000_000}
+    clipped: Any = {**_CLIPPED, "learning_rate": 2.5e-4, "clip": 0.1, "minibatches": 4, "lam": 0.95}
+    several: Any = {"fragment_length": 128, "batch_size": 1024, "total_steps": 10_000_000}
+    return {
+        "impala": {"algo": _impala(), "fragment_length": _UNROLL, "batch_size": _UNROLL * _BATCH,
+                   "total_steps": 50_000_000},
+        "ppo": {"algo": PPO(epochs=3, value_coef=1.0, **clipped), **several},
+        "appo": {"algo": APPO(epochs=4, normalize_advantage=True, **clipped), **several},
+    }[algorithm]  # fmt: skip
+
+
+def _impala() -> IMPALA:
+    """Table G.1, whose loss is the sum over a batch where headrace's is the mean.
+
+    The threshold of the gradient's norm, 40, is divided by the steps of a batch. So is the root of
+    RMSProp's epsilon, 0.01, which Mnih et al. (2016) add to the mean square, and which headrace
+    adds to its root.
+    """
+    steps = _UNROLL * _BATCH
+    return IMPALA(
+        learning_rate=6e-4,
+        lr_schedule="linear",
+        optimizer="rmsprop",
+        optimizer_eps=math.sqrt(0.01) / steps,
+        max_grad_norm=40.0 / steps,
+        value_coef=0.5,
+        lam=1.0,
+        epochs=1,
+        minibatches=1,
+        **_CLIPPED,
+    )

@@ -16,6 +16,7 @@ from multiprocessing import resource_tracker
 from typing import Any
 
 from headrace.exits.kin import MARK
+from headrace.process import guard
 
 _DESCRIPTORS = "/proc/self/fd/"
 _HAS_PROC = hasattr(os, "O_PATH") and os.path.exists(_DESCRIPTORS)
@@ -82,7 +83,7 @@ def _token(pid: int) -> str:
 
 
 def _ensure_server() -> None:
-    """Start the fork server if none runs, by the name of the family.
+    """Start the fork server if none runs, by the name of the family, which it guards.
 
     Its socket's file and the file's folder are deleted at once: whoever holds a socket's file can
     connect to it by ``/proc``, where there is one.
@@ -92,9 +93,12 @@ def _ensure_server() -> None:
     server: Any = forkserver._forkserver  # type: ignore[attr-defined]
     if _runs(server._forkserver_pid):
         return
+    others = [name for name in server._preload_modules if name not in (guard.__name__, "__main__")]
+    forkserver.set_forkserver_preload([guard.__name__, *others])
     earlier = str(server._forkserver_address).removeprefix(_DESCRIPTORS)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_as_family())
+        stack.enter_context(_environ(MARK, family()))
+        stack.enter_context(_environ(guard.HEAD, str(os.getpid())))
         if _HAS_PROC:
             made = tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True)
             number = os.open(stack.enter_context(made), os.O_PATH)
@@ -139,15 +143,15 @@ def _tempdir(path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _as_family() -> Iterator[None]:
-    """Start a process by the name of the family."""
-    before = os.environ.get(MARK)
-    os.environ[MARK] = family()
+def _environ(name: str, value: str) -> Iterator[None]:
+    """Start a process with this variable."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        del os.environ[MARK]
-        os.environ |= {} if before is None else {MARK: before}
+        del os.environ[name]
+        os.environ |= {} if before is None else {name: before}
 
 
 def end_stopped_server() -> None:

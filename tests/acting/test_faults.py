@@ -266,14 +266,18 @@ hr.train(
 """
 
 
-@pytest.mark.parametrize(("moment", "num_processes"), [("results in", 2), ("UPDATE", 4)])
-def test_nothing_outlives_a_killed_trainer(start, gone, moment, num_processes):
+@pytest.mark.parametrize(
+    ("moment", "num_processes", "stopped"),
+    [("results in", 2, slice(1, -1)), ("UPDATE", 4, slice(1, -1)), ("UPDATE", 4, slice(2, None))],
+    ids=["start", "one actor runs", "the fork server runs"],
+)
+def test_nothing_outlives_a_killed_trainer(start, gone, moment, num_processes, stopped):
     script = start("-c", TRAINER)
     script.wait_for(moment)
     time.sleep(0.2)  # by now both actors hang in their environment
     family = script.family()
     assert len(family) >= num_processes  # itself, the fork server, and then two actors
-    for process in family[1:-1]:  # one that runs is enough to end those that are stopped
+    for process in family[stopped]:  # one that runs is enough to end those that are stopped
         process.suspend()
     os.kill(script.process.pid, signal.SIGKILL)
     script.wait(5)

@@ -14,14 +14,15 @@ from torch import nn
 
 from headrace.acting.sizes import AUTO
 from headrace.config import Config
-from headrace.learning.costs import example
+from headrace.learning.chunks import max_steps
+from headrace.learning.costs import example, step_cost
 from headrace.nn.policy import Policy
 from headrace.nn.precision import Precision, halved
 from headrace.ops import tree
 from headrace.records import checkpoint
 from headrace.types import Group
 
-_IMAGES = 8  # of the trial
+_IMAGES = 32  # of the trial, at most: fewer give the weights' cast more than its share
 _ROUNDS, _ENOUGH_S = 5, 0.3
 _GAIN, _LOSS = 0.85, 1.1  # bfloat16 is taken below the one of the time, and neither part above
 
@@ -95,10 +96,11 @@ def measured(policy: Policy, device: str, passes: float = 1.0) -> Share:
     acting, learning = copy.deepcopy(policy).cpu(), copy.deepcopy(policy).to(device)
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
     best = {precision: [float("inf")] * 2 for precision in precisions}
+    num = max_steps(step_cost(policy), _IMAGES)
     begun = time.perf_counter()
     for turn in range(1 + _ROUNDS):
         for precision in precisions:
-            took = _act(acting, precision), _learn(learning, precision)
+            took = _act(acting, num, precision), _learn(learning, num, precision)
             if turn:  # the first one is slow, whatever is measured
                 best[precision] = [min(*x) for x in zip(best[precision], took, strict=True)]
         if turn and time.perf_counter() - begun > _ENOUGH_S:
@@ -108,26 +110,26 @@ def measured(policy: Policy, device: str, passes: float = 1.0) -> Share:
     return Share(act_16 / act, learn_16 / learn, both)
 
 
-def _act(policy: Policy, precision: Precision) -> float:
+def _act(policy: Policy, num: int, precision: Precision) -> float:
     policy.compute_in(precision)
-    inputs = tree.map_leaves(lambda x: x[0], example(policy, _IMAGES))
-    first, core = torch.zeros(_IMAGES, dtype=torch.bool), policy.initial_core(_IMAGES)
+    inputs = tree.map_leaves(lambda x: x[0], example(policy, num))
+    first, core = torch.zeros(num, dtype=torch.bool), policy.initial_core(num)
     with torch.inference_mode(), policy.still():
         begun = time.thread_time()
         policy.act(inputs, first, core)
         return time.thread_time() - begun
 
 
-def _learn(policy: Policy, precision: Precision) -> float:
+def _learn(policy: Policy, num: int, precision: Precision) -> float:
     policy.compute_in(precision)
     parameters = [p for p in policy.parameters() if p.requires_grad]
     device = parameters[0].device
-    inputs = tree.map_leaves(lambda x: x.to(device), example(policy, _IMAGES))
-    first = torch.zeros(1, _IMAGES, dtype=torch.bool, device=device)
+    inputs = tree.map_leaves(lambda x: x.to(device), example(policy, num))
+    first = torch.zeros(1, num, dtype=torch.bool, device=device)
     clock = time.thread_time if device.type == "cpu" else _synchronized
     with torch.enable_grad():
         begun = clock()
-        params, value, _ = policy(inputs, first, policy.initial_core(_IMAGES))
+        params, value, _ = policy(inputs, first, policy.initial_core(num))
         total: Any = params.sum() + value.sum()
         torch.autograd.grad(total, parameters, allow_unused=True)
         return clock() - begun

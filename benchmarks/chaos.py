@@ -106,13 +106,10 @@ def _last(args: Args, chaos: Chaos, number: int) -> list[str]:
 
 
 def slope_within_lives(memory: list[tuple[int, float, float]]) -> float:
-    """MiB a minute: one slope for all lives, of which each begins where it begins."""
-    minutes, mib = [], []
-    for life in {number for number, _, _ in memory}:
-        its = np.array([(seconds / 60, m) for number, seconds, m in memory if number == life])
-        minutes.append(its[:, 0] - its[:, 0].mean())
-        mib.append(its[:, 1] - its[:, 1].mean())
-    return float(np.polyfit(np.concatenate(minutes), np.concatenate(mib), 1)[0])
+    """MiB a minute: the median over all pairs of looks at the same life (Theil and Sen)."""
+    pairs = [(one, other) for one in memory for other in memory if one[0] == other[0]]
+    slopes = [(y[2] - x[2]) / (y[1] - x[1]) for x, y in pairs if y[1] > x[1]]
+    return 60 * float(np.median(slopes))
 
 
 def report(args: Args, chaos: Chaos, found: list[Life]) -> int:

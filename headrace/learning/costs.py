@@ -6,13 +6,16 @@ import contextlib
 import copy
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from headrace.nn.policy import Policy
 from headrace.ops import tree
+from headrace.spaces.walk import map_space
 from headrace.types import Tree
 
 _ROWS = 2
@@ -57,10 +60,17 @@ def step_cost(policy: Policy) -> StepCost:
 
 
 def example(policy: Policy, num: int) -> Tree:
-    """Inputs ``[1, num, ...]``, with observations of their space: zeros may lie outside it."""
+    """Inputs ``[1, num, ...]``, with observations of their space: zeros may lie outside it.
+
+    Whole numbers have their lowest values, which are symbols whatever the number of symbols is.
+    """
     inputs, space = policy.inputs, copy.deepcopy(policy.inputs.features_space)
     space.seed(0)
-    samples = [space.sample()] * num
+
+    def value(leaf: gymnasium.Space) -> Any:
+        return leaf.low if isinstance(leaf, Box) and leaf.dtype.kind in "iu" else leaf.sample()
+
+    samples = [map_space(value, space)] * num
     obs = tree.map_leaves(lambda *x: torch.as_tensor(np.stack(x)), *samples)
     example = obs if inputs.plain else inputs.example(num) | {"observation": obs}
     return tree.map_leaves(lambda x: x.unsqueeze(0), example)

@@ -109,7 +109,7 @@ def test_it_is_the_rollout_of_the_sync_engine_to_float32_rounding(filler, env, k
     _, sync = filler(env, "sync", NETWORKS[network], **kwargs)
     _, own = filler(jittery(env), "threads", NETWORKS[network], **kwargs)
     for _ in range(4):
-        assert_same(own(), sync(), 1e-5)
+        assert_same(own(), sync(), 1e-4 if network == "lstm" else 1e-5)  # a state carries it on
 
 
 def test_it_is_the_rollout_of_the_sync_engine_bit_for_bit_where_nothing_is_rounded(filler):

@@ -137,7 +137,9 @@ def test_what_actors_are_told_is_the_mean_over_each_fresh_rollout(tiny, record, 
             scale_free=True,
         )
     )
-    assert trainer.learner._num_threads == 4  # 21 columns or more: chunks cut rollouts in two
+    assert (
+        trainer.learner._chunks._num_threads == 4
+    )  # 21 columns or more: chunks cut rollouts in two
     assert len(record.noted) == len(record.expected) >= 12
     assert record.noted == pytest.approx([x for _, x in record.expected], rel=2e-3, abs=1e-8)
     assert max(record.noted) > 1e-3

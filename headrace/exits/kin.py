@@ -44,18 +44,23 @@ def end_kin(pids: Collection[int], marks: Collection[str]) -> None:
     leaders = {pid for pid in pids if pid > 1}
     killed = leaders | {os.getpid()}
     for _ in range(_ROUNDS):
-        found = _kin(leaders, names) - killed
+        found = {pid: stops for pid, stops in _kin(leaders, names).items() if pid not in killed}
         if not found:
             return
-        for pid in found:
+        # Those that are stopped come first: who is killed by one that did this needn't do it.
+        for pid in sorted(found, key=lambda pid: not found[pid]):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        killed |= found
+        killed |= found.keys()
 
 
-def _kin(leaders: set[int], names: set[bytes]) -> set[int]:
-    """Processes in sessions of these leaders, or marked by these names, which are leaders, too."""
-    found = set()
+def _kin(leaders: set[int], names: set[bytes]) -> dict[int, bool]:
+    """Processes in sessions of these leaders, or marked by these names, which are leaders, too.
+
+    Returns:
+        by process id, whether it is stopped.
+    """
+    found = {}
     for folder in _PROC.iterdir():
         if not folder.name.isdigit():
             continue
@@ -64,8 +69,8 @@ def _kin(leaders: set[int], names: set[bytes]) -> set[int]:
                 continue
             numbers = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
             if int(numbers[3]) in leaders or names & _names(folder):
-                found.add(int(folder.name))
-    leaders |= found
+                found[int(folder.name)] = numbers[0] in "Tt"
+    leaders |= found.keys()
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from worlds import SlowEnv
 
 import headrace as hr
 from headrace.errors import ActorFailed
+from headrace.exits.kin import MARK, end_kin
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 
@@ -173,3 +175,29 @@ def test_a_killed_fork_server_leaves_no_socket_at_any_time_and_is_replaced(start
     assert script.wait() == 0, script.output
     assert "WHILE IT STARTS []" in script.output
     assert "STARTED 0 []" in script.output
+
+
+def test_what_is_stopped_is_killed_before_what_could_kill_it(monkeypatch):
+    """Of two that end the same family at once, one may be killed by the other halfway."""
+    order: list[int] = []
+    with contextlib.ExitStack() as stack:
+        sleepers = []
+        for _ in range(6):
+            env = os.environ | {MARK: "/order/child"}
+            sleepers.append(stack.enter_context(subprocess.Popen(["sleep", "60"], env=env)))
+            stack.callback(sleepers[-1].kill)
+        for one in sleepers[1::2]:
+            os.kill(one.pid, signal.SIGSTOP)
+        kill = os.kill
+        monkeypatch.setattr(os, "kill", lambda pid, number: (order.append(pid), kill(pid, number)))
+        end_kin([os.getpid()], ["/order"])
+        monkeypatch.undo()
+    assert sorted(order[:3]) == sorted(one.pid for one in sleepers[1::2])
+    assert sorted(order) == sorted(one.pid for one in sleepers)
+
+
+def test_an_empty_mark_is_nobodys(monkeypatch):
+    with subprocess.Popen(["sleep", "60"], env=os.environ | {MARK: "/other/child"}) as other:
+        end_kin([os.getpid()], ["", "/"])
+        assert other.poll() is None
+        other.kill()

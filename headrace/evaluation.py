@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
 from headrace.spaces.json import alike
+from headrace.types import Tree
 from headrace.valid import ranges
 from headrace.valid.fields import checked
 
@@ -95,11 +96,9 @@ def evaluate(
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(envs))
         stack.enter_context(policy.still())
-        stack.enter_context(torch.random.fork_rng([], enabled=not deterministic))
-        if not deterministic:
-            torch.manual_seed(seed)
+        stack.enter_context(drawing(seed, deterministic))
         _check_spaces(policy, envs, env_name(env))
-        for reward, begins, ends in _played(policy, envs, seed, deterministic):
+        for _, reward, begins, ends in played(policy, envs, seed, deterministic):
             on_step()
             total += np.where(begins, 0.0, reward)
             length += ~begins
@@ -129,20 +128,35 @@ def _check_spaces(policy: Policy, envs: VectorEnv, name: str) -> None:
             )
 
 
-def _played(
-    policy: Policy, envs: VectorEnv, seed: int, deterministic: bool = True
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Play for ever: a reset, then step by step.
+class Moment(NamedTuple):
+    """What N environments show after a step, and what it brought; each ``[N, ...]``."""
 
-    Yields:
-        rewards; in which environments an episode begins with this observation; and in which one
-        ends. ``[N]`` each.
-    """
+    obs: Tree
+    reward: np.ndarray
+    begins: np.ndarray
+    """Whose episode begins with this observation."""
+    ends: np.ndarray
+    """Whose episode ends with it."""
+
+
+@contextlib.contextmanager
+def drawing(seed: int, deterministic: bool) -> Iterator[None]:
+    """Inside, actions are drawn by ``seed``, unless they are the most likely ones."""
+    with torch.random.fork_rng([], enabled=not deterministic):
+        if not deterministic:
+            torch.manual_seed(seed)
+        yield
+
+
+def played(
+    policy: Policy, envs: VectorEnv, seed: int, deterministic: bool = True
+) -> Iterator[Moment]:
+    """Play for ever: a reset, then step by step."""
     obs, infos = envs.reset(seed=seed)
     reward, state = np.zeros(envs.num_envs), None
     begins, ends = np.ones(envs.num_envs, bool), np.zeros(envs.num_envs, bool)
     while True:
-        yield reward, begins, ends
+        yield Moment(obs, reward, begins, ends)
         given = {"action_mask": info_mask(infos), "reward": reward}
         action, state = policy.predict(obs, state, begins, deterministic, **given)
         obs, reward, terminated, truncated, infos = envs.step(action)

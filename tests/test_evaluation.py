@@ -104,6 +104,32 @@ def test_the_command_line_writes_a_video_and_prints_where(tmp_path, monkeypatch,
         assert video.get_meta_data()["fps"] == 50
 
 
+class Actions(Pictures):
+    """Shows the latest action, black or white; an episode has 40."""
+
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode, length=40)
+
+    def step(self, action):
+        self.action = action
+        return super().step(action)
+
+    def render(self):
+        return np.full(self.shape, 255 * self.action if self.time else 0, np.uint8)
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_a_run_s_video_draws_actions_where_its_evaluations_do(tmp_path, drawn):
+    sizes = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 32, "batch_size": 64}
+    hr.train(Actions, hr.A2C(), run_dir=str(tmp_path / "run"), transport="serial", seed=3,
+             eval_deterministic=not drawn, eval_episodes=0, total_steps=64, **sizes)  # fmt: skip
+    assert main(["evaluate", str(tmp_path / "run"), "--episodes", "1", "--trust",
+                 "--video", str(tmp_path)]) == 0  # fmt: skip
+    with imageio.get_reader(tmp_path / "episode.mp4") as video:
+        shades = [round(picture.mean() / 255) for picture in video][1:]
+    assert len(set(shades)) == (2 if drawn else 1)
+
+
 class Blind(Pictures):
     def render(self):
         return None

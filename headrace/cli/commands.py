@@ -134,6 +134,7 @@ def _evaluate(
     env = recall.environment(folder, values, trust)
     policy = load(run_dir, which, trust=trust)
     kwargs = config["env_kwargs"] | config.get("eval_env_kwargs", {})
+    deterministic = config.get("eval_deterministic", True)
     result = evaluate(
         policy,
         env,
@@ -141,7 +142,7 @@ def _evaluate(
         seed,
         config["engine"],
         env_kwargs=kwargs,
-        deterministic=config.get("eval_deterministic", True),
+        deterministic=deterministic,
     )
     if json:
         print(result.to_json())
@@ -154,7 +155,7 @@ def _evaluate(
             f"length {result.mean_length:.1f}{human}"
         )
     if video is not None:
-        path = record_video(policy, env, Path(video), seed, kwargs, config["engine"])
+        path = record_video(policy, env, Path(video), seed, kwargs, config["engine"], deterministic)
         print(f"video: {path}", file=sys.stderr)
 
 

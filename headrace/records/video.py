@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from headrace.envs.agreement import difference
 from headrace.envs.make import make_vec
 from headrace.envs.names import env_name
 from headrace.errors import ConfigError
-from headrace.nn.inputs import info_mask
+from headrace.evaluation import drawing, played
 from headrace.nn.policy import Policy
 from headrace.process import torch_threads
 from headrace.records.disk import told
@@ -45,6 +44,7 @@ def record_video(
     seed: int,
     env_kwargs: dict[str, Any] | None = None,
     engine: str = "auto",
+    deterministic: bool = True,
 ) -> Path:
     """Write one episode as ``episode.mp4``, from its first to its last observation; its path.
 
@@ -53,6 +53,9 @@ def record_video(
     the newest picture in the observation is shown. The film has the environment's
     ``metadata["render_fps"]``, or 30 pictures a second. A picture with an odd side is given one
     more row or column, as the format needs.
+
+    Args:
+        deterministic: play the most likely actions; otherwise actions are drawn, by ``seed``.
 
     Raises:
         ConfigError: the environment can't be made, or gives no pictures in any of these ways.
@@ -68,9 +71,11 @@ def record_video(
         stack.enter_context(torch_threads(1))  # more cost more than they bring to one observation
         fps = envs.metadata.get("render_fps") or _FPS
         video: Any = stack.enter_context(imageio.get_writer(path, fps=fps, macro_block_size=1))
-        for count, (obs, ends) in enumerate(_played(policy, envs, seed), start=1):
-            video.append_data(_picture(envs, obs))
-            if ends or count == _MAX_PICTURES:
+        stack.enter_context(drawing(seed, deterministic))
+        moments = played(policy, envs, seed, deterministic)
+        for count, moment in enumerate(moments, start=1):
+            video.append_data(_picture(envs, moment.obs))
+            if moment.ends[0] or count == _MAX_PICTURES:
                 break
     return path
 
@@ -113,19 +118,6 @@ def _check_spaces(policy: Policy, envs: VectorEnv) -> None:
     theirs = envs.single_observation_space, envs.single_action_space
     if found := difference(*ours, *theirs, whose="the policy's"):
         raise _OtherSpaces(found)
-
-
-def _played(policy: Policy, envs: VectorEnv, seed: int) -> Iterator[tuple[Any, bool]]:
-    """Play for ever: the observations ``[1, ...]``, and whether an episode ends with one."""
-    obs, infos = envs.reset(seed=seed)
-    reward, state = np.zeros(1), None
-    begins, ends = np.ones(1, bool), np.zeros(1, bool)
-    while True:
-        yield obs, bool(ends[0])
-        given = {"action_mask": info_mask(infos), "reward": reward}
-        action, state = policy.predict(obs, state, begins, **given)
-        obs, reward, terminated, truncated, infos = envs.step(action)
-        begins, ends = ends, terminated | truncated
 
 
 def _picture(envs: Any, obs: Any) -> np.ndarray:

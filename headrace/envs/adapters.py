@@ -171,6 +171,8 @@ class EnvPool(VectorEnv):
             self.single_action_space = action_space = self._pool.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
+        skips = type(self._pool.spec).__name__ == "AtariEnvSpec"
+        self.frames_per_step = self._pool.spec.config.frame_skip if skips else 1
         discrete = isinstance(action_space, (Discrete, MultiDiscrete))
         self._action_dtype = np.dtype(np.int32) if discrete else action_space.dtype
 

@@ -74,7 +74,8 @@ def probe(
         spaces = envs.single_observation_space, envs.single_action_space
         by: Any = engine if engine == "async" else taken
         target, wraps = Prepared.split(env)
-        frames = atari.frames_per_step(target, env_kwargs, wraps)
+        frames = getattr(envs, "frames_per_step", 0)  # envpool's tell themselves
+        frames = frames or atari.frames_per_step(target, env_kwargs, wraps)
         return Probe(env, *spaces, MASK in infos, by, fault, frames)
 
 

@@ -17,6 +17,7 @@ from headrace.envs import atari
 from headrace.envs.atari_scores import SCORES
 from headrace.envs.make import make_vec
 from headrace.envs.names import Prepared, resolve
+from headrace.envs.probe import probe
 from headrace.envs.wrappers import as_wrap
 from headrace.errors import ConfigError
 from headrace.recipes.atari import PROTOCOL, WHOLE_GAMES
@@ -242,6 +243,15 @@ def test_a_run_reports_frames_and_evaluates_by_its_own_settings(tiny, finish, tm
 def test_frames_of_a_step_are_known_where_a_game_repeats_actions(env_id, kwargs, wrappers, frames):
     target, wraps = Prepared.split(resolve(env_id, wrappers))
     assert atari.frames_per_step(target, kwargs, wraps) == frames
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "frames"),
+    [("Pong-v5", {}, 4), ("Pong-v5", {"frame_skip": 2}, 2), ("CartPole-v1", {}, 1)],
+)
+def test_frames_of_envpool_s_games_are_known_too(env_id, kwargs, frames):
+    pytest.importorskip("envpool")
+    assert probe(env_id, "envpool", kwargs, 0).frames_per_step == frames
 
 
 def test_scores_are_normalised_between_a_random_and_a_human_player():

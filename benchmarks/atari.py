@@ -1,0 +1,180 @@
+"""Learning to play Atari: headrace's recipe beside a single-file PPO with envpool.
+
+    python benchmarks/atari.py                                   # Pong, three seeds each
+    python benchmarks/atari.py --game Breakout --target 1000 --steps 2_000_000
+    python benchmarks/atari.py --programs "headrace bfloat16,headrace float32" --steps 500_000
+
+headrace runs its real command, ``headrace train appo --recipe atari``; the other program is
+atari_ppo.py, with the settings that CleanRL publishes for Atari. Both have the network of Mnih et
+al. (2015), all cores, one after the other, and end at the target (the mean score of the last 100
+training games), at their steps or at their seconds. The clock starts with the process. Then each
+plays 100 whole games with drawn actions.
+
+A run leaves ``OUTPUT/GAME/PROGRAM/SEED.json``; one that is there is not done again. Where a game
+has lives, headrace's curve is that of its evaluations in training, 10 games each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import atari_ppo
+import tyro
+from common import train_command
+from rich.console import Console
+
+from headrace.errors import require, require_choice
+from headrace.process import num_cores
+from headrace.records.files import read_jsonl
+from headrace.studies.children import Children
+from headrace.studies.drawing import curves, picture
+from headrace.studies.machine import machine, show, wide_console
+
+PROGRAMS = ("headrace", "headrace bfloat16", "headrace float32", "CleanRL-style")
+CLOSING_S = 900.0  # for an evaluation and a checkpoint
+WITHOUT_LIVES = ("Pong", "Boxing", "Freeway", "Tennis", "Skiing", "Bowling", "Enduro")
+NUM_EVALUATIONS = 20  # in training, of a game with lives
+
+
+@dataclass(frozen=True)
+class Args:
+    """Measure learning on a game; see the top of the file."""
+
+    game: str = "Pong"
+    programs: str = "headrace,CleanRL-style"
+    """Of headrace, headrace bfloat16, headrace float32, CleanRL-style; separated by commas."""
+    seeds: int = 3
+    first_seed: int = 1
+    steps: int = 3_000_000
+    seconds: float = 7200.0
+    target: float = 18.5
+    """A run ends when its last 100 training games have this mean score."""
+    episodes: int = 100
+    """Of the evaluation."""
+    output: Path = Path("runs/atari")
+
+    def __post_init__(self) -> None:
+        for name in self.programs.split(","):
+            require_choice("programs", name, PROGRAMS)
+        for name in ("seeds", "steps", "episodes"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
+
+
+def run_headrace(program: str, seed: int, args: Args, children: Children) -> dict[str, Any]:
+    """The real command, in a folder that is gone afterwards."""
+    lives = args.game not in WITHOUT_LIVES
+    flags: dict[str, Any] = {"recipe": "atari", "env_id": args.game, "seed": seed}
+    flags |= {"total_steps": args.steps, "eval_episodes": args.episodes}
+    flags["log_interval_s"] = max(1.0, args.seconds / 1000)
+    if program != "headrace":
+        flags["precision"] = program.removeprefix("headrace ")
+    if lives:
+        flags |= {"eval_interval": max(1, args.steps // NUM_EVALUATIONS)}
+    else:
+        flags["stop_return"] = args.target
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        train_command("appo", run_dir, args.seconds, children, CLOSING_S, **flags)
+        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+        evaluations = run_dir / "evaluations.jsonl"
+        lines = read_jsonl(evaluations if lives else run_dir / "metrics.jsonl")
+        settings = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
+    name = "mean" if lives else "charts/episodic_return"
+    curve = [(line["seconds"], line["env_steps"], line[name]) for line in lines if name in line]
+    known = {"env_steps": summary["env_steps"], "seconds": summary["seconds"]}
+    return {"curve": curve, **known, "evaluation": summary["evaluation"], "settings": settings}
+
+
+def run_peer(seed: int, args: Args, children: Children) -> dict[str, Any]:
+    """The single-file program, in a process of its own."""
+    names = ("game", "steps", "seconds", "target", "episodes")
+    request = {name: getattr(args, name) for name in names} | {"seed": seed}
+    request |= {"threads": num_cores(), "interval_s": 1.0, "started": time.monotonic()}
+    return children.call(atari_ppo.train, request, args.seconds + CLOSING_S)
+
+
+def seconds_to(run: dict[str, Any], target: float) -> float:
+    """Until the last 100 training games had this mean; infinite if they never had."""
+    return next((seconds for seconds, _, score in run["curve"] if score >= target), math.inf)
+
+
+def row(program: str, runs: list[dict[str, Any]], target: float) -> dict[str, str]:
+    """What the table shows of a program; every seed."""
+
+    def each(values: list[float], form: str) -> str:
+        told = "; ".join(f"{value:{form}}" if math.isfinite(value) else "–" for value in values)
+        return f"{statistics.median(values):{form}} ({told})"
+
+    return {
+        "": program,
+        "evaluated": each([run["evaluation"]["mean"] for run in runs], ".1f"),
+        f"seconds to {target:g}": each([seconds_to(run, target) for run in runs], ",.0f"),
+        "steps": each([run["env_steps"] for run in runs], ",.0f"),
+        "steps/s": each([run["env_steps"] / run["curve"][-1][0] for run in runs], ",.0f"),
+    }
+
+
+def report(found: dict[str, list[dict[str, Any]]], args: Args, console: Console) -> None:
+    """The table, as text and Markdown, and the picture."""
+    title = f"{args.game}, {args.seeds} seeds, on {machine()}"
+    rows = [row(name, runs, args.target) for name, runs in found.items()]
+    show(rows, title, console)
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(x.values()) for x in rows)]
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    (args.output / f"{args.game}.md").write_text(f"{title}\n\n{text}", encoding="utf-8")
+    path = args.output / f"{args.game}.png"
+    with picture(path, title, (9.0, 4.0), ncols=2, sharey=True) as (_, panels):
+        for panel, axis, label in zip(panels, (0, 1), ("minutes", "million steps"), strict=True):
+            scale = 1 / 60 if axis == 0 else 1e-6
+            drawn = {
+                name: [([p[axis] * scale for p in r["curve"]], [p[2] for p in r["curve"]])
+                       for r in runs]
+                for name, runs in found.items()
+            }  # fmt: skip
+            curves(panel, drawn, runs=True)
+            panel.set_xlabel(label)
+        panels[0].set_ylabel("score of training games")
+        panels[0].legend()
+    console.print(f"written: {args.output}/{args.game}.md and .png")
+
+
+def main(args: Args) -> int:
+    """Do the runs that are missing, and report."""
+    console, children = wide_console(), Children()
+    programs = args.programs.split(",")
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in programs}
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    for seed, program in itertools.product(seeds, programs):
+        path = args.output / args.game / program.replace(" ", "-") / f"{seed}.json"
+        if not path.exists():
+            own = program != "CleanRL-style"
+            run = (
+                run_headrace(program, seed, args, children)
+                if own
+                else run_peer(seed, args, children)
+            )
+            known = {
+                "asked": json.loads(json.dumps(asdict(args), default=str)),
+                "machine": machine(),
+            }
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(run | known), encoding="utf-8")
+        found[program].append(json.loads(path.read_text(encoding="utf-8")))
+        last = found[program][-1]
+        console.print(f"{program}, seed {seed}: evaluated {last['evaluation']['mean']:.1f} after "
+                      f"{last['env_steps']:,} steps and {last['seconds']:,.0f} s")  # fmt: skip
+    report(found, args, console)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Args)))

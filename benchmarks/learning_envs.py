@@ -1,5 +1,6 @@
-"""The environments of learning.py that Gymnasium doesn't have: ``learning_envs:TMaze-v0``, and
-``learning_envs:Breakout-v1``, which is MinAtar's with a limit of time.
+"""Environments that Gymnasium doesn't have: of learning.py ``learning_envs:TMaze-v0``, and
+``learning_envs:Breakout-v1``, which is MinAtar's with a limit of time; of precision.py
+``learning_envs:Catch-v0``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from gymnasium.spaces import Box, Discrete
 
 CORRIDOR = 8
 ON, UP, DOWN = range(3)
+CELLS, PIXELS, BALLS = 12, 7, 5  # of Catch: of a side, of a cell's side, of an episode
 
 
 class TMazeEnv(gymnasium.Env):
@@ -53,6 +55,48 @@ class TMazeEnv(gymnasium.Env):
         return np.array([*shown, self._at / self._corridor], np.float32)
 
 
+class CatchEnv(gymnasium.Env):
+    """Catch balls that fall, one after the other, with a paddle; seen as pixels.
+
+    Observation: uint8 ``[84, 84]``, 12 x 12 cells of 49 pixels, black but for the ball and the
+    paddle in the last row. A ball falls a row at each step, from a random column; the paddle moves
+    by at most a cell (0: left, 1: stays, 2: right). A ball that is caught earns 1, any other -1,
+    and after five the episode ends.
+    """
+
+    observation_space = Box(0, 255, (CELLS * PIXELS,) * 2, np.uint8)
+    action_space = Discrete(3)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """The first ball, and the paddle in the middle."""
+        super().reset(seed=seed)
+        self._paddle, self._balls = CELLS // 2, 0
+        self._throw()
+        return self._observe(), {}
+
+    def _throw(self) -> None:
+        self._row, self._column = 0, int(self.np_random.integers(CELLS))
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Move the paddle, then the ball."""
+        self._paddle = min(max(self._paddle + int(action) - 1, 0), CELLS - 1)
+        self._row += 1
+        reward = 0.0
+        if self._row == CELLS - 1:
+            reward = 1.0 if self._column == self._paddle else -1.0
+            self._balls += 1
+            self._throw()
+        return self._observe(), reward, self._balls == BALLS, False, {}
+
+    def _observe(self) -> np.ndarray:
+        cells = np.zeros((CELLS, CELLS), np.uint8)
+        cells[self._row, self._column] = cells[CELLS - 1, self._paddle] = 255
+        return cells.repeat(PIXELS, 0).repeat(PIXELS, 1)
+
+
+register("Catch-v0", entry_point="learning_envs:CatchEnv", max_episode_steps=BALLS * CELLS)
 register("TMaze-v0", entry_point="learning_envs:TMazeEnv", max_episode_steps=5 * CORRIDOR)
 register(
     "Breakout-v1",

@@ -1,0 +1,131 @@
+"""Does learning suffer from bfloat16? Runs that differ in ``precision`` and seed only.
+
+    python benchmarks/precision.py --seeds 10
+
+APPO with the network of Mnih et al. (2015) learns ``learning_envs:Catch-v0``, 84 x 84 pixels, by
+the real command. A run's figures are the mean of its training return over its steps, and that of
+20 evaluated episodes. Reported are all of them, their medians, the probability that a run in
+bfloat16 is better than one in float32 (95% bootstrap interval), and the p value of the two-sided
+test of Mann and Whitney. The precisions take turns; a run that is there is not done again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tyro
+from common import train_command
+from rich.console import Console
+
+from headrace.errors import require
+from headrace.records.files import read_jsonl
+from headrace.studies.children import Children
+from headrace.studies.drawing import draw_curves
+from headrace.studies.machine import machine, show, wide_console
+
+ENV = "learning_envs:Catch-v0"
+PRECISIONS = ("float32", "bfloat16")
+FIGURES = {"area": "mean over the run", "evaluated": "evaluated"}
+LIMIT_S = 3600.0
+REPEATS = 10_000
+
+
+@dataclass(frozen=True)
+class Args:
+    """Compare precisions; see the top of the file."""
+
+    seeds: int = 10
+    first_seed: int = 1
+    steps: int = 60_000
+    output: Path = Path("runs/precision")
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "steps"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
+
+
+def run(precision: str, seed: int, args: Args, children: Children) -> dict:
+    """Train; the curve and the run's figures."""
+    flags = {"env_id": ENV, "seed": seed, "precision": precision, "total_steps": args.steps}
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        train_command("appo", run_dir, LIMIT_S, children, **flags, log_interval_s=0.5)
+        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+        lines = read_jsonl(run_dir / "metrics.jsonl")
+    name = "charts/episodic_return"
+    curve = [(line["env_steps"], line[name]) for line in lines if name in line]
+    steps, values = zip(*curve, strict=True)
+    area = float(np.interp(np.linspace(steps[0], args.steps, 200), steps, values).mean())
+    return {"curve": curve, "area": area, "evaluated": summary["evaluation"]["mean"]}
+
+
+def compared(ours: list[float], theirs: list[float]) -> str:
+    """That one of ours is better than one of theirs, and how surprising that is."""
+    from scipy.stats import mannwhitneyu
+
+    random, (x, y) = np.random.default_rng(0), map(np.asarray, (ours, theirs))
+
+    def better(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        larger, equal = x[..., :, None] > y[..., None, :], x[..., :, None] == y[..., None, :]
+        return (larger + 0.5 * equal).mean((-2, -1))
+
+    drawn = [values[random.integers(len(values), size=(REPEATS, len(values)))] for values in (x, y)]
+    low, high = np.quantile(better(*drawn), [0.025, 0.975])
+    return f"{better(x, y):.2f} ({low:.2f}–{high:.2f}), p = {mannwhitneyu(x, y).pvalue:.2f}"
+
+
+def report(found: dict[str, list[dict]], args: Args, console: Console) -> None:
+    """The table, as text and Markdown, and the picture."""
+    title = f"Catch, {args.steps:,} steps, {args.seeds} seeds, on {machine()}"
+    rows = []
+    for figure, told in FIGURES.items():
+        values = {name: [one[figure] for one in runs] for name, runs in found.items()}
+        row = {"training return": told}
+        for name, each in values.items():
+            listed = "; ".join(f"{value:.2f}" for value in each)
+            row[name] = f"{statistics.median(each):.2f} ({listed})"
+        row["bfloat16 is better"] = compared(values["bfloat16"], values["float32"])
+        rows.append(row)
+    show(rows, title, console)
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    (args.output / "precision.md").write_text(f"{title}\n\n{text}", encoding="utf-8")
+    drawn = {name: [tuple(zip(*one["curve"], strict=True)) for one in runs]
+             for name, runs in found.items()}  # fmt: skip
+    path = args.output / "precision.png"
+    draw_curves({"steps": drawn}, title, "training return", path)
+    console.print(f"written: {args.output}/precision.md and .png")
+
+
+def main(args: Args) -> int:
+    """Do the runs that are missing, and report."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    console, children = wide_console(), Children()
+    found: dict[str, list[dict]] = {name: [] for name in PRECISIONS}
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    for seed, precision in itertools.product(seeds, PRECISIONS):
+        path = args.output / precision / f"{seed}.json"
+        if not path.exists():
+            one = run(precision, seed, args, children)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(one), encoding="utf-8")
+        found[precision].append(json.loads(path.read_text(encoding="utf-8")))
+        last = found[precision][-1]
+        console.print(f"{precision}, seed {seed}: {last['area']:.2f} over the run, "
+                      f"evaluated {last['evaluated']:.2f}")  # fmt: skip
+    report(found, args, console)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Args)))

@@ -1,0 +1,123 @@
+"""benchmarks/atari.py and precision.py: their player, their figures, and small runs of all."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.ops.returns import gae
+from headrace.process import torch_threads
+from headrace.studies.children import Children
+
+
+@pytest.fixture(autouse=True)
+def benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+
+
+@pytest.fixture
+def ppo():
+    pytest.importorskip("envpool")
+    return importlib.import_module("atari_ppo")
+
+
+def test_scores_are_of_whole_games_and_of_their_own_rewards(ppo):
+    scores = ppo.Scores(2)
+
+    def told(reward, terminated, elapsed=(1, 1)):
+        infos = {"reward": np.array(reward), "terminated": np.array(terminated)}
+        return scores.ended(infos | {"elapsed_step": np.array(elapsed)})
+
+    assert told([3.0, -1.0], [0, 0]) == []
+    assert told([4.0, 0.0], [1, 0]) == [7.0]
+    assert told([1.0, 5.0], [0, 0], elapsed=(1, 27_000)) == [4.0]
+    assert told([0.0, 2.0], [1, 1]) == [1.0, 2.0]
+
+
+def test_the_player_s_advantages_are_generalised_ones(ppo):
+    training = ppo.Training("Pong", ppo.Recipe(num_envs=2, num_steps=6), 0, 100)
+    generator = torch.Generator().manual_seed(1)
+    value, reward = (torch.randn(6, 2, generator=generator) for _ in range(2))
+    done = torch.rand(6, 2, generator=generator) < 0.3
+    with torch.no_grad():
+        last = training.agent(training.obs)[1]
+    ended = torch.cat([done, training.done[None].bool()])[1:]
+    found = training._advantages(value, reward, done.float())
+    first = torch.zeros(7, 2, dtype=torch.bool)
+    wanted, _ = gae(reward, torch.cat([value, last[None]]), ended, first, gamma=0.99, lam=0.95)
+    assert torch.allclose(found, wanted, atol=1e-5)
+
+
+def test_a_run_s_figures_are_those_of_its_curve():
+    atari = importlib.import_module("atari")
+    run = {
+        "curve": [(1.0, 10, -20.0), (2.0, 30, 18.0)],
+        "env_steps": 40,
+        "evaluation": {"mean": 19},
+    }
+    assert atari.seconds_to(run, 18.0) == 2.0
+    assert atari.seconds_to(run, 18.5) == math.inf
+    row = atari.row("headrace", [run, run | {"env_steps": 60}], 18.0)
+    assert row["seconds to 18"] == "2 (2; 2)"
+    assert row["evaluated"] == "19.0 (19.0; 19.0)"
+    assert row["steps"] == "50 (40; 60)"
+    assert "–" in atari.row("headrace", [run], 18.5)["seconds to 18.5"]
+
+
+def test_who_catches_every_ball_gets_the_most_and_who_stands_still_gets_what_chance_gives():
+    env = importlib.import_module("learning_envs").CatchEnv()
+
+    def play(act, seed):
+        obs, total, ended = env.reset(seed=seed)[0], 0.0, False
+        while not ended:
+            cells = obs[::7, ::7]
+            assert (cells.repeat(7, 0).repeat(7, 1) == obs).all()
+            balls = cells[:-1].nonzero()[1]
+            obs, reward, ended, _, _ = env.step(act(balls, cells[-1].nonzero()[0]))
+            total += reward
+        return total
+
+    def follow(balls, paddle):
+        return 1 + np.sign(balls[0] - paddle[0]) if len(balls) else 1
+
+    assert all(play(follow, seed) == 5 for seed in range(20))
+    still = np.mean([play(lambda *_: 1, seed) for seed in range(300)])
+    assert abs(still - 5 * (2 / 12 - 1)) < 0.3
+
+
+def test_precisions_are_compared_by_the_share_of_pairs_in_which_one_is_better():
+    precision = importlib.import_module("precision")
+    assert precision.compared([3.0, 4.0, 5.0], [0.0, 1.0, 2.0]).startswith("1.00 (1.00–1.00)")
+    assert precision.compared([0.0, 1.0, 2.0], [0.0, 1.0, 2.0]).startswith("0.50 (")
+    assert precision.compared([0.0, 2.0], [1.0, 3.0]).startswith("0.25 (")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["headrace", "headrace float32", "CleanRL-style"])
+def test_each_program_trains_and_is_evaluated(ppo, program):
+    atari = importlib.import_module("atari")
+    args = atari.Args(steps=8192, episodes=2, target=100.0, seconds=300.0)
+    run = atari.run_headrace
+    given = [program, 1, args, Children()]
+    if program == "CleanRL-style":
+        run, given = atari.run_peer, given[1:]
+    with torch_threads(2):
+        found = run(*given)
+    assert found["env_steps"] >= 8192
+    assert found["evaluation"]["episodes"] == 2
+    assert -21 <= found["evaluation"]["mean"] < 0
+    assert found["seconds"] > 0
+    assert all(-21 <= score < 0 for _, _, score in found["curve"])
+
+
+@pytest.mark.slow
+def test_the_player_stops_at_its_target(ppo):
+    request = {"game": "Pong", "seed": 1, "steps": 10**6, "seconds": 300.0, "target": -21.5}
+    request |= {"episodes": 1, "threads": 1, "interval_s": 0.1, "started": time.monotonic()}
+    assert ppo.train(request)["env_steps"] < 30_000

@@ -90,8 +90,8 @@ def run_headrace(program: str, seed: int, args: Args, children: Children) -> dic
         settings = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
     name = "mean" if lives else "charts/episodic_return"
     curve = [(line["seconds"], line["env_steps"], line[name]) for line in lines if name in line]
-    known = {"env_steps": summary["env_steps"], "seconds": summary["seconds"]}
-    return {"curve": curve, **known, "evaluation": summary["evaluation"], "settings": settings}
+    known = {"env_steps": summary["env_steps"], "evaluation": summary["evaluation"]}
+    return {"curve": curve, **known, "settings": settings}
 
 
 def run_peer(seed: int, args: Args, children: Children) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def main(args: Args) -> int:
         found[program].append(json.loads(path.read_text(encoding="utf-8")))
         last = found[program][-1]
         console.print(f"{program}, seed {seed}: evaluated {last['evaluation']['mean']:.1f} after "
-                      f"{last['env_steps']:,} steps and {last['seconds']:,.0f} s")  # fmt: skip
+                      f"{last['env_steps']:,} steps and {last['curve'][-1][0]:,.0f} s")  # fmt: skip
     report(found, args, console)
     return 0
 

@@ -99,6 +99,7 @@ def test_precisions_are_compared_by_the_share_of_pairs_in_which_one_is_better():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("program", ["headrace", "headrace float32", "CleanRL-style"])
 def test_each_program_trains_and_is_evaluated(ppo, program):
     atari = importlib.import_module("atari")
@@ -112,11 +113,11 @@ def test_each_program_trains_and_is_evaluated(ppo, program):
     assert found["env_steps"] >= 8192
     assert found["evaluation"]["episodes"] == 2
     assert -21 <= found["evaluation"]["mean"] < 0
-    assert found["seconds"] > 0
     assert all(-21 <= score < 0 for _, _, score in found["curve"])
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_player_stops_at_its_target(ppo):
     request = {"game": "Pong", "seed": 1, "steps": 10**6, "seconds": 300.0, "target": -21.5}
     request |= {"episodes": 1, "threads": 1, "interval_s": 0.1, "started": time.monotonic()}

@@ -146,7 +146,7 @@ class EnvPool(VectorEnv):
     """A pool of envpool's C++ environments as a Gymnasium vector environment.
 
     One thread steps all of them unless ``kwargs`` says otherwise: actors are the parallelism.
-    Environment ``i`` is seeded with ``seed + i``. envpool can't tell an episode that terminates
+    Environment ``i`` is seeded with ``seed + i``. Actions of fractions are float32. envpool can't tell an episode that terminates
     exactly at its time limit from one that is truncated there; it says truncated.
 
     Args:
@@ -168,7 +168,10 @@ class EnvPool(VectorEnv):
         with warnings.catch_warnings():  # envpool states float32 bounds in float64
             warnings.filterwarnings("ignore", message=".*precision lowered")
             self.single_observation_space = _unbounded(self._pool.observation_space)
-            self.single_action_space = action_space = self._pool.action_space
+            action_space = self._pool.action_space
+        # Gymnasium's MuJoCo takes float32 where envpool's, the same to the last digits, takes
+        # float64, which holds every float32.
+        self.single_action_space = _as_float32(action_space)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         discrete = isinstance(action_space, (Discrete, MultiDiscrete))
@@ -208,6 +211,12 @@ class EnvPool(VectorEnv):
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+
+
+def _as_float32(space: gymnasium.Space) -> gymnasium.Space:
+    if isinstance(space, Box) and space.dtype == np.float64:
+        return Box(space.low.astype(np.float32), space.high.astype(np.float32))
+    return space
 
 
 def _unbounded(space: gymnasium.Space) -> gymnasium.Space:

@@ -59,8 +59,7 @@ class NextStep(VectorWrapper):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, or those of ``options["reset_mask"]``."""
-        mask = (options or {}).get("reset_mask")
-        self._ended = np.zeros_like(self._ended) if mask is None else self._ended & ~mask
+        self._ended = still_ended(self._ended, options)
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -109,6 +108,12 @@ class NextStep(VectorWrapper):
                     "outside the mask changed, so its autoreset mode can't be adapted"
                 )
         self._mask_is_obeyed = True
+
+
+def still_ended(ended: np.ndarray, options: dict[str, Any] | None) -> np.ndarray:
+    """Which of these environments ``[B]`` await a filler after a reset with such options."""
+    mask = (options or {}).get("reset_mask")
+    return np.zeros_like(ended) if mask is None else ended & ~mask
 
 
 def _info_rows(old: Any, new: Any, mask: np.ndarray) -> Any:

@@ -3,8 +3,8 @@
     python benchmarks/ppo_peers.py                # needs mujoco and sb3-contrib
     python benchmarks/ppo_peers.py --cases lstm
 
-Environments, steps, epochs, minibatches and units are the same in both; each gets the fastest of its
-own settings, found beforehand: headrace's actors, and of Stable-Baselines3 the threads of torch and
+Environments, steps, epochs, minibatches and units are the same in both; each gets the fastest of
+its own settings, found beforehand: headrace's actors, and of Stable-Baselines3 torch's threads and
 its environments in one process (DummyVecEnv) or each in one of its own (SubprocVecEnv). Figures
 come from processes of their own, interleaved; ratios are medians of the ratios within a repeat.
 Start-up and first updates don't count.
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import common
+import sb3
 import tyro
 
 from headrace.studies.children import Children
@@ -108,20 +109,10 @@ def sb3_rate(case: Case, seconds: float, threads: int, processes: bool) -> float
     """Steps per second after the first update."""
     import torch
     from stable_baselines3 import PPO
-    from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     torch.set_num_threads(threads)
-    begun: list[float] = []
-
-    class Clock(BaseCallback):
-        def _on_rollout_start(self) -> None:
-            begun.append(time.perf_counter())
-
-        def _on_step(self) -> bool:
-            return len(begun) < 3 or begun[-1] - begun[1] < seconds
-
     kind = SubprocVecEnv if processes else DummyVecEnv
     settings: dict[str, Any] = {
         "env": make_vec_env(case.env_id, case.num_envs, seed=0, vec_env_cls=kind),
@@ -137,9 +128,7 @@ def sb3_rate(case: Case, seconds: float, threads: int, processes: bool) -> float
         model: Any = RecurrentPPO("MlpLstmPolicy", **settings, policy_kwargs=network)
     else:
         model = PPO("MlpPolicy", **settings)
-    model.learn(1 << 40, callback=Clock())
-    updates = len(begun) - 2
-    return updates * case.num_envs * case.num_steps / (begun[-1] - begun[1])
+    return sb3.rate(model, lambda _, past: past >= seconds)
 
 
 def rate(case: Case, who: str, how: dict[str, Any], seconds: float) -> float:

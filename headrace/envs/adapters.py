@@ -151,8 +151,9 @@ class EnvPool(VectorEnv):
     """A pool of envpool's C++ environments as a Gymnasium vector environment.
 
     One thread steps all of them unless ``kwargs`` says otherwise: actors are the parallelism.
-    Environment ``i`` is seeded with ``seed + i``. Actions of fractions are float32. envpool can't tell an episode that terminates
-    exactly at its time limit from one that is truncated there; it says truncated.
+    Environment ``i`` is seeded with ``seed + i``. Actions of fractions are float32. envpool can't
+    tell an episode that terminates exactly at its time limit from one that is truncated there; it
+    says truncated.
 
     Args:
         env_id: one of ``envpool.list_all_envs()``.

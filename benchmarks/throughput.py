@@ -20,12 +20,12 @@ import itertools
 import statistics
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import common
+import sb3
 import tyro
 from rich.console import Console
 
@@ -110,21 +110,11 @@ def sb3_rate(
     env_id: str, algo: str, updates: int, *, n_envs: int, threads: int, batch_size: int = 0
 ) -> float:
     """Steps per second of Stable-Baselines3 after its first update, one pass per sample."""
-    import stable_baselines3 as sb3
     import torch
-    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3 import A2C, PPO
     from stable_baselines3.common.env_util import make_vec_env
 
     torch.set_num_threads(threads)
-    begun: list[float] = []
-
-    class Clock(BaseCallback):
-        def _on_rollout_start(self) -> None:
-            begun.append(time.perf_counter())
-
-        def _on_step(self) -> bool:
-            return True
-
     layers = {"pi": list(common.HIDDEN), "vf": list(common.HIDDEN)}
     settings: dict[str, Any] = {
         "env": make_vec_env(env_id, n_envs, seed=0),  # DummyVecEnv, its fastest for cheap steps
@@ -133,9 +123,8 @@ def sb3_rate(
     } | {"device": "cpu", "seed": 0}
     if algo == "ppo":
         settings |= {"batch_size": batch_size, "n_epochs": 1}
-    model = {"ppo": sb3.PPO, "a2c": sb3.A2C}[algo]("MlpPolicy", **settings)
-    model.learn(SB3_ROLLOUT_STEPS * (updates + 1), callback=Clock())
-    return SB3_ROLLOUT_STEPS * updates / (time.perf_counter() - begun[1])
+    model: Any = {"ppo": PPO, "a2c": A2C}[algo]("MlpPolicy", **settings)
+    return sb3.rate(model, lambda done, _: done == updates)
 
 
 MEASURE = {"headrace": measure_headrace, "sb3": measure_sb3}

@@ -59,8 +59,7 @@ class NextStep(VectorWrapper):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, or those of ``options["reset_mask"]``."""
-        mask = (options or {}).get("reset_mask")
-        self._ended = np.zeros_like(self._ended) if mask is None else self._ended & ~mask
+        self._ended = still_ended(self._ended, options)
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -111,6 +110,12 @@ class NextStep(VectorWrapper):
         self._mask_is_obeyed = True
 
 
+def still_ended(ended: np.ndarray, options: dict[str, Any] | None) -> np.ndarray:
+    """Which of these environments ``[B]`` await a filler after a reset with such options."""
+    mask = (options or {}).get("reset_mask")
+    return np.zeros_like(ended) if mask is None else ended & ~mask
+
+
 def _info_rows(old: Any, new: Any, mask: np.ndarray) -> Any:
     """What ``infos`` say after a step and a reset of the rows of ``mask``."""
     if isinstance(old, dict) and isinstance(new, dict):
@@ -146,8 +151,9 @@ class EnvPool(VectorEnv):
     """A pool of envpool's C++ environments as a Gymnasium vector environment.
 
     One thread steps all of them unless ``kwargs`` says otherwise: actors are the parallelism.
-    Environment ``i`` is seeded with ``seed + i``. envpool can't tell an episode that terminates
-    exactly at its time limit from one that is truncated there; it says truncated.
+    Environment ``i`` is seeded with ``seed + i``. Actions of fractions are float32. envpool can't
+    tell an episode that terminates exactly at its time limit from one that is truncated there; it
+    says truncated.
 
     Args:
         env_id: one of ``envpool.list_all_envs()``.
@@ -168,7 +174,10 @@ class EnvPool(VectorEnv):
         with warnings.catch_warnings():  # envpool states float32 bounds in float64
             warnings.filterwarnings("ignore", message=".*precision lowered")
             self.single_observation_space = _unbounded(self._pool.observation_space)
-            self.single_action_space = action_space = self._pool.action_space
+            action_space = self._pool.action_space
+        # Gymnasium's MuJoCo takes float32 where envpool's, the same to the last digits, takes
+        # float64, which holds every float32.
+        self.single_action_space = _as_float32(action_space)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         skips = type(self._pool.spec).__name__ == "AtariEnvSpec"
@@ -210,6 +219,12 @@ class EnvPool(VectorEnv):
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+
+
+def _as_float32(space: gymnasium.Space) -> gymnasium.Space:
+    if isinstance(space, Box) and space.dtype == np.float64:
+        return Box(space.low.astype(np.float32), space.high.astype(np.float32))
+    return space
 
 
 def _unbounded(space: gymnasium.Space) -> gymnasium.Space:

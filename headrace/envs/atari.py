@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv, VectorWrapper
 
+from headrace.envs.adapters import still_ended
 from headrace.envs.atari_scores import SCORES
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
@@ -116,8 +117,7 @@ class LivesAsEpisodes(VectorWrapper):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all games, or those of ``options["reset_mask"]``."""
-        mask = (options or {}).get("reset_mask")
-        self._ended = np.zeros_like(self._ended) if mask is None else self._ended & ~mask
+        self._ended = still_ended(self._ended, options)
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:

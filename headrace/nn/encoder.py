@@ -51,7 +51,7 @@ class Encoder(nn.Module):
         self._sort(inputs.features_space, network)
         # One row of numbers needs nothing but its dtype: training CartPole is a tenth faster so.
         row = bool(self._boxes) and self._boxes[0][0] == () and len(self._boxes[0][1].shape) == 1
-        self._single = row and inputs.plain and self._boxes[0][1].dtype != np.uint8
+        self.is_single = row and inputs.plain and self._boxes[0][1].dtype != np.uint8
         num_values = sum(flatdim(space) for _, space in self._boxes)
         num_inputs = num_values + sum(flatdim(space) for _, space in self._codes)
         num_previous = inputs.distribution.num_features + 1 if inputs.previous else 0
@@ -74,6 +74,7 @@ class Encoder(nn.Module):
         self.join = dense(sum(widths), network.hidden[-1], network.activation) if join else None
         self.num_outputs = network.hidden[-1] if join else sum(widths)
         self.is_vector = not self._paths
+        self.is_dense = self.is_vector and not self._beside and self.mlp is not None
 
     def _sort(self, observation_space: gymnasium.Space, network: Network) -> None:
         """Every leaf to what reads it."""
@@ -121,7 +122,7 @@ class Encoder(nn.Module):
         """What the perceptron is given of inputs ``[N, ...]``: ``[N, num_inputs]``."""
         obs = self._observation(inputs)
         dtype = cast(Tensor, self._first_layer[0].weight).dtype
-        if self._single:
+        if self.is_single:
             x = obs if obs.dtype == dtype else obs.to(dtype)
             return x if self.normalizer is None else self.normalizer(x)
         columns = []
@@ -185,7 +186,7 @@ class _Image(nn.Module):
         return self.halved(one_hot_channels(x, *given).contiguous(memory_format=order))
 
     def _check_symbols(self, x: Tensor) -> None:
-        if not x.numel():
+        if not x.numel() or x.device.type != "cpu":  # actors have looked, and here it would wait
             return
         bounds, low = map(int, x.aminmax()), int(self._space.low.min())
         for value in bounds:

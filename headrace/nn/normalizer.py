@@ -37,6 +37,8 @@ class Normalizer(nn.Module):
         self.center: Tensor
         self.scale: Tensor
 
+    limit = _CLIP
+
     def forward(self, x: Tensor) -> Tensor:
         """``[..., F]`` scaled; unchanged before the first update."""
         return ((x - self.center) * self.scale).clamp(-_CLIP, _CLIP)

@@ -1,31 +1,37 @@
 """The recurrent core: one step for actors, whole fragments with resets for the learner.
 
 A fragment is not one sequence: wherever an observation came from a reset, its column starts afresh.
-A fragment without such rows is one call of torch's fused kernel. One with resets is, on an
-accelerator, cut at its resets into segments that run side by side in one packed call
+A fragment without such rows is one call of torch's fused kernel. One with resets is cut at its
+resets into segments that run side by side, the longest first
 
-    column 0   a a a | b b b b b         packed, the longest first:   c c c c c c c c
-    column 1   c c c c c c c c                                        b b b b b
-                                                                      a a a
+    column 0   a a a | b b b b b         segments:   c c c c c | c c c
+    column 1   c c c c c c c c                       b b b b b |
+                                                     a a a . . |
 
-and, on a processor, unrolled with a backward pass by hand: there torch has no fused packed kernel,
-and its packed loop with autograd takes up to twice as long as ``step`` row after row, while one
-matrix product for all inputs, and one for each weight's gradient, make the unrolled pass faster
-than ``step``.
+On an accelerator they are one packed call. On a processor, which has no fused packed kernel, an
+LSTM's are a few fused calls, each of as many segments as last until it begins, the shorter ones
+padded (dots); a GRU's, for which there is no fused kernel at all, are unrolled with a backward pass
+by hand, whose one matrix product for all inputs, and one for each weight's gradient, make it faster
+than torch's.
 """
 
 from __future__ import annotations
 
+import itertools
+import operator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence
 
 from headrace.errors import ConfigError, require_choice
 
 CORES = ("lstm", "gru")
+_CALL_ROWS = 64  # what a fused call costs beside its rows, forward and backward
+_SHUT = 1e4  # an argument of a gate at which it is exactly shut, and with the other sign open
 
 State = dict[str, Tensor]
 
@@ -89,11 +95,10 @@ class Recurrent(nn.Module):
             return self._run(x, self._begin(first[0], state))
         if x.device.type != "cpu":
             return self._packed(x, first_cpu, self._begin(first[0], state))
-        if self.kind == "gru":
-            y = _UnrollGRU.apply(x, first, state["h"], *self._weights())
-            return y, {"h": y[-1]}
-        y, c = _UnrollLSTM.apply(x, first, state["h"], state["c"], *self._weights())
-        return y, {"h": y[-1], "c": c}
+        if self.kind == "lstm":
+            return self._padded(x, first_cpu, self._begin(first[0], state))
+        y = _UnrollGRU.apply(x, first, state["h"], *self._weights())
+        return y, {"h": y[-1]}
 
     def _weights(self) -> list[Tensor]:
         return self.rnn.all_weights[0]
@@ -109,6 +114,40 @@ class Recurrent(nn.Module):
         y, end = self._run(rows, [zeros.index_copy(0, initial, part) for part in begin])
         state = {name: part[final] for name, part in end.items()}
         return y.data[place].unflatten(0, first.shape), state
+
+    def _padded(self, x: Tensor, first: Tensor, begin: list[Tensor]) -> tuple[Tensor, State]:
+        """An LSTM's segments in fused calls.
+
+        Each row of padding has a 1 behind its inputs, which shuts the input gate and opens the
+        forget gate: so what a call leaves in c is what each segment's last row left.
+        """
+        batch_sizes, place, _, initial, final = segments(first)
+        sizes = batch_sizes.tolist()
+        starts = blocks(sizes)
+        lengths = [end - start for start, end in itertools.pairwise([*starts, len(sizes)])]
+        widths = [sizes[start] for start in starts]
+        gaps = torch.tensor(widths).repeat_interleave(torch.tensor(lengths)) - batch_sizes
+        before = gaps.cumsum(0) - gaps  # rows of padding
+        place += before.repeat_interleave(batch_sizes).index_select(0, place)
+        num_rows = sum(map(operator.mul, lengths, widths))
+        rows = functional.pad(x.new_zeros(num_rows, x.shape[2]), (0, 1), value=1.0)
+        rows = rows.index_copy(0, place, functional.pad(x.flatten(0, 1), (0, 1)))
+        zeros = x.new_zeros(widths[0], self.size)
+        h, c = (zeros.index_copy(0, initial, part).unsqueeze(0) for part in begin)
+        w_ih, *others = self._weights()
+        hold = w_ih.new_tensor([-_SHUT, _SHUT, 0.0, 0.0]).repeat_interleave(self.size)
+        weights = [torch.cat((w_ih, hold.unsqueeze(1)), 1), *others]
+        ys, ends = [], []
+        parts = rows.split_with_sizes(list(map(operator.mul, lengths, widths)))
+        for part, width, after in zip(parts, widths, [*widths[1:], 0], strict=True):
+            part = part.view(-1, width, part.shape[1])
+            y, h, c = torch.lstm(
+                part, (h[:, :width], c[:, :width]), weights, True, 1, 0.0, False, False, False
+            )
+            ys.append(y.flatten(0, 1))
+            ends.append(c[0, after:])
+        y = torch.cat(ys).index_select(0, place).unflatten(0, first.shape)
+        return y, {"h": y[-1], "c": torch.cat(ends[::-1]).index_select(0, final)}
 
     def _run(self, x: Any, begin: list[Tensor]) -> tuple[Any, State]:
         hidden = tuple(part.unsqueeze(0) for part in begin)
@@ -160,52 +199,18 @@ def segments(first: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return batch_sizes, place, place.argsort(), rank[0], rank[-1]
 
 
-class _UnrollLSTM(torch.autograd.Function):
-    """``(x, first, h, c, weights) -> (outputs [T, B, H], c after the last row)``."""
+def blocks(sizes: list[int]) -> list[int]:
+    """Where calls begin that together cover segments, of which ``sizes[t]`` last at row ``t``.
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, first: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> Any:
-        w_ih, w_hh, b_ih, b_hh = weights
-        num_rows, size, begins = len(x), w_hh.shape[1], first.unsqueeze(2)
-        gates = torch.addmm(b_ih + b_hh, x.flatten(0, 1), w_ih.t()).unflatten(0, first.shape)
-        hs, cs = (torch.cat((part[None], part.new_empty(num_rows, *part.shape))) for part in (h, c))
-        tanh_c = torch.empty_like(hs[1:])
-        for t in range(num_rows):
-            gate = gates[t].addmm_(hs[t].masked_fill(begins[t], 0.0), w_hh.t())
-            gate[:, : 2 * size].sigmoid_()
-            gate[:, 2 * size : 3 * size].tanh_()
-            gate[:, 3 * size :].sigmoid_()
-            i, f, g, o = gate.chunk(4, 1)
-            torch.mul(f, cs[t].masked_fill_(begins[t], 0.0), out=cs[t + 1]).addcmul_(i, g)
-            torch.mul(o, torch.tanh(cs[t + 1], out=tanh_c[t]), out=hs[t + 1])
-        ctx.save_for_backward(x, first, w_ih, w_hh, gates, hs, cs, tanh_c)
-        return hs[1:], cs[-1]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_y: Tensor, grad_c: Tensor) -> tuple[Tensor | None, ...]:
-        x, first, w_ih, w_hh, gates, hs, cs, tanh_c = ctx.saved_tensors
-        begins = first.unsqueeze(2)
-        i, f, g, o = gates.chunk(4, 2)
-        # The slope of c (of h for the output gate) in each gate's argument; becomes the gradient.
-        slope = torch.stack(
-            (g * i * (1 - i), cs[:-1] * f * (1 - f), i * (1 - g * g), tanh_c * o * (1 - o)), 2
-        )
-        slope_c = o * (1 - tanh_c * tanh_c)
-        grad_h, grad_c = torch.zeros_like(grad_c), grad_c.clone()
-        for t in reversed(range(len(x))):
-            grad_h += grad_y[t]
-            grad_c.addcmul_(grad_h, slope_c[t])
-            slope[t, :, :3] *= grad_c.unsqueeze(1)
-            slope[t, :, 3] *= grad_h
-            grad_h = (slope[t].flatten(1) @ w_hh).masked_fill_(begins[t], 0.0)
-            grad_c.mul_(f[t]).masked_fill_(begins[t], 0.0)
-        grad = slope.flatten(2).flatten(0, 1)
-        grad_x = (grad @ w_ih).unflatten(0, first.shape) if ctx.needs_input_grad[0] else None
-        grad_bias = grad.sum(0)
-        h_before = hs[:-1].masked_fill(begins, 0.0)
-        grad_w_ih, grad_w_hh = _weight_gradient(x, grad), _weight_gradient(h_before, grad)
-        return grad_x, None, grad_h, grad_c, grad_w_ih, grad_w_hh, grad_bias, grad_bias
+    A call ends once as many of its rows are padding as would cost what another call does.
+    """
+    starts, width, wasted = [0], sizes[0], 0
+    for row, size in enumerate(sizes):
+        wasted += width - size
+        if wasted > _CALL_ROWS:
+            starts.append(row)
+            width, wasted = size, 0
+    return starts
 
 
 class _UnrollGRU(torch.autograd.Function):

@@ -29,6 +29,7 @@ PROTOCOL: dict[str, Any] = {  # Table G.1, by ale-py's names
 WHOLE_GAMES = {"life_loss_info": False}
 
 _UNROLL, _BATCH = 20, 32  # steps of a trajectory, trajectories of a batch
+_UNITS = 256  # of a core
 _CLIPPED: Any = {"reward_transform": "abs_one", "gamma": 0.99, "entropy_coef": 0.01}
 
 
@@ -37,10 +38,11 @@ def atari(algorithm: str = "impala") -> Config:
 
     impala: Table G.1; 200 million frames. ppo, appo: what Schulman et al. (2017, Table 5) played
     Atari with, appo with four passes for PPO's three; 40 million frames. impact: IMPACT's Table 1
-    with its network and 42 x 42 pixels.
+    with its network and 42 x 42 pixels. None has a core; one that is asked for has 256 units, as in
+    IMPALA's Figure 3, where it is also fed the previous action and reward.
     """
     shown = {"img_height": 42, "img_width": 42} if algorithm == "impact" else {}
-    settings = _settings(algorithm)
+    settings = {"network": Network(core_size=_UNITS), **_settings(algorithm)}
     return Config(
         env="ALE/Pong-v5",
         engine="native",
@@ -60,7 +62,12 @@ def _settings(algorithm: str) -> dict[str, Any]:
         sizes = ("num_actors", "envs_per_actor", "fragment_length", "batch_size")
         algo = replace(config.algo, **_CLIPPED)
         known: dict[str, Any] = {name: getattr(config, name) for name in sizes}
-        return {**known, "algo": algo, "network": Network(conv="impact"), "total_steps": 10_000_000}
+        return {
+            **known,
+            "algo": algo,
+            "network": Network(conv="impact", core_size=_UNITS),
+            "total_steps": 10_000_000,
+        }
     clipped: Any = {**_CLIPPED, "learning_rate": 2.5e-4, "clip": 0.1, "minibatches": 4, "lam": 0.95}
     several: Any = {"fragment_length": 128, "batch_size": 1024, "total_steps": 10_000_000}
     return {

@@ -225,6 +225,11 @@ def load_weights(folder: Path, policy: Policy) -> None:
         raise _corrupt(file, error) from error
     ours = {name: list(value.shape) for name, value in policy.state_dict().items()}
     theirs = {name: list(value.shape) for name, value in weights.items()}
+    if policy.core is not None and any(name.startswith("torso.join.") for name in theirs):
+        raise CheckpointError(
+            f"{file} was written by an older version, whose recurrent policies of several inputs "
+            "had a layer that joined them before the core: train it anew"
+        )
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
             raise CheckpointError(

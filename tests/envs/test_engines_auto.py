@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -61,6 +62,22 @@ def test_an_id_of_a_package_that_is_missing_is_not_another_s_of_the_same_name(mo
     with pytest.raises(ConfigError, match=r"pip install minigrid; engine='envpool' makes one"):
         opened("MiniGrid-Empty-5x5-v0", 2)
     assert taken("MiniGrid-Empty-5x5-v0", engine="envpool") == "envpool"
+
+
+def test_envpools_mujoco_takes_the_float32_actions_of_gymnasium_s(monkeypatch):
+    pytest.importorskip("envpool")
+    name, envs = opened("HalfCheetah-v5", 2)
+    assert name == "envpool"  # though it takes float64 itself
+    assert envs.single_action_space == Box(-1, 1, (6,), np.float32)
+    envs.reset(seed=0)
+    got, pool = [], envs.unwrapped._pool
+    seen = SimpleNamespace(step=lambda x: got.append(x) or pool.step(x), close=pool.close)
+    monkeypatch.setattr(envs.unwrapped, "_pool", seen)
+    action = np.full((2, 6), 0.1, np.float32)
+    envs.unwrapped.step(action)
+    envs.close()
+    assert got[0].dtype == np.float64
+    assert (got[0] == action).all()
 
 
 FLOATS = Box(-1, 1, (2,))

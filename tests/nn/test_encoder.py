@@ -214,6 +214,14 @@ def test_a_grid_is_one_hot_where_it_is_asked_for_and_a_strange_symbol_is_named()
     assert policy_for(grid).torso.parts[0].convolutions.layers[0].in_channels == 3
 
 
+def test_symbols_are_looked_at_where_that_does_not_wait_for_an_accelerator():
+    grid = policy_for(Box(0, 9, (7, 7, 1), np.uint8), hr.Network(one_hot=("obs",))).torso.parts[0]
+    wrong = torch.full((2, 7, 7, 1), 99, dtype=torch.uint8)
+    with pytest.raises(EnvironmentFault):
+        grid._check_symbols(wrong)
+    grid._check_symbols(wrong.to("meta"))  # of which no number can be read
+
+
 @pytest.mark.parametrize(
     ("space", "network", "words"),
     [

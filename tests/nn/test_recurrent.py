@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
 from headrace.nn import recurrent as module
-from headrace.nn.recurrent import CORES, Recurrent, orthogonal_gates, segments
+from headrace.nn.recurrent import _CALL_ROWS, CORES, Recurrent, blocks, orthogonal_gates, segments
 
 NUM_INPUTS, SIZE = 3, 5
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-10}
@@ -88,7 +88,14 @@ def forward(core, x, first, state):
     return core(x, first, state)
 
 
-WAYS = {"steps": by_steps, "forward": forward, "packed": by_packing}
+def in_short_calls(core, x, first, state):
+    """What ``forward`` does with an LSTM on a processor, with as little padding as can be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_CALL_ROWS", 0)
+        return core(x, first, state)
+
+
+WAYS = {"steps": by_steps, "forward": forward, "short": in_short_calls, "packed": by_packing}
 
 
 def results(way, core, x, first, state):
@@ -133,6 +140,31 @@ def test_any_resets_in_any_shape_give_what_the_formulas_give(kind, data):
     first = torch.tensor(bits[: num_rows * num_columns]).view(num_rows, num_columns)
     for way in WAYS.values():
         check(way, kind, first, seed=data.draw(st.integers(0, 9)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(lengths=st.lists(st.integers(1, 300), min_size=1, max_size=40))
+def test_calls_cover_all_segments_and_pad_little(lengths):
+    sizes = [sum(n > t for n in lengths) for t in range(max(lengths))]
+    starts = blocks(sizes)
+    ends = [*starts[1:], len(sizes)]
+    assert starts[0] == 0
+    assert all(a < b for a, b in zip(starts, ends, strict=True))
+    for start, end in zip(starts, ends, strict=True):
+        padding = sum(sizes[start] - n for n in sizes[start : end - 1])
+        assert padding <= _CALL_ROWS
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.01, 0.1])
+def test_an_lstm_of_a_long_fragment_takes_a_few_fused_calls(rate, monkeypatch):
+    torch.manual_seed(0)
+    first = torch.rand(200, 4) < rate
+    core, x, state = make("lstm", first, torch.float32)
+    calls, lstm = [], module.torch.lstm
+    monkeypatch.setattr(module.torch, "lstm", lambda *a: calls.append(len(a[0])) or lstm(*a))
+    core(x, first, state)
+    assert len(calls) <= 8
+    assert sum(calls) <= 200
 
 
 @settings(max_examples=100, deadline=None)
@@ -339,24 +371,16 @@ def test_step_runs_the_same_as_an_onnx_graph(kind, tmp_path):
 
 # The way that must go wrong, the text that is replaced in the module, and by what.
 MUTANTS = [
-    ("forward", "lstm", "cs[t].masked_fill_(begins[t], 0.0), out", "cs[t], out"),
-    (
-        "forward",
-        "lstm",
-        "gates[t].addmm_(hs[t].masked_fill(begins[t], 0.0)",
-        "gates[t].addmm_(hs[t]",
-    ),
-    ("forward", "lstm", "cs[:-1] * f", "cs[1:] * f"),
-    ("forward", "lstm", "grad_c.mul_(f[t]).masked_fill_(begins[t], 0.0)", "grad_c.mul_(f[t])"),
-    ("forward", "lstm", "w_hh).masked_fill_(begins[t], 0.0)", "w_hh)"),
-    ("forward", "lstm", "torch.zeros_like(grad_c), grad_c.clone()", "grad_c * 0, grad_c * 0"),
-    (
-        "forward",
-        "lstm",
-        "hs[:-1].masked_fill(begins, 0.0)\n        grad_w",
-        "hs[:-1]\n        grad_w",
-    ),
-    ("forward", "lstm", "tanh_c * o * (1 - o)), 2", "tanh_c * o), 2"),
+    ("forward", "lstm", "if not first_cpu[1:].any()", "if not first_cpu[2:].any()"),
+    ("forward", "lstm", "(0, 1), value=1.0)", "(0, 1))"),  # padding changes c
+    ("forward", "lstm", "_SHUT, _SHUT, 0.0", "_SHUT, -_SHUT, 0.0"),
+    ("forward", "lstm", "zeros.index_copy(0, initial, part).unsqueeze(0)", "zeros.unsqueeze(0)"),
+    ("forward", "lstm", "before = gaps.cumsum(0) - gaps", "before = gaps.cumsum(0)"),
+    ("forward", "lstm", "[*widths[1:], 0]", "[*widths[1:], 1]"),
+    ("forward", "lstm", "ends[::-1]", "ends"),
+    ("forward", "lstm", "index_select(0, final)", "index_select(0, initial)"),
+    ("forward", "lstm", "h[:, :width], c[:, :width]", "h[:, -width:], c[:, -width:]"),
+    ("forward", "lstm", "first_cpu, self._begin(first[0]", "first_cpu, self._begin(first[1]"),
     ("forward", "gru", "h_before = hs[t].masked_fill(begins[t], 0.0)", "h_before = hs[t]"),
     ("forward", "gru", "h_before = hs[:-1].masked_fill(begins, 0.0)", "h_before = hs[:-1]"),
     (
@@ -381,7 +405,7 @@ MUTANTS = [
 
 @pytest.mark.parametrize(("way", "kind", "old", "new"), MUTANTS)
 def test_a_broken_copy_is_rejected(way, kind, old, new):
-    source = inspect.getsource(module)
+    source = inspect.getsource(module).replace("_CALL_ROWS = 64", "_CALL_ROWS = 1")
     assert old in source
     broken = {"__name__": "broken"}
     exec(compile(source.replace(old, new), "broken.py", "exec"), broken)

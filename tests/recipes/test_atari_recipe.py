@@ -133,3 +133,15 @@ def test_arguments_on_the_command_line_change_single_ones_of_the_recipe(monkeypa
     assert config.evaluated_kwargs["noop_max"] == 31
     assert not config.evaluated_kwargs["life_loss_info"]
     assert config.algo == hr.recipe("atari", "impala").algo
+
+
+@pytest.mark.parametrize("algorithm", ["impala", "appo", "ppo", "impact"])
+def test_a_core_that_is_asked_for_is_the_paper_s(algorithm, monkeypatch):
+    made = []
+    monkeypatch.setattr(training, "run", lambda config, started: made.append(config))
+    training.train(algorithm, ["--recipe", "atari"])
+    training.train(algorithm, ["--recipe", "atari", "--core", "lstm", "--previous-action-reward"])
+    without, network = (config.network for config in made)
+    assert without.core is None
+    assert (network.core, network.core_size, network.previous_action_reward) == ("lstm", 256, True)
+    assert network.conv == without.conv

@@ -104,11 +104,15 @@ class Policy(nn.Module):
                 torso.compile()
 
     @contextlib.contextmanager
-    def still(self) -> Iterator[None]:
-        """Inside, the weights don't change, and acting in bfloat16 casts them only once."""
+    def still(self, learns: bool = False) -> Iterator[None]:
+        """Inside, the weights don't change, and bfloat16 casts them only once.
+
+        Args:
+            learns: gradients are asked for; see :meth:`Halved.still`.
+        """
         with contextlib.ExitStack() as stack:
             for part in halved(self):
-                stack.enter_context(part.still())
+                stack.enter_context(part.still(learns))
             yield
 
     def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:

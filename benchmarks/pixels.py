@@ -58,7 +58,7 @@ class Args:
     """Steps of a headrace run; slower programs take fewer, see SLOWER."""
     envs: int = 16
     """Environments of each program."""
-    minibatch: int = 256
+    minibatch: int = 512
     """Steps of an optimiser step."""
     rollout: int = 128
     """Steps of each environment before an update of the synchronous programs."""

@@ -27,7 +27,7 @@ def test_every_program_has_the_same_environments_and_minibatches(pixels):
     assert len(asked) == len(names)
     for name, request in asked.items():
         if name in pixels.PEERS:
-            assert (request["num_envs"], request["minibatch"]) == (16, 256)
+            assert (request["num_envs"], request["minibatch"]) == (16, 512)
             continue
         found = recipe("atari", request["algo"])
         passes = {"epochs": 1, "minibatches": request["minibatches"]}
@@ -40,7 +40,7 @@ def test_every_program_has_the_same_environments_and_minibatches(pixels):
             batch_size=request["batch_size"],
         )
         assert config.num_actors * config.envs_per_actor == 16
-        assert config.resolved_batch_size / request["minibatches"] == 256
+        assert config.resolved_batch_size / request["minibatches"] == 512
 
 
 def test_ratios_are_medians_of_the_ratios_within_a_repeat(pixels):

@@ -34,6 +34,7 @@ import common
 import tyro
 from rich.console import Console
 
+from headrace.errors import require_choice
 from headrace.process import keep_freed_memory, num_cores
 from headrace.studies.children import Children
 from headrace.studies.machine import machine, show, wide_console, write_csv
@@ -219,6 +220,8 @@ def requests(args: Args) -> dict[str, dict[str, Any]]:
     known |= {"headrace PPO": own | ppo, "ceiling": own}
     for name, program in PEERS.items():
         known[name] = {**peer, "program": program, "steps": args.steps // SLOWER[program]}
+    for name in args.programs:
+        require_choice("programs", name, known)
     return {name: known[name] for name in args.programs}
 
 

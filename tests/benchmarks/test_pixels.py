@@ -43,6 +43,11 @@ def test_every_program_has_the_same_environments_and_minibatches(pixels):
         assert config.resolved_batch_size / request["minibatches"] == 512
 
 
+def test_a_program_that_is_not_known_is_refused_before_anything_runs(pixels):
+    with pytest.raises(hr.ConfigError, match="CleanRL-style"):
+        pixels.requests(pixels.Args(programs=("CleanRL",)))
+
+
 def test_ratios_are_medians_of_the_ratios_within_a_repeat(pixels):
     def runs(*speeds: float) -> list[dict[str, Any]]:
         return [{"sps": sps, "pss_gb": 0.5, "first_update_s": 3.0} for sps in speeds]

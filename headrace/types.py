@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
@@ -268,6 +268,14 @@ class ActorCritic(Protocol):
 
     def values(self, inputs: Tree, first: Tensor, core: Tree) -> Tensor:
         """Those values alone."""
+
+
+@runtime_checkable
+class Passing(Protocol):
+    """Stands in for a policy: batches pass it part by part."""
+
+    def of(self, policy: Any) -> ActorCritic:
+        """Another policy of the same network, which batches pass in the same way."""
 
 
 Fresh = Callable[[], Batch]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from headrace.transport.weights import WeightStore
 from headrace.types import Rollout
 
 _POLL_S = 0.5
+Taken: TypeAlias = tuple[int, Header, Rollout]  # slot, and views of it
 
 
 class Stopped(Exception):
@@ -91,7 +93,7 @@ class RolloutSource:
         """Ask actors to end their rollouts of this version where they are."""
         self._weights.cut(version)
 
-    def take(self, count: int, stopped: Callable[[], bool]) -> list[tuple[int, Header, Rollout]]:
+    def take(self, count: int, stopped: Callable[[], bool]) -> list[Taken]:
         """``count`` rollouts as (slot, header, views of the slot); dead actors are replaced.
 
         Raises:

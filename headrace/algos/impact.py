@@ -16,7 +16,7 @@ from headrace.algos.penalty import Penalty, check_penalty
 from headrace.algos.replay import CircularBuffer
 from headrace.ops import losses
 from headrace.ops.returns import vtrace
-from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, State
+from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, Passing, State
 from headrace.valid import ranges
 from headrace.valid.fields import settings
 
@@ -119,12 +119,13 @@ class IMPACT(common.Hyperparameters):
         The target network is updated just before it is needed, so that it has the same running
         statistics of observations as the policy that actors are given.
         """
+        target = policy.of(state["target"]) if isinstance(policy, Passing) else state["target"]
         for _ in range(self.t_frequency):
             if state["target_is_due"]:
                 copy_module(cast(torch.nn.Module, policy), state["target"])
                 state["target_is_due"] = False
             yield state["buffer"].visit(
-                state["steps"], lambda: self._with_targets(state["target"], fresh(), group)
+                state["steps"], lambda: self._with_targets(target, fresh(), group)
             )
 
     @torch.no_grad()

@@ -99,7 +99,12 @@ class ByChunks:
             obs = tree.map_leaves(lambda x: x[:, at], inputs)
             return function(obs, first[:, at], tree.map_leaves(lambda x: x[at], core))
 
-        return self._chunks.map(part, *first.shape)
+        with self._policy.still():
+            return self._chunks.map(part, *first.shape)
+
+    def of(self, policy: Policy) -> ByChunks:
+        """Another policy of the same network, which a batch passes in the same chunks."""
+        return ByChunks(policy, self._chunks)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)

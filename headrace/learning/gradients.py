@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,7 @@ from headrace.learning.chunks import Chunks, max_steps
 from headrace.learning.costs import step_cost
 from headrace.learning.fused import FusedNetwork, can_fuse
 from headrace.nn.policy import Policy
+from headrace.nn.precision import halved
 from headrace.types import Batch, Metrics, State
 
 _MOST_STEPS, _WORK = 512, 40_000_000  # by autograd: steps, and multiplications of a forward pass
@@ -51,6 +54,8 @@ class Gradients:
             num = sum(p.numel() for p in self._parameters)
             return Chunks(num_threads, most, max(_MIN_STEPS, min(_MAX_MIN_STEPS, _MIN_WORK // num)))
         cost = step_cost(self._policy)
+        if self._policy.precision == "bfloat16":  # in which nearly all of it is
+            cost = cost._replace(num_bytes=cost.num_bytes // 2)
         enough = min(_MOST_STEPS, -(-_WORK // cost.products))
         return Chunks(num_threads, max_steps(cost, most), enough)
 
@@ -63,11 +68,16 @@ class Gradients:
             return network.by_hand(algorithm, batch, state)
         return network.by_autograd(lambda policy: algorithm.loss(policy, batch, state), batch)
 
+    def still(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, the weights don't change: bfloat16 casts them once for all chunks of a step."""
+        return self._policy.still(learns=True)
+
     def _by_autograd(self, batch: Batch) -> tuple[Tensor, Metrics]:
         loss, metrics = self._algorithm.loss(self._policy, batch, self._state)
-        trained = [p for p in self._parameters if p.requires_grad]
+        stand_ins = {p: x for part in halved(self._policy) for p, x in part.stand_ins()}
+        trained = [stand_ins.get(p, p) for p in self._parameters if p.requires_grad]
         gradients = iter(torch.autograd.grad(loss, trained, materialize_grads=True))
         each = (
             next(gradients) if p.requires_grad else torch.zeros_like(p) for p in self._parameters
         )
-        return torch.cat([g.reshape(-1) for g in each]), metrics
+        return torch.cat([g.reshape(-1) for g in each]), metrics  # float32, as some of them are

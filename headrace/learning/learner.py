@@ -238,7 +238,8 @@ class Learner:
 
     def gradient(self, batch: Batch) -> tuple[Tensor, Metrics, int]:
         """Gradient of the SUMMED loss as one flat vector, the metrics' sums, the valid steps."""
-        parts = self._chunks.of(self._gradients, batch)
+        with self._gradients.still():
+            parts = self._chunks.of(self._gradients, batch)
         gradient, sums = parts[0]
         for more_gradient, more_sums in parts[1:]:
             gradient += more_gradient

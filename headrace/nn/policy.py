@@ -107,16 +107,21 @@ class Policy(nn.Module):
                 torso.compile()
 
     @contextlib.contextmanager
-    def still(self) -> Iterator[None]:
-        """Inside, the weights don't change: acting has a quicker way, and casts them only once."""
+    def still(self, learns: bool = False) -> Iterator[None]:
+        """Inside, the weights don't change: bfloat16 casts them once, acting has a quicker way.
+
+        Args:
+            learns: gradients are asked for; see :meth:`Halved.still`.
+        """
+        before = self._quick
         with contextlib.ExitStack() as stack:
             for part in halved(self):
-                stack.enter_context(part.still())
+                stack.enter_context(part.still(learns))
             self._quick = quick(self.torso)
             try:
                 yield
             finally:
-                self._quick = None
+                self._quick = before
 
     def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
         """One step of the policy head alone: parameters ``[B, num_params]`` and the core after it.

@@ -58,26 +58,35 @@ class Halved:
         return y.to(self._own_dtype) if isinstance(y, Tensor) and y.is_floating_point() else y
 
     @contextlib.contextmanager
-    def still(self) -> Iterator[None]:
-        """Inside, the weights don't change: they are cast once, not at every call."""
+    def still(self, learns: bool = False) -> Iterator[None]:
+        """Inside, the weights don't change: they are cast once, not at every call.
+
+        Args:
+            learns: gradients are asked for, of :meth:`stand_ins`.
+        """
         if not self.enabled or not self._plain or self._still:
             yield
             return
         with torch.inference_mode(False), torch.no_grad():
-            self._copy_weights()
+            self._copy_weights(learns)
         self._still = True
         try:
             yield
         finally:
             self._still = False
 
-    def _copy_weights(self) -> None:
+    def stand_ins(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Weights, and what stands for each of them as long as they don't change."""
+        if self._still and self._copy is not None:
+            yield from zip(self._module.parameters(), self._copy.parameters(), strict=True)
+
+    def _copy_weights(self, learns: bool) -> None:
         theirs = list(self._module.parameters())
         if self._copy is None:
-            self._copy = copy.deepcopy(self._module).requires_grad_(False)
+            self._copy = copy.deepcopy(self._module)
         self._copy.to(theirs[0].device, torch.bfloat16)
         for ours, other in zip(self._copy.parameters(), theirs, strict=True):
-            ours.copy_(other)
+            ours.requires_grad_(learns and other.requires_grad).copy_(other)
 
 
 def memory_format(dtype: torch.dtype, device: torch.device, residual: bool) -> torch.memory_format:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from headrace.acting.source import RolloutSource
+from headrace.acting.source import RolloutSource, Taken
 from headrace.acting.weight_sync import divergence
 from headrace.config import Config
 from headrace.distributed.preemption import Preemption
@@ -12,6 +13,7 @@ from headrace.learning.hogwild import own_metrics
 from headrace.learning.learner import Learner, gather
 from headrace.records.meter import Meter
 from headrace.records.result import Episodes
+from headrace.training.ahead import Ahead
 from headrace.types import Batch, Rollout
 
 
@@ -24,6 +26,7 @@ class Intake:
         episodes: get those that end.
         learner: whose memory batches lie in.
         preemption: of the other learners.
+        ahead: gathers the next batch early; None: as it is where it pays.
     """
 
     def __init__(
@@ -33,10 +36,15 @@ class Intake:
         episodes: Episodes,
         learner: Learner,
         preemption: Preemption,
+        ahead: Ahead | None = None,
     ) -> None:
         self._config, self._source, self._episodes = config, source, episodes
         self._learner, self._preemption = learner, preemption
         self.taken: list[int] = []  # slots of the latest batch
+        if ahead is None and learner.device.type != "cpu" and config.algo.max_lag > 0:
+            ahead = Ahead(learner.device)
+        self._ahead = ahead
+        self._early: list[Taken] = []  # which are being gathered for the next batch
 
     def begin(self, meter: Meter, updates: int, stopped: Callable[[], bool]) -> None:
         """An update begins.
@@ -57,16 +65,32 @@ class Intake:
         clock = self._learner.group.clock
         with clock.phase("rollout"), self._preemption.collecting(self._updates):
             self.release()  # an update that needs several batches has copied the earlier ones
-            batch = gather(self._take(), self._learner.device)
+            rollouts = self._take()
+            batch = (self._ahead or partial(gather, device=self._learner.device))(rollouts)
+        self._look_ahead()
         if self._config.sync.on_drift:
             self._note_drift(batch)
         return batch
 
+    def _look_ahead(self) -> None:
+        """Begin with the next batch, if all of it is there.
+
+        It counts as waiting: its slots go back when it was learnt from, and whether it is too old
+        is asked when its turn comes. So no bound on the lag changes.
+        """
+        wanted = self._config.rollouts_per_update
+        if self._ahead is not None and self._source.depth >= wanted:
+            self._early = self._source.take(wanted, self._stopped)
+            self._ahead.begin([rollout for _, _, rollout in self._early])
+
     def _take(self) -> list[Rollout]:
         meter, kept = self._meter, list[Rollout]()
         wanted, oldest = self._config.rollouts_per_update, self._config.max_first_lag
+        early, self._early = self._early, []
         while len(kept) < wanted:
-            for slot, header, rollout in self._source.take(wanted - len(kept), self._stopped):
+            taken = early or self._source.take(wanted - len(kept), self._stopped)
+            early = []
+            for slot, header, rollout in taken:
                 self._episodes.add(rollout.episode_return.numpy(), rollout.episode_length.numpy())
                 meter.pulls += header.pulled
                 lag = header.lag if header.lag >= 0 else self._updates - header.version
@@ -98,6 +122,11 @@ class Intake:
                 nats = divergence(known)
                 self._source.note(slot, nats)
                 self._meter.divergence(nats)
+
+    def close(self) -> None:
+        """Nothing is read from slots any more."""
+        if self._ahead is not None:
+            self._ahead.close()
 
     def release(self) -> None:
         """Give the latest batch's slots back to their actors."""

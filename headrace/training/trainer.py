@@ -168,6 +168,7 @@ class Trainer:
             preemption = stack.enter_context(contextlib.closing(Preemption(*preempting)))
             log = self._open_log(stack)
             intake = Intake(self._share, source, self.episodes, self.learner, preemption)
+            stack.callback(intake.close)
             episodes = gather_episodes(self.group, self.episodes)
             self._tally.begin(episodes)
             self.progress.start()

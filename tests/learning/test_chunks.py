@@ -141,7 +141,8 @@ def test_images_learn_the_same_from_chunks_as_from_whole_batches(algo, monkeypat
         monkeypatch.setattr("headrace.learning.chunks._CHUNK_BYTES", limit)
         learner = Learner(make_policy(), algo, threads)
         seen: list[int] = []
-        learner.policy.torso.register_forward_pre_hook(lambda _, x: seen.append(len(x[0])))
+        for policy in (learner.policy, learner.state.get("target", make_policy())):
+            policy.torso.register_forward_pre_hook(lambda _, x: seen.append(len(x[0])))
         learner.update(lambda: make_batch(learner.policy), 1e-3)
         learner.close()
         weights = [p.detach().flatten() for p in learner.policy.parameters()]
@@ -152,6 +153,52 @@ def test_images_learn_the_same_from_chunks_as_from_whole_batches(algo, monkeypat
     assert longest >= 6 * 40 // 3
     steps = (1 << 18) // step_cost(make_policy()).num_bytes
     assert shorter <= steps * 7 / 6  # where there is a bootstrap row beside 6 rows
+
+
+def bfloat16_learner(**settings) -> Learner:
+    policy = make_policy()
+    policy.compute_in("bfloat16")
+    return Learner(policy, hr.APPO(epochs=1, minibatches=1), **settings)
+
+
+def test_weights_that_a_step_casts_once_have_the_gradient_of_those_cast_in_the_forward_pass():
+    learner = bfloat16_learner(num_threads=2, chunk_steps=100)
+    batch = make_batch(learner.policy)
+    for _ in range(2):  # a step later the weights are others
+        gradient, _, count = learner.gradient(batch)
+        parts = [batch.columns(slice(i, i + 10)) for i in range(0, 40, 10)]
+        losses = [learner.algorithm.loss(learner.policy, part, learner.state)[0] for part in parts]
+        weights = list(learner.policy.parameters())
+        expected = torch.autograd.grad(sum(losses), weights)  # under autocast
+        flat = torch.cat([g.flatten() for g in expected])
+        assert gradient.dtype == torch.float32
+        assert count == batch.valid.sum()
+        torch.testing.assert_close(gradient, flat, rtol=0.02, atol=0.002 * float(flat.abs().max()))
+        assert all(p.grad is None and p.dtype == torch.float32 for p in weights)
+        learner.step(batch, 1e-2)
+    learner.close()
+
+
+def test_weights_that_are_frozen_stay_so_where_others_are_cast_once():
+    learner = bfloat16_learner()
+    frozen = next(learner.policy.torso.parameters()).requires_grad_(False)
+    gradient, _, _ = learner.gradient(make_batch(learner.policy))
+    sizes = [p.numel() for p in learner.policy.parameters()]
+    found = [bool(part.any()) for part in gradient.split(sizes)]
+    assert found == [False] + [True] * (len(sizes) - 1)
+    assert frozen.requires_grad is False
+    learner.close()
+
+
+def test_chunks_of_half_the_bytes_a_step_are_twice_as_long():
+    longest = []
+    for precision in ("float32", "bfloat16"):
+        policy = make_policy(ATARI)
+        policy.compute_in(precision)
+        learner = Learner(policy, hr.APPO())
+        longest.append(max(len(range(4096)[at]) for at in learner._chunks.columns(1, 4096)))
+        learner.close()
+    assert 1.8 * longest[0] <= longest[1] <= 2.2 * longest[0]
 
 
 @pytest.mark.parametrize("normalize", [True, False])

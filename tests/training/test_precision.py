@@ -260,3 +260,15 @@ def test_what_is_trained_predicts_in_float32_as_what_is_loaded_does(tmp_path):
     obs, _ = envs.reset(seed=5)
     assert isinstance(policy.observation_space, gymnasium.spaces.Box)
     assert (policy.predict(obs)[0] == loaded.predict(obs)[0]).all()
+
+
+def test_a_plan_measures_in_the_precision_that_the_run_would_have(monkeypatch):
+    from headrace.studies.plan.parts import actor_spec
+
+    monkeypatch.setattr(precision, "measured", lambda *_: FAST)
+    for wanted, found in (("auto", "bfloat16"), ("float32", "float32")):
+        config = hr.Config(
+            BrightQuarter, network=CONV, precision=wanted, num_actors=1, envs_per_actor=4,
+            fragment_length=8, batch_size=32,
+        )  # fmt: skip
+        assert actor_spec(config).policy.precision == found

@@ -20,6 +20,7 @@ from headrace.records.meter import Meter
 from headrace.records.result import Episodes
 from headrace.studies.stopwatch import Time, measure_time
 from headrace.training.exchange import Exchange
+from headrace.training.precision import settle
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
 from headrace.types import Alone, Batch, Rollout
@@ -44,6 +45,7 @@ def actor_spec(config: Config) -> ActorSpec:
     config = replace(config, engine=found.engine)
     policy = Policy(found.observation_space, found.action_space, config.network, found.info_mask)
     found.check_step()
+    config = settle(config, policy, Alone(), lambda line: None)
     return config.actor_spec(found.env, policy)
 
 

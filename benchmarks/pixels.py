@@ -1,0 +1,330 @@
+"""Training speed on Pong's pixels, beside other programs and beside what this machine could do.
+
+    python benchmarks/pixels.py                                   # headrace, CleanRL-style, SB3
+    python benchmarks/pixels.py --peer-python sf/bin/python       # and Sample Factory
+
+Everybody has the same number of environments, the Nature network, and minibatches of the same size,
+and learns from every sample once. Each figure comes from a process of its own; repeats are
+interleaved (A B C A B C …), and ratios are medians of the ratios within a repeat. Steps are counted
+from the end of the first update.
+
+The *ceiling* is ``cores / (emulation + acting + learning)``: the cost per step of each part in
+handwritten torch, measured on all cores at once, with nothing in between; of each part the cheapest
+of several ways counts.
+
+Sample Factory needs an older Gymnasium: make an environment of its own for it (``sample-factory``,
+``ale-py``, ``opencv-python``), and name its Python. Stable-Baselines3 needs ``opencv-python``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import common
+import tyro
+from rich.console import Console
+
+from headrace.errors import require_choice
+from headrace.process import keep_freed_memory, num_cores
+from headrace.studies.children import Children
+from headrace.studies.machine import machine, show, wide_console, write_csv
+
+PEERS = {"CleanRL-style": "cleanrl", "Stable-Baselines3": "sb3", "Sample Factory": "sample_factory"}
+SLOWER = {"cleanrl": 2, "sb3": 3, "sample_factory": 6}  # how many times fewer steps they run
+TIMEOUT_S = 600.0
+_CHUNKS = (64, 128, 256)  # steps, of the ceiling's learning
+
+
+@dataclass(frozen=True)
+class Args:
+    """Measure training speed on Pong; see the top of the file."""
+
+    programs: tuple[str, ...] = ("headrace", "CleanRL-style", "Stable-Baselines3", "ceiling")
+    """What is measured, of these and "Sample Factory", "headrace float32", "headrace PPO"."""
+    peer_python: str = ""
+    """The Python that has Sample Factory, and Stable-Baselines3 if this one lacks OpenCV."""
+    repeats: int = 3
+    """How often everything is measured."""
+    steps: int = 30_000
+    """Steps of a headrace run; slower programs take fewer, see SLOWER."""
+    envs: int = 16
+    """Environments of each program."""
+    minibatch: int = 512
+    """Steps of an optimiser step."""
+    rollout: int = 128
+    """Steps of each environment before an update of the synchronous programs."""
+    actors: int = field(default_factory=num_cores)
+    """headrace's actors, and Sample Factory's workers."""
+    output: Path = Path("results/pixels")
+    """Folder for runs.csv, summary.csv, table.md and pixels.png."""
+
+
+def measure_headrace(request: dict[str, Any]) -> dict[str, Any]:
+    """Train by the recipe, one pass; steps per second after the first update."""
+    from dataclasses import replace
+
+    import headrace as hr
+    from headrace.recipes import recipe
+
+    config = recipe("atari", request["algo"])
+    minibatches, batch = request["minibatches"], request["batch_size"]
+    with tempfile.TemporaryDirectory() as folder:
+        config = replace(
+            config,
+            algo=replace(config.algo, epochs=1, minibatches=minibatches),
+            num_actors=request["actors"],
+            envs_per_actor=request["envs"] // request["actors"],
+            fragment_length=request["fragment"],
+            batch_size=batch,
+            total_steps=request["steps"],
+            precision=request["precision"],
+            run_dir=f"{folder}/run",
+            eval_episodes=0,
+        )
+        say: Callable[[str], None] = lambda text: print(text, file=sys.stderr)  # noqa: E731
+        with hr.Trainer(config, request["started"], say) as trainer:
+            for _ in trainer:
+                pass
+        summary = trainer.summary()
+    busy = {f"{name}_busy": share for name, share in summary["utilisation"].items()}
+    first = {"first_update_s": summary["seconds_to_first_update"]}
+    return {"sps": trainer.sps} | first | busy
+
+
+# -- the ceiling -----------------------------------------------------------------------------------
+
+
+def measure_ceiling(request: dict[str, Any]) -> dict[str, Any]:
+    """Microseconds per step of each part by each way, and ``sps`` of all cores at the cheapest."""
+    cores, context = num_cores(), multiprocessing.get_context("spawn")
+    together = context.Barrier(cores)
+    with context.Pool(cores, _be_one_of, (together,)) as pool:
+        each = pool.map(_parts, [request] * cores, chunksize=1)
+    parts = {
+        part: {way: statistics.fmean(one[part][way] for one in each) for way in ways}
+        for part, ways in each[0].items()
+    }
+    step_us = sum(min(costs.values()) for costs in parts.values())
+    return {"sps": cores * 1e6 / step_us, "us_per_step": parts}
+
+
+def _be_one_of(together: Any) -> None:
+    global _together
+    _together = together
+
+
+def _parts(request: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """What a step costs on this core while the others do the same."""
+    import torch
+
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    num_envs = request["envs"] // request["actors"]
+    ways: dict[str, dict[str, Callable[[], Any]]] = {"emulation": {}, "acting": {}, "learning": {}}
+    ways["emulation"]["ale-py"] = _emulation(num_envs)
+    counts = {"emulation": num_envs, "acting": num_envs, "learning": request["minibatch"]}
+    for dtype in (torch.float32, torch.bfloat16):
+        name = str(dtype).removeprefix("torch.")
+        ways["acting"][name] = _acting(num_envs, dtype)
+        for steps in _CHUNKS:
+            learn = _learning(request["minibatch"], min(steps, request["minibatch"]), dtype)
+            ways["learning"][f"{name}, chunks of {steps}"] = learn
+    found: dict[str, dict[str, float]] = {}
+    for part, calls in ways.items():
+        found[part] = {}
+        for way, call in calls.items():
+            _together.wait(TIMEOUT_S)
+            found[part][way] = 1e6 * common.seconds_of(call) / counts[part]
+    return found
+
+
+def _emulation(num_envs: int) -> Callable[[], Any]:
+    from headrace import make_vec
+    from headrace.recipes.atari import PROTOCOL
+
+    envs = make_vec("ALE/Pong-v5", num_envs, "native", PROTOCOL)
+    envs.action_space.seed(0)
+    actions = itertools.cycle([envs.action_space.sample() for _ in range(100)])
+    envs.reset(seed=0)
+    return lambda: envs.step(next(actions))
+
+
+def _acting(num_envs: int, dtype: Any) -> Callable[[], Any]:
+    import torch
+    from pixels_peers import nature
+
+    agent = nature(6).to(dtype)
+    obs = torch.randint(0, 256, (num_envs, 4, 84, 84), dtype=torch.uint8)
+
+    @torch.inference_mode()
+    def act() -> Any:
+        logits = agent.actor(agent.torso(obs.to(dtype).div_(255.0))).float()
+        return (logits - torch.empty_like(logits).exponential_().log_()).argmax(-1)
+
+    return act
+
+
+def _learning(size: int, chunk: int, dtype: Any) -> Callable[[], Any]:
+    """Forward, loss and backward of a minibatch in chunks, and a step of Adam."""
+    import torch
+    from pixels_peers import nature
+
+    agent, last = nature(6), torch.channels_last
+    order = torch.contiguous_format if dtype == torch.bfloat16 else last
+    optimizer = torch.optim.Adam(agent.parameters(), lr=1e-6, fused=True)
+    obs = torch.randint(0, 256, (size, 4, 84, 84), dtype=torch.uint8)
+    action, advantage, target = torch.randint(6, (size, 1)), torch.randn(size), torch.randn(size)
+
+    def update() -> None:
+        optimizer.zero_grad()
+        for at in (slice(i, i + chunk) for i in range(0, size, chunk)):
+            x = obs[at].to(dtype, memory_format=order).div_(255.0)
+            with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+                hidden = agent.torso(x)
+            hidden = hidden.float()
+            log_p, value = agent.actor(hidden).log_softmax(-1), agent.critic(hidden).flatten()
+            gain = log_p.gather(-1, action[at]).flatten() * advantage[at] - 0.01 * log_p.mean(-1)
+            loss = (0.5 * (value - target[at]).square() - gain).sum() / size
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
+        optimizer.step()
+
+    return update
+
+
+# -- all of them -----------------------------------------------------------------------------------
+
+
+def requests(args: Args) -> dict[str, dict[str, Any]]:
+    """What is asked of each program."""
+    fragment = args.minibatch * 2 // args.envs  # two of headrace's rollouts make a minibatch
+    shared = {"steps": args.steps, "envs": args.envs, "minibatch": args.minibatch}
+    own = {**shared, "algo": "appo", "actors": args.actors, "precision": "auto"}
+    own |= {"fragment": args.minibatch // args.envs, "minibatches": 1}
+    own |= {"batch_size": args.minibatch}
+    ppo = {"algo": "ppo", "fragment": args.rollout, "batch_size": args.rollout * args.envs}
+    ppo["minibatches"] = args.rollout * args.envs // args.minibatch
+    peer = {**shared, "num_envs": args.envs, "rollout": args.rollout, "threads": num_cores()}
+    peer |= {"workers": args.actors, "fragment": fragment}
+    known = {"headrace": own, "headrace float32": own | {"precision": "float32"}}
+    known |= {"headrace PPO": own | ppo, "ceiling": own}
+    for name, program in PEERS.items():
+        known[name] = {**peer, "program": program, "steps": args.steps // SLOWER[program]}
+    for name in args.programs:
+        require_choice("programs", name, known)
+    return {name: known[name] for name in args.programs}
+
+
+def measure(name: str, request: dict[str, Any], args: Args) -> dict[str, Any]:
+    """One figure, by processes of its own, with their peak memory."""
+    memory, started = common.Memory(), {"started": time.monotonic()}
+    if name in PEERS:
+        result = _peer(name, request | started, args.peer_python or sys.executable, memory)
+    else:
+        function = measure_ceiling if name == "ceiling" else measure_headrace
+        result = Children().call(function, request | started, TIMEOUT_S, watch=memory)
+    return result | {"rss_gb": memory.rss / 1e9, "pss_gb": memory.pss / 1e9}
+
+
+def _peer(name: str, request: dict[str, Any], python: str, memory: common.Memory) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        result, script = Path(folder) / "result.json", Path(__file__).with_name("pixels_peers.py")
+        command = [python, str(script), json.dumps(request), str(result)]
+        ended = Children().run(command, Path(folder) / "output", TIMEOUT_S, watch=memory)
+        if ended.code or not result.exists():
+            raise ended.error(name)
+        found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        return found
+
+
+def summarise(runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """One row per program: what the table shows."""
+
+    def ratio(name: str, other: str) -> float | None:
+        if other not in runs or name == other:
+            return None
+        pairs = zip(runs[name], runs[other], strict=True)
+        return statistics.median(a["sps"] / b["sps"] for a, b in pairs)
+
+    rows = []
+    for name, results in runs.items():
+        row = {"name": name, **common.spread("sps", [one["sps"] for one in results])}
+        row["headrace_is"] = ratio("headrace", name) if "headrace" in runs else None
+        row["of_ceiling"] = ratio(name, "ceiling")
+        row["pss_gb"] = max(one["pss_gb"] for one in results) if name != "ceiling" else None
+        firsts = [one["first_update_s"] for one in results if "first_update_s" in one]
+        row["first_update_s"] = statistics.median(firsts) if firsts else None
+        rows.append(row)
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows in words."""
+    return [
+        {
+            "": row["name"],
+            "steps/s (median)": f"{row['sps_median']:,.0f}",
+            "min–max": f"{row['sps_min']:,.0f}–{row['sps_max']:,.0f}",
+            "headrace is": row["headrace_is"] and f"{row['headrace_is']:.2f} ×",
+            "of ceiling": row["of_ceiling"] and f"{row['of_ceiling']:.0%}",
+            "peak PSS, sum": row["pss_gb"] and f"{row['pss_gb']:.2f} GB",
+            "first update": row["first_update_s"] and f"{row['first_update_s']:.1f} s",
+        }
+        for row in rows
+    ]
+
+
+def markdown(texts: list[dict[str, Any]]) -> str:
+    """A table for a page."""
+    lines = [list(texts[0]), ["---"] * len(texts[0]), *(list(text.values()) for text in texts)]
+    return "".join(f"| {' | '.join(str(x or '') for x in line)} |\n" for line in lines)
+
+
+def parts_text(results: list[dict[str, Any]]) -> str:
+    """What the ceiling is made of, medians."""
+    lines = ["The ceiling's parts, median µs per step on each core (the cheapest counts):\n"]
+    parts = [result["us_per_step"] for result in results]
+    for part, ways in parts[0].items():
+        costs = {way: statistics.median(p[part][way] for p in parts) for way in ways}
+        lines.append(f"- {part}: " + " · ".join(f"{k} {v:.0f}" for k, v in costs.items()))
+    return "\n".join(lines) + "\n"
+
+
+def main(args: Args) -> None:
+    """Measure, print, and write the files."""
+    console: Console = wide_console()
+    title = f"Pong, {args.envs} environments, {args.repeats} repeats on {machine()}"
+    console.print(title, soft_wrap=True)
+    asked = requests(args)
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in asked}
+    for repeat, name in itertools.product(range(args.repeats), asked):
+        runs[name].append(measure(name, asked[name], args))
+        console.print(f"[{repeat + 1}/{args.repeats}] {name}: {runs[name][-1]['sps']:,.0f} steps/s")
+    rows = summarise(runs)
+    args.output.mkdir(parents=True, exist_ok=True)
+    write_csv(args.output / "runs.csv", [
+        {"name": name, "repeat": i, **one} for name in runs for i, one in enumerate(runs[name])
+    ])  # fmt: skip
+    write_csv(args.output / "summary.csv", [row | {"machine": machine()} for row in rows])
+    common.draw_rates(rows, title, args.output / "pixels.png")
+    text = f"{title}\n\n{markdown(table(rows))}"
+    if "ceiling" in runs:
+        text += "\n" + parts_text(runs["ceiling"])
+    (args.output / "table.md").write_text(text, encoding="utf-8")
+    show(table(rows), title, console)
+    console.print(f"{text[text.index('The ceiling') :]}" if "ceiling" in runs else "")
+    console.print(f"written: {args.output}/runs.csv, summary.csv, table.md, pixels.png")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))

@@ -1,0 +1,113 @@
+"""The next batch may be gathered early: it is the same one, and keeps every bound on its age."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import headrace as hr
+from headrace.acting.collector import rollout_spec
+from headrace.records.meter import Meter
+from headrace.records.result import Episodes
+from headrace.training.ahead import Ahead
+from headrace.training.intake import Intake
+from headrace.transport.queue import Header
+from headrace.transport.slab import Slab
+from headrace.types import Alone, Rollout
+
+
+class Source:
+    """Rollouts of one step that wait, with the number of their slot as their reward."""
+
+    def __init__(self, policy: hr.Policy) -> None:
+        self.waiting: list[tuple[int, Header, Rollout]] = []
+        self.released: list[int] = []
+        self._layout = rollout_spec(policy, 1, 2)
+
+    def commit(self, slot: int, version: int) -> None:
+        rollout = Rollout(**Slab(self._layout, 1, 0).trees[0])
+        rollout.reward.fill_(slot)
+        rollout.version.fill_(version)
+        self.waiting.append((slot, Header(0, slot, version, 2, 0, 0, 0), rollout))
+
+    @property
+    def depth(self) -> int:
+        return len(self.waiting)
+
+    def take(self, count, stopped):
+        assert len(self.waiting) >= count, "this would wait"
+        taken, self.waiting = self.waiting[:count], self.waiting[count:]
+        return taken
+
+    def release(self, slots) -> None:
+        self.released += slots
+
+
+@pytest.fixture
+def made(tiny):
+    """An intake that takes two rollouts a batch and gathers ahead, and its source."""
+    config = tiny(algo=hr.APPO(max_lag=1), envs_per_actor=2, fragment_length=1, batch_size=4)
+    policy = hr.Policy(*(getattr(hr.make_vec("CartPole-v1", 1), f"single_{x}_space") for x in
+                         ("observation", "action")))  # fmt: skip
+    source, ahead = Source(policy), Ahead(torch.device("cpu"))
+    learner = SimpleNamespace(device=torch.device("cpu"), group=Alone())
+    preemption = SimpleNamespace(collecting=lambda updates: contextlib.nullcontext())
+    intake = Intake(config, source, Episodes(), learner, preemption, ahead)
+    yield intake, source
+    intake.close()
+
+
+def slots_of(batch) -> list[int]:
+    return batch.reward[0, ::2].int().tolist()
+
+
+def test_what_waits_is_gathered_early_and_given_back_when_it_was_learnt_from(made):
+    intake, source = made
+    for slot in range(5):
+        source.commit(slot, version=slot // 4)
+    intake.begin(meter := Meter(), 0, lambda: False)
+    assert slots_of(intake.fresh()) == [0, 1]
+    assert source.depth == 1  # 2 and 3 are being gathered
+    assert meter.num_rollouts == 2  # they count when their turn comes
+    intake.release()
+    assert source.released == [0, 1]
+    intake.begin(Meter(), 1, lambda: False)
+    assert slots_of(intake.fresh()) == [2, 3]
+    assert source.depth == 1  # one is no batch: nothing was begun
+    intake.release()
+    source.commit(5, version=1)
+    intake.begin(Meter(), 2, lambda: False)
+    assert slots_of(intake.fresh()) == [4, 5]
+    assert source.released == [0, 1, 2, 3]
+
+
+def test_what_is_too_old_when_its_turn_comes_is_dropped_though_it_was_gathered(made):
+    intake, source = made
+    for slot, version in enumerate((0, 0, 0, 1)):
+        source.commit(slot, version)
+    intake.begin(Meter(), 1, lambda: False)
+    assert slots_of(intake.fresh()) == [0, 1]
+    intake.release()
+    source.commit(4, version=2)
+    intake.begin(meter := Meter(), 2, lambda: False)
+    assert slots_of(intake.fresh()) == [3, 4]  # 2 is two updates old
+    assert meter.dropped == 1
+    assert source.released == [0, 1, 2]
+
+
+def test_a_run_that_gathers_ahead_keeps_its_bound_on_the_lag(tiny, monkeypatch):
+    begun: list[int] = []
+    begin = Ahead.begin
+    monkeypatch.setattr(Ahead, "begin", lambda *args: (begun.append(1), begin(*args))[1])
+    ahead = Ahead(torch.device("cpu"))
+    monkeypatch.setattr("headrace.training.trainer.Intake", partial(Intake, ahead=ahead))
+    config = tiny(algo=hr.APPO(max_lag=2), num_actors=2, transport="shm", total_steps=6400)
+    with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
+        results = list(trainer)
+    assert begun
+    assert results[-1].env_steps >= 6400
+    assert max(result.lag_max for result in results) <= config.lag_bound

@@ -67,6 +67,7 @@ class ActorSpec:
     num_credits: int | None = None  # rollouts begun or waiting at a time; None: as many as slots
     actor_restarts: int = 0  # deaths that are made good
     actor_timeout_s: float = 300.0
+    stacked_frames: str = "whole"  # how stacks of pictures are held
     max_rollout_seconds: float | None = None  # a rollout is cut short after so long
     sync: SyncRule = field(default_factory=SyncRule)  # when weights are pulled
     first_actor: int = 0  # number of actor 0 among those of all learners
@@ -82,7 +83,8 @@ class ActorSpec:
         """The tree of :class:`ArraySpec` of one slot."""
         gamma = self.algo.gamma if self.algo.normalize_returns else None
         shape = self.fragment_length, self.envs_per_actor
-        return rollout_spec(self.policy, *shape, gamma, self.algo.learns_in_actors)
+        learns, once = self.algo.learns_in_actors, self.stacked_frames == "once"
+        return rollout_spec(self.policy, *shape, gamma, learns, once)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from headrace.acting.lockstep import Cut, LockStep, Stepping, Steps, store
+from headrace.acting.stacks import StackRows, held, with_stacks
 from headrace.errors import EnvironmentFault, NonFinite
 from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
@@ -30,13 +31,19 @@ from headrace.types import METRICS_BYTES, Rollout, Tree
 
 
 def rollout_spec(
-    policy: Policy, num_steps: int, num_envs: int, gamma: float | None = None, learns: bool = False
+    policy: Policy,
+    num_steps: int,
+    num_envs: int,
+    gamma: float | None = None,
+    learns: bool = False,
+    stacks: bool = False,
 ) -> dict[str, Any]:
     """The tree of :class:`ArraySpec` of one rollout of ``num_steps`` by ``num_envs``.
 
     Args:
         gamma: discount of the returns that are recorded for their normalisation; None: not.
         learns: with room for what an actor that learns has to report.
+        stacks: the observation is a stack of pictures, each of which is held once.
     """
     steps, rows = (num_steps, num_envs), (num_steps + 1, num_envs)
 
@@ -44,8 +51,13 @@ def rollout_spec(
         return ArraySpec((*lead, *x.shape[1:]), x.dtype)
 
     inputs, action = policy.inputs.example(1), policy.inputs.zero_action(1)
+    obs = tree.map_leaves(functools.partial(repeated, rows), inputs)
+    if stacks and policy.inputs.plain:
+        obs = held(*rows, inputs)
+    elif stacks:
+        obs["observation"] = held(*rows, inputs["observation"])
     return dict(  # noqa: C408  the fields of Rollout
-        obs=tree.map_leaves(functools.partial(repeated, rows), inputs),
+        obs=obs,
         first=ArraySpec(rows, torch.bool),
         action=tree.map_leaves(functools.partial(repeated, steps), action),
         log_prob=ArraySpec(steps, torch.float32),
@@ -140,17 +152,18 @@ class Collector:
             EnvironmentFault: an observation or reward is not finite, or a mask allows no action.
             NonFinite: what the policy says is not.
         """
-        self._begin(rollout)
+        rows = with_stacks(rollout, self._name)
+        self._begin(rows)
         noise = self._policy.distribution.noise(tuple(rollout.reward.shape), self._generator)
         try:
             with self._policy.still():
-                steps = self._stepping.run(rollout, noise, self._done, cut)
+                steps = self._stepping.run(rows, noise, self._done, cut)
         except Exception:
             self._check_policy(version)  # whose nonsense an environment may have choked on
             raise
-        self._keep_end(rollout, steps)
+        self._keep_end(rows, steps)
         is_short = steps.num_steps.min() < len(rollout.reward)
-        missing = _pad(rollout, steps.num_steps) if is_short else None
+        missing = _pad(rows, steps.num_steps) if is_short else None
         rollout.version.fill_(version)
         longest = len(steps.params)
         taken = tree.map_leaves(lambda x: x[:longest], rollout.action)
@@ -243,7 +256,11 @@ def _pad(rollout: Rollout, num_steps: np.ndarray) -> tuple[Tensor, Tensor]:
     t, column = map(torch.from_numpy, np.nonzero(behind))
     last = torch.from_numpy(num_steps)[column]
     rollout.first[t + 1, column] = True
-    tree.map_leaves(lambda x: x.__setitem__((t + 1, column), x[last, column]), rollout.obs)
+    for x in tree.leaves(rollout.obs):
+        if isinstance(x, StackRows):
+            x.pad(t + 1, column)
+        else:
+            x[t + 1, column] = x[last, column]
     tree.map_leaves(lambda x: x.__setitem__((t, column), x[last - 1, column]), rollout.action)
     for rows in (rollout.reward, rollout.terminated):
         rows[t, column] = 0

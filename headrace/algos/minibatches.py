@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headrace.algos.common import PolicyOutputs, policy_outputs
-from headrace.ops import tree
+from headrace.ops import stacks, tree
 from headrace.types import ActorCritic, Batch, Group, map_columns
 
 _WHOLE_BYTES = 32 << 20  # of observations; larger ones aren't copied but part by part
@@ -140,4 +140,4 @@ def flatten(batch: Batch) -> Batch:
     def flat(dim: int, x: Tensor) -> Tensor:
         return x[:rows].reshape(1, rows * num_columns, *x.shape[2:])
 
-    return map_columns(flat, batch)
+    return map_columns(flat, replace(batch, obs=stacks.apart(batch.obs)))

@@ -121,6 +121,9 @@ class Config:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """In which images are computed, to act and to learn: auto measures at the start where there are
     convolutions and takes bfloat16 if it is faster; all else is float32 always."""
+    stacked_frames: Literal["auto", "once", "whole"] = "auto"
+    """How stacks of an environment's latest pictures are held: each picture once, or the stacks
+    whole; auto: once, if a look at the environment at the start shows such stacks."""
     compile: bool = False
     """Translate the learner's torsos with torch.compile, which takes a minute at the start."""
     learner_threads: Annotated[int | None, ranges.PROCESSORS] = None

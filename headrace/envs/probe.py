@@ -20,6 +20,7 @@ from headrace.envs.agreement import difference
 from headrace.envs.engines import Engine
 from headrace.envs.make import opened
 from headrace.envs.names import Prepared, env_name, resolve
+from headrace.envs.stacks import may_be_stack, shows_stacks
 from headrace.errors import ConfigError, EnvironmentFault, HeadraceError
 from headrace.spaces.actions import MASK, sample_allowed
 
@@ -34,6 +35,7 @@ class Probe:
     info_mask: bool  # whether it shows an action mask in its infos
     engine: Engine = "auto"  # what makes it, never "auto" where this comes from a probe
     fault: EnvironmentFault | None = None  # of its first step
+    stacks: bool = False  # it shows stacks of its latest pictures
     frames_per_step: int = 1  # of a game of ALE, whose actions are repeated
 
     def check_step(self) -> None:
@@ -68,15 +70,39 @@ def probe(
             obs, infos = envs.reset(seed=seed)
         try:
             with _told(f"{name} fails at its first step"):
-                envs.step(_action(envs, obs, infos, seed))
+                envs.single_action_space.seed(seed)
+                envs.step(_action(envs, obs, infos))
         except EnvironmentFault as error:
             fault = error
         spaces = envs.single_observation_space, envs.single_action_space
+        stacks = fault is None and _shows_stacks(envs, seed)
         by: Any = engine if engine == "async" else taken
         target, wraps = Prepared.split(env)
         frames = getattr(envs, "frames_per_step", 0)  # envpool's tell themselves
         frames = frames or atari.frames_per_step(target, env_kwargs, wraps)
-        return Probe(env, *spaces, MASK in infos, by, fault, frames)
+        return Probe(env, *spaces, MASK in infos, by, fault, stacks, frames)
+
+
+def _shows_stacks(envs: VectorEnv, seed: int) -> bool:
+    """Whether a stack of pictures is what it shows, as far as a few more steps tell."""
+    infos: dict[str, Any] = {}
+
+    def reset() -> Any:
+        nonlocal infos
+        obs, infos = envs.reset(seed=seed)
+        return obs
+
+    def step() -> Any:
+        nonlocal infos
+        obs, *_, infos = envs.step(_action(envs, None, infos))
+        return obs
+
+    if not may_be_stack(envs.single_observation_space):
+        return False
+    envs.single_action_space.seed(seed)
+    with contextlib.suppress(Exception):  # which the run will tell of
+        return shows_stacks(reset, step)
+    return False
 
 
 def check_evaluated(found: Probe, env_kwargs: dict[str, Any], seed: int) -> None:
@@ -111,10 +137,9 @@ def _told(what: str) -> Iterator[None]:
         raise EnvironmentFault(f"{what}: {reason}\n\nIts traceback:\n{trace}") from error
 
 
-def _action(envs: VectorEnv, obs: Any, infos: dict[str, Any], seed: int) -> Any:
+def _action(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> Any:
     """A random action, ``[1, ...]``, that the mask allows."""
     space = envs.single_action_space
-    space.seed(seed)
     mask = obs[MASK] if isinstance(obs, dict) and MASK in obs else infos.get(MASK)
     action = sample_allowed(space, _first_row(mask))
     empty: Any = create_empty_array(space, 1)

@@ -160,6 +160,8 @@ class Learner:
         self.num_steps += num_steps
 
     def _observe(self, batch: Batch) -> None:
+        if not self.policy.observes:
+            return
         padded = batch.first[:-1] & batch.first[1:]  # of rollouts that were cut short
         rows = tree.map_leaves(lambda x: x[:-1], batch.obs)
         if padded.any():

@@ -22,7 +22,7 @@ from headrace.nn.popart import PopArt
 from headrace.nn.precision import Precision, halved
 from headrace.nn.quick import QuickTorso, quick
 from headrace.nn.recurrent import Recurrent
-from headrace.ops import tree
+from headrace.ops import stacks, tree
 from headrace.spaces import observations as spaces
 from headrace.spaces.actions import distribution_for, to_env
 from headrace.spaces.text import Words, text_paths
@@ -141,12 +141,13 @@ class Policy(nn.Module):
         """Time-major pass of both heads.
 
         Args:
-            inputs: ``[T, B, ...]``; first: ``[T, B]`` bool; core: ``[B, ...]``.
+            inputs: ``[T, B, ...]``, stacks also as they are held (``ops/stacks.py``);
+            first: ``[T, B]`` bool; core: ``[B, ...]``.
 
         Returns:
             parameters ``[T, B, num_params]``, values ``[T, B]``, the core after the last row.
         """
-        flat = tree.map_leaves(lambda x: x.flatten(0, 1), inputs)
+        flat = stacks.flat(inputs)
         hidden = self.torso(flat)
         if self.core is not None:
             hidden, core = self.core(hidden.unflatten(0, first.shape), first, core)
@@ -159,7 +160,7 @@ class Policy(nn.Module):
         """The values ``[T, B]`` of :meth:`forward`, without the policy's torso if they have one."""
         if self.value_torso is None:
             return self(inputs, first, core)[1]
-        hidden = self.value_torso(tree.map_leaves(lambda x: x.flatten(0, 1), inputs))
+        hidden = self.value_torso(stacks.flat(inputs))
         return self._value(hidden).view(first.shape)
 
     def _value(self, hidden: Tensor) -> Tensor:
@@ -177,6 +178,12 @@ class Policy(nn.Module):
         if self.inputs.mask != "none":
             params = self.distribution.apply_mask(params, inputs["action_mask"])
         return params
+
+    @property
+    def observes(self) -> bool:
+        """Whether there are running statistics of observations, see :meth:`observe`."""
+        torsos = self.torso, self.value_torso
+        return any(getattr(torso, "normalizer", None) is not None for torso in torsos)
 
     @torch.no_grad()
     def observe(self, inputs: Tree, gather: Gather | None = None) -> None:

@@ -27,6 +27,7 @@ class Settings(TypedDict, total=False):
     network: Network
     device: str
     precision: Literal["auto", "float32", "bfloat16"]
+    stacked_frames: Literal["auto", "once", "whole"]
     compile: bool
     learner_threads: int | None
     cores_per_learner: int | None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,6 +16,7 @@ from headrace.config import Config
 from headrace.envs.names import env_name, resolve
 from headrace.envs.probe import Probe, check_evaluated, probe
 from headrace.envs.scripts import refuse_training
+from headrace.errors import require
 from headrace.learning.hogwild import SharedModel
 from headrace.learning.learner import Learner
 from headrace.nn.policy import Policy
@@ -66,7 +68,8 @@ def begin(
         start_fork_server()
     made = config.env, config.engine, config.env_kwargs, config.seed, config.wrappers
     found = probe(*made)
-    config = replace(config, engine=found.engine)
+    was_auto = config.stacked_frames == "auto"
+    config = replace(config, engine=found.engine, stacked_frames=_held(config, found))
     if group.rank == 0:
         if config.eval_env_kwargs and config.eval_episodes:
             check_evaluated(found, config.evaluated_kwargs, config.seed)
@@ -74,9 +77,20 @@ def begin(
     chosen, line = sized(config, found, Path(name)) if group.rank == 0 else (config, "")
     if line:
         notify(line)
+    if was_auto and config.stacked_frames == "once" and group.rank == 0:
+        notify("auto: stacks of pictures are held as single ones (a quarter of the memory)")
     if not config.is_sized:
         chosen = replace(config, **Sizes(*group.broadcast(list(chosen.sizes)))._asdict())
     return chosen, found, Path(name)
+
+
+def _held(config: Config, found: Probe) -> Any:
+    """How stacks of pictures are held."""
+    valid = f"'auto' or 'whole' with {env_name(config.env)}, which shows no stacks of its pictures"
+    require(found.stacks or config.stacked_frames != "once", "stacked_frames", "once", valid)
+    if config.stacked_frames != "auto":
+        return config.stacked_frames
+    return "once" if found.stacks else "whole"
 
 
 def built(

@@ -2,7 +2,8 @@
 
 ``CountingEnv`` labels every step. ``IdentityEnv`` has a known optimum that is learnt in seconds,
 ``SpaceIdentityEnv`` is the same for every action space, with or without action masks,
-``MemoryEnv`` needs a policy that remembers, and ``BrightQuarter`` one that sees. ``FaultyEnv``
+``MemoryEnv`` needs a policy that remembers, ``BrightQuarter`` one that sees. ``Stacks``
+shows its latest pictures. ``FaultyEnv``
 breaks on purpose and ``SlowEnv`` takes its time. Those of the first four with ``Vector`` in their
 name, and ``BrightQuarter``, are natively vectorised.
 """
@@ -26,6 +27,7 @@ from worlds.space_identity import (
     named_action_space,
     random_return,
 )
+from worlds.stacks import Stacks
 
 __all__ = [
     "BrightQuarter",
@@ -39,6 +41,7 @@ __all__ = [
     "SlowEnv",
     "SpaceIdentityEnv",
     "SpaceIdentityVectorEnv",
+    "Stacks",
     "counting_length",
     "counting_reward",
     "counting_truncates",

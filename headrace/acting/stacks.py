@@ -1,0 +1,107 @@
+"""Stacks of pictures as the actor has them, of which a rollout holds single pictures."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.envs.stacks import begins, goes_on
+from headrace.errors import EnvironmentFault
+from headrace.ops.stacks import OWN, PICTURES, map_stacks
+from headrace.transport.slab import ArraySpec
+from headrace.types import Rollout
+
+
+def held(num_rows: int, num_envs: int, stack: Tensor) -> dict[str, ArraySpec]:
+    """The specs of stacks ``[1, S, ...]`` of so many rows, see ``headrace/ops/stacks.py``."""
+    size, *shape = stack.shape[1:]
+    rows = num_rows + size - 1
+    own = ArraySpec((num_rows, num_envs), torch.int8)
+    return {PICTURES: ArraySpec((rows, num_envs, *shape), stack.dtype), OWN: own}
+
+
+def with_stacks(rollout: Rollout, name: str) -> Rollout:
+    """A rollout whose rows of observations are whole ones, to be read and set by the actor."""
+    obs = map_stacks(lambda x, own: StackRows(x, own, name), lambda x: x, rollout.obs)
+    return rollout if obs is rollout.obs else replace(rollout, obs=obs)
+
+
+class StackRows:
+    """Stands for a leaf ``[T, B, S, ...]`` of a rollout that holds its pictures.
+
+    Columns are set row by row, each behind its latest; only the latest rows can be read. What is
+    set is compared with the row before: it is held exactly, or refused.
+
+    Args:
+        pictures: ``[T + S - 1, B, ...]``; own: ``[T, B]`` int8. name: of the environment.
+    """
+
+    def __init__(self, pictures: Tensor, own: Tensor, name: str) -> None:
+        self._pictures, self._own, self._name = pictures.numpy(), own.numpy(), name
+        self._size = len(pictures) - len(own) + 1
+        shape = self._own.shape[1], self._size, *pictures.shape[2:]
+        self._last = np.zeros(shape, self._pictures.dtype)  # [B, S, ...]
+        self._given: Callable[[np.ndarray], Any] = torch.from_numpy
+
+    def numpy(self) -> StackRows:
+        """The same rows, read as arrays."""
+        rows = copy.copy(self)
+        rows._given = np.asarray
+        return rows
+
+    def flatten(self, *_: int) -> StackRows:
+        """The same rows: a lone array of places counts through rows and columns."""
+        return self
+
+    def _at(self, at: Any) -> tuple[Any, Any]:
+        """Row or rows, and the columns."""
+        if isinstance(at, tuple):
+            return tuple(map(np.asarray, at))  # type: ignore[return-value]
+        if isinstance(at, int):
+            return at, slice(None)
+        return np.divmod(at, self._own.shape[1])
+
+    def __getitem__(self, at: Any) -> Any:
+        """Latest stacks, of all columns or of the named ones."""
+        return self._given(self._last[self._at(at)[1]])
+
+    def __setitem__(self, at: Any, stacks: Any) -> None:
+        """Set rows that come next in their columns.
+
+        Raises:
+            EnvironmentFault: such a stack can't be held as single pictures.
+        """
+        (rows, columns), stacks = self._at(at), np.asarray(stacks)
+        if isinstance(rows, int) and rows == 0:
+            self._pictures[: self._size] = np.moveaxis(stacks, 1, 0)
+            self._own[0] = self._size
+        else:
+            own = self._own[rows - 1, columns]
+            own = np.where(abs(own) < self._size - 1, own + np.sign(own), self._size)
+            follows = goes_on(stacks, self._last[columns])
+            for i in np.flatnonzero(~follows).tolist():
+                own[i] = begins(stacks[i]) or self._refuse(rows, columns, i)
+            self._pictures[rows + self._size - 1, columns] = stacks[:, -1]
+            self._own[rows, columns] = own
+        self._last[columns] = stacks
+
+    def _refuse(self, rows: Any, columns: Any, i: int) -> int:
+        row = rows if isinstance(rows, int) else int(rows[i])
+        column = i if isinstance(columns, slice) else int(columns[i])
+        raise EnvironmentFault(
+            f"{self._name} showed pictures that neither go on with those before nor begin an "
+            f"episode (environment {column} of this actor, row {row} of the fragment): hold its "
+            "observations whole with stacked_frames='whole'"
+        )
+
+    def pad(self, rows: Tensor, columns: Tensor) -> None:
+        """Show the latest picture alone in rows ``[M]`` behind the latest of their columns."""
+        t, b = rows.numpy(), columns.numpy()
+        self._pictures[t + self._size - 1, b] = self._last[b, -1]
+        self._own[t, b] = -1

@@ -121,6 +121,11 @@ class Config:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """In which images are computed, to act and to learn: auto measures at the start where there are
     convolutions and takes bfloat16 if it is faster; all else is float32 always."""
+    inference: Literal["auto", "actor", "shared"] = "auto"
+    """Who acts: each actor with weights of its own, or one process for all actors of a learner, in
+    batches; auto compares at the start what both cost, where an image's network is large."""
+    max_wait_ms: Annotated[float, ranges.MILLISECONDS] = 5.0
+    """How long shared inference waits for other actors once one has asked."""
     compile: bool = False
     """Translate the learner's torsos with torch.compile, which takes a minute at the start."""
     learner_threads: Annotated[int | None, ranges.PROCESSORS] = None

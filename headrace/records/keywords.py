@@ -27,6 +27,8 @@ class Settings(TypedDict, total=False):
     network: Network
     device: str
     precision: Literal["auto", "float32", "bfloat16"]
+    inference: Literal["auto", "actor", "shared"]
+    max_wait_ms: float
     compile: bool
     learner_threads: int | None
     cores_per_learner: int | None

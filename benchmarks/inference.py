@@ -4,11 +4,12 @@
     python benchmarks/inference.py --crews 8x1 16x1 48x1 --networks deep --seconds 30 --repeats 3
 
 IMPALA with its shallow and its deep network (Figure 3) and an LSTM of 256, on a stand-in for
-DeepMind Lab whose steps compute for ``step_ms``; batches are 32 rollouts. In turns each crew of
-actors x environments acts by itself and through one process. The ceiling is what the cores could
-do if batches of all acted, learnt and stepped without any wait, from the costs that "auto" measures
-in the same minute; "auto" is what it chooses. Each figure comes from a process of its own, and
-start-up doesn't count.
+DeepMind Lab whose steps compute for ``step_ms``. In turns each crew of actors x environments acts
+by itself and through one process. Beside steps per second stands the processor time that a step
+takes in all processes of the run, which other programs on the machine change less. The ceiling is
+what the cores could do if batches of half the actors acted, learnt and stepped without any wait,
+from the costs that "auto" measures in the same minute; "auto" is what it chooses. Each figure comes
+from a process of its own, and start-up doesn't count.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import tyro
 from architectures import NETWORKS, START_UP_S
 from costly import Costly
@@ -33,7 +35,7 @@ from headrace.studies.means import grouped, means, plus_minus
 from headrace.studies.table import Case, Study, grid
 
 KINDS = ("actor", "shared")
-RESULTS = ("sps", "lag_mean", "auto", "ceiling")
+RESULTS = ("sps", "cpu_ms", "lag_mean", "auto", "ceiling")
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,11 @@ def config_of(case: Case, run_dir: str) -> Any:
 
     actors, envs = map(int, case["crew"].split("x"))
     step_s = case["step_ms"] / 1000
+    batch_size = 20 * max(16, actors * envs // 2)
     costs = {"step_s": step_s, "reset_s": step_s, "episode_length": 200, "varies": False}
     return hr.Config(
         Costly, hr.IMPALA(), env_kwargs=costs | {"busy": True, "pixels": True},
-        num_actors=actors, envs_per_actor=envs, fragment_length=20, batch_size=20 * 32,
+        num_actors=actors, envs_per_actor=envs, fragment_length=20, batch_size=batch_size,
         network=hr.Network(**NETWORKS[case["network"]]), precision=case["precision"],
         inference=case["inference"], max_wait_ms=case["max_wait_ms"], seed=case["repeat"],
         total_steps=10**12, checkpoint_interval=10**12, log_interval_s=0.2, run_dir=run_dir,
@@ -97,6 +100,12 @@ def foreseen(config: Any, trainer: Any) -> dict[str, Any]:
     return {"auto": "shared" if gain >= inference.GAIN else "actor", "ceiling": ceiling}
 
 
+def processor_s() -> float:
+    """Processor time of this process and all that it has started."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
 def measure(case: Case) -> dict[str, Any]:
     """One measurement in this process."""
     import headrace as hr
@@ -107,14 +116,17 @@ def measure(case: Case) -> dict[str, Any]:
         with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
             expected = foreseen(trainer.config, trainer)
             for result in trainer:
+                if begin is None and result.updates >= case["warm_up_updates"]:
+                    begin, used_s = result, processor_s()
                 if begin is None:
-                    begin = result if result.updates >= case["warm_up_updates"] else None
                     continue
                 lags.append(result.lag_mean or 0.0)
                 if result.seconds - begin.seconds >= case["seconds"]:
+                    used_s = processor_s() - used_s
                     break
-    sps = (result.env_steps - begin.env_steps) / (result.seconds - begin.seconds)
-    return {"sps": sps, "lag_mean": statistics.fmean(lags)} | expected
+    steps = result.env_steps - begin.env_steps
+    found = {"sps": steps / (result.seconds - begin.seconds), "cpu_ms": 1000 * used_s / steps}
+    return found | {"lag_mean": statistics.fmean(lags)} | expected
 
 
 def measure_apart(case: Case, children: Children) -> dict[str, Any]:
@@ -135,8 +147,9 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for (network, crew), own in grouped(rows, lambda r: (r["network"], r["crew"])).items():
         line: dict[str, Any] = {"network": network, "crew": crew}
         for kind in KINDS:
-            found = means([row for row in own if row["inference"] == kind], ["sps"])
+            found = means([row for row in own if row["inference"] == kind], ["sps", "cpu_ms"])
             line |= {kind: found["sps"], f"{kind}_se": found["sps_se"]}
+            line[f"{kind}_cpu_ms"] = found["cpu_ms"]
         if line["actor"] and line["shared"]:
             line["ratio"] = line["shared"] / line["actor"]
         line["ceiling"] = statistics.median(row["ceiling"] for row in own)
@@ -154,6 +167,7 @@ def report(summary: list[dict[str, Any]], args: Args, console: Console) -> None:
             "in actors": plus_minus(line, "actor", 0),
             "shared": plus_minus(line, "shared", 0),
             "ratio": f"{line['ratio']:.2f}" if "ratio" in line else "–",
+            "processor ms": " → ".join(plus_minus(line, f"{kind}_cpu_ms", 2) for kind in KINDS),
             "ceiling": f"{line['ceiling']:,.0f}",
             "auto": line["auto"],
         }

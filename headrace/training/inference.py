@@ -102,11 +102,11 @@ def measure(config: Config, policy: Policy, found: Probe) -> Costs | None:
             if turn:  # the first one is slow, whatever is measured
                 best[i] = min(best[i], took)
     own, shared, learning = best
+    learning *= config.algo.steps_per_batch / getattr(config.algo, "minibatches", 1)
     if own / shared < GAIN:
         return Costs(own, shared, learning, 0.0, 1.0)  # whatever an environment costs
     cost = step_cost(found.env, config.engine, config.env_kwargs, config.seed)
-    passes = config.algo.steps_per_batch / getattr(config.algo, "minibatches", 1)
-    return None if cost is None else Costs(own, shared, passes * learning, *cost)
+    return None if cost is None else Costs(own, shared, learning, *cost)
 
 
 def gain(costs: Costs, num_actors: int, envs_per_actor: int, cores: int) -> float:

@@ -11,6 +11,8 @@ import time
 from multiprocessing import Pipe
 
 import cloudpickle
+import gymnasium
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -82,8 +84,11 @@ def served(policy: Policy, num_actors: int, max_wait_s: float = 20.0):
     thread.start()
     follower, bare = Follower(SyncRule()), copy.deepcopy(policy).to("meta")
     follower.fetched(0)
+    askers = [Asker(bare, calls.line(a), follower, 20.0) for a in range(num_actors)]
+    for asker in askers:
+        asker.store = store
     try:
-        yield [Asker(bare, calls.line(a), follower, 20.0) for a in range(num_actors)]
+        yield askers
     finally:
         ours.close()
         calls.wake()
@@ -123,6 +128,23 @@ def test_an_actor_that_asks_fills_the_rollouts_that_it_would_fill_itself(core):
             assert (log_prob - batch.log_prob)[batch.valid].abs().max() <= STEP_AWAY
 
 
+def test_new_weights_act_as_soon_as_a_call_names_them_in_bfloat16_too():
+    images = gymnasium.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    policy = Policy(images, gymnasium.spaces.Discrete(3), Network(conv="impala_shallow"))
+    policy.compute_in("bfloat16")
+    obs = torch.randint(0, 256, (NUM_ENVS, 36, 36, 3), dtype=torch.uint8)
+    first = torch.ones(NUM_ENVS, dtype=torch.bool)
+    with served(policy, 1) as [asker]:
+        for version in range(3):
+            asker._follower.fetched(version)
+            with torch.no_grad():
+                params, _ = policy.act(obs, first, ())
+                assert torch.equal(asker.act(obs, first, ())[0], params)
+                for p in policy.parameters():
+                    p.add_(0.1 * torch.randn_like(p))
+            asker.store.publish(version + 1, 0, policy_weights(policy))
+
+
 def test_actors_that_ask_are_sent_no_weights(tiny):
     policy = made_policy(Network((512, 512), core="lstm", core_size=64))
     spec = tiny().actor_spec(None, policy)
@@ -137,7 +159,7 @@ class Watch:
     """Compares each step that is taken with the versions that may have acted."""
 
     def __init__(self, monkeypatch, exact: bool) -> None:
-        self.policies, self.num_rollouts, self.mixed, self.exact = {}, 0, 0, exact
+        self.policies, self.num_rollouts, self.exact = {}, 0, exact
         publish, fresh = RolloutSource.publish, Intake.fresh
 
         def publishing(source, policy, version, epoch):
@@ -164,7 +186,6 @@ class Watch:
                 log_prob = policy_outputs(self.policies[each], batch).log_prob
             off.append((log_prob - rollout.log_prob).abs())
         assert torch.stack(off).amin(0)[valid].max() <= 2 * STEP_AWAY
-        self.mixed += bool(off[0][valid].max() > 2 * STEP_AWAY)
         self.num_rollouts += 1
 
 
@@ -244,8 +265,6 @@ def test_whoever_is_killed_is_replaced_and_steps_stay_whole(tiny):
         assert [line for line in said if "inference" in line] == [
             f"inference process: ended with exit code -9 (restart {n}/4)" for n in (1, 3)
         ]
-        sequences = {header.actor: header.sequence}
-        assert sequences
     finally:
         source.close()
     assert not any(psutil.pid_exists(pid) for pid in pids)

@@ -36,7 +36,7 @@ from headrace.envs.threads import Threads
 from headrace.errors import HeadraceError, NonFinite
 from headrace.learning.hogwild import ActorLearner
 from headrace.nn.policy import Policy, policy_weights
-from headrace.transport.calls import Line
+from headrace.transport.calls import End
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
 from headrace.transport.shm import ShmPort
 from headrace.transport.slab import Slab, spec_of
@@ -97,7 +97,7 @@ class Memory:
     slots: Tensor  # of a Slab
     weights: Tensor  # of a WeightStore
     model: Tensor | None = None  # of a SharedModel, where actors learn
-    line: Line | None = None  # of one actor, to the process that acts for it
+    line: End | None = None  # of one actor, to the process that acts for it
 
 
 class Actor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,29 +12,22 @@ from torch import Tensor
 from headrace.acting.weight_sync import Follower
 from headrace.nn.policy import Policy
 from headrace.ops import tree
-from headrace.transport.calls import Caller, Layout, Line
+from headrace.transport.calls import Caller, End, layout
 from headrace.transport.slab import ArraySpec, spec_of
 from headrace.types import Tree
 
 
-def calls_of(policy: Policy, num_actors: int, envs_per_actor: int) -> Layout:
-    """The memory in which so many actors ask this policy."""
+def calls_of(policy: Policy, num_actors: int, envs_per_actor: int) -> dict[str, Any]:
+    """The memory in which so many actors ask this policy (``transport.calls.layout``)."""
 
-    def rows(x: Tensor) -> ArraySpec:
+    def row(x: Tensor) -> ArraySpec:
         return ArraySpec(tuple(x.shape[1:]), x.dtype)
 
-    inputs, core = (
-        tree.map_leaves(rows, x) for x in (policy.inputs.example(1), policy.initial_core(1))
-    )
-    asked = {
-        "inputs": inputs,
-        "first": ArraySpec((), torch.bool),
-        "core": core,
-        "version": ArraySpec((), torch.int64),
-    }
+    core = tree.map_leaves(row, policy.initial_core(1))
+    asked = {"inputs": tree.map_leaves(row, policy.inputs.example(1)), "core": core}
+    asked |= {"first": ArraySpec((), torch.bool), "version": ArraySpec((), torch.int64)}
     params = ArraySpec((policy.distribution.num_params,), torch.float32)
-    answered = {"params": params, "core": core}
-    return Layout(asked, answered, num_actors, envs_per_actor)
+    return layout(asked, {"params": params, "core": core}, num_actors, envs_per_actor)
 
 
 class Asker:
@@ -46,7 +40,7 @@ class Asker:
         timeout_s: how long an answer may take.
     """
 
-    def __init__(self, policy: Policy, line: Line, follower: Follower, timeout_s: float) -> None:
+    def __init__(self, policy: Policy, line: End, follower: Follower, timeout_s: float) -> None:
         self.inputs, self.distribution = policy.inputs, policy.distribution
         self.env_action = policy.env_action
         self._core = spec_of(policy.initial_core(1))
@@ -59,11 +53,11 @@ class Asker:
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
         """A rollout is being filled, so others wait a little for this actor's next rows."""
-        self._caller.active = True
+        self._caller.expect(True)
         try:
             yield
         finally:
-            self._caller.active = False
+            self._caller.expect(False)
 
     def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
         """See :meth:`Policy.act`.

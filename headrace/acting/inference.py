@@ -31,7 +31,7 @@ from headrace.errors import ActorFailed
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
 from headrace.process import Child, end_children
-from headrace.transport.calls import Asked, Calls, Desk, Line, Server
+from headrace.transport.calls import Asked, Calls, End, Server
 from headrace.transport.slab import spec_of
 from headrace.transport.weights import WeightStore
 
@@ -62,7 +62,7 @@ class Inference:
         """Its process id."""
         return 0 if self._child is None else self._child.pid
 
-    def line(self, actor: int) -> Line:
+    def line(self, actor: int) -> End:
         """What an actor asks through."""
         return self._calls.line(actor)
 
@@ -121,7 +121,7 @@ def _last_words(pipe: Connection) -> str:
         return ""
 
 
-def run_inference(pickled: bytes, desk: Desk, weights: Tensor, pipe: Connection) -> None:
+def run_inference(pickled: bytes, desk: End, weights: Tensor, pipe: Connection) -> None:
     """What runs in the process: act for whoever asks, until the learner closes the pipe or dies.
 
     Args:

@@ -34,81 +34,62 @@ MAX_CALLERS = 200  # pipes that a process can be given as it starts
 _ASKED, _ANSWERED, _COUNT, _ACTIVE = range(4)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Of the memory of all calls: trees of :class:`ArraySpec` of one row, asked and answered."""
+def layout(asked: Any, answered: Any, num_callers: int, num_rows: int) -> dict[str, Any]:
+    """The tree of :class:`ArraySpec` of the memory of all calls.
 
-    asked: Any
-    answered: Any
-    num_callers: int
-    num_rows: int  # of one call, at most
+    Args:
+        asked, answered: trees of one row. num_rows: of a call, at most.
+    """
 
-    def _spec(self) -> dict[str, Any]:
-        rows = self.num_callers * self.num_rows
+    def many(row: ArraySpec) -> ArraySpec:
+        return ArraySpec((num_callers * num_rows, *row.shape), row.dtype)
 
-        def many(row: ArraySpec) -> ArraySpec:
-            return ArraySpec((rows, *row.shape), row.dtype)
-
-        return {
-            "asked": tree.map_leaves(many, self.asked),
-            "answered": tree.map_leaves(many, self.answered),
-            "numbers": ArraySpec((self.num_callers, 4), torch.int64),
-            "life": ArraySpec((2,), torch.int64),  # monotonic ns, answers
-        }
-
-    def allocate(self) -> Tensor:
-        """Shared memory for it."""
-        return allocate(num_bytes(self._spec()), shared=True)
-
-    def views(self, buffer: Tensor) -> dict[str, Any]:
-        """What is in such memory."""
-        return views(buffer, self._spec())  # type: ignore[no-any-return]
+    return {
+        "asked": tree.map_leaves(many, asked),
+        "answered": tree.map_leaves(many, answered),
+        "numbers": ArraySpec((num_callers, 4), torch.int64),
+        "life": ArraySpec((2,), torch.int64),  # of the server: monotonic ns, answers
+    }
 
 
 @dataclass(frozen=True)
-class Line:
-    """What one caller's process needs; it can be sent to it as it starts."""
+class End:
+    """What a process needs, which can be sent to it as it starts."""
 
-    layout: Layout
+    spec: dict[str, Any]
     buffer: Tensor
-    caller: int
-    bell: Connection  # the server's, to write to
-    woken: Connection  # by the server, to read from
+    bell: Connection  # the server reads it, callers write to it
+    wakes: tuple[Connection, ...]  # by caller, who reads it; a caller has its own alone
+    caller: int = -1
 
-
-@dataclass(frozen=True)
-class Desk:
-    """What the server's process needs; it can be sent to it as it starts."""
-
-    layout: Layout
-    buffer: Tensor
-    bell: Connection  # to read from
-    wakes: tuple[Connection, ...]  # by caller, to write to
+    def memory(self) -> tuple[dict[str, Any], np.ndarray, int]:
+        """What is in it, the callers' numbers ``[callers, 4]``, and rows of each."""
+        found = views(self.buffer, self.spec)
+        numbers = found["numbers"].numpy()
+        return found, numbers, len(tree.leaves(found["asked"])[0]) // len(numbers)
 
 
 class Calls:
     """Memory and pipes of all calls, which outlive the processes at either end.
 
     Args:
-        layout: of the calls, with at most ``MAX_CALLERS`` callers.
+        spec: a :func:`layout` with at most ``MAX_CALLERS`` callers.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout, self._buffer = layout, layout.allocate()
-        self._life = layout.views(self._buffer)["life"].numpy()
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._spec, self._buffer = spec, allocate(num_bytes(spec), shared=True)
+        self._life = views(self._buffer, spec)["life"].numpy()
         self._bell = Pipe(duplex=False)
-        self._woken = [Pipe(duplex=False) for _ in range(layout.num_callers)]
+        self._wakes = [Pipe(duplex=False) for _ in range(spec["numbers"].shape[0])]
         self.greet()
 
-    def line(self, caller: int) -> Line:
+    def line(self, caller: int) -> End:
         """The end of a caller, or of who replaces it."""
-        pipes = self._bell[1], self._woken[caller][0]
-        return Line(self._layout, self._buffer, caller, *pipes)
+        return End(self._spec, self._buffer, self._bell[1], (self._wakes[caller][0],), caller)
 
-    def desk(self) -> Desk:
+    def desk(self) -> End:
         """The end of the server, or of who replaces it."""
-        wakes = tuple(theirs for _, theirs in self._woken)
-        return Desk(self._layout, self._buffer, self._bell[0], wakes)
+        return End(self._spec, self._buffer, self._bell[0], tuple(x for _, x in self._wakes))
 
     def greet(self) -> None:
         """A server starts, which has not answered yet."""
@@ -130,34 +111,27 @@ class Calls:
 
     def close(self) -> None:
         """Close all pipes here; safe to call twice."""
-        for pipe in (*self._bell, *(end for both in self._woken for end in both)):
+        for pipe in (*self._bell, *(end for both in self._wakes for end in both)):
             pipe.close()
 
 
 class Caller:
     """A caller's end, in its process."""
 
-    def __init__(self, line: Line) -> None:
-        layout, number = line.layout, line.caller
-        found = layout.views(line.buffer)
-        rows = slice(number * layout.num_rows, (number + 1) * layout.num_rows)
+    def __init__(self, end: End) -> None:
+        found, numbers, each = end.memory()
+        rows = slice(end.caller * each, (end.caller + 1) * each)
         self._asked, self._answered = (
             tree.map_leaves(lambda x: x[rows], found[name]) for name in ("asked", "answered")
         )
-        self._numbers = found["numbers"][number].numpy()
-        self._bell, self._woken = line.bell, line.woken
+        self._numbers, self._end = numbers[end.caller], end
         self._poll = select.poll()
-        self._poll.register(self._woken.fileno(), select.POLLIN)
-        self.active = False
+        self._poll.register(end.wakes[0].fileno(), select.POLLIN)
+        self.expect(False)
 
-    @property
-    def active(self) -> bool:
-        """Whether a call is to be expected, which the server waits a little for."""
-        return bool(self._numbers[_ACTIVE])
-
-    @active.setter
-    def active(self, value: bool) -> None:
-        self._numbers[_ACTIVE] = value
+    def expect(self, active: bool) -> None:
+        """Whether calls are to be expected, so that the server waits a little for the next."""
+        self._numbers[_ACTIVE] = active
 
     def call(self, rows: Any, count: int, timeout_s: float) -> Any:
         """The server's answer to ``count`` rows, a tree of tensors that the next call overwrites.
@@ -171,13 +145,13 @@ class Caller:
         turn = int(numbers[_ASKED]) + 1
         memory_fence()
         numbers[_ASKED] = turn
-        os.write(self._bell.fileno(), b"\0")
+        os.write(self._end.bell.fileno(), b"\0")
         while int(numbers[_ANSWERED]) != turn:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError(f"the inference process gave no answer for {timeout_s:g} s")
             if self._poll.poll(min(left_s, BEAT_S) * 1000):
-                os.read(self._woken.fileno(), 4096)
+                os.read(self._end.wakes[0].fileno(), 4096)
         memory_fence()
         return tree.map_leaves(lambda x: x[:count], self._answered)
 
@@ -195,20 +169,19 @@ class Asked:
 class Server:
     """The server's end, in its process."""
 
-    def __init__(self, desk: Desk) -> None:
-        found, self._num_rows = desk.layout.views(desk.buffer), desk.layout.num_rows
+    def __init__(self, end: End) -> None:
+        found, self._numbers, each = end.memory()
         self._asked, self._answered = found["asked"], found["answered"]
-        self._numbers, self._life = found["numbers"].numpy(), found["life"].numpy()
-        self._wakes = [pipe.fileno() for pipe in desk.wakes]
-        self._bell, self._desk = desk.bell.fileno(), desk
+        self._life, self._end = found["life"].numpy(), end
+        self._rows = np.arange(len(self._numbers) * each).reshape(-1, each)
         self._poll = select.poll()
-        self._poll.register(self._bell, select.POLLIN)
+        self._poll.register(end.bell.fileno(), select.POLLIN)
 
     def take(self, max_wait_s: float) -> Asked | None:
         """The next calls; None after ``BEAT_S`` without any, or if woken for nothing.
 
-        Once there is one, those of all active callers are waited for, but not for longer than
-        ``max_wait_s``.
+        Once there is one, those of all callers that are expected are waited for, but not for longer
+        than ``max_wait_s``.
         """
         deadline, waited = None, False
         while True:
@@ -218,33 +191,26 @@ class Server:
             waits = turns != self._numbers[:, _ANSWERED]
             if waits.any():
                 deadline = now + max_wait_s if deadline is None else deadline
-                if now >= deadline or not (self._numbers[~waits, _ACTIVE]).any():
+                if now >= deadline or not self._numbers[~waits, _ACTIVE].any():
                     memory_fence()
                     return self._gathered(np.flatnonzero(waits), turns)
             elif waited:
                 return None
             left_s, waited = BEAT_S if deadline is None else deadline - now, True
             if self._poll.poll(min(left_s, BEAT_S) * 1000):
-                os.read(self._bell, 65536)
+                os.read(self._end.bell.fileno(), 65536)
 
     def _gathered(self, callers: np.ndarray, turns: np.ndarray) -> Asked:
-        counts, each = self._numbers[callers, _COUNT], self._num_rows
-        begins = callers * each
-        if (counts == each).all():
-            places = (begins[:, None] + np.arange(each)).reshape(-1)
-        else:
-            parts = zip(begins, counts, strict=True)
-            places = np.concatenate([np.arange(first, first + n) for first, n in parts])
-        index = torch.from_numpy(places)
-        rows = tree.map_leaves(lambda x: x.index_select(0, index), self._asked)
-        return Asked(rows, callers, turns[callers], index)
+        asked = np.arange(self._rows.shape[1]) < self._numbers[callers, _COUNT, None]
+        places = torch.from_numpy(self._rows[callers][asked])
+        rows = tree.map_leaves(lambda x: x.index_select(0, places), self._asked)
+        return Asked(rows, callers, turns[callers], places)
 
     def answer(self, asked: Asked, rows: Any) -> None:
         """Answer these calls with a tree of tensors ``[N, ...]``, and wake their callers."""
-        places = asked.places
-        tree.map_leaves(lambda to, src: to.index_copy_(0, places, src), self._answered, rows)
+        tree.map_leaves(lambda to, x: to.index_copy_(0, asked.places, x), self._answered, rows)
         memory_fence()
         self._numbers[asked.callers, _ANSWERED] = asked.turns
         self._life[1] += 1
         for caller in asked.callers:
-            os.write(self._wakes[caller], b"\0")
+            os.write(self._end.wakes[caller].fileno(), b"\0")

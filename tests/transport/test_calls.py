@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from headrace.transport import calls
-from headrace.transport.calls import Asked, Caller, Calls, Layout, Server
+from headrace.transport.calls import Asked, Caller, Calls, Server, layout
 from headrace.transport.slab import ArraySpec
 
 ROWS = 3  # of a call, at most
@@ -30,7 +30,7 @@ def made() -> Iterator:
     with contextlib.ExitStack() as stack:
 
         def make(num_callers: int) -> Calls:
-            found = Calls(Layout(num_callers=num_callers, **LAYOUT))
+            found = Calls(layout(num_callers=num_callers, **LAYOUT))
             stack.callback(found.close)
             return found
 
@@ -106,7 +106,8 @@ def test_each_caller_gets_the_answer_to_its_own_rows_whoever_is_batched_with_it(
 def test_an_active_caller_is_waited_for_and_no_other(made):
     made = made(3)
     callers, server = [Caller(made.line(n)) for n in range(3)], Server(made.desk())
-    callers[0].active = callers[1].active = True
+    callers[0].expect(True)
+    callers[1].expect(True)
     first = Calling(callers[0], 1)
     late = threading.Timer(0.2, lambda: second.append(Calling(callers[1], 2, 3)))
     second: list[Calling] = []
@@ -138,12 +139,12 @@ def test_a_server_finds_what_the_one_before_took_and_did_not_answer(made):
 def test_a_caller_that_replaces_another_is_not_given_its_answer(made):
     made = made(1)
     server, before = Server(made.desk()), Caller(made.line(0))
-    before.active = True
+    before.expect(True)
     with pytest.raises(TimeoutError, match=r"the inference process gave no answer for 0\.01 s"):
         call(before, 1, timeout_s=0.01)
     old = taken(server)
     after = Caller(made.line(0))
-    assert not after.active
+    assert not server._numbers[:, 3].any()
     waits = Calling(after, 5)
     while not (server._numbers[:, 0] == 2).all():  # until it has asked
         pass

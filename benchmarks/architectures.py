@@ -1,11 +1,13 @@
-"""Throughput of four distributed architectures (Espeholt et al. 2018, Table 1).
+"""Throughput of distributed architectures (Espeholt et al. 2018, Table 1).
 
     python benchmarks/architectures.py
+    python benchmarks/architectures.py --network deep --step-ms 2 --cost busy
     python benchmarks/architectures.py --num-envs 16 --step-ms 2 --reset-ms 500 --cost busy
 
 A3C, A2C that synchronises its environments at every step, A2C that synchronises its actors at
-every trajectory, and IMPALA, with the same network, the same number of environments and the same
-batches, on two tasks whose time goes into the environment:
+every trajectory, and IMPALA, the last two also with dynamic batching (shared inference), with the
+same network, number of environments and batches, on two tasks whose time goes into the
+environment:
 
   even     every step takes step_ms, episodes are of one length, a reset takes as long as a step
   uneven   every step takes step_ms, episode lengths are drawn from a geometric distribution (their
@@ -13,6 +15,8 @@ batches, on two tasks whose time goes into the environment:
 
 With ``--cost sleep`` an environment sleeps: it stands for a simulator that runs on other cores, so
 that a few cores can host many actors. With ``--cost busy`` it computes on the core of its actor.
+With ``--network shallow`` or ``deep`` it shows images of 72 x 96 x 3, and the networks are those of
+IMPALA's Figure 3, with an LSTM of 256.
 Steps are transitions; the steps that autoreset inserts don't count, but take their time. Each
 figure comes from a process of its own, and start-up doesn't count. "environments alone" is
 calculated: what num_envs environments give that never wait.
@@ -26,15 +30,13 @@ import math
 import statistics
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import gymnasium
-import numpy as np
 import tyro
 from common import draw_bars
+from costly import Costly
 from rich.console import Console
 
 from headrace.studies.children import Children
@@ -47,13 +49,22 @@ RESULTS = ("sps", "env_steps", "lag_mean", "learner_busy", "actor_busy")
 START_UP_S = 120.0  # besides the measurement, until a run counts as hung
 IMPALA = "IMPALA"
 IN_ACTORS, IN_ONE = {"transport": "shm"}, {"transport": "serial", "num_actors": 1}
+IN_ACTORS |= {"inference": "actor"}
+SHARED = IN_ACTORS | {"inference": "shared"}
+NETWORKS: dict[str, dict[str, Any]] = {
+    "small": {},
+    "shallow": {"conv": "impala_shallow", "core": "lstm", "core_size": 256},
+    "deep": {"conv": "impala_deep", "core": "lstm", "core_size": 256},
+}
 # Name in the table: algorithm, settings of the run.
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "A3C": ("A3C", IN_ACTORS),
     "A2C, sync step": ("A2C", IN_ONE | {"engine": "async"}),
     "A2C, one process": ("A2C", IN_ONE | {"engine": "sync"}),
     "A2C, sync trajectory": ("A2C", IN_ACTORS),
+    "A2C, dynamic batching": ("A2C", SHARED),
     IMPALA: ("IMPALA", IN_ACTORS),
+    "IMPALA, dynamic batching": ("IMPALA", SHARED),
 }
 
 
@@ -73,8 +84,10 @@ class Args:
     """Steps of an episode; their mean in the uneven task."""
     cost: Literal["sleep", "busy"] = "sleep"
     """How the environment spends its time."""
+    network: Literal["small", "shallow", "deep"] = "small"
+    """small: dense layers; the others see images."""
     hidden: tuple[int, ...] = (64, 64)
-    """Hidden layers of the network."""
+    """Hidden layers of the small network."""
     seconds: float = 10.0
     """How long each figure is measured."""
     warm_up_s: float = 2.0
@@ -92,54 +105,6 @@ SETTINGS = tuple(f.name for f in dataclasses.fields(Args) if f.name not in NOT_A
 COLUMNS = ("architecture", "task", "repeat", *SETTINGS, *RESULTS)
 
 
-class Costly(gymnasium.Env):
-    """An environment whose only property is the time that it takes.
-
-    Args:
-        step_s, reset_s: seconds per step and per reset.
-        episode_length: of every episode, or the mean of a geometric distribution.
-        varies: whether lengths are drawn.
-        busy: compute for that time instead of sleeping.
-    """
-
-    observation_space = gymnasium.spaces.Box(-1, 1, (32,), np.float32)
-    action_space = gymnasium.spaces.Discrete(4)
-
-    def __init__(
-        self, step_s: float, reset_s: float, episode_length: int, varies: bool, busy: bool
-    ) -> None:
-        self._step_s, self._reset_s, self._busy = step_s, reset_s, busy
-        self._episode_length, self._varies = episode_length, varies
-        self._left = 0
-
-    def _spend(self, seconds: float) -> None:
-        if not self._busy:
-            time.sleep(seconds)
-            return
-        # The thread's own time: a core shared with others makes the step longer.
-        end = time.thread_time() + seconds
-        while time.thread_time() < end:
-            pass
-
-    def _observation(self) -> np.ndarray:
-        return self.np_random.uniform(-1, 1, 32).astype(np.float32)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._spend(self._reset_s)
-        self._left = self._episode_length
-        if self._varies:
-            self._left = int(self.np_random.geometric(1 / self._episode_length))
-        return self._observation(), {}
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self._spend(self._step_s)
-        self._left -= 1
-        return self._observation(), 0.0, self._left <= 0, False, {}
-
-
 def env_kwargs(case: Case) -> dict[str, Any]:
     """The task of a case."""
     varies = case["task"] == "uneven"
@@ -149,6 +114,7 @@ def env_kwargs(case: Case) -> dict[str, Any]:
         "episode_length": case["episode_length"],
         "varies": varies,
         "busy": case["cost"] == "busy",
+        "pixels": case["network"] != "small",
     }
 
 
@@ -169,10 +135,11 @@ def config_of(case: Case, run_dir: str) -> Any:
 
     algo, settings = ARCHITECTURES[case["architecture"]]
     settings = {"num_actors": case["num_envs"]} | settings
+    network = NETWORKS[case["network"]] or {"hidden": tuple(case["hidden"])}
     return hr.Config(
         Costly, getattr(hr, algo)(), env_kwargs=env_kwargs(case), seed=case["repeat"],
         envs_per_actor=case["num_envs"] // settings["num_actors"],
-        fragment_length=case["fragment_length"], network=hr.Network(tuple(case["hidden"])),
+        fragment_length=case["fragment_length"], network=hr.Network(**network),
         batch_size=case["num_envs"] * case["fragment_length"], total_steps=10**12,
         checkpoint_interval=10**12, log_interval_s=0.2, run_dir=run_dir, **settings,
     )  # fmt: skip

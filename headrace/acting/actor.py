@@ -24,8 +24,9 @@ import cloudpickle
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
+from headrace.acting.asking import Asker
 from headrace.acting.collector import Collector, rollout_spec
-from headrace.acting.lockstep import Cut
+from headrace.acting.lockstep import Acting, Cut
 from headrace.acting.own_pace import OwnPace
 from headrace.acting.weight_sync import Follower, SyncRule
 from headrace.algos.common import Hyperparameters
@@ -35,11 +36,12 @@ from headrace.envs.threads import Threads
 from headrace.errors import HeadraceError, NonFinite
 from headrace.learning.hogwild import ActorLearner
 from headrace.nn.policy import Policy, policy_weights
+from headrace.transport.calls import End
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
 from headrace.transport.shm import ShmPort
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
-from headrace.types import Rollout
+from headrace.types import Rollout, Tree
 
 _MIN_CUT_SHARE = 0.25  # of a rollout that is cut for the other learners' sake, as in DD-PPO
 NOT_BEGUN = 3  # exit code of an actor whose environments could not be made
@@ -73,6 +75,9 @@ class ActorSpec:
     first_actor: int = 0  # number of actor 0 among those of all learners
     may_be_cut: bool = False  # the learner may ask for it through the weight store
     processors: frozenset[int] | None = None  # where actor processes stay; None: anywhere
+    inference: str = "actor"  # "shared": one process has the weights and acts for all actors
+    max_wait_ms: float = 5.0  # for others to act on together
+    device: str = "cpu"  # where shared inference computes
 
     @property
     def num_slots(self) -> int:
@@ -94,6 +99,7 @@ class Memory:
     slots: Tensor  # of a Slab
     weights: Tensor  # of a WeightStore
     model: Tensor | None = None  # of a SharedModel, where actors learn
+    line: End | None = None  # of one actor, to the process that acts for it
 
 
 class Actor:
@@ -110,14 +116,18 @@ class Actor:
     ) -> None:
         self._spec, self._index, self._generation = spec, index, generation
         self._port, self._follower = port, Follower(spec.sync)
-        policy = copy.deepcopy(spec.policy).cpu()
+        policy = copy.deepcopy(spec.policy)
         self._learner: ActorLearner | None = None
         if memory.model is not None:
             self._learner = ActorLearner(policy, spec.algo, index, spec.num_actors, memory.model)
-        self._state = policy_weights(policy)
+        self._state: Tree = policy_weights(policy)
         self._slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, memory.slots)
         self._weights = WeightStore(spec_of(self._state), memory.weights)
-        self._envs, self._collector = open_collector(spec, policy)
+        acting: Acting = policy
+        if memory.line is not None:  # weights are fetched where they are
+            asks = memory.line, self._follower, 2 * spec.actor_timeout_s
+            acting, self._state = Asker(policy, *asks), None
+        self._envs, self._collector = open_collector(spec, acting)
         self._epoch, self._sequence = -1, 0
 
     def run_once(self, timeout_s: float = 3600.0) -> bool:
@@ -235,7 +245,7 @@ def run_actor(
         sys.exit(code)
 
 
-def open_collector(spec: ActorSpec, policy: Policy) -> tuple[VectorEnv, Collector]:
+def open_collector(spec: ActorSpec, policy: Acting) -> tuple[VectorEnv, Collector]:
     """An actor's environments, and what fills rollouts from them with this policy.
 
     Raises:

@@ -19,7 +19,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from headrace.acting.lockstep import Cut, LockStep, Stepping, Steps, store
+from headrace.acting.lockstep import Acting, Cut, LockStep, Stepping, Steps, store
 from headrace.acting.stacks import StackRows, held, with_stacks
 from headrace.errors import EnvironmentFault, NonFinite
 from headrace.nn.inputs import info_mask
@@ -105,7 +105,7 @@ class Collector:
 
     Args:
         envs: in NEXT_STEP autoreset (``headrace.envs.make_vec``).
-        policy: acts; its weights may change between rollouts only.
+        policy: acts; what its own weights are changes between rollouts only.
         name: of the environment, for messages.
         gamma: as in :func:`rollout_spec`.
         stepping: how these environments are stepped; None: all together.
@@ -114,7 +114,7 @@ class Collector:
     def __init__(
         self,
         envs: VectorEnv,
-        policy: Policy,
+        policy: Acting,
         name: str,
         gamma: float | None = None,
         stepping: Stepping | None = None,

@@ -10,6 +10,7 @@ themselves when the trainer is gone.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace import process
@@ -18,6 +19,7 @@ from headrace.process import Child, end_children
 
 if TYPE_CHECKING:
     from headrace.acting.actor import ActorSpec, Memory
+    from headrace.acting.inference import Inference
     from headrace.transport.queue import PeerDied
     from headrace.transport.shm import ShmQueue
 
@@ -28,12 +30,18 @@ def start_fork_server() -> None:
 
 
 class Fleet:
-    """Starts actors, replaces those that die, and ends them all."""
+    """Starts actors, replaces those that die, and ends them all.
 
-    def __init__(self, spec: ActorSpec, queue: ShmQueue, memory: Memory) -> None:
+    Args:
+        inference: what acts for them, which is looked after, too; None: they act themselves.
+    """
+
+    def __init__(
+        self, spec: ActorSpec, queue: ShmQueue, memory: Memory, inference: Inference | None = None
+    ) -> None:
         import cloudpickle
 
-        self._spec = cloudpickle.dumps(spec)
+        self._spec, self._inference = cloudpickle.dumps(spec), inference
         self._num_actors, self._max_restarts = spec.num_actors, spec.actor_restarts
         self._queue, self._memory = queue, memory
         self._children: dict[int, Child] = {}
@@ -44,19 +52,25 @@ class Fleet:
     def start(self) -> None:
         """Start every actor."""
         start_fork_server()
+        if self._inference is not None:
+            self._inference.start()
         for actor in range(self._num_actors):
             self._start_one(actor)
 
     def _start_one(self, actor: int) -> None:
         from headrace.acting.actor import run_actor
 
-        args = self._spec, actor, self.num_restarts, self._memory
+        memory = self._memory
+        if self._inference is not None:
+            memory = replace(memory, line=self._inference.line(actor))
+        args = self._spec, actor, self.num_restarts, memory
         pipe = self._queue.connect(actor)
         self._children[actor] = Child(f"headrace-actor-{actor}", run_actor, *args, pipe=pipe)
 
     def pids(self) -> list[int]:
-        """Process ids of the actors, by actor."""
-        return [self._children[a].pid for a in sorted(self._children)]
+        """Process ids of the actors, by actor, and then of what acts for them."""
+        others = [] if self._inference is None else [self._inference.pid]
+        return [self._children[a].pid for a in sorted(self._children)] + others
 
     def replace(self, death: PeerDied) -> str:
         """Start a new process for a dead actor; returns what happened.
@@ -99,6 +113,18 @@ class Fleet:
         line = f"actor {death.actor}: {cause} (restart {self.num_restarts}/{self._max_restarts})"
         return f"{said}\n{line}" if "\n" in said and cause not in known else line
 
+    def mend(self) -> str | None:
+        """Replace what acts for the actors if it is dead or silent; returns what happened.
+
+        Raises:
+            ActorFailed: see :meth:`Inference.mend`.
+        """
+        line = None if self._inference is None else self._inference.mend(self.num_restarts)
+        if line is not None:
+            self.num_restarts += 1
+            self._queue.excuse()
+        return line
+
     def kill_silent(self, timeout_s: float) -> None:
         """Kill actors that have had a free slot for ``timeout_s`` and delivered nothing.
 
@@ -115,3 +141,5 @@ class Fleet:
         self._queue.close()
         end_children(self._children.values(), timeout_s)
         self._children.clear()
+        if self._inference is not None:  # actors end their rollouts with it
+            self._inference.close(timeout_s)

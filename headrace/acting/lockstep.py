@@ -7,6 +7,7 @@ is given to a :class:`~headrace.acting.collector.Collector`, which does all else
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -15,9 +16,9 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from headrace.nn.inputs import info_mask
-from headrace.nn.policy import Policy
+from headrace.nn.inputs import Inputs, info_mask
 from headrace.ops import tree
+from headrace.ops.distributions import Distribution
 from headrace.spaces.actions import MASK
 from headrace.types import Rollout, Tree
 
@@ -33,6 +34,25 @@ class Steps:
     done: np.ndarray  # [T, B] bool, an episode ended; false where no step was done
     core: Tree  # [B, ...] after the last step
     masked: bool  # infos showed an action mask
+
+
+class Acting(Protocol):
+    """What is needed of a policy to act with it: a :class:`Policy`, or who asks one elsewhere."""
+
+    inputs: Inputs
+    distribution: Distribution
+
+    def initial_core(self, num_envs: int) -> Tree:
+        """See :meth:`Policy.initial_core`."""
+
+    def still(self) -> AbstractContextManager[None]:
+        """In which a rollout is filled."""
+
+    def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
+        """See :meth:`Policy.act`."""
+
+    def env_action(self, action: Tree) -> Any:
+        """See :meth:`Policy.env_action`."""
 
 
 class Stepping(Protocol):
@@ -52,7 +72,7 @@ class Stepping(Protocol):
 class LockStep:
     """All environments take a step, then the policy acts on all of them."""
 
-    def __init__(self, envs: VectorEnv, policy: Policy, name: str) -> None:
+    def __init__(self, envs: VectorEnv, policy: Acting, name: str) -> None:
         self._envs, self._policy, self._name = envs, policy, name
 
     def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> Steps:

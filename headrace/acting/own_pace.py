@@ -22,10 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.acting.lockstep import Cut, Steps, row_of, store
+from headrace.acting.lockstep import Acting, Cut, Steps, row_of, store
 from headrace.envs.threads import Threads
 from headrace.nn.inputs import info_mask
-from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.spaces.actions import MASK
 from headrace.types import Rollout, Tree
@@ -43,7 +42,7 @@ class OwnPace:
     the last fragment, nor than 1 ms.
     """
 
-    def __init__(self, envs: Threads, policy: Policy, name: str) -> None:
+    def __init__(self, envs: Threads, policy: Acting, name: str) -> None:
         self.envs, self.policy, self.name = envs, policy, name
         self._linger_s = 0.0
 

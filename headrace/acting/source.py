@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headrace.acting.actor import Actor, ActorSpec, Memory
 from headrace.acting.fleet import Fleet
+from headrace.acting.inference import Inference, without_weights
 from headrace.errors import ActorFailed
 from headrace.nn.policy import Policy, policy_weights
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
@@ -54,7 +55,11 @@ class RolloutSource:
         self._queue: ShmQueue | SerialQueue
         if shared:
             self._queue = ShmQueue(self._slots)
-            self._fleet = Fleet(spec, self._queue, self._memory)
+            inference = None
+            if spec.inference == "shared":
+                inference = Inference(spec, self._weights.buffer)
+                spec = without_weights(spec)
+            self._fleet = Fleet(spec, self._queue, self._memory, inference)
         else:
             self._queue = SerialQueue(self._slots)
 
@@ -129,8 +134,14 @@ class RolloutSource:
         self._queue.release(slots)
 
     def kill_hung(self) -> None:
-        """Kill actors that have delivered nothing for ``actor_timeout_s`` though they could."""
+        """Kill actors that have delivered nothing for ``actor_timeout_s`` though they could.
+
+        Raises:
+            ActorFailed: what acts for them is dead or silent, and can't be replaced.
+        """
         if self._fleet is not None:
+            if (line := self._fleet.mend()) is not None:
+                self._notify(line)
             self._fleet.kill_silent(self._spec.actor_timeout_s)
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from headrace.acting.weight_sync import sync_rule
 from headrace.algos import ALGORITHMS
 from headrace.errors import ConfigError, require, shown
 from headrace.process import check_device
+from headrace.transport.calls import MAX_CALLERS
 
 _MAX_ENVS = 2**20  # of all actors
 
@@ -51,6 +52,7 @@ def check_together(config: Any) -> None:
 def _check_choices(config: Any) -> None:
     check_device(config.device)
     _check_compiler(config)
+    _check_inference(config)
     algo = config.algo
     for name, (only, why) in algo.only.items():
         value = getattr(config, name)
@@ -71,10 +73,24 @@ def _check_compiler(config: Any) -> None:
     require(not config.compile or shutil.which(cxx) is not None, "compile", True, valid)
 
 
+def _check_inference(config: Any) -> None:
+    """Whether one process can act for all actors."""
+    shared, valid = config.inference == "shared", "'auto' or 'actor' with "
+    for refused, what in (
+        (config.transport == "serial", "transport='serial', where actors act in turn"),
+        (config.algo.learns_in_actors, f"{config.algo_name}, whose actors have weights to learn"),
+        (config.deterministic, "deterministic, since timing decides which rows are batched"),
+    ):
+        require(not (shared and refused), "inference", "shared", valid + what)
+
+
 def _check_columns(config: Any) -> None:
     num_envs = config.num_actors * config.envs_per_actor
     valid = f"at most {_MAX_ENVS // config.num_actors} with num_actors={config.num_actors}"
     require(num_envs <= _MAX_ENVS, "envs_per_actor", config.envs_per_actor, valid)
+    most = MAX_CALLERS * config.num_learners
+    many = config.inference == "shared" and config.num_actors > most
+    require(not many, "num_actors", config.num_actors, f"at most {most} with inference='shared'")
     if config.num_learners == 1:  # several are told of the share of each
         lag.warn_of_idle_actors(config.algo, config.sizes)
     columns = config.rollouts_per_update * config.envs_per_actor

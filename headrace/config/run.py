@@ -124,6 +124,11 @@ class Config:
     stacked_frames: Literal["auto", "once", "whole"] = "auto"
     """How stacks of an environment's latest pictures are held: each picture once, or the stacks
     whole; auto: once, if a look at the environment at the start shows such stacks."""
+    inference: Literal["auto", "actor", "shared"] = "auto"
+    """Who acts: each actor with weights of its own, or one process for all actors of a learner, in
+    batches; auto compares at the start what both cost, where an image's network is large."""
+    max_wait_ms: Annotated[float, ranges.MILLISECONDS] = 5.0
+    """How long shared inference waits for other actors once one has asked."""
     compile: bool = False
     """Translate the learner's torsos with torch.compile, which takes a minute at the start."""
     learner_threads: Annotated[int | None, ranges.PROCESSORS] = None

@@ -28,6 +28,8 @@ class Settings(TypedDict, total=False):
     device: str
     precision: Literal["auto", "float32", "bfloat16"]
     stacked_frames: Literal["auto", "once", "whole"]
+    inference: Literal["auto", "actor", "shared"]
+    max_wait_ms: float
     compile: bool
     learner_threads: int | None
     cores_per_learner: int | None

@@ -14,7 +14,12 @@ from headrace.nn.network import Network, network_from_json
 from headrace.valid.fields import checked
 
 # What settings that older versions didn't write meant then.
-_BEFORE: dict[str, Any] = {"scale_free": False, "precision": "float32", "stacked_frames": "whole"}
+_BEFORE: dict[str, Any] = {
+    "scale_free": False,
+    "precision": "float32",
+    "stacked_frames": "whole",
+    "inference": "actor",
+}
 _BEFORE_ALGO: dict[str, Any] = {"fused": False}
 _BEFORE_OF: dict[str, dict[str, Any]] = {"impala": {"minibatches": 1}}
 

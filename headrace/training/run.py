@@ -24,8 +24,8 @@ from headrace.process import torch_threads
 from headrace.records.rundir import check, default_run_dir
 from headrace.spaces import walk
 from headrace.spaces.images import image_shape, is_image
+from headrace.training import inference, precision
 from headrace.training.fine_tuning import check_init, take_over
-from headrace.training.precision import settle
 from headrace.training.sizes import choose, sized
 from headrace.types import Group
 
@@ -96,10 +96,10 @@ def _held(config: Config, found: Probe) -> Any:
 def built(
     config: Config, found: Probe, group: Group, notify: Callable[[str], None]
 ) -> tuple[Config, Policy, Learner]:
-    """The policy and one of its learners, the same weights on each; and in which precision.
+    """The policy and one of its learners, the same weights on each; in which precision, who acts.
 
     Args:
-        notify: called with a line about the precision, unless that is plain.
+        notify: called with a line about either choice, unless that is plain.
     """
     device = config.device
     if device == "cuda" and group.size > 1:
@@ -111,7 +111,8 @@ def built(
         policy = Policy(*spaces, config.network, found.info_mask)
         take_over(config, policy, group)
         found.check_step()
-        config = settle(config, policy, group, notify)
+        config = precision.settle(config, policy, group, notify)
+        config = inference.settle(config, policy, found, group, notify)
         learner = Learner(
             policy,
             config.per_learner.algo,

@@ -201,6 +201,7 @@ class Trainer:
         spec = self._share.actor_spec(
             self.env,
             copy.deepcopy(self.policy).cpu(),  # an actor needs no accelerator
+            device=str(self.learner.device),
             first_actor=self.group.rank * self._share.num_actors,
             may_be_cut=self.config.preempt_fraction is not None,
             processors=None if self.config.cores_per_learner is None else frozenset(cores()),

@@ -105,6 +105,7 @@ SHARE = Range(0, 1, above=True, below=True, words="above 0 and below 1")
 RETURN = Range(-1e15, 1e15)
 SECONDS = Range(0, 1e6, above=True, words="above 0 seconds")  # poll() counts ms in 32 bits
 SECONDS_OR_INF = Range(0, 1e6, above=True, infinite=True, words=SECONDS.words)
+MILLISECONDS = Range(0, 1e6, words="0 ms or more")
 SOME_SECONDS = Range(0, 1e9)  # that only clocks are compared with
 
 NOT_EMPTY = Valid("not empty", bool)

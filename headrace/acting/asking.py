@@ -1,0 +1,72 @@
+"""An actor without weights: its policy is another process, which it asks at every step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.acting.weight_sync import Follower
+from headrace.nn.policy import Policy
+from headrace.ops import tree
+from headrace.transport.calls import Caller, End, layout
+from headrace.transport.slab import ArraySpec, spec_of
+from headrace.types import Tree
+
+
+def calls_of(policy: Policy, num_actors: int, envs_per_actor: int) -> dict[str, Any]:
+    """The memory in which so many actors ask this policy (``transport.calls.layout``)."""
+
+    def row(x: Tensor) -> ArraySpec:
+        return ArraySpec(tuple(x.shape[1:]), x.dtype)
+
+    core = tree.map_leaves(row, policy.initial_core(1))
+    asked = {"inputs": tree.map_leaves(row, policy.inputs.example(1)), "core": core}
+    asked |= {"first": ArraySpec((), torch.bool), "version": ArraySpec((), torch.int64)}
+    params = ArraySpec((policy.distribution.num_params,), torch.float32)
+    return layout(asked, {"params": params, "core": core}, num_actors, envs_per_actor)
+
+
+class Asker:
+    """What a collector needs of a policy (``lockstep.Acting``), whose weights are elsewhere.
+
+    Args:
+        policy: tells of spaces and shapes; its weights may be on the device "meta".
+        line: to the process that acts.
+        follower: knows which version the present rollout is of: that one, or a newer one, acts.
+        timeout_s: how long an answer may take.
+    """
+
+    def __init__(self, policy: Policy, line: End, follower: Follower, timeout_s: float) -> None:
+        self.inputs, self.distribution = policy.inputs, policy.distribution
+        self.env_action = policy.env_action
+        self._core = spec_of(policy.initial_core(1))
+        self._caller, self._follower, self._timeout_s = Caller(line), follower, timeout_s
+
+    def initial_core(self, num_envs: int) -> Tree:
+        """See :meth:`Policy.initial_core`."""
+        return tree.map_leaves(lambda x: torch.zeros(num_envs, *x.shape[1:]), self._core)
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[None]:
+        """A rollout is being filled, so others wait a little for this actor's next rows."""
+        self._caller.expect(True)
+        try:
+            yield
+        finally:
+            self._caller.expect(False)
+
+    def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
+        """See :meth:`Policy.act`.
+
+        Raises:
+            TimeoutError: there was no answer in time.
+        """
+        num = len(first)
+        version = torch.full((num,), self._follower.version)
+        rows = {"inputs": inputs, "first": first, "core": core, "version": version}
+        answer = tree.map_leaves(Tensor.clone, self._caller.call(rows, num, self._timeout_s))
+        return answer["params"], answer["core"]

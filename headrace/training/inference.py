@@ -1,0 +1,123 @@
+"""Who acts, where that is left to "auto": each actor, or one process for all (``acting``)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+from headrace.acting.sizes import AUTO
+from headrace.config import Config
+from headrace.envs.probe import Probe, step_cost
+from headrace.learning import costs
+from headrace.learning.chunks import max_steps
+from headrace.nn.policy import Policy
+from headrace.process import num_cores
+from headrace.records import checkpoint
+from headrace.training.precision import act_s, learn_s
+from headrace.transport.calls import MAX_CALLERS
+from headrace.types import Group
+
+Inference: TypeAlias = Literal["actor", "shared"]
+
+_LARGE = 2_000_000  # multiplications of a step, below which a call costs more than batches save
+_ROWS, _ROUNDS = 64, 5  # of the trial
+_CALL_S = 50e-6  # what asking another process takes of the processors
+GAIN = 1.15  # of steps per second, from which shared inference is taken
+
+
+class Costs(NamedTuple):
+    """Seconds per environment step."""
+
+    own: float  # an actor acts for its environments
+    shared: float  # one process acts for half of all
+    learning: float  # on the CPU
+    env: float
+    busy: float  # share of ``env`` in which it computes
+
+
+def settle(
+    config: Config, policy: Policy, found: Probe, group: Group, notify: Callable[[str], None]
+) -> Config:
+    """The settings with a choice of who acts. Rank 0 decides; a resumed run keeps its choice.
+
+    Nothing is measured for a small network, a single actor without a GPU, with ``deterministic``,
+    or where only actors can act.
+
+    Args:
+        notify: called with a line about what was measured.
+    """
+    chosen, line = _chosen(config, policy, found) if group.rank == 0 else ("actor", "")
+    if group.size > 1:
+        chosen = group.broadcast(chosen)
+    if line:
+        notify(line)
+    return replace(config, inference=chosen)
+
+
+def _chosen(config: Config, policy: Policy, found: Probe) -> tuple[Inference, str]:
+    if config.inference != AUTO:
+        return config.inference, ""  # type: ignore[return-value]
+    if config.resume:
+        saved = checkpoint.read_config(checkpoint.find(Path(str(config.run_dir))))["config"]
+        return "shared" if saved.get("inference") == "shared" else "actor", ""
+    share = config.per_learner
+    unable = config.transport == "serial" or config.algo.learns_in_actors or config.deterministic
+    few = share.num_actors == 1 and config.device == "cpu"
+    if unable or few or share.num_actors > MAX_CALLERS:
+        return "actor", ""
+    if costs.step_cost(policy).products < _LARGE:
+        return "actor", ""
+    measured = measure(share, policy, found)
+    if measured is None:
+        return "actor", ""
+    cores = config.cores_per_learner or max(1, num_cores() // config.learners_here)
+    faster = gain(measured, share.num_actors, share.envs_per_actor, cores)
+    own, shared = (f"{1e3 * x:.2g} ms" for x in measured[:2])
+    told = f"acting takes {own} a step in an actor, {shared} in one process for all"
+    if faster < GAIN:
+        return "actor", f"auto: actors act themselves ({told})"
+    return "shared", f"auto: shared inference ({told})"
+
+
+def measure(config: Config, policy: Policy, found: Probe) -> Costs | None:
+    """What a step costs, from a few rows and a short look at the environment; None: not known.
+
+    Args:
+        config: of one learner.
+    """
+    precision, envs = policy.precision, config.envs_per_actor
+    many = min(_ROWS, max(1, config.num_actors // 2) * envs)
+    few, batch = min(_ROWS, envs), max_steps(costs.step_cost(policy), _ROWS)
+    acting, served = copy.deepcopy(policy).cpu(), copy.deepcopy(policy).to(config.device)
+    trials = [(act_s, acting, few), (act_s, served, many)]
+    if config.device == "cpu":
+        trials.append((learn_s, served, batch))
+    best = [float("inf")] * 2 + [0.0 if config.device != "cpu" else float("inf")]
+    for turn in range(1 + _ROUNDS):
+        for i, (seconds, tried, num) in enumerate(trials):
+            took = seconds(tried, num, precision) / num
+            if turn:  # the first one is slow, whatever is measured
+                best[i] = min(best[i], took)
+    own, shared, learning = best
+    learning *= config.algo.steps_per_batch / getattr(config.algo, "minibatches", 1)
+    if own / shared < GAIN:
+        return Costs(own, shared, learning, 0.0, 1.0)  # whatever an environment costs
+    cost = step_cost(found.env, config.engine, config.env_kwargs, config.seed)
+    return None if cost is None else Costs(own, shared, learning, *cost)
+
+
+def gain(costs: Costs, num_actors: int, envs_per_actor: int, cores: int) -> float:
+    """Steps per second with shared inference, of those without it, by what each step costs.
+
+    Either is bounded by the cores, which share all work, and by the time that a step takes: an
+    actor's own, or the environment's and then that of one thread for all others.
+    """
+    own, shared, learning, env, busy = costs
+    shared += _CALL_S / envs_per_actor
+    rest = env * busy + learning
+    alone = min(cores / (own + rest), num_actors / (own + env))
+    together = min(cores / (shared + rest), 1 / (shared + env / num_actors))
+    return together / alone

@@ -1,0 +1,127 @@
+"""Who acts where that is left to "auto": by what a step costs, and nothing is measured in vain."""
+
+from __future__ import annotations
+
+import pytest
+from worlds import BrightQuarter
+
+import headrace as hr
+from headrace.envs.names import resolve
+from headrace.envs.probe import probe
+from headrace.records.settings import from_json
+from headrace.training import inference
+from headrace.training.inference import Costs, gain
+from headrace.types import Alone
+
+LARGE = hr.Network((2048, 1024))
+CREW = {"num_actors": 8, "envs_per_actor": 1, "fragment_length": 16, "batch_size": 128}
+
+
+@pytest.fixture
+def settled(monkeypatch):
+    """What is chosen, what is told, and how often a step was measured."""
+
+    def settle(costs: Costs | None, network=LARGE, group=None, env=BrightQuarter, **settings):
+        found = probe(resolve(env), "auto", {}, 0)
+        told, asked = [], []
+
+        def measure(*args):
+            asked.append(args)
+            return costs
+
+        monkeypatch.setattr(inference, "measure", measure)
+        monkeypatch.setattr(inference, "num_cores", lambda: 2)
+        settings = CREW | {"algo": hr.APPO(), "network": network} | settings
+        config = hr.Config(env, **settings)
+        policy = hr.Policy(found.observation_space, found.action_space, network)
+        done = inference.settle(config, policy, found, group or Alone(), told.append)
+        return done.inference, told, len(asked)
+
+    return settle
+
+
+FASTER = Costs(own=2e-3, shared=0.8e-3, learning=2e-3, env=0.3e-3, busy=1.0)
+
+
+def test_auto_takes_what_is_faster_and_says_so(settled):
+    assert settled(FASTER) == (
+        "shared",
+        ["auto: shared inference (acting takes 2 ms a step in an actor, 0.8 ms in one process for "
+         "all)"],
+        1,
+    )  # fmt: skip
+    slower = FASTER._replace(shared=1.9e-3)
+    chosen, [line], _ = settled(slower)
+    assert chosen == "actor"
+    assert line.startswith("auto: actors act themselves (acting takes 2 ms")
+    assert settled(None)[:2] == ("actor", [])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"env": "CartPole-v1", "network": hr.Network((64, 64))},
+        {"num_actors": 1},
+        {"transport": "serial"},
+        {"transport": "serial", "deterministic": True},
+        {"algo": hr.A3C()},
+        {"num_actors": 256, "batch_size": 256 * 16},
+        {"inference": "actor"},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_nothing_is_measured_where_nothing_depends_on_it(settled, settings):
+    assert settled(FASTER, **settings) == ("actor", [], 0)
+
+
+def test_what_is_asked_for_is_taken_unmeasured(settled):
+    assert settled(FASTER, inference="shared") == ("shared", [], 0)
+
+
+def test_the_gain_is_that_of_what_bounds_either():
+    # 2 cores do all the work: 2 + 0.3 + 2 ms a step, or 0.8 + 0.05 + 0.3 + 2.
+    assert gain(FASTER, 8, 1, cores=2) == pytest.approx(4.3 / 3.15)
+    # With 16 cores one thread for all is busy: 0.85 ms + 0.3 / 8, against 8 actors / 2.3 ms.
+    assert gain(FASTER, 8, 1, cores=16) == pytest.approx((2.3 / 8) / 0.8875)
+    # Environments that wait 50 ms bound both: 8 actors / 52 ms, and the pass once in 50 ms / 8.
+    waiting = FASTER._replace(env=50e-3, busy=0.0)
+    assert gain(waiting, 8, 1, cores=16) == pytest.approx((52 / 8) / (0.85 + 50 / 8))
+    # Asking costs something: nothing is gained where batches save nothing.
+    assert gain(FASTER._replace(shared=2e-3), 8, 1, cores=2) < 1
+
+
+def test_the_measurement_is_of_one_actor_and_of_half_of_all():
+    network = hr.Network(conv="impala_deep", core="lstm", core_size=64)
+    config = hr.Config(BrightQuarter, hr.IMPALA(minibatches=1), network=network, **CREW)
+    found = probe(BrightQuarter, "auto", {}, 0)
+    policy = hr.Policy(found.observation_space, found.action_space, network)
+    costs = inference.measure(config, policy, found)
+    assert costs is not None
+    assert 0 < costs.shared < costs.own  # 4 rows together cost less than 4 times one
+    assert costs.learning > 0
+
+
+def test_several_learners_take_what_rank_0_decides(settled):
+    class Second(Alone):
+        size, rank = 2, 1
+
+        def broadcast(self, value):
+            assert value == "actor"  # it has measured nothing
+            return "shared"
+
+    assert settled(FASTER, group=Second(), num_learners=2) == ("shared", [], 0)
+
+
+def test_a_run_keeps_its_choice_and_older_ones_acted_in_actors(tiny, finish, monkeypatch):
+    monkeypatch.setattr(inference, "_LARGE", 0)
+    monkeypatch.setattr(inference, "measure", lambda *args: FASTER)
+    monkeypatch.setattr(inference, "num_cores", lambda: 2)
+    config = tiny(num_actors=2, envs_per_actor=2)
+    trainer, _ = finish(config)
+    assert trainer.config.inference == "shared"
+    monkeypatch.setattr(inference, "measure", None)  # any call fails
+    again, _ = finish(tiny(num_actors=2, envs_per_actor=2, resume=True, total_steps=800))
+    assert again.config.inference == "shared"
+    values = config.to_json()
+    del values["inference"]
+    assert from_json(values).inference == "actor"

@@ -1,0 +1,178 @@
+"""Calls through shared memory: each caller its own answer, batches, and who replaces whom."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator
+from multiprocessing import Pipe
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.transport import calls
+from headrace.transport.calls import Asked, Caller, Calls, Server, layout
+from headrace.transport.slab import ArraySpec
+
+ROWS = 3  # of a call, at most
+LAYOUT = {
+    "asked": {"x": ArraySpec((2,), torch.int64), "core": ()},
+    "answered": {"y": ArraySpec((2,), torch.float32), "core": ()},
+    "num_rows": ROWS,
+}
+
+
+@pytest.fixture
+def made() -> Iterator:
+    """Makes the calls of so many callers."""
+    with contextlib.ExitStack() as stack:
+
+        def make(num_callers: int) -> Calls:
+            found = Calls(layout(num_callers=num_callers, **LAYOUT))
+            stack.callback(found.close)
+            return found
+
+        yield make
+
+
+def rows(*values: int) -> dict:
+    x = torch.tensor(values)
+    return {"x": torch.stack([x, -x], 1), "core": ()}
+
+
+def doubled(asked: Asked) -> dict:
+    return {"y": 2.0 * asked.rows["x"], "core": ()}
+
+
+def call(caller: Caller, *values: int, timeout_s: float = 20.0) -> list[list[float]]:
+    return caller.call(rows(*values), len(values), timeout_s)["y"].tolist()
+
+
+def right(*values: int) -> list[list[float]]:
+    return [[2.0 * x, -2.0 * x] for x in values]
+
+
+class Calling(threading.Thread):
+    """A caller that waits for its answer in a thread."""
+
+    def __init__(self, caller: Caller, *values: int) -> None:
+        super().__init__(daemon=True)
+        self.caller, self.values, self.answer = caller, values, None
+        self.start()
+
+    def run(self) -> None:
+        self.answer = call(self.caller, *self.values)
+
+    def check(self) -> None:
+        self.join(20)
+        assert self.answer == right(*self.values)
+
+
+def taken(server: Server, max_wait_s: float = 0.0) -> Asked:
+    """The next calls, whenever they come."""
+    for _ in range(40):
+        if (asked := server.take(max_wait_s)) is not None:
+            return asked
+    raise AssertionError("nobody has asked")
+
+
+def test_each_caller_gets_the_answer_to_its_own_rows_whoever_is_batched_with_it(made):
+    made = made(5)
+    wrong, sizes = [], []
+
+    def work(number: int) -> None:
+        caller, random = Caller(made.line(number)), np.random.default_rng(number)
+        for _ in range(60):
+            values = random.integers(0, 10**6, random.integers(1, ROWS + 1)).tolist()
+            if call(caller, *values) != right(*values):
+                wrong.append(values)
+
+    workers = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(5)]
+    for worker in workers:
+        worker.start()
+    server = Server(made.desk())
+    while any(worker.is_alive() for worker in workers):
+        asked = server.take(0.001)
+        if asked is not None:
+            sizes.append(len(asked.callers))
+            server.answer(asked, doubled(asked))
+    assert wrong == []
+    assert sum(sizes) == 5 * 60
+    assert made.num_answers == len(sizes)
+
+
+def test_an_active_caller_is_waited_for_and_no_other(made):
+    made = made(3)
+    callers, server = [Caller(made.line(n)) for n in range(3)], Server(made.desk())
+    callers[0].expect(True)
+    callers[1].expect(True)
+    first = Calling(callers[0], 1)
+    late = threading.Timer(0.2, lambda: second.append(Calling(callers[1], 2, 3)))
+    second: list[Calling] = []
+    late.start()
+    asked = taken(server, max_wait_s=1e6)  # for ever, if the third one were waited for
+    assert asked.callers.tolist() == [0, 1]
+    server.answer(asked, doubled(asked))
+    first.check()
+    second[0].check()
+    third = Calling(callers[2], 4)
+    asked = taken(server)  # nobody is waited for at 0
+    assert asked.callers.tolist() == [2]
+    server.answer(asked, doubled(asked))
+    third.check()
+
+
+def test_a_server_finds_what_the_one_before_took_and_did_not_answer(made):
+    made = made(2)
+    waits = Calling(Caller(made.line(1)), 7, 8)
+    assert taken(Server(made.desk())).callers.tolist() == [1]  # which dies here
+    made.greet()
+    server = Server(made.desk())
+    asked = taken(server)
+    assert asked.callers.tolist() == [1]
+    server.answer(asked, doubled(asked))
+    waits.check()
+
+
+def test_a_caller_that_replaces_another_is_not_given_its_answer(made):
+    made = made(1)
+    server, before = Server(made.desk()), Caller(made.line(0))
+    before.expect(True)
+    with pytest.raises(TimeoutError, match=r"the inference process gave no answer for 0\.01 s"):
+        call(before, 1, timeout_s=0.01)
+    old = taken(server)
+    after = Caller(made.line(0))
+    assert not server._numbers[:, 3].any()
+    waits = Calling(after, 5)
+    while not (server._numbers[:, 0] == 2).all():  # until it has asked
+        pass
+    server.answer(old, doubled(old))
+    new = taken(server)
+    assert new.rows["x"].tolist() == [[5, -5]]
+    server.answer(new, doubled(new))
+    waits.check()
+
+
+def test_an_answer_is_seen_though_nobody_was_woken(made, monkeypatch):
+    monkeypatch.setattr(calls, "BEAT_S", 0.01)
+    made, (_, elsewhere) = made(1), Pipe(duplex=False)
+    server = Server(dataclasses.replace(made.desk(), wakes=(elsewhere,)))
+    waits = Calling(Caller(made.line(0)), 3)
+    asked = taken(server)
+    server.answer(asked, doubled(asked))  # and is killed before its last byte
+    waits.check()
+
+
+def test_a_server_without_calls_says_that_it_lives_and_can_be_woken(made, monkeypatch):
+    monkeypatch.setattr(calls, "BEAT_S", 0.01)
+    made = made(1)
+    server = Server(made.desk())
+    made._life[0] -= 10**12
+    assert made.silent_s > 900
+    assert server.take(1.0) is None
+    assert made.silent_s < 900
+    monkeypatch.setattr(calls, "BEAT_S", 1e6)
+    made.wake()
+    assert server.take(1.0) is None

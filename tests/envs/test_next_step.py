@@ -21,7 +21,7 @@ from worlds import (
 )
 
 from headrace.envs import make_vec
-from headrace.envs.adapters import NextStep, next_step
+from headrace.envs.adapters import NextStep, next_step, still_ended
 from headrace.errors import ConfigError, EnvironmentFault
 
 NUM_ENVS, SEED = 5, 1234
@@ -372,3 +372,11 @@ def test_the_arrays_of_envpool_are_never_overwritten():
     envs.reset(seed=1)
     assert all(np.array_equal(a, b) for a, b in zip(kept, copies, strict=True))
     assert isinstance(envs.single_observation_space, Box)
+
+
+def test_a_reset_takes_fillers_off_those_that_it_resets():
+    ended = np.array([True, True, False])
+    assert not still_ended(ended, None).any()
+    mask = np.array([True, False, True])
+    assert still_ended(ended, {"reset_mask": mask}).tolist() == [False, True, False]
+    assert ended.tolist() == [True, True, False]

@@ -37,6 +37,9 @@ class Halved:
         self._copy: nn.Module | None = None
         self._still = False  # the copy has the module's weights
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_copy": None, "_still": False}  # copies travel without a half
+
     @property
     def dtype(self) -> torch.dtype:
         """What inputs are best given in."""

@@ -118,6 +118,7 @@ def test_copies_have_their_policys_precision_and_weights_of_their_own():
     assert list(policy.state_dict()) == names
     for copied in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
         assert copied.precision == "bfloat16"
+        assert len(pickle.dumps(copied)) < 1.1 * len(pickle.dumps(make_policy()))
         inputs = inputs_of(policy)
         with torch.no_grad():
             copied.torso.parts[0].convolutions.layers[0].weight.zero_()

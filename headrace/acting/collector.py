@@ -20,7 +20,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from headrace.acting.lockstep import Acting, Cut, LockStep, Stepping, Steps, store
-from headrace.acting.stacks import StackRows, held, with_stacks
+from headrace.envs.stack_rows import StackRows, held, with_stacks
 from headrace.errors import EnvironmentFault, NonFinite
 from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy

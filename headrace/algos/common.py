@@ -113,6 +113,10 @@ class Hyperparameters:
         """Updates, at most, from the first use of a batch of so many columns to its last."""
         return 0
 
+    def columns_held(self, num_columns: int) -> int:
+        """Columns of rollouts in a learner's memory at a time, at most, with such batches."""
+        return num_columns
+
     def per_learner(self, num_learners: int) -> Hyperparameters:
         """The settings of one of several learners: memories that they share out are smaller.
 

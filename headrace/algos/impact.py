@@ -99,6 +99,10 @@ class IMPACT(common.Hyperparameters):
         """``(K - 1) * N`` optimiser steps."""
         return -(-(self.passes - 1) * self.buffer_size // self.t_frequency)
 
+    def columns_held(self, num_columns: int) -> int:
+        """The batches of the circular buffer."""
+        return self.buffer_size * num_columns
+
     def init(self, policy: ActorCritic) -> State:
         """The target network, the circular buffer, steps done, the penalty."""
         target = cast(torch.nn.Module, copy.deepcopy(policy)).eval().requires_grad_(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
@@ -75,6 +76,13 @@ class IMPALA(common.Hyperparameters):
     def reuse_updates(self, num_columns: int) -> int:
         """Until the replay buffer is full of newer columns, if there is one."""
         return -(-self.replay_capacity // num_columns) if self.replay_fraction > 0 else 0
+
+    def columns_held(self, num_columns: int) -> int:
+        """The batch, replayed columns beside a copy of it, and the replay buffer."""
+        if self.replay_fraction == 0:
+            return num_columns
+        joined = math.ceil(num_columns / (1.0 - self.replay_fraction))
+        return num_columns + joined + self.replay_capacity
 
     def init(self, policy: ActorCritic) -> State:
         """What is needed of replay buffer, generator and moments of advantages."""

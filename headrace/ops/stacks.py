@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.ops import tree
-
 PICTURES, OWN = "pictures of stacks", "how many are their own"
 
 
@@ -71,8 +69,3 @@ def _filled(x: Tensor, own: Tensor) -> Tensor:
     before = torch.where(own.view(-1, *more) < 0, oldest, 0).unsqueeze(1)
     foreign = torch.arange(size, device=x.device) < (size - count).unsqueeze(1)
     return torch.where(foreign.view(-1, size, *more), before, x)
-
-
-def num_bytes(inputs: Any) -> int:
-    """Of all leaves."""
-    return sum(x.nbytes for x in tree.leaves(inputs))

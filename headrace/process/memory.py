@@ -8,9 +8,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _LARGE_BYTES = 1 << 30
+_GROUPS = Path("/sys/fs/cgroup")
+_OLD_NAMES = "memory.limit_in_bytes", "memory.usage_in_bytes"
 
 
 def keep_freed_memory() -> None:
@@ -24,6 +27,42 @@ def keep_freed_memory() -> None:
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
         libc.mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
         libc.mallopt(_M_TOP_PAD, 16 << 20)
+
+
+def free_bytes() -> int | None:
+    """Memory that processes here may still take; None: unknown. Limits of control groups count."""
+    found = []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        with open("/proc/meminfo", encoding="ascii") as file:
+            line = next(line for line in file if line.startswith("MemAvailable:"))
+        found.append(int(line.split()[1]) << 10)
+    for folder in _groups():
+        for limit, used in (("memory.max", "memory.current"), _OLD_NAMES):
+            with contextlib.suppress(OSError, ValueError):  # "max" is no number
+                most, taken = (int((folder / name).read_text()) for name in (limit, used))
+                reclaimable = _file_pages(folder)
+                found.append(max(0, most - taken + reclaimable))
+    return min(found, default=None)
+
+
+def _groups() -> list[Path]:
+    """Folders of the control groups, of either version, that this process is in."""
+    folders = [_GROUPS, _GROUPS / "memory"]
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            of = Path(line.rpartition(":")[2].lstrip("/"))
+            ours = [of, *of.parents]
+            folders += [root / part for root in (_GROUPS, _GROUPS / "memory") for part in ours]
+    return list(dict.fromkeys(folders))
+
+
+def _file_pages(folder: Path) -> int:
+    """Bytes of files that a group could give up."""
+    with contextlib.suppress(OSError, ValueError):
+        pairs = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        known = {name: int(value) for name, value in pairs}
+        return known.get("inactive_file", 0) + known.get("active_file", 0)
+    return 0
 
 
 @contextlib.contextmanager

@@ -1,0 +1,79 @@
+"""Whether there is memory for a run's rollouts, before any of them is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from headrace.config import Config
+from headrace.errors import ConfigError
+from headrace.nn.policy import Policy
+from headrace.process.memory import free_bytes
+from headrace.transport.slab import num_bytes
+
+_MOST = 0.9  # of the memory that is free; the rest is the processes' own
+_TRIES = 64
+
+
+def needed(config: Config, policy: Policy, env: Any = None) -> int:
+    """Bytes of the rollouts, batches and memories of all learners of this machine.
+
+    That is the slots that actors fill, and what a learner's algorithm holds at a time
+    (``Hyperparameters.columns_held``). Networks, gradients and processes come on top.
+    """
+    share = config.per_learner
+    spec = share.actor_spec(env, policy, num_credits=share.num_credits)
+    slot, width = num_bytes(spec.layout()), share.envs_per_actor
+    assert isinstance(width, int)
+    columns = share.rollouts_per_update * width
+    if share.device == "cpu":  # else they lie elsewhere, but for the batch on its way
+        columns = share.algo.columns_held(columns)
+    return config.learners_here * (slot * spec.num_slots + -(-slot * columns // width))
+
+
+def check_room(config: Config, policy: Policy, env: Any = None) -> None:
+    """Raise ConfigError where that is more memory than is free, with the setting that mends it."""
+    free = free_bytes()
+    if free is None or (wanted := needed(config, policy, env)) <= _MOST * free:
+        return
+    for name, value, other in _smaller(config, _MOST * free / wanted):
+        if needed(other, policy, env) <= _MOST * free:
+            raise ConfigError(
+                f"{name}={getattr(config, name, None) or getattr(config.algo, name)} makes "
+                f"rollouts and batches of {wanted / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB of "
+                f"memory are free (nearest: {value:,})".replace(",", "")
+            )
+    raise ConfigError(
+        f"rollouts and batches of these settings take {wanted / 1e9:.1f} GB, and {free / 1e9:.1f} "
+        "GB of memory are free: fewer num_actors, envs_per_actor or a shorter fragment_length"
+    )
+
+
+def _smaller(config: Config, share: float) -> Iterator[tuple[str, int, Config]]:
+    """Settings that need less, the most harmless first: name, value, all of them."""
+    algo: Any = config.algo
+    for name in ("replay_capacity", "buffer_size"):
+        whole = getattr(algo, name, 1)
+        for n in _counts(whole, share):
+            yield from _valid(name, n, config, algo=replace(algo, **{name: n}))
+    unit, whole = config.rollout_steps, config.rollouts_per_update
+    for n in _counts(whole, share):
+        yield from _valid("batch_size", n * unit, config, batch_size=n * unit)
+
+
+def _counts(whole: int, share: float) -> Iterator[int]:
+    """From the count that this share of the memory would be, downwards."""
+    if whole > 1:
+        most = min(whole - 1, math.ceil(whole * share))
+        yield from sorted({max(1, round(most * 0.94**i)) for i in range(_TRIES)}, reverse=True)
+
+
+def _valid(name: str, value: int, config: Config, **changed: Any) -> Iterator[tuple[str, int, Any]]:
+    try:
+        other = replace(config, **changed)
+        _ = other.per_learner
+    except ConfigError:
+        return
+    yield name, value, other

@@ -1,0 +1,94 @@
+"""What doesn't fit memory is refused before it is made, with the setting that mends it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+import headrace as hr
+from headrace.algos.replay import ReplayBuffer
+from headrace.errors import ConfigError
+from headrace.learning.learner import gather
+from headrace.nn import Policy
+from headrace.ops import tree
+from headrace.process import memory
+from headrace.training import room
+from headrace.transport.slab import views
+from headrace.types import Rollout
+
+SIZES = {"num_actors": 2, "envs_per_actor": 4, "fragment_length": 16}
+
+
+def made(**settings):
+    config = hr.Config(**SIZES | settings).settled
+    return config, Policy(Box(-1, 1, (50,)), Discrete(2), config.network)
+
+
+@pytest.mark.parametrize(
+    ("algo", "held"),
+    [
+        (hr.APPO(max_lag=1), 16),
+        (hr.IMPACT(buffer_size=3, max_lag=1), 3 * 16),
+        (hr.IMPALA(replay_fraction=0.5, replay_capacity=100, max_lag=1), 16 + 32 + 100),
+    ],
+    ids=["appo", "impact", "impala"],
+)
+def test_an_estimate_is_what_slots_and_columns_take(algo, held):
+    config, policy = made(algo=algo, batch_size=256)
+    spec = config.actor_spec(None, policy)
+    slot = room.num_bytes(spec.layout())
+    assert room.needed(config, policy) == slot * spec.num_slots + held * slot // 4
+
+
+def test_a_replay_buffer_takes_what_is_estimated():
+    algo = hr.IMPALA(replay_fraction=0.5, replay_capacity=100)
+    config, policy = made(algo=algo, batch_size=256)
+    layout = config.actor_spec(None, policy).layout()
+    buffer = torch.zeros(room.num_bytes(layout), dtype=torch.uint8)
+    replay = ReplayBuffer(100)
+    replay.add(gather([Rollout(**views(buffer, layout))]))
+    taken = sum(x.nbytes for x in tree.leaves(vars(replay._store)))
+    assert taken == pytest.approx(100 * len(buffer) / 4, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"batch_size": 128 * 64}, "batch_size"),
+        ({"algo": hr.IMPACT(buffer_size=60), "batch_size": 256}, "buffer_size"),
+        ({"algo": hr.IMPALA(replay_fraction=0.5, replay_capacity=9999)}, "replay_capacity"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_value_that_does(settings, name, monkeypatch):
+    config, policy = made(**settings)
+    free = room.needed(config, policy) // 2
+    monkeypatch.setattr(room, "free_bytes", lambda: free)
+    with pytest.raises(ConfigError, match=rf"^{name}=\d+ makes .* GB of memory are free") as told:
+        room.check_room(config, policy)
+    nearest = int(re.search(r"nearest: (\d+)", str(told.value))[1])
+    if name == "batch_size":
+        settings = {"batch_size": nearest}
+    else:
+        settings["algo"] = type(config.algo)(**{**vars(config.algo), name: nearest})
+    room.check_room(*made(**settings))
+    assert nearest > 0.6 * 0.9 * 0.5 * getattr(config, name, getattr(config.algo, name, 0))
+
+
+def test_a_run_is_refused_before_it_has_slots(tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "free_bytes", lambda: 1 << 12)
+    with pytest.raises(ConfigError, match="memory are free"):
+        hr.Trainer(hr.Config(run_dir=str(tmp_path / "run"), transport="serial"), notify=print)
+
+
+def test_limits_of_control_groups_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_GROUPS", tmp_path)
+    before = memory.free_bytes()
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("700000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 1000\nactive_file 500\n")
+    assert memory.free_bytes() == 301500 < before
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.free_bytes() > 301500

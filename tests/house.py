@@ -46,7 +46,7 @@ ENGINE = [
     "headrace/nn/policy.py",
     "headrace/nn/inputs.py",
 ]
-ENGINE_LINES = 8700  # checks of what is not finite, saving on every end, images, Atari and texts
+ENGINE_LINES = 9300  # checks of what is not finite, saving on every end, images, texts, shared inference
 STUDIES = ["headrace/studies", "headrace/recipes"]
 GAME = ["headrace_ssa"]
 

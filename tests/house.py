@@ -46,7 +46,9 @@ ENGINE = [
     "headrace/nn/policy.py",
     "headrace/nn/inputs.py",
 ]
-ENGINE_LINES = 9300  # checks of what is not finite, saving on every end, images, texts, shared inference
+ENGINE_LINES = (
+    9300  # checks of what is not finite, saving on every end, images, texts, shared inference
+)
 STUDIES = ["headrace/studies", "headrace/recipes"]
 GAME = ["headrace_ssa"]
 

@@ -139,7 +139,8 @@ class Fleet:
     def close(self, timeout_s: float = 5.0) -> None:
         """End all actors: closed pipes first, then signals; safe to call twice."""
         self._queue.close()
-        end_children(self._children.values(), timeout_s)
+        lost = self._inference is not None and not self._inference.lives
+        end_children(self._children.values(), 0.0 if lost else timeout_s)
         self._children.clear()
-        if self._inference is not None:  # actors end their rollouts with it
+        if self._inference is not None:  # actors have ended their rollouts with it
             self._inference.close(timeout_s)

@@ -62,6 +62,11 @@ class Inference:
         """Its process id."""
         return 0 if self._child is None else self._child.pid
 
+    @property
+    def lives(self) -> bool:
+        """Whether it runs."""
+        return self._child is not None and self._child.process.is_alive()
+
     def line(self, actor: int) -> End:
         """What an actor asks through."""
         return self._calls.line(actor)

@@ -23,7 +23,8 @@ from headrace.types import Group
 Inference: TypeAlias = Literal["actor", "shared"]
 
 _LARGE = 2_000_000  # multiplications of a step, below which a call costs more than batches save
-_ROWS, _ROUNDS = 64, 5  # of the trial
+_FEW = 4  # actors, half of which make no batch
+_ROWS, _LEARNT, _ROUNDS = 64, 16, 5  # of the trial
 _CALL_S = 50e-6  # what asking another process takes of the processors
 GAIN = 1.15  # of steps per second, from which shared inference is taken
 
@@ -43,8 +44,8 @@ def settle(
 ) -> Config:
     """The settings with a choice of who acts. Rank 0 decides; a resumed run keeps its choice.
 
-    Nothing is measured for a small network, a single actor without a GPU, with ``deterministic``,
-    or where only actors can act.
+    Nothing is measured for a small network, less than four actors without a GPU, with
+    ``deterministic``, or where only actors can act.
 
     Args:
         notify: called with a line about what was measured.
@@ -65,7 +66,7 @@ def _chosen(config: Config, policy: Policy, found: Probe) -> tuple[Inference, st
         return "shared" if saved.get("inference") == "shared" else "actor", ""
     share = config.per_learner
     unable = config.transport == "serial" or config.algo.learns_in_actors or config.deterministic
-    few = share.num_actors == 1 and config.device == "cpu"
+    few = share.num_actors < _FEW and config.device == "cpu"
     if unable or few or share.num_actors > MAX_CALLERS:
         return "actor", ""
     if costs.step_cost(policy).products < _LARGE:
@@ -90,7 +91,7 @@ def measure(config: Config, policy: Policy, found: Probe) -> Costs | None:
     """
     precision, envs = policy.precision, config.envs_per_actor
     many = min(_ROWS, max(1, config.num_actors // 2) * envs)
-    few, batch = min(_ROWS, envs), max_steps(costs.step_cost(policy), _ROWS)
+    few, batch = min(_ROWS, envs), max_steps(costs.step_cost(policy), _LEARNT)
     acting, served = copy.deepcopy(policy).cpu(), copy.deepcopy(policy).to(config.device)
     trials = [(act_s, acting, few), (act_s, served, many)]
     if config.device == "cpu":

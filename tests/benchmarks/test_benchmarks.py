@@ -292,10 +292,34 @@ def test_the_architectures_are_resumed_and_write_table_and_picture(
     assert architectures.main(args) == 0
 
 
-def test_every_architecture_is_a_config_that_headrace_accepts(benchmark):
+@pytest.mark.parametrize("network", ["small", "deep"])
+def test_every_architecture_is_a_config_that_headrace_accepts(benchmark, network):
     import headrace as hr
 
     architectures = benchmark("architectures")
     for name in architectures.ARCHITECTURES:
-        case = architectures.cases_of(architectures.Args(architectures=(name,)))[0]
+        args = architectures.Args(architectures=(name,), network=network)
+        case = architectures.cases_of(args)[0]
         assert isinstance(architectures.config_of(case, "unused"), hr.Config)
+        env = architectures.Costly(**architectures.env_kwargs(case))
+        assert env.observation_space.contains(env.reset(seed=0)[0])
+
+
+# -- shared inference ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
+def test_acting_in_actors_and_in_one_process_are_compared(benchmark, tmp_path, capsys):
+    inference = benchmark("inference")
+    args = inference.Args(
+        networks=("shallow",), crews=("2x1",), seconds=0.3, warm_up_updates=1, repeats=1,
+        output=tmp_path,
+    )  # fmt: skip
+    assert inference.main(args) == 0
+    assert "actors x environments" in capsys.readouterr().out
+    with (tmp_path / "runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["inference"] for row in rows] == ["actor", "shared"]
+    assert all(float(row["sps"]) > 0 and float(row["cpu_ms"]) > 0 for row in rows)
+    assert all(row["auto"] in inference.KINDS and float(row["ceiling"]) > 0 for row in rows)

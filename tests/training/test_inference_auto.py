@@ -61,7 +61,7 @@ def test_auto_takes_what_is_faster_and_says_so(settled):
     "settings",
     [
         {"env": "CartPole-v1", "network": hr.Network((64, 64))},
-        {"num_actors": 1},
+        {"num_actors": 3, "batch_size": 3 * 16},
         {"transport": "serial"},
         {"transport": "serial", "deterministic": True},
         {"algo": hr.A3C()},
@@ -116,11 +116,11 @@ def test_a_run_keeps_its_choice_and_older_ones_acted_in_actors(tiny, finish, mon
     monkeypatch.setattr(inference, "_LARGE", 0)
     monkeypatch.setattr(inference, "measure", lambda *args: FASTER)
     monkeypatch.setattr(inference, "num_cores", lambda: 2)
-    config = tiny(num_actors=2, envs_per_actor=2)
+    config = tiny(num_actors=4, envs_per_actor=2)
     trainer, _ = finish(config)
     assert trainer.config.inference == "shared"
     monkeypatch.setattr(inference, "measure", None)  # any call fails
-    again, _ = finish(tiny(num_actors=2, envs_per_actor=2, resume=True, total_steps=800))
+    again, _ = finish(tiny(num_actors=4, envs_per_actor=2, resume=True, total_steps=800))
     assert again.config.inference == "shared"
     values = config.to_json()
     del values["inference"]

@@ -36,7 +36,10 @@ METRICS_BYTES = 2048  # room for what a gradient reports, as JSON
 
 @dataclass
 class Rollout:
-    """``T`` steps of ``B`` environments by one actor, under one version of the policy."""
+    """``T`` steps of ``B`` environments by one actor, under one version of the policy.
+
+    With shared inference of an asynchronous algorithm, under that version or newer ones.
+    """
 
     obs: Tree  # [T+1, B, ...]  what the policy was given; the last row only bootstraps
     first: Tensor  # [T+1, B] bool  obs[t] came from a reset

@@ -14,7 +14,7 @@ from headrace.algos.common import PolicyOutputs, policy_outputs
 from headrace.ops import stacks, tree
 from headrace.types import ActorCritic, Batch, Group, map_columns
 
-_WHOLE_BYTES = 32 << 20  # of observations; larger ones aren't copied but part by part
+_WHOLE_BYTES = 4 << 20  # of observations; larger ones aren't copied but part by part
 
 
 def new_generator() -> torch.Generator:

@@ -161,14 +161,14 @@ def _emulation(num_envs: int) -> Callable[[], Any]:
 
 def _acting(num_envs: int, dtype: Any) -> Callable[[], Any]:
     import torch
-    from pixels_peers import nature
+    from atari_ppo import Agent
 
-    agent = nature(6).to(dtype)
+    agent = Agent(6).to(dtype)
     obs = torch.randint(0, 256, (num_envs, 4, 84, 84), dtype=torch.uint8)
 
     @torch.inference_mode()
     def act() -> Any:
-        logits = agent.actor(agent.torso(obs.to(dtype).div_(255.0))).float()
+        logits = agent.policy(agent.torso(obs.to(dtype).div_(255.0))).float()
         return (logits - torch.empty_like(logits).exponential_().log_()).argmax(-1)
 
     return act
@@ -177,9 +177,9 @@ def _acting(num_envs: int, dtype: Any) -> Callable[[], Any]:
 def _learning(size: int, chunk: int, dtype: Any) -> Callable[[], Any]:
     """Forward, loss and backward of a minibatch in chunks, and a step of Adam."""
     import torch
-    from pixels_peers import nature
+    from atari_ppo import Agent
 
-    agent, last = nature(6), torch.channels_last
+    agent, last = Agent(6), torch.channels_last
     order = torch.contiguous_format if dtype == torch.bfloat16 else last
     optimizer = torch.optim.Adam(agent.parameters(), lr=1e-6, fused=True)
     obs = torch.randint(0, 256, (size, 4, 84, 84), dtype=torch.uint8)
@@ -192,7 +192,7 @@ def _learning(size: int, chunk: int, dtype: Any) -> Callable[[], Any]:
             with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
                 hidden = agent.torso(x)
             hidden = hidden.float()
-            log_p, value = agent.actor(hidden).log_softmax(-1), agent.critic(hidden).flatten()
+            log_p, value = agent.policy(hidden).log_softmax(-1), agent.value(hidden).flatten()
             gain = log_p.gather(-1, action[at]).flatten() * advantage[at] - 0.01 * log_p.mean(-1)
             loss = (0.5 * (value - target[at]).square() - gain).sum() / size
             loss.backward()

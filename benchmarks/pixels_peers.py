@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-_LEARNING_RATE, _GAMMA, _LAMBDA, _CLIP, _ENTROPY, _VALUE = 2.5e-4, 0.99, 0.95, 0.1, 0.01, 0.5
+_LEARNING_RATE, _CLIP, _ENTROPY = 2.5e-4, 0.1, 0.01
 
 
 class Clock:
@@ -42,92 +42,19 @@ class Clock:
         return {"sps": steps / seconds, "first_update_s": self._first[0] - self._started}
 
 
-def nature(num_actions: int) -> Any:
-    """The torso, the policy's head and the value's."""
-    import torch
-    from torch import nn
-
-    def layer(module: Any, gain: float = 2**0.5) -> Any:
-        nn.init.orthogonal_(module.weight, gain)
-        nn.init.zeros_(module.bias)
-        return module
-
-    class Agent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.torso = nn.Sequential(
-                layer(nn.Conv2d(4, 32, 8, stride=4)),
-                nn.ReLU(),
-                layer(nn.Conv2d(32, 64, 4, stride=2)),
-                nn.ReLU(),
-                layer(nn.Conv2d(64, 64, 3, stride=1)),
-                nn.ReLU(),
-                nn.Flatten(),
-                layer(nn.Linear(3136, 512)),
-                nn.ReLU(),
-            )
-            self.actor, self.critic = layer(nn.Linear(512, num_actions), 0.01), nn.Linear(512, 1)
-
-        def forward(self, x: Any) -> tuple[Any, Any]:
-            hidden = self.torso(x / 255.0)
-            policy = torch.distributions.Categorical(logits=self.actor(hidden))
-            return policy, self.critic(hidden).flatten()
-
-    return Agent()
-
-
 def cleanrl(request: dict[str, Any]) -> dict[str, float]:
-    """PPO from top to bottom: act, advantages, one shuffled pass in minibatches."""
-    import envpool
-    import numpy as np
+    """The single file's loop, one shuffled pass in minibatches."""
     import torch
+    from atari_ppo import Recipe, Training
 
     torch.set_num_threads(request["threads"])
-    num_envs, num_steps, size = request["num_envs"], request["rollout"], request["minibatch"]
-    given = {"episodic_life": True, "reward_clip": True, "seed": 1}
-    envs = envpool.make("Pong-v5", env_type="gymnasium", num_envs=num_envs, **given)
-    agent, clock = nature(int(envs.action_space.n)), Clock(request)
-    optimizer = torch.optim.Adam(agent.parameters(), lr=_LEARNING_RATE, eps=1e-5)
-    obs = torch.zeros((num_steps, num_envs, 4, 84, 84))
-    action, log_prob, reward, done, value = (torch.zeros(num_steps, num_envs) for _ in range(5))
-    next_obs, next_done = torch.Tensor(envs.reset()[0]), torch.zeros(num_envs)
-    steps = 0
-    while steps < request["steps"]:
-        for t in range(num_steps):
-            obs[t], done[t] = next_obs, next_done
-            with torch.no_grad():
-                policy, value[t] = agent(next_obs)
-                chosen = policy.sample()
-                action[t], log_prob[t] = chosen, policy.log_prob(chosen)
-            seen, rewards, terminated, truncated, _ = envs.step(chosen.numpy().astype(np.int32))
-            reward[t] = torch.tensor(rewards)
-            next_obs, next_done = torch.Tensor(seen), torch.Tensor(terminated | truncated)
-        with torch.no_grad():
-            next_value = agent(next_obs)[1]
-            advantage, last = torch.zeros_like(reward), torch.zeros(num_envs)
-            for t in reversed(range(num_steps)):
-                is_last = t == num_steps - 1
-                alive = 1.0 - (next_done if is_last else done[t + 1])
-                ahead = next_value if is_last else value[t + 1]
-                delta = reward[t] + _GAMMA * ahead * alive - value[t]
-                advantage[t] = last = delta + _GAMMA * _LAMBDA * alive * last
-            target = advantage + value
-        samples = [x.flatten(0, 1) for x in (obs, action, log_prob, advantage, target)]
-        for part in torch.randperm(num_steps * num_envs).split(size):
-            seen_b, action_b, old_b, advantage_b, target_b = (x[part] for x in samples)
-            policy, value_b = agent(seen_b)
-            ratio = (policy.log_prob(action_b) - old_b).exp()
-            scaled = (advantage_b - advantage_b.mean()) / (advantage_b.std() + 1e-8)
-            clipped = ratio.clamp(1 - _CLIP, 1 + _CLIP)
-            loss = -torch.minimum(ratio * scaled, clipped * scaled).mean()
-            loss += _VALUE * 0.5 * (value_b - target_b).square().mean()
-            loss -= _ENTROPY * policy.entropy().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
-            optimizer.step()
-        steps += num_steps * num_envs
-        clock.update(steps)
+    num_envs, num_steps = request["num_envs"], request["rollout"]
+    num_minibatches = max(1, num_envs * num_steps // request["minibatch"])
+    recipe = Recipe(num_envs, num_steps, num_minibatches, epochs=1, anneals=False)
+    training, clock = Training("Pong", recipe, seed=1, steps=request["steps"]), Clock(request)
+    while training.steps < request["steps"]:
+        training.update()
+        clock.update(training.steps)
     return clock.result()
 
 

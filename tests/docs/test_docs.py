@@ -102,7 +102,11 @@ def test_the_blocks_of_a_page_run_in_order(tmp_path, name, num_blocks, writes):
 def test_links_to_files_point_to_files(file):
     text = (ROOT / file).read_text(encoding="utf-8")
     for target in re.findall(r"\]\((?!http)([^)]+)\)", text):
-        assert ((ROOT / file).parent / target).exists(), target
+        name, _, heading = target.partition("#")
+        page = (ROOT / file).parent / name
+        assert page.exists(), target
+        titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M) if heading else []
+        assert heading in ("", *(title.lower().replace(" ", "-") for title in titles)), target
 
 
 def test_the_first_snippet_is_short_and_the_make_targets_exist():

@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,8 @@ CASES: dict[str, tuple[Any, hr.Network, dict[str, Any], Any]] = {
     for algo in ALGOS for network in ("dense", "lstm")
 }  # fmt: skip
 CASES["ppo-gru"] = ALGOS["ppo"], NETWORKS["gru"], {"action_space": "box"}, SpaceIdentityVectorEnv
-CASES["impala-scene"] = ALGOS["impala"], SCENE, {}, SceneEnv
+# With a small epsilon RMSProp takes whole steps along gradients that are rounding alone.
+CASES["impala-scene"] = replace(ALGOS["impala"], optimizer_eps=1e-2), SCENE, {}, SceneEnv
 
 
 def _left_behind(learner: Learner, part: str) -> None:

@@ -11,7 +11,7 @@ training games), at their steps or at their seconds. The clock starts with the p
 plays 100 whole games with drawn actions.
 
 A run leaves ``OUTPUT/GAME/PROGRAM/SEED.json``; one that is there is not done again. Where a game
-has lives, headrace's curve is that of its evaluations in training, 10 games each.
+has lives, headrace's curve is that of its evaluations in training.
 """
 
 from __future__ import annotations

@@ -87,9 +87,11 @@ def _shows_stacks(envs: VectorEnv, seed: int) -> bool:
     """Whether a stack of pictures is what it shows, as far as a few more steps tell."""
     infos: dict[str, Any] = {}
 
+    seeds = itertools.count(seed)
+
     def reset() -> Any:
         nonlocal infos
-        obs, infos = envs.reset(seed=seed)
+        obs, infos = envs.reset(seed=next(seeds))
         return obs
 
     def step() -> Any:

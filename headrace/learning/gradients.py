@@ -70,7 +70,8 @@ class Gradients:
 
     def still(self) -> contextlib.AbstractContextManager[None]:
         """Inside, the weights don't change: bfloat16 casts them once for all chunks of a step."""
-        return self._policy.still(learns=True)
+        by_hand = self._network is not None
+        return contextlib.nullcontext() if by_hand else self._policy.still(learns=True)
 
     def _by_autograd(self, batch: Batch) -> tuple[Tensor, Metrics]:
         loss, metrics = self._algorithm.loss(self._policy, batch, self._state)

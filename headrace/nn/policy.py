@@ -117,7 +117,7 @@ class Policy(nn.Module):
         with contextlib.ExitStack() as stack:
             for part in halved(self):
                 stack.enter_context(part.still(learns))
-            self._quick = quick(self.torso)
+            self._quick = None if learns else quick(self.torso)
             try:
                 yield
             finally:

@@ -61,13 +61,14 @@ def settle(
 def _chosen(config: Config, policy: Policy, found: Probe) -> tuple[Inference, str]:
     if config.inference != AUTO:
         return config.inference, ""  # type: ignore[return-value]
+    share = config.per_learner
+    unable = config.transport == "serial" or config.algo.learns_in_actors or config.deterministic
+    if unable or share.num_actors > MAX_CALLERS:
+        return "actor", ""
     if config.resume:
         saved = checkpoint.read_config(checkpoint.find(Path(str(config.run_dir))))["config"]
         return "shared" if saved.get("inference") == "shared" else "actor", ""
-    share = config.per_learner
-    unable = config.transport == "serial" or config.algo.learns_in_actors or config.deterministic
-    few = share.num_actors < _FEW and config.device == "cpu"
-    if unable or few or share.num_actors > MAX_CALLERS:
+    if share.num_actors < _FEW and config.device == "cpu":
         return "actor", ""
     if costs.step_cost(policy).products < _LARGE:
         return "actor", ""

@@ -40,8 +40,11 @@ def check_room(config: Config, policy: Policy, env: Any = None) -> None:
         return
     for name, value, other in _smaller(config, _MOST * free / wanted):
         if needed(other, policy, env) <= _MOST * free:
+            shown = (
+                config.resolved_batch_size if name == "batch_size" else getattr(config.algo, name)
+            )
             raise ConfigError(
-                f"{name}={getattr(config, name, None) or getattr(config.algo, name)} makes "
+                f"{name}={shown} makes "
                 f"rollouts and batches of {wanted / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB of "
                 f"memory are free (nearest: {value:,})".replace(",", "")
             )

@@ -21,6 +21,7 @@ from headrace.learning.hogwild import SharedModel
 from headrace.learning.learner import Learner
 from headrace.nn.policy import Policy
 from headrace.process import torch_threads
+from headrace.records import checkpoint
 from headrace.records.rundir import check, default_run_dir
 from headrace.spaces import walk
 from headrace.spaces.images import image_shape, is_image
@@ -69,7 +70,9 @@ def begin(
     made = config.env, config.engine, config.env_kwargs, config.seed, config.wrappers
     found = probe(*made)
     was_auto = config.stacked_frames == "auto"
-    config = replace(config, engine=found.engine, stacked_frames=_held(config, found))
+    held: Any = _held(config, found) if group.rank == 0 else ""
+    held = group.broadcast(held) if group.size > 1 else held
+    config = replace(config, engine=found.engine, stacked_frames=held)
     if group.rank == 0:
         if config.eval_env_kwargs and config.eval_episodes:
             check_evaluated(found, config.evaluated_kwargs, config.seed)
@@ -85,7 +88,10 @@ def begin(
 
 
 def _held(config: Config, found: Probe) -> Any:
-    """How stacks of pictures are held."""
+    """How stacks of pictures are held: in a resumed run as before, unless it is given."""
+    if config.resume and config.stacked_frames == "auto":
+        saved = checkpoint.read_config(checkpoint.find(Path(str(config.run_dir))))["config"]
+        return "once" if saved.get("stacked_frames") == "once" else "whole"
     valid = f"'auto' or 'whole' with {env_name(config.env)}, which shows no stacks of its pictures"
     require(found.stacks or config.stacked_frames != "once", "stacked_frames", "once", valid)
     if config.stacked_frames != "auto":

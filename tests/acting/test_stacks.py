@@ -222,6 +222,20 @@ class Dark(Stacks):
         return super()._picture() * 0
 
 
+class Late(Stacks):
+    """Shows its first picture after up to three steps."""
+
+    def reset(self, **kwargs):
+        super().reset(**kwargs)
+        for _ in range(self.np_random.integers(4)):
+            self._push(self._picture())
+        return self._stack, {}
+
+
+def test_one_reset_that_looks_like_stacks_is_not_enough():
+    assert not any(probe(Late, "auto", {"begins": "same"}, seed).stacks for seed in range(20))
+
+
 @pytest.mark.parametrize("env", [Colours, Dark])
 def test_what_may_be_no_stack_is_held_whole(env, tmp_path):
     assert not probe(env, "auto", {"begins": "black"}, seed=0).stacks
@@ -243,3 +257,9 @@ def test_the_choice_is_told_and_kept(tmp_path, capsys):
     weights(tmp_path / "a", algo=hr.A2C(), total_steps=36)
     assert "auto: stacks of pictures are held as single ones" in capsys.readouterr().out
     assert '"stacked_frames": "once"' in (tmp_path / "a" / "config.json").read_text()
+
+
+def test_a_resumed_run_holds_stacks_as_before(tmp_path):
+    weights(tmp_path, algo=hr.A2C(), total_steps=36, stacked_frames="whole")
+    weights(tmp_path, algo=hr.A2C(), total_steps=72, resume=True)
+    assert '"stacked_frames": "whole"' in (tmp_path / "config.json").read_text()

@@ -122,6 +122,8 @@ def test_a_run_keeps_its_choice_and_older_ones_acted_in_actors(tiny, finish, mon
     monkeypatch.setattr(inference, "measure", None)  # any call fails
     again, _ = finish(tiny(num_actors=4, envs_per_actor=2, resume=True, total_steps=800))
     assert again.config.inference == "shared"
+    alone = tiny(num_actors=4, envs_per_actor=2, resume=True, total_steps=1200, transport="serial")
+    assert finish(alone)[0].config.inference == "actor"  # where nothing can be shared
     values = config.to_json()
     del values["inference"]
     assert from_json(values).inference == "actor"

@@ -77,6 +77,14 @@ def test_what_does_not_fit_is_refused_with_a_value_that_does(settings, name, mon
     assert nearest > 0.6 * 0.9 * 0.5 * getattr(config, name, getattr(config.algo, name, 0))
 
 
+def test_a_batch_that_follows_from_other_sizes_is_refused_likewise(monkeypatch):
+    config, policy = made(batch_size=None)
+    free = room.needed(config, policy) // 2
+    monkeypatch.setattr(room, "free_bytes", lambda: free)
+    with pytest.raises(ConfigError, match="memory are free"):
+        room.check_room(config, policy)
+
+
 def test_a_run_is_refused_before_it_has_slots(tmp_path, monkeypatch):
     monkeypatch.setattr(room, "free_bytes", lambda: 1 << 12)
     with pytest.raises(ConfigError, match="memory are free"):

@@ -30,6 +30,7 @@ from typing import Any
 import atari_ppo
 import tyro
 from common import train_command
+from learning_report import markdown
 from rich.console import Console
 
 from headrace.errors import require, require_choice
@@ -128,9 +129,7 @@ def report(found: dict[str, list[dict[str, Any]]], args: Args, console: Console)
     title = f"{args.game}, {args.seeds} seeds, on {machine()}"
     rows = [row(name, runs, args.target) for name, runs in found.items()]
     show(rows, title, console)
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(x.values()) for x in rows)]
-    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    (args.output / f"{args.game}.md").write_text(f"{title}\n\n{text}", encoding="utf-8")
+    (args.output / f"{args.game}.md").write_text(f"{title}\n\n{markdown(rows)}\n", encoding="utf-8")
     path = args.output / f"{args.game}.png"
     with picture(path, title, (9.0, 4.0), ncols=2, sharey=True) as (_, panels):
         for panel, axis, label in zip(panels, (0, 1), ("minutes", "million steps"), strict=True):

@@ -32,6 +32,7 @@ from typing import Any
 
 import common
 import tyro
+from learning_report import markdown
 from rich.console import Console
 
 from headrace.errors import require_choice
@@ -268,26 +269,20 @@ def summarise(runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     return rows
 
 
-def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
     """The rows in words."""
     return [
         {
             "": row["name"],
             "steps/s (median)": f"{row['sps_median']:,.0f}",
             "min–max": f"{row['sps_min']:,.0f}–{row['sps_max']:,.0f}",
-            "headrace is": row["headrace_is"] and f"{row['headrace_is']:.2f} ×",
-            "of ceiling": row["of_ceiling"] and f"{row['of_ceiling']:.0%}",
-            "peak PSS, sum": row["pss_gb"] and f"{row['pss_gb']:.2f} GB",
-            "first update": row["first_update_s"] and f"{row['first_update_s']:.1f} s",
+            "headrace is": f"{row['headrace_is']:.2f} ×" if row["headrace_is"] else "",
+            "of ceiling": f"{row['of_ceiling']:.0%}" if row["of_ceiling"] else "",
+            "peak PSS, sum": f"{row['pss_gb']:.2f} GB" if row["pss_gb"] else "",
+            "first update": f"{row['first_update_s']:.1f} s" if row["first_update_s"] else "",
         }
         for row in rows
     ]
-
-
-def markdown(texts: list[dict[str, Any]]) -> str:
-    """A table for a page."""
-    lines = [list(texts[0]), ["---"] * len(texts[0]), *(list(text.values()) for text in texts)]
-    return "".join(f"| {' | '.join(str(x or '') for x in line)} |\n" for line in lines)
 
 
 def parts_text(results: list[dict[str, Any]]) -> str:
@@ -317,7 +312,7 @@ def main(args: Args) -> None:
     ])  # fmt: skip
     write_csv(args.output / "summary.csv", [row | {"machine": machine()} for row in rows])
     common.draw_rates(rows, title, args.output / "pixels.png")
-    text = f"{title}\n\n{markdown(table(rows))}"
+    text = f"{title}\n\n{markdown(table(rows))}\n"
     if "ceiling" in runs:
         text += "\n" + parts_text(runs["ceiling"])
     (args.output / "table.md").write_text(text, encoding="utf-8")

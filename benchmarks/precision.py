@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import tyro
 from common import train_command
+from learning_report import markdown
 from rich.console import Console
 
 from headrace.errors import require
@@ -95,9 +96,7 @@ def report(found: dict[str, list[dict]], args: Args, console: Console) -> None:
         row["bfloat16 is better"] = compared(values["bfloat16"], values["float32"])
         rows.append(row)
     show(rows, title, console)
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    (args.output / "precision.md").write_text(f"{title}\n\n{text}", encoding="utf-8")
+    (args.output / "precision.md").write_text(f"{title}\n\n{markdown(rows)}\n", encoding="utf-8")
     drawn = {name: [tuple(zip(*one["curve"], strict=True)) for one in runs]
              for name, runs in found.items()}  # fmt: skip
     path = args.output / "precision.png"

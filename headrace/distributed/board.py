@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
+import zlib
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from headrace.process import memory_file
@@ -120,19 +123,40 @@ def board_bytes(size: int) -> int:
     return size * (_LINE * 8 + 2 * ROW_BYTES)
 
 
-def share_board(group: Group) -> Board | None:
-    """A board of all ranks if they can map one file, which is deleted again; else None."""
+def share_boards(group: Group, store: dist.Store) -> tuple[list[list[int]], Board | None]:
+    """The ranks of each machine, and a board of those of this one; its file is deleted again.
 
-    def agree(mine: bool) -> bool:
-        return bool(group.gather(torch.tensor([mine])).all())
+    Who can't map his machine's file, or see all of its processes, makes all ranks of that machine
+    hosts of their own. None: this rank shares with nobody.
+    """
 
+    def gather(value: int) -> list[int]:
+        return [int(x) for x in group.gather(torch.tensor([value]))]
+
+    places = gather(_place())
+    mates = [rank for rank, place in enumerate(places) if place == places[group.rank]]
+    board, me = None, mates.index(group.rank)
     with contextlib.ExitStack() as stack:
-        path, board = "", None
-        if group.rank == 0:
+        path = ""
+        if me == 0 and len(mates) > 1:
             with contextlib.suppress(OSError):  # there is no room
-                path = stack.enter_context(memory_file(board_bytes(group.size)))
-        path = group.broadcast(path)
-        with contextlib.suppress(OSError, RuntimeError):
-            board = Board(Path(path), group.rank, group.size)
-        shared = agree(board is not None) and agree(board is not None and board.sees_all())
-        return board if shared else None
+                path = stack.enter_context(memory_file(board_bytes(len(mates))))
+        store.set(f"board/{group.rank}", path)
+        gather(0)  # all have told
+        path = store.get(f"board/{mates[0]}").decode()
+        if len(mates) > 1:
+            with contextlib.suppress(OSError, RuntimeError):
+                board = Board(Path(path), me, len(mates))
+        mapped = gather(board is not None)
+        seen = gather(board is not None and all(mapped[r] for r in mates) and board.sees_all())
+    hosts = [[r for r, at in enumerate(places) if at == place] for place in dict.fromkeys(places)]
+    shared = [host for host in hosts if all(seen[r] for r in host)]
+    apart = [[r] for host in hosts if host not in shared for r in host]
+    return sorted(shared + apart), board if mates in shared else None
+
+
+def _place() -> int:
+    """A number for this machine: ranks with the same one may share memory."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    told = boot.read_text() if boot.exists() else ""
+    return zlib.crc32(f"{socket.gethostname()} {told}".encode())

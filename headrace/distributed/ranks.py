@@ -1,8 +1,9 @@
 """What several learners do together: add vectors up and read each other's.
 
 A learner knows only the few calls of :class:`headrace.types.Group`; one that is alone is the case
-in which they do nothing. Ranks of one machine exchange vectors through shared memory, others
-through gloo; tensors on an accelerator go through NCCL.
+in which they do nothing. Ranks of one machine exchange vectors through shared memory; of several
+machines, the first rank of each then adds them up with the others' through gloo (``sums.py``).
+Tensors on an accelerator go through NCCL.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import socket
 import threading
 import time
 import uuid
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headrace.distributed.board import ROW_BYTES, Board, Silent, share_board
+from headrace.distributed import sums
+from headrace.distributed.board import ROW_BYTES, Board, Silent, share_boards
 from headrace.errors import LearnerFailed, OthersLost
 from headrace.types import Clock
 
-GATHER_BYTES = 1 << 18  # of all ranks: below, gloo's gather is faster than its all-reduce
 _POLL_S = 0.02
 _BLAME_S = 1.0  # how long the others are given to say that they live
 _ANSWER_S = 2.0  # how much longer than it has to take the store may take to answer
@@ -77,28 +77,37 @@ class Ranks:
                 world_size=self.size,
                 timeout=datetime.timedelta(seconds=timeout_s),
             )
+        self._hosts = [[rank] for rank in range(self.size)]  # the ranks of each
         self._board: Board | None = None
         if share_memory:
             with self.clock.aside():
-                self._board = share_board(self)
+                self._hosts, self._board = share_boards(self, self._store)
+        self._mates = next(host for host in self._hosts if self.rank in host)
+        self._first = [host[0] for host in self._hosts]
 
     @property
     def shares_memory(self) -> bool:
-        """Whether vectors go through shared memory: all learners are on one machine."""
-        return self._board is not None
+        """Whether vectors go through shared memory alone: all learners are on one machine."""
+        return len(self._hosts) == 1
 
     def sum(self, values: Tensor) -> Tensor:
         with self.clock.meeting(), self._blaming():
             if values.is_cuda:
                 dist.all_reduce(values)
                 torch.cuda.synchronize(values.device)
-            elif self._board is not None:
-                for part in values.split(ROW_BYTES // values.element_size()):
+                return values
+            values = values.contiguous()
+            parts = values.split(ROW_BYTES // values.element_size())
+            if self._board is not None:
+                for part in parts:
                     torch.sum(self._board.exchange(part, self._timeout_s), 0, out=part)
-            elif self.size * values.numel() * values.element_size() <= GATHER_BYTES:
-                torch.sum(self._gather(values), 0, out=values)
-            else:
-                dist.all_reduce(values)
+            if self.shares_memory:
+                return values
+            if self.rank in self._first:
+                sums.add_up(values, self._first, self._first.index(self.rank))
+            if self._board is not None:
+                for part in parts:
+                    part.copy_(self._board.exchange(part, self._timeout_s)[0])
         return values
 
     def gather(self, values: Tensor) -> Tensor:
@@ -106,14 +115,12 @@ class Ranks:
             return self._gather(values)
 
     def _gather(self, values: Tensor) -> Tensor:
-        if self._board is not None and values.numel() * values.element_size() <= ROW_BYTES:
-            rows = self._board.exchange(values.cpu(), self._timeout_s)
-            return rows.clone().to(values.device)
-        rows = values.new_empty(self.size * values.numel())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # the new name is newer than torch 2.6
-            dist.all_gather_into_tensor(rows, values)
-        return rows.view(self.size, -1)
+        small = values.numel() * values.element_size() <= ROW_BYTES
+        if self.shares_memory and self._board is not None and small:
+            rows = self._board.exchange(values.cpu(), self._timeout_s).clone()
+        else:
+            rows = sums.rows(values.cpu(), self.size, self.rank)
+        return rows.to(values.device)
 
     def gather_objects(self, value: Any) -> list[Any]:
         values = [None] * self.size if self.rank == 0 else None
@@ -143,25 +150,42 @@ class Ranks:
         try:
             yield
         except Silent as error:
+            lost = [self._mates[r] for r in error.ranks]
+            if not self.shares_memory:  # they may be waiting themselves, for another machine
+                lost = self._to_blame(lost, " ".join(map(str, lost))) or lost
             what = "has died" if error.dead else f"was silent for {self._timeout_s:g} s"
-            raise OthersLost(
-                f"learner {self.rank} waited for {learners(error.ranks)}: {what}"
-            ) from error
+            raise OthersLost(f"learner {self.rank} waited for {learners(lost)}: {what}") from error
         except RuntimeError as error:
-            others = [r for r in range(self.size) if r != self.rank]
+            lost = [error.rank] if isinstance(error, sums.Lost) else []
+            others = lost or [r for r in range(self.size) if r != self.rank]
+            blamed = self._to_blame(others, " ".join(map(str, lost))) or others
+            raise OthersLost(f"learner {self.rank} lost {learners(blamed)}: {error}") from error
 
-            def quiet() -> list[int]:
-                return [r for r in others if not self._store.check([f"complained/{r}"])]
+    def _to_blame(self, others: list[int], lost: str) -> list[int]:
+        """Of the others, and of those whom they have lost themselves, who don't complain in time.
 
-            try:
-                within(0.0, lambda: self._store.set(f"complained/{self.rank}", ""))
-                time.sleep(_BLAME_S)
-                silent = within(0.0, quiet)
-            except RuntimeError:
-                silent = [0]  # it holds the store
-            raise OthersLost(
-                f"learner {self.rank} lost {learners(silent or others)}: {error}"
-            ) from error
+        Args:
+            lost: the ranks that this one complains of; empty if it doesn't know.
+        """
+
+        def quiet() -> list[int]:
+            found, seen, left = set[int](), {self.rank}, list(others)
+            while left:
+                if (rank := left.pop()) in seen:
+                    continue
+                seen.add(rank)
+                if self._store.check([f"complained/{rank}"]):
+                    left += map(int, self._store.get(f"complained/{rank}").decode().split())
+                else:
+                    found.add(rank)
+            return sorted(found)
+
+        try:
+            within(0.0, lambda: self._store.set(f"complained/{self.rank}", lost))
+            time.sleep(_BLAME_S)
+            return within(0.0, quiet)
+        except RuntimeError:
+            return [0]  # it holds the store
 
     def close(self) -> None:
         if dist.is_initialized():

@@ -56,6 +56,12 @@ def crc(values: torch.Tensor) -> int:
     return zlib.crc32(values.contiguous().numpy().tobytes())
 
 
+def part_ways(group) -> None:
+    """Let each rank be a machine of its own."""
+    group._board, group._hosts = None, [[rank] for rank in range(group.size)]
+    group._first = list(range(group.size))
+
+
 # -- sums and rows ------------------------------------------------------------------------------
 
 
@@ -65,7 +71,7 @@ def add_everything_up(group, say):
     found = []
     for way in ("board", "gloo"):
         if way == "gloo":
-            group._board = None
+            part_ways(group)
         for dtype in DTYPES:
             for size in SIZES:
                 rows = torch.stack([part(r, size, dtype) for r in range(group.size)])
@@ -245,6 +251,62 @@ def test_a_rank_that_dies_while_it_joins_is_named(ranks):
         assert f"learner {rank} lost learner 1: " in str(ending.error)
 
 
+# -- ranks of several machines ------------------------------------------------------------------
+
+
+def on_two_machines(rank: int) -> None:
+    """Ranks 0 and 2 are on one, rank 1 on another."""
+    board._place = lambda: rank % 2
+
+
+def add_up_between_machines(group, say):
+    """Are the rows right, and how wrong is the sum, its bits."""
+    assert group._hosts == [[0, 2], [1]]
+    assert (group._board is None) == (group.rank == 1)
+    found = []
+    for size in SIZES:
+        rows = torch.stack([part(r, size, torch.float32) for r in range(group.size)])
+        gathered = group.gather(rows[group.rank].clone())
+        total = group.sum(rows[group.rank].clone())
+        error = (total.double() - rows.double().sum(0)).abs() / rows.abs().double().sum(0)
+        found.append((torch.equal(gathered, rows), float(error.max()), crc(total)))
+    return group.shares_memory, found
+
+
+def test_ranks_of_a_machine_share_memory_and_the_first_of_each_talks_to_the_others(
+    ranks, leftovers
+):
+    endings = ranks(3, add_up_between_machines, before=on_two_machines).endings()
+    assert [ending.error for ending in endings.values()] == [None] * 3
+    assert leftovers() == set()
+    for everyone in zip(*(ending.value[1] for ending in endings.values()), strict=True):
+        assert len(set(everyone)) == 1
+        right, error, _ = everyone[0]
+        assert right
+        assert error < 2 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("dead", [1, 2])
+def test_all_name_the_dead_rank_of_another_machine_whomever_they_waited_for(ranks, dead):
+    def work(group, say):
+        group.sum(torch.zeros(3))
+        say("waits")
+        if group.rank == dead:
+            time.sleep(1000)
+        group.sum(torch.zeros(3))
+
+    three = ranks(3, work, before=on_two_machines)
+    for rank in three.ranks:
+        assert three.hear(rank) == "waits"
+    three.signal(dead, signal.SIGKILL)
+    others = [rank for rank in three.ranks if rank != dead]
+    for rank, ending in three.endings(others).items():
+        assert type(ending.error) is OthersLost
+        assert f"learner {rank} " in str(ending.error)
+        assert f" learner {dead}: " in str(ending.error)
+
+
 CALLS = {
     "sum": lambda group: group.sum(torch.zeros(3)),
     "big_sum": lambda group: group.sum(torch.zeros(BIG)),
@@ -257,7 +319,7 @@ ENDLESS = [("sum", True), ("sum", False), ("big_sum", False)]  # gather is what 
 def wait_for_ever(group, say, call, shared, quiet_rank):
     """Exchange a few times; then one rank does nothing any more."""
     if not shared:
-        group._board = None
+        part_ways(group)
     for _ in range(3):
         CALLS[call](group)
     say("waits")

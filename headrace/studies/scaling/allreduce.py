@@ -21,7 +21,8 @@ from headrace.studies.scaling.model import Timing, Way
 from headrace.studies.table import Study
 
 MESSAGE_BYTES = (256, 4 << 10, 64 << 10, 1 << 20, 4 << 20)
-SMALL_BYTES, SMALL_MESSAGES = 64, 2  # counts and running statistics, besides the gradients
+SMALL_BYTES = 64  # sums of advantages, besides the gradients
+TOLD_BYTES = 512  # what each learner tells all others at the end of an update
 COLUMNS = ("way", "world_size", "num_bytes", "repeats", "seconds")
 WAYS: tuple[Way, ...] = ("memory", "sockets")
 WARM_UP, REPEATS = 20, 200
@@ -34,7 +35,7 @@ def messages(config: Config, gradient_bytes: int) -> list[int]:
     algo: Any = config.algo
     steps = (getattr(algo, name, 1) for name in ("epochs", "minibatches", "t_frequency"))
     gradients = math.prod(steps)
-    return [gradient_bytes] * gradients + [SMALL_BYTES] * SMALL_MESSAGES
+    return [gradient_bytes] * gradients + [SMALL_BYTES]
 
 
 def measure(

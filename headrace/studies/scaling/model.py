@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from headrace.distributed.ranks import GATHER_BYTES
+from headrace.distributed import sums
 from headrace.studies.means import Row
 
 Mode = Literal["constant-batch", "growing-batch"]
@@ -42,6 +42,10 @@ class Cost:
     alpha_s: float = 0.0
     beta_s: float = 0.0
 
+    def of(self, messages: float, num_bytes: float) -> float:
+        """Seconds of so many messages with so many bytes in all."""
+        return messages * self.alpha_s + num_bytes * self.beta_s
+
 
 @dataclass(frozen=True)
 class Link:
@@ -56,7 +60,8 @@ class Model:
     """The fitted numbers; ``at`` gives the times of a world size."""
 
     mode: Mode
-    messages: tuple[int, ...]  # bytes of each all-reduce of one iteration
+    messages: tuple[int, ...]  # bytes of each sum of one iteration
+    rows: tuple[int, ...]  # likewise of what each rank tells all others
     rollout: tuple[float, float]  # a, b of a + b / W, seconds
     learn: tuple[float, float]  # likewise
     memory: Cost  # between ranks of this machine
@@ -71,16 +76,10 @@ class Model:
 
     def at(self, world_size: int) -> dict[str, float]:
         """``t_iter`` and its parts, in seconds, ``fps``, ``rho_comm`` and ``rho_sync``."""
-        way: Way = "memory"
-        cost = self.memory
-        if world_size > self.largest:
-            way = "sockets"
-            beta_s = max(self.sockets.beta_s, 1.0 / self.link.bytes_per_s)
-            cost = Cost(self.sockets.alpha_s + self.link.latency_s, beta_s)
         times = {
             "t_rollout": self.rollout[0] + self.rollout[1] / world_size,
             "t_learn": self.learn[0] + self.learn[1] / world_size,
-            "t_comm": self.own_comm_s + sum(sum_s(way, world_size, n, cost) for n in self.messages),
+            "t_comm": self.own_comm_s + self._exchange_s(world_size),
             "t_sync": self.sync_s * straggling(world_size),
         }
         t_iter = sum(times.values()) + self.other_s
@@ -93,28 +92,35 @@ class Model:
             "rho_sync": times["t_sync"] / t_iter,
         }
 
+    def _exchange_s(self, world_size: int) -> float:
+        """Of an iteration: sums within each machine, between machines, and handed on within."""
+        here, machines = min(world_size, self.largest), math.ceil(world_size / self.largest)
+        memory = sum(sum_s("memory", here, n, self.memory) for n in self.messages)
+        if machines == 1:
+            return memory + sum(sum_s("memory", here, n, self.memory) for n in self.rows)
+        beta_s = max(self.sockets.beta_s, 1.0 / self.link.bytes_per_s)
+        cost = Cost(self.sockets.alpha_s + self.link.latency_s, beta_s)
+        between = sum(sum_s("sockets", machines, n, cost) for n in self.messages)
+        return (
+            2 * memory + between + sum(cost.of(*sums.rows_parts(world_size, n)) for n in self.rows)
+        )
+
 
 def sum_parts(way: Way, world_size: int, num_bytes: float) -> tuple[float, float]:
     """Messages, and bytes, that a rank waits for one after the other in one sum.
 
-    Shared memory: one wait for all, then all rows are read. Sockets: everybody's message to
-    everybody while these are small together (``ranks.GATHER_BYTES``), else a ring, in
-    which 2(W - 1) messages of a W-th of the bytes follow each other.
+    Shared memory: one wait for all, then all rows are read. Sockets: see ``distributed/sums.py``.
     """
-    others = world_size - 1
-    if not others:
+    if world_size == 1:
         return 0.0, 0.0
     if way == "memory":
         return 1.0, world_size * num_bytes
-    if world_size * num_bytes <= GATHER_BYTES:
-        return others, others * num_bytes
-    return 2.0 * others, 2.0 * others / world_size * num_bytes
+    return sums.sum_parts(world_size, num_bytes)
 
 
 def sum_s(way: Way, world_size: int, num_bytes: float, cost: Cost) -> float:
     """Seconds of one sum."""
-    messages, all_bytes = sum_parts(way, world_size, num_bytes)
-    return messages * cost.alpha_s + all_bytes * cost.beta_s
+    return cost.of(*sum_parts(way, world_size, num_bytes))
 
 
 def straggling(world_size: int) -> float:
@@ -173,13 +179,14 @@ def fit(
     messages: Sequence[int],
     largest: int,
     *,
+    rows_told: Sequence[int] = (),
     link: Link | None = None,
 ) -> Model | None:
     """The model of all speeds and timings within the cores; None if there is no speed.
 
     Args:
         rows: of ``figures.summarise``, one per world size.
-        messages: bytes of each sum of one iteration.
+        messages: bytes of each sum of one iteration. rows_told: likewise of what a rank tells all.
         largest: world size that this machine's cores hold; beyond, messages go over sockets.
         link: a network to assume between the ranks; None: this machine's loopback.
     """
@@ -188,8 +195,9 @@ def fit(
         return None
     fitted = fit_allreduce(timings, "memory"), fit_allreduce(timings, "sockets")
     memory, sockets = (cost or Cost() for cost in fitted)
+    sizes = (*messages, *rows_told)
     rest = [
-        row["t_comm"] - sum(sum_s("memory", row["world_size"], n, memory) for n in messages)
+        row["t_comm"] - sum(sum_s("memory", row["world_size"], n, memory) for n in sizes)
         for row in used
     ]
     grows = mode == "growing-batch"
@@ -202,6 +210,7 @@ def fit(
     return Model(
         mode=mode,
         messages=tuple(messages),
+        rows=tuple(rows_told),
         rollout=fit_share(points("t_rollout"), mode),
         learn=fit_share(points("t_learn"), mode),
         memory=memory,
@@ -274,8 +283,10 @@ def assumptions(model: Model, num_cores: int) -> list[str]:
         f"t_comm = {_ms(model.own_comm_s)} that a rank spends by itself, and {len(model.messages)} "
         f"sums per iteration ({messages}). Up to W = {model.largest} they go through shared "
         f"memory, where W rows are read after one wait: {_per_message(model.memory)}.",
-        "Beyond, all are assumed to go over gloo's sockets, small ones as a message from each to "
-        f"each, others as a ring: {_per_message(model.sockets)}; {network}.",
+        f"Beyond, {model.largest} ranks are assumed on each machine, which add up in memory; the "
+        "machines then by recursive doubling, large sums by halving and doubling, over gloo's "
+        f"sockets: {_per_message(model.sockets)}; {network}. What each rank tells all others "
+        f"once ({sum(model.rows)} bytes) takes ceil(log2 W) messages.",
         f"t_sync = {_ms(model.sync_s)} * sqrt(2 ln W): the slowest of W ranks whose delays are "
         "independent and normal.",
         f"Cores beyond this machine's {num_cores} are assumed to be like these and each rank to "

@@ -58,7 +58,10 @@ def write(
     summary = figures.summarise(rows, scaling.cores_per_learner, cores)
     messages = allreduce.messages(scaling.config, rows[0]["gradient_bytes"])
     largest = max(1, cores // scaling.cores_per_learner)
-    model = fit(scaling.mode, summary, timings, messages, largest, link=scaling.link)
+    told = (allreduce.TOLD_BYTES,)
+    model = fit(
+        scaling.mode, summary, timings, messages, largest, rows_told=told, link=scaling.link
+    )
     (sizes, limit), first = predictable(scaling), figures.reference(summary)
     predicted, said = list[dict[str, float]](), [_NO_MODEL]
     if model is not None:

@@ -20,9 +20,9 @@ from headrace.studies.table import Study
         (hr.A2C(), 1),
     ],
 )
-def test_an_iteration_sends_a_gradient_per_step_and_two_small_messages(algo, gradients):
+def test_an_iteration_sends_a_gradient_per_step_and_a_small_message(algo, gradients):
     found = allreduce.messages(hr.Config(algo=algo), 1000)
-    assert found == [1000] * gradients + [allreduce.SMALL_BYTES] * 2
+    assert found == [1000] * gradients + [allreduce.SMALL_BYTES]
 
 
 @pytest.mark.usefixtures("forked_children")

@@ -55,21 +55,30 @@ def measurement(size, mode="constant-batch", way="memory", other=1e-3, exceeds=F
     return {**known, "fps": steps / t_iter, "t_iter": t_iter, **parts}
 
 
-def test_a_sum_waits_once_in_memory_and_for_each_neighbour_over_sockets():
-    cost = Cost(1.0, 0.0)
+def test_a_sum_waits_once_in_memory_and_log2_of_the_ranks_over_sockets():
+    cost, large = Cost(1.0, 0.0), 1 << 20
     assert [sum_s("memory", size, 100, cost) for size in (1, 2, 5)] == [0.0, 1.0, 1.0]
-    assert [sum_s("sockets", size, 100, cost) for size in (1, 2, 5)] == [0.0, 1.0, 4.0]
-    assert [sum_s("sockets", size, 1 << 20, cost) for size in (1, 2, 5)] == [0.0, 2.0, 8.0]
+    assert [sum_s("sockets", size, 100, cost) for size in (1, 2, 5, 8)] == [0.0, 1.0, 4.0, 3.0]
+    assert [sum_s("sockets", size, large, cost) for size in (2, 4, 8, 9)] == [1.0, 2.0, 6.0, 8.0]
     cost = Cost(0.0, 1.0)
     assert [sum_s("memory", size, 100, cost) for size in (2, 4)] == [200.0, 400.0]
-    assert [sum_s("sockets", size, 100, cost) for size in (2, 4)] == [100.0, 300.0]
-    assert [sum_s("sockets", size, 1 << 20, cost) for size in (2, 4)] == [1 << 20, 1.5 * (1 << 20)]
+    assert [sum_s("sockets", size, 100, cost) for size in (2, 4, 128)] == [100.0, 200.0, 700.0]
+    assert [sum_s("sockets", size, large, cost) for size in (2, 8)] == [large, 1.75 * large]
+
+
+def test_ranks_of_a_machine_meet_in_memory_before_the_machines_do():
+    model = fit("constant-batch", [measurement(1)], TIMINGS, [64], 4, rows_told=[100])
+    assert model is not None
+    memory, sockets = model.memory, model.sockets
+    told = sockets.of(5, 31 * 100)  # to 32 ranks in 5 messages
+    within, between = memory.of(1, 4 * 64), sockets.of(3, 3 * 64)  # 8 machines of 4
+    assert model.at(32)["t_comm"] == pytest.approx(model.own_comm_s + 2 * within + between + told)
 
 
 @pytest.mark.parametrize("mode", ["constant-batch", "growing-batch"])
 def test_the_model_finds_the_numbers_again_that_made_the_measurements(mode):
     points = [measurement(size, mode) for size in SIZES]
-    model = fit(mode, points, TIMINGS, MESSAGES, LARGEST)
+    model = fit(mode, points, TIMINGS, MESSAGES[:-1], LARGEST, rows_told=MESSAGES[-1:])
     assert astuple(model.memory) == pytest.approx((ALPHA, BETA))
     assert astuple(model.sockets) == pytest.approx((SLOWER * ALPHA, SLOWER * BETA))
     assert model.own_comm_s == pytest.approx(OWN)
@@ -78,8 +87,8 @@ def test_the_model_finds_the_numbers_again_that_made_the_measurements(mode):
     expected = (42e-3, 0.0) if mode == "growing-batch" else (2e-3, 40e-3)
     assert model.rollout == pytest.approx(expected)
     assert model.notes == ()
-    for size in (*SIZES, 64):  # only 64 are more than the machine holds
-        real = measurement(size, mode, way="sockets" if size > LARGEST else "memory")
+    for size in SIZES:
+        real = measurement(size, mode)
         found = model.at(size)
         for name in ("t_rollout", "t_learn", "t_comm", "t_sync", "t_iter"):
             assert found[name] == pytest.approx(real[name]), name
@@ -164,11 +173,11 @@ def test_a_network_between_machines_adds_its_latency_and_caps_the_bandwidth():
     points = [measurement(size) for size in SIZES]
     here = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST)
     far = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST, link=Link(latency_s=1e-3))
-    hops = 15 * 2 + 2 * 15 * 8  # the small ones from each to each, the others around a ring
+    hops = 10  # of 2 machines of 8 for 10 sums
     assert far.at(16)["t_comm"] - here.at(16)["t_comm"] == pytest.approx(hops * 1e-3)
     assert far.at(4) == here.at(4)  # within the machine
     slow = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST, link=Link(bytes_per_s=1e6))
-    more = (15 * 2 * 64 + 2 * 15 / 16 * 8 * 20_000) * (1e-6 - SLOWER * BETA)
+    more = (2 * 64 + 8 * 20_000) * (1e-6 - SLOWER * BETA)
     assert slow.at(16)["t_comm"] - here.at(16)["t_comm"] == pytest.approx(more)
     fast = fit("constant-batch", points, TIMINGS, MESSAGES, LARGEST, link=Link(bytes_per_s=1e12))
     assert fast.at(16) == here.at(16)

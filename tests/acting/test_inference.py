@@ -27,7 +27,7 @@ from headrace.acting.weight_sync import Follower, SyncRule
 from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
 from headrace.envs.names import resolve
-from headrace.errors import ActorFailed
+from headrace.errors import ActorFailed, EnvironmentFault
 from headrace.learning.learner import gather
 from headrace.nn import Network, Policy
 from headrace.nn.policy import policy_weights
@@ -84,7 +84,7 @@ def served(policy: Policy, num_actors: int, max_wait_s: float = 20.0):
     thread.start()
     follower, bare = Follower(SyncRule()), copy.deepcopy(policy).to("meta")
     follower.fetched(0)
-    askers = [Asker(bare, calls.line(a), follower, 20.0) for a in range(num_actors)]
+    askers = [Asker(bare, calls.line(a), follower, 20.0, "Env") for a in range(num_actors)]
     for asker in askers:
         asker.store = store
     try:
@@ -143,6 +143,19 @@ def test_new_weights_act_as_soon_as_a_call_names_them_in_bfloat16_too():
                 for p in policy.parameters():
                     p.add_(0.1 * torch.randn_like(p))
             asker.store.publish(version + 1, 0, policy_weights(policy))
+
+
+def test_a_row_that_the_network_can_not_read_is_the_asker_s_fault():
+    grid = gymnasium.spaces.Box(0, 9, (8, 8, 1), np.uint8)
+    policy = Policy(grid, gymnasium.spaces.Discrete(3), Network(one_hot=("obs",), num_symbols=5))
+    first = torch.ones(NUM_ENVS, dtype=torch.bool)
+    obs = torch.full((NUM_ENVS, 8, 8, 1), 4, dtype=torch.uint8)
+    with served(policy, 1) as [asker]:
+        asker.act(obs, first, ())
+        obs[1, 2, 3] = 5
+        with pytest.raises(EnvironmentFault, match=r"^Env: one_hot='obs' holds 5, .* 0 to 4"):
+            asker.act(obs, first, ())
+        asker.act(obs - 1, first, ())  # what acts for all has not heard of it
 
 
 def test_actors_that_ask_are_sent_no_weights(tiny):

@@ -19,6 +19,7 @@ import torch
 from worlds import CountingVectorEnv, FaultyEnv, SpaceIdentityVectorEnv
 
 import headrace as hr
+from headrace.acting import inference
 from headrace.acting.asking import Asker, calls_of
 from headrace.acting.collector import Collector, rollout_spec
 from headrace.acting.inference import _serve, without_weights
@@ -294,6 +295,26 @@ def test_a_process_that_hangs_is_killed_and_replaced_and_no_actor_is_blamed(tiny
                 trainer.stop()
     assert any("inference process: was killed because it did nothing for 1.5 s" in s for s in said)
     assert not any(line.startswith("actor") for line in said)
+
+
+@pytest.mark.parametrize("timeout_s", [0.04, 1.0, 300.0])
+def test_it_says_that_it_lives_well_before_it_counts_as_hung(tiny, monkeypatch, timeout_s):
+    beats, serving = [], inference.Server
+
+    def opened(desk, beat_s):
+        beats.append(beat_s)
+        return serving(desk, beat_s)
+
+    monkeypatch.setattr(inference, "Server", opened)
+    policy = made_policy(Network((8,)))
+    spec = tiny(actor_timeout_s=timeout_s, **SHARED).actor_spec(None, policy)
+    weights = WeightStore(spec_of(policy_weights(policy)))
+    made, (ours, theirs) = inference.Inference(spec, weights.buffer), Pipe()
+    ours.close()  # so it ends at once
+    inference.run_inference(made._pickled, made._calls.desk(), weights.buffer, theirs)
+    made._calls.close()
+    assert beats == [min(0.5, timeout_s / 8)]
+    assert made._timeout_s == timeout_s / 2
 
 
 class BreaksElsewhere(torch.nn.Module):

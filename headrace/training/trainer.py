@@ -93,7 +93,8 @@ class Trainer:
         self._shared = shared_model(config, self.learner)
         self.progress, self.episodes = Progress(), own_episodes(config.num_learners)
         self._exchange = Exchange(self.group)
-        copied = sum(weight.nbytes for weight in self.policy.state_dict().values())
+        weights = self.policy.state_dict().values()
+        copied = 0 if config.inference == "shared" else sum(x.nbytes for x in weights)
         self._tally = Tally(self.progress, config, copied, started, found.frames_per_step)
         self.source: RolloutSource | None = None
         self._stopped = self.interrupted = False

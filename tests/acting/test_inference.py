@@ -212,8 +212,10 @@ def test_a_synchronous_algorithm_learns_from_the_weights_that_acted(tiny, finish
         total_steps=1000,
         **SHARED,
     )
-    finish(config)
+    _, results = finish(config)
     assert watch.num_rollouts >= 15
+    assert results[-1].sync_pulls >= results[-1].updates
+    assert results[-1].sync_bytes == 0  # an actor copies nothing
 
 
 @pytest.mark.parametrize("weight_sync", ["every", "every-3"])

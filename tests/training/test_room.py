@@ -100,3 +100,13 @@ def test_limits_of_control_groups_count(tmp_path, monkeypatch):
     assert memory.free_bytes() == 301500 < before
     (tmp_path / "memory.max").write_text("max\n")
     assert memory.free_bytes() > 301500
+
+
+def test_files_of_groups_inside_count_as_their_usage_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_GROUPS", tmp_path)
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory/memory.limit_in_bytes").write_text("1000000\n")
+    (tmp_path / "memory/memory.usage_in_bytes").write_text("700000\n")
+    own, all_ = "inactive_file 10\nactive_file 5\n", "total_inactive_file 1000\n"
+    (tmp_path / "memory/memory.stat").write_text(f"{own}{all_}total_active_file 500\n")
+    assert memory.free_bytes() == 301500

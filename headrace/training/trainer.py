@@ -210,6 +210,8 @@ class Trainer:
             processors=None if self.config.cores_per_learner is None else frozenset(cores()),
         )
         model = None if self._shared is None else self._shared.opened(self._learning_rate())
+        with self.group.clock.aside():  # nobody takes memory before all have seen what is free
+            self.group.gather(torch.zeros(1))
         source = RolloutSource(spec, self._notify, model)
         self._publish(source)
         return source

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
 
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
 import headrace as hr
+from headrace.acting.source import RolloutSource
 from headrace.algos.replay import ReplayBuffer
 from headrace.errors import ConfigError
 from headrace.learning.learner import gather
@@ -18,6 +21,7 @@ from headrace.process import memory
 from headrace.training import room
 from headrace.transport.slab import views
 from headrace.types import Rollout
+from tests.distributed.threads import run_learners
 
 SIZES = {"num_actors": 2, "envs_per_actor": 4, "fragment_length": 16}
 
@@ -89,6 +93,38 @@ def test_a_run_is_refused_before_it_has_slots(tmp_path, monkeypatch):
     monkeypatch.setattr(room, "free_bytes", lambda: 1 << 12)
     with pytest.raises(ConfigError, match="memory are free"):
         hr.Trainer(hr.Config(run_dir=str(tmp_path / "run"), transport="serial"), notify=print)
+
+
+def test_learners_of_one_machine_need_together_what_one_would():
+    alone, policy = made(num_actors=4, algo=hr.PPO())
+    both, _ = made(num_actors=4, algo=hr.PPO(), num_learners=2)
+    assert room.needed(both, policy) == room.needed(alone, policy)
+
+
+def test_no_learner_takes_memory_before_the_others_have_seen_what_is_free(tmp_path, monkeypatch):
+    taken, found = threading.Event(), []
+    opened = RolloutSource.__init__
+
+    def opening(*args):
+        taken.set()
+        opened(*args)
+
+    monkeypatch.setattr(RolloutSource, "__init__", opening)
+    config = hr.Config(
+        **SIZES, algo=hr.A2C(), num_learners=2, transport="serial", total_steps=1, eval_episodes=0,
+        run_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+
+    def work(group):
+        with group.in_turn():
+            trainer = hr.Trainer(config, notify=lambda text: None, group=group)
+        if group.rank == 1:
+            found.append(taken.wait(0.3))  # it is as late as this
+        with contextlib.closing(trainer):
+            list(trainer)
+
+    run_learners(2, work)
+    assert found == [False]
 
 
 def test_limits_of_control_groups_count(tmp_path, monkeypatch):

@@ -100,14 +100,11 @@ def kept(path: Path, args: Any) -> dict[str, Any] | None:
         return None
     run: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     before, asked = run.get("asked", {}), _asked(args)
-    if other := [name for name in asked if before.get(name, "?") != asked[name]]:
-        raise ConfigError(
-            f"{path} was made with "
-            + ", ".join(
-                f"{name}={before.get(name, '?')} instead of {asked[name]}" for name in other
-            )
-            + ": move it away or choose another --output"
-        )
+    pairs = {name: (before.get(name, "?"), value) for name, value in asked.items()}
+    other = [f"{name}={old} instead of {new}" for name, (old, new) in pairs.items() if old != new]
+    if other:
+        told = ", ".join(other)
+        raise ConfigError(f"{path} was made with {told}: move it away or choose another --output")
     return run
 
 

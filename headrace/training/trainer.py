@@ -31,7 +31,7 @@ from headrace.records.tally import Progress, Tally
 from headrace.training.archive import Archive, Saved
 from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum
 from headrace.training.intake import Intake
-from headrace.training.room import check_room
+from headrace.training.room import check_files, check_room
 from headrace.training.run import begin, built, large_network, shared_model
 from headrace.types import Alone, Group
 from headrace.valid.fields import checked
@@ -85,6 +85,7 @@ class Trainer:
         processes = config.transport == "shm"
         config, found, self.run_dir = begin(config, processes, self.group, notify, not locks)
         config, self.policy, self.learner = built(config, found, self.group, notify)
+        check_files(config)
         check_room(config, self.policy, found.env)
         self.config, self.env = config, found.env
         self._share = config.per_learner

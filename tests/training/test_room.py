@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import resource
 import threading
 
 import pytest
@@ -125,6 +126,37 @@ def test_no_learner_takes_memory_before_the_others_have_seen_what_is_free(tmp_pa
 
     run_learners(2, work)
     assert found == [False]
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """Those of open files, soft and hard, as this process finds and sets them."""
+    found = [20_000, 20_000]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(found))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, new: found.__setitem__(slice(2), new))
+    return found
+
+
+CROWD = {"num_actors": 200, "inference": "shared", "envs_per_actor": 1}
+
+
+def test_the_limit_of_open_files_is_raised_where_actors_need_it(limits):
+    room.check_files(made(**CROWD)[0])
+    assert limits == [20_000, 20_000]
+    limits[:] = 1024, 4096
+    room.check_files(made()[0])
+    room.check_files(made(**CROWD | {"transport": "serial", "inference": "actor"})[0])
+    assert limits == [1024, 4096]
+    room.check_files(made(**CROWD)[0])
+    assert limits == [6 * 200 + 128, 4096]
+
+
+def test_more_actors_than_files_can_be_open_for_are_refused(limits):
+    limits[:] = 256, 1024
+    with pytest.raises(ConfigError, match=r"^num_actors=200 takes 1328 open files .* nearest: 149"):
+        room.check_files(made(**CROWD)[0])
+    room.check_files(made(**CROWD | {"num_actors": 149})[0])
+    assert limits == [1024, 1024]
 
 
 def test_limits_of_control_groups_count(tmp_path, monkeypatch):

@@ -88,6 +88,8 @@ class Args:
     """small: dense layers; the others see images."""
     hidden: tuple[int, ...] = (64, 64)
     """Hidden layers of the small network."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """In which all of them compute images."""
     seconds: float = 10.0
     """How long each figure is measured."""
     warm_up_s: float = 2.0
@@ -140,6 +142,7 @@ def config_of(case: Case, run_dir: str) -> Any:
         Costly, getattr(hr, algo)(), env_kwargs=env_kwargs(case), seed=case["repeat"],
         envs_per_actor=case["num_envs"] // settings["num_actors"],
         fragment_length=case["fragment_length"], network=hr.Network(**network),
+        precision=case["precision"],
         batch_size=case["num_envs"] * case["fragment_length"], total_steps=10**12,
         checkpoint_interval=10**12, log_interval_s=0.2, run_dir=run_dir, **settings,
     )  # fmt: skip

@@ -10,8 +10,9 @@ al. (2015), all cores, one after the other, and end at the target (the mean scor
 training games), at their steps or at their seconds. The clock starts with the process. Then each
 plays 100 whole games with drawn actions.
 
-A run leaves ``OUTPUT/GAME/PROGRAM/SEED.json``; one that is there is not done again. Where a game
-has lives, headrace's curve is that of its evaluations in training.
+A run leaves ``OUTPUT/GAME/PROGRAM/SEED.json``; one that is there is not done again, and refused if
+it was made with other settings. Where a game has lives, headrace's curve is that of its evaluations
+in training.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import atari_ppo
 import tyro
-from common import train_command
+from common import keep, kept, train_command
 from learning_report import markdown
 from rich.console import Console
 
-from headrace.errors import require, require_choice
+from headrace.errors import ConfigError, require, require_choice
 from headrace.process import num_cores
 from headrace.records.files import read_jsonl
 from headrace.studies.children import Children
@@ -152,23 +153,20 @@ def main(args: Args) -> int:
     programs = args.programs.split(",")
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in programs}
     seeds = range(args.first_seed, args.first_seed + args.seeds)
-    for seed, program in itertools.product(seeds, programs):
-        path = args.output / args.game / program.replace(" ", "-") / f"{seed}.json"
-        if not path.exists():
-            own = program != "CleanRL-style"
-            run = (
-                run_headrace(program, seed, args, children)
-                if own
-                else run_peer(seed, args, children)
-            )
-            known = {
-                "asked": json.loads(json.dumps(asdict(args), default=str)),
-                "machine": machine(),
-            }
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(run | known), encoding="utf-8")
-        found[program].append(json.loads(path.read_text(encoding="utf-8")))
-        last = found[program][-1]
+    folder = args.output / args.game
+    paths = {
+        (seed, program): folder / program.replace(" ", "-") / f"{seed}.json"
+        for seed, program in itertools.product(seeds, programs)
+    }
+    there = {key: kept(path, args) for key, path in paths.items()}  # or none is done
+    for (seed, program), last in there.items():
+        if last is None:
+            if program == "CleanRL-style":
+                run = run_peer(seed, args, children)
+            else:
+                run = run_headrace(program, seed, args, children)
+            last = keep(paths[seed, program], args, run)
+        found[program].append(last)
         console.print(f"{program}, seed {seed}: evaluated {last['evaluation']['mean']:.1f} after "
                       f"{last['env_steps']:,} steps and {last['curve'][-1][0]:,.0f} s")  # fmt: skip
     report(found, args, console)
@@ -176,4 +174,7 @@ def main(args: Args) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(tyro.cli(Args)))
+    try:
+        sys.exit(main(tyro.cli(Args)))
+    except ConfigError as error:
+        sys.exit(f"atari.py: {error}")

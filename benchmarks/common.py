@@ -6,7 +6,9 @@ Also the handwritten torch loops that the throughput ceiling is computed from.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
+import json
 import statistics
 import sysconfig
 import time
@@ -18,8 +20,10 @@ from typing import Any
 import numpy as np
 import psutil
 
+from headrace.errors import ConfigError
 from headrace.studies.children import Children, Ended
 from headrace.studies.drawing import picture
+from headrace.studies.machine import machine
 from headrace.studies.stopwatch import measure_time
 
 FRAGMENT_LENGTH = 64
@@ -27,6 +31,7 @@ HIDDEN = (64, 64)  # tanh, separate networks for policy and value, in every prog
 CHUNK_STEPS = 4096  # the ceiling's learner, besides whole batches
 PART_S = 0.6  # how long each part of the ceiling is measured
 PSS_INTERVAL_S = 2.0  # it makes the kernel walk page tables: ask less often
+NOT_OF_A_RUN = ("programs", "seeds", "first_seed", "output")  # settings of a comparison
 
 
 @dataclass
@@ -83,6 +88,37 @@ def train_command(
     if not (run_dir / "summary.json").exists() or (ended.code and not ended.timed_out):
         raise ended.error(" ".join(command))
     return ended
+
+
+def kept(path: Path, args: Any) -> dict[str, Any] | None:
+    """The run that :func:`keep` wrote to ``path``; None if there is none.
+
+    Raises:
+        ConfigError: it was made with other settings.
+    """
+    if not path.exists():
+        return None
+    run: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    before, asked = run.get("asked", {}), _asked(args)
+    pairs = {name: (before.get(name, "?"), value) for name, value in asked.items()}
+    other = [f"{name}={old} instead of {new}" for name, (old, new) in pairs.items() if old != new]
+    if other:
+        told = ", ".join(other)
+        raise ConfigError(f"{path} was made with {told}: move it away or choose another --output")
+    return run
+
+
+def keep(path: Path, args: Any, run: dict[str, Any]) -> dict[str, Any]:
+    """Write a run beside the settings that it was made with; returns what can be read."""
+    text = json.dumps(run | {"asked": _asked(args), "machine": machine()})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return json.loads(text)  # type: ignore[no-any-return]
+
+
+def _asked(args: Any) -> dict[str, Any]:
+    values = {k: v for k, v in dataclasses.asdict(args).items() if k not in NOT_OF_A_RUN}
+    return json.loads(json.dumps(values, default=str))  # type: ignore[no-any-return]
 
 
 # -- figures and pictures --------------------------------------------------------------------------

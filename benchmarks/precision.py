@@ -6,7 +6,8 @@ APPO with the network of Mnih et al. (2015) learns ``learning_envs:Catch-v0``, 8
 the real command. A run's figures are the mean of its training return over its steps, and that of
 20 evaluated episodes. Reported are all of them, their medians, the probability that a run in
 bfloat16 is better than one in float32 (95% bootstrap interval), and the p value of the two-sided
-test of Mann and Whitney. The precisions take turns; a run that is there is not done again.
+test of Mann and Whitney. The precisions take turns; a run that is there is not done again, and
+refused if it was made with other settings.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from pathlib import Path
 
 import numpy as np
 import tyro
-from common import train_command
+from common import keep, kept, train_command
 from learning_report import markdown
 from rich.console import Console
 
-from headrace.errors import require
+from headrace.errors import ConfigError, require
 from headrace.records.files import read_jsonl
 from headrace.studies.children import Children
 from headrace.studies.drawing import draw_curves
@@ -112,14 +113,15 @@ def main(args: Args) -> int:
     console, children = wide_console(), Children()
     found: dict[str, list[dict]] = {name: [] for name in PRECISIONS}
     seeds = range(args.first_seed, args.first_seed + args.seeds)
-    for seed, precision in itertools.product(seeds, PRECISIONS):
-        path = args.output / precision / f"{seed}.json"
-        if not path.exists():
-            one = run(precision, seed, args, children)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(one), encoding="utf-8")
-        found[precision].append(json.loads(path.read_text(encoding="utf-8")))
-        last = found[precision][-1]
+    paths = {
+        (seed, precision): args.output / precision / f"{seed}.json"
+        for seed, precision in itertools.product(seeds, PRECISIONS)
+    }
+    there = {key: kept(path, args) for key, path in paths.items()}  # or none is done
+    for (seed, precision), last in there.items():
+        if last is None:
+            last = keep(paths[seed, precision], args, run(precision, seed, args, children))
+        found[precision].append(last)
         console.print(f"{precision}, seed {seed}: {last['area']:.2f} over the run, "
                       f"evaluated {last['evaluated']:.2f}")  # fmt: skip
     report(found, args, console)
@@ -127,4 +129,7 @@ def main(args: Args) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(tyro.cli(Args)))
+    try:
+        sys.exit(main(tyro.cli(Args)))
+    except ConfigError as error:
+        sys.exit(f"precision.py: {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from headrace.api import resume_config
 from headrace.cli import main
 from headrace.errors import CheckpointError, ConfigError
 from headrace.records import checkpoint
+from headrace.records.settings import check_resumed
 
 STEPS = 64
 
@@ -157,6 +159,21 @@ def test_settings_may_be_given_whole(run_dir):
     assert config.network.normalize_observations is True
     with pytest.raises(CheckpointError, match="trained with ppo"):
         resume_config(run_dir, algo=hr.APPO())
+
+
+@pytest.mark.parametrize("setting", ["stacked_frames", "fragment_length"])
+def test_what_a_replay_holds_cannot_change(setting):
+    values = {"stacked_frames": ("once", "whole"), "fragment_length": (8, 16)}[setting]
+    for algo in (hr.IMPALA(replay_fraction=0.5), hr.IMPALA(), hr.IMPACT()):
+        before, after = (hr.Config("Env", algo, run_dir="a", **{setting: x}) for x in values)
+        if isinstance(algo, hr.IMPALA) and algo.replay_fraction:
+            words = f"{setting}={values[1]!r} must be {values[0]!r}, as in a, .*: the saved replay"
+            with pytest.raises(ConfigError, match=words):
+                check_resumed(before, after)
+        else:
+            assert f"{setting} {values[0]} → {values[1]}" in check_resumed(before, after)
+        left = replace(after, **{setting: "auto"})
+        assert check_resumed(before, left) == "resuming a"
 
 
 def test_a_config_that_resumes_is_held_to_the_run_too(run_dir, capsys):

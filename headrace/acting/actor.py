@@ -125,7 +125,7 @@ class Actor:
         self._weights = WeightStore(spec_of(self._state), memory.weights)
         acting: Acting = policy
         if memory.line is not None:  # weights are fetched where they are
-            asks = memory.line, self._follower, 2 * spec.actor_timeout_s
+            asks = memory.line, self._follower, 2 * spec.actor_timeout_s, env_name(spec.env)
             acting, self._state = Asker(policy, *asks), None
         self._envs, self._collector = open_collector(spec, acting)
         self._epoch, self._sequence = -1, 0

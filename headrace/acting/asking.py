@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from headrace.acting.weight_sync import Follower
+from headrace.errors import EnvironmentFault
+from headrace.nn.encoder import Encoder
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.transport.calls import Caller, End, layout
@@ -38,9 +40,13 @@ class Asker:
         line: to the process that acts.
         follower: knows which version the present rollout is of: that one, or a newer one, acts.
         timeout_s: how long an answer may take.
+        name: of the environment, for messages.
     """
 
-    def __init__(self, policy: Policy, line: End, follower: Follower, timeout_s: float) -> None:
+    def __init__(
+        self, policy: Policy, line: End, follower: Follower, timeout_s: float, name: str
+    ) -> None:
+        self._torso, self._name = policy.torso, name
         self.inputs, self.distribution = policy.inputs, policy.distribution
         self.env_action = policy.env_action
         self._core = spec_of(policy.initial_core(1))
@@ -63,8 +69,15 @@ class Asker:
         """See :meth:`Policy.act`.
 
         Raises:
+            EnvironmentFault: the inputs are not what the network is for, which must not be found
+                out where all actors are served.
             TimeoutError: there was no answer in time.
         """
+        if isinstance(self._torso, Encoder):
+            try:
+                self._torso.check(inputs)
+            except (IndexError, RuntimeError) as error:
+                raise EnvironmentFault(f"{self._name}: {error}") from error
         num = len(first)
         version = torch.full((num,), self._follower.version)
         rows = {"inputs": inputs, "first": first, "core": core, "version": version}

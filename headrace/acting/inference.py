@@ -31,7 +31,7 @@ from headrace.errors import ActorFailed
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
 from headrace.process import Child, end_children
-from headrace.transport.calls import Asked, Calls, End, Server
+from headrace.transport.calls import BEAT_S, Asked, Calls, End, Server
 from headrace.transport.slab import spec_of
 from headrace.transport.weights import WeightStore
 
@@ -49,10 +49,11 @@ class Inference:
     """
 
     def __init__(self, spec: ActorSpec, weights: Tensor) -> None:
-        known = spec.policy, spec.device, spec.max_wait_ms / 1000, spec.processors
+        self._timeout_s = spec.actor_timeout_s / 2  # before its actors count as silent
+        times = spec.max_wait_ms / 1000, min(BEAT_S, self._timeout_s / 4)
+        known = spec.policy, spec.device, *times, spec.processors
         self._pickled, self._weights = cloudpickle.dumps(known), weights
         self._calls = Calls(calls_of(spec.policy, spec.num_actors, spec.envs_per_actor))
-        self._timeout_s = spec.actor_timeout_s / 2  # before its actors count as silent
         self._max_restarts = spec.actor_restarts
         self._child: Child | None = None
         self._last: tuple[str, int] | None = None  # its predecessor's error, and answers before it
@@ -130,14 +131,15 @@ def run_inference(pickled: bytes, desk: End, weights: Tensor, pipe: Connection) 
     """What runs in the process: act for whoever asks, until the learner closes the pipe or dies.
 
     Args:
-        pickled: policy, device, seconds to wait and processors, by cloudpickle.
+        pickled: policy, device, seconds to wait, seconds between signs of life, and processors, by
+            cloudpickle.
         weights: the buffer of a :class:`WeightStore`.
     """
     try:
-        policy, device, max_wait_s, processors = cloudpickle.loads(pickled)
+        policy, device, max_wait_s, beat_s, processors = cloudpickle.loads(pickled)
         if processors is not None and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, processors)
-        _serve(policy.to(device), Server(desk), weights, max_wait_s, pipe)
+        _serve(policy.to(device), Server(desk, beat_s), weights, max_wait_s, pipe)
     except BaseException:
         pipe.send(traceback.format_exc())
         sys.exit(1)

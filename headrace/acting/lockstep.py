@@ -16,6 +16,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
+from headrace.envs.stack_rows import closed_columns
 from headrace.nn.inputs import Inputs, info_mask
 from headrace.ops import tree
 from headrace.ops.distributions import Distribution
@@ -76,7 +77,7 @@ class LockStep:
         self._envs, self._policy, self._name = envs, policy, name
 
     def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> Steps:
-        """See :class:`Stepping`; ``cut`` is asked after every step."""
+        """See :class:`Stepping`; ``cut`` is asked after every step, and a closed column is one."""
         policy, inputs = self._policy, self._policy.inputs
         num_steps, num_envs = rollout.reward.shape
         first, reward = rollout.first.numpy(), rollout.reward.numpy()
@@ -85,7 +86,7 @@ class LockStep:
         action = tree.map_leaves(lambda x: x.numpy(), rollout.action)
         done = np.zeros((num_steps, num_envs), bool)
         params: list[Tensor] = []
-        core, masked = rollout.core, False
+        core, masked, closed = rollout.core, False, closed_columns(rollout.obs)
         for t in range(num_steps):
             params_t, core = policy.act(row_of(rollout.obs, t), rollout.first[t], core)
             store(rollout.action, t, policy.distribution.sample(params_t, noise[t]))
@@ -103,6 +104,8 @@ class LockStep:
                 inputs.check_mask(next_obs, ended, self._name, t + 1)
             store(obs, t + 1, next_obs)
             if cut is not None and cut():
+                break
+            if closed is not None and closed.any():
                 break
         count = np.full(num_envs, len(params))
         return Steps(count, torch.stack(params), done, core, masked)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from headrace.acting.lockstep import Acting, Cut, Steps, row_of, store
+from headrace.envs.stack_rows import closed_columns
 from headrace.envs.threads import Threads
 from headrace.nn.inputs import info_mask
 from headrace.ops import tree
@@ -64,7 +65,7 @@ class OwnPace:
                 rounds = int(columns.count.sum()) // num_envs
                 if rounds > asked or columns.count.max() == num_steps:
                     asked, is_cut = rounds, cut()
-            ready = ready[columns.count[ready] < num_steps]
+            ready = ready[(columns.count[ready] < num_steps) & ~columns.closed[ready]]
             if len(ready) and not is_cut:
                 columns.act(ready)
         step_s = (time.monotonic() - started) / columns.count.max()
@@ -89,6 +90,8 @@ class _Columns:
 
         self._obs = tree.map_leaves(flat, rollout.obs)
         self._action = tree.map_leaves(flat, rollout.action)
+        closed = closed_columns(rollout.obs)
+        self.closed = np.zeros(num_envs, bool) if closed is None else closed  # [B]
         self._first, self._noise = flat(rollout.first), flat(noise)
         self._reward, self._terminated = flat(rollout.reward), flat(rollout.terminated)
         size = num_steps * num_envs

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headrace.envs.stacks import begins, goes_on
 from headrace.errors import EnvironmentFault
+from headrace.ops import tree
 from headrace.ops.stacks import OWN, PICTURES, map_stacks
 from headrace.transport.slab import ArraySpec
 from headrace.types import Rollout
@@ -28,22 +29,32 @@ def held(num_rows: int, num_envs: int, stack: Tensor) -> dict[str, ArraySpec]:
 
 def with_stacks(rollout: Rollout, name: str) -> Rollout:
     """A rollout whose rows of observations are whole ones, to be read and set by the actor."""
-    obs = map_stacks(lambda x, own: StackRows(x, own, name), lambda x: x, rollout.obs)
+    first = rollout.first.numpy()
+    obs = map_stacks(lambda x, own: StackRows(x, own, first, name), lambda x: x, rollout.obs)
     return rollout if obs is rollout.obs else replace(rollout, obs=obs)
+
+
+def closed_columns(obs: Any) -> np.ndarray | None:
+    """Which columns ``[B]`` end where they are, as is known while rows are set; None: none ever."""
+    return next((x.closed for x in tree.leaves(obs) if isinstance(x, StackRows)), None)
 
 
 class StackRows:
     """Stands for a leaf ``[T, B, S, ...]`` of a rollout that holds its pictures.
 
     Columns are set row by row, each behind its latest; only the latest rows can be read. What is
-    set is compared with the row before: it is held exactly, or refused.
+    set is compared with the row before: it is held exactly, or refused. An episode that opens in a
+    way that can't be held closes its column: no step follows in this rollout, and the row, which
+    nothing before it is computed from, is the next one's first, which is held whole.
 
     Args:
-        pictures: ``[T + S - 1, B, ...]``; own: ``[T, B]`` int8. name: of the environment.
+        pictures: ``[T + S - 1, B, ...]``; own: ``[T, B]`` int8; first: ``[T, B]`` bool, the
+            rollout's, which is set before the row is. name: of the environment.
     """
 
-    def __init__(self, pictures: Tensor, own: Tensor, name: str) -> None:
+    def __init__(self, pictures: Tensor, own: Tensor, first: np.ndarray, name: str) -> None:
         self._pictures, self._own, self._name = pictures.numpy(), own.numpy(), name
+        self._first, self.closed = first, np.zeros(own.shape[1], bool)
         self._size = len(pictures) - len(own) + 1
         shape = self._own.shape[1], self._size, *pictures.shape[2:]
         self._last = np.zeros(shape, self._pictures.dtype)  # [B, S, ...]
@@ -75,7 +86,7 @@ class StackRows:
         """Set rows that come next in their columns.
 
         Raises:
-            EnvironmentFault: such a stack can't be held as single pictures.
+            EnvironmentFault: such a stack can't be held as single pictures, nor opens an episode.
         """
         (rows, columns), stacks = self._at(at), np.asarray(stacks)
         if isinstance(rows, int) and rows == 0:
@@ -86,16 +97,20 @@ class StackRows:
             own = np.where(abs(own) < self._size - 1, own + np.sign(own), self._size)
             follows = goes_on(stacks, self._last[columns])
             for i in np.flatnonzero(~follows).tolist():
-                own[i] = begins(stacks[i]) or self._refuse(rows, columns, i)
+                own[i] = begins(stacks[i]) or self._close(rows, columns, i)
             self._pictures[rows + self._size - 1, columns] = stacks[:, -1]
             self._own[rows, columns] = own
         self._last[columns] = stacks
 
-    def _refuse(self, rows: Any, columns: Any, i: int) -> int:
+    def _close(self, rows: Any, columns: Any, i: int) -> int:
+        """How a row is held that a closed column ends with."""
         row = rows if isinstance(rows, int) else int(rows[i])
         column = i if isinstance(columns, slice) else int(columns[i])
+        if self._first[row, column]:
+            self.closed[column] = True
+            return -1
         raise EnvironmentFault(
-            f"{self._name} showed pictures that neither go on with those before nor begin an "
+            f"{self._name} showed pictures that don't go on with those before, in the middle of an "
             f"episode (environment {column} of this actor, row {row} of the fragment): hold its "
             "observations whole with stacked_frames='whole'"
         )

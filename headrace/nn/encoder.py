@@ -115,6 +115,20 @@ class Encoder(nn.Module):
         features = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
         return features if self.join is None else self.join(features)
 
+    def check(self, inputs: Tree) -> None:
+        """Look for symbols, tokens and choices in inputs ``[N, ...]`` that there are none of.
+
+        For whoever has another process call this torso; on a GPU only this tells symbols apart.
+
+        Raises:
+            EnvironmentFault, IndexError, RuntimeError: there is one.
+        """
+        obs = self._observation(inputs)
+        for path, part in zip(self._paths, self.parts, strict=True):
+            cast(_Image | TextEncoder, part).check(spaces.at(obs, path))
+        for path, space in self._codes:
+            spaces.encode(space, spaces.at(obs, path))
+
     def _observation(self, inputs: Tree) -> Tree:
         return inputs if self._inputs.plain else inputs["observation"]
 
@@ -180,13 +194,14 @@ class _Image(nn.Module):
         order = memory_format(dtype, x.device, self.convolutions.residual)
         if not self._symbols:
             return self.halved(as_channels(x, self._space, dtype, self._layout, order))
-        if not torch.compiler.is_compiling():
-            self._check_symbols(x)
+        if x.device.type == "cpu" and not torch.compiler.is_compiling():
+            self.check(x)  # elsewhere it would wait; who acts has looked
         given = self._space, self._symbols, dtype, self._layout
         return self.halved(one_hot_channels(x, *given).contiguous(memory_format=order))
 
-    def _check_symbols(self, x: Tensor) -> None:
-        if not x.numel() or x.device.type != "cpu":  # actors have looked, and here it would wait
+    def check(self, x: Tensor) -> None:
+        """See :meth:`Encoder.check`."""
+        if not x.numel() or not self._symbols:
             return
         bounds, low = map(int, x.aminmax()), int(self._space.low.min())
         for value in bounds:
@@ -235,15 +250,21 @@ class TextEncoder(nn.Module):
             return self.embedding.weight.new_zeros(len(tokens), self.num_outputs)
         # An instruction is read again at every step of its episode: each is encoded only once.
         texts, number = tokens.long().unique(dim=0, return_inverse=True)
-        low, high = map(int, texts.aminmax())
-        if low < 0 or high >= self.vocabulary:
-            raise IndexError(
-                f"token {low if low < 0 else high} is outside the vocabulary of "
-                f"{self.vocabulary}: tokens are 0 (padding) to {self.vocabulary - 1}"
-            )
+        self.check(texts)
         place = torch.arange(1, texts.shape[1] + 1, device=texts.device)
         length = (place * (texts != 0)).amax(1)
         cut = length.clamp(min=1).cpu()
         rows = pack_padded_sequence(self.embedding(texts), cut, True, enforce_sorted=False)
         _, (last, _) = self.lstm(rows)
         return torch.where(length.unsqueeze(1) > 0, last[0], 0.0)[number]
+
+    def check(self, tokens: Tensor) -> None:
+        """Raise IndexError where a token is outside the vocabulary."""
+        if not tokens.numel():
+            return
+        low, high = map(int, tokens.aminmax())
+        if low < 0 or high >= self.vocabulary:
+            raise IndexError(
+                f"token {low if low < 0 else high} is outside the vocabulary of "
+                f"{self.vocabulary}: tokens are 0 (padding) to {self.vocabulary - 1}"
+            )

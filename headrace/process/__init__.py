@@ -8,6 +8,7 @@ from headrace.process.fork_server import main_hidden as main_hidden
 from headrace.process.fork_server import process_context as process_context
 from headrace.process.fork_server import start_fork_server as start_fork_server
 from headrace.process.fork_server import starting as starting
+from headrace.process.machine import allow_open_files as allow_open_files
 from headrace.process.machine import check_device as check_device
 from headrace.process.machine import cores as cores
 from headrace.process.machine import num_cores as num_cores

@@ -67,6 +67,27 @@ def pinned(num_cores: int | None, index: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+def allow_open_files(count: int) -> int:
+    """Let this process, and what it starts, have so many files open, if its hard limit allows it.
+
+    Returns:
+        how many it may have.
+    """
+    try:
+        import resource
+    except ImportError:  # there is no such limit
+        return count
+    endless, kind = resource.RLIM_INFINITY, resource.RLIMIT_NOFILE
+    soft, hard = resource.getrlimit(kind)
+    if soft == endless or soft >= count:
+        return count
+    most = count if hard == endless else min(count, hard)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(kind, (most, hard))
+        return most
+    return soft
+
+
 def check_device(device: str) -> None:
     """Raise ConfigError unless torch can use ``device`` here."""
     import torch

@@ -57,11 +57,15 @@ def _groups() -> list[Path]:
 
 
 def _file_pages(folder: Path) -> int:
-    """Bytes of files that a group could give up."""
+    """Bytes of files that a group could give up, those of the groups inside it among them.
+
+    Of version 1 the plain names are the group's own alone, though its usage is that of all.
+    """
     with contextlib.suppress(OSError, ValueError):
         pairs = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
         known = {name: int(value) for name, value in pairs}
-        return known.get("inactive_file", 0) + known.get("active_file", 0)
+        names = "inactive_file", "active_file"
+        return sum(known.get(f"total_{name}", known.get(name, 0)) for name in names)
     return 0
 
 

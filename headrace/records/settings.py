@@ -31,6 +31,10 @@ _KEPT = {
     "optimizer": "the saved moments are of that optimiser",
     "normalize_returns": "the saved state has its statistics, or none",
 }
+_KEPT_WITH_REPLAY = {
+    "stacked_frames": "the saved replay holds pictures in that way",
+    "fragment_length": "the saved replay holds trajectories of that length",
+}
 _LEFT_TO_THE_RUN = ("normalize_observations", "normalize_values")
 
 
@@ -161,8 +165,10 @@ def check_resumed(before: Config, after: Config) -> str:
         CheckpointError: the algorithm did.
     """
     changed, network = changes(before, after), _fields(Network) - {"torso"}
+    replays = all(getattr(config.algo, "replay_fraction", 0.0) > 0 for config in (before, after))
+    kept = _KEPT | (_KEPT_WITH_REPLAY if replays else {})
     for name, (old, new) in changed.items():
-        why = "the saved weights are of that network" if name in network else _KEPT.get(name)
+        why = "the saved weights are of that network" if name in network else kept.get(name)
         if why is not None:
             raise ConfigError(
                 f"{name}={new!r} must be {old!r}, as in {after.run_dir}, where that is resumed: "

@@ -1,4 +1,4 @@
-"""Whether there is memory for a run's rollouts, before any of them is made."""
+"""Whether there is memory for a run's rollouts, before any of them is made, and its open files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from typing import Any
 from headrace.config import Config
 from headrace.errors import ConfigError
 from headrace.nn.policy import Policy
+from headrace.process import allow_open_files
 from headrace.process.memory import free_bytes
 from headrace.transport.slab import num_bytes
 
 _MOST = 0.9  # of the memory that is free; the rest is the processes' own
 _TRIES = 64
+_FILES, _ASKING_FILES, _OTHER_FILES = (
+    4,
+    2,
+    128,
+)  # open ones, of an actor, where it asks, of the rest
 
 
 def needed(config: Config, policy: Policy, env: Any = None) -> int:
@@ -52,6 +58,23 @@ def check_room(config: Config, policy: Policy, env: Any = None) -> None:
         f"rollouts and batches of these settings take {wanted / 1e9:.1f} GB, and {free / 1e9:.1f} "
         "GB of memory are free: fewer num_actors, envs_per_actor or a shorter fragment_length"
     )
+
+
+def check_files(config: Config) -> None:
+    """Let this learner have as many files open as its actors take.
+
+    Raises:
+        ConfigError: the system doesn't.
+    """
+    each = _FILES + _ASKING_FILES * (config.inference == "shared")
+    count = config.per_learner.num_actors if config.transport == "shm" else 0
+    wanted = _OTHER_FILES + each * count
+    if (allowed := allow_open_files(wanted)) < wanted:
+        near = max(1, (allowed - _OTHER_FILES) // each) * config.num_learners
+        raise ConfigError(
+            f"num_actors={config.num_actors} takes {wanted} open files of a learner, and "
+            f"{allowed} are allowed: raise that limit (ulimit -n), or nearest: {near}"
+        )
 
 
 def _smaller(config: Config, share: float) -> Iterator[tuple[str, int, Config]]:

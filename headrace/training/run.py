@@ -70,7 +70,7 @@ def begin(
     made = config.env, config.engine, config.env_kwargs, config.seed, config.wrappers
     found = probe(*made)
     was_auto = config.stacked_frames == "auto"
-    held: Any = _held(config, found) if group.rank == 0 else ""
+    held: Any = held_stacks(config, found) if group.rank == 0 else ""
     held = group.broadcast(held) if group.size > 1 else held
     config = replace(config, engine=found.engine, stacked_frames=held)
     if group.rank == 0:
@@ -87,8 +87,12 @@ def begin(
     return chosen, found, Path(name)
 
 
-def _held(config: Config, found: Probe) -> Any:
-    """How stacks of pictures are held: in a resumed run as before, unless it is given."""
+def held_stacks(config: Config, found: Probe) -> Any:
+    """How stacks of pictures are held: in a resumed run as before, unless it is given.
+
+    Raises:
+        ConfigError: there are none that could be held once.
+    """
     if config.resume and config.stacked_frames == "auto":
         saved = checkpoint.read_config(checkpoint.find(Path(str(config.run_dir))))["config"]
         return "once" if saved.get("stacked_frames") == "once" else "whole"

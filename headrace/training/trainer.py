@@ -31,7 +31,7 @@ from headrace.records.tally import Progress, Tally
 from headrace.training.archive import Archive, Saved
 from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum
 from headrace.training.intake import Intake
-from headrace.training.room import check_room
+from headrace.training.room import check_files, check_room
 from headrace.training.run import begin, built, large_network, shared_model
 from headrace.types import Alone, Group
 from headrace.valid.fields import checked
@@ -85,6 +85,7 @@ class Trainer:
         processes = config.transport == "shm"
         config, found, self.run_dir = begin(config, processes, self.group, notify, not locks)
         config, self.policy, self.learner = built(config, found, self.group, notify)
+        check_files(config)
         check_room(config, self.policy, found.env)
         self.config, self.env = config, found.env
         self._share = config.per_learner
@@ -93,7 +94,8 @@ class Trainer:
         self._shared = shared_model(config, self.learner)
         self.progress, self.episodes = Progress(), own_episodes(config.num_learners)
         self._exchange = Exchange(self.group)
-        copied = sum(weight.nbytes for weight in self.policy.state_dict().values())
+        weights = self.policy.state_dict().values()
+        copied = 0 if config.inference == "shared" else sum(x.nbytes for x in weights)
         self._tally = Tally(self.progress, config, copied, started, found.frames_per_step)
         self.source: RolloutSource | None = None
         self._stopped = self.interrupted = False
@@ -209,6 +211,8 @@ class Trainer:
             processors=None if self.config.cores_per_learner is None else frozenset(cores()),
         )
         model = None if self._shared is None else self._shared.opened(self._learning_rate())
+        with self.group.clock.aside():  # nobody takes memory before all have seen what is free
+            self.group.gather(torch.zeros(1))
         source = RolloutSource(spec, self._notify, model)
         self._publish(source)
         return source

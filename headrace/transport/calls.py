@@ -5,7 +5,7 @@
               <--- rows in memory; a byte, pipe a ------  answer
 
     caller   produces: rows asked       waits for: its answer   unblocked by: answer, its timeout
-    server   produces: rows answered    waits for: calls        unblocked by: calls, ``BEAT_S``
+    server   produces: rows answered    waits for: calls        unblocked by: calls, its beat
 
 Whose turn it is stands in memory: a byte only wakes somebody. So a process that is killed at any
 instant leaves nothing half said: who replaces the server finds every call without an answer, and
@@ -29,7 +29,7 @@ from torch import Tensor
 from headrace.ops import tree
 from headrace.transport.slab import ArraySpec, allocate, memory_fence, num_bytes, views
 
-BEAT_S = 0.5  # a server that lives says so as often
+BEAT_S = 0.5  # a server that lives says so as often, or more often if it is asked to
 MAX_CALLERS = 200  # pipes that a process can be given as it starts
 _ASKED, _ANSWERED, _COUNT, _ACTIVE = range(4)
 
@@ -167,9 +167,14 @@ class Asked:
 
 
 class Server:
-    """The server's end, in its process."""
+    """The server's end, in its process.
 
-    def __init__(self, end: End) -> None:
+    Args:
+        beat_s: how often it says that it lives; None: ``BEAT_S``.
+    """
+
+    def __init__(self, end: End, beat_s: float | None = None) -> None:
+        self._beat_s = BEAT_S if beat_s is None else beat_s
         found, self._numbers, each = end.memory()
         self._asked, self._answered = found["asked"], found["answered"]
         self._life, self._end = found["life"].numpy(), end
@@ -178,7 +183,7 @@ class Server:
         self._poll.register(end.bell.fileno(), select.POLLIN)
 
     def take(self, max_wait_s: float) -> Asked | None:
-        """The next calls; None after ``BEAT_S`` without any, or if woken for nothing.
+        """The next calls; None after a beat without any, or if woken for nothing.
 
         Once there is one, those of all callers that are expected are waited for, but not for longer
         than ``max_wait_s``.
@@ -196,8 +201,8 @@ class Server:
                     return self._gathered(np.flatnonzero(waits), turns)
             elif waited:
                 return None
-            left_s, waited = BEAT_S if deadline is None else deadline - now, True
-            if self._poll.poll(min(left_s, BEAT_S) * 1000):
+            left_s, waited = self._beat_s if deadline is None else deadline - now, True
+            if self._poll.poll(min(left_s, self._beat_s) * 1000):
                 os.read(self._end.bell.fileno(), 65536)
 
     def _gathered(self, callers: np.ndarray, turns: np.ndarray) -> Asked:

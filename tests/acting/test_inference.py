@@ -19,6 +19,7 @@ import torch
 from worlds import CountingVectorEnv, FaultyEnv, SpaceIdentityVectorEnv
 
 import headrace as hr
+from headrace.acting import inference
 from headrace.acting.asking import Asker, calls_of
 from headrace.acting.collector import Collector, rollout_spec
 from headrace.acting.inference import _serve, without_weights
@@ -27,7 +28,7 @@ from headrace.acting.weight_sync import Follower, SyncRule
 from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
 from headrace.envs.names import resolve
-from headrace.errors import ActorFailed
+from headrace.errors import ActorFailed, EnvironmentFault
 from headrace.learning.learner import gather
 from headrace.nn import Network, Policy
 from headrace.nn.policy import policy_weights
@@ -84,7 +85,7 @@ def served(policy: Policy, num_actors: int, max_wait_s: float = 20.0):
     thread.start()
     follower, bare = Follower(SyncRule()), copy.deepcopy(policy).to("meta")
     follower.fetched(0)
-    askers = [Asker(bare, calls.line(a), follower, 20.0) for a in range(num_actors)]
+    askers = [Asker(bare, calls.line(a), follower, 20.0, "Env") for a in range(num_actors)]
     for asker in askers:
         asker.store = store
     try:
@@ -145,6 +146,19 @@ def test_new_weights_act_as_soon_as_a_call_names_them_in_bfloat16_too():
             asker.store.publish(version + 1, 0, policy_weights(policy))
 
 
+def test_a_row_that_the_network_can_not_read_is_the_asker_s_fault():
+    grid = gymnasium.spaces.Box(0, 9, (8, 8, 1), np.uint8)
+    policy = Policy(grid, gymnasium.spaces.Discrete(3), Network(one_hot=("obs",), num_symbols=5))
+    first = torch.ones(NUM_ENVS, dtype=torch.bool)
+    obs = torch.full((NUM_ENVS, 8, 8, 1), 4, dtype=torch.uint8)
+    with served(policy, 1) as [asker]:
+        asker.act(obs, first, ())
+        obs[1, 2, 3] = 5
+        with pytest.raises(EnvironmentFault, match=r"^Env: one_hot='obs' holds 5, .* 0 to 4"):
+            asker.act(obs, first, ())
+        asker.act(obs - 1, first, ())  # what acts for all has not heard of it
+
+
 def test_actors_that_ask_are_sent_no_weights(tiny):
     policy = made_policy(Network((512, 512), core="lstm", core_size=64))
     spec = tiny().actor_spec(None, policy)
@@ -198,8 +212,10 @@ def test_a_synchronous_algorithm_learns_from_the_weights_that_acted(tiny, finish
         total_steps=1000,
         **SHARED,
     )
-    finish(config)
+    _, results = finish(config)
     assert watch.num_rollouts >= 15
+    assert results[-1].sync_pulls >= results[-1].updates
+    assert results[-1].sync_bytes == 0  # an actor copies nothing
 
 
 @pytest.mark.parametrize("weight_sync", ["every", "every-3"])
@@ -281,6 +297,26 @@ def test_a_process_that_hangs_is_killed_and_replaced_and_no_actor_is_blamed(tiny
                 trainer.stop()
     assert any("inference process: was killed because it did nothing for 1.5 s" in s for s in said)
     assert not any(line.startswith("actor") for line in said)
+
+
+@pytest.mark.parametrize("timeout_s", [0.04, 1.0, 300.0])
+def test_it_says_that_it_lives_well_before_it_counts_as_hung(tiny, monkeypatch, timeout_s):
+    beats, serving = [], inference.Server
+
+    def opened(desk, beat_s):
+        beats.append(beat_s)
+        return serving(desk, beat_s)
+
+    monkeypatch.setattr(inference, "Server", opened)
+    policy = made_policy(Network((8,)))
+    spec = tiny(actor_timeout_s=timeout_s, **SHARED).actor_spec(None, policy)
+    weights = WeightStore(spec_of(policy_weights(policy)))
+    made, (ours, theirs) = inference.Inference(spec, weights.buffer), Pipe()
+    ours.close()  # so it ends at once
+    inference.run_inference(made._pickled, made._calls.desk(), weights.buffer, theirs)
+    made._calls.close()
+    assert beats == [min(0.5, timeout_s / 8)]
+    assert made._timeout_s == timeout_s / 2
 
 
 class BreaksElsewhere(torch.nn.Module):

@@ -28,9 +28,9 @@ B = 5
 BEGINS = ["black", "same", "goes_on", "mixed"]
 
 
-def filler(once, num_steps, engine="sync", network=None, **env_kwargs):
+def filler(once, num_steps, engine="sync", network=None, env=Stacks, **env_kwargs):
     """A policy, and what fills a poisoned slot that holds pictures once or whole stacks."""
-    envs = make_vec(Stacks, B, engine, env_kwargs)
+    envs = make_vec(env, B, engine, env_kwargs)
     torch.manual_seed(1)
     network = network or Network(conv="impala_shallow")
     policy = Policy(envs.single_observation_space, envs.single_action_space, network)
@@ -243,13 +243,48 @@ def test_what_may_be_no_stack_is_held_whole(env, tmp_path):
         weights(tmp_path, env=env, stacked_frames="once")
 
 
+def transitions(fill, count):
+    """Of each environment, from so many rollouts: what was seen, paid and seen then."""
+    found = [[] for _ in range(B)]
+    for _ in range(count):
+        rollout = fill()
+        obs = seen(rollout).unflatten(0, (-1, B))
+        for t, b in (~rollout.first[1:]).nonzero().tolist():
+            flags = rollout.first[t, b], rollout.terminated[t, b]
+            found[b].append((obs[t, b], rollout.reward[t, b], *flags, obs[t + 1, b]))
+    return found
+
+
 @pytest.mark.parametrize("engine", ["sync", "threads"])
-def test_an_episode_that_begins_otherwise_is_refused_where_it_does(engine):
-    _, fill = filler(True, 40, engine=engine, begins="odd")
+def test_a_rollout_ends_where_an_episode_begins_in_a_way_that_it_can_not_hold(engine):
+    kwargs = {"engine": engine, "begins": "odd", "num_actions": 1}
+    (_, once), (_, whole) = (filler(x, 12, **kwargs) for x in (True, False))
+    ours, theirs = transitions(once, 60), transitions(whole, 60)
+    once.close(), whole.close()
+    for column, all_of_it in zip(ours, theirs, strict=True):
+        assert 60 < len(column) < len(all_of_it)  # it goes on, in more rollouts
+        for step, same in zip(column, all_of_it, strict=False):
+            assert all(map(torch.equal, step, same))
+
+
+class Jumps(Stacks):
+    """Shows all new pictures at its tenth step, which no episode begins with."""
+
+    steps = 0
+
+    def _push(self, new):
+        super()._push(new)
+        self.steps += 1
+        if self.steps == 10:
+            self._stack = self.np_random.integers(0, 256, self._stack.shape, dtype="u1")
+
+
+@pytest.mark.parametrize("engine", ["sync", "threads"])
+def test_pictures_that_do_not_go_on_within_an_episode_are_refused(engine):
+    _, fill = filler(True, 40, engine=engine, env=Jumps, begins="black")
     expected = r"environment \d of this actor, row \d+ of the fragment.*stacked_frames='whole'"
     with pytest.raises(EnvironmentFault, match=expected):
-        for _ in range(5):
-            fill()
+        fill()
     fill.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 import time
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from headrace.errors import ConfigError
 from headrace.ops.returns import gae
 from headrace.process import torch_threads
 from headrace.studies.children import Children
@@ -68,6 +70,34 @@ def test_a_run_s_figures_are_those_of_its_curve():
     assert row["evaluated"] == "19.0 (19.0; 19.0)"
     assert row["steps"] == "50 (40; 60)"
     assert "–" in atari.row("headrace", [run], 18.5)["seconds to 18.5"]
+
+
+@pytest.mark.parametrize("name", ["atari", "precision"])
+def test_a_run_of_other_settings_is_refused_before_any_is_made(name, tmp_path, monkeypatch):
+    module, made = importlib.import_module(name), []
+    monkeypatch.setattr(module, "report", lambda found, *rest: made.append(found))
+    one = {"env_steps": 1, "evaluation": {"mean": 1.0}, "curve": [(1.0, 1, 1.0)], "area": 0.0}
+    one |= {} if name == "atari" else {"evaluated": 0.0}
+
+    def run(*args):
+        made.append("run")
+        return one
+
+    monkeypatch.setattr(module, "run_headrace" if name == "atari" else "run", run)
+    args = module.Args(seeds=1, steps=100, output=tmp_path)
+    args = dataclasses.replace(args, programs="headrace") if name == "atari" else args
+    assert module.main(args) == 0
+    num_runs = made.count("run")
+    found = made.pop()
+    made.clear()
+    assert module.main(dataclasses.replace(args, seeds=2, first_seed=0)) == 0
+    assert made.count("run") == num_runs  # the first one's
+    assert all(runs[1] == found[program][0] for program, runs in made.pop().items())
+    made.clear()
+    other = dataclasses.replace(args, seeds=3, first_seed=0, steps=200)
+    with pytest.raises(ConfigError, match=r"0\.json was made with steps=100 instead of 200: move"):
+        module.main(other)
+    assert made == []
 
 
 def test_who_catches_every_ball_gets_the_most_and_who_stands_still_gets_what_chance_gives():

@@ -300,7 +300,9 @@ def test_every_architecture_is_a_config_that_headrace_accepts(benchmark, network
     for name in architectures.ARCHITECTURES:
         args = architectures.Args(architectures=(name,), network=network)
         case = architectures.cases_of(args)[0]
-        assert isinstance(architectures.config_of(case, "unused"), hr.Config)
+        config = architectures.config_of(case, "unused")
+        assert isinstance(config, hr.Config)
+        assert config.precision == args.precision != "auto"  # of all rows the same
         env = architectures.Costly(**architectures.env_kwargs(case))
         assert env.observation_space.contains(env.reset(seed=0)[0])
 

@@ -215,11 +215,28 @@ def test_a_grid_is_one_hot_where_it_is_asked_for_and_a_strange_symbol_is_named()
 
 
 def test_symbols_are_looked_at_where_that_does_not_wait_for_an_accelerator():
-    grid = policy_for(Box(0, 9, (7, 7, 1), np.uint8), hr.Network(one_hot=("obs",))).torso.parts[0]
+    torso = policy_for(Box(0, 9, (7, 7, 1), np.uint8), hr.Network(one_hot=("obs",))).torso
     wrong = torch.full((2, 7, 7, 1), 99, dtype=torch.uint8)
     with pytest.raises(EnvironmentFault):
-        grid._check_symbols(wrong)
-    grid._check_symbols(wrong.to("meta"))  # of which no number can be read
+        torso(wrong)
+    torso.to("meta")(wrong.to("meta"))  # of which no number can be read
+
+
+@pytest.mark.parametrize(
+    ("space", "network", "wrong", "kind"),
+    [
+        (Box(0, 9, (7, 7, 1), np.uint8), {"one_hot": ("obs",)}, (7, 7, 1), EnvironmentFault),
+        (MultiDiscrete([9] * 4), {"text": ("obs",)}, (4,), IndexError),
+        (Discrete(9), {}, (), RuntimeError),
+    ],
+    ids=["symbols", "tokens", "choices"],
+)
+def test_a_torso_elsewhere_can_be_asked_what_it_could_not_read(space, network, wrong, kind):
+    policy = policy_for(space, hr.Network(**network))
+    torso = policy.torso.to("meta")
+    torso.check(policy.inputs.example(3))
+    with pytest.raises(kind):
+        torso.check(torch.full((3, *wrong), 99, dtype=policy.inputs.example(1).dtype))
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import resource
+import threading
 
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
 import headrace as hr
+from headrace.acting.source import RolloutSource
 from headrace.algos.replay import ReplayBuffer
 from headrace.errors import ConfigError
 from headrace.learning.learner import gather
@@ -18,6 +22,7 @@ from headrace.process import memory
 from headrace.training import room
 from headrace.transport.slab import views
 from headrace.types import Rollout
+from tests.distributed.threads import run_learners
 
 SIZES = {"num_actors": 2, "envs_per_actor": 4, "fragment_length": 16}
 
@@ -91,6 +96,69 @@ def test_a_run_is_refused_before_it_has_slots(tmp_path, monkeypatch):
         hr.Trainer(hr.Config(run_dir=str(tmp_path / "run"), transport="serial"), notify=print)
 
 
+def test_learners_of_one_machine_need_together_what_one_would():
+    alone, policy = made(num_actors=4, algo=hr.PPO())
+    both, _ = made(num_actors=4, algo=hr.PPO(), num_learners=2)
+    assert room.needed(both, policy) == room.needed(alone, policy)
+
+
+def test_no_learner_takes_memory_before_the_others_have_seen_what_is_free(tmp_path, monkeypatch):
+    taken, found = threading.Event(), []
+    opened = RolloutSource.__init__
+
+    def opening(*args):
+        taken.set()
+        opened(*args)
+
+    monkeypatch.setattr(RolloutSource, "__init__", opening)
+    config = hr.Config(
+        **SIZES, algo=hr.A2C(), num_learners=2, transport="serial", total_steps=1, eval_episodes=0,
+        run_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+
+    def work(group):
+        with group.in_turn():
+            trainer = hr.Trainer(config, notify=lambda text: None, group=group)
+        if group.rank == 1:
+            found.append(taken.wait(0.3))  # it is as late as this
+        with contextlib.closing(trainer):
+            list(trainer)
+
+    run_learners(2, work)
+    assert found == [False]
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """Those of open files, soft and hard, as this process finds and sets them."""
+    found = [20_000, 20_000]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(found))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, new: found.__setitem__(slice(2), new))
+    return found
+
+
+CROWD = {"num_actors": 200, "inference": "shared", "envs_per_actor": 1}
+
+
+def test_the_limit_of_open_files_is_raised_where_actors_need_it(limits):
+    room.check_files(made(**CROWD)[0])
+    assert limits == [20_000, 20_000]
+    limits[:] = 1024, 4096
+    room.check_files(made()[0])
+    room.check_files(made(**CROWD | {"transport": "serial", "inference": "actor"})[0])
+    assert limits == [1024, 4096]
+    room.check_files(made(**CROWD)[0])
+    assert limits == [6 * 200 + 128, 4096]
+
+
+def test_more_actors_than_files_can_be_open_for_are_refused(limits):
+    limits[:] = 256, 1024
+    with pytest.raises(ConfigError, match=r"^num_actors=200 takes 1328 open files .* nearest: 149"):
+        room.check_files(made(**CROWD)[0])
+    room.check_files(made(**CROWD | {"num_actors": 149})[0])
+    assert limits == [1024, 1024]
+
+
 def test_limits_of_control_groups_count(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "_GROUPS", tmp_path)
     before = memory.free_bytes()
@@ -100,3 +168,13 @@ def test_limits_of_control_groups_count(tmp_path, monkeypatch):
     assert memory.free_bytes() == 301500 < before
     (tmp_path / "memory.max").write_text("max\n")
     assert memory.free_bytes() > 301500
+
+
+def test_files_of_groups_inside_count_as_their_usage_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_GROUPS", tmp_path)
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory/memory.limit_in_bytes").write_text("1000000\n")
+    (tmp_path / "memory/memory.usage_in_bytes").write_text("700000\n")
+    own, all_ = "inactive_file 10\nactive_file 5\n", "total_inactive_file 1000\n"
+    (tmp_path / "memory/memory.stat").write_text(f"{own}{all_}total_active_file 500\n")
+    assert memory.free_bytes() == 301500

@@ -166,13 +166,13 @@ def test_an_answer_is_seen_though_nobody_was_woken(made, monkeypatch):
 
 
 def test_a_server_without_calls_says_that_it_lives_and_can_be_woken(made, monkeypatch):
-    monkeypatch.setattr(calls, "BEAT_S", 0.01)
     made = made(1)
-    server = Server(made.desk())
-    made._life[0] -= 10**12
-    assert made.silent_s > 900
-    assert server.take(1.0) is None
-    assert made.silent_s < 900
-    monkeypatch.setattr(calls, "BEAT_S", 1e6)
+    for beat_s in (0.01, None):  # asked for, or the usual one
+        monkeypatch.setattr(calls, "BEAT_S", 0.01 if beat_s is None else 1e6)
+        server = Server(made.desk(), beat_s)
+        made._life[0] -= 10**12
+        assert made.silent_s > 900
+        assert server.take(1.0) is None
+        assert made.silent_s < 900
     made.wake()
-    assert server.take(1.0) is None
+    assert Server(made.desk(), 1e6).take(1.0) is None

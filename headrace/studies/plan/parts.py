@@ -15,12 +15,13 @@ from headrace.envs.make import opened
 from headrace.envs.probe import probe
 from headrace.learning.learner import Learner, gather
 from headrace.nn.policy import Policy, policy_weights
-from headrace.ops import tree
+from headrace.ops import stacks, tree
 from headrace.records.meter import Meter
 from headrace.records.result import Episodes
 from headrace.studies.stopwatch import Time, measure_time
 from headrace.training.exchange import Exchange
 from headrace.training.precision import settle
+from headrace.training.run import held_stacks
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
 from headrace.types import Alone, Batch, Rollout
@@ -42,7 +43,8 @@ def actor_spec(config: Config) -> ActorSpec:
     config = config.settled
     made = config.env, config.engine, config.env_kwargs, config.seed, config.wrappers
     found = probe(*made)
-    config = replace(config, engine=found.engine)
+    held = held_stacks(config, found)
+    config = replace(config, engine=found.engine, stacked_frames=held)
     policy = Policy(found.observation_space, found.action_space, config.network, found.info_mask)
     found.check_step()
     config = settle(config, policy, Alone(), lambda line: None)
@@ -110,9 +112,11 @@ class Acting:
     def inference_s(self, seconds: float) -> float:
         """Seconds per step of the policy and its sampling, on the slot's rows."""
         policy, rollout = self._spec.policy, self.slot
-        noise = policy.distribution.noise((1, self._spec.envs_per_actor), torch.Generator())[0]
-        core = policy.initial_core(self._spec.envs_per_actor)
-        obs, first = tree.map_leaves(lambda x: x[0], rollout.obs), rollout.first[0]
+        num_envs = self._spec.envs_per_actor
+        noise = policy.distribution.noise((1, num_envs), torch.Generator())[0]
+        core = policy.initial_core(num_envs)
+        obs = tree.map_leaves(lambda x: x[:num_envs], stacks.flat(rollout.obs))
+        first = rollout.first[0]
 
         def act() -> float:
             params, _ = policy.act(obs, first, core)

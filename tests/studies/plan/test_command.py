@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
-from worlds import SlowEnv
+import torch
+from worlds import SlowEnv, Stacks
 
 import headrace as hr
 from headrace.acting.own_pace import OwnPace
@@ -17,9 +19,11 @@ from headrace.errors import ConfigError
 from headrace.studies.plan import command
 from headrace.studies.plan.command import span
 from headrace.studies.plan.measure import measure
+from headrace.studies.plan.parts import Acting, actor_spec
 from headrace.studies.plan.settings import Plan
 from headrace.studies.plan.simulate import simulate
 from headrace.studies.stopwatch import measure_time
+from headrace.transport.slab import num_bytes
 
 SIZES = {"envs_per_actor": 2, "fragment_length": 32}
 
@@ -135,7 +139,6 @@ def test_what_waits_needs_no_core_and_fillers_count_as_no_steps():
 
 def test_the_measuring_leaves_no_process_and_no_thread_count_behind(gone):
     import psutil
-    import torch
 
     before = torch.get_num_threads()
     config = hr.Config("CartPole-v1", hr.IMPALA(), num_actors=2, **SIZES)
@@ -143,6 +146,23 @@ def test_the_measuring_leaves_no_process_and_no_thread_count_behind(gone):
     assert torch.get_num_threads() == before
     children = psutil.Process().children(recursive=True)
     assert not [p for p in children if "plan" in p.name()]
+
+
+def test_stacks_of_pictures_are_planned_as_a_run_holds_them():
+    sizes, shown = {}, []
+    for held in ("auto", "once", "whole"):
+        network = hr.Network(conv="impala_shallow")
+        made = hr.Config(Stacks, hr.PPO(), network=network, num_actors=1, **SIZES)
+        spec = actor_spec(replace(made, stacked_frames=held))
+        sizes[held] = num_bytes(spec.layout())
+        acting = Acting(spec)
+        acting.fill()
+        policy, act = spec.policy, spec.policy.act
+        policy.act = lambda obs, *rest, act=act: shown.append(obs) or act(obs, *rest)
+        assert acting.inference_s(0.01) > 0
+        acting.close()
+    assert sizes["auto"] == sizes["once"] < 0.5 * sizes["whole"]
+    assert {(x.shape, x.dtype) for x in shown} == {((2, 4, 20, 20), torch.uint8)}
 
 
 def test_algorithms_that_reuse_batches_are_measured_per_batch():

@@ -1,6 +1,6 @@
 """Learning to play Atari: headrace's recipe beside a single-file PPO with envpool.
 
-    python benchmarks/atari.py                                   # Pong, three seeds each
+    python benchmarks/atari.py                                   # Pong, three seeds and one
     python benchmarks/atari.py --game Breakout --target 1000 --steps 2_000_000
     python benchmarks/atari.py --programs "headrace bfloat16,headrace float32" --steps 500_000
 
@@ -41,7 +41,8 @@ from headrace.studies.children import Children
 from headrace.studies.drawing import curves, picture
 from headrace.studies.machine import machine, show, wide_console
 
-PROGRAMS = ("headrace", "headrace bfloat16", "headrace float32", "CleanRL-style")
+PEER = "CleanRL-style"
+PROGRAMS = ("headrace", "headrace bfloat16", "headrace float32", PEER)
 CLOSING_S = 900.0  # for an evaluation and a checkpoint
 WITHOUT_LIVES = ("Pong", "Boxing", "Freeway", "Tennis", "Skiing", "Bowling", "Enduro")
 NUM_EVALUATIONS = 20  # in training, of a game with lives
@@ -55,8 +56,13 @@ class Args:
     programs: str = "headrace,CleanRL-style"
     """Of headrace, headrace bfloat16, headrace float32, CleanRL-style; separated by commas."""
     seeds: int = 3
+    peer_seeds: int = 1
+    """Of the single-file program, which takes longer: the first ones."""
     first_seed: int = 1
-    steps: int = 3_000_000
+    steps: int = 1_500_000
+    """The learning rate falls to 0 over them."""
+    peer_steps: int = 3_000_000
+    """Of the single-file program, with a quarter of the learning rate."""
     seconds: float = 7200.0
     target: float = 18.5
     """A run ends when its last 100 training games have this mean score."""
@@ -67,7 +73,7 @@ class Args:
     def __post_init__(self) -> None:
         for name in self.programs.split(","):
             require_choice("programs", name, PROGRAMS)
-        for name in ("seeds", "steps", "episodes"):
+        for name in ("seeds", "peer_seeds", "steps", "peer_steps", "episodes"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
 
 
@@ -98,8 +104,9 @@ def run_headrace(program: str, seed: int, args: Args, children: Children) -> dic
 
 def run_peer(seed: int, args: Args, children: Children) -> dict[str, Any]:
     """The single-file program, in a process of its own."""
-    names = ("game", "steps", "seconds", "target", "episodes")
-    request = {name: getattr(args, name) for name in names} | {"seed": seed}
+    names = ("game", "seconds", "target", "episodes")
+    request = {name: getattr(args, name) for name in names}
+    request |= {"seed": seed, "steps": args.peer_steps}
     request |= {"threads": num_cores(), "interval_s": 1.0, "started": time.monotonic()}
     return children.call(atari_ppo.train, request, args.seconds + CLOSING_S)
 
@@ -157,11 +164,12 @@ def main(args: Args) -> int:
     paths = {
         (seed, program): folder / program.replace(" ", "-") / f"{seed}.json"
         for seed, program in itertools.product(seeds, programs)
+        if program != PEER or seed < args.first_seed + args.peer_seeds
     }
     there = {key: kept(path, args) for key, path in paths.items()}  # or none is done
     for (seed, program), last in there.items():
         if last is None:
-            if program == "CleanRL-style":
+            if program == PEER:
                 run = run_peer(seed, args, children)
             else:
                 run = run_headrace(program, seed, args, children)

@@ -31,7 +31,7 @@ HIDDEN = (64, 64)  # tanh, separate networks for policy and value, in every prog
 CHUNK_STEPS = 4096  # the ceiling's learner, besides whole batches
 PART_S = 0.6  # how long each part of the ceiling is measured
 PSS_INTERVAL_S = 2.0  # it makes the kernel walk page tables: ask less often
-NOT_OF_A_RUN = ("programs", "seeds", "first_seed", "output")  # settings of a comparison
+NOT_OF_A_RUN = ("programs", "seeds", "peer_seeds", "first_seed", "output")  # of a comparison
 
 
 @dataclass

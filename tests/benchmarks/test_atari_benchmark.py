@@ -133,7 +133,7 @@ def test_precisions_are_compared_by_the_share_of_pairs_in_which_one_is_better():
 @pytest.mark.parametrize("program", ["headrace", "headrace float32", "CleanRL-style"])
 def test_each_program_trains_and_is_evaluated(ppo, program):
     atari = importlib.import_module("atari")
-    args = atari.Args(steps=8192, episodes=2, target=100.0, seconds=300.0)
+    args = atari.Args(steps=8192, peer_steps=8192, episodes=2, target=100.0, seconds=300.0)
     run = atari.run_headrace
     given = [program, 1, args, Children()]
     if program == "CleanRL-style":

@@ -85,9 +85,9 @@ def _meeting(size: int) -> int:
 
 
 def _halves(full: int, num_bytes: int) -> bool:
-    """Whether two messages of a half are cheaper than one of the whole, at each step."""
+    """Whether it pays to begin twice as many messages for the bytes that halving saves."""
     steps = full.bit_length() - 1
-    return num_bytes * (steps - 2) > steps * DOUBLING_BYTES
+    return num_bytes * (steps - 2 * (full - 1) / full) > steps * DOUBLING_BYTES
 
 
 def sum_parts(size: int, num_bytes: float) -> tuple[float, float]:

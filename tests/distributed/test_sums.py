@@ -85,7 +85,8 @@ def test_every_rank_has_the_rows_of_all_in_their_order(size):
 
 
 def test_large_vectors_of_many_ranks_are_halved():
-    few, many = sums.sum_parts(4, 1 << 20), sums.sum_parts(16, 1 << 20)
-    assert few == (2, 2 << 20)
+    few, many = sums.sum_parts(2, 1 << 20), sums.sum_parts(16, 1 << 20)
+    assert few == (1, 1 << 20)
     assert many == (8, 2 * 15 / 16 * (1 << 20))
+    assert [sums.sum_parts(4, n)[0] for n in (1 << 19, (1 << 19) + 1)] == [2, 4]
     assert sums.sum_parts(16, 1000) == (4, 4000)

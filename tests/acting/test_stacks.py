@@ -259,10 +259,10 @@ def transitions(fill, count):
 def test_a_rollout_ends_where_an_episode_begins_in_a_way_that_it_can_not_hold(engine):
     kwargs = {"engine": engine, "begins": "odd", "num_actions": 1}
     (_, once), (_, whole) = (filler(x, 12, **kwargs) for x in (True, False))
-    ours, theirs = transitions(once, 60), transitions(whole, 60)
+    ours, theirs = transitions(once, 30), transitions(whole, 20)
     once.close(), whole.close()
     for column, all_of_it in zip(ours, theirs, strict=True):
-        assert 60 < len(column) < len(all_of_it)  # it goes on, in more rollouts
+        assert 30 < len(column) < len(all_of_it)  # it goes on, in more rollouts
         for step, same in zip(column, all_of_it, strict=False):
             assert all(map(torch.equal, step, same))
 

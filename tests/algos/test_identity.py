@@ -31,6 +31,7 @@ def final_return(algo, tmp_path, continuous: bool, env=IdentityVectorEnv) -> flo
         total_steps=60_000 if continuous else 30_000,
         network=hr.Network((32,)),
         run_dir=str(tmp_path / "run"),
+        stop_return=None if continuous else 7.7,  # of actions that are drawn
         eval_episodes=0,
         log_interval_s=0.1,
     )

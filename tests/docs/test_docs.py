@@ -16,11 +16,14 @@ BLOCKS = re.findall(r"```(python|bash)\n(.*?)```", README, re.DOTALL)
 
 
 def shorter(text: str) -> str:
-    """The same block with a tenth of the steps, and half of a study's iterations."""
+    """The same block with a tenth of the steps, and half of a study's iterations.
+
+    What measures does so for half a second.
+    """
     for setting, share in (("steps", 10), ("iters", 2)):
         found = rf"(total[_-]{setting}[= ])([\d_]+)"
         text = re.sub(found, lambda m, share=share: m[1] + str(int(m[2]) // share), text)
-    return text
+    return re.sub(r"(--measure \S+)", r"\1 --measure-seconds 0.5", text)
 
 
 def test_every_snippet_and_command_of_the_readme_runs(tmp_path):
@@ -73,10 +76,17 @@ def test_the_page_on_several_learners_runs(tmp_path):
     (tmp_path / "again.py").write_text(shorter(again))
     for arguments in (["script.py"], ["again.py"]):
         run(tmp_path, *arguments)
-    for _, text in blocks[1:]:
-        run(tmp_path, "-m", "headrace", *shorter(text).split()[1:])
+    run(tmp_path, "-m", "headrace", *shorter(blocks[1][1]).split()[1:])
     assert len((tmp_path / "runs/two/iterations/rank_1.jsonl").read_text().splitlines()) > 3
     assert (tmp_path / "runs/two-impala/summary.json").exists()
+
+
+@pytest.mark.slow  # studies/scaling/test_scaling.py runs a shorter one
+def test_the_study_on_the_page_on_several_learners_runs(tmp_path):
+    page = (ROOT / "docs/learners.md").read_text(encoding="utf-8")
+    *_, study = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    assert study.startswith("headrace bench scaling ")
+    run(tmp_path, "-m", "headrace", *shorter(study).split()[1:])
     assert (tmp_path / "runs/scaling/scaling.png").exists()
 
 

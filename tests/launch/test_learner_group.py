@@ -65,7 +65,7 @@ def saved_weights(run_dir: str | Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("name", "transport"),
     [
-        ("ppo", "serial"),
+        pytest.param("ppo", "serial", marks=pytest.mark.slow),
         ("ppo", "shm"),
         pytest.param("impala", "serial", marks=pytest.mark.full),
         ("impala", "shm"),

@@ -136,7 +136,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "squashed" else name for name in CASES],
+)
 def test_onnxruntime_gives_what_predict_gives_for_any_batch(name, tmp_path, capfd):
     observation_space, action_space, network = CASES[name]
     policy = policy_for(observation_space, action_space, **network)

@@ -19,12 +19,6 @@ AUDITED = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmt
 PATCHED = ("fsync", "close", "replace", "rmdir", "unlink", "mkdir")
 
 
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch):
-    """What a dead process wrote is there; only a dead machine's needs to be on the disk."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 @pytest.fixture(scope="module")
 def saved() -> Parts:
     return parts()

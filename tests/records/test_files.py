@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import math
 import time
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from headrace.api import resume_config
-from headrace.records import checkpoint
+from headrace.records import checkpoint, events
 from headrace.records.files import RunLog, append_jsonl, read_jsonl
 from tests.records.test_result import make_result
 
@@ -42,6 +47,25 @@ def test_results_and_events_beyond_the_checkpoint_are_replaced_on_resume(tmp_pat
     assert scalars(tmp_path, "charts/SPS") == wanted
     lines = read_jsonl(tmp_path / "metrics.jsonl")
     assert {line["env_steps"]: line["charts/SPS"] for line in lines} == wanted
+
+
+def test_events_are_the_bytes_that_tensorboard_writes(monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 1234.5678)
+
+    def record(**fields) -> bytes:
+        RecordWriter(buffer := io.BytesIO()).write(
+            Event(wall_time=1234.5678, **fields).SerializeToString()
+        )
+        return buffer.getvalue()
+
+    version = record(file_version="brain.Event:2")
+    assert events.header(None) == version
+    start = SessionLog(status=SessionLog.START)
+    assert events.header(300) == version + record(step=300, session_log=start)
+    values = {"a/b": 1.5, "é" * 100: 0.1, "none": math.nan, "large": -1e39, "zero": 0.0, "int": 7}
+    for step in (1, 127, 128, 1 << 40):
+        summary = Summary(value=[Summary.Value(tag=k, simple_value=v) for k, v in values.items()])
+        assert events.scalars(values, step) == record(step=step, summary=summary)
 
 
 def test_tensorboard_shows_the_results_of_a_run_that_was_resumed_and_no_step_twice(tiny, finish):

@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 
 from headrace.errors import ConfigError
-from headrace.studies.children import Children, Ended
+from headrace.studies.children import Children, Ended, Watch
 from headrace.studies.drawing import picture
 from headrace.studies.machine import machine
 from headrace.studies.stopwatch import measure_time
@@ -66,6 +66,7 @@ def train_command(
     limit_s: float,
     children: Children | None = None,
     grace_s: float = 10.0,
+    watch: Watch | None = None,
     **flags: Any,
 ) -> Ended:
     """Run ``headrace train``; after ``limit_s`` it is asked to stop.
@@ -73,6 +74,7 @@ def train_command(
     Args:
         run_dir: a folder that may not exist; the output goes beside it.
         grace_s: that it has for that.
+        watch: gets the number of its process, several times a second.
         flags: of the command; True: without a value.
 
     Raises:
@@ -84,7 +86,7 @@ def train_command(
         command += [] if value is True else [str(value)]
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     output = run_dir.with_name(f"{run_dir.name}.log")
-    ended = (children or Children()).run(command, output, limit_s, grace_s)
+    ended = (children or Children()).run(command, output, limit_s, grace_s, watch=watch)
     if not (run_dir / "summary.json").exists() or (ended.code and not ended.timed_out):
         raise ended.error(" ".join(command))
     return ended

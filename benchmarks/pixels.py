@@ -70,36 +70,32 @@ class Args:
     """Folder for runs.csv, summary.csv, table.md and pixels.png."""
 
 
-def measure_headrace(request: dict[str, Any]) -> dict[str, Any]:
-    """Train by the recipe, one pass; steps per second after the first update."""
-    from dataclasses import replace
+def flags(request: dict[str, Any]) -> dict[str, Any]:
+    """Of ``headrace train``: the recipe, one pass, no evaluation."""
+    return {
+        "recipe": "atari",
+        "env_id": "Pong",
+        "epochs": 1,
+        "minibatches": request["minibatches"],
+        "num_actors": request["actors"],
+        "envs_per_actor": request["envs"] // request["actors"],
+        "fragment_length": request["fragment"],
+        "batch_size": request["batch_size"],
+        "total_steps": request["steps"],
+        "precision": request["precision"],
+        "eval_episodes": 0,
+    }
 
-    import headrace as hr
-    from headrace.recipes import recipe
 
-    config = recipe("atari", request["algo"])
-    minibatches, batch = request["minibatches"], request["batch_size"]
+def _headrace(request: dict[str, Any], memory: common.Memory) -> dict[str, Any]:
+    """Train by the command; steps per second after the first update."""
     with tempfile.TemporaryDirectory() as folder:
-        config = replace(
-            config,
-            algo=replace(config.algo, epochs=1, minibatches=minibatches),
-            num_actors=request["actors"],
-            envs_per_actor=request["envs"] // request["actors"],
-            fragment_length=request["fragment"],
-            batch_size=batch,
-            total_steps=request["steps"],
-            precision=request["precision"],
-            run_dir=f"{folder}/run",
-            eval_episodes=0,
-        )
-        say: Callable[[str], None] = lambda text: print(text, file=sys.stderr)  # noqa: E731
-        with hr.Trainer(config, request["started"], say) as trainer:
-            for _ in trainer:
-                pass
-        summary = trainer.summary()
+        run = Path(folder) / "run"
+        common.train_command(request["algo"], run, TIMEOUT_S, watch=memory, **flags(request))
+        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     busy = {f"{name}_busy": share for name, share in summary["utilisation"].items()}
     first = {"first_update_s": summary["seconds_to_first_update"]}
-    return {"sps": trainer.sps} | first | busy
+    return {"sps": summary["sps"]} | first | busy
 
 
 # -- the ceiling -----------------------------------------------------------------------------------
@@ -231,9 +227,10 @@ def measure(name: str, request: dict[str, Any], args: Args) -> dict[str, Any]:
     memory, started = common.Memory(), {"started": time.monotonic()}
     if name in PEERS:
         result = _peer(name, request | started, args.peer_python or sys.executable, memory)
+    elif name == "ceiling":
+        result = Children().call(measure_ceiling, request, TIMEOUT_S)
     else:
-        function = measure_ceiling if name == "ceiling" else measure_headrace
-        result = Children().call(function, request | started, TIMEOUT_S, watch=memory)
+        result = _headrace(request, memory)
     return result | {"rss_gb": memory.rss / 1e9, "pss_gb": memory.pss / 1e9}
 
 

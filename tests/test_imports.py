@@ -123,6 +123,16 @@ def test_public_names_are_the_same_objects_in_any_order_of_import():
     )
 
 
+def test_a_run_of_a_game_starts_without_what_writes_draws_or_plays_something_else():
+    python(
+        "import sys, headrace.cli.training\n"
+        "from headrace.envs.names import resolve\n"
+        "assert resolve('Pong').id == 'ALE/Pong-v5'\n"
+        "slow = {'tensorboard', 'matplotlib', 'imageio', 'envpool', 'onnx', 'ray'}\n"
+        "assert not slow & set(sys.modules), slow & set(sys.modules)\n"
+    )
+
+
 def test_importing_headrace_tells_gymnasium_nothing_until_a_game_is_named():
     python(
         "import sys, headrace, gymnasium\n"

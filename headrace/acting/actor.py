@@ -10,7 +10,6 @@ how far its policy had moved away; these numbers decide when to pull (``weight_s
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import sys
@@ -36,6 +35,7 @@ from headrace.envs.threads import Threads
 from headrace.errors import HeadraceError, NonFinite
 from headrace.learning.hogwild import ActorLearner
 from headrace.nn.policy import Policy, policy_weights
+from headrace.process import return_freed_memory
 from headrace.transport.calls import End
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
 from headrace.transport.shm import ShmPort
@@ -56,7 +56,7 @@ class ActorSpec:
     """
 
     env: Any  # an EnvSpec, an Env class or a callable (``headrace.envs.names.resolve``)
-    policy: Policy  # on the CPU; actors copy it
+    policy: Policy  # on the CPU
     algo: Hyperparameters
     envs_per_actor: int
     fragment_length: int
@@ -103,10 +103,10 @@ class Memory:
 
 
 class Actor:
-    """One actor: an environment, a copy of the policy, and its ends of queue and weight store.
+    """One actor: an environment, a policy, and its ends of queue and weight store.
 
     Args:
-        spec: what to build.
+        spec: what to build, with a policy of the actor's own.
         index: of this actor; generation: how often actors were restarted before.
         port: its end of the queue, whose slot numbers point into ``memory``.
     """
@@ -116,7 +116,7 @@ class Actor:
     ) -> None:
         self._spec, self._index, self._generation = spec, index, generation
         self._port, self._follower = port, Follower(spec.sync)
-        policy = copy.deepcopy(spec.policy)
+        policy = spec.policy
         self._learner: ActorLearner | None = None
         if memory.model is not None:
             self._learner = ActorLearner(policy, spec.algo, index, spec.num_actors, memory.model)
@@ -161,6 +161,8 @@ class Actor:
         )
         self._sequence += 1
         self._port.commit(slot)
+        if self._sequence == 1:
+            return_freed_memory()  # of the start
         return True
 
     def _pull(self, returned: Header) -> bool:
@@ -217,7 +219,7 @@ class Actor:
 
 
 def run_actor(
-    pickled: bytes, index: int, generation: int, memory: Memory, pipe: Connection
+    pickled: bytearray, index: int, generation: int, memory: Memory, pipe: Connection
 ) -> None:
     """What runs in an actor's process: deliver rollouts until the learner closes the pipe or dies.
 
@@ -225,11 +227,13 @@ def run_actor(
     ``NOT_BEGUN`` if there is no environment yet.
 
     Args:
-        pickled: the :class:`ActorSpec`; the others are as in :class:`Actor`.
+        pickled: the :class:`ActorSpec`, emptied here, for the process holds on to its arguments;
+            the others are as in :class:`Actor`.
     """
     port, code = ShmPort(pipe), NOT_BEGUN
     try:
         spec: ActorSpec = cloudpickle.loads(pickled)
+        pickled.clear()
         if spec.processors is not None and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, spec.processors)
         actor = Actor(spec, index, generation, port, memory)

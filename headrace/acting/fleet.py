@@ -41,7 +41,7 @@ class Fleet:
     ) -> None:
         import cloudpickle
 
-        self._spec, self._inference = cloudpickle.dumps(spec), inference
+        self._spec, self._inference = bytearray(cloudpickle.dumps(spec)), inference
         self._num_actors, self._max_restarts = spec.num_actors, spec.actor_restarts
         self._queue, self._memory = queue, memory
         self._children: dict[int, Child] = {}

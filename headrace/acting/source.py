@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 from torch import Tensor
@@ -42,7 +44,7 @@ class RolloutSource:
     def __init__(
         self, spec: ActorSpec, notify: Callable[[str], None], model: Tensor | None = None
     ) -> None:
-        self._spec, self._notify = spec, notify
+        self._notify, self._timeout_s = notify, spec.actor_timeout_s
         shared = spec.transport == "shm"
         self._slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, shared=shared)
         self._weights = WeightStore(spec_of(policy_weights(spec.policy)), shared=shared)
@@ -62,6 +64,7 @@ class RolloutSource:
             self._fleet = Fleet(spec, self._queue, self._memory, inference)
         else:
             self._queue = SerialQueue(self._slots)
+        self._spec = None if shared else spec  # whose policy, which is pickled, is let go of
 
     def publish(self, policy: Policy, version: int, epoch: int) -> None:
         """Make the policy's weights the ones that actors pull next."""
@@ -75,8 +78,10 @@ class RolloutSource:
             self._fleet.start()
             return
         assert isinstance(self._queue, SerialQueue)
+        assert self._spec is not None
         for i in range(self._spec.num_actors):
-            actor = Actor(self._spec, i, 0, self._queue.port(i), self._memory)
+            own = replace(self._spec, policy=copy.deepcopy(self._spec.policy))
+            actor = Actor(own, i, 0, self._queue.port(i), self._memory)
             self._queue.attach(i, actor.run_once)
             self._actors.append(actor)
 
@@ -105,7 +110,7 @@ class RolloutSource:
             ActorFailed: an actor died once too often, or nothing came in time.
             Stopped: ``stopped()`` turned true while waiting.
         """
-        patience_s = 2 * self._spec.actor_timeout_s
+        patience_s = 2 * self._timeout_s
         deadline = time.monotonic() + patience_s
         while True:
             try:
@@ -142,7 +147,7 @@ class RolloutSource:
         if self._fleet is not None:
             if (line := self._fleet.mend()) is not None:
                 self._notify(line)
-            self._fleet.kill_silent(self._spec.actor_timeout_s)
+            self._fleet.kill_silent(self._timeout_s)
 
     def close(self) -> None:
         """End all actors; safe to call twice."""

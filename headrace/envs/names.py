@@ -154,10 +154,10 @@ def _find(env_id: str) -> Target:
         found = getattr(found, part, None)
     if callable(found):
         return found  # type: ignore[no-any-return]
-    if not module and in_envpool(name):
-        return EnvSpec(name)
     if not module and (game := atari.vector_id(name)):
         return _find(game)
+    if not module and in_envpool(name):  # last, for it imports envpool
+        return EnvSpec(name)
     raise ConfigError(
         f"env={shown(env_id)} is unknown; register it with gymnasium.register, or name the module "
         f"that does, as in 'module:Id-v0'.{nearest(name, [*gymnasium.registry, *SCORES])}"

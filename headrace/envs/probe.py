@@ -50,11 +50,15 @@ def probe(
     env_kwargs: dict[str, Any],
     seed: int,
     wrappers: Iterable[Any] = (),
+    looks_for_stacks: bool = True,
 ) -> Probe:
     """Make the environment once, as ``headrace.envs.make_vec`` does, reset it and take a step.
 
     The step's action is random, one of those that its mask allows. What goes wrong in it is kept
     for :meth:`Probe.check_step`.
+
+    Args:
+        looks_for_stacks: find out :attr:`Probe.stacks`, by more steps and resets.
 
     Raises:
         ConfigError: there is none of this name, or it can't be made.
@@ -75,7 +79,7 @@ def probe(
         except EnvironmentFault as error:
             fault = error
         spaces = envs.single_observation_space, envs.single_action_space
-        stacks = fault is None and _shows_stacks(envs, seed)
+        stacks = looks_for_stacks and fault is None and _shows_stacks(envs, seed + 1)
         by: Any = engine if engine == "async" else taken
         target, wraps = Prepared.split(env)
         frames = getattr(envs, "frames_per_step", 0)  # envpool's tell themselves
@@ -84,10 +88,12 @@ def probe(
 
 
 def _shows_stacks(envs: VectorEnv, seed: int) -> bool:
-    """Whether a stack of pictures is what it shows, as far as a few more steps tell."""
-    infos: dict[str, Any] = {}
+    """Whether a stack of pictures is what it shows, as far as a few more steps tell.
 
-    seeds = itertools.count(seed)
+    Only the first reset is with a seed, as in a run: a game of ALE is loaded anew for each.
+    """
+    infos: dict[str, Any] = {}
+    seeds = itertools.chain([seed], itertools.repeat(None))
 
     def reset() -> Any:
         nonlocal infos
@@ -117,7 +123,7 @@ def check_evaluated(found: Probe, env_kwargs: dict[str, Any], seed: int) -> None
         ConfigError: it can't be made, or its spaces are others.
         EnvironmentFault: it can't be reset or stepped.
     """
-    played = probe(found.env, found.engine, env_kwargs, seed)
+    played = probe(found.env, found.engine, env_kwargs, seed, looks_for_stacks=False)
     played.check_step()
     spaces = [(one.observation_space, one.action_space) for one in (found, played)]
     if other := difference(*spaces[0], *spaces[1], whose="training's"):

@@ -6,7 +6,7 @@ chunks and no more memory is needed for a large batch than for a small one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -47,13 +47,15 @@ class Chunks:
         width = max(1, -(-num_columns // count))
         return [slice(i, i + width) for i in range(0, num_columns, width)]
 
-    def map(self, function: Callable[[slice], _T], num_rows: int, num_columns: int) -> list[_T]:
-        """What the function returns of each chunk of columns, on all threads, in their order."""
-        chunks = self.columns(num_rows, num_columns)
-        run = map if len(chunks) == 1 else self._pool.map
-        return list(run(function, chunks))
+    def map(self, function: Callable[[slice], _T], num_rows: int, num_columns: int) -> Iterator[_T]:
+        """What the function returns of each chunk of columns, on all threads, in their order.
 
-    def of(self, function: Callable[[Batch], _T], batch: Batch) -> list[_T]:
+        It is forgotten here as soon as it was given.
+        """
+        chunks = self.columns(num_rows, num_columns)
+        return map(function, chunks) if len(chunks) == 1 else self._pool.map(function, chunks)
+
+    def of(self, function: Callable[[Batch], _T], batch: Batch) -> Iterator[_T]:
         """What the function returns of each chunk of a batch."""
         rows, num_columns = batch.valid.shape
 
@@ -100,7 +102,7 @@ class ByChunks:
             return function(obs, first[:, at], tree.map_leaves(lambda x: x[at], core))
 
         with self._policy.still():
-            return self._chunks.map(part, *first.shape)
+            return list(self._chunks.map(part, *first.shape))
 
     def of(self, policy: Policy) -> ByChunks:
         """Another policy of the same network, which a batch passes in the same chunks."""

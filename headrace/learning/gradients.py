@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 
 import torch
 from torch import Tensor
@@ -59,21 +60,27 @@ class Gradients:
         enough = min(_MOST_STEPS, -(-_WORK // cost.products))
         return Chunks(num_threads, max_steps(cost, most), enough)
 
-    def __call__(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """Gradient ``[P]`` of the loss on a batch, and the metrics' sums."""
+    def __call__(self, batch: Batch) -> tuple[list[Tensor], Metrics]:
+        """Gradient of the loss on a batch, and the metrics' sums.
+
+        The gradient is in parts that make ``[P]``: of each parameter in its own dtype, or whole.
+        """
         network, algorithm, state = self._network, self._algorithm, self._state
         if network is None or not all(p.requires_grad for p in self._parameters):
             return self._by_autograd(batch)
         if network.knows(algorithm):
-            return network.by_hand(algorithm, batch, state)
-        return network.by_autograd(lambda policy: algorithm.loss(policy, batch, state), batch)
+            gradient, metrics = network.by_hand(algorithm, batch, state)
+        else:
+            loss = functools.partial(algorithm.loss, batch=batch, state=state)
+            gradient, metrics = network.by_autograd(loss, batch)
+        return [gradient], metrics
 
     def still(self) -> contextlib.AbstractContextManager[None]:
         """Inside, the weights don't change: bfloat16 casts them once for all chunks of a step."""
         by_hand = self._network is not None
         return contextlib.nullcontext() if by_hand else self._policy.still(learns=True)
 
-    def _by_autograd(self, batch: Batch) -> tuple[Tensor, Metrics]:
+    def _by_autograd(self, batch: Batch) -> tuple[list[Tensor], Metrics]:
         loss, metrics = self._algorithm.loss(self._policy, batch, self._state)
         stand_ins = {p: x for part in halved(self._policy) for p, x in part.stand_ins()}
         trained = [stand_ins.get(p, p) for p in self._parameters if p.requires_grad]
@@ -81,4 +88,16 @@ class Gradients:
         each = (
             next(gradients) if p.requires_grad else torch.zeros_like(p) for p in self._parameters
         )
-        return torch.cat([g.reshape(-1) for g in each]), metrics  # float32, as some of them are
+        return [g.reshape(-1) for g in each], metrics
+
+
+def joined(parts: list[Tensor]) -> Tensor:
+    """One flat gradient ``[P]``, float32 if any part is; a lone part itself."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+@torch.inference_mode()
+def add(flat: Tensor, parts: list[Tensor]) -> None:
+    """Add a gradient in parts to a flat one, in place."""
+    for to, part in zip(flat.split([len(x) for x in parts]), parts, strict=True):
+        to += part

@@ -20,7 +20,7 @@ from headrace.algos.common import Hyperparameters
 from headrace.learning.ages import Ages
 from headrace.learning.chunks import ByChunks
 from headrace.learning.finite import check_weights, is_finite, refusal, what_is_not
-from headrace.learning.gradients import Gradients
+from headrace.learning.gradients import Gradients, add, joined
 from headrace.learning.metrics import as_numbers, mean_metrics, step_metrics
 from headrace.learning.optimizer import Optimizer, flatten_parameters
 from headrace.nn.normalizer import Normalizer
@@ -242,15 +242,17 @@ class Learner:
         """Gradient of the SUMMED loss as one flat vector, the metrics' sums, the valid steps."""
         with self._gradients.still():
             parts = self._chunks.of(self._gradients, batch)
-        gradient, sums = parts[0]
-        for more_gradient, more_sums in parts[1:]:
-            gradient += more_gradient
-            sums = {name: sums[name] + more_sums[name] for name in sums}
+            pieces, sums = next(parts)
+            gradient = joined(pieces)
+            del pieces
+            for more_pieces, more_sums in parts:
+                add(gradient, more_pieces)
+                sums = {name: sums[name] + more_sums[name] for name in sums}
         return gradient, sums, int(batch.valid.sum())
 
     def log_ratio(self, batch: Batch) -> Tensor:
         """log pi - log mu of the actions ``[T, B]``, by the policy as it is; no gradient."""
-        return torch.cat(self._chunks.of(self._chunk_log_ratio, batch), 1)
+        return torch.cat(list(self._chunks.of(self._chunk_log_ratio, batch)), 1)
 
     @torch.no_grad()
     def _chunk_log_ratio(self, chunk: Batch) -> Tensor:

@@ -85,8 +85,10 @@ class Halved:
 
     def _copy_weights(self, learns: bool) -> None:
         theirs = list(self._module.parameters())
-        if self._copy is None:
-            self._copy = copy.deepcopy(self._module)
+        if self._copy is None:  # without a float32 copy of the weights on its way
+            halves = (nn.Parameter(torch.empty_like(x, dtype=torch.bfloat16)) for x in theirs)
+            known = {id(x): half for x, half in zip(theirs, halves, strict=True)}
+            self._copy = copy.deepcopy(self._module, known)
         self._copy.to(theirs[0].device, torch.bfloat16)
         for ours, other in zip(self._copy.parameters(), theirs, strict=True):
             ours.requires_grad_(learns and other.requires_grad).copy_(other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import secrets
@@ -149,6 +150,7 @@ def _live(
 ) -> None:
     """What a :class:`Child` is."""
     begin_session(mark)
+    gc.freeze()  # pages shared with the fork server stay so: no collection writes to its objects
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as file:
         file.write(multiprocessing.current_process().name)  # for top and ps, its first 15 letters
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -51,10 +51,9 @@ class RunLog:
             ours = (self._metrics, self._evaluations, *path.glob("iterations/rank_*.jsonl"))
             for file in filter(Path.exists, ours):
                 truncate_jsonl(file, *keep_until)
-        self._unwritten[self._events] += events.header(
-            None if keep_until is None else keep_until[0] + 1
-        )
-        for file in (self._metrics, *self._ranks, self._events):
+        purge_step = None if keep_until is None else keep_until[0] + 1
+        self._header: Callable[[], bytes] | None = partial(events.header, purge_step)
+        for file in (self._metrics, *self._ranks):
             if self._disk.attempt(f"writing {file.name}", partial(self._append, file)):
                 self._unwritten[file].clear()
 
@@ -63,6 +62,9 @@ class RunLog:
         scalars = result.scalars()
         known = {"env_steps": result.env_steps, "seconds": round(result.seconds, 4)}
         self._note(self._metrics, known | scalars)
+        if self._header is not None:
+            self._unwritten[self._events] += self._header()
+            self._header = None
         self._unwritten[self._events] += events.scalars(scalars, result.env_steps)
         self.flush()
 

@@ -25,6 +25,7 @@ from headrace.types import Group
 _IMAGES = 32  # of the trial, at most: fewer give the weights' cast more than its share
 _ROUNDS, _ENOUGH_S = 5, 0.3
 _GAIN, _LOSS = 0.85, 1.1  # bfloat16 is taken below the one of the time, and neither part above
+_CLEAR = 1.25  # times so far from what decides: one turn is enough
 
 
 class Share(NamedTuple):
@@ -103,11 +104,22 @@ def measured(policy: Policy, device: str, passes: float = 1.0) -> Share:
             took = act_s(acting, num, precision), learn_s(learning, num, precision)
             if turn:  # the first one is slow, whatever is measured
                 best[precision] = [min(*x) for x in zip(best[precision], took, strict=True)]
-        if turn and time.perf_counter() - begun > _ENOUGH_S:
+        late = time.perf_counter() - begun > _ENOUGH_S
+        if turn and (_is_clear(share := _share(best, passes)) or late):
             break
-    (act, learn), (act_16, learn_16) = best.values()
+    return share
+
+
+def _share(seconds: dict[Precision, list[float]], passes: float) -> Share:
+    (act, learn), (act_16, learn_16) = seconds.values()
     both = (act_16 + passes * learn_16) / (act + passes * learn)
     return Share(act_16 / act, learn_16 / learn, both)
+
+
+def _is_clear(share: Share) -> bool:
+    """Whether another turn will hardly decide otherwise."""
+    worst = max(share.both / _GAIN, share.acting / _LOSS, share.learning / _LOSS)
+    return not 1 / _CLEAR < worst < _CLEAR
 
 
 def act_s(policy: Policy, num: int, precision: Precision) -> float:

@@ -23,7 +23,14 @@ from headrace.evaluating.ending import finish
 from headrace.evaluating.evaluations import Evaluations
 from headrace.evaluating.evaluator import Evaluator
 from headrace.learning.metrics import mean_metrics
-from headrace.process import cores, keep_freed_memory, pinned, stop_signals, torch_threads
+from headrace.process import (
+    cores,
+    keep_freed_memory,
+    pinned,
+    return_freed_memory,
+    stop_signals,
+    torch_threads,
+)
 from headrace.records.files import RunLog
 from headrace.records.meter import Meter
 from headrace.records.result import Result, gather_episodes, own_episodes
@@ -215,6 +222,7 @@ class Trainer:
             self.group.gather(torch.zeros(1))
         source = RolloutSource(spec, self._notify, model)
         self._publish(source)
+        return_freed_memory()  # trials and pickles
         return source
 
     def _publish(self, source: RolloutSource) -> None:

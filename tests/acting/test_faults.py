@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import multiprocessing
 import os
 import random
 import re
 import signal
 import threading
 import time
+import weakref
 from collections import deque
 from multiprocessing import forkserver
 
+import cloudpickle
 import numpy as np
 import psutil
 import pytest
@@ -19,10 +23,12 @@ import torch
 from worlds import counting_length, counting_reward, counting_truncates
 
 import headrace as hr
+from headrace.acting.actor import ActorSpec, run_actor
 from headrace.acting.source import RolloutSource
 from headrace.envs.make import make_vec
 from headrace.envs.names import resolve
 from headrace.errors import ActorFailed, EnvironmentFault
+from headrace.process import Child, end_children
 
 FAULTY = "worlds:FaultyEnv"
 COUNTING = "worlds:CountingVectorEnv"
@@ -162,6 +168,57 @@ def check_whole(rollout) -> None:
     assert (rollout.terminated.numpy() == terminated).all()
     assert (~np.isnan(rollout.episode_return.numpy()) == ends_here).all()
     assert torch.isfinite(rollout.log_prob).all()
+
+
+@pytest.fixture
+def built(tiny):
+    """A spec, and its policy, which nothing else holds."""
+
+    def build(**settings) -> tuple[ActorSpec, hr.Policy]:
+        config = tiny(env=COUNTING, algo=hr.APPO(), num_actors=2, **settings)
+        envs = make_vec(config.env, 1)
+        policy = hr.Policy(envs.single_observation_space, envs.single_action_space)
+        return config.actor_spec(resolve(config.env), policy), policy
+
+    return build
+
+
+def test_actors_of_one_process_have_a_policy_each(built):
+    spec, policy = built(transport="serial")
+    with contextlib.closing(RolloutSource(spec, print)) as source:
+        source.publish(policy, 0, 0)
+        own = [actor._collector._policy for actor in source._actors]
+        assert len({id(one) for one in (*own, policy)}) == 3
+
+
+def test_what_starts_actor_processes_holds_their_policy_as_bytes_alone(built):
+    spec, policy = built(transport="shm")
+    held = weakref.ref(policy)
+    with contextlib.closing(RolloutSource(spec, print)):
+        del spec, policy
+        gc.collect()
+        assert held() is None
+
+
+def test_an_actors_process_holds_no_bytes_of_the_policy_that_it_has(built):
+    spec, _ = built(transport="serial")
+    with contextlib.closing(RolloutSource(spec, print)) as source:
+        pickled = bytearray(cloudpickle.dumps(spec))
+        ours, theirs = multiprocessing.Pipe()
+        ours.close()
+        run_actor(pickled, 0, 0, source._memory, theirs)  # which ends as the pipe is closed
+        assert pickled == b""
+
+
+def _tell(pipe) -> None:
+    pipe.send(gc.get_freeze_count())
+
+
+def test_no_collection_in_a_child_writes_to_what_it_shares_with_the_fork_server():
+    child = Child("headrace-test", _tell)
+    assert child.pipe.poll(60)
+    assert child.pipe.recv() > 10_000
+    end_children([child])
 
 
 def test_actors_killed_at_random_instants_lose_nothing_but_their_open_rollouts(tiny):

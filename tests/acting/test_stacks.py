@@ -232,6 +232,22 @@ class Late(Stacks):
         return self._stack, {}
 
 
+def test_a_look_gives_few_seeds_for_each_of_which_a_game_is_loaded_anew():
+    seeds = []
+
+    class Loaded(Stacks):
+        def reset(self, *, seed=None, **kwargs):
+            seeds.append(seed)
+            return super().reset(seed=seed, **kwargs)
+
+    assert probe(Loaded, "auto", {}, seed=3, looks_for_stacks=False).stacks is False
+    assert seeds == [3]
+    assert probe(Loaded, "auto", {}, seed=3).stacks
+    assert seeds[1:3] == [3, 4]
+    assert len(seeds) > 8
+    assert not any(seeds[3:])
+
+
 def test_one_reset_that_looks_like_stacks_is_not_enough():
     assert not any(probe(Late, "auto", {"begins": "same"}, seed).stacks for seed in range(20))
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace as hr
+from headrace.cli.flags import named
 from headrace.recipes import recipe
+from headrace.records.settings import replaced
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -29,16 +30,12 @@ def test_every_program_has_the_same_environments_and_minibatches(pixels):
         if name in pixels.PEERS:
             assert (request["num_envs"], request["minibatch"]) == (16, 512)
             continue
-        found = recipe("atari", request["algo"])
-        passes = {"epochs": 1, "minibatches": request["minibatches"]}
-        config: hr.Config = replace(
-            found,
-            algo=replace(found.algo, **passes),
-            num_actors=request["actors"],
-            envs_per_actor=request["envs"] // request["actors"],
-            fragment_length=request["fragment"],
-            batch_size=request["batch_size"],
-        )
+        given = [f"--{k.replace('_', '-')}={v}" for k, v in pixels.flags(request).items()]
+        default = recipe("atari", request["algo"])
+        settings = named("", given, default, recipes=("atari",))
+        assert settings.pop("recipe") == "atari"
+        config = replaced(default, settings)
+        assert config.algo.epochs == 1
         assert config.num_actors * config.envs_per_actor == 16
         assert config.resolved_batch_size / request["minibatches"] == 512
 

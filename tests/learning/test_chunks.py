@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import weakref
+
 import gymnasium
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from headrace.algos import minibatches
 from headrace.algos.common import policy_outputs
 from headrace.learning.chunks import _CHUNK_BYTES, ByChunks, Chunks, max_steps
 from headrace.learning.costs import StepCost, example, step_cost
+from headrace.learning.gradients import add, joined
 from headrace.learning.learner import Learner
 from headrace.ops import tree
 from headrace.types import Batch
@@ -109,6 +112,28 @@ def test_what_a_step_costs_can_be_told_of_any_space_and_changes_no_policy(space)
 def test_a_chunk_has_a_step_however_much_that_keeps():
     assert max_steps(StepCost(10 * _CHUNK_BYTES, 1), 4096) == 1
     assert max_steps(StepCost(0, 1), 4096) == 4096
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_a_chunk_gave_is_held_no_longer_than_it_is_used(threads):
+    chunks, seen = Chunks(threads, 1, 1), []
+    for found in chunks.map(lambda at: torch.full((3,), at.start), 1, 8):
+        assert found[0] == len(seen)
+        assert not any(x() is not None for x in seen)
+        seen.append(weakref.ref(found))
+        del found
+    chunks.close()
+    assert len(seen) == 8
+
+
+def test_a_gradient_in_parts_adds_up_as_a_whole_one():
+    parts = [torch.randn(5), torch.randn(3).bfloat16(), torch.randn(1)]
+    flat = torch.randn(9)
+    expected = flat + torch.cat(parts)
+    add(flat, parts)
+    assert torch.equal(flat, expected)
+    assert joined(parts).dtype == torch.float32
+    assert torch.equal(joined(parts), torch.cat(parts))
 
 
 @pytest.mark.parametrize("core", [None, "lstm"])

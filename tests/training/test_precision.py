@@ -118,6 +118,21 @@ def test_the_measurement_compares_both_parts_and_leaves_the_policy_as_it_is():
     assert all(torch.equal(x, weights[name]) for name, x in policy.state_dict().items())
 
 
+@pytest.mark.parametrize(("halved", "turns"), [(0.5, 2), (0.8, 6), (1.5, 2)])
+def test_the_measurement_ends_once_it_is_clear(halved, turns, monkeypatch):
+    asked = []
+
+    def seconds(policy, num, of):
+        asked.append(of)
+        return halved if of == "bfloat16" else 1.0
+
+    monkeypatch.setattr(precision, "act_s", seconds)
+    monkeypatch.setattr(precision, "learn_s", seconds)
+    monkeypatch.setattr(precision, "_ENOUGH_S", 1000.0)
+    assert measured(make_policy(), "cpu") == (halved, halved, halved)
+    assert len(asked) == 4 * turns
+
+
 def test_several_learners_take_what_rank_0_decides(monkeypatch):
     class Second(Alone):
         rank, size = 1, 2

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _LARGE_BYTES = 1 << 30
 _GROUPS = Path("/sys/fs/cgroup")
 _OLD_NAMES = "memory.limit_in_bytes", "memory.usage_in_bytes"
@@ -20,15 +20,13 @@ def keep_freed_memory() -> None:
     """Let the C allocator reuse large freed blocks instead of returning them to the kernel.
 
     Activations of a few MB are allocated and freed many times a second; by default glibc maps and
-    unmaps each of them, and the page faults cost more than the arithmetic. Threads that allocate
-    first after this share what is freed (one arena): else each keeps its own. No effect elsewhere.
+    unmaps each of them, and the page faults cost more than the arithmetic. No effect elsewhere.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
         libc.mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
         libc.mallopt(_M_TOP_PAD, 16 << 20)
-        libc.mallopt(_M_ARENA_MAX, 1)
 
 
 def return_freed_memory() -> None:

@@ -65,6 +65,7 @@ class ActorSpec:
     transport: str = "serial"
     cluster: str | None = None  # of Ray, where actors are to live
     num_actors: int = 1
+    min_actors: int | None = None  # on a cluster, while nodes are missing; None: all
     slots_per_actor: int = 1
     num_credits: int | None = None  # rollouts begun or waiting at a time; None: as many as slots
     actor_restarts: int = 0  # deaths that are made good

@@ -180,7 +180,8 @@ class RayFleet:
         self.restarts = Restarts(spec.actor_restarts)
         ray = cluster.api
         self._pickled = ray.put(cloudpickle.dumps(spec))
-        share = min(1.0, cluster.cores / spec.num_actors)  # of a core
+        self._least = spec.min_actors or spec.num_actors
+        share = min(1.0, cluster.cores / self._least)  # of a core
         self._kind = ray.remote(
             num_cpus=math.floor(share * 1e4) / 1e4,
             max_restarts=0,
@@ -190,6 +191,7 @@ class RayFleet:
         )(actor_class())
         self._remotes: dict[int, Any] = {}
         self._hung: set[int] = set()
+        self._told = spec.num_actors
 
     def start(self) -> None:
         """Start every actor; they come up while the learner waits."""
@@ -225,32 +227,41 @@ class RayFleet:
         self._start_one(actor)
         return line
 
-    def mend(self) -> None:
-        """Look at the cluster.
+    def mend(self) -> str | None:
+        """Look at the cluster; returns how many actors act where that may change and has.
 
         Raises:
             WorkerFailed: it is dead.
         """
         self._queue.look()
-        self._cluster.check()
+        looked, present = self._cluster.check(), self._queue.slots.present
+        if self._spec.min_actors is None or not looked or present == self._told:
+            return None
+        self._told = present
+        return f"{self._told} of {self._spec.num_actors} actors act"
 
     def kill_silent(self, timeout_s: float) -> None:
-        """Kill actors that have had a slot to fill for ``timeout_s`` and delivered nothing.
+        """Kill actors that have had something to do for ``timeout_s`` and didn't.
 
         Raises:
-            ActorFailed: one waits for a node with room.
+            ActorFailed: fewer than ``min_actors`` have found a node with room.
         """
+        slots, homes, now = self._queue.slots, self._queue.homes, time.monotonic()
         for actor, remote in self._remotes.items():
-            if self._queue.slots.silent_s(actor) <= timeout_s or actor in self._hung:
+            began = slots.is_present(actor)
+            waited_s = slots.silent_s(actor) if began else now - self._queue.since_s[actor]
+            if waited_s <= timeout_s or actor in self._hung:
                 continue
-            if self._queue.homes[actor] is None:
+            if homes[actor] is not None:
+                self._hung.add(actor)
+                self._kill(remote)
+            elif slots.present < self._least:
                 raise ActorFailed(
                     f"actor {actor} didn't begin in {timeout_s:g} s (actor_timeout_s): of the "
                     f"{self._cluster.cores:g} cores of the Ray cluster "
-                    f"{self._cluster.free_cores:g} are free; add nodes, or lower num_actors"
+                    f"{self._cluster.free_cores:g} are free; add nodes, or lower num_actors or "
+                    "min_actors"
                 )
-            self._hung.add(actor)
-            self._kill(remote)
 
     def _kill(self, remote: Any) -> None:
         self._cluster.api.kill(remote, no_restart=True)

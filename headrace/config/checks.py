@@ -98,6 +98,13 @@ def _check_cluster(config: Any) -> None:
         (config.num_learners > 1, f"num_learners={config.num_learners}: it takes one learner"),
     ):
         require(asked is None or not refused, "cluster", asked, f"None with {what}")
+    least, most = config.min_actors, config.num_actors
+    for refused, valid in (
+        (asked is None, "None without cluster, where no node can be missing"),
+        (config.algo.max_lag == 0, f"None with {config.algo_name}, which waits for every actor"),
+        (config.is_sized and least is not None and least > most, f"at most {most} (num_actors)"),
+    ):
+        require(least is None or not refused, "min_actors", least, valid)
 
 
 def _check_columns(config: Any) -> None:

@@ -100,6 +100,9 @@ class Config:
     cluster: Annotated[str | None, CLUSTER, tyro.conf.arg(metavar="ray[:ADDRESS]")] = None
     """Actors on a Ray cluster, of one learner: ray starts one on this machine, ray:auto and
     ray:10.0.0.1:6379 take one that runs; None: on this machine, without Ray."""
+    min_actors: Annotated[int | None, ranges.ACTORS] = None
+    """On a cluster, go on with so many of the actors while nodes are missing; the others begin on
+    nodes that join. None: all."""
     num_learners: Annotated[int, ranges.LEARNERS] = 1
     """Learners that take every step together; they share out what all other settings describe."""
     num_actors: Actors = AUTO
@@ -304,7 +307,7 @@ class Config:
     @property
     def slots_per_actor(self) -> int:
         """As few as ``num_credits`` takes."""
-        return -(-self.num_credits // self.num_actors)
+        return -(-self.num_credits // (self.min_actors or self.num_actors))
 
     @property
     def max_first_lag(self) -> int | None:

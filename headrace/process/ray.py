@@ -23,8 +23,8 @@ from typing import Any
 from headrace.errors import ConfigError, WorkerFailed
 from headrace.process.signals import handlers_kept
 
-# A node of a cluster that is started here counts as dead after about 10 s of silence, not 80.
-_HEALTH = {
+# With these, a node counts as dead after about 10 s of silence, not 80; Ray's system config.
+HEALTH = {
     "health_check_initial_delay_ms": 5_000,
     "health_check_period_ms": 1_000,
     "health_check_timeout_ms": 5_000,
@@ -73,7 +73,7 @@ class RayCluster:
                 "num_cpus": math.ceil(max(1.0, num_cpus)),
                 "num_gpus": math.ceil(num_gpus) or None,
                 "include_dashboard": False,
-                "_system_config": _HEALTH,
+                "_system_config": HEALTH,
             }
         self._connect(settings)
 
@@ -122,15 +122,15 @@ class RayCluster:
             name = socket.gethostname()
             raise WorkerFailed(f"Ray: the raylet of this node, {name}, has ended (its log: {log})")
 
-    def check(self) -> None:
-        """Look whether the cluster lives, unless that was done a moment ago.
+    def check(self) -> bool:
+        """Look whether the cluster lives, unless that was done a moment ago; whether it was not.
 
         Raises:
             WorkerFailed: no node lives, or this one doesn't, or the head node is silent.
         """
         self.check_here()
         if time.monotonic() - self._looked < _LOOK_S:
-            return
+            return False
         nodes = _within(self.api.nodes, _REACH_S)
         self._looked = time.monotonic()
         if nodes is None:
@@ -149,6 +149,7 @@ class RayCluster:
                 f"Ray: this node is lost to the cluster (the raylet of {lost[self._here]} has "
                 "ended, or the head node could not reach it)"
             )
+        return True
 
     def close(self) -> None:
         """Leave the cluster, and end it if it was started here; safe to call twice."""

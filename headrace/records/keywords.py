@@ -16,6 +16,7 @@ class Settings(TypedDict, total=False):
     engine: Literal["auto", "native", "envpool", "sync", "async", "threads"]
     transport: Literal["shm", "serial"]
     cluster: str | None
+    min_actors: int | None
     num_learners: int
     num_actors: int | Literal["auto"]
     envs_per_actor: int | Literal["auto"]

@@ -135,6 +135,7 @@ class Slots:
         self._committed: list[deque[tuple[int, int]]] = [deque() for _ in range(num_actors)]
         self._last_commit = [0] * num_actors  # counted over all actors, from 1
         self._num_commits = 0
+        self._absent: set[int] = set()
         self._active_s = [0.0] * num_actors  # when it last committed, or had something to do again
         self._delivered = [0] * num_actors
         for slot in range(num_slots):
@@ -169,7 +170,7 @@ class Slots:
 
     def can_grant(self, actor: int) -> bool:
         """Whether this actor has a free slot and credits are left."""
-        return self._credits > 0 and bool(self._free[actor])
+        return self._credits > 0 and bool(self._free[actor]) and actor not in self._absent
 
     def grant(self, actor: int | None = None) -> int | None:
         """Open a free slot, of this actor or of the one whose turn it is; None: there is none.
@@ -196,6 +197,27 @@ class Slots:
     def open(self, actor: int) -> list[int]:
         """The slots that were granted to this actor and not committed, in the order of grants."""
         return list(self._open[actor])
+
+    def leave(self, actor: int) -> None:
+        """The actor is gone for now: its open slots are free again, and it is granted none."""
+        self._absent.add(actor)
+        self._credits += len(self._open[actor])
+        self._free[actor].extendleft(reversed(self._open[actor]))
+        self._open[actor].clear()
+
+    def join(self, actor: int) -> None:
+        """The actor is there, and another one than before."""
+        self._absent.discard(actor)
+        self.forget(actor)
+
+    def is_present(self, actor: int) -> bool:
+        """Whether it hasn't left."""
+        return actor not in self._absent
+
+    @property
+    def present(self) -> int:
+        """Actors that haven't left."""
+        return self.num_actors - len(self._absent)
 
     def forget(self, actor: int) -> None:
         """The actor is another one from now on: what slots told the former one is forgotten."""

@@ -103,7 +103,9 @@ class RayQueue:
         self._actors: dict[int, Any] = {}
         self._calls: dict[int, deque[tuple[Any, int | None]]] = {}  # (reference, slot)
         self.homes: dict[int, Home | None] = {}  # None: it waits for a node with room
-        self._grant()
+        self.since_s: dict[int, float] = {}  # when it was asked to begin, or had found a node
+        for actor in range(slots.num_actors):
+            slots.leave(actor)
 
     def look(self) -> None:
         """Raise WorkerFailed if this node's object store is gone."""
@@ -137,25 +139,22 @@ class RayQueue:
     # -- rollouts -------------------------------------------------------------------------------
 
     def connect(self, actor: int, remote: Any, begun: Any) -> None:
-        """Call this Ray actor for all open slots of the actor from now on.
+        """Call this Ray actor for the actor's slots once it has begun.
 
         Args:
-            begun: references to what it returns first: its :class:`Home`, then None.
+            begun: references to what it returns first: its :class:`Home`, and None once it has.
         """
         self._actors[actor], self.homes[actor] = remote, None
         self._calls[actor] = deque((ref, None) for ref in begun)
-        self.slots.forget(actor)
-        for slot in self.slots.open(actor):
-            self._send(actor, slot)
+        self.since_s[actor] = time.monotonic()
 
     def _grant(self) -> None:
         while (slot := self.slots.grant()) is not None:
             self._send(self.slots.owner(slot), slot)
 
     def _send(self, actor: int, slot: int) -> None:
-        if actor in self._actors:  # else :meth:`connect` sends it
-            call = self._actors[actor].run.remote(self.slots.header(slot), self._newest)
-            self._calls[actor].append((call, slot))
+        call = self._actors[actor].run.remote(self.slots.header(slot), self._newest)
+        self._calls[actor].append((call, slot))
 
     def take(self, count: int, timeout_s: float) -> list[int]:
         """See :class:`~headrace.transport.queue.RolloutQueue`."""
@@ -189,14 +188,19 @@ class RayQueue:
         if isinstance(result, Failed):
             self._lose(actor, "", *result)
         _, slot = self._calls[actor].popleft()
-        if slot is None:
-            self.homes[actor] = result or self.homes[actor]
-            return
-        self._arrivals.arrive(slot, result)
-        self.slots.commit(slot)
+        if isinstance(result, Home):
+            self.homes[actor], self.since_s[actor] = result, time.monotonic()
+        elif slot is None:
+            self.slots.join(actor)
+            self._grant()
+        else:
+            self._arrivals.arrive(slot, result)
+            self.slots.commit(slot)
 
     def _lose(self, actor: int, cause: str, words: str = "", begun: bool = True) -> None:
         del self._actors[actor], self._calls[actor]
+        self.slots.leave(actor)
+        self._grant()  # to others
         raise PeerDied(actor, words, cause, begun) from None
 
     def release(self, slots: list[int]) -> None:

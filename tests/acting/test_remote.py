@@ -202,6 +202,28 @@ def test_actors_without_room_are_told(opened, ray_cluster):
         ray.kill(holder)
 
 
+def test_actors_join_once_there_is_room_and_nobody_waits_for_them(opened, ray_cluster):
+    ray = ray_cluster.api
+    holder = ray.remote(num_cpus=5)(type("Holder", (), {"held": lambda self: True})).remote()
+    assert ray.get(holder.held.remote(), timeout=60)
+    settings = {"num_actors": 2, "min_actors": 1, "actor_timeout_s": 4.0}
+    source, _, said = opened(**settings)
+    acted, deadline = set(), time.monotonic() + 60
+    while len(acted) < 2 or not said:
+        assert time.monotonic() < deadline
+        slot, header, _ = one(source)
+        acted.add(header.actor)
+        source.release([slot])
+        source.kill_hung()  # as at every result
+        if holder is not None and said:
+            assert said == ["1 of 2 actors act"]
+            assert len(acted) == 1
+            ray.kill(holder)
+            holder = said.clear()
+    assert said[-1] == "2 of 2 actors act"
+    assert source.num_restarts == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -212,6 +234,9 @@ def test_actors_without_room_are_told(opened, ray_cluster):
         ({"cluster": "ray", "algo": hr.A3C()}, "must be None with a3c, whose actors share"),
         ({"cluster": "ray", "num_learners": 2}, "must be None with num_learners=2"),
         ({"cluster": "ray", "inference": "shared"}, "must be 'auto' or 'actor' with cluster"),
+        ({"min_actors": 1, "algo": hr.APPO()}, "min_actors=1 must be None without cluster"),
+        ({"min_actors": 1, "cluster": "ray"}, "must be None with ppo, which waits for every"),
+        ({"min_actors": 2, "cluster": "ray", "algo": hr.APPO()}, r"at most 1 \(num_actors\)"),
     ],
 )
 def test_what_does_not_fit_a_cluster_is_one_sentence(tiny, settings, words):

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Two hosts on this machine: network namespaces NAME-1 and NAME-2 at 10.99.0.1 and .2, joined by a
-# bridge in a third one, so that the machine's own network stays as it is. Needs root and iproute2.
+# Hosts on this machine: network namespaces NAME-1, NAME-2 … at 10.99.0.1, .2 …, joined by a bridge
+# in one more, so that the machine's own network stays as it is. Needs root and iproute2.
 #
-#   hosts.sh up NAME                  make them
-#   hosts.sh run NAME HOST COMMAND…   run on host 1 or 2, with a hostname and /dev/shm of its own
+#   hosts.sh up NAME [COUNT]          make so many, 2 by default
+#   hosts.sh run NAME HOST COMMAND…   run on one, with a hostname, /dev/shm and /tmp/ray of its own
 #   hosts.sh cut NAME HOST            pull the host's network cable
 #   hosts.sh down NAME                kill what runs there and remove them
 set -euo pipefail
@@ -13,7 +13,7 @@ up() {
     ip netns add "$name-0"
     ip -n "$name-0" link add bridge type bridge
     ip -n "$name-0" link set bridge up
-    for host in 1 2; do
+    for host in $(seq "${1:-2}"); do
         ip netns add "$name-$host"
         ip -n "$name-0" link add "port$host" type veth peer name eth0 netns "$name-$host"
         ip -n "$name-0" link set "port$host" master bridge up
@@ -29,7 +29,10 @@ run() {
     exec ip netns exec "$name-$host" unshare --uts --mount --propagation private bash -c '
         hostname "host$1"
         mount -t tmpfs none /dev/shm
-        printf "127.0.0.1 localhost\n10.99.0.1 host1\n10.99.0.2 host2\n" > /dev/shm/hosts
+        mkdir -p /tmp/ray
+        mount -t tmpfs none /tmp/ray
+        echo "127.0.0.1 localhost" > /dev/shm/hosts
+        for other in 1 2 3 4; do echo "10.99.0.$other host$other" >> /dev/shm/hosts; done
         mount --bind /dev/shm/hosts /etc/hosts
         rm /dev/shm/hosts
         shift
@@ -37,14 +40,15 @@ run() {
 }
 
 down() {
-    for part in 1 2 0; do
+    for part in 1 2 3 4 0; do
         ip netns pids "$name-$part" 2> /dev/null | xargs --no-run-if-empty kill -9 || true
         ip netns del "$name-$part" 2> /dev/null || true
     done
 }
 
 case $action in
-    up | down) "$action" ;;
+    up) up "${@:3}" ;;
+    down) down ;;
     run) run "${@:3}" ;;
     cut) ip -n "$name-0" link set "port$3" down ;;
     *) echo "unknown action $action" >&2; exit 2 ;;

@@ -21,6 +21,8 @@ BUDGETS_S = {
     "docs/test_examples.py": 25,
     "cluster/test_ray.py": 25,
     "docs/test_lesson.py": 20,
+    "acting/test_remote.py": 35,
+    "transport/test_conformance.py": 20,
     "studies/scaling/test_scaling.py": 25,
     "cluster/test_order.py": 25,
     "benchmarks/test_benchmarks.py": 25,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -38,6 +39,11 @@ ENV = ranges.Valid(
 WRAPPER = ranges.Valid(
     "a wrapper's name (a str) or a callable from Env to Env",
     lambda wrapper: isinstance(wrapper, str) or callable(wrapper),
+)
+
+CLUSTER = ranges.Valid(
+    "'ray', or 'ray:' and the address of a cluster, as in 'ray:auto' or 'ray:10.0.0.1:6379'",
+    lambda text: re.fullmatch("ray(:[^:/\\s]{1,200}(:[0-9]{1,5})?)?", text) is not None,
 )
 
 
@@ -91,6 +97,12 @@ class Config:
     threads (a thread each, in which they advance at their own pace)."""
     transport: Literal["shm", "serial"] = "shm"
     """Actors as processes with shared memory, or all in one process."""
+    cluster: Annotated[str | None, CLUSTER, tyro.conf.arg(metavar="ray[:ADDRESS]")] = None
+    """Actors on a Ray cluster, of one learner: ray starts one on this machine, ray:auto and
+    ray:10.0.0.1:6379 take one that runs; None: on this machine, without Ray."""
+    min_actors: Annotated[int | None, ranges.ACTORS] = None
+    """On a cluster, go on with so many of the actors while nodes are missing; the others begin on
+    nodes that join. None: all."""
     num_learners: Annotated[int, ranges.LEARNERS] = 1
     """Learners that take every step together; they share out what all other settings describe."""
     num_actors: Actors = AUTO
@@ -295,7 +307,7 @@ class Config:
     @property
     def slots_per_actor(self) -> int:
         """As few as ``num_credits`` takes."""
-        return -(-self.num_credits // self.num_actors)
+        return -(-self.num_credits // (self.min_actors or self.num_actors))
 
     @property
     def max_first_lag(self) -> int | None:

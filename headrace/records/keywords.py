@@ -15,6 +15,8 @@ class Settings(TypedDict, total=False):
     wrappers: tuple[Any, ...]
     engine: Literal["auto", "native", "envpool", "sync", "async", "threads"]
     transport: Literal["shm", "serial"]
+    cluster: str | None
+    min_actors: int | None
     num_learners: int
     num_actors: int | Literal["auto"]
     envs_per_actor: int | Literal["auto"]

@@ -36,7 +36,8 @@ def needed(config: Config, policy: Policy, env: Any = None) -> int:
     columns = share.rollouts_per_update * width
     if share.device == "cpu":  # else they lie elsewhere, but for the batch on its way
         columns = share.algo.columns_held(columns)
-    return config.learners_here * (slot * spec.num_slots + -(-slot * columns // width))
+    slots = spec.num_slots if config.cluster is None else share.num_credits  # others are empty
+    return config.learners_here * (slot * slots + -(-slot * columns // width))
 
 
 def check_room(config: Config, policy: Policy, env: Any = None) -> None:

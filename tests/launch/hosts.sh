@@ -3,7 +3,7 @@
 # in one more, so that the machine's own network stays as it is. Needs root and iproute2.
 #
 #   hosts.sh up NAME [COUNT]          make them, by default two, at most nine
-#   hosts.sh run NAME HOST COMMAND…   run on a host, with a hostname and /dev/shm of its own
+#   hosts.sh run NAME HOST COMMAND…   run on one, with a hostname, /dev/shm and /tmp/ray of its own
 #   hosts.sh cut NAME HOST            pull the host's network cable
 #   hosts.sh down NAME                kill what runs there and remove them
 set -euo pipefail
@@ -29,8 +29,10 @@ run() {
     exec ip netns exec "$name-$host" unshare --uts --mount --propagation private bash -c '
         hostname "host$1"
         mount -t tmpfs none /dev/shm
+        mkdir -p /tmp/ray
+        mount -t tmpfs none /tmp/ray
         echo "127.0.0.1 localhost" > /dev/shm/hosts
-        for i in $(seq 9); do echo "10.99.0.$i host$i" >> /dev/shm/hosts; done
+        for other in $(seq 9); do echo "10.99.0.$other host$other" >> /dev/shm/hosts; done
         mount --bind /dev/shm/hosts /etc/hosts
         rm /dev/shm/hosts
         shift
@@ -45,7 +47,8 @@ down() {
 }
 
 case $action in
-    up | down) "$action" "${@:3}" ;;
+    up) up "${@:3}" ;;
+    down) down ;;
     run) run "${@:3}" ;;
     cut) ip -n "$name-0" link set "port$3" down ;;
     *) echo "unknown action $action" >&2; exit 2 ;;

@@ -133,6 +133,26 @@ def test_every_actor_works_as_often_as_the_others_where_all_are_equally_fast(
     assert min(done) >= max(done) - 1
 
 
+def test_who_leaves_gives_back_its_slots_and_who_joins_is_granted_some():
+    slab, slots = slots_of(2, 4)
+    granted = [slots.grant() for _ in range(4)]
+    assert sorted(granted) == [0, 1, 2, 3]
+    slots.leave(0)
+    assert (slots.open(0), slots.open(1), slots.present) == ([], [2, 3], 1)
+    assert slots.grant() is None  # the other has no slot left
+    slab.headers[1][:] = 7
+    slots.join(0)
+    assert (slab.headers[1] == -1).all()  # what its predecessor was told is forgotten
+    assert [slots.grant(), slots.grant(), slots.grant()] == [0, 1, None]
+    for slot in (2, 3):
+        slots.commit(slot)
+    slots.leave(1)
+    assert slots.take(2) == [2, 3]  # what it committed is whole
+    for slot in (2, 3):
+        slots.release(slot)
+    assert slots.grant() is None
+
+
 def test_an_actor_that_never_delivers_stops_nobody():
     machine = Machine(4, 2, 1)
     for _ in range(50):

@@ -17,7 +17,7 @@ FLOORS = [
     "process valid",
     "ops",
     "types",
-    "spaces transport",
+    "spaces transport provision",
     "envs nn algos",
     "learning",
     "acting",

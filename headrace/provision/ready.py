@@ -1,0 +1,35 @@
+"""``python -m headrace.provision.ready NODES``: waits until a Ray cluster has so many nodes.
+
+It prints the names of those that are up whenever that changes. A process of its own, as a driver
+of Ray handles signals in its own way.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sys
+import time
+
+from headrace.provision.ray_node import await_head
+
+
+def main(wanted: int) -> int:
+    """Connect to the cluster that the environment names, and wait."""
+    await_head(os.environ["RAY_ADDRESS"], math.inf)
+    import ray
+
+    ray.init("auto", log_to_driver=False, logging_level=logging.ERROR)
+    before: list[str] = []
+    while len(before) < wanted:
+        names = sorted(node["NodeName"] for node in ray.nodes() if node["Alive"])
+        if names != before:
+            print(*names, flush=True)
+            before = names
+        time.sleep(0.1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -15,7 +15,6 @@ import math
 import os
 import sys
 import time
-import traceback
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,16 +27,17 @@ from headrace.acting.asking import Asker
 from headrace.acting.collector import Collector, rollout_spec
 from headrace.acting.lockstep import Acting, Cut
 from headrace.acting.own_pace import OwnPace
+from headrace.acting.restarts import last_words
 from headrace.acting.weight_sync import Follower, SyncRule
 from headrace.algos.common import Hyperparameters
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name
 from headrace.envs.threads import Threads
-from headrace.errors import HeadraceError, NonFinite
 from headrace.learning.hogwild import ActorLearner
 from headrace.nn.policy import Policy, policy_weights
 from headrace.transport.calls import End
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
+from headrace.transport.ray import Offered
 from headrace.transport.shm import ShmPort
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
@@ -45,7 +45,6 @@ from headrace.types import Rollout, Tree
 
 _MIN_CUT_SHARE = 0.25  # of a rollout that is cut for the other learners' sake, as in DD-PPO
 NOT_BEGUN = 3  # exit code of an actor whose environments could not be made
-NOT_FINITE = "not finite: "  # before what such an error says
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,7 @@ class ActorSpec:
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     transport: str = "serial"
+    cluster: str | None = None  # of Ray, where actors are to live
     num_actors: int = 1
     slots_per_actor: int = 1
     num_credits: int | None = None  # rollouts begun or waiting at a time; None: as many as slots
@@ -97,7 +97,7 @@ class Memory:
     """What a learner and its actors share, in one process or several: flat buffers, uint8."""
 
     slots: Tensor  # of a Slab
-    weights: Tensor  # of a WeightStore
+    weights: Tensor | Offered  # Tensor: of a WeightStore
     model: Tensor | None = None  # of a SharedModel, where actors learn
     line: End | None = None  # of one actor, to the process that acts for it
 
@@ -122,7 +122,11 @@ class Actor:
             self._learner = ActorLearner(policy, spec.algo, index, spec.num_actors, memory.model)
         self._state: Tree = policy_weights(policy)
         self._slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, memory.slots)
-        self._weights = WeightStore(spec_of(self._state), memory.weights)
+        told = memory.weights
+        self._weights: WeightStore | Offered
+        self._weights = (
+            told if isinstance(told, Offered) else WeightStore(spec_of(self._state), told)
+        )
         acting: Acting = policy
         if memory.line is not None:  # weights are fetched where they are
             asks = memory.line, self._follower, 2 * spec.actor_timeout_s
@@ -236,12 +240,8 @@ def run_actor(
         code = 1
         while actor.run_once():
             pass
-    except NonFinite as error:
-        port.fail(f"{NOT_FINITE}{error}")
-        sys.exit(code)
     except BaseException as error:
-        told = str(error) if isinstance(error, HeadraceError) else traceback.format_exc()
-        port.fail(told)
+        port.fail(last_words(error))
         sys.exit(code)
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace import process
-from headrace.errors import ActorFailed, NonFinite
+from headrace.acting.restarts import HUNG, Restarts
 from headrace.process import Child, end_children
 
 if TYPE_CHECKING:
@@ -42,12 +42,10 @@ class Fleet:
         import cloudpickle
 
         self._spec, self._inference = cloudpickle.dumps(spec), inference
-        self._num_actors, self._max_restarts = spec.num_actors, spec.actor_restarts
+        self._num_actors, self.restarts = spec.num_actors, Restarts(spec.actor_restarts)
         self._queue, self._memory = queue, memory
         self._children: dict[int, Child] = {}
         self._hung: set[int] = set()
-        self._last: dict[int, tuple[str, int]] = {}  # error, and rollouts before it
-        self.num_restarts = 0
 
     def start(self) -> None:
         """Start every actor."""
@@ -63,7 +61,7 @@ class Fleet:
         memory = self._memory
         if self._inference is not None:
             memory = replace(memory, line=self._inference.line(actor))
-        args = self._spec, actor, self.num_restarts, memory
+        args = self._spec, actor, self.restarts.count, memory
         pipe = self._queue.connect(actor)
         self._children[actor] = Child(f"headrace-actor-{actor}", run_actor, *args, pipe=pipe)
 
@@ -75,43 +73,20 @@ class Fleet:
     def replace(self, death: PeerDied) -> str:
         """Start a new process for a dead actor; returns what happened.
 
-        What an actor raised is told with its traceback the first time.
-
         Raises:
-            ActorFailed: ``max_restarts`` is used up, or it failed as its predecessor did, at the
-                same point of its life; carries the actor's own traceback.
-            NonFinite: what it computed wasn't finite, which another one would compute, too.
+            ActorFailed, NonFinite: see :meth:`Restarts.judge`.
         """
-        from headrace.acting.actor import NOT_BEGUN, NOT_FINITE
+        from headrace.acting.actor import NOT_BEGUN
 
         code = self._children.pop(death.actor).exit_code()
         cause = f"ended with exit code {code}"
         if death.actor in self._hung:
             self._hung.discard(death.actor)
-            cause = "was killed because it delivered nothing in time"
-        elif death.traceback:
-            if death.traceback.startswith(NOT_FINITE):  # no fault of the actor's
-                raise NonFinite(death.traceback.removeprefix(NOT_FINITE))
-            cause = death.traceback.strip().splitlines()[-1]
-        said = death.traceback.strip()
-        delivered = self._queue.delivered(death.actor)
-        known = [words for words, _ in self._last.values()]
-        begun = bool(said) and code != NOT_BEGUN  # else another try may find its place free
-        again = begun and self._last.get(death.actor) == (cause, delivered)
-        if again or self.num_restarts >= self._max_restarts:
-            after = f"{delivered} rollout{'' if delivered == 1 else 's'}"
-            why = f"max_restarts={self._max_restarts} restarts are used up"
-            if again:
-                why = f"its predecessor failed in the same way after {after}, so it isn't restarted"
-            raise ActorFailed(
-                f"actor {death.actor} {'failed: ' if said else ''}{cause.rstrip('.')}; {why}"
-                + (f"\n\nIts traceback:\n{said}" if "\n" in said else "")
-            )
-        self._last[death.actor] = cause, delivered
-        self.num_restarts += 1
+            cause, death.traceback = HUNG, ""
+        death.cause, death.begun = cause, code != NOT_BEGUN
+        line = self.restarts.judge(death, self._queue.slots.delivered(death.actor))
         self._start_one(death.actor)
-        line = f"actor {death.actor}: {cause} (restart {self.num_restarts}/{self._max_restarts})"
-        return f"{said}\n{line}" if "\n" in said and cause not in known else line
+        return line
 
     def mend(self) -> str | None:
         """Replace what acts for the actors if it is dead or silent; returns what happened.
@@ -119,10 +94,10 @@ class Fleet:
         Raises:
             ActorFailed: see :meth:`Inference.mend`.
         """
-        line = None if self._inference is None else self._inference.mend(self.num_restarts)
+        line = None if self._inference is None else self._inference.mend(self.restarts.count)
         if line is not None:
-            self.num_restarts += 1
-            self._queue.excuse()
+            self.restarts.count += 1
+            self._queue.slots.excuse()
         return line
 
     def kill_silent(self, timeout_s: float) -> None:
@@ -132,7 +107,7 @@ class Fleet:
         """
         for actor, child in self._children.items():
             child.exit_code(0.0)
-            if self._queue.silent_s(actor) > timeout_s and actor not in self._hung:
+            if self._queue.slots.silent_s(actor) > timeout_s and actor not in self._hung:
                 self._hung.add(actor)
                 child.kill()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor
 
@@ -14,11 +14,15 @@ from headrace.acting.inference import Inference, without_weights
 from headrace.errors import ActorFailed
 from headrace.nn.policy import Policy, policy_weights
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
+from headrace.transport.ray import Arrivals, RayQueue
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmQueue
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout
+
+if TYPE_CHECKING:
+    from headrace.acting.remote import RayFleet
 
 _POLL_S = 0.5
 Taken: TypeAlias = tuple[int, Header, Rollout]  # slot, and views of it
@@ -43,25 +47,37 @@ class RolloutSource:
         self, spec: ActorSpec, notify: Callable[[str], None], model: Tensor | None = None
     ) -> None:
         self._spec, self._notify = spec, notify
-        shared = spec.transport == "shm"
-        self._slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, shared=shared)
-        self._weights = WeightStore(spec_of(policy_weights(spec.policy)), shared=shared)
-        self._memory = Memory(self._slab.buffer, self._weights.buffer, model)
-        ordered = spec.algo.max_lag == 0
-        sizes = spec.num_actors, spec.slots_per_actor
-        self._slots = Slots(self._slab, *sizes, ordered, num_credits=spec.num_credits)
-        self._fleet: Fleet | None = None
         self._actors: list[Actor] = []
-        self._queue: ShmQueue | SerialQueue
-        if shared:
-            self._queue = ShmQueue(self._slots)
-            inference = None
-            if spec.inference == "shared":
-                inference = Inference(spec, self._weights.buffer)
-                spec = without_weights(spec)
-            self._fleet = Fleet(spec, self._queue, self._memory, inference)
+        self._slab: Slab | Arrivals
+        self._weights: WeightStore | RayQueue
+        self._fleet: Fleet | RayFleet | None = None
+        self._queue: ShmQueue | SerialQueue | RayQueue
+        if spec.cluster is None:
+            self._open_here(spec, model)
         else:
+            from headrace.acting.remote import open_ray
+
+            self._slots, self._slab, self._queue, self._fleet = open_ray(spec)
+            self._weights = self._queue
+
+    def _open_here(self, spec: ActorSpec, model: Tensor | None) -> None:
+        """Actors of this machine."""
+        shared = spec.transport == "shm"
+        slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, shared=shared)
+        weights = WeightStore(spec_of(policy_weights(spec.policy)), shared=shared)
+        self._slab, self._weights = slab, weights
+        self._memory = Memory(slab.buffer, weights.buffer, model)
+        sizes = spec.num_actors, spec.slots_per_actor
+        self._slots = Slots(slab, *sizes, spec.algo.max_lag == 0, num_credits=spec.num_credits)
+        if not shared:
             self._queue = SerialQueue(self._slots)
+            return
+        queue = self._queue = ShmQueue(self._slots)
+        inference = None
+        if spec.inference == "shared":
+            inference = Inference(spec, weights.buffer)
+            spec = without_weights(spec)
+        self._fleet = Fleet(spec, queue, self._memory, inference)
 
     def publish(self, policy: Policy, version: int, epoch: int) -> None:
         """Make the policy's weights the ones that actors pull next."""
@@ -83,7 +99,7 @@ class RolloutSource:
     @property
     def num_restarts(self) -> int:
         """Actors that died and were replaced."""
-        return 0 if self._fleet is None else self._fleet.num_restarts
+        return 0 if self._fleet is None else self._fleet.restarts.count
 
     @property
     def depth(self) -> int:
@@ -91,7 +107,7 @@ class RolloutSource:
         return len(self._slots)
 
     def pids(self) -> list[int]:
-        """Process ids of the actors; empty with the serial transport."""
+        """Process ids of the actors, each on its machine; empty with the serial transport."""
         return [] if self._fleet is None else self._fleet.pids()
 
     def cut(self, version: int) -> None:

@@ -53,6 +53,7 @@ def _check_choices(config: Any) -> None:
     check_device(config.device)
     _check_compiler(config)
     _check_inference(config)
+    _check_cluster(config)
     algo = config.algo
     for name, (only, why) in algo.only.items():
         value = getattr(config, name)
@@ -79,9 +80,24 @@ def _check_inference(config: Any) -> None:
     for refused, what in (
         (config.transport == "serial", "transport='serial', where actors act in turn"),
         (config.algo.learns_in_actors, f"{config.algo_name}, whose actors have weights to learn"),
+        (config.cluster is not None, "cluster, whose actors have no memory in common"),
         (config.deterministic, "deterministic, since timing decides which rows are batched"),
     ):
         require(not (shared and refused), "inference", "shared", valid + what)
+
+
+def _check_cluster(config: Any) -> None:
+    """Whether actors can live on a cluster."""
+    asked = config.cluster
+    for refused, what in (
+        (config.transport == "serial", "transport='serial', where actors act in this process"),
+        (
+            config.algo.learns_in_actors,
+            f"{config.algo_name}, whose actors share the model's memory",
+        ),
+        (config.num_learners > 1, f"num_learners={config.num_learners}: it takes one learner"),
+    ):
+        require(asked is None or not refused, "cluster", asked, f"None with {what}")
 
 
 def _check_columns(config: Any) -> None:

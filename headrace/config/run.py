@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -38,6 +39,11 @@ ENV = ranges.Valid(
 WRAPPER = ranges.Valid(
     "a wrapper's name (a str) or a callable from Env to Env",
     lambda wrapper: isinstance(wrapper, str) or callable(wrapper),
+)
+
+CLUSTER = ranges.Valid(
+    "'ray', or 'ray:' and the address of a cluster, as in 'ray:auto' or 'ray:10.0.0.1:6379'",
+    lambda text: re.fullmatch("ray(:[^:/\\s]{1,200}(:[0-9]{1,5})?)?", text) is not None,
 )
 
 
@@ -91,6 +97,9 @@ class Config:
     threads (a thread each, in which they advance at their own pace)."""
     transport: Literal["shm", "serial"] = "shm"
     """Actors as processes with shared memory, or all in one process."""
+    cluster: Annotated[str | None, CLUSTER, tyro.conf.arg(metavar="ray[:ADDRESS]")] = None
+    """Actors on a Ray cluster, of one learner: ray starts one on this machine, ray:auto and
+    ray:10.0.0.1:6379 take one that runs; None: on this machine, without Ray."""
     num_learners: Annotated[int, ranges.LEARNERS] = 1
     """Learners that take every step together; they share out what all other settings describe."""
     num_actors: Actors = AUTO

@@ -52,6 +52,19 @@ def signals_held() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def handlers_kept() -> Iterator[None]:
+    """Give signals back what handled them before, whatever a library puts in its place."""
+    known = {number: signal.getsignal(number) for number in _STOPS}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in known.items():
+                if handler is not None:  # which Python did not set
+                    signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def _handled(handle: Callable[[int, object], None]) -> Iterator[dict[int, Any]]:
     """Handle the signals that end a run; yields what handled them before. No effect in threads."""
     if threading.current_thread() is not threading.main_thread():

@@ -15,6 +15,7 @@ class Settings(TypedDict, total=False):
     wrappers: tuple[Any, ...]
     engine: Literal["auto", "native", "envpool", "sync", "async", "threads"]
     transport: Literal["shm", "serial"]
+    cluster: str | None
     num_learners: int
     num_actors: int | Literal["auto"]
     envs_per_actor: int | Literal["auto"]

@@ -75,7 +75,7 @@ class Report:
             f"(engine {config.engine}): {learners}"
             f"{config.num_actors} actor(s) × {config.envs_per_actor} environments, "
             f"fragments of {config.fragment_length}, batches of {config.resolved_batch_size:,}, "
-            f"{config.transport}{sync}; results in {run_dir}"
+            f"{config.cluster or config.transport}{sync}; results in {run_dir}"
         )
 
     def update(self, result: Result) -> None:

@@ -62,7 +62,8 @@ def _chosen(config: Config, policy: Policy, found: Probe) -> tuple[Inference, st
     if config.inference != AUTO:
         return config.inference, ""  # type: ignore[return-value]
     share = config.per_learner
-    unable = config.transport == "serial" or config.algo.learns_in_actors or config.deterministic
+    here = config.transport == "shm" and config.cluster is None
+    unable = not here or config.algo.learns_in_actors or config.deterministic
     if unable or share.num_actors > MAX_CALLERS:
         return "actor", ""
     if config.resume:

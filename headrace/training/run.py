@@ -21,6 +21,7 @@ from headrace.learning.hogwild import SharedModel
 from headrace.learning.learner import Learner
 from headrace.nn.policy import Policy
 from headrace.process import torch_threads
+from headrace.process.ray import check_installed
 from headrace.records import checkpoint
 from headrace.records.rundir import check, default_run_dir
 from headrace.spaces import walk
@@ -65,6 +66,8 @@ def begin(
     name = config.run_dir or default_run_dir(env_name(config.env), config.algo_name)
     if group.rank == 0 and not checked:
         check(Path(name), config.resume, config.overwrite)
+    if config.cluster is not None:
+        check_installed(f"cluster={config.cluster!r}")
     if needs_processes:
         start_fork_server()
     made = config.env, config.engine, config.env_kwargs, config.seed, config.wrappers

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
-
-from headrace.transport.slab import Slab
 
 
 class Header(NamedTuple):
@@ -49,11 +49,16 @@ def nano(nats: float) -> int:
 
 
 class PeerDied(Exception):
-    """An actor ended; ``traceback`` is its own, empty when it was killed."""
+    """An actor ended.
 
-    def __init__(self, actor: int, traceback: str) -> None:
-        super().__init__(actor, traceback)
-        self.actor, self.traceback = actor, traceback
+    Args:
+        traceback: its own, empty when it was killed.
+        cause: in a line, where the transport knows; begun: it had made its environments.
+    """
+
+    def __init__(self, actor: int, traceback: str, cause: str = "", begun: bool = True) -> None:
+        super().__init__(actor, traceback, cause, begun)
+        self.actor, self.traceback, self.cause, self.begun = actor, traceback, cause, begun
 
 
 class ActorPort(Protocol):
@@ -88,6 +93,15 @@ class RolloutQueue(Protocol):
         """Wake every actor and forget the slots; may be called twice."""
 
 
+class Held(Protocol):
+    """What slots are held in: a :class:`~headrace.transport.slab.Slab`, or what is like it."""
+
+    headers: list[np.ndarray]  # int64, by slot
+
+    def poison(self, slot: int) -> None:
+        """Let nobody read the slot's tree any more, or have them notice it."""
+
+
 class Slots:
     """A slab's slots: who owns which, who may fill one, and in what order to take what is filled.
 
@@ -104,7 +118,7 @@ class Slots:
 
     def __init__(
         self,
-        slab: Slab,
+        slab: Held,
         num_actors: int,
         per_actor: int,
         ordered: bool,
@@ -121,6 +135,8 @@ class Slots:
         self._committed: list[deque[tuple[int, int]]] = [deque() for _ in range(num_actors)]
         self._last_commit = [0] * num_actors  # counted over all actors, from 1
         self._num_commits = 0
+        self._active_s = [0.0] * num_actors  # when it last committed, or had something to do again
+        self._delivered = [0] * num_actors
         for slot in range(num_slots):
             self._clear(slot, told=False)
 
@@ -167,6 +183,8 @@ class Slots:
             return None
         actor = min(able, key=self._turn) if self._scarce else able[0]
         slot = self._free[actor].popleft()
+        if not self._open[actor]:
+            self._active_s[actor] = time.monotonic()
         self._open[actor].append(slot)
         self._credits -= 1
         return slot
@@ -181,6 +199,7 @@ class Slots:
 
     def forget(self, actor: int) -> None:
         """The actor is another one from now on: what slots told the former one is forgotten."""
+        self._active_s[actor], self._delivered[actor] = time.monotonic(), 0
         for slot in (*self._free[actor], *self._open[actor]):
             self._clear(slot, told=False)
 
@@ -191,6 +210,20 @@ class Slots:
         self._committed[actor].append((self.header(slot).committed_ns, slot))
         self._num_commits += 1
         self._last_commit[actor] = self._num_commits
+        self._active_s[actor] = time.monotonic()
+        self._delivered[actor] += 1
+
+    def silent_s(self, actor: int) -> float:
+        """Seconds for which this actor has had a slot to fill and committed nothing."""
+        return time.monotonic() - self._active_s[actor] if self._open[actor] else 0.0
+
+    def excuse(self) -> None:
+        """Take all actors as having committed something just now."""
+        self._active_s = [time.monotonic()] * self.num_actors
+
+    def delivered(self, actor: int) -> int:
+        """Rollouts that this actor has committed since it was another one."""
+        return self._delivered[actor]
 
     def release(self, slot: int) -> None:
         """A taken slot is free again; whom it is granted to next is told its header."""
@@ -213,6 +246,23 @@ class Slots:
 
     def _earliest(self) -> int:
         return min(filter(None, self._committed), key=lambda queue: queue[0]).popleft()[1]
+
+    def wait(self, count: int, timeout_s: float, receive: Callable[[float], None]) -> list[int]:
+        """:meth:`take` as soon as it can be, see :meth:`RolloutQueue.take`.
+
+        Args:
+            receive: commits what has arrived, or waits for something for so many seconds.
+        """
+        deadline, remaining = time.monotonic() + timeout_s, 0.0
+        while True:
+            receive(remaining)
+            if (slots := self.take(count)) is not None:
+                return slots
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError(
+                    f"no rollout in {timeout_s:g} s from actors {self.missing(count)}"
+                )
 
     def missing(self, count: int) -> list[int]:
         """The actors that a ``take`` of ``count`` still waits for."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-import time
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
@@ -30,11 +29,9 @@ class ShmQueue:
     """The learner's end, for actors in other processes of this machine; slots are shared memory."""
 
     def __init__(self, slots: Slots) -> None:
-        self._slots = slots
+        self.slots = slots
         self._pipes: dict[int, Connection] = {}
         self._last_words: dict[int, str] = {}  # tracebacks whose pipe has not ended yet
-        self._active_s = [0.0] * slots.num_actors
-        self._delivered = [0] * slots.num_actors
         self._grant()
 
     def connect(self, actor: int) -> Connection:
@@ -43,18 +40,14 @@ class ShmQueue:
             raise ValueError(f"actor {actor} is connected already")
         ours, theirs = Pipe()
         self._pipes[actor] = ours
-        self._active_s[actor], self._delivered[actor] = time.monotonic(), 0
-        self._slots.forget(actor)
-        for slot in self._slots.open(actor):
+        self.slots.forget(actor)
+        for slot in self.slots.open(actor):
             self._send(actor, slot)
         return theirs
 
     def _grant(self) -> None:
-        while (slot := self._slots.grant()) is not None:
-            actor = self._slots.owner(slot)
-            if self._slots.open(actor) == [slot]:
-                self._active_s[actor] = time.monotonic()  # it had nothing to do until now
-            self._send(actor, slot)
+        while (slot := self.slots.grant()) is not None:
+            self._send(self.slots.owner(slot), slot)
 
     def _send(self, actor: int, slot: int) -> None:
         pipe = self._pipes.get(actor)
@@ -64,19 +57,12 @@ class ShmQueue:
 
     def take(self, count: int, timeout_s: float) -> list[int]:
         """See :class:`~headrace.transport.queue.RolloutQueue`."""
-        deadline, remaining = time.monotonic() + timeout_s, 0.0
-        while True:
-            ready = wait(list(self._pipes.values()), timeout=remaining)
-            for actor in [a for a, pipe in self._pipes.items() if pipe in ready]:
-                self._receive(actor)
-            slots = self._slots.take(count)
-            if slots is not None:
-                return slots
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise TimeoutError(
-                    f"no rollout in {timeout_s:g} s from actors {self._slots.missing(count)}"
-                )
+        return self.slots.wait(count, timeout_s, self._receive_any)
+
+    def _receive_any(self, timeout_s: float) -> None:
+        ready = wait(list(self._pipes.values()), timeout=timeout_s)
+        for actor in [a for a, pipe in self._pipes.items() if pipe in ready]:
+            self._receive(actor)
 
     def _receive(self, actor: int) -> None:
         pipe = self._pipes[actor]
@@ -84,10 +70,7 @@ class ShmQueue:
             while pipe.poll():
                 message = pipe.recv_bytes()
                 if len(message) == _NUMBER.size:
-                    slot = _NUMBER.unpack(message)[0]
-                    self._active_s[actor] = time.monotonic()
-                    self._delivered[actor] += 1
-                    self._slots.commit(slot)
+                    self.slots.commit(_NUMBER.unpack(message)[0])
                 else:
                     self._last_words[actor] = message.decode(errors="replace")
         except (EOFError, ConnectionResetError):
@@ -97,20 +80,8 @@ class ShmQueue:
 
     def release(self, slots: list[int]) -> None:
         for slot in slots:
-            self._slots.release(slot)
+            self.slots.release(slot)
         self._grant()
-
-    def silent_s(self, actor: int) -> float:
-        """Seconds for which this actor has had a slot to fill and committed nothing."""
-        return time.monotonic() - self._active_s[actor] if self._slots.open(actor) else 0.0
-
-    def excuse(self) -> None:
-        """Take all actors as having committed something just now."""
-        self._active_s = [time.monotonic()] * len(self._active_s)
-
-    def delivered(self, actor: int) -> int:
-        """Rollouts that this actor has committed since it was connected."""
-        return self._delivered[actor]
 
     def close(self) -> None:
         """End every pipe: actors that wait for a slot wake up and leave."""

@@ -210,7 +210,7 @@ def test_a_slow_actor_delays_nobody_when_order_is_free():
             slots = t.queue.take(2, 5.0)
             assert all(t.slots.header(s).actor != 0 for s in slots)
             t.queue.release(slots)
-        assert t.queue.silent_s(0) > 0
+        assert t.slots.silent_s(0) > 0
     finally:
         for process in t.processes:
             process.kill()

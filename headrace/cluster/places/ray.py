@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import logging
-import math
-import os
-import secrets
-import sys
 import time
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -15,20 +9,11 @@ from typing import Annotated, Any
 import cloudpickle
 
 from headrace.cluster.messages import Answer, Fault, Node, Place, Request, WorkerSetup
-from headrace.errors import ConfigError, WorkerFailed
+from headrace.process.ray import RayCluster
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
 
-# A node of a cluster that is started here counts as dead after about 10 s of silence, not 80.
-_HEALTH = {
-    "health_check_initial_delay_ms": 5_000,
-    "health_check_period_ms": 1_000,
-    "health_check_timeout_ms": 5_000,
-    "health_check_failure_threshold": 5,
-}
-
-
-_LOOK_S = 5.0  # between two looks at which nodes of a silent cluster live
+_SLICE_S = 5.0  # of a wait, after which the cluster is looked at
 
 
 @settings()
@@ -64,10 +49,6 @@ class RayConfig:
             ConfigError: Ray isn't installed.
             WorkerFailed: there is no cluster at this address.
         """
-        if importlib.util.find_spec("ray") is None:
-            raise ConfigError(
-                "RayConfig needs Ray, which isn't installed (pip install 'headrace[ray]')"
-            )
         return RayPlace(self)
 
 
@@ -75,33 +56,10 @@ class RayPlace:
     """A Ray cluster; left as it was found, except for one that was started here."""
 
     def __init__(self, config: RayConfig) -> None:
-        self._config, self._started = config, False
-        if config.address is None and not _is_connected():
-            _close_doors()
-        import ray
-
-        self._ray: Any = ray
-        if _is_connected():
-            if config.address not in (None, "auto"):
-                raise ConfigError(
-                    f"RayConfig: address={config.address!r}, but this program is connected to a "
-                    "Ray cluster already; call ray.shutdown() before, or leave address out"
-                )
-            return
-        settings: dict[str, Any] = {"address": config.address, "log_to_driver": False}
-        if config.address is None:
-            settings |= {
-                "num_cpus": math.ceil(max(1.0, config.nodes * config.cpus_per_node)),
-                "num_gpus": math.ceil(config.nodes * config.gpus_per_node) or None,
-                "include_dashboard": False,
-                "_system_config": _HEALTH,
-            }
-        try:
-            ray.init(logging_level=logging.WARNING, **settings)
-        except Exception as error:  # Ray raises several kinds
-            where = "on this machine" if config.address is None else f"at {config.address!r}"
-            raise WorkerFailed(f"Ray: there is no cluster {where} ({error})") from error
-        self._started = True
+        self._config = config
+        units = config.nodes * config.cpus_per_node, config.nodes * config.gpus_per_node
+        self._cluster = RayCluster(config.address, "RayConfig", *units)
+        self._ray = self._cluster.api
 
     def start(self, setup: WorkerSetup) -> Node:
         return RayNode(setup, self._config, self._ray)  # which may have to wait for room
@@ -111,48 +69,16 @@ class RayPlace:
         deadline = time.monotonic() + timeout_s
         while True:
             left_s = max(0.0, deadline - time.monotonic())
-            slice_s = min(left_s, _LOOK_S)
+            slice_s = min(left_s, _SLICE_S)
             ready, _ = self._ray.wait(list(by_ref), num_returns=1, timeout=slice_s)
             if ready or left_s <= slice_s:
                 return [by_ref[ref] for ref in ready]
-            if not any(node["Alive"] for node in self._ray.nodes()):
-                raise WorkerFailed(
-                    "Ray: every node of the cluster is dead (its raylets have ended)"
-                )
+            self._cluster.check()
 
     def close(self, nodes: list[Any]) -> None:
         for node in nodes:
             node.kill()
-        if self._started:
-            self._ray.shutdown()
-            self._started = False
-
-
-def _is_connected() -> bool:
-    ray = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized()
-
-
-def _close_doors() -> None:
-    """Let a cluster that is started here listen on the loopback interface, to who has its token.
-
-    Ray reads this when it is imported.
-
-    Raises:
-        ConfigError: it has been imported without a token.
-    """
-    if "ray" not in sys.modules:  # no machines but this one: loopback only
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if os.environ.get("RAY_AUTH_MODE") == "token":
-        return
-    if "ray" in sys.modules:
-        raise ConfigError(
-            "RayConfig: this program imported ray before, without RAY_AUTH_MODE=token, so a "
-            "cluster that is started now would let anybody in; import it after the ClusterEnv is "
-            "made, set RAY_AUTH_MODE, or start the cluster yourself with ray.init()"
-        )
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        self._cluster.close()
 
 
 class RayNode:

@@ -1,0 +1,281 @@
+"""Actors on a Ray cluster: each an ordinary actor with a slot of its own, which calls fill.
+
+    trainer ──► Ray ──► actor 0 … actor n, spread over the nodes
+       │                    │
+       └── calls and results, weights in Ray's object store (``headrace/transport/ray.py``)
+
+Ray ends them with the trainer, however that ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import socket
+import time
+from dataclasses import replace
+from typing import Any
+
+import cloudpickle
+import torch
+
+from headrace.acting.actor import Actor, ActorSpec, Memory
+from headrace.acting.restarts import HUNG, Restarts, last_words
+from headrace.errors import ActorFailed
+from headrace.nn.policy import policy_weights
+from headrace.process import keep_freed_memory
+from headrace.process.ray import RayCluster
+from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
+from headrace.transport.ray import Arrivals, Failed, Home, Offered, RayQueue
+from headrace.transport.slab import Slab, spec_of
+
+_WAITING = Header._fields.index("waiting_ns")
+_CLOSE_S = 5.0
+
+
+class RemoteActor:
+    """An actor in a Ray actor's process, and its own end of the queue.
+
+    Args:
+        pickled: the :class:`ActorSpec`, whose other actors live elsewhere; the rest is as in
+            :class:`Actor`.
+    """
+
+    def __init__(self, pickled: bytes, index: int, generation: int) -> None:
+        keep_freed_memory()
+        spec = replace(cloudpickle.loads(pickled), num_actors=1, slots_per_actor=1)
+        self._slab = Slab(spec.layout(), 1, NUM_HEADER_FIELDS)
+        self.weights = Offered(spec_of(policy_weights(spec.policy)))
+        memory = Memory(self._slab.buffer, self.weights)
+        self._actor = Actor(spec, index, generation, self, memory)
+        self._ended_ns = time.monotonic_ns()
+
+    def acquire(self, timeout_s: float) -> int:
+        """The one slot."""
+        return 0
+
+    def commit(self, slot: int) -> None:
+        """The call's result is what hands it on."""
+
+    def run(self, header: Header) -> Any:
+        """Fill the slot; returns its header and tree in one flat array, uint8.
+
+        Args:
+            header: of the rollout that was in the slot.
+        """
+        begun_ns = time.monotonic_ns()
+        self._slab.headers[0][:] = header
+        self._actor.run_once()
+        self._slab.headers[0][_WAITING] = begun_ns - self._ended_ns
+        self._ended_ns = time.monotonic_ns()
+        return self._slab.buffer.numpy()
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._actor.close()
+
+
+def actor_class() -> type:
+    """What Ray runs: it travels by value, so it can tell where headrace can't be imported."""
+
+    class HeadraceActor:
+        def __init__(self) -> None:
+            self.actor: Any = None
+            self.leaving = False
+
+        def home(self) -> Any:
+            import importlib.util
+
+            if importlib.util.find_spec("headrace") is None:
+                raise ModuleNotFoundError("headrace isn't installed there")
+            from headrace.acting import remote
+
+            return remote.home()
+
+        def begin(self, version: str, *args: Any) -> Any:
+            from headrace.acting import remote
+
+            made = remote.begin(version, *args)
+            if isinstance(made, tuple):  # Failed
+                return made
+            self.actor = made
+            return None
+
+        def run(self, header: Any, newest: Any) -> Any:
+            from headrace.acting import remote
+
+            return None if self.leaving else remote.run(self.actor, header, newest)
+
+        def offer(self, newest: Any) -> None:
+            if self.actor is not None:
+                self.actor.weights.offer(newest)
+
+        def leave(self) -> None:
+            self.leaving = True
+
+        def close(self) -> None:
+            if self.actor is not None:
+                self.actor.close()
+
+    return HeadraceActor
+
+
+def _version() -> str:
+    return str(importlib.import_module("headrace").__version__)
+
+
+def home() -> Home:
+    """Where this process is."""
+    try:
+        log = os.readlink("/proc/self/fd/2")
+    except OSError:
+        log = "unknown"
+    return Home(socket.gethostname(), os.getpid(), log)
+
+
+def begin(version: str, *args: Any) -> RemoteActor | Failed:
+    """An actor, in its process.
+
+    Args:
+        version: of headrace at the learner. args: of :class:`RemoteActor`.
+    """
+    if (here := _version()) != version:
+        words = (
+            f"headrace is {here} there and {version} at the learner: install the same everywhere"
+        )
+        return Failed(words, False)
+    torch.set_num_threads(1)
+    try:
+        return RemoteActor(*args)
+    except ModuleNotFoundError as error:
+        return Failed(
+            f"{error} there: install it on every node (what your script defines travels by itself)",
+            False,
+        )
+    except Exception as error:
+        return Failed(last_words(error), False)
+
+
+def run(actor: RemoteActor, header: Header, newest: Any) -> Any:
+    """A filled slot of an actor, in its process, or why there is none."""
+    torch.set_num_threads(1)  # of this thread
+    try:
+        actor.weights.offer(newest)
+        return actor.run(header)
+    except Exception as error:
+        return Failed(last_words(error))
+
+
+class RayFleet:
+    """Starts actors on a cluster, replaces those that die, and ends them all.
+
+    Args:
+        spec: of the actors, whose ``cluster`` is theirs.
+        cluster: is left at the end.
+    """
+
+    def __init__(self, spec: ActorSpec, queue: RayQueue, cluster: RayCluster) -> None:
+        self._spec, self._queue, self._cluster = spec, queue, cluster
+        self.restarts = Restarts(spec.actor_restarts)
+        ray = cluster.api
+        self._pickled = ray.put(cloudpickle.dumps(spec))
+        share = min(1.0, cluster.cores / spec.num_actors)  # of a core
+        self._kind = ray.remote(
+            num_cpus=math.floor(share * 1e4) / 1e4,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy="SPREAD",
+            concurrency_groups={"offers": 1},
+        )(actor_class())
+        self._remotes: dict[int, Any] = {}
+        self._hung: set[int] = set()
+
+    def start(self) -> None:
+        """Start every actor; they come up while the learner waits."""
+        for actor in range(self._spec.num_actors):
+            self._start_one(actor)
+
+    def _start_one(self, actor: int) -> None:
+        remote = self._kind.remote()
+        args = _version(), self._pickled, actor, self.restarts.count
+        self._remotes[actor] = remote
+        self._queue.connect(actor, remote, [remote.home.remote(), remote.begin.remote(*args)])
+
+    def pids(self) -> list[int]:
+        """Process ids, each of its own machine, of the actors that have begun."""
+        return [home.pid for home in self._queue.homes.values() if home is not None]
+
+    def replace(self, death: PeerDied) -> str:
+        """Start a new actor for a dead one; returns what happened.
+
+        Raises:
+            ActorFailed, NonFinite: see :meth:`Restarts.judge`.
+            WorkerFailed: the cluster is dead.
+        """
+        actor, home = death.actor, self._queue.homes[death.actor]
+        self._kill(self._remotes.pop(actor))
+        if actor in self._hung:
+            self._hung.discard(actor)
+            death.cause, death.traceback = HUNG, ""
+        elif not death.traceback:
+            self._cluster.check()
+        name = f"actor {actor} ({'not yet on a node' if home is None else home})"
+        line = self.restarts.judge(death, self._queue.slots.delivered(actor), name)
+        self._start_one(actor)
+        return line
+
+    def mend(self) -> None:
+        """Look at the cluster.
+
+        Raises:
+            WorkerFailed: it is dead.
+        """
+        self._cluster.check()
+
+    def kill_silent(self, timeout_s: float) -> None:
+        """Kill actors that have had a slot to fill for ``timeout_s`` and delivered nothing.
+
+        Raises:
+            ActorFailed: one waits for a node with room.
+        """
+        for actor, remote in self._remotes.items():
+            if self._queue.slots.silent_s(actor) <= timeout_s or actor in self._hung:
+                continue
+            if self._queue.homes[actor] is None:
+                raise ActorFailed(
+                    f"actor {actor} didn't begin in {timeout_s:g} s (actor_timeout_s): of the "
+                    f"{self._cluster.cores:g} cores of the Ray cluster "
+                    f"{self._cluster.free_cores:g} are free; add nodes, or lower num_actors"
+                )
+            self._hung.add(actor)
+            self._kill(remote)
+
+    def _kill(self, remote: Any) -> None:
+        self._cluster.api.kill(remote, no_restart=True)
+
+    def close(self) -> None:
+        """End all actors, and then the cluster if it was started here; safe to call twice."""
+        self._queue.close()
+        ray, remotes = self._cluster.api, list(self._remotes.values())
+        self._remotes.clear()
+        if remotes and ray.is_initialized():
+            for remote in remotes:
+                remote.leave.options(concurrency_group="offers").remote()
+            ray.wait(
+                [r.close.remote() for r in remotes], num_returns=len(remotes), timeout=_CLOSE_S
+            )
+            for remote in remotes:
+                self._kill(remote)
+        self._cluster.close()
+
+
+def open_ray(spec: ActorSpec) -> tuple[Slots, Arrivals, RayQueue, RayFleet]:
+    """All that a learner needs of actors on a cluster."""
+    asked = str(spec.cluster)
+    cluster = RayCluster(asked.partition(":")[2] or None, f"cluster={asked!r}", spec.num_actors)
+    arrivals = Arrivals(spec.layout(), spec.num_slots)
+    sizes = spec.num_actors, spec.slots_per_actor
+    slots = Slots(arrivals, *sizes, spec.algo.max_lag == 0, True, spec.num_credits)
+    queue = RayQueue(cluster.api, slots, arrivals, spec_of(policy_weights(spec.policy)))
+    return slots, arrivals, queue, RayFleet(spec, queue, cluster)

@@ -1,0 +1,62 @@
+"""Deaths of actors: which are made good, and what is told of them."""
+
+from __future__ import annotations
+
+import traceback
+
+from headrace.errors import ActorFailed, HeadraceError, NonFinite
+from headrace.transport.queue import PeerDied
+
+NOT_FINITE = "not finite: "  # before what such an error of an actor says
+HUNG = "was killed because it delivered nothing in time"
+
+
+def last_words(error: BaseException) -> str:
+    """What an actor says of the exception that ends it, for :meth:`Restarts.judge`."""
+    if isinstance(error, NonFinite):
+        return f"{NOT_FINITE}{error}"
+    told = isinstance(error, HeadraceError)
+    return str(error) if told else "".join(traceback.format_exception(error))
+
+
+class Restarts:
+    """How often actors of a learner were replaced, at most ``most`` times."""
+
+    def __init__(self, most: int) -> None:
+        self.count, self._most = 0, most
+        self._last: dict[int, tuple[str, int]] = {}  # by actor: error, and rollouts before it
+
+    def judge(self, death: PeerDied, delivered: int, name: str = "") -> str:
+        """Count one more; returns a line that says so.
+
+        What an actor raised is told with its traceback the first time.
+
+        Args:
+            delivered: rollouts before it.
+            name: of the actor; None: its number.
+
+        Raises:
+            ActorFailed: ``max_restarts`` is used up, or it failed as its predecessor did, at the
+                same point of its life; carries the actor's own traceback.
+            NonFinite: what it computed wasn't finite, which another one would compute, too.
+        """
+        said, cause, name = death.traceback.strip(), death.cause, name or f"actor {death.actor}"
+        if death.traceback.startswith(NOT_FINITE):  # no fault of the actor's
+            raise NonFinite(death.traceback.removeprefix(NOT_FINITE))
+        cause = said.splitlines()[-1] if said else cause
+        known = [words for words, _ in self._last.values()]
+        # One without environments yet may find its place free at another try.
+        again = bool(said) and death.begun and self._last.get(death.actor) == (cause, delivered)
+        if again or self.count >= self._most:
+            after = f"{delivered} rollout{'' if delivered == 1 else 's'}"
+            why = f"max_restarts={self._most} restarts are used up"
+            if again:
+                why = f"its predecessor failed in the same way after {after}, so it isn't restarted"
+            raise ActorFailed(
+                f"{name} {'failed: ' if said else ''}{cause.rstrip('.')}; {why}"
+                + (f"\n\nIts traceback:\n{said}" if "\n" in said else "")
+            )
+        self._last[death.actor] = cause, delivered
+        self.count += 1
+        line = f"{name}: {cause} (restart {self.count}/{self._most})"
+        return f"{said}\n{line}" if "\n" in said and cause not in known else line

@@ -1,0 +1,195 @@
+"""This program's connection to a Ray cluster; ``ray`` is imported here and nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import logging
+import math
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from headrace.errors import ConfigError, WorkerFailed
+from headrace.process.signals import handlers_kept
+
+# A node of a cluster that is started here counts as dead after about 10 s of silence, not 80.
+_HEALTH = {
+    "health_check_initial_delay_ms": 5_000,
+    "health_check_period_ms": 1_000,
+    "health_check_timeout_ms": 5_000,
+    "health_check_failure_threshold": 5,
+}
+_LOOK_S = 4.0  # between two looks at which nodes live
+_REACH_S = 10.0  # for an address to answer, and for a cluster to say which nodes it has
+
+
+class RayCluster:
+    """A Ray cluster; left as it was found, except for one that is started here.
+
+    That one listens on the loopback interface only, to who has its token.
+
+    Args:
+        address: as ``ray.init`` takes it; None: what this program is connected to, or a new one.
+        asker: the setting that asks for it, for messages.
+        num_cpus, num_gpus: what one that is started here says that it has.
+
+    Raises:
+        ConfigError: Ray isn't installed, or was imported without a token, or this program is
+            connected to another cluster.
+        WorkerFailed: there is no cluster at this address, or it doesn't let this program in.
+    """
+
+    def __init__(
+        self, address: str | None, asker: str, num_cpus: float, num_gpus: float = 0
+    ) -> None:
+        check_installed(asker)
+        self._started = False
+        self._where = "on this machine" if address is None else f"at {address!r}"
+        if address is None and not _is_connected():
+            _close_doors(asker)
+        self.api: Any = importlib.import_module("ray")
+        self._looked = time.monotonic()
+        if _is_connected():
+            if address not in (None, "auto"):
+                raise ConfigError(
+                    f"{asker}: address={address!r}, but this program is connected to a Ray "
+                    "cluster already; call ray.shutdown() before, or leave address out"
+                )
+            return
+        settings: dict[str, Any] = {"address": address or "local", "log_to_driver": False}
+        if address is None:
+            settings |= {
+                "num_cpus": math.ceil(max(1.0, num_cpus)),
+                "num_gpus": math.ceil(num_gpus) or None,
+                "include_dashboard": False,
+                "_system_config": _HEALTH,
+            }
+        self._connect(settings)
+
+    @functools.cached_property
+    def _here(self) -> str:
+        return str(self.api.get_runtime_context().get_node_id())
+
+    def _connect(self, settings: dict[str, Any]) -> None:
+        try:
+            _reach(settings["address"])
+            with handlers_kept():
+                self.api.init(logging_level=logging.WARNING, **settings)
+        except Exception as error:  # Ray raises several kinds
+            cause = " ".join(str(error).split())
+            raise WorkerFailed(f"Ray: there is no cluster {self._where} ({cause})") from error
+        self._started = True
+
+    @property
+    def cores(self) -> float:
+        """Of all nodes that live."""
+        return float(self.api.cluster_resources().get("CPU", 0))
+
+    @property
+    def free_cores(self) -> float:
+        """Those that nobody has asked for."""
+        return float(self.api.available_resources().get("CPU", 0))
+
+    def check(self) -> None:
+        """Look whether the cluster lives, unless that was done a moment ago.
+
+        Raises:
+            WorkerFailed: no node lives, or this one doesn't, or the head node is silent.
+        """
+        if time.monotonic() - self._looked < _LOOK_S:
+            return
+        nodes = _within(self.api.nodes, _REACH_S)
+        self._looked = time.monotonic()
+        if nodes is None:
+            raise WorkerFailed(
+                f"Ray: the head node of the cluster {self._where} gave no answer in {_REACH_S:g} s "
+                f"(this node: {socket.gethostname()})"
+            )
+        lost = {node["NodeID"]: node["NodeManagerHostname"] for node in nodes if not node["Alive"]}
+        if len(lost) == len(nodes):
+            names = ", ".join(sorted(set(lost.values())))
+            raise WorkerFailed(
+                f"Ray: every node of the cluster is dead (the raylets of {names} have ended)"
+            )
+        if self._here in lost:
+            raise WorkerFailed(
+                f"Ray: this node is lost to the cluster (the raylet of {lost[self._here]} has "
+                "ended, or the head node could not reach it)"
+            )
+
+    def close(self) -> None:
+        """Leave the cluster, and end it if it was started here; safe to call twice."""
+        if self._started:
+            self._started = False
+            self.api.shutdown()
+
+
+def check_installed(asker: str) -> None:
+    """Raise ConfigError, for the setting that asks, unless Ray can be imported."""
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError(f"{asker} needs Ray, which isn't installed (pip install 'headrace[ray]')")
+
+
+def fetch(ref: Any, timeout_s: float) -> Any:
+    """What an object reference stands for, in a process of a cluster.
+
+    Raises:
+        Exception: one of Ray's, also if it isn't there in time.
+    """
+    return importlib.import_module("ray").get(ref, timeout=timeout_s)
+
+
+def _is_connected() -> bool:
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
+def _close_doors(asker: str) -> None:
+    """Let a cluster that is started here listen on the loopback interface, to who has its token.
+
+    Ray reads this when it is imported.
+
+    Raises:
+        ConfigError: it has been imported without a token.
+    """
+    if "ray" not in sys.modules:  # no machines but this one: loopback only
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if os.environ.get("RAY_AUTH_MODE") == "token":
+        return
+    if "ray" in sys.modules:
+        raise ConfigError(
+            f"{asker}: this program imported ray before, without RAY_AUTH_MODE=token, so a "
+            "cluster that is started now would let anybody in; import it later, set "
+            "RAY_AUTH_MODE, or start the cluster yourself with ray.init()"
+        )
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+def _reach(address: str) -> None:
+    """Raise OSError unless something listens there: Ray itself would try for long."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
+
+
+def _within(call: Callable[[], Any], seconds: float) -> Any:
+    """What a call returns; None if it raises, or takes longer."""
+    found: list[Any] = []
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):
+            found.append(call())
+
+    asking = threading.Thread(target=ask, name="headrace-look", daemon=True)
+    asking.start()
+    asking.join(seconds)
+    return found[0] if found else None

@@ -1,0 +1,238 @@
+"""Rollouts through Ray's object store: an actor's call fills a slot, its result is what is in it.
+
+    actor a, on any node                               learner
+      run      <---- header, newest weights, a call --   release / connect
+      (fills a slot of its own)
+      result   ----- header and tree, one array ----->   take
+      offer    <---- newer weights, another call ----    publish, if calls wait at the actor
+
+    actor    produces: filled slots    waits for: calls      unblocked by: a call, the job's end
+    learner  produces: calls           waits for: results    unblocked by: a result, a death
+
+Calls of an actor are done in their order, one for each of its open slots. Weights are put into the
+store once per version; a call carries a reference to them, and the actor fetches them if it wants
+to. What arrives is read where it lies: a slot here is a view of the store until it is released.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import deque
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from headrace.ops import tree
+from headrace.process.ray import fetch
+from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
+from headrace.transport.slab import Slab, views
+
+_FETCH_S = 60.0  # for what is in the store, or on its way there
+_COMMITTED = Header._fields.index("committed_ns")
+
+
+class Failed(NamedTuple):
+    """What a call returns that raised; ``words`` are for the learner, a traceback as a rule."""
+
+    words: str
+    begun: bool = True  # False: there was no environment yet
+
+
+class Home(NamedTuple):
+    """Where an actor turned out to run."""
+
+    node: str  # host name
+    pid: int
+    log: str  # file of its error output
+
+    def __str__(self) -> str:
+        return f"node {self.node}, process {self.pid}, log {self.log}"
+
+
+class Arrivals:
+    """In place of a slab: slots whose trees lie in the object store, where they have arrived."""
+
+    def __init__(self, spec: Any, num_slots: int) -> None:
+        self._spec = spec
+        self.headers = list(np.full((num_slots, NUM_HEADER_FIELDS), -1, np.int64))
+        self.trees: list[Any] = [None] * num_slots
+
+    def arrive(self, slot: int, array: np.ndarray) -> None:
+        """A slot's header and tree are in this uint8 array, which can't be written to."""
+        with warnings.catch_warnings():  # of torch, since it could write to it all the same
+            warnings.simplefilter("ignore")
+            whole = Slab(self._spec, 1, NUM_HEADER_FIELDS, torch.from_numpy(array))
+        self.headers[slot][:] = whole.headers[0]
+        self.headers[slot][_COMMITTED] = time.monotonic_ns()  # by this machine's clock
+        self.trees[slot] = whole.trees[0]
+
+    def poison(self, slot: int) -> None:
+        """Let go of a slot's tree."""
+        self.trees[slot] = None
+
+
+class _Version(NamedTuple):
+    version: int
+    epoch: int
+    ref: list[Any]  # in a list, or Ray would fetch it before each call
+
+
+class RayQueue:
+    """The learner's end, and its weights, for actors that are Ray actors (``RemoteActor``).
+
+    Args:
+        ray: the module. slots: over ``arrivals``, with ``poison``. weights: spec of their tree.
+    """
+
+    def __init__(self, ray: Any, slots: Slots, arrivals: Arrivals, weights: Any) -> None:
+        self._ray, self.slots, self._arrivals = ray, slots, arrivals
+        self._flat = Slab(weights, 1, 0)
+        self._newest: _Version | None = None
+        self._actors: dict[int, Any] = {}
+        self._calls: dict[int, deque[tuple[Any, int | None]]] = {}  # (reference, slot)
+        self.homes: dict[int, Home | None] = {}  # None: it waits for a node with room
+        self._grant()
+
+    # -- weights --------------------------------------------------------------------------------
+
+    def publish(self, version: int, epoch: int, weights: Any) -> None:
+        """See :meth:`WeightStore.publish`; actors where calls wait are told."""
+        if self._newest is not None and version <= self._newest.version:
+            raise ValueError(f"version {version} was published after {self._newest.version}")
+        tree.map_leaves(lambda to, x: to.copy_(x.detach()), self._flat.trees[0], weights)
+        ref = self._ray.put(self._flat.buffer.numpy())
+        self._newest = _Version(version, epoch, [ref])
+        for actor, remote in self._actors.items():
+            if len(self.slots.open(actor)) > 1:  # else what it fills is what it has
+                remote.offer.options(concurrency_group="offers").remote(self._newest)
+
+    def latest(self) -> tuple[int, int] | None:
+        """(version, epoch) of the current weights; None before the first."""
+        return None if self._newest is None else self._newest[:2]
+
+    def cut(self, version: int) -> None:
+        """Not offered: it is asked of the actors of several learners."""
+
+    # -- rollouts -------------------------------------------------------------------------------
+
+    def connect(self, actor: int, remote: Any, begun: Any) -> None:
+        """Call this Ray actor for all open slots of the actor from now on.
+
+        Args:
+            begun: references to what it returns first: its :class:`Home`, then None.
+        """
+        self._actors[actor], self.homes[actor] = remote, None
+        self._calls[actor] = deque((ref, None) for ref in begun)
+        self.slots.forget(actor)
+        for slot in self.slots.open(actor):
+            self._send(actor, slot)
+
+    def _grant(self) -> None:
+        while (slot := self.slots.grant()) is not None:
+            self._send(self.slots.owner(slot), slot)
+
+    def _send(self, actor: int, slot: int) -> None:
+        if actor in self._actors:  # else :meth:`connect` sends it
+            call = self._actors[actor].run.remote(self.slots.header(slot), self._newest)
+            self._calls[actor].append((call, slot))
+
+    def take(self, count: int, timeout_s: float) -> list[int]:
+        """See :class:`~headrace.transport.queue.RolloutQueue`."""
+        return self.slots.wait(count, timeout_s, self._receive)
+
+    def _receive(self, timeout_s: float) -> None:
+        """Note the results that are here, or wait for the first."""
+        waiting = {calls[0][0]: actor for actor, calls in self._calls.items() if calls}
+        refs, ready = list(waiting), list[Any]()
+        if refs:
+            ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
+        if refs and not ready and timeout_s > 0:
+            ready, _ = self._ray.wait(refs, num_returns=1, timeout=timeout_s)
+        elif not refs:
+            time.sleep(timeout_s)
+        for ref in ready:
+            self._note(waiting[ref], ref)
+
+    def _note(self, actor: int, ref: Any) -> None:
+        """Take in the result of an actor's first call that has none yet.
+
+        Raises:
+            PeerDied: there won't be one; what else the actor was called for is lost.
+        """
+        errors = self._ray.exceptions
+        try:
+            result = self._ray.get(ref, timeout=_FETCH_S)
+        except (errors.RayError, errors.GetTimeoutError) as error:
+            self._lose(actor, _cause(error))
+        if isinstance(result, Failed):
+            self._lose(actor, "", *result)
+        _, slot = self._calls[actor].popleft()
+        if slot is None:
+            self.homes[actor] = result or self.homes[actor]
+            return
+        self._arrivals.arrive(slot, result)
+        self.slots.commit(slot)
+
+    def _lose(self, actor: int, cause: str, words: str = "", begun: bool = True) -> None:
+        del self._actors[actor], self._calls[actor]
+        raise PeerDied(actor, words, cause, begun) from None
+
+    def release(self, slots: list[int]) -> None:
+        for slot in slots:
+            self.slots.release(slot)
+        self._grant()
+
+    def close(self) -> None:
+        """Call nobody any more, and let go of all weights and slots in the store."""
+        self._actors.clear()
+        self._calls.clear()
+        self._newest = None
+
+
+def _cause(error: Exception) -> str:
+    """What one of Ray's errors says, in a line."""
+    if isinstance(cause := getattr(error, "cause", None), Exception):  # raised by the call
+        return f"{cause} (node {getattr(error, 'ip', 'unknown')})"
+    lines = [" ".join(line.split()) for line in str(error).strip().splitlines()]
+    known = [x for x in lines if x.startswith(("The actor died because", "The actor is dead"))]
+    return f"{type(error).__name__}: {(known or lines or [''])[0]}"
+
+
+class Offered:
+    """The newest weights that an actor was told of, in its process; read like a WeightStore.
+
+    Args:
+        spec: of their tree.
+    """
+
+    def __init__(self, spec: Any) -> None:
+        self._spec, self._lock = spec, Lock()
+        self._newest: _Version | None = None
+
+    def offer(self, newest: _Version) -> None:
+        """These are published; older ones change nothing."""
+        with self._lock:  # two threads come with them
+            if self._newest is None or newest.version > self._newest.version:
+                self._newest = _Version(*newest)
+
+    def latest(self) -> tuple[int, int] | None:
+        """See :meth:`WeightStore.latest`."""
+        return None if self._newest is None else self._newest[:2]
+
+    def pull(self, newer_than: int, into: Any) -> tuple[int, int] | None:
+        """See :meth:`WeightStore.pull`."""
+        newest = self._newest
+        if newest is None or newest.version <= newer_than:
+            return None
+        with warnings.catch_warnings(), torch.no_grad():  # as for :meth:`Arrivals.arrive`
+            warnings.simplefilter("ignore")
+            flat = torch.from_numpy(fetch(newest.ref[0], _FETCH_S))
+            tree.map_leaves(torch.Tensor.copy_, into, views(flat, self._spec))
+        return newest[:2]
+
+    def is_cut(self, version: int) -> bool:
+        """Nobody asks for it."""
+        return False

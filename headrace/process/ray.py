@@ -21,7 +21,7 @@ from headrace.errors import ConfigError, WorkerFailed
 from headrace.process.signals import handlers_kept
 
 # A node of a cluster that is started here counts as dead after about 10 s of silence, not 80.
-_HEALTH = {
+HEALTH = {
     "health_check_initial_delay_ms": 5_000,
     "health_check_period_ms": 1_000,
     "health_check_timeout_ms": 5_000,
@@ -70,7 +70,7 @@ class RayCluster:
                 "num_cpus": math.ceil(max(1.0, num_cpus)),
                 "num_gpus": math.ceil(num_gpus) or None,
                 "include_dashboard": False,
-                "_system_config": _HEALTH,
+                "_system_config": HEALTH,
             }
         self._connect(settings)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -18,6 +19,7 @@ from types import TracebackType
 
 from headrace.errors import LaunchFailed
 from headrace.exits.kin import MARK, end_kin
+from headrace.process.ray import HEALTH
 
 _LATER = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
 _LONGEST = 40  # of the folder's name: those of sockets in it have at most 107 letters
@@ -115,6 +117,7 @@ class RayNode:
                 probe.bind((host, 0))
                 self._command += [f"--ray-client-server-port={probe.getsockname()[1]}"]
             self._command += ["--head", f"--port={port}", "--include-dashboard=false"]
+            self._command += [f"--system-config={json.dumps(HEALTH)}"]
         else:
             self._command += [f"--address={ray.address}"]
         self._environment = os.environ | ray.environment | {MARK: self._mark}

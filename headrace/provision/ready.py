@@ -6,21 +6,19 @@ of Ray handles signals in its own way.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import sys
 import time
 
+from headrace.process.ray import RayCluster
 from headrace.provision.ray_node import await_head
 
 
 def main(wanted: int) -> int:
     """Connect to the cluster that the environment names, and wait."""
     await_head(os.environ["RAY_ADDRESS"], math.inf)
-    import ray
-
-    ray.init("auto", log_to_driver=False, logging_level=logging.ERROR)
+    ray = RayCluster("auto", "headrace launch", 0.0).api
     before: list[str] = []
     while len(before) < wanted:
         names = sorted(node["NodeName"] for node in ray.nodes() if node["Alive"])

@@ -52,10 +52,12 @@ InactiveLimit=0
 MinJobAge=300
 SlurmctldTimeout=30
 SlurmdTimeout=30
-NodeName=node[1-4] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((${SLURM_PORT:-16817} + 1))-$((${SLURM_PORT:-16817} + 4))] CPUs=4 RealMemory=4096 State=UNKNOWN
+GresTypes=gpu
+NodeName=node[1-4] Gres=gpu:2 NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((${SLURM_PORT:-16817} + 1))-$((${SLURM_PORT:-16817} + 4))] CPUs=4 RealMemory=4096 State=UNKNOWN
 PartitionName=main Nodes=node[1-4] Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 PartitionName=spot Nodes=node[1-4] MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
 CONF
+    echo "NodeName=node[1-4] Name=gpu File=/dev/zero,/dev/full" > "$folder/etc/gres.conf"
 }
 
 up() {
@@ -74,7 +76,7 @@ up() {
     unshare --mount --propagation private bash -c '
         mount -t tmpfs none "$1/unshared"
         exec slurmd -N node4' _ "$folder"
-    for _ in $(seq 300); do
+    for _ in $(seq 100); do
         if [ "$(sinfo -h -N -p main -t idle -o %n 2> /dev/null | wc -l)" = 4 ]; then return; fi
         sleep 0.2
     done

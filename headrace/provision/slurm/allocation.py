@@ -42,6 +42,7 @@ class Allocation:
         gpus_per_node: that Ray may give away.
         start_timeout_s: for Ray to be up everywhere.
         shared: a folder that every node must see; None: none.
+        peer: a machine of no node that is to reach the cluster; "": none.
         stop: asked while waiting; true ends it with LaunchFailed.
 
     Raises:
@@ -53,13 +54,14 @@ class Allocation:
         gpus_per_node: int,
         start_timeout_s: float,
         shared: Path | None,
+        peer: str = "",
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._gpus, self._timeout_s, self._stop = gpus_per_node, start_timeout_s, stop
         self.hosts = called(
             "scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]
         ).split()
-        self.ray = new_cluster(_address(self.hosts[1]) if len(self.hosts) > 1 else "")
+        self.ray = new_cluster(_address(self.hosts[1]) if len(self.hosts) > 1 else peer)
         self._probe = shared and shared / f".headrace-{secrets.token_hex(4)}"
         self._heard = _Heard()
 

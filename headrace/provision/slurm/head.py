@@ -22,7 +22,7 @@ from headrace.provision.programs import called
 from headrace.provision.ray_node import Ray
 from headrace.provision.slurm.allocation import Allocation
 from headrace.provision.slurm.job import Orders
-from headrace.provision.slurm.meeting import offered
+from headrace.provision.slurm.meeting import Listener, offered
 from headrace.provision.slurm.queue import states
 
 _SPREAD_S = 1.0  # within which SLURM's signal to a job has reached all its processes
@@ -56,7 +56,9 @@ class Head:
         try:
             with contextlib.ExitStack() as stack:
                 if orders.ray:
-                    allocation = Allocation(gpus, orders.start_timeout_s, shared, self._told)
+                    peer = os.environ.get("SLURM_SUBMIT_HOST", "") if orders.meet else ""
+                    limit_s = orders.start_timeout_s
+                    allocation = Allocation(gpus, limit_s, shared, peer, self._told)
                     stack.enter_context(allocation)
                     _say(f"Ray is up on {', '.join(allocation.hosts)} ({allocation.ray.address})")
                 code = self._command(allocation)
@@ -92,9 +94,11 @@ class Head:
         """Run it to its end; its exit status, negative for a signal."""
         ray = None if allocation is None else allocation.ray
         if self._orders.meet and ray is not None:
-            with offered(Path(self._orders.meet), ray):
-                while not self._told(allocation):
-                    time.sleep(_LOOK_S)
+            folder = Path(self._orders.meet)
+            driver = Listener(folder)
+            with offered(folder, ray):
+                while driver.hears() and not self._told(allocation):
+                    time.sleep(1.0)
             return 0
         words = self._words(ray)
         environment = ray.environment if ray else {}

@@ -95,7 +95,7 @@ class Orders:
     start_timeout_s: float
     requeue: bool
     ray: bool = True  # bring Ray up before; False for what one node does without
-    meet: str = ""  # a file that tells of the cluster, for a driver elsewhere; "" writes none
+    meet: str = ""  # a folder where a driver elsewhere is met, which the cluster is for; ""
 
     @staticmethod
     def read(text: str) -> Orders:

@@ -13,7 +13,10 @@ from headrace.algos import NAMES
 from headrace.cli.choices import chosen
 from headrace.errors import ConfigError
 
-SCHEDULERS = {"slurm": "On nodes of a job of SLURM."}
+SCHEDULERS = {
+    "slurm": "On the nodes of a job of SLURM.",
+    "k8s": "In pods of a Kubernetes cluster that has KubeRay's operator.",
+}
 _HELP = {"-h", "--help"}
 STUDIES = {
     "scaling": "What more learners bring on this machine.",
@@ -70,7 +73,7 @@ def bench(argv: list[str]) -> int:
 
 
 def launch(argv: list[str]) -> int:
-    """Run a command on nodes that a scheduler gives: slurm."""
+    """Run a command on nodes that a scheduler gives: slurm, k8s."""
     scheduler, rest = chosen("headrace launch", "a scheduler", argv, SCHEDULERS)
     from headrace.cli.launch import LAUNCH
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+import os
+import secrets
 import signal
 import sys
 from collections.abc import Callable
@@ -13,12 +16,14 @@ from headrace.algos import NAMES
 from headrace.cli.flags import parsed
 from headrace.errors import ConfigError
 from headrace.exits.ctrl_c import STATUS
+from headrace.process.ray import check_installed
+from headrace.provision.kubernetes.following import Kubernetes
+from headrace.provision.kubernetes.manifest import RUNS, KubernetesJob, manifest
+from headrace.provision.orders import Orders
 from headrace.provision.slurm.following import Following, Log, cancelled, log_of
-from headrace.provision.slurm.job import Job, Orders, script
+from headrace.provision.slurm.job import Job, script
 from headrace.provision.slurm.queue import check_cluster, submit
 from headrace.recipes import take_flag
-
-_PROGRAM = (sys.executable, "-m", "headrace")
 
 
 class Command(NamedTuple):
@@ -30,10 +35,11 @@ class Command(NamedTuple):
     trains: bool  # it is a run of headrace
 
 
-def command_of(argv: list[str], on_cluster: bool, has_seeds: bool) -> Command:
+def command_of(argv: list[str], python: str, on_cluster: bool, has_seeds: bool) -> Command:
     """The command behind ``--``, checked as far as it can be here.
 
     Args:
+        python: the program, as it is called on the nodes.
         on_cluster: its actors live on a Ray cluster. has_seeds: there is a run for each seed.
 
     Raises:
@@ -52,9 +58,10 @@ def command_of(argv: list[str], on_cluster: bool, has_seeds: bool) -> Command:
         raise ConfigError(f"headrace {name} needs {which} first: {', '.join(NAMES)}")
     if take_flag(rest, "--cluster")[0] is not None:
         raise ConfigError("--cluster is set by headrace launch: leave it out")
+    program = [python, "-m", "headrace"]
     cluster = ["--cluster", "ray:{address}"] if on_cluster else []
     if name == "resume":
-        words = [*_PROGRAM, *argv, *cluster]
+        words = [*program, *argv, *cluster]
         return Command(words, words, rest[0], True)
     if has_seeds and take_flag(rest, "--seed")[0] is not None:
         raise ConfigError("--seed is set by --array: leave one of them out")
@@ -63,8 +70,8 @@ def command_of(argv: list[str], on_cluster: bool, has_seeds: bool) -> Command:
     _check(others[0], [*others[1:], *(["--run-dir", run_dir] if goes_on and run_dir else [])])
     if has_seeds:
         others = [*others, "--seed", "{seed}"]
-    again = [*_PROGRAM, "resume", "{run}", *(["--trust"] if "--trust" in others else []), *cluster]
-    words = [*_PROGRAM, "train", *others, "--run-dir", "{run}", *cluster]
+    again = [*program, "resume", "{run}", *(["--trust"] if "--trust" in others else []), *cluster]
+    words = [*program, "train", *others, "--run-dir", "{run}", *cluster]
     return Command(words, again, run_dir, True)
 
 
@@ -100,7 +107,7 @@ def slurm(argv: list[str]) -> int:
     """
     flags, words = _divided(argv)
     job, ways = parsed("headrace launch slurm", flags, _SLURM, Job, Ways)
-    command = command_of(words, job.nodes > 1, job.array is not None)
+    command = command_of(words, sys.executable, job.nodes > 1, job.array is not None)
     stem = command.run_dir or f"runs/{job.job_name}-{'%j' if job.array is None else '%A'}"
     if job.array is not None:
         stem = f"{stem}/seed-%a"
@@ -131,6 +138,55 @@ def slurm(argv: list[str]) -> int:
         return STATUS
 
 
+_K8S = (
+    "Have KubeRay's operator in a Kubernetes cluster bring Ray up in pods and run a command of "
+    "headrace, or any other program, in the first; follow it to its end, and delete it all."
+)
+
+
+def k8s(argv: list[str]) -> int:
+    """``headrace launch k8s``; the exit status is 0 if the command's was.
+
+    Raises:
+        ConfigError: something is wrong that can be known here; nothing was made.
+        LaunchFailed: the cluster refused, doesn't answer, or can't start a pod.
+    """
+    flags, words = _divided(argv)
+    job, ways = parsed("headrace launch k8s", flags, _K8S, KubernetesJob, Ways)
+    on_cluster = job.nodes > 1 or job.max_nodes is not None
+    command = command_of(words, "python", on_cluster, has_seeds=False)
+    name = f"{job.job_name}-{secrets.token_hex(3)}"
+    run_dir = os.path.join(RUNS, command.run_dir or name) if command.trains else ""
+    if run_dir and not os.path.normpath(run_dir).startswith(f"{RUNS}/"):
+        raise ConfigError(
+            f"run_dir={command.run_dir!r} must be in {RUNS}, where the volume is (nearest: "
+            f"{RUNS}/{os.path.basename(os.path.normpath(run_dir))})"
+        )
+    orders = Orders(command.words, command.again, run_dir)
+    check_installed("headrace launch k8s")
+    made = manifest(job, orders, name, importlib.metadata.version("ray"))
+    if ways.dry_run:
+        import yaml  # Ray needs it, too
+
+        print(yaml.safe_dump(made, sort_keys=False), end="")
+        return 0
+    cluster = Kubernetes(job.namespace)
+    cluster.check(job.volume_claim)
+    cluster.create(made)
+    _say(f"rayjob {name} is made; its run is in {run_dir or RUNS} of {job.volume_claim}")
+    if ways.detach:
+        _say(f"`kubectl delete rayjob {name}` ends it, `kubectl get rayjob {name}` shows it")
+        return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return cluster.follow(name, _say)
+    except KeyboardInterrupt:
+        return STATUS
+    finally:
+        _say(f"deleting rayjob {name}")
+        cluster.delete(name)
+
+
 def _divided(argv: list[str]) -> tuple[list[str], list[str]]:
     """What stands before ``--``, and the command behind it."""
     if "--" not in argv:
@@ -143,4 +199,4 @@ def _say(text: str) -> None:
     print(f"headrace: {text}", file=sys.stderr, flush=True)
 
 
-LAUNCH: dict[str, Callable[[list[str]], int]] = {"slurm": slurm}
+LAUNCH: dict[str, Callable[[list[str]], int]] = {"slurm": slurm, "k8s": k8s}

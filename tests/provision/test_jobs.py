@@ -13,10 +13,11 @@ import pytest
 
 from headrace.cli.launch import command_of
 from headrace.errors import ConfigError
+from headrace.provision.orders import Orders
 from headrace.provision.ray_node import new_cluster
 from headrace.provision.slurm import job as slurm_job
 from headrace.provision.slurm.following import Log, log_of
-from headrace.provision.slurm.job import Job, Orders, script
+from headrace.provision.slurm.job import Job, script
 from headrace.provision.slurm.meeting import Listener, Pulse, found, offered
 from headrace.provision.slurm.node import NodeOrders
 from headrace.provision.slurm.queue import State, _state, check_cluster
@@ -30,14 +31,14 @@ def headrace(*words: str) -> list[str]:
 
 
 def test_a_run_is_begun_with_its_flags_and_goes_on_by_its_run_directory():
-    begun = command_of(CARTPOLE, on_cluster=True, has_seeds=False)
+    begun = command_of(CARTPOLE, sys.executable, on_cluster=True, has_seeds=False)
     cluster = ["--cluster", "ray:{address}"]
     assert begun.words == headrace(*CARTPOLE, "--run-dir", "{run}", *cluster)
     assert begun.again == headrace("resume", "{run}", *cluster)
-    alone = command_of([*CARTPOLE, "--run-dir=x"], on_cluster=False, has_seeds=True)
+    alone = command_of([*CARTPOLE, "--run-dir=x"], sys.executable, on_cluster=False, has_seeds=True)
     assert alone.words == headrace(*CARTPOLE, "--seed", "{seed}", "--run-dir", "{run}")
     assert alone.run_dir == "x"
-    program = command_of(["python", "x.py"], on_cluster=True, has_seeds=False)
+    program = command_of(["python", "x.py"], "python", on_cluster=True, has_seeds=False)
     assert program.words == program.again == ["python", "x.py"]
 
 
@@ -54,11 +55,13 @@ def test_a_run_is_begun_with_its_flags_and_goes_on_by_its_run_directory():
 )
 def test_a_command_that_could_not_run_is_refused_before_it_is_submitted(words, says):
     with pytest.raises(ConfigError, match=says):
-        command_of(words, on_cluster=True, has_seeds=True)
+        command_of(words, sys.executable, on_cluster=True, has_seeds=True)
 
 
 def test_a_device_that_only_the_nodes_have_is_no_reason_to_refuse():
-    command = command_of([*CARTPOLE, "--device", "cuda"], on_cluster=True, has_seeds=False)
+    command = command_of(
+        [*CARTPOLE, "--device", "cuda"], sys.executable, on_cluster=True, has_seeds=False
+    )
     assert command.words[-6:-4] == ["--device", "cuda"]
 
 

@@ -19,11 +19,12 @@ from typing import Annotated, Any
 from headrace.cluster.messages import Node, Place, WorkerSetup
 from headrace.cluster.places.ray import RayConfig
 from headrace.errors import ConfigError, LaunchFailed, WorkerFailed
+from headrace.provision.orders import Orders
 from headrace.provision.ray_node import Ray
 from headrace.provision.slurm import meeting
 from headrace.provision.slurm.allocation import Allocation
 from headrace.provision.slurm.following import cancelled
-from headrace.provision.slurm.job import NAME, OPTION, TIME, Job, Orders, script
+from headrace.provision.slurm.job import NAME, OPTION, TIME, Job, script
 from headrace.provision.slurm.node import NodeOrders
 from headrace.provision.slurm.queue import check_cluster, states, submit
 from headrace.provision.versions import versions

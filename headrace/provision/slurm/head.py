@@ -18,16 +18,16 @@ import time
 from pathlib import Path
 
 from headrace.errors import HeadraceError, LaunchFailed
+from headrace.provision.orders import Orders
 from headrace.provision.programs import called
-from headrace.provision.ray_node import Ray
 from headrace.provision.slurm.allocation import Allocation
-from headrace.provision.slurm.job import Orders
 from headrace.provision.slurm.meeting import Listener, offered
 from headrace.provision.slurm.queue import states
 
 _SPREAD_S = 1.0  # within which SLURM's signal to a job has reached all its processes
 _DEAF_S = 5.0  # a command that has been told, and runs for so long, is told again
 _LOOK_S = 0.1
+_KNOWN = ("SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT")
 _TOLD = (0, 130, 128 + signal.SIGTERM, -signal.SIGTERM)  # how a command ends that was told to
 
 
@@ -76,20 +76,6 @@ class Head:
         heard = allocation is not None and allocation.terminated
         return heard or self._notice_at is not None or self._term_at is not None
 
-    def _words(self, ray: Ray | None) -> list[str]:
-        """The command: the one that goes on, where a start before this one has left what to."""
-        orders, run_dir = self._orders, self.run_dir
-        restarted = int(os.environ.get("SLURM_RESTART_COUNT", 0)) > 0
-        goes_on = restarted and run_dir is not None and any(run_dir.glob("checkpoints/step_*"))
-        words = orders.again if goes_on else orders.command
-        if restarted and not goes_on and run_dir is not None and run_dir.exists():
-            words = [*words, "--overwrite"]
-        seed = os.environ.get("SLURM_ARRAY_TASK_ID", "")
-        known = {"{run}": str(run_dir), "{seed}": seed, "{address}": ray.address if ray else ""}
-        for name, value in known.items():
-            words = [word.replace(name, value) for word in words]
-        return words
-
     def _command(self, allocation: Allocation | None) -> int:
         """Run it to its end; its exit status, negative for a signal."""
         ray = None if allocation is None else allocation.ray
@@ -100,7 +86,9 @@ class Head:
                 while driver.hears() and not self._told(allocation):
                     time.sleep(1.0)
             return 0
-        words = self._words(ray)
+        seed, restarts = (os.environ.get(name, "") for name in _KNOWN)
+        known = {"seed": seed, "address": ray.address if ray else ""}
+        words = self._orders.words(self.run_dir, restarts not in ("", "0"), **known)
         environment = ray.environment if ray else {}
         try:
             process = subprocess.Popen(words, env=os.environ | environment)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import re
 import shlex
@@ -12,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from headrace.errors import ConfigError
+from headrace.provision.orders import Orders
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
 
@@ -80,29 +79,6 @@ def _seconds(time_limit: str | None) -> int | None:
         parts = [0, *parts]
     hours, minutes, seconds = (*parts, 0, 0)[:3]
     return (((days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
-@dataclass(frozen=True)
-class Orders:
-    """What the job is to do, as it stands in its script; "{run}" in words is ``run_dir``.
-
-    ``run_dir`` may have %j, %A and %a in it, as sbatch has them in names of files.
-    """
-
-    command: list[str]  # on a cluster that is up; [] waits until the job is ended
-    again: list[str]  # the same, where run_dir has a checkpoint
-    run_dir: str  # "" for commands that have none
-    start_timeout_s: float
-    requeue: bool
-    ray: bool = True  # bring Ray up before; False for what one node does without
-    meet: str = ""  # a folder where a driver elsewhere is met, which the cluster is for; ""
-
-    @staticmethod
-    def read(text: str) -> Orders:
-        return Orders(**json.loads(text))
-
-    def write(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
 
 
 def script(job: Job, orders: Orders, log: str) -> str:

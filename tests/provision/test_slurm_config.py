@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from headrace.errors import ConfigError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 DRIVER = """
 import os, sys, time, numpy as np, headrace as hr
 def make():
@@ -69,6 +71,17 @@ def test_workers_run_on_the_job_s_nodes_and_are_gone_afterwards(slurm, driver, t
     assert {"node1", "node2"} <= acted(tmp_path / "notes")
     assert slurm.left() == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["driver.py", "notes", "output.txt"]
+
+
+def test_the_example_of_ppo_learns_on_the_nodes_of_a_job(slurm, tmp_path):
+    words = "--env-id CartPole-v1 --nodes 2 --place slurm --total-steps 4000 --eval-episodes 1"
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "ppo.py", *words.split()],
+        cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "weight syncs [" in done.stdout
+    assert slurm.left() == []
 
 
 @pytest.mark.full

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import torch
 from warm import Program, popen
 
 import headrace as hr
+from headrace.process.ray import RayCluster
 from tests import budget
 
 # Scripts that tests start import the environments of tests/worlds as tests do (see pyproject).
@@ -44,6 +46,16 @@ def own_key(tmp_path_factory):
 def one_thread():
     """Tests run beside their own actor processes: torch's idle threads would only spin."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")  # other tests look for processes that were left behind
+def ray_cluster():
+    """One Ray cluster on this machine, that all who ask for one find; with room for 6 workers."""
+    if importlib.util.find_spec("ray") is None:  # to import it here would be too early
+        pytest.skip("needs Ray")
+    cluster = RayCluster(None, "a test", 6)
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture

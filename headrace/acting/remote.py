@@ -231,6 +231,7 @@ class RayFleet:
         Raises:
             WorkerFailed: it is dead.
         """
+        self._queue.look()
         self._cluster.check()
 
     def kill_silent(self, timeout_s: float) -> None:
@@ -277,5 +278,5 @@ def open_ray(spec: ActorSpec) -> tuple[Slots, Arrivals, RayQueue, RayFleet]:
     arrivals = Arrivals(spec.layout(), spec.num_slots)
     sizes = spec.num_actors, spec.slots_per_actor
     slots = Slots(arrivals, *sizes, spec.algo.max_lag == 0, True, spec.num_credits)
-    queue = RayQueue(cluster.api, slots, arrivals, spec_of(policy_weights(spec.policy)))
+    queue = RayQueue(cluster, slots, arrivals, spec_of(policy_weights(spec.policy)))
     return slots, arrivals, queue, RayFleet(spec, queue, cluster)

@@ -10,11 +10,14 @@ import logging
 import math
 import os
 import secrets
+import select
 import socket
+import struct
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError, WorkerFailed
@@ -75,6 +78,17 @@ class RayCluster:
         self._connect(settings)
 
     @functools.cached_property
+    def _raylet(self) -> tuple[int | None, Path]:
+        """Of this node: a descriptor that is readable once it has ended, if that works; its log."""
+        name = next(x["RayletSocketName"] for x in self.api.nodes() if x["NodeID"] == self._here)
+        log = Path(name).parents[1] / "logs" / "raylet.out"
+        with contextlib.suppress(OSError, AttributeError), socket.socket(socket.AF_UNIX) as ours:
+            ours.connect(name)
+            peer = ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            return os.pidfd_open(struct.unpack("3i", peer)[0]), log
+        return None, log
+
+    @functools.cached_property
     def _here(self) -> str:
         return str(self.api.get_runtime_context().get_node_id())
 
@@ -98,12 +112,23 @@ class RayCluster:
         """Those that nobody has asked for."""
         return float(self.api.available_resources().get("CPU", 0))
 
+    def check_here(self) -> None:
+        """Raise WorkerFailed if this node's raylet has ended.
+
+        Ray ends a process that touches the object store then, so look before you do.
+        """
+        raylet, log = self._raylet
+        if raylet is not None and select.select([raylet], [], [], 0)[0]:
+            name = socket.gethostname()
+            raise WorkerFailed(f"Ray: the raylet of this node, {name}, has ended (its log: {log})")
+
     def check(self) -> None:
         """Look whether the cluster lives, unless that was done a moment ago.
 
         Raises:
             WorkerFailed: no node lives, or this one doesn't, or the head node is silent.
         """
+        self.check_here()
         if time.monotonic() - self._looked < _LOOK_S:
             return
         nodes = _within(self.api.nodes, _REACH_S)
@@ -130,6 +155,9 @@ class RayCluster:
         if self._started:
             self._started = False
             self.api.shutdown()
+        raylet, _ = self.__dict__.pop("_raylet", (None, None))
+        if raylet is not None:
+            os.close(raylet)
 
 
 def check_installed(asker: str) -> None:

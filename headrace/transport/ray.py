@@ -16,6 +16,7 @@ to. What arrives is read where it lies: a slot here is a view of the store until
 
 from __future__ import annotations
 
+import ctypes
 import time
 import warnings
 from collections import deque
@@ -25,8 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from headrace.errors import WorkerFailed
 from headrace.ops import tree
-from headrace.process.ray import fetch
+from headrace.process.ray import RayCluster, fetch
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
 from headrace.transport.slab import Slab, views
 
@@ -57,6 +59,7 @@ class Arrivals:
 
     def __init__(self, spec: Any, num_slots: int) -> None:
         self._spec = spec
+        self._arrays: list[np.ndarray | None] = [None] * num_slots
         self.headers = list(np.full((num_slots, NUM_HEADER_FIELDS), -1, np.int64))
         self.trees: list[Any] = [None] * num_slots
 
@@ -67,11 +70,16 @@ class Arrivals:
             whole = Slab(self._spec, 1, NUM_HEADER_FIELDS, torch.from_numpy(array))
         self.headers[slot][:] = whole.headers[0]
         self.headers[slot][_COMMITTED] = time.monotonic_ns()  # by this machine's clock
-        self.trees[slot] = whole.trees[0]
+        self.trees[slot], self._arrays[slot] = whole.trees[0], array
 
     def poison(self, slot: int) -> None:
         """Let go of a slot's tree."""
-        self.trees[slot] = None
+        self.trees[slot] = self._arrays[slot] = None
+
+    def keep(self) -> None:
+        """Never let go of what is here: the store is gone, and to tell it would end the process."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._arrays))
+        self._arrays = [None] * len(self._arrays)
 
 
 class _Version(NamedTuple):
@@ -84,17 +92,26 @@ class RayQueue:
     """The learner's end, and its weights, for actors that are Ray actors (``RemoteActor``).
 
     Args:
-        ray: the module. slots: over ``arrivals``, with ``poison``. weights: spec of their tree.
+        slots: over ``arrivals``, with ``poison``. weights: spec of their tree.
     """
 
-    def __init__(self, ray: Any, slots: Slots, arrivals: Arrivals, weights: Any) -> None:
-        self._ray, self.slots, self._arrivals = ray, slots, arrivals
+    def __init__(self, cluster: RayCluster, slots: Slots, arrivals: Arrivals, weights: Any) -> None:
+        self._cluster, self.slots, self._arrivals = cluster, slots, arrivals
+        self._ray = cluster.api
         self._flat = Slab(weights, 1, 0)
         self._newest: _Version | None = None
         self._actors: dict[int, Any] = {}
         self._calls: dict[int, deque[tuple[Any, int | None]]] = {}  # (reference, slot)
         self.homes: dict[int, Home | None] = {}  # None: it waits for a node with room
         self._grant()
+
+    def look(self) -> None:
+        """Raise WorkerFailed if this node's object store is gone."""
+        try:
+            self._cluster.check_here()
+        except WorkerFailed:
+            self._arrivals.keep()
+            raise
 
     # -- weights --------------------------------------------------------------------------------
 
@@ -103,6 +120,7 @@ class RayQueue:
         if self._newest is not None and version <= self._newest.version:
             raise ValueError(f"version {version} was published after {self._newest.version}")
         tree.map_leaves(lambda to, x: to.copy_(x.detach()), self._flat.trees[0], weights)
+        self.look()
         ref = self._ray.put(self._flat.buffer.numpy())
         self._newest = _Version(version, epoch, [ref])
         for actor, remote in self._actors.items():
@@ -162,6 +180,7 @@ class RayQueue:
         Raises:
             PeerDied: there won't be one; what else the actor was called for is lost.
         """
+        self.look()
         errors = self._ray.exceptions
         try:
             result = self._ray.get(ref, timeout=_FETCH_S)

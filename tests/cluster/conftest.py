@@ -15,14 +15,6 @@ from tests.cluster import parts
 cloudpickle.register_pickle_by_value(parts)  # workers can't import it
 
 
-@pytest.fixture(scope="module")  # other tests look for processes that were left behind
-def ray_cluster() -> Iterator[None]:
-    """One cluster on this machine, that every RayConfig() finds; with room for 6 workers."""
-    place = RayConfig(nodes=6).open()
-    yield
-    place.close([])
-
-
 @pytest.fixture(params=["local", "ray"])
 def place(request) -> Callable[..., Any]:
     """LocalConfig or RayConfig, of which either has to pass."""

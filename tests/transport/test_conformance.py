@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import time
+from typing import ClassVar
 
 import pytest
 import torch
 
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
+from headrace.transport.ray import Arrivals, Failed, RayQueue
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmPort, ShmQueue
 from headrace.transport.slab import ArraySpec, Slab
@@ -103,17 +106,104 @@ class Serial:
         self.queue.close()
 
 
-@pytest.fixture(params=[Serial, Shm], ids=["serial", "shm"])
+class RayPort:
+    """What :func:`fill` needs, where a call grants the one slot and its result commits it."""
+
+    def acquire(self, timeout_s: float) -> int:
+        return 0
+
+    def commit(self, slot: int) -> None:
+        pass
+
+
+def ray_actor_class() -> type:
+    class Remote:  # defined here, it travels by value with what it uses
+        def __init__(self) -> None:
+            self.slab, self.stopped = Slab(SPEC, 1, NUM_HEADER_FIELDS), threading.Event()
+
+        def begin(self, actor: int, count: int, delay_s: float, fault: str) -> None:
+            self.known, self.sequence = (actor, count, delay_s, fault), 0
+            self.stopped.clear()
+
+        def run(self, header, newest):
+            actor, count, delay_s, fault = self.known
+            if self.stopped.wait(delay_s if self.sequence < count else 60.0):
+                return None
+            if fault == "kill" and self.sequence == count - 1:
+                os.kill(os.getpid(), 9)
+            if fault == "raise" and self.sequence == count - 1:
+                return Failed("Traceback: the simulator broke")
+            fill(self.slab, RayPort(), actor, self.sequence)
+            self.sequence += 1
+            return self.slab.buffer.numpy()
+
+        def offer(self, newest) -> None:
+            if newest is None:
+                self.stopped.set()
+
+    return Remote
+
+
+class Ray:
+    """Actors on a Ray cluster; those that live are used again by the next test."""
+
+    living: ClassVar[dict] = {}
+
+    def __init__(self, ordered: bool, cluster) -> None:
+        self.api = cluster.api
+        self.slab = Arrivals(SPEC, NUM_ACTORS * PER_ACTOR)
+        self.slots = Slots(self.slab, NUM_ACTORS, PER_ACTOR, ordered, poison=True)
+        self.queue = RayQueue(cluster, self.slots, self.slab, {"w": ArraySpec((1,), torch.float32)})
+        groups = {"offers": 1}
+        self.kind = self.api.remote(num_cpus=0.1, concurrency_groups=groups)(ray_actor_class())
+
+    def start(self, counts, delays=(0.0,) * NUM_ACTORS, faults=("",) * NUM_ACTORS) -> None:
+        for actor in range(NUM_ACTORS):
+            self.start_one(actor, counts[actor], delays[actor], faults[actor])
+
+    def start_one(self, actor: int, count: int, delay: float = 0.0, fault: str = "") -> None:
+        remote = self.living[actor] = self.living.get(actor) or self.kind.remote()
+        self.queue.connect(actor, remote, [remote.begin.remote(actor, count, delay, fault)])
+        if fault:
+            del self.living[actor]
+
+    def close(self) -> None:
+        self.queue.close()
+        stops = [x.offer.options(concurrency_group="offers") for x in self.living.values()]
+        self.api.get([stop.remote(None) for stop in stops], timeout=30)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def none_of_another_cluster():
+    yield
+    Ray.living.clear()
+
+
+def opened(kind: str, ordered: bool, request):
+    if kind == "ray":
+        return Ray(ordered, request.getfixturevalue("ray_cluster"))
+    return {"serial": Serial, "shm": Shm}[kind](ordered)
+
+
+@pytest.fixture(params=["serial", "shm", "ray"])
 def transport(request):
     made = []
 
     def make(ordered: bool):
-        made.append(request.param(ordered))
+        made.append(opened(request.param, ordered, request))
         return made[-1]
 
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture(params=["shm", "ray"])
+def processes(request):
+    """A transport between processes, in any order."""
+    made = opened(request.param, False, request)
+    yield made
+    made.close()
 
 
 def values(t, slots) -> list[int]:
@@ -171,47 +261,41 @@ def test_closing_twice_is_harmless_and_wakes_the_actors(transport):
         for process in t.processes:
             process.join(5)
             assert process.exitcode == 0
-    else:
+    elif isinstance(t, Serial):
         assert t.queue.port(0).acquire(1.0) is None
 
 
 @pytest.mark.parametrize(("fault", "words"), [("kill", ""), ("raise", "the simulator broke")])
 def test_a_dead_actor_raises_at_once_with_its_own_traceback_and_loses_only_its_open_slot(
-    fault, words
+    processes, fault, words
 ):
-    t = Shm(ordered=False)
-    try:
-        t.start(counts=(3, 50, 50), faults=(fault, "", ""))
-        start, seen = time.monotonic(), []
-        with pytest.raises(PeerDied) as death:
-            while True:
-                slots = t.queue.take(1, 30.0)
-                seen += values(t, slots)
-                t.queue.release(slots)
-        assert time.monotonic() - start < 15
-        assert death.value.actor == 0
-        assert words in death.value.traceback
-        t.start_one(0, 5)
-        again: list[int] = []
-        while not again or again[-1] != 4:
-            slots = t.queue.take(1, 10.0)
-            again += [v for v in values(t, slots) if v < 1000]
+    t = processes
+    t.start(counts=(3, 50, 50), faults=(fault, "", ""))
+    start, seen = time.monotonic(), []
+    with pytest.raises(PeerDied) as death:
+        while True:
+            slots = t.queue.take(1, 30.0)
+            seen += values(t, slots)
             t.queue.release(slots)
-        assert [v for v in seen if v < 1000] + again == [0, 1, 0, 1, 2, 3, 4]
-    finally:
-        t.close()
+    assert time.monotonic() - start < 15
+    assert death.value.actor == 0
+    assert words in death.value.traceback
+    t.start_one(0, 5)
+    again: list[int] = []
+    while not again or again[-1] != 4:
+        slots = t.queue.take(1, 10.0)
+        again += [v for v in values(t, slots) if v < 1000]
+        t.queue.release(slots)
+    assert [v for v in seen if v < 1000] + again == [0, 1, 0, 1, 2, 3, 4]
 
 
-def test_a_slow_actor_delays_nobody_when_order_is_free():
-    t = Shm(ordered=False)
-    try:
-        t.start(counts=(1, 200, 200), delays=(30.0, 0.0, 0.0))
-        for _ in range(50):
-            slots = t.queue.take(2, 5.0)
-            assert all(t.slots.header(s).actor != 0 for s in slots)
-            t.queue.release(slots)
-        assert t.slots.silent_s(0) > 0
-    finally:
-        for process in t.processes:
-            process.kill()
-        t.close()
+def test_a_slow_actor_delays_nobody_when_order_is_free(processes):
+    t = processes
+    t.start(counts=(1, 200, 200), delays=(30.0, 0.0, 0.0))
+    for _ in range(50):
+        slots = t.queue.take(2, 5.0)
+        assert all(t.slots.header(s).actor != 0 for s in slots)
+        t.queue.release(slots)
+    assert t.slots.silent_s(0) > 0
+    for process in getattr(t, "processes", ()):
+        process.kill()

@@ -1,0 +1,274 @@
+"""Actors on a Ray cluster: the same training, and what is told of all that can go wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import signal
+import sys
+import time
+import types
+from dataclasses import replace
+
+import cloudpickle
+import psutil
+import pytest
+import torch
+
+import headrace as hr
+from headrace.acting import remote
+from headrace.acting.source import RolloutSource
+from headrace.envs.make import make_vec
+from headrace.envs.names import resolve
+from headrace.errors import ActorFailed, ConfigError, WorkerFailed
+from headrace.process import ray as process_ray
+from tests.acting.test_faults import check_whole
+
+COUNTING = "worlds:CountingVectorEnv"
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
+pytestmark = needs_ray
+
+
+def spec_of(config) -> tuple:
+    """What the config's actors are built from, and their policy."""
+    envs = make_vec(config.env, 1, env_kwargs=config.env_kwargs)
+    policy = hr.Policy(envs.single_observation_space, envs.single_action_space)
+    return config.actor_spec(resolve(config.env), policy), policy
+
+
+@pytest.fixture
+def opened(ray_cluster, tiny):
+    """Opens the actors of a config, which act from version 0 on."""
+    made = []
+
+    def run(**settings):
+        spec, policy = spec_of(
+            tiny(**{"env": COUNTING, "cluster": "ray", "algo": hr.APPO()} | settings)
+        )
+        said: list[str] = []
+        source = RolloutSource(spec, said.append)
+        made.append(source)
+        source.publish(policy, 0, 0)
+        return source, policy, said
+
+    yield run
+    for source in made:
+        source.close()
+
+
+def never() -> bool:
+    return False
+
+
+def one(source):
+    [(slot, header, rollout)] = source.take(1, never)
+    return slot, header, rollout
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_one_seed_gives_the_same_weights_serially_and_on_a_cluster(tiny, finish, tmp_path):
+    found = []
+    for name, place in (("s", {"transport": "serial"}), ("r", {"cluster": "ray"})):
+        network = hr.Network((16,), core="gru", core_size=8)
+        settings = {"num_actors": 2, "batch_size": 256, "network": network, "total_steps": 1024}
+        trainer, results = finish(tiny(run_dir=str(tmp_path / name), **settings, **place))
+        found.append((trainer.policy.state_dict(), [r.episode_return for r in results]))
+    assert found[0][1] == found[1][1]
+    for key, value in found[0][0].items():
+        assert torch.equal(value, found[1][0][key]), key
+
+
+def test_a_killed_actor_is_replaced_and_only_its_open_rollout_is_lost(opened):
+    source, policy, said = opened(num_actors=2, fragment_length=32)
+    seen, version, killed, after = set(), 0, 0, 0
+    while after < 12:
+        slot, header, rollout = one(source)
+        check_whole(rollout)
+        assert (rollout.version == header.version).all()
+        key = (int(rollout.obs[0, 0, 0]), header.actor, header.sequence)
+        assert key not in seen, "a rollout was delivered twice"
+        seen.add(key)
+        source.release([slot])
+        version += 1
+        source.publish(policy, version, 0)
+        if header.sequence == 2 and not killed:
+            killed = header.actor + 1
+            os.kill(source._queue.homes[header.actor].pid, signal.SIGKILL)
+        after += source.num_restarts
+    assert source.num_restarts == len(said) == 1
+    assert f"actor {killed - 1} (node " in said[0]
+    assert ", log /tmp/ray/" in said[0]
+    assert said[0].endswith("(restart 1/10)")
+
+
+def test_what_an_actor_reads_is_where_it_arrived_and_is_let_go_of(opened):
+    source, _, _ = opened(fragment_length=512, envs_per_actor=16)
+    slot, _, rollout = one(source)
+    array = source._slab._arrays[slot]
+    assert not array.flags.owndata
+    start, end = array.ctypes.data, array.ctypes.data + array.nbytes
+    assert start <= rollout.obs.data_ptr() < end  # no copy was made
+    assert start <= rollout.reward.data_ptr() < end
+    source.release([slot])
+    assert source._slab.trees[slot] is None
+
+
+def test_weights_are_fetched_when_the_rule_says_so(opened):
+    source, policy, _ = opened(weight_sync="every-3")
+    versions = []
+    for version in range(1, 10):
+        slot, header, _ = one(source)
+        versions.append((header.version, header.pulled))
+        source.release([slot])
+        with torch.no_grad():
+            next(policy.parameters()).fill_(version)
+        source.publish(policy, version, 0)
+    pulled = [version for version, pulled in versions if pulled]
+    assert pulled[0] == 0
+    assert all(b - a >= 3 for a, b in itertools.pairwise(pulled))
+    assert len(pulled) < 5
+
+
+def test_calls_that_wait_at_the_actor_get_newer_weights_than_they_came_with(opened):
+    kwargs = {"step_seconds": 0.01}
+    settings = {"envs_per_actor": 1, "batch_size": 32, "env_kwargs": kwargs}
+    source, policy, _ = opened(env="worlds:SlowEnv", **settings)  # 8 credits, 80 ms a rollout
+    assert one(source)[1].version == 0
+    source.publish(policy, 1, 0)
+    versions = [one(source)[1].version for _ in range(7)]
+    assert versions == sorted(versions)
+    assert versions[0] == 0  # had begun
+    assert versions[-1] == 1
+
+
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize(
+    ("mode", "once", "words"),
+    [
+        ("raise", True, "RuntimeError: FaultyEnv failed at step 20, as asked"),
+        ("raise", False, "failed in the same way after 2 rollouts, so it isn't restarted"),
+        pytest.param("hang", True, "delivered nothing in time", marks=pytest.mark.slow),
+    ],
+)
+def test_environments_that_break_are_told_as_on_one_machine(tiny, tmp_path, mode, once, words):
+    kwargs = {"mode": mode, "fail_at_step": 20} | ({"once": str(tmp_path / "x")} if once else {})
+    timeout_s = 6.0 if mode == "hang" else 60.0
+    config = tiny(
+        env="worlds:FaultyEnv", env_kwargs=kwargs, envs_per_actor=2, cluster="ray",
+        actor_timeout_s=timeout_s, total_steps=320,
+    )  # fmt: skip
+    said: list[str] = []
+    with contextlib.closing(hr.Trainer(config, notify=said.append)) as trainer:
+        if once:
+            assert list(trainer)[-1].restarts == 1
+        else:
+            with pytest.raises(ActorFailed, match=words) as failed:
+                list(trainer)
+            assert "\nRuntimeError: FaultyEnv failed at step 20" in str(failed.value)
+    assert words in said[0] if once else len(said) == 1
+
+
+def test_an_environment_that_only_the_head_can_import_is_told(tiny, monkeypatch):
+    module = types.ModuleType("only_here")
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    exec("def make():\n    pass", module.__dict__)
+    spec, _ = spec_of(tiny(env=COUNTING, cluster="ray"))
+    pickled = cloudpickle.dumps(replace(spec, env=module.make))
+    monkeypatch.delitem(sys.modules, "only_here")  # as on another machine
+    failed = remote.begin(remote._version(), pickled, 0, 0)
+    assert failed == ("No module named 'only_here' there: install it on every node (what your "
+                      "script defines travels by itself)", False)  # fmt: skip
+
+
+def test_another_version_on_a_node_is_told(opened, monkeypatch):
+    monkeypatch.setattr(remote, "_version", lambda: "0.0.1")
+    source, _, _ = opened(max_restarts=0)
+    with pytest.raises(ActorFailed, match=r"headrace is 0\.1\.0 there and 0\.0\.1 at the learner"):
+        one(source)
+
+
+def test_actors_without_room_are_told(opened, ray_cluster):
+    ray = ray_cluster.api
+    holder = ray.remote(num_cpus=6)(type("Holder", (), {"held": lambda self: True})).remote()
+    assert ray.get(holder.held.remote(), timeout=60)
+    try:
+        source, _, _ = opened(actor_timeout_s=2.0)
+        words = r"actor 0 didn't begin in 2 s .* of the 6 cores of the Ray cluster 0 are free"
+        with pytest.raises(ActorFailed, match=words):
+            one(source)
+    finally:
+        ray.kill(holder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"cluster": "slurm"}, "cluster='slurm' must be 'ray', or 'ray:' and the address"),
+        ({"cluster": "ray:"}, "must be 'ray', or"),
+        ({"cluster": "ray:ray://10.0.0.1:1"}, "must be 'ray', or"),
+        ({"cluster": "ray", "transport": "serial"}, "must be None with transport='serial'"),
+        ({"cluster": "ray", "algo": hr.A3C()}, "must be None with a3c, whose actors share"),
+        ({"cluster": "ray", "num_learners": 2}, "must be None with num_learners=2"),
+        ({"cluster": "ray", "inference": "shared"}, "must be 'auto' or 'actor' with cluster"),
+    ],
+)
+def test_what_does_not_fit_a_cluster_is_one_sentence(tiny, settings, words):
+    with pytest.raises(ConfigError, match=words):
+        tiny(**settings)
+
+
+def test_a_cluster_that_is_not_there_and_ray_that_is_not_installed_are_told(monkeypatch):
+    monkeypatch.setattr(process_ray, "_is_connected", lambda: False)
+    with pytest.raises(WorkerFailed, match=r"^Ray: there is no cluster at '127.0.0.1:9' \("):
+        process_ray.RayCluster("127.0.0.1:9", "cluster='ray:127.0.0.1:9'", 1)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        ConfigError, match=r"^cluster='ray' needs Ray.*pip install 'headrace\[ray\]"
+    ):
+        process_ray.check_installed("cluster='ray'")
+
+
+SCRIPT = """
+import headrace as hr
+hr.train(
+    "CartPole-v1", num_actors=2, envs_per_actor=8, fragment_length=32, total_steps=10**9,
+    run_dir="run", cluster="ray", eval_episodes=0, log_interval_s=0.0,
+    callbacks=[lambda result: print("UPDATE", flush=True)],
+)
+"""
+AGENTS = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}  # Ray's, which go after a minute
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["interrupted", "killed", "without its raylet"])
+def test_however_the_learner_ends_its_cluster_ends_with_it(start, gone, tmp_path, way):
+    script = start("-c", SCRIPT)
+    script.wait_for("UPDATE", 90.0)
+    family = script.family()
+    assert {"gcs_server", "raylet"} <= {process.name() for process in family}
+    if way == "without its raylet":
+        [raylet] = [process for process in family if process.name() == "raylet"]
+        raylet.kill()
+        assert script.wait(60.0) == 1
+        assert "Ray: the raylet of this node" in script.output
+    elif way == "killed":
+        os.kill(script.process.pid, signal.SIGKILL)
+        script.wait(30.0)
+    else:
+        os.killpg(script.process.pid, signal.SIGINT)
+        assert script.wait(60.0) == 0
+    names = {process.pid: process.name() for process in family if psutil.pid_exists(process.pid)}
+    rest = [p for p in family if names.get(p.pid) not in AGENTS] if way == "killed" else family
+    assert gone(rest) == []
+    if way != "killed":
+        assert hr.load(tmp_path / "run") is not None
+
+
+def test_an_actor_waits_for_nothing_longer_than_it_says():
+    started = time.monotonic()
+    assert process_ray._within(lambda: time.sleep(60), 0.05) is None
+    assert process_ray._within(lambda: 1 // 0, 5.0) is None
+    assert process_ray._within(lambda: 7, 5.0) == 7
+    assert time.monotonic() - started < 30

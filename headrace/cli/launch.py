@@ -24,6 +24,7 @@ from headrace.provision.slurm.following import Following, Log, cancelled, log_of
 from headrace.provision.slurm.job import Job, script
 from headrace.provision.slurm.queue import check_cluster, submit
 from headrace.recipes import take_flag
+from headrace.records import rundir
 
 
 class Command(NamedTuple):
@@ -50,7 +51,7 @@ def command_of(argv: list[str], python: str, on_cluster: bool, has_seeds: bool) 
             "headrace launch needs a command behind --, as in "
             "`headrace launch slurm --nodes 2 -- train appo --recipe cartpole`"
         )
-    name, rest = argv[0], argv[1:]
+    name, rest = argv[0], [_dashed(word) for word in argv[1:]]
     if name not in ("train", "resume"):
         return Command(argv, argv, None, False)
     if not rest or (name == "train" and rest[0] not in NAMES):
@@ -61,7 +62,9 @@ def command_of(argv: list[str], python: str, on_cluster: bool, has_seeds: bool) 
     program = [python, "-m", "headrace"]
     cluster = ["--cluster", "ray:{address}"] if on_cluster else []
     if name == "resume":
-        words = [*program, *argv, *cluster]
+        if has_seeds:
+            raise ConfigError("--array is for headrace train: a run that goes on has its seed")
+        words = [*program, "resume", "{run}", *rest[1:], *cluster]
         return Command(words, words, rest[0], True)
     if has_seeds and take_flag(rest, "--seed")[0] is not None:
         raise ConfigError("--seed is set by --array: leave one of them out")
@@ -73,6 +76,12 @@ def command_of(argv: list[str], python: str, on_cluster: bool, has_seeds: bool) 
     again = [*program, "resume", "{run}", *(["--trust"] if "--trust" in others else []), *cluster]
     words = [*program, "train", *others, "--run-dir", "{run}", *cluster]
     return Command(words, again, run_dir, True)
+
+
+def _dashed(word: str) -> str:
+    """A flag by its own name: --run_dir is --run-dir."""
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
 def _check(algorithm: str, argv: list[str]) -> None:
@@ -102,12 +111,16 @@ def slurm(argv: list[str]) -> int:
     """``headrace launch slurm``; the exit status is the job's.
 
     Raises:
-        ConfigError: something is wrong that can be known here; nothing was submitted.
+        ConfigError, CheckpointError: something is wrong that can be known here; nothing was
+            submitted.
         LaunchFailed: SLURM refused the job, or doesn't answer.
     """
     flags, words = _divided(argv)
     job, ways = parsed("headrace launch slurm", flags, _SLURM, Job, Ways)
     command = command_of(words, sys.executable, job.nodes > 1, job.array is not None)
+    if command.run_dir and job.array is None:
+        goes_on = words[0] == "resume" or "--resume" in words
+        rundir.check(Path(command.run_dir), goes_on, "--overwrite" in words)
     stem = command.run_dir or f"runs/{job.job_name}-{'%j' if job.array is None else '%A'}"
     if job.array is not None:
         stem = f"{stem}/seed-%a"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli import main
 from headrace.cli.launch import command_of
 from headrace.errors import ConfigError
 from headrace.provision.orders import Orders
@@ -23,6 +24,7 @@ from headrace.provision.slurm.node import NodeOrders
 from headrace.provision.slurm.queue import State, _state, check_cluster
 from headrace.provision.versions import difference, versions
 
+ROOT = Path(__file__).parents[2]
 CARTPOLE = ["train", "appo", "--recipe", "cartpole"]
 
 
@@ -38,6 +40,9 @@ def test_a_run_is_begun_with_its_flags_and_goes_on_by_its_run_directory():
     alone = command_of([*CARTPOLE, "--run-dir=x"], sys.executable, on_cluster=False, has_seeds=True)
     assert alone.words == headrace(*CARTPOLE, "--seed", "{seed}", "--run-dir", "{run}")
     assert alone.run_dir == "x"
+    resumed = command_of(["resume", "x", "--total_steps=9"], sys.executable, False, False)
+    assert resumed.words == headrace("resume", "{run}", "--total-steps=9")
+    assert resumed.run_dir == "x"
     program = command_of(["python", "x.py"], "python", on_cluster=True, has_seeds=False)
     assert program.words == program.again == ["python", "x.py"]
 
@@ -48,6 +53,7 @@ def test_a_run_is_begun_with_its_flags_and_goes_on_by_its_run_directory():
         ([], "needs a command behind --"),
         (["train", "apo"], "headrace train needs an algorithm first: a2c"),
         (["resume"], "headrace resume needs a run directory first"),
+        (["resume", "runs/x"], "--array is for headrace train"),
         ([*CARTPOLE, "--fragment-length", "0"], "fragment_length=0 must be 1 or more"),
         ([*CARTPOLE, "--cluster", "ray"], "--cluster is set by headrace launch"),
         ([*CARTPOLE, "--seed", "3"], "--seed is set by --array"),
@@ -56,6 +62,28 @@ def test_a_run_is_begun_with_its_flags_and_goes_on_by_its_run_directory():
 def test_a_command_that_could_not_run_is_refused_before_it_is_submitted(words, says):
     with pytest.raises(ConfigError, match=says):
         command_of(words, sys.executable, on_cluster=True, has_seeds=True)
+
+
+def test_a_run_directory_that_is_in_use_is_refused_before_it_is_submitted(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/x").mkdir(parents=True)
+    (tmp_path / "runs/x/config.json").touch()
+    words = ["launch", "slurm", "--dry-run", "--", *CARTPOLE, "--run_dir", "runs/x"]
+    assert main(words) == 2
+    assert "run_dir='runs/x' exists already" in capsys.readouterr().err
+    assert main([*words[:-1], "runs/y"]) == 0
+
+
+def test_the_page_s_commands_are_understood(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    for page in ("slurm", "kubernetes"):
+        text = (ROOT / f"docs/{page}.md").read_text()
+        [line] = [x for x in text.splitlines() if x.startswith("headrace launch")]
+        flags, words = line.split(" -- ")
+        assert main([*flags.split()[1:], "--dry-run", "--", *words.split()]) == 0
+        assert "train" in capsys.readouterr().out
 
 
 def test_a_device_that_only_the_nodes_have_is_no_reason_to_refuse():

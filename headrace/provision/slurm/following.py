@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -129,9 +130,10 @@ class Following:
 
 
 def cancelled(job: str, say: Callable[[str], None], timeout_s: float = 120.0) -> None:
-    """Cancel a job and wait until nothing of it runs; a second Ctrl-C doesn't wait."""
+    """Cancel a job and wait until nothing of it runs."""
     say(f"cancelling job {job}")
     cancel(job)
     deadline = time.monotonic() + timeout_s
-    while not all(one.ended for one in states(job)) and time.monotonic() < deadline:
-        time.sleep(0.2)
+    with contextlib.suppress(LaunchFailed):  # SLURM has forgotten it
+        while not all(one.ended for one in states(job)) and time.monotonic() < deadline:
+            time.sleep(0.2)

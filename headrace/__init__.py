@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; an alias says that it i
     from headrace.cluster import ClusterEnv as ClusterEnv
     from headrace.cluster import LocalConfig as LocalConfig
     from headrace.cluster import RayConfig as RayConfig
+    from headrace.cluster import SlurmConfig as SlurmConfig
     from headrace.config import Config as Config
     from headrace.envs import make_vec as make_vec
     from headrace.errors import ConfigError as ConfigError
@@ -41,7 +42,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "algos": [name.upper() for name in NAMES],
     "api": ["load", "resume", "train"],
-    "cluster": ["ClusterEnv", "LocalConfig", "RayConfig"],
+    "cluster": ["ClusterEnv", "LocalConfig", "RayConfig", "SlurmConfig"],
     "config": ["Config"],
     "envs": ["make_vec"],
     "errors": ["ConfigError"],

@@ -38,6 +38,10 @@ class LearnerFailed(HeadraceError, RuntimeError):
     """A learner of several never arrived, died, fell silent, or went its own way."""
 
 
+class LaunchFailed(HeadraceError, RuntimeError):
+    """What was to bring machines up refused, never answered, or lost them."""
+
+
 class OthersLost(LearnerFailed):
     """What a learner says of others that it waits for; the reason is with them."""
 

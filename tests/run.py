@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     """Run all of it; the exit status is 0 where every test passed."""
     full = "--full" in arguments
     others = [argument for argument in arguments if argument != "--full"]
-    which = "(full or not full)" if full else "not full and not slow"
+    which = "not cluster" if full else "not full and not slow and not cluster"
     with_serial = [
         str(path) for path in sorted(TESTS.rglob("test_*.py")) if "mark.serial" in path.read_text()
     ]

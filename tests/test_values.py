@@ -32,7 +32,16 @@ from headrace.valid.ranges import Range
 
 SIZED: dict[str, Any] = {"num_actors": 2, "envs_per_actor": 8, "fragment_length": 8}
 WITH: dict[type, dict[str, Any]] = {Config: SIZED, EnvConfig: {"env_name": "CartPole-v1"}}
-OTHERS: list[type] = [hr.Network, EnvConfig, hr.LocalConfig, hr.RayConfig, Plan, Scaling, Aaps]
+OTHERS: list[type] = [
+    hr.Network,
+    EnvConfig,
+    hr.LocalConfig,
+    hr.RayConfig,
+    hr.SlurmConfig,
+    Plan,
+    Scaling,
+    Aaps,
+]
 KINDS: list[type] = [Config, *ALGORITHMS.values(), *OTHERS]
 
 

@@ -13,6 +13,10 @@ from headrace.algos import NAMES
 from headrace.cli.choices import chosen
 from headrace.errors import ConfigError
 
+SCHEDULERS = {
+    "slurm": "On the nodes of a job of SLURM.",
+    "k8s": "In pods of a Kubernetes cluster that has KubeRay's operator.",
+}
 _HELP = {"-h", "--help"}
 STUDIES = {
     "scaling": "What more learners bring on this machine.",
@@ -68,8 +72,16 @@ def bench(argv: list[str]) -> int:
     return main(rest)
 
 
+def launch(argv: list[str]) -> int:
+    """Run a command on nodes that a scheduler gives: slurm, k8s."""
+    scheduler, rest = chosen("headrace launch", "a scheduler", argv, SCHEDULERS)
+    from headrace.cli.launch import LAUNCH
+
+    return LAUNCH[scheduler](rest)
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    one.__name__: one for one in (train, resume, evaluate, plot, plan, bench)
+    one.__name__: one for one in (train, resume, evaluate, plot, plan, bench, launch)
 }
 
 

@@ -118,6 +118,27 @@ def grouped(
     return groups
 
 
+def parsed(prog: str, argv: Sequence[str], description: str, *kinds: type) -> list[Any]:
+    """Dataclasses of settings from their flags; each checks itself as it does in Python.
+
+    Raises:
+        SystemExit: as for :func:`named`.
+        ConfigError: a setting is wrong.
+    """
+    plain = [_plain(kind.__name__, _flags(kind()), inspect.getdoc(kind) or "") for kind in kinds]
+    fields: list[Any] = [
+        (one.__name__, one, dataclasses.field(default_factory=one)) for one in plain
+    ]
+    found: Any = tyro.cli(
+        dataclasses.make_dataclass("Settings", fields),
+        prog=prog,
+        description=description,
+        args=argv,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.UseAppendAction),
+    )
+    return [kind(**vars(getattr(found, kind.__name__))) for kind in kinds]
+
+
 def _flags(settings: Any) -> list[Flag]:
     """A flag for each field of a dataclass."""
     kind = type(settings)
@@ -147,7 +168,12 @@ def _same(value: Any) -> Any:
 
 
 def _group(default: Config, name: str, flags: Sequence[Flag]) -> type:
-    """A dataclass with these flags as its fields, for tyro."""
+    """A group of ``--help``, for tyro."""
+    return _plain(name, flags, _GROUPS[name][0].format(algorithm=default.algo_name.upper()))
+
+
+def _plain(name: str, flags: Sequence[Flag], doc: str) -> type:
+    """A dataclass with these flags as its fields, which checks nothing."""
     fields: list[Any] = [
         (
             flag.field,
@@ -156,5 +182,4 @@ def _group(default: Config, name: str, flags: Sequence[Flag]) -> type:
         )
         for flag in flags
     ]
-    doc = _GROUPS[name][0].format(algorithm=default.algo_name.upper())
     return dataclasses.make_dataclass(name, fields, namespace={"__doc__": doc})

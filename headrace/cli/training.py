@@ -25,7 +25,15 @@ _OF_ANY = (
 
 
 def train(algorithm: str, argv: list[str]) -> None:
-    """``headrace train ALGORITHM [flags]``.
+    """``headrace train ALGORITHM [flags]``; raises what :func:`config_of` does."""
+    config = config_of(algorithm, argv)
+    if config.resume:
+        import_from_here_if_named(config.to_json())
+    run(config, started=process_started())
+
+
+def config_of(algorithm: str, argv: list[str]) -> Config:
+    """The settings that ``headrace train ALGORITHM [flags]`` names.
 
     Raises:
         ConfigError: a setting or recipe is wrong.
@@ -41,8 +49,7 @@ def train(algorithm: str, argv: list[str]) -> None:
                 settings[name] = getattr(default, name) | settings[name]
     if not settings.get("resume"):
         import_from_here()
-        run(replaced(default, settings), started=process_started())
-        return
+        return replaced(default, settings)
     run_dir = settings.pop("run_dir", None)
     if run_dir is None:
         raise ConfigError("resume=True needs run_dir: which run? (or: headrace resume RUN)")
@@ -57,7 +64,7 @@ def train(algorithm: str, argv: list[str]) -> None:
             f"run directory {run_dir} was trained with {trained}, so it can't be resumed with "
             f"{algorithm}"
         )
-    _go_on(resume_config(run_dir, trust, **settings))
+    return resume_config(run_dir, trust, **settings)
 
 
 def resume(run_dir: str, argv: list[str]) -> None:
@@ -73,10 +80,7 @@ def resume(run_dir: str, argv: list[str]) -> None:
     trust, argv = _TRUST in argv, [word for word in argv if word != _TRUST]
     default, prog = resume_config(run_dir, trust), f"headrace resume {run_dir}"
     settings = named(prog, argv, default, without=_OF_THE_RUN, description=_RESUME)
-    _go_on(resume_config(run_dir, trust, **settings))
-
-
-def _go_on(config: Config) -> None:
+    config = resume_config(run_dir, trust, **settings)
     import_from_here_if_named(config.to_json())
     run(config, started=process_started())
 

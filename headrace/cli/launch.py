@@ -1,0 +1,215 @@
+"""``headrace launch SCHEDULER [flags] -- COMMAND``: a command on nodes that a scheduler gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.algos import NAMES
+from headrace.cli.flags import parsed
+from headrace.errors import ConfigError
+from headrace.exits.ctrl_c import STATUS
+from headrace.process.ray import check_installed
+from headrace.provision.kubernetes.following import Kubernetes
+from headrace.provision.kubernetes.manifest import RUNS, KubernetesJob, manifest
+from headrace.provision.orders import Orders
+from headrace.provision.slurm.following import Following, Log, cancelled, log_of
+from headrace.provision.slurm.job import Job, script
+from headrace.provision.slurm.queue import check_cluster, submit
+from headrace.recipes import take_flag
+from headrace.records import rundir
+
+
+class Command(NamedTuple):
+    """What runs on the nodes; "{run}", "{seed}" and "{address}" stand for what is known there."""
+
+    words: list[str]
+    again: list[str]  # where its run directory has a checkpoint
+    run_dir: str | None  # as the user named it
+    trains: bool  # it is a run of headrace
+
+
+def command_of(argv: list[str], python: str, on_cluster: bool, has_seeds: bool) -> Command:
+    """The command behind ``--``, checked as far as it can be here.
+
+    Args:
+        python: the program, as it is called on the nodes.
+        on_cluster: its actors live on a Ray cluster. has_seeds: there is a run for each seed.
+
+    Raises:
+        ConfigError: there is none, or it could not train.
+    """
+    if not argv:
+        raise ConfigError(
+            "headrace launch needs a command behind --, as in "
+            "`headrace launch slurm --nodes 2 -- train appo --recipe cartpole`"
+        )
+    name, rest = argv[0], [_dashed(word) for word in argv[1:]]
+    if name not in ("train", "resume"):
+        return Command(argv, argv, None, False)
+    if not rest or (name == "train" and rest[0] not in NAMES):
+        which = "an algorithm" if name == "train" else "a run directory"
+        raise ConfigError(f"headrace {name} needs {which} first: {', '.join(NAMES)}")
+    if take_flag(rest, "--cluster")[0] is not None:
+        raise ConfigError("--cluster is set by headrace launch: leave it out")
+    program = [python, "-m", "headrace"]
+    cluster = ["--cluster", "ray:{address}"] if on_cluster else []
+    if name == "resume":
+        if has_seeds:
+            raise ConfigError("--array is for headrace train: a run that goes on has its seed")
+        words = [*program, "resume", "{run}", *rest[1:], *cluster]
+        return Command(words, words, rest[0], True)
+    if has_seeds and take_flag(rest, "--seed")[0] is not None:
+        raise ConfigError("--seed is set by --array: leave one of them out")
+    run_dir, others = take_flag(rest, "--run-dir")
+    goes_on = "--resume" in others
+    _check(others[0], [*others[1:], *(["--run-dir", run_dir] if goes_on and run_dir else [])])
+    if has_seeds:
+        others = [*others, "--seed", "{seed}"]
+    again = [*program, "resume", "{run}", *(["--trust"] if "--trust" in others else []), *cluster]
+    words = [*program, "train", *others, "--run-dir", "{run}", *cluster]
+    return Command(words, again, run_dir, True)
+
+
+def _dashed(word: str) -> str:
+    """A flag by its own name: --run_dir is --run-dir."""
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if word.startswith("--") else word
+
+
+def _check(algorithm: str, argv: list[str]) -> None:
+    """Raise ConfigError for settings that the job would end with."""
+    from headrace.cli.training import config_of
+
+    config_of(algorithm, take_flag(argv, "--device")[1])  # which only the nodes may have
+
+
+@dataclasses.dataclass(frozen=True)
+class Ways:
+    """How a job is submitted."""
+
+    dry_run: bool = False
+    """Print what would be submitted, and submit nothing."""
+    detach: bool = False
+    """Submit and return; the job goes on by itself."""
+
+
+_SLURM = (
+    "Submit a job of SLURM that brings up a Ray node on each of its nodes and runs a command of "
+    "headrace, or any other program, on the first; follow it to its end."
+)
+
+
+def slurm(argv: list[str]) -> int:
+    """``headrace launch slurm``; the exit status is the job's.
+
+    Raises:
+        ConfigError, CheckpointError: something is wrong that can be known here; nothing was
+            submitted.
+        LaunchFailed: SLURM refused the job, or doesn't answer.
+    """
+    flags, words = _divided(argv)
+    job, ways = parsed("headrace launch slurm", flags, _SLURM, Job, Ways)
+    command = command_of(words, sys.executable, job.nodes > 1, job.array is not None)
+    if command.run_dir and job.array is None:
+        goes_on = words[0] == "resume" or "--resume" in words
+        rundir.check(Path(command.run_dir), goes_on, "--overwrite" in words)
+    stem = command.run_dir or f"runs/{job.job_name}-{'%j' if job.array is None else '%A'}"
+    if job.array is not None:
+        stem = f"{stem}/seed-%a"
+    log = f"{stem}.log"
+    ray = job.nodes > 1 or not command.trains
+    run_dir = stem if command.trains else ""
+    orders = Orders(
+        command.words, command.again, run_dir, job.start_timeout_s, job.requeue, ray=ray
+    )
+    text = script(job, orders, log)
+    if ways.dry_run:
+        print(text, end="")
+        return 0
+    check_cluster(job)
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    before = {} if "%" in log else {Path(log): Log(Path(log))}
+    number = submit(text)
+    _say(f"job {number} is submitted; its output is in {log_of(log, number)}")
+    if ways.detach:
+        _say(f"`scancel {number}` ends it, `squeue --job {number}` shows it")
+        return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a lost terminal changes nothing
+    show: Callable[[str], None] = lambda text: print(text, end="", flush=True)  # noqa: E731
+    try:
+        return Following(number, log, before, show, _say).to_the_end()
+    except KeyboardInterrupt:
+        cancelled(number, _say)
+        return STATUS
+
+
+_K8S = (
+    "Have KubeRay's operator in a Kubernetes cluster bring Ray up in pods and run a command of "
+    "headrace, or any other program, in the first; follow it to its end, and delete it all."
+)
+
+
+def k8s(argv: list[str]) -> int:
+    """``headrace launch k8s``; the exit status is 0 if the command's was.
+
+    Raises:
+        ConfigError: something is wrong that can be known here; nothing was made.
+        LaunchFailed: the cluster refused, doesn't answer, or can't start a pod.
+    """
+    flags, words = _divided(argv)
+    job, ways = parsed("headrace launch k8s", flags, _K8S, KubernetesJob, Ways)
+    on_cluster = job.nodes > 1 or job.max_nodes is not None
+    command = command_of(words, "python", on_cluster, has_seeds=False)
+    name = f"{job.job_name}-{secrets.token_hex(3)}"
+    run_dir = os.path.join(RUNS, command.run_dir or name) if command.trains else ""
+    if run_dir and not os.path.normpath(run_dir).startswith(f"{RUNS}/"):
+        raise ConfigError(
+            f"run_dir={command.run_dir!r} must be in {RUNS}, where the volume is (nearest: "
+            f"{RUNS}/{os.path.basename(os.path.normpath(run_dir))})"
+        )
+    orders = Orders(command.words, command.again, run_dir)
+    check_installed("headrace launch k8s")
+    made = manifest(job, orders, name, importlib.metadata.version("ray"))
+    if ways.dry_run:
+        import yaml  # Ray needs it, too
+
+        print(yaml.safe_dump(made, sort_keys=False), end="")
+        return 0
+    cluster = Kubernetes(job.namespace)
+    cluster.check(job.volume_claim)
+    cluster.create(made)
+    _say(f"rayjob {name} is made; its run is in {run_dir or RUNS} of {job.volume_claim}")
+    if ways.detach:
+        _say(f"`kubectl delete rayjob {name}` ends it, `kubectl get rayjob {name}` shows it")
+        return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return cluster.follow(name, _say)
+    except KeyboardInterrupt:
+        return STATUS
+    finally:
+        _say(f"deleting rayjob {name}")
+        cluster.delete(name)
+
+
+def _divided(argv: list[str]) -> tuple[list[str], list[str]]:
+    """What stands before ``--``, and the command behind it."""
+    if "--" not in argv:
+        return argv, []
+    at = argv.index("--")
+    return argv[:at], argv[at + 1 :]
+
+
+def _say(text: str) -> None:
+    print(f"headrace: {text}", file=sys.stderr, flush=True)
+
+
+LAUNCH: dict[str, Callable[[list[str]], int]] = {"slurm": slurm, "k8s": k8s}

@@ -1,0 +1,223 @@
+"""Workers on the nodes of a job of SLURM, which run Ray for as long as the environment is open."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from headrace.cluster.messages import Node, Place, WorkerSetup
+from headrace.cluster.places.ray import RayConfig
+from headrace.errors import ConfigError, LaunchFailed, WorkerFailed
+from headrace.provision.orders import Orders
+from headrace.provision.ray_node import Ray
+from headrace.provision.slurm import meeting
+from headrace.provision.slurm.allocation import Allocation
+from headrace.provision.slurm.following import cancelled
+from headrace.provision.slurm.job import NAME, OPTION, TIME, Job, script
+from headrace.provision.slurm.node import NodeOrders
+from headrace.provision.slurm.queue import check_cluster, states, submit
+from headrace.provision.versions import versions
+from headrace.valid import ranges
+from headrace.valid.fields import check_fields, settings
+
+_LOOK_S = 1.0
+_END_S = 15.0  # for this machine's Ray node
+
+
+@settings()
+@dataclass(frozen=True)
+class SlurmConfig:
+    """A job of SLURM, or the allocation that this program runs in, with a worker on each node.
+
+    It starts Ray there, and ends it, and the job, with the environment or this program.
+    """
+
+    nodes: Annotated[int, ranges.NODES] = 2
+    """Nodes, each with a worker of ``envs_per_node`` environments."""
+    partition: Annotated[str | None, ranges.NOT_EMPTY] = None
+    """Where the job queues; None: where the cluster puts jobs by itself."""
+    time_limit: Annotated[str | None, TIME] = None
+    """Of the job: minutes, "hours:minutes:seconds" or "days-hours"; None: the partition's."""
+    gpus_per_node: Annotated[int, ranges.COUNT_OR_0] = 0
+    """GPUs of each node, which its worker gets."""
+    cpus_per_node: Annotated[int | None, ranges.COUNT] = None
+    """Processors of each node; None: the nodes are the job's alone."""
+    job_name: Annotated[str, NAME] = "headrace"
+    """What squeue shows."""
+    option: tuple[Annotated[str, OPTION], ...] = ()
+    """Any other of sbatch's options, as in ("account=physics",)."""
+    runtime_env: dict[str, Any] = field(default_factory=dict)
+    """Of the workers, as Ray takes it (packages, environment variables, working directory)."""
+    timeout_s: Annotated[float, ranges.SECONDS_OR_INF] = 300.0
+    """A worker that doesn't answer for so long is killed and replaced."""
+    queue_timeout_s: Annotated[float, ranges.SECONDS_OR_INF] = math.inf
+    """Time in the queue, after which the job is cancelled."""
+    start_timeout_s: Annotated[float, ranges.SECONDS] = 300.0
+    """Time for Ray, and then for a worker, to come up once the job runs."""
+    max_restarts: Annotated[int, ranges.COUNT_OR_0] = 10
+    """Deaths that are made good, all workers together."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "SlurmConfig: ")
+
+    @property
+    def job(self) -> Job:
+        """What SLURM is asked for."""
+        names = "nodes partition time_limit gpus_per_node cpus_per_node job_name option"
+        asked = {name: getattr(self, name) for name in names.split()}
+        return Job(**asked, start_timeout_s=self.start_timeout_s, stop_before_s=1, requeue=False)
+
+    def open(self) -> Place:
+        """Bring the cluster up and connect to it.
+
+        Raises:
+            ConfigError: there is no SLURM here, or it hasn't what is asked for.
+            WorkerFailed: the job waits for too long, or its nodes don't come up.
+        """
+        if "ray" in sys.modules and os.environ.get("RAY_AUTH_MODE") != "token":
+            raise ConfigError(
+                "SlurmConfig: this program imported ray before, without RAY_AUTH_MODE=token, so "
+                "it could not enter the job's cluster; import it after the ClusterEnv is made"
+            )
+        return SlurmPlace(self)
+
+
+class SlurmPlace:
+    """A Ray cluster that exists for this place alone."""
+
+    def __init__(self, config: SlurmConfig) -> None:
+        self._config, self._job = config, ""
+        self._stack = contextlib.ExitStack()
+        self._before = {k: v for k, v in os.environ.items() if k.startswith("RAY_")}
+        try:
+            ray = self._inside() if "SLURM_JOB_NODELIST" in os.environ else self._outside()
+            os.environ |= ray.environment
+            self._ray = RayConfig(
+                address=ray.address,
+                nodes=config.nodes,
+                gpus_per_node=config.gpus_per_node,
+                runtime_env=config.runtime_env,
+            ).open()
+            self._stack.callback(self._ray.close, [])
+        except BaseException as error:
+            self.close([])
+            if isinstance(error, LaunchFailed):
+                raise WorkerFailed(f"SLURM: {error}") from error
+            raise
+
+    def _inside(self) -> Ray:
+        """On the nodes of the allocation that this program is in."""
+        there, config = int(os.environ.get("SLURM_JOB_NUM_NODES", 1)), self._config
+        if config.nodes > there:
+            raise ConfigError(
+                f"SlurmConfig: nodes={config.nodes}, but this program runs in job "
+                f"{os.environ.get('SLURM_JOB_ID')}, which has {there} (nearest: {there})"
+            )
+        allocation = Allocation(config.gpus_per_node, config.start_timeout_s, None)
+        return self._stack.enter_context(allocation).ray
+
+    def _outside(self) -> Ray:
+        """On those of a job that is submitted here."""
+        config = self._config
+        check_cluster(config.job)
+        folder = Path(f".headrace-{secrets.token_hex(4)}").absolute()
+        folder.mkdir(mode=0o700)
+        self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        self._log = folder / "job.log"
+        meet = Orders([], [], "", config.start_timeout_s, False, meet=str(folder))
+        self._job = submit(script(config.job, meet, str(self._log)))
+        self._stack.callback(cancelled, self._job, _say)
+        self._stack.callback(meeting.Pulse(folder).stop)
+        ray = self._await_cluster(folder)
+        self._stack.enter_context(_own_node(ray, self._job, config.start_timeout_s))
+        return ray
+
+    def _await_cluster(self, folder: Path) -> Ray:
+        deadline = time.monotonic() + self._config.queue_timeout_s
+        told = ""
+        while True:
+            if (ray := meeting.found(folder)) is not None:
+                return ray
+            [state] = states(self._job)
+            if state.ended:
+                raise LaunchFailed(self._last_words(state.name))
+            what = f"waits in the queue ({state.reason})" if not state.nodes else "starts"
+            if what != told:
+                _say(f"job {self._job} {what}")
+                told = what
+            if not state.nodes and time.monotonic() > deadline:
+                limit = f"{self._config.queue_timeout_s:g} s (queue_timeout_s)"
+                raise LaunchFailed(f"job {self._job} waited in the queue for {limit}")
+            time.sleep(_LOOK_S)
+
+    def _last_words(self, state: str) -> str:
+        with contextlib.suppress(OSError):
+            lines = self._log.read_text(errors="replace").splitlines()
+            said = [line for line in lines if line.startswith("headrace: ")] or lines[-1:]
+            if said:
+                return said[-1].removeprefix("headrace: ")
+        return (
+            f"job {self._job} has ended as {state} and printed nothing here: can its nodes write "
+            f"to {self._log.parent.parent}? Start this in a folder that all nodes share"
+        )
+
+    def start(self, setup: WorkerSetup) -> Node:
+        return self._ray.start(setup)
+
+    def wait(self, nodes: list[Any], timeout_s: float) -> list[Node]:
+        try:
+            return self._ray.wait(nodes, timeout_s)
+        except WorkerFailed as error:
+            if self._job and (ended := [one for one in states(self._job) if one.ended]):
+                why = f"job {self._job} has ended: {ended[0].name}"
+                raise WorkerFailed(f"SLURM: {why} ({error})") from error
+            raise
+
+    def close(self, nodes: list[Any]) -> None:
+        for node in nodes:
+            node.kill()
+        try:
+            self._stack.close()
+        finally:
+            for name in [name for name in os.environ if name.startswith("RAY_")]:
+                del os.environ[name]
+            os.environ |= self._before
+
+
+@contextlib.contextmanager
+def _own_node(ray: Ray, job: str, timeout_s: float) -> Iterator[None]:
+    """A Ray node without processors on this machine, as a driver needs one; ends with it."""
+    orders = NodeOrders(ray, "", 0, versions(), "", timeout_s)
+    own = {"SLURM_JOB_ID": job, "SLURM_NODEID": "driver", "SLURM_CPUS_ON_NODE": "0"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "headrace.provision.slurm.node"],
+        env=os.environ | own | {"SLURMD_NODENAME": socket.gethostname()},
+        stdin=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for this process
+    ) as node:
+        assert node.stdin is not None
+        node.stdin.write(orders.write() + "\n")
+        node.stdin.flush()
+        try:
+            yield
+        finally:
+            node.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                node.wait(_END_S)
+            node.kill()
+
+
+def _say(text: str) -> None:
+    print(f"headrace: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Jobs of Kubernetes, for KubeRay's operator: the manifest, and what becomes of it."""

@@ -1,0 +1,39 @@
+"""Programs of a scheduler, called with a time-out and answered for in one sentence."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+from headrace.errors import ConfigError, LaunchFailed
+
+_TIMEOUT_S = 60.0
+
+
+def require_programs(*names: str, remedy: str) -> None:
+    """Raise ConfigError unless all of these are on the path; ``remedy`` ends the sentence."""
+    missing = [name for name in names if shutil.which(name) is None]
+    if missing:
+        raise ConfigError(f"there is no {' and no '.join(missing)} on the path: {remedy}")
+
+
+def called(*command: str, stdin: str = "", timeout_s: float = _TIMEOUT_S) -> str:
+    """What a program prints.
+
+    Raises:
+        LaunchFailed: it refused, with its words, or gave no answer in ``timeout_s`` seconds.
+    """
+    try:
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise LaunchFailed(
+            f"{command[0]} gave no answer in {timeout_s:g} s: is the scheduler's server up?"
+        ) from None
+    except OSError as error:
+        raise LaunchFailed(f"{command[0]} can't be started: {error}") from None
+    if done.returncode != 0:
+        words = " ".join((done.stderr or done.stdout).split())
+        raise LaunchFailed(f"{command[0]} refused: {words or f'exit code {done.returncode}'}")
+    return done.stdout

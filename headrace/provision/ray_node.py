@@ -1,0 +1,168 @@
+"""Ray's processes of one node, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from headrace.errors import LaunchFailed
+from headrace.exits.kin import MARK, end_kin
+from headrace.process.ray import HEALTH
+
+_LATER = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
+_LONGEST = 40  # of the folder's name: those of sockets in it have at most 107 letters
+
+
+@dataclass(frozen=True)
+class Ray:
+    """A cluster of Ray: where its head listens, and the token without which nobody gets in."""
+
+    address: str  # IP:PORT
+    token: str
+    alone: bool = False  # it has no other nodes, and listens on the loopback interface only
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a program needs to connect to it, or to become a node."""
+        variables = {
+            "RAY_ADDRESS": self.address,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": self.token,
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+        if self.alone:  # Ray takes the outer address otherwise
+            variables["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        return variables
+
+
+def new_cluster(towards: str = "") -> Ray:
+    """A cluster whose head is to be on this machine, at a free port, with a token of its own.
+
+    Args:
+        towards: another node, on whose network it listens; none: on the loopback interface.
+    """
+    own = own_address(towards) if towards else "127.0.0.1"
+    if towards and own.startswith("127."):  # nodes of one machine: Ray won't have it loopback
+        with contextlib.suppress(LaunchFailed):
+            own = own_address("203.0.113.1")  # stands for any other machine, and is none
+    with socket.socket() as probe:
+        probe.bind((own, 0))
+        address = f"{own}:{probe.getsockname()[1]}"
+    return Ray(address, secrets.token_hex(32), not towards)
+
+
+def own_address(towards: str) -> str:
+    """This machine's IP address as a host sees it; no packet is sent.
+
+    Raises:
+        LaunchFailed: the host's name isn't known here.
+    """
+    try:
+        found = socket.getaddrinfo(towards, 9, socket.AF_INET, socket.SOCK_DGRAM)[0][4]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(found)
+            return probe.getsockname()[0]
+    except OSError as error:
+        raise LaunchFailed(f"{socket.gethostname()} doesn't know {towards!r}: {error}") from None
+
+
+def await_head(address: str, timeout_s: float) -> bool:
+    """Whether something listens at ``address`` within ``timeout_s`` seconds."""
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1.0):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+class RayNode:
+    """``ray start`` on this machine; what it starts ends with the block, or with this process.
+
+    SLURM signals every process of a job at once. Ray's are to stay until a run has saved what it
+    learnt, so they are started with those signals blocked, and are killed.
+
+    Args:
+        ray: the cluster. head: this is its first node.
+        name: of the node, as Ray is to show it. cpus, gpus: that Ray may give away.
+        folder: for its files, which is deleted at the end.
+    """
+
+    def __init__(self, ray: Ray, head: bool, name: str, cpus: int, gpus: int, folder: str) -> None:
+        host = ray.address.rpartition(":")[0]
+        self._folder = Path(folder)
+        self._mark = f"{os.environ.get(MARK, 'headrace')}/{secrets.token_hex(8)}"
+        self._command = [
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block"),
+            *(f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--node-name={name}"),
+            *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={folder}"),
+            f"--node-ip-address={host if head else own_address(host)}",
+        ]
+        if head:
+            port = ray.address.rpartition(":")[2]
+            with socket.socket() as probe:  # Ray would take 10001, which another job may have
+                probe.bind((host, 0))
+                self._command += [f"--ray-client-server-port={probe.getsockname()[1]}"]
+            self._command += ["--head", f"--port={port}", "--include-dashboard=false"]
+            self._command += [f"--system-config={json.dumps(HEALTH)}"]
+        else:
+            self._command += [f"--address={ray.address}"]
+        self._environment = os.environ | ray.environment | {MARK: self._mark}
+        del self._environment["RAY_ADDRESS"]  # `ray start` takes it for another cluster's
+
+    def __enter__(self) -> RayNode:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._log = self._folder / "ray-start.log"
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _LATER)
+        try:
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    self._command,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # by which what it started is found
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return self
+
+    def ended(self) -> str:
+        """Why Ray has ended, in its last words; "" while it runs."""
+        if self._process.poll() is None:
+            return ""
+        lines = [x.strip() for x in self._log.read_text(errors="replace").splitlines()]
+        words = [line for line in lines if line and set(line) - set("-=")]
+        return "; ".join(words[-3:]) or f"exit code {self._process.returncode}"
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._process.kill()
+        self._process.wait(10.0)
+        end_kin([self._process.pid], [self._mark])
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def folder_for(name: str) -> str:
+    """Where a node of this name keeps Ray's files: in the folder for temporary ones, if it fits."""
+    path = os.path.join(tempfile.gettempdir(), f"headrace-{name}")
+    return path if len(path) <= _LONGEST else f"/tmp/headrace-{name}"

@@ -1,0 +1,195 @@
+"""A Ray cluster on the nodes of the allocation that this process is in."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from headrace.errors import LaunchFailed
+from headrace.provision.programs import called
+from headrace.provision.ray_node import new_cluster
+from headrace.provision.slurm.node import NodeOrders
+from headrace.provision.slurm.queue import fields_of
+from headrace.provision.versions import versions
+
+_END_S = 15.0  # for nodes to end by themselves
+
+
+@dataclass
+class _Heard:
+    """What the nodes have said."""
+
+    wrong: list[str] = field(default_factory=list)
+    terminated: bool = False  # SLURM has sent SIGTERM to them
+    other: list[str] = field(default_factory=list)  # srun's own words
+
+
+class Allocation:
+    """Ray on all nodes of this allocation, for as long as the block lasts.
+
+    Args:
+        gpus_per_node: that Ray may give away.
+        start_timeout_s: for Ray to be up everywhere.
+        shared: a folder that every node must see; None: none.
+        peer: a machine of no node that is to reach the cluster; "": none.
+        stop: asked while waiting; true ends it with LaunchFailed.
+
+    Raises:
+        LaunchFailed: a node can't take part, or Ray wasn't up in time; nothing is left running.
+    """
+
+    def __init__(
+        self,
+        gpus_per_node: int,
+        start_timeout_s: float,
+        shared: Path | None,
+        peer: str = "",
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._gpus, self._timeout_s, self._stop = gpus_per_node, start_timeout_s, stop
+        self.hosts = called(
+            "scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]
+        ).split()
+        self.ray = new_cluster(_address(self.hosts[1]) if len(self.hosts) > 1 else peer)
+        self._probe = shared and shared / f".headrace-{secrets.token_hex(4)}"
+        self._heard = _Heard()
+
+    @property
+    def terminated(self) -> bool:
+        """Whether SLURM has told the nodes to end: the time of grace before preemption."""
+        return self._heard.terminated
+
+    def __enter__(self) -> Allocation:
+        if self._probe is not None:
+            self._probe.parent.mkdir(parents=True, exist_ok=True)
+            self._probe.touch()
+        try:
+            self._start()
+            self._await_nodes()
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            if self._probe is not None:
+                self._probe.unlink(missing_ok=True)
+        return self
+
+    def _start(self) -> None:
+        me = os.environ.get("SLURMD_NODENAME", self.hosts[0])
+        probe = str(self._probe or "")
+        orders = NodeOrders(self.ray, me, self._gpus, versions(), probe, self._timeout_s)
+        self._srun = subprocess.Popen(
+            ["srun", f"--nodes={len(self.hosts)}", f"--ntasks={len(self.hosts)}",
+             "--ntasks-per-node=1", "--overlap", "--mem=0", "--cpu-bind=none",
+             "--kill-on-bad-exit=0", "--wait=0", "--job-name=ray", "--unbuffered",
+             sys.executable, "-m", "headrace.provision.slurm.node"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for this process
+        )  # fmt: skip
+        assert self._srun.stdin is not None
+        self._srun.stdin.write(orders.write() + "\n")
+        self._srun.stdin.flush()
+        self._listener = threading.Thread(target=self._listen, name="headrace-srun", daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self._srun.stdout is not None
+        for line in self._srun.stdout:
+            try:
+                said = json.loads(line)
+            except ValueError:
+                if line.strip():
+                    self._heard.other.append(line.strip())
+                continue
+            self._heard.terminated |= "signal" in said
+            if "wrong" in said:
+                self._heard.wrong.append(said["wrong"])
+
+    def _await_nodes(self) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        up: list[str] = []
+        with subprocess.Popen(
+            [sys.executable, "-m", "headrace.provision.ready", str(len(self.hosts))],
+            env=os.environ | self.ray.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as ready:
+            reader = threading.Thread(target=lambda: up.extend(ready.stdout or ()), daemon=True)
+            reader.start()
+            try:
+                while ready.poll() is None:
+                    self._check(deadline, up)
+                    time.sleep(0.05)
+            finally:
+                ready.kill()
+            if ready.returncode != 0:
+                self._check(deadline, up)
+                assert ready.stderr is not None
+                words = ready.stderr.read().strip().splitlines()
+                raise LaunchFailed(f"Ray's head doesn't let a driver in: {(words or ['?'])[-1]}")
+
+    def _check(self, deadline: float, up: list[str]) -> None:
+        """Raise LaunchFailed once it is known that the cluster won't come up."""
+        if self._stop() or self.terminated:
+            raise LaunchFailed("told to end before Ray was up")
+        if self._heard.wrong:
+            raise LaunchFailed(self._heard.wrong[0])
+        if self._srun.poll() is not None:
+            self._listener.join(2.0)
+            if self._heard.wrong:
+                raise LaunchFailed(self._heard.wrong[0])
+            words = "; ".join(self._heard.other[-3:]) or f"exit code {self._srun.returncode}"
+            raise LaunchFailed(
+                f"srun could not start Ray's nodes ({words}): is {sys.executable} on a file "
+                "system that all nodes share?"
+            )
+        if time.monotonic() > deadline:
+            missing = sorted(set(self.hosts) - set(up[-1].split() if up else []))
+            raise LaunchFailed(
+                f"no Ray on {', '.join(missing)} after {self._timeout_s:g} s: raise "
+                "start_timeout_s, or look whether ports between nodes are open"
+            )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        """Close the nodes' standard input, which ends them, and srun where they don't."""
+        if not hasattr(self, "_srun"):
+            return
+        assert self._srun.stdin is not None
+        with contextlib.suppress(OSError):
+            self._srun.stdin.close()
+        try:
+            self._srun.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                self._srun.send_signal(number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._srun.wait(5.0)
+
+
+def _address(host: str) -> str:
+    """How SLURM itself reaches a node."""
+    return fields_of(called("scontrol", "-o", "show", "node", host)).get("NodeAddr", host)

@@ -1,0 +1,139 @@
+"""A job as its user sees it: the queue, its output, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.errors import LaunchFailed
+from headrace.provision.slurm.queue import State, cancel, states
+
+_LOOK_S = 1.0  # between two questions to SLURM, at first
+_SELDOM_S = 10.0  # later on
+_TRIES = 5  # to ask SLURM, whose server may be started again meanwhile
+
+
+class Log:
+    """A file that grows; what was in it before is left out."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read = path.stat().st_size if path.exists() else 0
+
+    def new(self) -> str:
+        """What came since the last call, in whole lines."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                text = file.read()
+        except FileNotFoundError:
+            return ""
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return whole.decode(errors="replace")
+
+
+def log_of(pattern: str, state: str) -> Path:
+    """The file that sbatch makes of a pattern for a job, or for one of an array ("12_3")."""
+    job, _, task = state.partition("_")
+    return Path(pattern.replace("%j", job).replace("%A", job).replace("%a", task))
+
+
+class Following:
+    """Tells of a job until it ends.
+
+    Args:
+        job: its number. pattern: of the files of its output, as sbatch takes it.
+        before: a log, by its path, with what it held before the job.
+        show: is given what the job has printed. say: is given what happens to the job.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        pattern: str,
+        before: dict[Path, Log],
+        show: Callable[[str], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._job, self._pattern, self._show, self._say = job, pattern, show, say
+        self._logs, self._told = before, dict[str, str]()
+        self._seen: set[str] = set()  # jobs that have printed something
+
+    def to_the_end(self) -> int:
+        """Follow until all have ended; the highest exit status."""
+        pause_s = _LOOK_S
+        while True:
+            now = self._states()
+            for one in now:
+                self._tell(one)
+            for one in now:
+                self._print(one)
+            if all(one.ended for one in now):
+                time.sleep(_LOOK_S)  # a preempted job is gone for a moment, and queued again
+                if all(one.ended for one in self._states()):
+                    break
+            until = time.monotonic() + pause_s
+            while time.monotonic() < until:
+                time.sleep(0.2)
+                for one in now:
+                    self._print(one)
+            pause_s = min(_SELDOM_S, pause_s * 1.2)
+        for one in now:
+            self._print(one)
+            if one.job not in self._seen and one.name != "CANCELLED":
+                where = log_of(self._pattern, one.job).parent
+                raise LaunchFailed(
+                    f"job {one.job} has ended as {one.name} and printed nothing here: can its "
+                    f"nodes write to {where}? Choose --run-dir on a file system that this machine "
+                    "and all nodes share"
+                )
+        return max(one.exit_code or (0 if one.name == "COMPLETED" else 1) for one in now)
+
+    def _states(self) -> list[State]:
+        for attempt in range(_TRIES):
+            try:
+                return states(self._job)
+            except LaunchFailed as error:
+                if attempt == _TRIES - 1:
+                    raise LaunchFailed(
+                        f"{error}; job {self._job} goes on by itself, and its output is in "
+                        f"{self._pattern}"
+                    ) from None
+                time.sleep(_LOOK_S * 2**attempt)
+        raise AssertionError
+
+    def _print(self, one: State) -> None:
+        path = log_of(self._pattern, one.job)
+        if "[" in path.name:  # jobs of an array that wait together
+            return
+        text = self._logs.setdefault(path, Log(path)).new()
+        if text:
+            self._seen.add(one.job)
+            self._show(text)
+
+    def _tell(self, one: State) -> None:
+        what = {
+            "PENDING": f"waits in the queue ({one.reason})",
+            "RUNNING": f"runs on {one.nodes}",
+            "CONFIGURING": f"waits for {one.nodes} to boot",
+        }.get(one.name, "")
+        if one.restarts and what:
+            what = f"{what}, start {one.restarts + 1}"
+        if one.ended:
+            what = f"has ended: {one.name.lower().replace('_', ' ')}"
+        if what and self._told.get(one.job) != what:
+            self._told[one.job] = what
+            self._say(f"job {one.job} {what}")
+
+
+def cancelled(job: str, say: Callable[[str], None], timeout_s: float = 120.0) -> None:
+    """Cancel a job and wait until nothing of it runs."""
+    say(f"cancelling job {job}")
+    cancel(job)
+    deadline = time.monotonic() + timeout_s
+    with contextlib.suppress(LaunchFailed):  # SLURM has forgotten it
+        while not all(one.ended for one in states(job)) and time.monotonic() < deadline:
+            time.sleep(0.2)

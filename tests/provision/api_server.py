@@ -1,0 +1,130 @@
+"""An emulated Kubernetes API server with an operator that plays KubeRay's part, for tests.
+
+python api_server.py FOLDER [without-kuberay] [bad-image] [fails] [stays]
+
+It writes FOLDER/kubeconfig and serves until it is killed; then FOLDER/made.json is the RayJob that
+was made, and FOLDER/deleted is there once it was deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import kmock
+
+JOBS, CLAIMS = ("batch", "v1", "jobs"), ("", "v1", "persistentvolumeclaims")
+PODS, RAYJOBS = ("", "v1", "pods"), ("ray.io", "v1", "rayjobs")
+KINDS = {PODS: "Pod", CLAIMS: "PersistentVolumeClaim", JOBS: "Job", RAYJOBS: "RayJob"}
+VERBS = {"get", "list", "watch", "create", "update", "patch", "delete"}
+CHECKED = {  # tells kubectl that the server itself looks for unknown fields
+    "openapi": "3.0.0",
+    "info": {"title": "emulated", "version": "1"},
+    "paths": {
+        "/apis/ray.io/v1/namespaces/{namespace}/rayjobs/{name}": {
+            "patch": {
+                "parameters": [{"name": "fieldValidation", "in": "query"}],
+                "x-kubernetes-group-version-kind": {
+                    "group": "ray.io", "version": "v1", "kind": "RayJob",
+                },
+            }
+        }
+    },
+}  # fmt: skip
+
+
+class Operator:
+    """Takes RayJobs through their stages."""
+
+    def __init__(self, emulator: Any, folder: Path, flags: list[str]) -> None:
+        self.emulator, self.folder, self.flags = emulator, folder, flags
+
+    def listed(self, request: Any) -> dict[str, Any]:
+        """The pods of a job, which are in trouble if their image is."""
+        waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
+        state = {"waiting": waiting} if "bad-image" in self.flags else {"running": {}}
+        pod = {
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "head", "namespace": "lab", "labels": {"job": "x"}},
+            "spec": {"containers": [{"name": "main", "image": "x"}]},
+            "status": {"containerStatuses": [{"name": "main", "image": "x", "state": state}]},
+        }  # fmt: skip
+        return {"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [pod]}
+
+    async def work(self) -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            for key, history in list(self.emulator.objects.items()):
+                if key[0].plural == "rayjobs":
+                    await self.step(key, history)
+
+    async def step(self, key: Any, history: Any) -> None:
+        name = key[2]
+        if history.deleted:
+            (self.folder / "deleted").write_text(name)
+            return
+        made = self.folder / "made.json"
+        if made.exists():
+            return
+        made.write_text(json.dumps(history.raw))
+        selector = {"matchLabels": {"job": "x"}}
+        job = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": name, "namespace": key[1]},
+            "spec": {"selector": selector, "template": {}},
+        }
+        self.emulator.objects[kmock.resource(*JOBS), key[1], name] = job
+        stages = [("Initializing", ""), ("Running", "RUNNING")]
+        if "bad-image" in self.flags:
+            stages = stages[:1]
+        elif "stays" not in self.flags:
+            fails = "fails" in self.flags
+            stages.append(("Failed", "FAILED") if fails else ("Complete", "SUCCEEDED"))
+        for stage, status in stages:
+            history.patch({"status": {"jobDeploymentStatus": stage, "jobStatus": status}})
+            await asyncio.sleep(2.5)
+
+
+async def serve(folder: Path, flags: list[str]) -> None:
+    emulator = kmock.KubernetesEmulator()
+    for resource, kind in KINDS.items():
+        if resource != RAYJOBS or "without-kuberay" not in flags:
+            emulator.resources[kmock.resource(*resource)] = kmock.ResourceInfo(
+                namespaced=True, kind=kind, singular=kind.lower(), verbs=VERBS
+            )
+    operator = Operator(emulator, folder, flags)
+    metadata = {"name": "headrace-runs", "namespace": "lab"}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata}
+    emulator.objects[kmock.resource(*CLAIMS), "lab", "headrace-runs"] = claim
+    emulator["/api/v1"] << {  # kmock says groupVersion "/v1"
+        "apiVersion": "v1", "kind": "APIResourceList", "groupVersion": "v1",
+        "resources": [
+            {"name": name, "kind": kind, "singularName": kind.lower(), "namespaced": True,
+             "shortNames": short, "verbs": sorted(VERBS)}
+            for name, kind, short in (("pods", "Pod", []), ("pods/log", "Pod", []),
+                                      ("persistentvolumeclaims", "PersistentVolumeClaim", ["pvc"]))
+        ],
+    }  # fmt: skip
+    emulator["/openapi/v3"] << {"paths": {"apis/ray.io/v1": {"serverRelativeURL": "/openapi/v3/x"}}}
+    emulator["/openapi/v3/x"] << CHECKED
+    emulator["/api/v1/namespaces/lab/pods/head/log"] << b"the run says this\n"
+    emulator["/api/v1/namespaces/lab/pods"] << operator.listed
+    async with kmock.Server(emulator, host="127.0.0.1") as server:
+        access = {
+            "apiVersion": "v1", "kind": "Config", "current-context": "it",
+            "clusters": [{"name": "it", "cluster": {"server": str(server.url).rstrip("/")}}],
+            "users": [{"name": "it", "user": {"token": "x"}}],
+            "contexts": [
+                {"name": "it", "context": {"cluster": "it", "user": "it", "namespace": "lab"}}
+            ],
+        }  # fmt: skip
+        (folder / "kubeconfig").write_text(json.dumps(access))
+        await operator.work()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,152 @@
+"""A SLURM of four nodes on this machine, one for the session, and what its jobs leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+SCRIPT = Path(__file__).with_name("slurm.sh")
+REQUIRED = os.environ.get("HEADRACE_CLUSTER_TESTS") == "required"
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged")
+
+
+def cannot() -> str:
+    """Why there can be no SLURM here; "": there can."""
+    missing = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
+    if missing:
+        return f"needs {', '.join(missing)} (Debian: slurmctld slurmd slurm-client munge)"
+    return "" if os.geteuid() == 0 else "needs root, to start SLURM"
+
+
+def _path() -> str:
+    return os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+
+
+class Launch:
+    """``headrace launch …`` in a process of its own, with all that it prints."""
+
+    def __init__(self, folder: Path, arguments: list[str]) -> None:
+        self._file = folder / f"launch-{time.monotonic_ns()}.txt"
+        with self._file.open("w") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "headrace", "launch", *arguments],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._file.read_text()
+
+    def wait_for(self, words: str, timeout_s: float = 90.0, count: int = 1) -> None:
+        """Until ``words`` were printed so often."""
+        deadline = time.monotonic() + timeout_s
+        while self.output.count(words) < count:
+            assert self.process.poll() is None, f"it ended early:\n{self.output}"
+            assert time.monotonic() < deadline, f"{words!r} never came:\n{self.output}"
+            time.sleep(0.05)
+
+    def wait(self, timeout_s: float = 90.0) -> int:
+        """Its exit status."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it goes on and on:\n{self.output}") from None
+
+    @property
+    def job(self) -> str:
+        """Of SLURM."""
+        self.wait_for("is submitted")
+        return self.output.split("headrace: job ")[1].split()[0]
+
+
+class Slurm:
+    """The cluster, with programs that ask it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def ask(self, *command: str) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        return done.stdout
+
+    def queue(self) -> str:
+        return self.ask("squeue", "-h")
+
+    def left(self, timeout_s: float = 15.0) -> list[str]:
+        """Jobs, processes of jobs, and folders of theirs, some seconds after the last one."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = [*self.queue().splitlines(), *_processes()]
+            found += [str(path) for path in Path("/tmp").glob("headrace-[0-9]*-[0-9]*")]
+            if not found or time.monotonic() > deadline:
+                return found
+            time.sleep(0.2)
+
+
+def _processes() -> list[str]:
+    """What runs as part of a job of SLURM; Ray's agents clear most of their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            variables = process.environ()
+            if {"SLURM_JOB_ID", "SLURMD_NODENAME"} & set(variables):
+                found.append(f"{process.pid} {' '.join(process.cmdline())[:80]}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[Slurm]:
+    if why := cannot():
+        if REQUIRED:
+            pytest.fail(f"HEADRACE_CLUSTER_TESTS=required, but this {why}")
+        pytest.skip(why)
+    before = dict(os.environ)
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+    os.environ |= {"PATH": _path(), "SLURM_PORT": str(random.randrange(20000, 30000, 10))}
+    os.environ["SLURM_CONF"] = str(folder / "etc/slurm.conf")
+    try:
+        subprocess.run(["bash", SCRIPT, "up", folder], check=True, timeout=60)
+        yield Slurm(folder)
+    finally:
+        subprocess.run(["bash", SCRIPT, "down", folder], check=False, timeout=60)
+        os.environ.clear()
+        os.environ.update(before)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def slurm(slurm_cluster) -> Iterator[Slurm]:
+    """The cluster, on which nothing is left before and after the test."""
+    yield slurm_cluster
+    subprocess.run(["scancel", "--full", "--signal=KILL", "--user=root"], check=False, timeout=30)
+    subprocess.run(["scancel", "--user=root"], check=False, timeout=30)
+    slurm_cluster.left()
+
+
+@pytest.fixture
+def launch(tmp_path) -> Iterator:
+    """Starts ``headrace launch …`` in ``tmp_path``."""
+    started: list[Launch] = []
+
+    def run(*arguments: str) -> Launch:
+        started.append(Launch(tmp_path, list(arguments)))
+        return started[-1]
+
+    yield run
+    for one in started:
+        one.process.kill()
+        one.process.wait(10)

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# A real SLURM of four nodes on this machine, for tests: munge, slurmctld and a slurmd for each node.
+#
+#   slurm.sh up FOLDER       start it; all that it writes is in FOLDER, whose etc/slurm.conf is
+#                            what SLURM_CONF is to name
+#   slurm.sh down FOLDER     cancel its jobs and stop it
+#
+# Needs root and Debian's packages slurmctld, slurmd, slurm-client and munge; no systemd, no
+# database. Nodes have 4 CPUs each, whatever the machine has. node4 sees a file system of its own
+# at FOLDER/unshared. Jobs of partition spot give way to those of main, with 5 s of grace.
+set -euo pipefail
+action=$1 folder=$2
+export SLURM_CONF=$folder/etc/slurm.conf
+
+configure() {
+    local host
+    host=$(hostname -s)
+    mkdir -p "$folder"/{etc,run,log,state,spool,unshared}
+    cat > "$SLURM_CONF" <<CONF
+ClusterName=headrace
+SlurmctldHost=$host(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=cred_expire=10,socket=$folder/run/munge.socket
+SlurmctldPort=${SLURM_PORT:-16817}
+SlurmctldPidFile=$folder/run/slurmctld.pid
+SlurmdPidFile=$folder/run/slurmd.%n.pid
+SlurmctldLogFile=$folder/log/slurmctld.log
+SlurmdLogFile=$folder/log/slurmd.%n.log
+StateSaveLocation=$folder/state
+SlurmdSpoolDir=$folder/spool/%n
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=100000
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmdParameters=config_overrides
+ReturnToService=2
+JobRequeue=1
+KillWait=8
+OverTimeLimit=0
+InactiveLimit=0
+MinJobAge=300
+SlurmctldTimeout=30
+SlurmdTimeout=30
+GresTypes=gpu
+NodeName=node[1-4] Gres=gpu:2 NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((${SLURM_PORT:-16817} + 1))-$((${SLURM_PORT:-16817} + 4))] CPUs=4 RealMemory=4096 State=UNKNOWN
+PartitionName=main Nodes=node[1-4] Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+PartitionName=spot Nodes=node[1-4] MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
+CONF
+    echo "NodeName=node[1-4] Name=gpu File=/dev/zero,/dev/full" > "$folder/etc/gres.conf"
+}
+
+up() {
+    configure
+    install -d -o munge -g munge -m 0755 "$folder/run/munge"
+    sed -i "s|socket=.*|socket=$folder/run/munge/socket|" "$SLURM_CONF"
+    chmod 755 "$folder" "$folder/run"
+    head -c 1024 /dev/urandom > "$folder/run/munge/key"
+    chown munge:munge "$folder/run/munge/key"
+    chmod 0400 "$folder/run/munge/key"
+    runuser -u munge -- /usr/sbin/munged --key-file="$folder/run/munge/key" \
+        --socket="$folder/run/munge/socket" --pid-file="$folder/run/munge/munged.pid" \
+        --log-file="$folder/run/munge/munged.log" --seed-file="$folder/run/munge/seed"
+    slurmctld
+    for i in 1 2 3; do slurmd -N "node$i"; done
+    unshare --mount --propagation private bash -c '
+        mount -t tmpfs none "$1/unshared"
+        exec slurmd -N node4' _ "$folder"
+    for _ in $(seq 100); do
+        if [ "$(sinfo -h -N -p main -t idle -o %n 2> /dev/null | wc -l)" = 4 ]; then return; fi
+        sleep 0.2
+    done
+    echo "SLURM didn't come up:" >&2
+    tail -n 5 "$folder"/log/*.log >&2
+    return 1
+}
+
+stop() { # a pid file
+    local pid
+    pid=$(cat "$1" 2> /dev/null) || return 0
+    kill "$pid" 2> /dev/null || return 0
+    for _ in $(seq 50); do
+        kill -0 "$pid" 2> /dev/null || return 0
+        sleep 0.1
+    done
+    kill -9 "$pid" 2> /dev/null || true
+}
+
+down() {
+    timeout 5 scancel --user "$(id -un)" 2> /dev/null || true
+    for _ in $(seq 40); do
+        [ -n "$(timeout 3 squeue -h 2> /dev/null)" ] || break
+        sleep 0.25
+    done
+    for file in "$folder"/run/slurmd.*.pid "$folder/run/slurmctld.pid" "$folder/run/munge/munged.pid"; do
+        stop "$file"
+    done
+}
+
+case $action in
+    up | down) "$action" ;;
+    *) echo "unknown action $action" >&2; exit 2 ;;
+esac

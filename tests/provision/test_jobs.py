@@ -1,0 +1,250 @@
+"""What is submitted to SLURM, and what its answers are taken for; no SLURM is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.cli import main
+from headrace.cli.launch import command_of
+from headrace.errors import ConfigError
+from headrace.provision.orders import Orders
+from headrace.provision.ray_node import new_cluster
+from headrace.provision.slurm import job as slurm_job
+from headrace.provision.slurm.following import Log, log_of
+from headrace.provision.slurm.job import Job, script
+from headrace.provision.slurm.meeting import Listener, Pulse, found, offered
+from headrace.provision.slurm.node import NodeOrders
+from headrace.provision.slurm.queue import State, _state, check_cluster
+from headrace.provision.versions import difference, versions
+
+ROOT = Path(__file__).parents[2]
+CARTPOLE = ["train", "appo", "--recipe", "cartpole"]
+
+
+def headrace(*words: str) -> list[str]:
+    return [sys.executable, "-m", "headrace", *words]
+
+
+def test_a_run_is_begun_with_its_flags_and_goes_on_by_its_run_directory():
+    begun = command_of(CARTPOLE, sys.executable, on_cluster=True, has_seeds=False)
+    cluster = ["--cluster", "ray:{address}"]
+    assert begun.words == headrace(*CARTPOLE, "--run-dir", "{run}", *cluster)
+    assert begun.again == headrace("resume", "{run}", *cluster)
+    alone = command_of([*CARTPOLE, "--run-dir=x"], sys.executable, on_cluster=False, has_seeds=True)
+    assert alone.words == headrace(*CARTPOLE, "--seed", "{seed}", "--run-dir", "{run}")
+    assert alone.run_dir == "x"
+    resumed = command_of(["resume", "x", "--total_steps=9"], sys.executable, False, False)
+    assert resumed.words == headrace("resume", "{run}", "--total-steps=9")
+    assert resumed.run_dir == "x"
+    program = command_of(["python", "x.py"], "python", on_cluster=True, has_seeds=False)
+    assert program.words == program.again == ["python", "x.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "needs a command behind --"),
+        (["train", "apo"], "headrace train needs an algorithm first: a2c"),
+        (["resume"], "headrace resume needs a run directory first"),
+        (["resume", "runs/x"], "--array is for headrace train"),
+        ([*CARTPOLE, "--fragment-length", "0"], "fragment_length=0 must be 1 or more"),
+        ([*CARTPOLE, "--cluster", "ray"], "--cluster is set by headrace launch"),
+        ([*CARTPOLE, "--seed", "3"], "--seed is set by --array"),
+    ],
+)
+def test_a_command_that_could_not_run_is_refused_before_it_is_submitted(words, says):
+    with pytest.raises(ConfigError, match=says):
+        command_of(words, sys.executable, on_cluster=True, has_seeds=True)
+
+
+def test_a_run_directory_that_is_in_use_is_refused_before_it_is_submitted(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/x").mkdir(parents=True)
+    (tmp_path / "runs/x/config.json").touch()
+    words = ["launch", "slurm", "--dry-run", "--", *CARTPOLE, "--run_dir", "runs/x"]
+    assert main(words) == 2
+    assert "run_dir='runs/x' exists already" in capsys.readouterr().err
+    assert main([*words[:-1], "runs/y"]) == 0
+
+
+def test_the_page_s_commands_are_understood(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    for page in ("slurm", "kubernetes"):
+        text = (ROOT / f"docs/{page}.md").read_text()
+        [line] = [x for x in text.splitlines() if x.startswith("headrace launch")]
+        flags, words = line.split(" -- ")
+        assert main([*flags.split()[1:], "--dry-run", "--", *words.split()]) == 0
+        assert "train" in capsys.readouterr().out
+
+
+def test_a_device_that_only_the_nodes_have_is_no_reason_to_refuse():
+    command = command_of(
+        [*CARTPOLE, "--device", "cuda"], sys.executable, on_cluster=True, has_seeds=False
+    )
+    assert command.words[-6:-4] == ["--device", "cuda"]
+
+
+def test_the_script_asks_for_what_the_job_says_and_carries_its_orders():
+    orders = Orders(["a", "it's\nb"], [], "runs/x", 60.0, True)
+    text = script(
+        Job(nodes=2, partition="gpu", gpus_per_node=4, option=("account=x",)), orders, "l"
+    )
+    asked = {line.split()[1] for line in text.splitlines() if line.startswith("#SBATCH")}
+    assert asked >= {"--nodes=2", "--partition=gpu", "--gpus-per-node=4", "--account=x"}
+    assert asked >= {"--exclusive", "--mem=0", "--requeue", "--signal=B:USR1@120", "--output=l"}
+    told = text.split("<<'ORDERS'\n")[1].removesuffix("\nORDERS\n")
+    assert Orders.read(told) == orders
+    subprocess.run(["sh", "-n"], input=text, text=True, check=True, timeout=10)
+    part = script(Job(cpus_per_node=3, requeue=False), orders, "l")
+    assert "--cpus-per-task=3" in part
+    assert "--no-requeue" in part
+    assert "--exclusive" not in part
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("5", 300), ("5:30", 330), ("1:00:00", 3600), ("2-1", 176400), ("1-2:3:4", 93784)],
+)
+def test_time_limits_are_read_as_sbatch_reads_them(text, seconds):
+    assert slurm_job._seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"time_limit": "soon"}, "time_limit='soon' must be minutes"),
+        ({"time_limit": "2", "stop_before_s": 120}, r"stop_before_s=120 must be below .* 60\)"),
+        ({"array": "a-b"}, "array='a-b' must be numbers and ranges of them"),
+        ({"option": ("--account=x",)}, "each is NAME or NAME=VALUE"),
+        ({"job_name": "a b"}, "job_name='a b' must be letters, digits"),
+    ],
+)
+def test_settings_of_a_job_that_are_wrong_are_told_in_a_sentence(settings, says):
+    with pytest.raises(ConfigError, match=says):
+        Job(**settings)
+
+
+def test_states_are_read_from_what_scontrol_shows():
+    line = "JobId=9 ArrayJobId=8 ArrayTaskId=3 JobState=RUNNING Reason=None Restarts=2"
+    line += " ExitCode=0:0 ReqNodeList=(null) NodeList=node[1-2] TRES=cpu=4,node=2"
+    assert _state(line) == State("8_3", "RUNNING", "None", 2, "node[1-2]", 0)
+    assert _state("JobId=9 JobState=FAILED ExitCode=7:0").exit_code == 7
+    assert _state("JobId=9 JobState=CANCELLED ExitCode=0:15").exit_code == 143
+    assert _state("JobId=9 JobState=COMPLETING ExitCode=0:0").ended is False
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """Puts a SLURM on the path that has these partitions and refuses all else."""
+
+    def put(*lines: str) -> None:
+        for name in ("sbatch", "srun", "scontrol", "scancel", "sinfo"):
+            program = tmp_path / name
+            program.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(lines) + "\nEND\n")
+            program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"partition": "gpus"}, "partition='gpus' doesn't exist. Did you mean 'gpu'"),
+        ({"nodes": 13}, r"nodes=13, but partition main has 12$"),
+        ({"gpus_per_node": 1}, r"have at most 0 \(partition gpu has them\)"),
+        ({"partition": "gpu", "gpus_per_node": 9}, "nodes of partition gpu have at most 8"),
+        ({"cpus_per_node": 65}, "cpus_per_node=65, but nodes of partition main have at most 64"),
+        ({"partition": "old"}, "partition old takes no jobs now"),
+    ],
+)
+def test_what_a_partition_has_not_is_refused(cluster, settings, says):
+    cluster(
+        "main*|8|32+|(null)|up", "main*|4|64|(null)|up", "gpu|2|64|gpu:a100:8(S:0-1)|up",
+        "old|2|64|gpu:2|down",
+    )  # fmt: skip
+    check_cluster(Job(nodes=12))
+    with pytest.raises(ConfigError, match=says):
+        check_cluster(Job(**settings))
+
+
+def test_a_machine_without_slurm_is_told_what_to_do(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigError, match=r"^there is no sbatch .* on the path: run this on a mac"):
+        check_cluster(Job())
+
+
+def test_a_log_gives_whole_lines_that_are_new(tmp_path):
+    path = tmp_path / "8.log"
+    path.write_text("of a job before\n")
+    log = Log(path)
+    assert log.new() == ""
+    with path.open("a") as file:
+        file.write("one\ntw")
+    assert log.new() == "one\n"
+    with path.open("a") as file:
+        file.write("o\n")
+    assert log.new() == "two\n"
+    assert log_of("runs/%A/seed-%a.log", "8_3") == Path("runs/8/seed-3.log")
+
+
+def test_another_version_on_a_node_is_told_with_the_remedy():
+    assert difference(versions()) == ""
+    words = difference(versions() | {"Python": "3.9"})
+    assert "Python 3." in words
+    assert "not 3.9 as the first node has: install the same there" in words
+
+
+def test_a_node_that_differs_says_so_and_starts_nothing():
+    ray = new_cluster()
+    orders = NodeOrders(ray, "node1", 0, versions() | {"ray": "1.0"}, "", 5.0)
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.provision.slurm.node"],
+        input=orders.write() + "\n",
+        env=os.environ | {"SLURMD_NODENAME": "node2"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = json.loads(done.stdout)
+    assert said["wrong"].startswith("node2 has ray ")
+    assert "not 1.0" in said["wrong"]
+    assert done.returncode == 1
+
+
+def test_a_cluster_of_one_node_listens_on_the_loopback_interface_and_each_has_its_own_token():
+    one, other = new_cluster(), new_cluster()
+    assert one.address.startswith("127.0.0.1:")
+    assert one.token != other.token
+    assert len(one.token) == 64
+
+
+def test_a_meeting_place_is_its_user_s_alone_and_empty_afterwards(tmp_path):
+    ray = new_cluster()
+    assert found(tmp_path) is None
+    with offered(tmp_path, ray):
+        assert found(tmp_path) == ray
+        assert [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()] == [0o600]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_hears_its_driver_s_pulse_and_when_it_stops(tmp_path):
+    listener, pulse = Listener(tmp_path, patience_s=0.5), Pulse(tmp_path)
+    while not (tmp_path / "pulse").exists():
+        time.sleep(0.01)
+    assert listener.hears()
+    pulse.stop()
+    deadline = time.monotonic() + 20
+    while listener.hears():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

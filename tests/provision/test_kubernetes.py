@@ -1,0 +1,271 @@
+"""``headrace launch k8s``: the manifest against schemas, and a real kubectl's way with it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from headrace.cli import main
+from headrace.errors import ConfigError
+from headrace.provision.kubernetes.manifest import RUNS, KubernetesJob, manifest
+from headrace.provision.orders import Orders
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ROOT / ".venv-clusters/bin"
+REQUIRED = os.environ.get("HEADRACE_CLUSTER_TESTS") == "required"
+WORDS = ["--", "train", "appo", "--recipe", "cartpole"]
+
+
+@pytest.fixture(scope="module")
+def tools() -> Path:
+    """The folder of kubectl, and of a Python with kmock and the schemas of Kubernetes."""
+    if not (TOOLS / "kubectl").exists():
+        why = "needs kubectl, kmock and kubernetes-validate in .venv-clusters (make test-clusters)"
+        pytest.fail(why) if REQUIRED else pytest.skip(why)
+    return TOOLS
+
+
+def variants() -> list[dict]:
+    """Manifests of every kind."""
+    orders = Orders(["a"], ["b"], "/runs/x")
+    kinds = itertools.product((1, 3), (None, 5), (0, 2), (None, "lab"))
+    return [
+        manifest(
+            KubernetesJob(nodes=n, max_nodes=m, gpus_per_node=g, namespace=s), orders, "x", "2.60.0"
+        )
+        for n, m, g, s in kinds
+    ]
+
+
+def templates(made: dict) -> list[dict]:
+    """Those of the pods in a RayJob."""
+    cluster = made["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster.get("workerGroupSpecs", [])]
+    return [made["spec"]["submitterPodTemplate"], *(group["template"] for group in groups)]
+
+
+@pytest.mark.cluster
+def test_every_pod_of_every_variant_is_valid_to_the_letter(tools):
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": template["spec"]}
+        for made in variants()
+        for template in templates(made)
+    ]
+    misspelt = json.loads(json.dumps(pods[0]))
+    misspelt["spec"]["containers"][0]["securityContxt"] = {}
+    code = (
+        "import json, sys, kubernetes_validate as kv\n"
+        "*pods, misspelt = json.load(sys.stdin)\n"
+        "for pod in pods: kv.validate(pod, '1.37', strict=True)\n"
+        "try: kv.validate(misspelt, '1.37', strict=True)\n"
+        "except kv.ValidationError as error: print(len(pods), error.message)\n"
+    )
+    done = subprocess.run(
+        [tools / "python", "-c", code], input=json.dumps([*pods, misspelt]),
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert "'securityContxt' was unexpected" in done.stdout, done.stderr
+    assert int(done.stdout.split()[0]) == len(pods) >= 40
+
+
+def test_no_pod_has_rights_that_it_does_not_need():
+    for made in variants():
+        scales = made["spec"]["rayClusterSpec"].get("enableInTreeAutoscaling", False)
+        for template in templates(made):
+            spec = template["spec"]
+            assert spec["securityContext"]["runAsNonRoot"] is True
+            assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+            has_orders = "HEADRACE_ORDERS" in json.dumps(spec)
+            assert spec.get("automountServiceAccountToken", True) is (has_orders and scales)
+            for container in spec["containers"]:
+                assert container["securityContext"]["allowPrivilegeEscalation"] is False
+                assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert made["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
+
+
+def test_ray_s_own_autoscaler_reads_nodes_and_bounds_from_the_manifest():
+    pytest.importorskip("ray")
+    from ray.autoscaler._private.kuberay import autoscaling_config
+
+    job = KubernetesJob(nodes=3, max_nodes=6, gpus_per_node=2, cpus_per_node=8)
+    made = manifest(job, Orders([], [], ""), "x", "2.60.0")
+    cluster = {
+        "metadata": {"name": "x", "namespace": "lab"},
+        "spec": made["spec"]["rayClusterSpec"],
+    }
+    read = autoscaling_config._derive_autoscaling_config_from_ray_cr(cluster)
+    workers = read["available_node_types"]["actors"]
+    assert (workers["min_workers"], workers["max_workers"]) == (2, 5)
+    assert (workers["resources"]["CPU"], workers["resources"]["GPU"]) == (8, 2)
+
+
+def test_only_the_learner_s_pod_has_the_volume_and_the_orders():
+    [made] = [x for x in variants() if "2" in json.dumps(x) and "namespace" not in x["metadata"]][
+        :1
+    ]
+    _, head, *workers = templates(made)
+    assert "headrace-runs" in json.dumps(head)
+    assert "headrace-runs" not in json.dumps(workers)
+    odd = manifest(KubernetesJob(), Orders(["$(HOME)"], [], ""), "x", "2.60.0")
+    variables = {e["name"]: e["value"] for e in
+                 templates(odd)[1]["spec"]["containers"][0]["env"]}  # fmt: skip
+    assert "$$(HOME)" in variables["HEADRACE_ORDERS"]  # as Kubernetes takes it literally
+
+
+def test_a_dry_run_prints_the_manifest_of_a_run_in_the_volume(capsys):
+    assert main(["launch", "k8s", "--nodes", "3", "--dry-run", *WORDS, "--run-dir", "a/b"]) == 0
+    made = yaml.safe_load(capsys.readouterr().out)
+    assert made["kind"] == "RayJob"
+    text = templates(made)[1]["spec"]["containers"][0]["env"][1]["value"]
+    orders = Orders.read(text)
+    assert orders.run_dir == f"{RUNS}/a/b"
+    assert orders.command[:5] == ["python", "-m", "headrace", "train", "appo"]
+    assert orders.command[-2:] == ["--cluster", "ray:{address}"]
+
+
+def test_what_the_pod_runs_begins_and_goes_on_from_a_checkpoint(tmp_path):
+    run_dir = tmp_path / "run"
+    show = [sys.executable, "-c", "import sys; print(*sys.argv[1:])"]
+    orders = Orders([*show, "begin", "{run}", "{address}"], [*show, "again"], str(run_dir))
+
+    def runs() -> str:
+        words = [sys.executable, "-m", "headrace.provision.kubernetes.entry"]
+        known = os.environ | {"HEADRACE_ORDERS": orders.write()}
+        return subprocess.run(
+            words, env=known, capture_output=True, text=True, timeout=30, check=True
+        ).stdout.strip()
+
+    assert runs() == f"begin {run_dir} auto"
+    run_dir.mkdir()
+    assert runs() == f"begin {run_dir} auto --overwrite"
+    (run_dir / "checkpoints/step_8").mkdir(parents=True)
+    assert runs() == "again"
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--max-nodes", "1"], r"max_nodes=1 must be nodes=2 or more"),
+        (["--memory-per-node", "8"], "memory_per_node='8' must be a number and Mi, Gi or Ti"),
+        (["--job-name", "A_b"], "job_name='A_b' must be lower-case letters"),
+    ],
+)
+def test_wrong_settings_are_told_in_a_sentence(flags, says, capsys):
+    assert main(["launch", "k8s", *flags, *WORDS]) == 2
+    assert re.search(says, capsys.readouterr().err)
+
+
+def test_a_run_directory_outside_the_volume_is_refused(capsys):
+    assert main(["launch", "k8s", "--dry-run", *WORDS, "--run-dir", "/home/x"]) == 2
+    assert "run_dir='/home/x' must be in /runs" in capsys.readouterr().err
+
+
+def test_no_kubectl_is_told_with_the_remedy(monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert main(["launch", "k8s", *WORDS]) == 2
+    assert "there is no kubectl on the path: install it" in capsys.readouterr().err
+
+
+def test_settings_check_themselves():
+    with pytest.raises(ConfigError, match="nodes=0 must be 1 or more"):
+        KubernetesJob(nodes=0)
+
+
+@pytest.fixture
+def server(tools, tmp_path, monkeypatch):
+    """Starts the emulated API server, which kubectl then reaches."""
+    started = []
+
+    def run(*flags: str) -> Path:
+        words = [tools / "python", Path(__file__).with_name("api_server.py"), tmp_path, *flags]
+        with (tmp_path / "server.txt").open("w") as file:
+            started.append(subprocess.Popen(words, stdout=file, stderr=file))
+        await_file(tmp_path / "kubeconfig")
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+        return tmp_path
+
+    yield run
+    for one in started:
+        one.kill()
+        one.wait(10)
+
+
+def await_file(path: Path, timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.05)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("flags", "code"), [([], 0), (["fails"], 1)])
+def test_a_job_is_made_followed_and_deleted_by_a_real_kubectl(server, launch, flags, code):
+    folder = server(*flags)
+    running = launch("k8s", "--nodes", "3", *WORDS)
+    assert running.wait() == code, running.output
+    assert "the run says this\n" in running.output
+    assert f": {'Failed FAILED' if flags else 'Complete SUCCEEDED'}" in running.output
+    await_file(folder / "deleted")
+    made = json.loads((folder / "made.json").read_text())
+    assert made["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replicas"] == 2
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_job_is_deleted(server, launch, number):
+    folder = server("stays")
+    running = launch("k8s", *WORDS)
+    running.wait_for("Running RUNNING")
+    running.process.send_signal(number)
+    assert running.wait() == 130
+    await_file(folder / "deleted")
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["without-kuberay"], "the cluster knows no RayJob: install KubeRay's operator"),
+        (["bad-image"], "pod head can't start: ImagePullBackOff (no such image)"),
+    ],
+)
+def test_what_the_cluster_can_t_do_is_told_in_a_sentence(server, launch, flags, says):
+    folder = server(*flags)
+    running = launch("k8s", *WORDS)
+    assert running.wait() == 2
+    assert says in running.output
+    assert (folder / "made.json").exists() is ("bad-image" in flags)
+    if "bad-image" in flags:
+        await_file(folder / "deleted")
+
+
+@pytest.mark.cluster
+def test_a_cluster_that_does_not_answer_is_told(tools, launch, tmp_path, monkeypatch):
+    (tmp_path / "kubeconfig").write_text("{}")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    running = launch("k8s", *WORDS)
+    assert running.wait() == 2
+    assert "headrace: kubectl refused: " in running.output
+
+
+def test_the_image_runs_as_the_user_of_the_manifest_and_copies_what_is_there():
+    text = (ROOT / "Dockerfile").read_text()
+    assert re.findall(r"^USER (\d+)$", text, re.M) == ["1000"]
+    assert templates(variants()[0])[0]["spec"]["securityContext"]["runAsUser"] == 1000
+    copied = [word for line in re.findall(r"^COPY (.+) \S+$", text, re.M) for word in line.split()]
+    shown = (ROOT / ".dockerignore").read_text().split()
+    for name in copied:
+        assert (ROOT / name).exists(), name
+        assert f"!{name}" in shown, name

@@ -1,0 +1,22 @@
+"""A wrapper that notes in a folder where environments act."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import gymnasium
+
+
+class Noting(gymnasium.Wrapper):
+    """Notes in a folder which node of SLURM acts, and takes a moment for each episode."""
+
+    def __init__(self, env: gymnasium.Env, folder: str, pause_s: float = 0.0) -> None:
+        super().__init__(env)
+        self._pause_s = pause_s
+        Path(folder, f"{os.environ.get('SLURMD_NODENAME')}-{os.getpid()}").touch()
+
+    def reset(self, **kwargs):
+        time.sleep(self._pause_s)
+        return self.env.reset(**kwargs)

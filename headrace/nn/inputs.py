@@ -20,7 +20,7 @@ from headrace.errors import ConfigError, EnvironmentFault
 from headrace.ops import tree
 from headrace.ops.distributions import Distribution
 from headrace.spaces.actions import MASK, flatten_mask, mask_is_empty
-from headrace.spaces.observations import zeros
+from headrace.spaces.observations import TASK, zeros
 from headrace.spaces.text import Words
 from headrace.spaces.walk import parts
 from headrace.types import Tree
@@ -37,6 +37,7 @@ class Inputs:
         mask: where the action mask comes from.
         previous: whether the previous action and reward are inputs.
         words: what reads texts in the observation; None: there are none.
+        hides_task: whether values alone are told the task; None: nothing but features is.
     """
 
     observation_space: gymnasium.Space
@@ -45,11 +46,12 @@ class Inputs:
     mask: Source = "none"
     previous: bool = False
     words: Words | None = None
+    hides_task: bool | None = None
 
     @property
     def plain(self) -> bool:
         """Whether the observation is the whole input."""
-        return self.mask == "none" and not self.previous
+        return self.mask == "none" and not self.previous and self.hides_task is None
 
     @property
     def as_it_comes(self) -> bool:
@@ -60,10 +62,16 @@ class Inputs:
     def features_space(self) -> gymnasium.Space:
         """The observation space without the mask, with rows of word numbers in place of texts."""
         space = self.observation_space
-        if self.mask == "observation":
+        if self._apart:
             assert isinstance(space, gymnasium.spaces.Dict)
-            space = gymnasium.spaces.Dict({k: v for k, v in space.items() if k != MASK})
+            space = gymnasium.spaces.Dict({k: v for k, v in space.items() if k not in self._apart})
         return space if self.words is None else self.words.in_place_of_texts(space)
+
+    @property
+    def _apart(self) -> set[str]:
+        """Parts of the observation that are no features."""
+        parts = {MASK: self.mask == "observation", TASK: bool(self.hides_task)}
+        return {name for name, is_apart in parts.items() if is_apart}
 
     def example(self, num_envs: int) -> Tree:
         """Zeros of the structure, shapes ``[num_envs, ...]`` and dtypes of the inputs."""
@@ -73,6 +81,8 @@ class Inputs:
         inputs = {"observation": obs}
         if self.mask != "none":
             inputs[MASK] = torch.ones(num_envs, self.distribution.num_mask, dtype=torch.bool)
+        if self.hides_task is not None:
+            inputs[TASK] = torch.zeros(num_envs, dtype=torch.int64)
         if self.previous:
             inputs["previous_action"] = self.zero_action(num_envs)
             inputs["previous_reward"] = torch.zeros(num_envs)
@@ -100,10 +110,13 @@ class Inputs:
             obs = self.words.read(self.observation_space, obs)
         if self.plain:
             return obs
-        if self.mask == "observation":
-            mask = obs[MASK]
-            obs = {key: value for key, value in obs.items() if key != MASK}
+        whole = obs
+        if self._apart:
+            mask = obs.get(MASK) if self.mask == "observation" else mask
+            obs = {key: value for key, value in obs.items() if key not in self._apart}
         inputs = {"observation": obs}
+        if self.hides_task is not None:
+            inputs[TASK] = whole[TASK]
         if self.mask != "none":
             inputs[MASK] = self._flat_mask(mask, len(first))
         if self.previous:

@@ -113,6 +113,11 @@ class Network:
     """Squash Box actions to their bounds with tanh instead of clipping them."""
     log_std_init: Annotated[float, LOG_STD] = 0.0
     """Log of the standard deviation of Box actions at the start."""
+    task_id: bool = False
+    """Of several tasks: give the network the task's number, as a one-hot."""
+    per_task_values: bool = False
+    """Of several tasks: a value head and running statistics of targets for each (PopArt), which are
+    not shown to the rest of the network."""
     torso: Torso = None
     """An own torso instead of the built-in ones: a module, or a callable (or its "module:name")
     that makes one for an observation space; it maps observations [N, …] to features [N, F]."""

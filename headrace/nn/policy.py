@@ -22,6 +22,7 @@ from headrace.nn.popart import PopArt
 from headrace.nn.precision import Precision, halved
 from headrace.nn.quick import QuickTorso, quick
 from headrace.nn.recurrent import Recurrent
+from headrace.nn.task_values import TaskPopArt
 from headrace.ops import stacks, tree
 from headrace.spaces import observations as spaces
 from headrace.spaces.actions import distribution_for, to_env
@@ -66,8 +67,9 @@ class Policy(nn.Module):
         if text_paths(observation_space):
             words = Words(network.vocabulary, network.word_buckets, network.max_words)
         previous = network.previous_action_reward
+        hides = None if not network.per_task_values else not network.task_id
         self.inputs = Inputs(
-            observation_space, action_space, self.distribution, mask, previous, words
+            observation_space, action_space, self.distribution, mask, previous, words, hides
         )
         make: type[Encoder | OwnTorso] = Encoder if network.torso is None else OwnTorso
         self.torso = make(self.inputs, network)
@@ -80,8 +82,11 @@ class Policy(nn.Module):
             self.core = Recurrent(network.core, width, network.core_size)
             width = network.core_size
         self.policy_head = orthogonal(nn.Linear(width, self.distribution.num_outputs), 0.01)
-        self.value_head = orthogonal(nn.Linear(width, 1), 1.0)
-        self.popart = PopArt() if network.normalize_values else None
+        tasks = observation_space[spaces.TASK].n if network.per_task_values else 1  # type: ignore
+        self.value_head = orthogonal(nn.Linear(width, tasks), 1.0)
+        self.popart: PopArt | TaskPopArt | None = PopArt() if network.normalize_values else None
+        if network.per_task_values:
+            self.popart = TaskPopArt(tasks)
         free = torch.full((self.distribution.num_free,), network.log_std_init)
         self.log_std = nn.Parameter(free) if len(free) else None
         self._quick: QuickTorso | None = None
@@ -153,19 +158,19 @@ class Policy(nn.Module):
             hidden, core = self.core(hidden.unflatten(0, first.shape), first, core)
             hidden = hidden.flatten(0, 1)
         value_hidden = hidden if self.value_torso is None else self.value_torso(flat)
-        params, value = self._params(hidden, flat), self._value(value_hidden)
+        params, value = self._params(hidden, flat), self._value(value_hidden, flat)
         return params.unflatten(0, first.shape), value.view(first.shape), core
 
     def values(self, inputs: Tree, first: Tensor, core: Tree) -> Tensor:
         """The values ``[T, B]`` of :meth:`forward`, without the policy's torso if they have one."""
         if self.value_torso is None:
             return self(inputs, first, core)[1]
-        hidden = self.value_torso(stacks.flat(inputs))
-        return self._value(hidden).view(first.shape)
+        flat = stacks.flat(inputs)
+        return self._value(self.value_torso(flat), flat).view(first.shape)
 
-    def _value(self, hidden: Tensor) -> Tensor:
+    def _value(self, hidden: Tensor, inputs: Tree) -> Tensor:
         value = self.value_head(hidden)
-        return value if self.popart is None else self.popart(value)
+        return value if self.popart is None else self.popart(value, inputs)
 
     def _params(self, hidden: Tensor, inputs: Tree) -> Tensor:
         return self.finished(self.policy_head(hidden), inputs)

@@ -25,13 +25,25 @@ class PopArt(nn.Module):
         self.scale: Tensor
         self.inverse: Tensor
 
-    def forward(self, output: Tensor) -> Tensor:
-        """V of the head's outputs, of any shape."""
+    def forward(self, output: Tensor, inputs: object = None) -> Tensor:
+        """V of the head's outputs, of any shape, whatever the inputs were."""
         return output * self.scale + self.mean
 
     def normalized(self, value: Tensor) -> Tensor:
         """What the head would have to say for these V; 0 before the first :meth:`move`."""
         return (value - self.mean) * self.inverse
+
+    def of(self, inputs: object, rows: int) -> PopArt:
+        """The units of a batch's values: the same for all of it."""
+        return self
+
+    def advantage(self, advantage: Tensor) -> Tensor:
+        """As it is: one task's are all in the same units."""
+        return advantage
+
+    def sums(self, target: Tensor, valid: Tensor) -> dict[str, Tensor]:
+        """Nothing: what is learnt of targets is their sums over the whole batch."""
+        return {}
 
     @torch.no_grad()
     def move(self, head: nn.Linear, mean: float, scale: float) -> None:

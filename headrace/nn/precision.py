@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import convert_conv2d_weight_memory_format
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 
@@ -89,7 +90,9 @@ class Halved:
             halves = (nn.Parameter(torch.empty_like(x, dtype=torch.bfloat16)) for x in theirs)
             known = {id(x): half for x, half in zip(theirs, halves, strict=True)}
             self._copy = copy.deepcopy(self._module, known)
+        order = torch.contiguous_format if learns else torch.channels_last  # each is faster so
         self._copy.to(theirs[0].device, torch.bfloat16)
+        convert_conv2d_weight_memory_format(self._copy, order)
         for ours, other in zip(self._copy.parameters(), theirs, strict=True):
             ours.requires_grad_(learns and other.requires_grad).copy_(other)
 

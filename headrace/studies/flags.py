@@ -12,6 +12,7 @@ from headrace.algos import ALGORITHMS
 from headrace.config import Config
 from headrace.errors import ConfigError, nearest
 from headrace.recipes import take_recipe
+from headrace.records.settings import replaced
 from headrace.training.sizes import choose
 
 T = TypeVar("T")
@@ -22,7 +23,8 @@ def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **own:
 
     Args:
         default: what the flags modify, unless they name an algorithm or a recipe.
-        own: settings that the study gives each run also where a recipe has others.
+        own: settings of the run, its algorithm or its network that the study gives each run also
+            where a recipe has others.
 
     Raises:
         ConfigError: there is no such algorithm or recipe, or a setting is wrong.
@@ -41,6 +43,6 @@ def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **own:
         prog=prog,
         description=kind.__doc__,
         args=rest,
-        default=kind(config=dataclasses.replace(config, **own)),  # type: ignore[call-arg]
+        default=kind(config=replaced(config, own)),  # type: ignore[call-arg]
         config=(tyro.conf.OmitArgPrefixes,),
     )

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import os
-import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from headrace.process import num_cores
+from headrace.records.machine import machine as described
+from headrace.records.machine import versions
+
+_PACKAGES = ("Python", "torch", "gymnasium", "envpool", "stable-baselines3", "numpy")
 
 
 def machine() -> str:
     """One line: processor, cores, memory, and the versions that matter."""
-    try:
-        info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        model = info.split("model name", 1)[1].split("\n", 1)[0].split(":", 1)[1].strip()
-    except (OSError, IndexError):
-        model = platform.processor() or platform.machine()  # which starts a process
-    parts = [f"{num_cores()} cores ({model})"]
-    with contextlib.suppress(OSError, ValueError):  # these names are not everywhere
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        parts.append(f"{memory / 2**30:.0f} GiB")
-    parts.append(f"Python {platform.python_version()}")
-    for package in ("torch", "gymnasium", "envpool", "stable-baselines3", "numpy"):
-        with contextlib.suppress(PackageNotFoundError):
-            parts.append(f"{package} {version(package)}")
-    return ", ".join(parts)
+    found, known = described(), versions()
+    parts = [f"{found['cores']} cores ({found['processor']})", found.get("memory", "")]
+    parts += [f"{name} {known[name]}" for name in _PACKAGES if name in known]
+    return ", ".join(filter(None, parts))
 
 
 def wide_console() -> Console:
@@ -66,6 +55,13 @@ def show(
     for row in rows:
         table.add_row(*("" if value is None else str(value) for value in row.values()))
     console.print(table)
+
+
+def markdown(rows: Sequence[Mapping[str, str]]) -> str:
+    """A table, a column per key of the first row."""
+    names = list(rows[0])
+    lines = [names, ["---"] * len(names), *([row.get(name, "") for name in names] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

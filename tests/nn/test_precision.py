@@ -181,6 +181,17 @@ def test_channels_come_last_where_that_is_faster():
     assert not rule(full, gpu, residual=True, learns=True)
 
 
+def test_cast_weights_have_their_channels_last_in_acting_but_not_in_learning():
+    policy = make_policy()
+    policy.compute_in("bfloat16")
+    part = policy.torso.parts[0].halved
+    for learns in (True, False, True, False):  # of one copy, which is written to again
+        with part.still(learns):
+            kernels = [half for _, half in part.stand_ins() if half.ndim == 4]
+        assert kernels
+        assert all(x.is_contiguous(memory_format=torch.channels_last) != learns for x in kernels)
+
+
 def test_images_are_given_to_convolutions_in_the_order_of_the_rule():
     policy, seen = make_policy(), []
     policy.torso.parts[0].convolutions.register_forward_pre_hook(lambda _, x: seen.append(x[0]))

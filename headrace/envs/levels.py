@@ -1,0 +1,165 @@
+"""Ten levels that pip installs anywhere, seen and told alike: what stands in for DMLab-30.
+
+Three mazes of MiniWorld, four arenas of ViZDoom and three tasks of BabyAI (MiniGrid). Whatever
+draws a level, it shows a picture of 60 by 80 in three colours, uint8, channels last, and beside it
+the instruction that it was given, in words. Their ids are ``levels/NAME``; their choices of actions
+differ, which tasks that are learnt together join.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import string
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import register
+from gymnasium.spaces import Box, Dict, Text
+
+from headrace.envs.packages import bring, package_of
+
+HEIGHT, WIDTH = 60, 80
+_TILE = 8  # pixels of one of the 7 by 7 fields that an agent of MiniGrid sees
+_FRAMES = 4  # of Doom's 35 a second, for each action
+_MAX_WORDS = 120  # characters of an instruction
+
+
+@dataclass(frozen=True)
+class Level:
+    """One of the ten.
+
+    Attributes:
+        env_id: of the package that draws it.
+        words: the instruction; None: the environment gives its own with every episode.
+    """
+
+    env_id: str
+    words: str | None = None
+
+
+LEVELS = {
+    "hallway": Level("MiniWorld-Hallway-v0", "go to the red box at the end of the hallway"),
+    "one-room": Level("MiniWorld-OneRoom-v0", "go to the red box in the room"),
+    "t-maze": Level("MiniWorld-TMaze-v0", "go to the red box, left or right of the junction"),
+    "shoot": Level("VizdoomBasic-v1", "shoot the monster"),
+    "defend": Level("VizdoomDefendCenter-v1", "turn and shoot whoever comes"),
+    "health": Level("VizdoomHealthGathering-v1", "walk on acid and collect medical kits"),
+    "cover": Level("VizdoomTakeCover-v1", "step aside from what is thrown at you"),
+    "red-ball": Level("BabyAI-GoToRedBallGrey-v0"),
+    "object": Level("BabyAI-GoToObj-v0"),
+    "local": Level("BabyAI-GoToLocal-v0"),
+}
+
+
+class _Shown(gymnasium.ObservationWrapper):
+    """A picture and words, in place of what an environment observes.
+
+    Args:
+        picture: of an observation; picks the words of that, too, if ``words`` is None.
+    """
+
+    def __init__(
+        self, env: gymnasium.Env, picture: Callable[[Any], np.ndarray], words: str | None
+    ) -> None:
+        super().__init__(env)
+        self._picture, self._words = picture, words
+        characters = string.ascii_letters + string.digits + " ,.'-"
+        self.observation_space = Dict(
+            image=Box(0, 255, (HEIGHT, WIDTH, 3), np.uint8),
+            instruction=Text(_MAX_WORDS, min_length=0, charset=characters),
+        )
+
+    def observation(self, observation: Any) -> dict[str, Any]:
+        """See the module."""
+        words = observation["mission"] if self._words is None else self._words
+        return {"image": self._picture(observation), "instruction": words}
+
+
+def make(name: str, render_mode: str | None = None) -> gymnasium.Env:
+    """A level by its name.
+
+    Raises:
+        ConfigError: the package that draws it isn't installed; says how to install it.
+    """
+    level = LEVELS[name]
+    kind = level.env_id.partition("-")[0]
+    if kind == "MiniWorld":
+        return _Shown(_mini_world(level.env_id, render_mode), np.ascontiguousarray, level.words)
+    if kind == "BabyAI":
+        return _Shown(_baby_ai(level.env_id, render_mode), _framed, level.words)
+    return _Shown(_doom(level.env_id, render_mode), _shrunk, level.words)
+
+
+def _mini_world(env_id: str, render_mode: str | None) -> gymnasium.Env:
+    with contextlib.suppress(ImportError):  # of which `_bring` tells
+        import pyglet
+
+        pyglet.options["headless"] = True  # before its first window
+    _bring(env_id)
+    with contextlib.redirect_stdout(io.StringIO()):  # it tells how many samples a pixel gets
+        return gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True)
+
+
+def _baby_ai(env_id: str, render_mode: str | None) -> gymnasium.Env:
+    _bring(env_id)
+    from minigrid.wrappers import RGBImgPartialObsWrapper
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        env = gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True)
+    return RGBImgPartialObsWrapper(_Silent(env), _TILE)
+
+
+def _doom(env_id: str, render_mode: str | None) -> gymnasium.Env:
+    _bring(env_id)
+    settings = str(Path(tempfile.gettempdir()) / "headrace-vizdoom.ini")  # else in this folder
+    return gymnasium.make(
+        env_id,
+        render_mode=render_mode,
+        frame_skip=_FRAMES,
+        doom_config_path=settings,
+        disable_env_checker=True,
+    )
+
+
+def _bring(env_id: str) -> None:
+    package = package_of(env_id)
+    if package is not None and env_id not in gymnasium.registry:
+        bring(env_id, package)
+
+
+class _Silent(gymnasium.Wrapper):
+    """Says nothing on a reset, where BabyAI tells of every room that it drew anew."""
+
+    def reset(self, **settings: Any) -> tuple[Any, dict[str, Any]]:
+        """As of any environment."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            return self.env.reset(**settings)
+
+
+def _framed(observation: dict[str, Any]) -> np.ndarray:
+    """The picture of a grid, in the middle of black."""
+    picture = observation["image"]
+    framed = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    top, left = (HEIGHT - picture.shape[0]) // 2, (WIDTH - picture.shape[1]) // 2
+    framed[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
+    return framed
+
+
+def _shrunk(observation: dict[str, Any]) -> np.ndarray:
+    """The means of blocks of Doom's picture, which is 240 by 320."""
+    picture = observation["screen"]
+    rows, columns = picture.shape[0] // HEIGHT, picture.shape[1] // WIDTH
+    blocks = picture.reshape(HEIGHT, rows, WIDTH, columns, 3)
+    return blocks.mean((1, 3), dtype=np.float32).astype(np.uint8)
+
+
+def register_levels_envs() -> None:
+    """Make them known to Gymnasium."""
+    for name in LEVELS:
+        register(f"levels/{name}", "headrace.envs.levels:make", kwargs={"name": name})

@@ -1,0 +1,156 @@
+"""Suites of tasks by name, what a random and a reference player score in each, and capped scores.
+
+A score of 0 is the random player's and 1 the reference's: a human's, or a trained expert's. That of
+several tasks is IMPALA's (Table B.1): a task's episodes are averaged, then normalised, then capped
+at 1, with no floor; then tasks are averaged, or their median is taken.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.envs import atari_scores, dmlab_scores, levels
+from headrace.envs.atari_scores import Players
+from headrace.errors import ConfigError, nearest, require_choice
+
+# Aitchison et al. (2023), "Atari-5", Appendix E: what the median of 57 games is estimated from. A
+# regression on the results that the authors published with it gives the same numbers.
+_ATARI_5 = {
+    "BattleZone": 0.3820,
+    "DoubleDunk": 0.0679,
+    "NameThisGame": 0.3108,
+    "Phoenix": 0.1241,
+    "Qbert": 0.0805,
+}
+_GAME = re.compile(r"(?:ALE/)?(\w+?)(?:NoFrameskip|Deterministic)?-v\d+")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tasks, and the players of each that scores are normalised by.
+
+    Attributes:
+        references: by task: the id of its environment, or the name of its level.
+        envs: ids of environments to train on, where these aren't the tasks' names.
+    """
+
+    name: str
+    references: Mapping[str, Players]
+    envs: tuple[str, ...] = ()
+
+    @property
+    def tasks(self) -> list[str]:
+        """Those that have references, in the suite's order."""
+        return list(self.references)
+
+    @property
+    def ids(self) -> list[str]:
+        """Of the environments to train on, in the suite's order."""
+        return list(self.envs or self.references)
+
+    def task(self, name: str) -> str:
+        """The task that an environment's id or level stands for, as ``PongNoFrameskip-v4`` for
+        ``ALE/Pong-v5``.
+
+        Raises:
+            ConfigError: the suite has no reference score for it; names the nearest that it has.
+        """
+        game = _GAME.fullmatch(name)
+        names = (name, name.rpartition("/")[2], _atari(game[1]) if game else name)
+        found = next((one for one in names if one in self.references), None)
+        if found is None:
+            hint = nearest(name, self.references) or f" It has {', '.join(self.tasks[:3])} …"
+            if not self.references:
+                hint = " headrace references measures them."
+            raise ConfigError(f"suite {self.name} has no reference score for {name!r}.{hint}")
+        return found
+
+    def scores(self, returns: Mapping[str, Sequence[float]]) -> Scores:
+        """Of the returns of episodes by task.
+
+        Raises:
+            ConfigError: a task is unknown, has no episode, or comes twice.
+        """
+        by_task: dict[str, float] = {}
+        for name, episodes in returns.items():
+            task = self.task(name)
+            if not len(episodes) or task in by_task:
+                how = "twice" if task in by_task else "without an episode"
+                raise ConfigError(f"task {name!r} of suite {self.name} is there {how}")
+            by_task[task] = self.references[task].normalized(statistics.fmean(episodes))
+        return Scores(self, {task: by_task[task] for task in self.tasks if task in by_task})
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Normalised scores by task, neither capped nor floored."""
+
+    suite: Suite
+    normalized: Mapping[str, float]
+
+    @property
+    def capped(self) -> dict[str, float]:
+        """At 1, by task."""
+        return {task: min(1.0, score) for task, score in self.normalized.items()}
+
+    @property
+    def mean(self) -> float:
+        """Of the capped scores."""
+        return statistics.fmean(self.capped.values())
+
+    @property
+    def median(self) -> float:
+        """Of the capped scores."""
+        return statistics.median(self.capped.values())
+
+    @property
+    def missing(self) -> list[str]:
+        """Tasks of the suite without a score."""
+        return [task for task in self.suite.tasks if task not in self.normalized]
+
+    @property
+    def atari_57_median(self) -> float | None:
+        """The median over 57 games, not capped, as Atari-5's regression estimates it; None without
+        all five games.
+
+        It is of ``log10(1 + score in percent)``, where scores below 0 count as 0.
+        """
+        by_game = {game: self.normalized.get(_atari(game)) for game in _ATARI_5}
+        total = 0.0
+        for game, score in by_game.items():
+            if score is None:
+                return None
+            total += _ATARI_5[game] * math.log10(1 + 100 * max(score, 0.0))
+        return float((10**total - 1) / 100)
+
+
+def _atari(game: str) -> str:
+    return f"ALE/{game}-v5"
+
+
+_ATARI_57 = {_atari(game): players for game, players in atari_scores.SCORES.items()}
+_DMLAB = tuple(f"dmlab/{dmlab_scores.trained_on(level)}" for level in dmlab_scores.SCORES)
+_LEVELS = tuple(f"levels/{name}" for name in levels.LEVELS)
+SUITES = {
+    suite.name: suite
+    for suite in (
+        Suite("atari-57", _ATARI_57),
+        Suite("atari-5", {_atari(game): _ATARI_57[_atari(game)] for game in _ATARI_5}),
+        Suite("dmlab-30", dmlab_scores.SCORES, envs=_DMLAB),
+        Suite("levels-10", {}, envs=_LEVELS),
+    )
+}
+
+
+def suite(name: str) -> Suite:
+    """A suite by its name.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    require_choice("suite", name, SUITES)
+    return SUITES[name]

@@ -1,0 +1,80 @@
+"""What a folder of many runs is of, which who goes on with it has to share; one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import CheckpointError, ConfigError, shown
+from headrace.records.disk import write_json
+from headrace.records.lock import Lock, Taken
+from headrace.records.plain import plain
+
+_LOOK_S = 0.01  # between two tries to be alone
+
+
+@contextlib.contextmanager
+def alone(folder: Path, timeout_s: float = 120.0) -> Iterator[None]:
+    """Nobody else, in any thread or process, is inside for the same folder.
+
+    Raises:
+        CheckpointError: others were inside for so long, the last of whom is named; or the file
+            system has no locks.
+    """
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            lock = Lock(folder, required=True)
+            break
+        except Taken as error:
+            if time.monotonic() > until:
+                raise CheckpointError(f"waited {timeout_s:.0f} s: {error}") from error
+            time.sleep(_LOOK_S)
+    try:
+        lock.sign()
+        yield
+    finally:
+        lock.release()
+
+
+def check_same(file: Path, what: str, identity: dict[str, Any]) -> None:
+    """Write the settings down where nobody has, or compare them with those that are there.
+
+    Args:
+        what: the folder holds, with its article.
+        identity: a run's ``config`` and ``parameters`` that are drawn among it.
+
+    Raises:
+        ConfigError: they are others; names one that differs. Or the file is none of headrace's.
+    """
+    ours = plain(identity)
+    if not file.exists():
+        write_json(file, ours)
+        return
+    try:
+        theirs = _flat(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} can't be read ({error}): choose another --output") from error
+    own = _flat(json.loads(json.dumps(ours)))
+    for name in [*own, *theirs]:
+        there, here = theirs.get(name), own.get(name)
+        if there != here:
+            raise ConfigError(
+                f"{file.parent} holds {what} with {name}={shown(there)}, not {shown(here)}: give "
+                "the same settings, or another --output"
+            )
+
+
+def _flat(values: Any, path: str = "") -> dict[str, Any]:
+    """By name: settings by their own, what is drawn as ``sample.NAME``."""
+    if not isinstance(values, dict):
+        return {path: values}
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        inside = "" if path in ("", "config", "algo", "network") else f"{path}."
+        found |= _flat(value, f"{inside}{'sample' if name == 'parameters' else name}")
+    return found

@@ -1,0 +1,1 @@
+"""Population-based training: members that meet in a folder."""

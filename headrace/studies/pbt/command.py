@@ -1,0 +1,64 @@
+"""``headrace pbt``: a population whose members copy better ones and change a little.
+
+A process that takes part has no part of its own to play: any number of them, here or on other
+machines that see the same folder, may begin, end and die at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from headrace.config import Config
+from headrace.envs.names import resolve
+from headrace.records.disk import told
+from headrace.studies import flags
+from headrace.studies.identity import alone, check_same
+from headrace.studies.machine import head, wide_console
+from headrace.studies.pbt import report
+from headrace.studies.pbt.settings import CONSTANT, NO_END, Population
+from headrace.studies.pbt.training import train_member
+from headrace.studies.pbt.turns import Train, Turns
+from headrace.studies.workers import work
+
+
+def main(argv: Sequence[str]) -> int:
+    """``headrace pbt [ALGORITHM] [--recipe NAME] [flags]``.
+
+    Raises:
+        ConfigError: a flag is wrong; nothing was started.
+    """
+    own = {"lr_schedule": "constant", **NO_END}
+    population = flags.parse(Population, "headrace pbt", argv, Config(**CONSTANT), **own)
+    return run(population, wide_console())
+
+
+def run(population: Population, console: Console, train: Train = train_member) -> int:
+    """Take part until every member has all its steps, then write page and picture.
+
+    Args:
+        train: a turn's training.
+
+    Raises:
+        ConfigError: there is no such environment, the threshold isn't known, or the folder holds
+            another population; nothing was started.
+        CheckpointError: the folder's file system has no locks; nothing was started.
+    """
+    env = population.config.to_json()["env"]
+    population.check()
+    resolve(population.config.env)
+    identity, folder = population.identity, Path(population.output)
+    with told(folder, "used as output"):
+        folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder):
+        check_same(folder / "population.json", "a population", identity)
+    drawn = ", ".join(one.name for one in population.parameters)
+    what = f"{population.config.algo_name} on {env}: {population.members} members, {drawn}"
+    head(Population.__doc__, what, console)
+    turns = Turns(population, train, lambda line: console.print(line, soft_wrap=True))
+    work(population.jobs, turns.turn)
+    with alone(folder):
+        report.write(population, turns.members, console)
+    return 0

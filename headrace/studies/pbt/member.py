@@ -1,0 +1,187 @@
+"""A member on the disk: an ordinary run, and the history of what it was made of.
+
+    members/003/run/            the run
+    members/003/history.jsonl   a line per event
+    members/003/lock            held by who trains it
+
+A copy is written as a checkpoint ``copy_<steps>``, whole or not at all; the line of history that
+names it makes it the member's; then ``latest`` points to it. Whoever takes a member that another
+left behind, at whatever instant, finds one of these three states, and :func:`recover` makes the
+first or the last of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headrace.errors import CheckpointError
+from headrace.records import checkpoint, sums
+from headrace.records.disk import json_text, remove_folder
+from headrace.records.files import append_jsonl, read_jsonl
+from headrace.records.folders import pointed, saved, write
+
+_TRIES = 20  # to read a checkpoint that its run may delete meanwhile
+_LEARNT = ("learner", "own", "episodes")  # of trainer.pt: what goes with weights
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of a history.
+
+    Attributes:
+        kind: born; trained, a turn; kept, with hyperparameters that may have changed; copied;
+            failed, a turn in which training broke down.
+        steps: the member's own. hyper: what holds from here on.
+        score: as members are compared, of the weights from here on; None: not known yet.
+        checkpoint: that holds those weights. sha256: of its policy.safetensors.
+        source: the member that was copied, with its steps and checkpoint.
+    """
+
+    kind: str
+    steps: int
+    hyper: dict[str, float]
+    score: float | None = None
+    checkpoint: str | None = None
+    sha256: str | None = None
+    source: int | None = None
+    source_steps: int | None = None
+    source_checkpoint: str | None = None
+    note: str = ""
+
+
+class Member:
+    """One of a population.
+
+    Args:
+        folder: of it, which is made when it is born.
+    """
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.number, self.folder, self.run_dir = number, folder, folder / "run"
+        self._file = folder / "history.jsonl"
+
+    def history(self) -> list[Event]:
+        """All whole lines, oldest first."""
+        return [Event(**line) for line in read_jsonl(self._file)] if self._file.exists() else []
+
+    def latest(self) -> Event | None:
+        """The last event; None before it is born."""
+        return next(reversed(self.history()), None)
+
+    def note(self, event: Event) -> None:
+        """Add to the history; by who holds the lock."""
+        append_jsonl(self._file, [asdict(event)])
+
+    def recover(self) -> None:
+        """Make good what its last trainer left undone; by who holds the lock."""
+        if self._file.exists():
+            data = self._file.read_bytes()
+            if not data.endswith(b"\n"):
+                with self._file.open("rb+") as file:
+                    file.truncate(data.rfind(b"\n") + 1)
+        event, checkpoints = self.latest(), self.run_dir / "checkpoints"
+        own = event.checkpoint if event is not None and event.kind == "copied" else None
+        now = pointed(checkpoints, "latest")
+        if own is not None and event is not None and (checkpoints / own).exists():
+            steps = -1 if now is None else int(now.name.split("_")[1].partition("-")[0])
+            if steps <= event.steps and (now is None or now.name != own):
+                checkpoint.point("latest", checkpoints / own)
+                now = checkpoints / own
+        for path in saved(checkpoints, "copy"):
+            if path.name != own and (now is None or path.name != now.name):
+                remove_folder(path)
+
+    def trained(self, hyper: dict[str, float], steps: int, score: float) -> Event:
+        """What a turn ended with; noted."""
+        found = checkpoint.find(self.run_dir)
+        weights = (found / "policy.safetensors").read_bytes()
+        digest = hashlib.sha256(weights).hexdigest()
+        event = Event("trained", steps, hyper, score, found.name, digest)
+        self.note(event)
+        return event
+
+    def copy(self, other: Member, theirs: Event, note: str = "") -> Event:
+        """Weights, optimiser and hyperparameters of another, as a checkpoint of this member's own.
+
+        Its own are its steps, counters, seed, place, and generator that shuffles. Nothing is noted
+        yet, and nothing else knows of the checkpoint.
+
+        Args:
+            theirs: the other's latest event.
+
+        Returns:
+            the event, with the other's hyperparameters as they were in its checkpoint, and its
+            score if that is of these weights: the other may have gone on meanwhile.
+
+        Raises:
+            CheckpointError: the other has no whole checkpoint, or the disk refuses.
+        """
+        values, state, weights, source = _read(other.run_dir)
+        own = checkpoint.find(self.run_dir)
+        before, description = checkpoint.load_trainer(own), checkpoint.read_config(own)
+        state = before | {name: state[name] for name in _LEARNT}
+        state["learner"] = _own_generator(state["learner"], before["learner"])
+        digest = hashlib.sha256(weights).hexdigest()
+        description["config"] |= {"algo": values["config"]["algo"]}
+        target = write(
+            self.run_dir / "checkpoints",
+            f"copy_{before['env_steps']}",
+            {
+                "config.json": lambda file: file.write(json_text(description).encode()),
+                "policy.safetensors": lambda file: file.write(weights),
+                "trainer.pt": lambda file: torch.save(state, file),
+            },
+        )
+        algo = values["config"]["algo"]
+        latest = self.latest()
+        names = latest.hyper if latest is not None else {}
+        return Event(
+            "copied",
+            int(before["env_steps"]),
+            {name: float(algo[name]) for name in names},
+            theirs.score if theirs.sha256 == digest else None,
+            target.name,
+            digest,
+            other.number,
+            int(source[1]),
+            source[0],
+            note,
+        )
+
+    def take_over(self, event: Event) -> None:
+        """Make a copy this member's own: the line of history decides."""
+        assert event.checkpoint is not None
+        self.note(event)
+        self.recover()
+
+
+def _own_generator(theirs: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Another's state of a learner, to go on from: without ages, and with the own generator."""
+    found = {name: value for name, value in theirs.items() if name != "ages"}
+    kept = {k: v for k, v in own.get("state", {}).items() if k == "generator"}
+    return found | {"state": found.get("state", {}) | kept}
+
+
+def _read(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any], bytes, tuple[str, int]]:
+    """config.json, trainer.pt, weights, and (name, steps) of a run's latest checkpoint, whole.
+
+    The run may go on meanwhile, and delete it: then there is a newer one.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            folder = checkpoint.find(run_dir)
+            values, state = checkpoint.read_config(folder), checkpoint.load_trainer(folder)
+            weights = (folder / "policy.safetensors").read_bytes()
+            if sums.fault(folder, *sums.FILES) is None:  # and it was, while all that was read
+                return values, state, weights, (folder.name, state["env_steps"])
+        except (CheckpointError, OSError):
+            if not left:
+                raise
+        time.sleep(0.05)
+    raise CheckpointError(f"run directory {run_dir} holds no whole checkpoint to copy")

@@ -1,0 +1,207 @@
+"""What a population depends on."""
+
+# Annotations are evaluated here at once: tyro reads those of Population.
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from headrace.algos import IMPALA
+from headrace.config import Config
+from headrace.envs.atari_scores import Players
+from headrace.envs.suites import SUITES
+from headrace.errors import ConfigError, require
+from headrace.records.settings import replaced
+from headrace.studies import sample
+from headrace.studies.sample import Parameter
+from headrace.studies.scores import references
+from headrace.valid import ranges
+from headrace.valid.fields import check_fields, settings
+
+# What ends a run by its return would end each of a member's turns before its first step.
+NO_END: dict[str, Any] = {"stop_return": None, "target_return": None}
+OWN = {"run_dir": None, "resume": False, "overwrite": False, **NO_END}
+_DRAWS = 100  # for values that go together
+CONSTANT: dict[str, Any] = {"algo": IMPALA(lr_schedule="constant")}
+
+
+@settings()
+@dataclass(frozen=True)
+class Population:
+    """Train a population whose members take over what a better one has, and change it a little.
+
+    The same command goes on with what is in --output, also from other processes and machines that
+    share it: each takes turns of members that nobody trains. Defaults of --members, --threshold,
+    --burn-in, --factor and --probability are IMPALA's (Appendix F).
+    """
+
+    sample: Annotated[
+        tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=KIND:LOW,HIGH")
+    ] = ()
+    """A setting that evolves, and what members begin with: learning-rate=loguniform:5e-6,5e-3;
+    may be repeated. None: entropy bonus, learning rate and the optimiser's epsilon as in IMPALA,
+    Table D.1."""
+    members: Annotated[int, ranges.Range(2, 10_000)] = 24
+    """How many there are; more than are trained at a time take turns."""
+    jobs: Annotated[int, ranges.PROCESSORS] = 1
+    """Members that this process trains at a time."""
+    interval: Annotated[int | None, ranges.STEPS] = None
+    """Environment steps of a turn, after which a member is evaluated and may copy; None: a
+    fiftieth of total_steps."""
+    burn_in: Annotated[int, ranges.Range(0, 10**15)] = 5_000_000
+    """Environment steps before which a member stays as it is. The paper's 20 million frames are 5
+    million steps of 4 frames."""
+    threshold: Annotated[float | None, ranges.AT_LEAST_0] = None
+    """By how much another must be better to be copied. None: 0.05, of scores between a random and
+    a reference player; in units of returns where there is no reference score."""
+    factor: Annotated[float, ranges.Range(1, 1e9, above=True)] = 1.2
+    """What settings are multiplied with, or divided by, when they change."""
+    probability: Annotated[float, ranges.FACTOR] = 1 / 3
+    """That a setting changes after a turn, each by itself, whether the member copied or not."""
+    references: Annotated[str | None, ranges.NOT_EMPTY] = None
+    """A suite, or a file of headrace references, whose scores members are compared in. None: the
+    57 games of Atari have theirs, all else is compared in returns."""
+    output: Annotated[str, ranges.NOT_EMPTY] = "runs/pbt"
+    """Folder of the population: members, page and picture."""
+    timeout_s: Annotated[float, ranges.SECONDS] = 86_400.0
+    """A turn that takes longer is ended, and begins again."""
+    config: Config = dataclasses.field(default_factory=lambda: Config(**CONSTANT))
+    """What is the same in all members."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name, own in OWN.items():
+            value = getattr(self.config, name)
+            require(value == own, name, value, f"{own!r}: the population sets it for each member")
+        schedule = self.config.algo.lr_schedule
+        valid = "'constant': the population has the learning rate's schedule"
+        require(schedule == "constant", "lr_schedule", schedule, valid)
+        _ = self.parameters
+
+    def check(self) -> None:
+        """Raise ConfigError where nothing would evolve, or nobody knows when to copy."""
+        total = self.config.total_steps
+        if self.burn_in >= total:
+            raise ConfigError(
+                f"burn_in={self.burn_in} must be below total_steps={total}, or nothing ever "
+                f"evolves (nearest: {total // 20}, a twentieth)"
+            )
+        _ = self.lead
+
+    @cached_property
+    def parameters(self) -> list[Parameter]:
+        """What evolves.
+
+        Raises:
+            ConfigError: one is wrong, or can't be multiplied.
+        """
+        found = sample.parse(self.sample or sample.IMPALA, self.config)
+        fields = {f.name for f in dataclasses.fields(self.config.algo)}
+        for one in found:
+            numbers = all(isinstance(x, float) and x > 0 for x in one.values)
+            if one.name not in fields or not numbers:
+                raise ConfigError(
+                    f"sample={one.name} can't evolve: it must be a hyperparameter of "
+                    f"{self.config.algo_name} that is a fraction above 0, as "
+                    "learning_rate=loguniform:1e-5,1e-2"
+                )
+        return found
+
+    @property
+    def turn_steps(self) -> int:
+        """Environment steps of a turn."""
+        return self.interval or max(1, self.config.total_steps // 50)
+
+    @cached_property
+    def players(self) -> Players | None:
+        """What scores are normalised by; None: they are returns.
+
+        Raises:
+            ConfigError: a reference score is missing.
+        """
+        env = self.config.to_json()["env"]
+        if self.references is not None:
+            suite = references.read(self.references)
+            return suite.references[suite.task(env)]
+        atari = SUITES["atari-57"]
+        try:
+            return atari.references[atari.task(env)]
+        except ConfigError:
+            return None
+
+    @property
+    def lead(self) -> float:
+        """The threshold, in the units that members are compared in.
+
+        Raises:
+            ConfigError: it isn't known.
+        """
+        if self.threshold is not None:
+            return self.threshold
+        if self.players is None:
+            raise ConfigError(
+                f"there is no reference score of {self.config.to_json()['env']}, so say in units "
+                "of its returns by how much another member must be better to be copied, as "
+                "--threshold 10; or --references with a file of headrace references"
+            )
+        return 0.05
+
+    def fitness(self, value: float) -> float:
+        """A return as members are compared in."""
+        return value if self.players is None else self.players.normalized(value)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that members depend on; a population that goes on has the same."""
+        own = ("interval", "burn_in", "factor", "probability", "references")
+        return {
+            "config": self.config.to_json(),
+            "parameters": {p.name: [p.kind, list(p.values)] for p in self.parameters},
+            "members": self.members,
+            "threshold": self.lead,
+            **{name: getattr(self, name) for name in own},
+        }
+
+    def member_dir(self, member: int) -> Path:
+        """Where a member's run and history are."""
+        return Path(self.output) / "members" / f"{member:03d}"
+
+    def rng(self, *where: int) -> np.random.Generator:
+        """Of decisions, which don't depend on who takes them, or how often that is tried."""
+        return np.random.default_rng([self.config.seed, *where])
+
+    def drawn(self, *where: int) -> dict[str, float]:
+        """Values to begin with.
+
+        Raises:
+            ConfigError: they contradicted each other in each of many draws.
+        """
+        rng = self.rng(*where)
+        for left in reversed(range(_DRAWS)):
+            found = {one.name: float(one.draw(rng)) for one in self.parameters}
+            try:
+                replaced(self.config, found)
+                break
+            except ConfigError:
+                if not left:
+                    raise
+        return found
+
+    def perturbed(self, hyper: dict[str, float], rng: np.random.Generator) -> dict[str, float]:
+        """Each value changed with ``probability``, unless that made it an invalid one."""
+        found = dict(hyper)
+        for name, value in hyper.items():
+            changes, up = rng.random() < self.probability, rng.random() < 0.5
+            if changes:
+                new = value * self.factor if up else value / self.factor
+                try:
+                    replaced(self.config, {**found, name: new})
+                except ConfigError:
+                    continue
+                found[name] = new
+        return found

@@ -1,0 +1,182 @@
+"""Whose turn it is, and what a member does in it: train, then copy a better one, or not."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from headrace.errors import CheckpointError, HeadraceError, NonFinite
+from headrace.records.disk import told
+from headrace.records.lock import Lock, Taken
+from headrace.studies.children import Children
+from headrace.studies.pbt.member import Event, Member
+from headrace.studies.pbt.settings import Population
+from headrace.studies.scores.runs import score_of
+
+MOST_FAILURES = 3  # of a member in a row, in one process, that aren't training's
+MOST_BREAKDOWNS = 10  # of a member's training in a row
+_LOOK_S = 0.1  # between two looks for a member that nobody trains
+
+Train = Callable[[Population, Member, dict[str, float], int, Children], dict[str, Any]]
+"""Train a member's run until so many steps; gives ``error``, why training broke down, or nothing.
+The run's ``summary.json`` has its steps and its evaluation."""
+
+
+@dataclass
+class Turns:
+    """A process that takes part in a population.
+
+    Args:
+        train: a turn's training. say: gets a line per event.
+    """
+
+    population: Population
+    train: Train
+    say: Callable[[str], None] = print
+    _failures: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        count = range(self.population.members)
+        self.members = [Member(i, self.population.member_dir(i)) for i in count]
+
+    def turn(self, children: Children) -> bool:
+        """One turn of the member that is furthest behind among those that nobody trains.
+
+        Returns:
+            whether any member has turns left.
+
+        Raises:
+            RuntimeError: a member's training failed again and again.
+        """
+        steps = {one.number: _steps(one) for one in self.members}
+        left = [n for n in sorted(steps, key=lambda n: (steps[n], n)) if self._goes_on(steps[n])]
+        for number in left:
+            member = self.members[number]
+            with told(member.folder):
+                member.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                lock = Lock(member.folder, required=True)
+            except Taken:  # somebody trains it
+                continue
+            try:
+                if _steps(member) == steps[number]:  # else another one had a turn of it just now
+                    lock.sign()
+                    self._take(member, children)
+            finally:
+                lock.release()
+            return True
+        if left:
+            time.sleep(_LOOK_S)
+        return bool(left)
+
+    def _goes_on(self, steps: int) -> bool:
+        return steps < self.population.config.total_steps
+
+    def _take(self, member: Member, children: Children) -> None:
+        member.recover()
+        event = member.latest()
+        if event is None:
+            event = Event("born", 0, self.population.drawn(member.number))
+            member.note(event)
+        if event.kind in ("trained", "failed"):  # and whoever trained it got no further
+            event = self._evolve(member, event)
+        until = min(event.steps + self.population.turn_steps, self.population.config.total_steps)
+        try:
+            found = self.train(self.population, member, event.hyper, until, children)
+            if "error" not in found:
+                score = score_of(member.run_dir)
+                if score.env_steps <= event.steps:
+                    where = f"ended at {score.env_steps:,} steps, where it began"
+                    raise RuntimeError(f"its training {where}, and was to go on until {until:,}")
+        except (RuntimeError, HeadraceError) as error:
+            self._failures[member.number] += 1
+            self.say(f"member {member.number}: {error}")
+            if self._failures[member.number] >= MOST_FAILURES:
+                raise
+            return
+        del self._failures[member.number]
+        if "error" in found:
+            event = Event("failed", event.steps, event.hyper, note=found["error"])
+            member.note(event)
+            self.say(f"member {member.number}: {event.note}")
+            _check_hope(member)
+        else:
+            event = member.trained(
+                event.hyper, score.env_steps, self.population.fitness(score.value)
+            )
+            self.say(f"member {member.number}: {event.steps:,} steps, score {event.score:.4g}")
+        if self._goes_on(event.steps):
+            self._evolve(member, event)
+
+    def _evolve(self, member: Member, event: Event) -> Event:
+        """What follows a turn: exploit, then explore; noted."""
+        population, failed = self.population, event.kind == "failed"
+        if event.steps < population.burn_in and not failed:
+            return event
+        rng = population.rng(member.number, event.steps, len(member.history()))
+        known = [(one, one.latest()) for one in self.members if one.number != member.number]
+        others = [(one, of) for one, of in known if of is not None and of.score is not None]
+        if failed:
+            return self._replace(member, event, others)
+        if others:
+            rival, theirs = others[int(rng.integers(len(others)))]
+            assert theirs.score is not None
+            assert event.score is not None
+            better = theirs.score > event.score + population.lead
+            if better and (copied := self._copied(member, rival, theirs, rng)) is not None:
+                return copied
+        kept = replace(event, kind="kept", hyper=population.perturbed(event.hyper, rng))
+        member.note(kept)
+        return kept
+
+    def _replace(self, member: Member, event: Event, others: list[tuple[Member, Event]]) -> Event:
+        """After training broke down: the best of the others; or else new hyperparameters."""
+        rng = self.population.rng(member.number, event.steps, len(member.history()))
+        if others and (member.run_dir / "checkpoints").exists():
+            rival, theirs = max(others, key=lambda pair: pair[1].score or 0.0)
+            if (copied := self._copied(member, rival, theirs, rng, event.note)) is not None:
+                return copied
+        drawn = self.population.drawn(member.number, len(member.history()))
+        kept = replace(event, kind="kept", hyper=drawn)
+        member.note(kept)
+        return kept
+
+    def _copied(
+        self, member: Member, rival: Member, theirs: Event, rng: np.random.Generator, note: str = ""
+    ) -> Event | None:
+        """Copy another member, whose latest event is ``theirs``; None: it can't be read."""
+        try:
+            event = member.copy(rival, theirs, note)
+        except CheckpointError as error:  # the next turn is another chance
+            self.say(f"member {member.number} can't copy member {rival.number}: {error}")
+            return None
+        event = replace(event, hyper=self.population.perturbed(event.hyper, rng))
+        member.take_over(event)
+        score = "not scored yet" if event.score is None else f"score {event.score:.4g}"
+        self.say(
+            f"member {member.number}: copies member {event.source} ({score}, "
+            f"{event.source_steps:,} steps)"
+        )
+        return event
+
+
+def _check_hope(member: Member) -> None:
+    """Raise NonFinite where training breaks down whatever the hyperparameters."""
+    latest = member.history()[-2 * MOST_BREAKDOWNS :]
+    kinds = [event.kind for event in latest]
+    if kinds.count("failed") >= MOST_BREAKDOWNS and "trained" not in kinds:
+        raise NonFinite(
+            f"training of member {member.number} broke down {MOST_BREAKDOWNS} times in a row, with "
+            f"other hyperparameters each time: {latest[-1].note}"
+        )
+
+
+def _steps(member: Member) -> int:
+    """Of the latest event; -1 before it is born."""
+    latest = member.latest()
+    return -1 if latest is None else latest.steps

@@ -1,0 +1,1 @@
+"""Scores that can be compared between tasks: references, and what runs have of them."""

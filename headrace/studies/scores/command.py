@@ -1,0 +1,195 @@
+"""``headrace references`` and ``headrace score``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+from headrace.envs.names import resolve
+from headrace.envs.suites import Scores, Suite
+from headrace.errors import CheckpointError, ConfigError, require
+from headrace.studies import drawing, statistics
+from headrace.studies.machine import show, wide_console
+from headrace.studies.means import grouped, mean_se
+from headrace.studies.scores import references
+from headrace.studies.scores.runs import score_of
+from headrace.valid import ranges
+
+TAUS = np.linspace(0.0, 1.5, 61)  # scores at which performance profiles are drawn
+
+
+class Matrix(NamedTuple):
+    """Normalised scores ``[seeds, tasks]``."""
+
+    tasks: list[str]
+    scores: np.ndarray
+
+
+def measure_references(
+    envs: list[str],
+    expert: list[Path],
+    episodes: int,
+    seed: int,
+    env_kwargs: dict[str, Any],
+    output: Path,
+) -> None:
+    """Measure random scores, take experts' from their runs, and write both.
+
+    Raises:
+        ConfigError: an environment or an expert is wrong; nothing was measured.
+    """
+    require(bool(envs), "envs", envs, "at least one environment")
+    require(1 <= episodes <= 10**6, "episodes", episodes, "between 1 and 1000000")
+    require(0 <= seed < 2**31, "seed", seed, ranges.SEED.words)
+    references.before(output)  # complains before anything is measured
+    for env in envs:
+        resolve(env)
+    found = references.expert_runs(envs, expert)
+    random = {env: references.random_returns(env, episodes, seed, env_kwargs) for env in envs}
+    sources = {score_of(run).env: f"final evaluation of {run}" for run in expert}
+    references.write(output, random, found, sources)
+    written = references.before(output)
+    for env, returns in random.items():
+        mean, se = mean_se(returns)
+        reference = written[env]["reference"]
+        high = "missing (--expert RUN)" if reference is None else f"{reference:g}"
+        print(f"{env}: random {mean:g} ± {se:.2g}, reference {high}")
+    print(f"references: {output}")
+
+
+def score(
+    runs: Sequence[Path], suite: str, picture: Path | None = None, console: Console | None = None
+) -> dict[str, Scores]:
+    """Print what runs, or a JSON file of returns by task, score in a suite; by algorithm.
+
+    Runs of an algorithm on the same task are seeds: the mean of theirs is the task's return. Where
+    there are several algorithms, or a picture is asked for, with as many seeds of each on the same
+    tasks, they are compared, with intervals from two seeds on. Episodes of a file are no seeds.
+
+    Args:
+        picture: the PNG of performance profiles to write.
+
+    Raises:
+        ConfigError: a task has no reference score, or there is nothing to compare in a picture.
+        CheckpointError: a run hasn't ended.
+    """
+    require(bool(runs), "runs", runs, "at least one run directory or file of returns")
+    players, console = references.read(suite), console or wide_console()
+    returns = _returns(runs)
+    found = {name: players.scores(of) for name, of in returns.items()}
+    tasks = [
+        task for task in players.tasks if any(task in one.normalized for one in found.values())
+    ]
+    rows = [
+        {"task": task} | {name: f"{one.normalized[task]:.1%}" if task in one.normalized else ""
+                          for name, one in found.items()}
+        for task in tasks
+    ]  # fmt: skip
+    show(rows, f"Scores in {players.name}: 0% random, 100% the reference", console)
+    for name, one in found.items():
+        count = f"{len(one.normalized)} of {len(players.tasks)} tasks"
+        line = f"{name}, capped, {count}: mean {one.mean:.1%}, median {one.median:.1%}"
+        console.print(line, soft_wrap=True)
+        if one.missing:
+            console.print(f"  without a run: {', '.join(one.missing)}", soft_wrap=True)
+        if (median := one.atari_57_median) is not None and len(one.normalized) == 5:
+            console.print(f"  median of 57 games, as Atari-5's regression has it: {median:.1%}")
+    if len(found) > 1 or picture is not None:
+        if _is_file(runs):  # whose episodes aren't seeds: they are of one policy
+            means = {task: [float(np.mean(each))] for task, each in returns[runs[0].stem].items()}
+            returns = {runs[0].stem: means}
+        compared = {name: matrix(players, of) for name, of in returns.items()}
+        compare(compared, picture, console)
+    return found
+
+
+def matrix(suite: Suite, returns: Mapping[str, Sequence[float]]) -> Matrix | None:
+    """Normalised scores of each seed on each task; None where tasks have different numbers."""
+    tasks = [suite.task(name) for name in returns]
+    if len({len(each) for each in returns.values()}) != 1:
+        return None
+    scores = [
+        [suite.references[task].normalized(value) for value in each]
+        for task, each in zip(tasks, returns.values(), strict=True)
+    ]
+    order = sorted(range(len(tasks)), key=lambda i: tasks[i])
+    return Matrix([tasks[i] for i in order], np.array([scores[i] for i in order]).T)
+
+
+def compare(compared: Mapping[str, Matrix | None], picture: Path | None, console: Console) -> None:
+    """Print interquartile means and probabilities of improvement; draw performance profiles."""
+    whole = {name: one for name, one in compared.items() if one is not None}
+    same = {(*one.tasks, len(one.scores)) for one in whole.values()}
+    if len(same) != 1 or len(whole) < len(compared):
+        why = "not compared with intervals: that takes equally many seeds of the same tasks"
+        if picture is not None:
+            raise ConfigError(f"{why}, so there is nothing to draw in {picture}")
+        console.print(why)
+        return
+    scores = {name: one.scores for name, one in whole.items()}
+    seeds = len(next(iter(scores.values())))
+    if seeds < 2 and picture is not None:
+        raise ConfigError(
+            "one seed has no intervals, so there is nothing to draw in "
+            f"{picture}: give two or more runs of each task, with other seeds"
+        )
+    iqm = statistics.interquartile(scores)
+    names = list(scores)
+    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    better = statistics.improvement(scores, pairs)
+    rows = [{"": name, "interquartile mean": iqm[name].text(interval=seeds > 1)}
+            | {f"beats {b}": better[name, b].text(interval=seeds > 1) if (name, b) in better else ""
+               for b in names}
+            for name in names]  # fmt: skip
+    intervals = "95% intervals of stratified bootstraps" if seeds > 1 else "no intervals"
+    of = f"{seeds} seeds of each task, " if seeds > 1 else "one seed: "
+    show(rows, of + intervals, console)
+    if picture is not None:
+        draw_profiles(statistics.profiles(scores, TAUS), picture)
+        console.print(f"picture: {picture}")
+
+
+def draw_profiles(found: Mapping[str, statistics.Estimate], path: Path) -> None:
+    """Performance profiles with their bands."""
+    with drawing.picture(path, "Performance profiles", (6.0, 4.2)) as (_, (panel,)):
+        for i, (name, one) in enumerate(found.items()):
+            panel.plot(TAUS, one.value, label=name, color=f"C{i}")
+            panel.fill_between(TAUS, one.low, one.high, alpha=0.2, color=f"C{i}", linewidth=0)
+        panel.set(xlabel="score τ (0 random, 1 the reference)", ylabel="share of runs above τ")
+        panel.legend(fontsize="small")
+        panel.grid(alpha=0.3)
+
+
+def _returns(runs: Sequence[Path]) -> dict[str, Mapping[str, Sequence[float]]]:
+    """By algorithm, or the name of a file: returns by task."""
+    if _is_file(runs):
+        return {runs[0].stem: _of_file(runs[0])}
+    found: dict[str, Mapping[str, Sequence[float]]] = {}
+    for name, scores in grouped(map(score_of, runs), lambda one: one.algorithm).items():
+        by_env = grouped(scores, lambda one: one.env)
+        found[name] = {env: [one.value for one in each] for env, each in by_env.items()}
+    return found
+
+
+def _is_file(runs: Sequence[Path]) -> bool:
+    return len(runs) == 1 and runs[0].suffix == ".json"
+
+
+def _of_file(file: Path) -> dict[str, list[float]]:
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        return {
+            task: [float(x) for x in (each if isinstance(each, list) else [each])]
+            for task, each in values.items()
+        }
+    except OSError as error:
+        raise CheckpointError(f"{file} can't be read: {error}") from error
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f'{file} must hold returns of episodes by task, as {{"Pong-v5": [20, 21]}} ({error})'
+        ) from error

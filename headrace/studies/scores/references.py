@@ -1,0 +1,156 @@
+"""Reference scores of a suite of one's own: a file that says where each number is from."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Discrete
+from gymnasium.vector import VectorEnv
+
+from headrace.envs.atari_scores import Players
+from headrace.envs.columns import agents_of
+from headrace.envs.make import opened
+from headrace.envs.names import resolve
+from headrace.envs.suites import Suite, suite
+from headrace.errors import ConfigError, nearest, require, shown
+from headrace.evaluation import MAX_PARALLEL, Moment, whole_episodes
+from headrace.nn.inputs import info_mask
+from headrace.records.disk import told, write_json
+from headrace.studies.scores.runs import score_of
+
+EPISODES = 100
+
+
+def random_returns(
+    env: str, episodes: int = EPISODES, seed: int = 0, env_kwargs: Mapping[str, Any] | None = None
+) -> list[float]:
+    """Returns of whole episodes of actions drawn uniformly from the action space.
+
+    Of a Discrete one, invalid actions that ``info["action_mask"]`` tells of are not drawn.
+
+    Raises:
+        ConfigError: there is no such environment, or it is a game of several agents, or its actions
+            can't be drawn.
+    """
+    num_envs = min(episodes, MAX_PARALLEL)
+    _, envs = opened(resolve(env), num_envs, env_kwargs=dict(env_kwargs or {}))
+    with contextlib.closing(envs):
+        valid = "an environment of one agent, whose score a reference is"
+        require(not agents_of(envs), "env", env, valid)
+        return whole_episodes(_played(envs, seed), num_envs, episodes)[0][0]
+
+
+def _played(envs: VectorEnv, seed: int) -> Iterator[Moment]:
+    rng = np.random.default_rng(seed)
+    envs.action_space.seed(seed)
+    obs, infos = envs.reset(seed=seed)
+    reward = np.zeros(envs.num_envs)
+    begins, ends = np.ones(envs.num_envs, bool), np.zeros(envs.num_envs, bool)
+    while True:
+        yield Moment(obs, reward, begins, ends)
+        action = _drawn(envs, info_mask(infos), rng)
+        obs, reward, terminated, truncated, infos = envs.step(action)
+        begins, ends = ends, terminated | truncated
+
+
+def _drawn(envs: VectorEnv, mask: Any, rng: np.random.Generator) -> Any:
+    space = envs.single_action_space
+    if mask is None:
+        return envs.action_space.sample()
+    if not isinstance(space, Discrete):
+        raise ConfigError(f"random actions of {space} can't be masked: only those of Discrete can")
+    keys = np.where(np.asarray(list(mask), bool), rng.random((envs.num_envs, int(space.n))), -1.0)
+    return keys.argmax(1) + space.start
+
+
+def expert_runs(envs: Sequence[str], runs: Sequence[Path]) -> dict[str, float]:
+    """The final evaluations of trained experts, by the environment of theirs.
+
+    Raises:
+        ConfigError: a run is of none of ``envs``, or of the same as another.
+        CheckpointError: it holds no final evaluation.
+    """
+    found: dict[str, float] = {}
+    for path in runs:
+        score = score_of(path)
+        if score.env not in envs or score.env in found:
+            is_there = "is named twice" if score.env in found else "is none of those named"
+            hint = nearest(score.env, envs)
+            raise ConfigError(f"expert {path} was trained on {score.env}, which {is_there}.{hint}")
+        found[score.env] = score.value
+    return found
+
+
+def write(
+    file: Path,
+    random: Mapping[str, Sequence[float]],
+    reference: Mapping[str, float],
+    sources: Mapping[str, str],
+) -> None:
+    """A file that :func:`read` reads; what it had for other tasks stays, and references do.
+
+    Args:
+        random: returns by task. reference: score of the reference player by task, where it is
+            known. sources: by task, in words, where that is from.
+    """
+    tasks = before(file)
+    for task, returns in random.items():
+        known = tasks.get(task, {}) if task not in reference else {}
+        tasks[task] = {
+            "random": float(np.mean(returns)),
+            "random_episodes": len(returns),
+            "reference": reference.get(task, known.get("reference")),
+            "reference_source": sources.get(task, known.get("reference_source")),
+        }
+    with told(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, {"tasks": tasks})
+
+
+def before(file: Path) -> dict[str, Any]:
+    """The tasks that a file has already.
+
+    Raises:
+        ConfigError: it is another one, or can't be read.
+    """
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8"))["tasks"])
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = f"output={shown(str(file))} is no file of references ({type(error).__name__})"
+        raise ConfigError(f"{why}: choose another, as references.json") from error
+
+
+def read(name: str) -> Suite:
+    """A suite by its name, or from a file of references, whose name ends in .json.
+
+    Raises:
+        ConfigError: there is no such suite or file, or a task's reference score is missing there.
+    """
+    file = Path(name)
+    if file.suffix != ".json":
+        return suite(name)
+    try:
+        tasks = json.loads(file.read_text(encoding="utf-8"))["tasks"]
+        numbers = {task: (one["random"], one["reference"]) for task, one in tasks.items()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file} holds no reference scores ({error!r})") from error
+    for task, (low, high) in numbers.items():
+        if not isinstance(low, int | float):
+            raise ConfigError(
+                f"the random score of {task} in {file} is {shown(low)}, which is no number: "
+                f"`headrace references {task} --output {file}` measures it again"
+            )
+        if high is None or low == high:
+            what = "missing" if high is None else f"that of random actions, {low}"
+            raise ConfigError(
+                f"the reference score of {task} in {file} is {what}: `headrace references {task} "
+                f"--expert RUN --output {file}` takes it from a trained expert's run"
+            )
+    return Suite(file.stem, {task: Players(*map(float, both)) for task, both in numbers.items()})

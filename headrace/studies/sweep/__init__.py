@@ -1,0 +1,1 @@
+"""Sweeps: settings that are drawn, trained, and ranked."""

@@ -1,0 +1,147 @@
+"""What a sweep found: a page and a picture."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from headrace.errors import CheckpointError
+from headrace.records.curves import Curve, read_run
+from headrace.records.disk import replace_text, told
+from headrace.studies.drawing import curves, picture
+from headrace.studies.machine import markdown, show
+from headrace.studies.means import mean_se
+from headrace.studies.sweep.settings import Sweep
+from headrace.studies.sweep.store import Store, optuna
+
+BEST = 3  # whose curves are drawn, as in IMPALA's Figure 4
+_FEWEST = 10  # trials that importances are computed from
+_BEST_SHARE, _FEWEST_BEST = 0.1, 5  # of them, that count as the best
+
+
+def ranked(trials: Sequence[Any]) -> list[Any]:
+    """Trials that have ended, the best first; those without a score come last."""
+    done = [trial for trial in trials if trial.state.is_finished()]
+    return sorted(done, key=lambda trial: -_score(trial))
+
+
+def _score(trial: Any) -> float:
+    return -math.inf if trial.value is None or math.isnan(trial.value) else float(trial.value)
+
+
+def importances(study: Any) -> dict[str, float]:
+    """How much each parameter decides whether a trial is among the best; they sum to 1.
+
+    PED-ANOVA (Watanabe et al. 2023): how far a parameter's distribution among the best tenth, and
+    at least five trials, is from that among all. That is no share of the scores' variance: what
+    only makes bad trials worse counts nothing. The greatest comes first; there are none where fewer
+    than ten trials ended, or all alike.
+    """
+    library = optuna()
+    done = [t for t in study.trials if t.state == library.trial.TrialState.COMPLETE]
+    if len(done) < _FEWEST or len({trial.value for trial in done}) < 2:
+        return {}
+    best = max(_BEST_SHARE, _FEWEST_BEST / len(done))
+    evaluator = library.importance.PedAnovaImportanceEvaluator(target_quantile=best)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of parameters that were drawn alike
+        found = library.importance.get_param_importances(study, evaluator=evaluator)
+    return {name: float(share) for name, share in found.items()}
+
+
+def rows_of(trials: Sequence[Any]) -> list[dict[str, str]]:
+    """A row per trial, the best first."""
+    rows = []
+    for rank, trial in enumerate(ranked(trials), 1):
+        row = {"rank": str(rank), "score": _spelled(trial), "trial": str(trial.number)}
+        for name, value in trial.params.items():
+            row[name] = f"{value:.4g}" if isinstance(value, float) else str(value)
+        rows.append(row)
+    return rows
+
+
+def _spelled(trial: Any) -> str:
+    scores = trial.user_attrs.get("scores", [])
+    if "pruned" in trial.user_attrs:
+        return f"{trial.value:.4g} (pruned)" if trial.value is not None else "pruned"
+    if not scores:
+        return "none"
+    mean, se = mean_se(scores)
+    return f"{mean:.4g}" if math.isnan(se) else f"{mean:.4g} ± {se:.2g}"
+
+
+def run_curves(sweep: Sweep, number: int) -> list[Curve]:
+    """Return against steps of each of a trial's runs."""
+    found = []
+    for folder in sorted(sweep.trial_dir(number).glob("seed-*/")):
+        try:
+            run = read_run(folder)
+        except CheckpointError:  # it ended before its first result
+            continue
+        found.append(run.curve("env_steps", "charts/episodic_return"))
+    return found
+
+
+def write(sweep: Sweep, store: Store, console: Console) -> None:
+    """``sweep.md``, ``sweep.png`` and a table of the best."""
+    trials = store.trials()
+    rows, shares = rows_of(trials), importances(store.study)
+    if not rows:
+        console.print("no trial has ended yet")
+        return
+    folder = Path(sweep.output)
+    show(rows[:10], "The best trials", console, wrap=True)
+    title = f"{sweep.base.algo_name} on {sweep.base.to_json()['env']}"
+    parts = [
+        f"# Sweep: {title}",
+        f"{len(rows)} of {sweep.trials} trials of {sweep.base.total_steps:,} steps, {sweep.seeds} "
+        f"seed(s) each, drawn by {sweep.draws}. A score is the mean return of a run's final "
+        "evaluation, or without one of its last 100 training episodes; ± is the standard error "
+        "over seeds.",
+        "![The best three, scores by rank, importances](sweep.png)",
+        markdown(rows),
+    ]
+    if failed := [t for t in trials if "error" in t.user_attrs]:
+        parts += ["## Without a score", *(f"- trial {t.number}: {t.user_attrs['error']}"
+                                          for t in failed)]  # fmt: skip
+    if shares:
+        words = (
+            "How much each setting decides whether a trial is among the best tenth, and at least "
+            "five (PED-ANOVA); they sum to 1."
+        )
+        table = [{"setting": name, "importance": f"{x:.0%}"} for name, x in shares.items()]
+        parts += ["## Importances", words, markdown(table)]
+    draw(sweep, trials, shares, title, folder / "sweep.png")
+    with told(folder / "sweep.md"):
+        replace_text(folder / "sweep.md", "\n\n".join(parts) + "\n")
+    console.print(f"page: {folder}/sweep.md, picture: {folder}/sweep.png")
+
+
+def draw(
+    sweep: Sweep, trials: Sequence[Any], shares: dict[str, float], title: str, path: Path
+) -> None:
+    """The best trials' curves, the stability curve (IMPALA, Figure 4), and importances."""
+    best = [trial for trial in ranked(trials) if "scores" in trial.user_attrs]
+    panels = 3 if shares else 2
+    with picture(path, title, (5.0 * panels, 4.0), ncols=panels) as (_, axes):
+        names = {t.number: f"{i}: trial {t.number}" for i, t in enumerate(best[:BEST], 1)}
+        curves(axes[0], {name: run_curves(sweep, number) for number, name in names.items()})
+        axes[0].set(xlabel="environment steps", ylabel="training return, ± standard error")
+        if names:
+            axes[0].legend(fontsize="small")
+        scores = [_score(trial) for trial in best]
+        axes[1].plot(range(1, len(scores) + 1), scores, marker="o", markersize=4)
+        without = len(ranked(trials)) - len(best)
+        axes[1].set(
+            xlabel=f"rank of the combination ({without} pruned or without a score)",
+            ylabel="final score", xlim=(0, max(2, len(ranked(trials)) + 1)),
+        )  # fmt: skip
+        axes[1].grid(alpha=0.3)
+        if shares:
+            axes[2].barh(list(shares)[::-1], list(shares.values())[::-1])
+            axes[2].set(xlabel="how much it decides who is among the best", xlim=(0, 1))

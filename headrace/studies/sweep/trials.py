@@ -1,0 +1,133 @@
+"""A trial: its runs in processes of their own, one seed after the other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headrace.api import resume_config
+from headrace.api import run as train
+from headrace.config import Config
+from headrace.errors import CheckpointError, ConfigError, NonFinite
+from headrace.records import checkpoint
+from headrace.records.settings import from_json
+from headrace.studies.children import Children
+from headrace.studies.scores.runs import check_ended, score_of
+from headrace.studies.sweep.settings import Sweep
+from headrace.studies.sweep.store import NAME, Claim, Store, optuna, storage
+
+REPORTS = 16  # of a run's return to the journal, where trials are pruned
+
+Measure = Callable[[Sweep, Claim, int, Children], dict[str, Any]]
+
+
+def measured(sweep: Sweep, claim: Claim, repeat: int, children: Children) -> dict[str, Any]:
+    """Train one of a trial's runs, or go on with it.
+
+    Returns:
+        ``score``, its mean return; or ``pruned``, True; or ``error``, why there is none.
+    """
+    config = sweep.run_config(claim.number, claim.values, repeat)
+    folder = Path(config.run_dir or "")
+    if (score := _ended(config)) is not None:
+        return {"score": score}
+    before = repeat * config.total_steps
+    request = {"config": config.to_json(), "output": sweep.output, "trial": claim.trial_id}
+    request |= {"prune": sweep.prune, "before": before, "seeds": sweep.seeds}
+    output = folder.with_name(folder.name + ".log")
+    found: dict[str, Any] = children.call(train_run, request, sweep.timeout_s, output)
+    return found or {"score": score_of(folder).value}
+
+
+def _ended(config: Config) -> float | None:
+    """The score of a run that came to its end before."""
+    with contextlib.suppress(CheckpointError, RuntimeError):
+        score = score_of(Path(config.run_dir or ""))
+        check_ended(Path(config.run_dir or ""))
+        if score.env_steps >= config.total_steps:
+            return score.value
+    return None
+
+
+def do_trial(
+    sweep: Sweep, store: Store, claim: Claim, children: Children, measure: Measure = measured
+) -> str:
+    """All runs of a trial; returns a line about it.
+
+    Raises:
+        RuntimeError: a run was cut short; whoever claims the trial goes on with it.
+    """
+    scores: list[float] = []
+    for repeat in range(sweep.seeds):
+        try:
+            sweep.run_config(claim.number, claim.values, repeat)
+        except ConfigError as error:  # values that contradict each other
+            store.fail(claim, str(error))
+            return f"no score: {error}"
+        found = measure(sweep, claim, repeat, children)
+        if "error" in found:
+            store.fail(claim, found["error"])
+            return f"no score: {found['error']}"
+        if "pruned" in found:
+            store.prune(claim)
+            return "pruned"
+        scores.append(found["score"])
+    store.finish(claim, scores)
+    return f"score {sum(scores) / len(scores):.4g}"
+
+
+# -- in the child ---------------------------------------------------------------------------------
+
+
+def train_run(request: dict[str, Any]) -> dict[str, Any]:
+    """Train a run to its end; what it has instead of a score.
+
+    Raises:
+        RuntimeError: it was interrupted, as by a signal to all processes of a job.
+    """
+    config = from_json(request["config"])
+    run_dir = Path(config.run_dir or "")
+    saved = checkpoint.exists(run_dir)
+    config = resume_config(run_dir) if saved else config.again(saved=False)
+    reports = None if request["prune"] == "none" else _Reports(request, config.total_steps)
+    try:
+        train(config, [] if reports is None else [reports], draw=False)
+    except NonFinite as error:
+        return {"error": str(error)}
+    check_ended(run_dir)
+    return {"pruned": True} if reports is not None and reports.pruned else {}
+
+
+class _Reports:
+    """A callback that tells the journal a run's return, and ends it where it should be pruned."""
+
+    def __init__(self, request: dict[str, Any], total_steps: int) -> None:
+        self._before, self._interval = request["before"], max(1, total_steps // REPORTS)
+        study = optuna().load_study(
+            study_name=NAME,
+            storage=storage(Path(request["output"])),
+            pruner=pruner(request["prune"], total_steps * request["seeds"]),
+        )
+        self._trial = optuna().trial.Trial(study, request["trial"])
+        told = study.trials[self._trial.number].intermediate_values
+        self._latest = max(told, default=-1)
+        self.pruned = False
+
+    def __call__(self, result: Any) -> bool:
+        due = (self._before + result.env_steps) // self._interval * self._interval
+        if result.episode_return is None or due <= max(self._latest, self._before):
+            return True
+        self._latest = due
+        self._trial.report(result.episode_return, due)
+        self.pruned = bool(self._trial.should_prune())
+        return not self.pruned
+
+
+def pruner(name: str, steps: int) -> Any:
+    """Optuna's, for trials of so many steps."""
+    pruners = optuna().pruners
+    if name == "median":
+        return pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=steps // 8)
+    return pruners.SuccessiveHalvingPruner(min_resource=max(1, steps // 16), reduction_factor=4)

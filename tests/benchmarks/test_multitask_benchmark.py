@@ -1,0 +1,69 @@
+"""multitask.py: what it trains, and what it makes of the returns."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+from gymnasium.envs.registration import registry
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def multitask(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    known = dict(registry)
+    yield importlib.import_module("multitask")
+    for name in registry.keys() - known.keys():  # which no other process could make
+        del registry[name]
+
+
+def test_experts_and_agents_have_the_same_steps_of_each_task(multitask):
+    args = multitask.Args(seeds=2, task_steps=1000)
+    cases = multitask.cases_of(args)
+    assert len(cases) == 2 * (4 + 3)
+    configs = [multitask.config_of(args, case["who"], case["seed"]) for case in cases]
+    assert {c.total_steps / len(c.tasks) for c in configs} == {1000}
+    assert {c.envs_per_actor * c.num_actors / len(c.tasks) for c in configs} == {16}
+    assert len({c.run_dir for c in configs}) == len(configs)
+    told = {case["who"]: c.network for case, c in zip(cases, configs, strict=True)}
+    assert not told["blind"].task_id
+    assert told["told"].task_id
+    assert told["values"].per_task_values
+
+
+def test_a_suite_by_its_name_and_its_network(multitask):
+    args = multitask.Args(tasks=("levels-10",), algo="impala", lstm=256, agents=("blind",), seeds=1)
+    cases = multitask.cases_of(args)
+    assert len(cases) == 10 + 1
+    expert, agent = (multitask.config_of(args, cases[i]["who"], 0) for i in (0, -1))
+    assert (len(expert.tasks), len(agent.tasks)) == (1, 10)
+    assert agent.algo == multitask.hr.IMPALA()
+    assert (agent.network.core, agent.network.core_size) == ("lstm", 256)
+    assert agent.total_steps == 10 * expert.total_steps
+
+
+def test_a_picture_shows_scores(multitask, tmp_path):
+    known = {"score": 0.5, "score_se": float("nan")}
+    table = [{"task": "A", "who": "expert", **known}, {"task": "A", "who": "told", **known}]
+    missing = {"task": "B", "who": "told", "score": None, "score_se": None}
+    multitask.draw([*table, missing], tmp_path / "scores.png")
+    assert (tmp_path / "scores.png").stat().st_size > 1000
+
+
+def test_a_score_is_0_for_random_actions_and_1_for_the_mean_of_the_experts(multitask):
+    rows = [
+        {"who": who, "task": "A-v0", "mean": mean}
+        for who, mean in (("expert A-v0", 90.0), ("expert A-v0", 110.0), ("told", 70.0))
+    ]
+    expert, told = multitask.scored(rows, {"A-v0": 40.0})
+    assert (expert["return"], expert["score"], expert["seeds"]) == (100.0, 1.0, 2)
+    assert (told["return"], told["score"]) == (70.0, 0.5)
+    assert {row["score"] for row in multitask.scored(rows, {"A-v0": 200.0})} == {None}
+
+
+def test_random_actions_are_whole_episodes(multitask):
+    assert multitask.random_return("MountainCar-v0", 2) == -200.0
+    assert multitask.random_return("multitask_envs:PendulumOfFive-v0", 1) < 0

@@ -1,0 +1,213 @@
+"""Tasks whose spaces differ, joined: what is shown, what is done, and what can't be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
+
+from headrace.envs.joined import Joined, join
+from headrace.envs.names import Tasks, env_of, envs_of, resolve
+from headrace.envs.probe import probe
+from headrace.envs.tasks import named_in
+from headrace.errors import ConfigError
+
+
+class Told(gymnasium.Env):
+    """Shows the middle of its space, and remembers what it was given."""
+
+    def __init__(self, observation_space: Any, action_space: Any, info: dict | None = None) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self.info, self.actions = info or {}, []
+
+    def reset(self, *, seed=None, options=None):
+        self.observation_space.seed(0)
+        return self.observation_space.sample(), dict(self.info)
+
+    def step(self, action):
+        self.actions.append(action)
+        return self.observation_space.sample(), 1.0, False, False, dict(self.info)
+
+
+def joined(
+    *spaces: tuple[Any, Any], shown: bool = False, infos: dict | None = None
+) -> list[Joined]:
+    """The environments of these spaces, as they are joined."""
+    made = [Told(*each, info=infos) for each in spaces]
+    names = [f"Task{i}" for i in range(len(made))]
+    creators = []
+    for name, env in zip(names, made, strict=True):
+
+        def create(env: Any = env) -> Any:
+            return env
+
+        create.__name__ = name
+        creators.append(create)
+    tasks = join(Tasks(tuple(creators), shown), spaces)
+    envs = []
+    for one, env in zip(tasks.envs, made, strict=True):
+        for wrap in getattr(one, "wrappers", ()):
+            env = wrap(env)
+        envs.append(env)
+    return envs
+
+
+def vector(size: int, low: float = -1.0, high: float = 1.0) -> Box:
+    return Box(low, high, (size,), np.float32)
+
+
+def test_shorter_vectors_end_in_zeros_and_bounds_hold_all():
+    short, long = joined((vector(2, 1.0, 3.0), Discrete(2)), (vector(4, -2.0, 5.0), Discrete(2)))
+    space = short.observation_space
+    assert space == long.observation_space
+    assert space.low.tolist() == [-2.0, -2.0, -2.0, -2.0]
+    assert space.high.tolist() == [5.0, 5.0, 5.0, 5.0]
+    obs, _ = short.reset()
+    own, _ = short.env.reset()
+    assert obs.tolist() == [*own.tolist(), 0.0, 0.0]
+    assert space.contains(obs)
+    assert not isinstance(long, Joined) or long.reset()[0].shape == (4,)
+
+
+def test_a_task_whose_spaces_are_the_joined_ones_is_left_as_it_is():
+    short, long = joined((vector(2), Discrete(2)), (vector(4), Discrete(3)))
+    assert isinstance(short, Joined)
+    assert isinstance(long, Told)
+
+
+def test_choices_that_a_task_lacks_are_masked_in_reset_and_step():
+    two, three = joined((vector(1), Discrete(2)), (vector(1), Discrete(3)))
+    assert two.action_space == Discrete(3)
+    for info in (two.reset()[1], two.step(1)[4]):
+        assert info["action_mask"].tolist() == [1, 1, 0]
+    assert "action_mask" not in three.reset()[1]
+
+
+def test_a_tasks_own_mask_is_kept():
+    two, _ = joined(
+        (vector(1), Discrete(2)),
+        (vector(1), Discrete(3)),
+        infos={"action_mask": np.array([0, 1], np.int8)},
+    )
+    assert two.reset()[1]["action_mask"].tolist() == [0, 1, 0]
+
+
+def test_choices_are_counted_from_0_and_arrive_from_their_own_start():
+    from_five, _ = joined((vector(1), Discrete(2, start=5)), (vector(1), Discrete(3)))
+    from_five.reset()
+    for action in (0, 1, 2):  # the last of which no mask allows
+        from_five.step(np.int64(action))
+    assert from_five.env.actions == [5, 6, 6]
+
+
+def test_vectors_of_actions_are_scaled_to_a_tasks_bounds_and_cut():
+    one, two = joined((vector(1), Box(-2.0, 4.0, (1,))), (vector(1), vector(2)))
+    assert one.action_space == vector(2)
+    one.reset()
+    for action, own in (((-1.0, 0.5), -2.0), ((0.0, -1.0), 1.0), ((1.0, 0.0), 4.0), ((9, 0), 4.0)):
+        one.step(np.array(action, np.float32))
+        assert one.env.actions[-1].tolist() == [own]
+        assert one.env.action_space.contains(one.env.actions[-1])
+    assert isinstance(two, Told)
+
+
+def test_parts_texts_and_codes_are_joined_one_by_one():
+    a = Dict(x=vector(1), y=Tuple([Discrete(2), Text(3, charset="ab")]))
+    b = Dict(x=vector(3), y=Tuple([Discrete(5), Text(8, charset="bc")]))
+    first, second = joined((a, Discrete(2)), (b, Discrete(2)))
+    space = first.observation_space
+    assert space["x"].shape == (3,)
+    assert space["y"][0] == Discrete(5)
+    assert space["y"][1].max_length == 8
+    assert set(space["y"][1].characters) == set("abc")
+    for env in (first, second):
+        assert space.contains(env.reset()[0])
+
+
+def test_the_tasks_number_is_a_part_of_the_observation_where_it_is_shown():
+    plain, parted = joined((vector(2), Discrete(2)), (vector(2), Discrete(2)), shown=True)
+    assert plain.observation_space == Dict(observation=vector(2), task=Discrete(2))
+    for number, env in enumerate((plain, parted)):
+        obs = env.step(0)[0]
+        assert obs["task"] == number
+        assert env.observation_space.contains(obs)
+    space = Dict(a=vector(1))
+    one, _ = joined((space, Discrete(2)), (space, Discrete(2)), shown=True)
+    assert one.observation_space == Dict(a=vector(1), task=Discrete(2))
+
+
+IMAGE = Box(0, 255, (84, 84, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((IMAGE, Discrete(2)), (Box(0, 255, (64, 64, 3), np.uint8), Discrete(2))),
+        ((vector(2), Discrete(2)), (IMAGE, Discrete(2))),
+        ((vector(2), Discrete(2)), (Discrete(2), Discrete(2))),
+        ((vector(2), Discrete(2)), (Box(-9, 9, (2,), np.int64), Discrete(2))),
+        ((Dict(a=vector(2)), Discrete(2)), (Dict(b=vector(2)), Discrete(2))),
+        ((Tuple([vector(2)]), Discrete(2)), (Tuple([vector(2)] * 2), Discrete(2))),
+        ((Discrete(2), Discrete(2)), (Discrete(2, start=1), Discrete(2))),
+        ((vector(2), Discrete(2)), (vector(2), vector(2))),
+        ((vector(2), Discrete(2)), (vector(2), MultiDiscrete([2, 2]))),
+        ((vector(2), vector(2)), (vector(2), Box(-np.inf, np.inf, (2,)))),
+        ((vector(2), vector(2)), (vector(2), Box(-1, 1, (2, 2)))),
+    ],
+)
+def test_what_cant_be_joined_is_refused_with_both_names(one, other):
+    words = r"^tasks 'Task0' and 'Task2' can't be joined: the (observation|action) space"
+    with pytest.raises(ConfigError, match=words) as error:
+        joined(one, one, other)
+    assert "\n" not in str(error.value)
+
+
+def test_the_two_that_differ_are_named():
+    boxes = [(vector(1), vector(1)), (vector(1), vector(2))]
+    with pytest.raises(ConfigError, match=r"tasks 'Task0' and 'Task2' .* Box\(.* Discrete\(2\)"):
+        joined(*boxes, (vector(1), Discrete(2)))
+
+
+def test_a_part_of_the_name_of_the_tasks_number_is_refused():
+    space = Dict(task=vector(1))
+    with pytest.raises(ConfigError, match="have a part 'task' already"):
+        joined((space, Discrete(2)), (space, Discrete(2)), shown=True)
+
+
+def test_real_environments_are_joined_by_the_first_look_and_step():
+    tasks = Tasks(("CartPole-v1", "Acrobot-v1", "MountainCar-v0"))
+    found = probe(tasks, "auto", {}, 0)
+    assert found.engine == "sync"
+    assert found.info_mask
+    assert found.observation_space.shape == (6,)
+    assert found.action_space == Discrete(3)
+    assert found.env.names == tasks.names
+    again = probe(found.env, "auto", {}, 0)  # joined already
+    assert again.env.envs == found.env.envs
+    assert again.observation_space == found.observation_space
+
+
+def test_tasks_of_the_same_spaces_keep_their_engine():
+    found = probe(Tasks(("CartPole-v1", "CartPole-v0")), "auto", {}, 0)
+    alone = probe("CartPole-v1", "auto", {}, 0)
+    assert found.engine == alone.engine != "sync"
+
+
+def test_actors_take_turns_at_tasks():
+    tasks = resolve(Tasks(("CartPole-v1", "Acrobot-v1")))
+    assert [env_of(tasks, actor).id for actor in range(3)] == [
+        "CartPole-v1", "Acrobot-v1", "CartPole-v1",
+    ]  # fmt: skip
+    alone = resolve("CartPole-v1")
+    assert env_of(alone, 5) is alone
+    assert envs_of(alone) == (alone,)
+
+
+def test_a_suite_stands_for_its_tasks():
+    tasks = named_in(["atari-5", "CartPole-v1"])
+    assert tasks[:2] == ("ALE/BattleZone-v5", "ALE/DoubleDunk-v5")
+    assert len(tasks) == 6
+    assert tasks[-1] == "CartPole-v1"

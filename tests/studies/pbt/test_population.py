@@ -1,0 +1,85 @@
+"""headrace pbt: its settings."""
+
+from __future__ import annotations
+
+import json
+
+import populations as stub
+import pytest
+
+import headrace as hr
+from headrace.errors import ConfigError
+from headrace.recipes import recipe
+from headrace.studies.machine import wide_console
+from headrace.studies.pbt import command
+from headrace.studies.pbt.command import run
+from headrace.studies.pbt.settings import Population
+
+CONSTANT = hr.IMPALA(lr_schedule="constant")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"burn_in": 400}, r"burn_in=400 must be below total_steps=400.*nearest: 20"),
+        ({"sample": ("epochs=int:1,4",)}, "epochs can't evolve"),
+        ({"sample": ("total_steps=uniform:1,4",)}, "the study's to set"),
+        ({"sample": ("lam=uniform:0.0,0.5",)}, "lam can't evolve"),
+        ({"sample": ("optimizer=choice:adam,rmsprop",)}, "optimizer can't evolve"),
+        ({"members": 1}, "members=1"),
+        ({"factor": 1.0}, "factor=1.0"),
+        ({"config": hr.Config(algo=hr.IMPALA(), total_steps=10**7)}, "lr_schedule='linear'"),
+        ({"config": hr.Config(algo=CONSTANT, run_dir="x", total_steps=10**7)}, "run_dir='x'"),
+        ({"config": hr.Config(algo=CONSTANT, stop_return=9.0)}, "stop_return=9.0 must be None"),
+        (
+            {
+                "config": hr.Config(
+                    algo=CONSTANT, eval_interval=9, eval_episodes=1, target_return=9.0
+                )
+            },
+            "target_return=9.0 must be None",
+        ),
+    ],
+)
+def test_what_cannot_evolve_is_named(change, words):
+    make = Population if "config" in change else stub.population
+    with pytest.raises(ConfigError, match=words):
+        make(**{"output": "x", "burn_in": 80} | change).check()
+
+
+def test_the_papers_numbers_are_the_defaults():
+    config = hr.Config("PongNoFrameskip-v4", CONSTANT, total_steps=50_000_000)
+    paper = Population(config=config)
+    assert (paper.members, paper.burn_in * 4, paper.factor) == (24, 20_000_000, 1.2)
+    assert (paper.lead, paper.probability) == (0.05, 1 / 3)
+    names = [one.name for one in paper.parameters]
+    assert names == ["entropy_coef", "learning_rate", "optimizer_eps"]
+    assert paper.fitness(14.6) == pytest.approx(1.0)  # a human's
+
+
+def test_without_a_reference_score_the_threshold_has_to_be_given(tmp_path):
+    config = hr.Config("CartPole-v1", CONSTANT)
+    known = {"config": config, "burn_in": 1000, "output": str(tmp_path / "population")}
+    with pytest.raises(ConfigError, match=r"no reference score of CartPole-v1.*--threshold 10"):
+        run(Population(**known), wide_console(), stub.train)
+    assert not any(tmp_path.iterdir())
+    file = tmp_path / "own.json"
+    task = {"random": 20.0, "reference": 500.0}
+    file.write_text(json.dumps({"tasks": {"CartPole-v1": task}}))
+    own = Population(**known, references=str(file))
+    assert (own.lead, own.fitness(260.0)) == (0.05, 0.5)
+    assert Population(**known, threshold=7.0).lead == 7.0
+
+
+def test_a_folder_of_another_population_is_refused(tmp_path):
+    run(stub.population(str(tmp_path), members=2), wide_console(), stub.train)
+    with pytest.raises(ConfigError, match=r"holds a population with members=2, not 3"):
+        run(stub.population(str(tmp_path), members=3), wide_console(), stub.train)
+
+
+def test_a_recipes_return_to_stop_at_is_left_out(monkeypatch):
+    found = []
+    monkeypatch.setattr(command, "run", lambda population, console: found.append(population) or 0)
+    assert recipe("cartpole", "impala").stop_return == 475.0
+    command.main(["impala", "--recipe", "cartpole", "--threshold", "10"])
+    assert found[0].config.stop_return is None

@@ -1,0 +1,300 @@
+"""headrace sweep: every trial once, whatever is killed; who shares a sweep; what is reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import optuna
+import pytest
+from warm import Program
+
+import headrace as hr
+from headrace.cli import main
+from headrace.errors import ConfigError
+from headrace.records.files import read_jsonl
+from headrace.studies.machine import wide_console
+from headrace.studies.sweep import report
+from headrace.studies.sweep.command import run
+from headrace.studies.sweep.settings import Sweep
+from headrace.studies.sweep.store import Store, storage
+from headrace.studies.sweep.trials import _Reports as Reports
+
+STUB = Path(__file__).with_name("stub.py")
+SAMPLE = ("learning_rate=loguniform:1e-5,1e-2", "entropy_coef=uniform:0,0.1")
+
+
+def begun(folder: Path, **settings) -> Program:
+    output = os.open(folder / "output.txt", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    words = [sys.executable, str(STUB), str(folder), json.dumps(settings)]
+    try:
+        return Program(words, folder, output, shared=True)
+    finally:
+        os.close(output)
+
+
+def ended(program: Program, folder: Path) -> None:
+    assert program.wait(60.0) == 0, (folder / "output.txt").read_text()
+
+
+def lines(folder: Path) -> list[dict]:
+    log = folder / "log.jsonl"
+    return read_jsonl(log) if log.exists() else []
+
+
+def check(folder: Path, trials: int, seeds: int = 1) -> list:
+    """Every trial has ended once, with the values that it began with."""
+    study = optuna.load_study(study_name="sweep", storage=storage(folder))
+    assert [trial.number for trial in study.trials] == list(range(trials))
+    assert {trial.state.name for trial in study.trials} == {"COMPLETE"}
+    for trial in study.trials:
+        assert len(trial.user_attrs["scores"]) == seeds
+        assert trial.value == pytest.approx(trial.params["learning_rate"] + (seeds - 1) / 2)
+        own = [line for line in lines(folder) if line["trial"] == trial.number]
+        assert own
+        assert all(line["values"] == trial.params for line in own)
+    return study.trials
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_killed_twice_and_resumed_every_trial_ends_once(tmp_path, sampler):
+    """Trials that were killed are gone on with; none is lost, and none that ended is done again."""
+    rng = random.Random(sampler)
+    for _ in range(2):
+        before = len(lines(tmp_path))
+        program = begun(tmp_path, trials=24, jobs=2, sampler=sampler)
+        until = time.monotonic() + 30.0
+        while len(lines(tmp_path)) < before + rng.randint(6, 14):
+            assert program.poll() is None, (tmp_path / "output.txt").read_text()
+            assert time.monotonic() < until
+            time.sleep(0.002)
+        os.kill(program.pid, signal.SIGKILL)
+        program.wait(10.0)
+    ended(begun(tmp_path, trials=24, jobs=2, sampler=sampler), tmp_path)
+    check(tmp_path, 24)
+    over = [line["trial"] for line in lines(tmp_path) if not line["begins"]]
+    again = [number for number in set(over) if over.count(number) > 1]
+    assert set(over) == set(range(24))
+    assert len(again) <= 4  # killed between the end of a run and the journal's line about it
+    count = len(lines(tmp_path))
+    ended(begun(tmp_path, trials=24, jobs=2, sampler=sampler), tmp_path)  # nothing is left to do
+    assert len(lines(tmp_path)) == count
+    assert (tmp_path / "sweep.png").exists()
+
+
+def test_processes_share_a_sweep_and_random_values_do_not_depend_on_who_draws_them(tmp_path):
+    folders = [tmp_path / name for name in ("shared", "alone")]
+    for folder in folders:
+        folder.mkdir()
+    shared = [begun(folders[0], trials=12, sampler="random", seeds=2) for _ in range(3)]
+    ended(begun(folders[1], trials=12, sampler="random", seeds=2), folders[1])
+    for program in shared:
+        ended(program, folders[0])
+    found = [check(folder, 12, seeds=2) for folder in folders]
+    assert [t.params for t in found[0]] == [t.params for t in found[1]]
+    assert len({line["pid"] for line in lines(folders[0])}) > 1
+    assert sum(not line["begins"] for line in lines(folders[0])) == 24
+    assert len({tuple(t.params.values()) for t in found[0]}) == 12
+
+
+def test_a_line_of_the_journal_that_was_cut_is_mended(tmp_path):
+    sweep = Sweep(sample=SAMPLE, trials=2, sampler="random", output=str(tmp_path))
+    store = Store(sweep)
+    store.finish(store.claim(set()), [1.0])
+    journal = tmp_path / "journal.log"
+    with journal.open("ab") as file:
+        file.write(b'{"op_code":4,"worker')
+    again = Store(sweep)
+    again.finish(again.claim(set()), [2.0])
+    assert [trial.value for trial in Store(sweep).trials()] == [1.0, 2.0]
+
+
+def test_a_trial_without_all_its_values_gets_the_rest(tmp_path):
+    sweep = Sweep(sample=SAMPLE, trials=1, sampler="tpe", output=str(tmp_path))
+    trial = Store(sweep).study.ask()  # and killed behind the first value
+    rate = trial.suggest_float("learning_rate", 1e-5, 1e-2, log=True)
+    store = Store(sweep)
+    claim = store.claim(set())
+    assert claim.values["learning_rate"] == rate
+    assert set(claim.values) == {"learning_rate", "entropy_coef"}
+    assert store.claim(set()) is None  # somebody works on it
+
+
+def test_who_is_cut_short_goes_on_with_the_next_command(tmp_path, capsys):
+    sweep = Sweep(sample=SAMPLE, trials=3, sampler="random", output=str(tmp_path))
+
+    def failing(sweep, claim, repeat, children):
+        if claim.number == 1:
+            raise RuntimeError("the disk is full")
+        return {"error": "the loss is NaN"} if claim.number == 2 else {"score": 1.0}
+
+    assert run(sweep, wide_console(), failing) == 1
+    assert "cut short, give the command again to go on with it: the disk is full" in (
+        capsys.readouterr().out
+    )
+    done = []
+
+    def well(sweep, claim, repeat, children):
+        done.append(claim.number)
+        return {"score": 2.0}
+
+    assert run(sweep, wide_console(), well) == 0
+    assert done == [1]
+    page = (tmp_path / "sweep.md").read_text()
+    assert "trial 2: the loss is NaN" in page
+    assert [row["trial"] for row in report.rows_of(Store(sweep).trials())] == ["1", "0", "2"]
+
+
+@pytest.mark.parametrize("prune", ["none", "median", "halving"])
+def test_a_trial_that_is_worse_than_others_ends_early_where_it_is_asked_for(tmp_path, prune):
+    """Trials 0 to 5 return what their number says; the journal knows what each was like when."""
+    config = hr.Config(total_steps=1600)
+    sweep = Sweep(
+        sample=SAMPLE, trials=6, sampler="random", prune=prune, config=config, output=str(tmp_path)
+    )
+    heard = {}
+
+    def measure(sweep, claim, repeat, children):
+        request = {"prune": prune, "before": 0, "seeds": 1, "output": sweep.output}
+        reports = None if prune == "none" else Reports(request | {"trial": claim.trial_id}, 1600)
+        heard[claim.number] = 0
+        for steps in range(50, 1601, 50):
+            result = SimpleNamespace(env_steps=steps, episode_return=-float(claim.number))
+            heard[claim.number] = steps
+            if reports is not None and not reports(result):
+                return {"pruned": True}
+        return {"score": -float(claim.number)}
+
+    assert run(sweep, wide_console(), measure) == 0
+    trials = Store(sweep).trials()
+    states = [trial.state.name for trial in trials]
+    if prune == "none":
+        assert states == ["COMPLETE"] * 6
+        assert set(heard.values()) == {1600}
+        return
+    assert states[0] == "COMPLETE"
+    assert states[-1] == "PRUNED"
+    assert trials[-1].value == -5.0  # what it reported last
+    assert "(pruned)" in report.rows_of(trials)[-1]["score"]
+    first = {"median": 200, "halving": 100}[prune]  # the least steps at which it may happen
+    assert heard[5] == first
+    if prune == "median":  # of four at least
+        assert states == ["COMPLETE"] * 4 + ["PRUNED"] * 2
+
+
+def test_values_that_contradict_each_other_end_their_trial_alone(tmp_path, capsys):
+    sample = ("rho_bar=choice:0.5,4.0", "c_bar=choice:0.25,2.0")
+    config = hr.Config(algo=hr.IMPALA())
+    sweep = Sweep(sample=sample, trials=12, sampler="random", config=config, output=str(tmp_path))
+    for _ in range(2):  # and they are not tried again
+        assert run(sweep, wide_console(), lambda *_: {"score": 1.0}) == 0
+    assert capsys.readouterr().out.count("c_bar=2): no score: rho_bar=0.5 must be") > 0
+    for trial in Store(sweep).trials():
+        contradictory = trial.params["rho_bar"] < trial.params["c_bar"]
+        assert ("scores" in trial.user_attrs) != contradictory
+
+
+def test_importances_find_what_matters(tmp_path):
+    sweep = Sweep(sample=SAMPLE, trials=24, sampler="random", output=str(tmp_path))
+    assert (
+        run(sweep, wide_console(), lambda s, claim, *_: {"score": claim.values["entropy_coef"]})
+        == 0
+    )
+    shares = report.importances(Store(sweep).study)
+    assert list(shares) == ["entropy_coef", "learning_rate"]
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares["entropy_coef"] > 0.8
+    ranks = [float(row["score"]) for row in report.rows_of(Store(sweep).trials())]
+    assert ranks == sorted(ranks, reverse=True)
+    assert "decides whether a trial is among the best" in (tmp_path / "sweep.md").read_text()
+
+
+@pytest.mark.parametrize(("trials", "best"), [(9, None), (10, 5), (20, 5), (80, 8)])
+def test_importances_are_of_at_least_five_best_trials(tmp_path, monkeypatch, trials, best):
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator
+    chosen, choose = [], evaluator._get_top_quantile_trials
+
+    def choosing(self, *args):
+        chosen.append(choose(self, *args))
+        return chosen[-1]
+
+    monkeypatch.setattr(evaluator, "_get_top_quantile_trials", choosing)
+    study = optuna.create_study(direction="maximize")
+    for i in range(trials):
+        ranges = {"x": optuna.distributions.FloatDistribution(0, trials)}
+        study.add_trial(optuna.create_trial(params={"x": i}, distributions=ranges, value=i))
+    assert list(report.importances(study)) == ([] if best is None else ["x"])
+    if best is not None:
+        assert sorted(t.value for t in chosen[0]) == list(range(trials - best, trials))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seeds": 2}, "seeds=1, not 2"),
+        ({"sample": SAMPLE[:1]}, "sample.entropy_coef"),
+        ({"config": hr.Config(algo=hr.APPO(clip=0.3))}, "clip=0.2, not 0.3"),
+        ({"config": hr.Config("Acrobot-v1")}, "env='CartPole-v1', not 'Acrobot-v1'"),
+    ],
+)
+def test_a_folder_of_another_sweep_is_refused(tmp_path, change, words):
+    known = {"sample": SAMPLE, "output": str(tmp_path)}
+    Store(Sweep(**known))
+    Store(Sweep(**known, trials=99, jobs=7))  # which changes no trial
+    with pytest.raises(ConfigError, match=words):
+        Store(Sweep(**(known | change)))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "needs something to draw"),
+        (["--sample", "learning-rat=uniform:0.1,0.2"], "'learning_rate'"),
+        (["--preset", "impala", "--sampler", "tpe"], "sampler='tpe'"),
+        (["--run-dir", "x", "--preset", "impala"], "run_dir='x'"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence(tmp_path, monkeypatch, capsys, words, told):
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = main(["sweep", "appo", *words])
+    except SystemExit as end:  # of tyro, which frames the sentence
+        status = end.code
+    assert status == 2
+    assert told in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_papers_protocol_is_the_same_combinations_for_all():
+    one = Sweep(preset="impala", config=hr.Config(algo=hr.IMPALA()))
+    assert (one.trials, one.draws, one.base.algo.optimizer) == (24, "random", "rmsprop")
+    assert len(one.parameters) == 3
+    config = one.run_config(3, {"optimizer_eps": 0.1, "hidden": (8,)}, 0)
+    assert (config.algo.optimizer_eps, config.network.hidden) == (0.1, (8,))
+    assert config.run_dir == "runs/sweep/trials/0003/seed-0"
+
+
+@pytest.mark.timeout(60)
+def test_a_whole_small_sweep(tmp_path, monkeypatch, capsys, forked_children):
+    monkeypatch.chdir(tmp_path)
+    words = ["--transport", "serial", "--num-actors", "1", "--envs-per-actor", "8",
+             "--fragment-length", "16", "--total-steps", "2048", "--eval-episodes", "2",
+             "--sample", "learning-rate=loguniform:1e-4,1e-2", "--jobs", "2"]  # fmt: skip
+    assert main(["sweep", "ppo", *words, "--trials", "2"]) == 0
+    assert main(["sweep", "ppo", *words, "--trials", "3"]) == 0
+    page = Path("runs/sweep/sweep.md").read_text()
+    assert "3 of 3 trials of 2,048 steps" in page
+    rates = {
+        json.loads(Path(f"runs/sweep/trials/000{i}/seed-0/config.json").read_text())["config"][
+            "algo"
+        ]["learning_rate"]
+        for i in range(3)
+    }
+    assert len(rates) == 3
+    assert "The best trials" in capsys.readouterr().out

@@ -1,0 +1,51 @@
+"""Interquartile means, probabilities of improvement and performance profiles are rliable's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rliable import library, metrics
+
+from headrace.studies import statistics
+
+
+@pytest.fixture(autouse=True)
+def few_repeats(monkeypatch):
+    monkeypatch.setattr(statistics, "REPEATS", 200)
+
+
+def drawn(seed=0):
+    rng = np.random.default_rng(seed)
+    return {"a": rng.normal(0.6, 0.3, (5, 4)), "b": rng.normal(0.4, 0.3, (5, 4))}
+
+
+def test_figures_are_the_librarys():
+    scores = drawn()
+    iqm = statistics.interquartile(scores)
+    assert iqm["a"].value[0] == pytest.approx(metrics.aggregate_iqm(scores["a"]))
+    better = statistics.improvement(scores, [("a", "b"), ("b", "a")])
+    theirs = metrics.probability_of_improvement(scores["a"], scores["b"])
+    assert better["a", "b"].value[0] == pytest.approx(theirs)
+    assert better["b", "a"].value[0] == pytest.approx(1.0 - theirs)
+    at = np.linspace(-0.5, 1.5, 9)
+    profile, _ = library.create_performance_profile(scores, at, reps=20)
+    for name, found in statistics.profiles(scores, at).items():
+        assert found.value == pytest.approx(profile[name])
+        assert (found.low <= found.value).all()
+        assert (found.value <= found.high).all()
+
+
+def test_intervals_are_stratified_by_task_and_repeat():
+    apart = np.tile(np.arange(4.0), (6, 1))  # tasks differ, runs don't
+    assert statistics.interquartile({"a": apart})["a"].text() == "1.50 (1.50–1.50)"
+    one, two = (statistics.interquartile(drawn())["a"] for _ in range(2))
+    assert (one.low, one.high) == (two.low, two.high)
+    assert one.low < one.value < one.high
+
+
+def test_numpys_global_generator_stays_as_it_was():
+    np.random.seed(5)
+    expected = np.random.random()
+    np.random.seed(5)
+    statistics.interquartile(drawn())
+    assert np.random.random() == expected

@@ -1,0 +1,239 @@
+"""Several tasks, one policy: fixed shares of the batch, and what is told of each task."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import headrace as hr
+from headrace.cli.commands import evaluate
+from headrace.cli.training import config_of
+from headrace.records import checkpoint, trust
+from headrace.records.files import read_jsonl
+from headrace.records.settings import check_resumed, from_json
+from headrace.training import intake
+from headrace.training.sizes import choose
+from tests.worlds.counting import CountingEnv
+
+TASKS = ("CartPole-v1", "Acrobot-v1")
+
+
+class Quick(CountingEnv):
+    """Shows 1 in place of its number; episodes of 5 to 7 steps."""
+
+    mark = 1
+
+    def _observe(self, action):
+        obs = super()._observe(action)
+        obs[0] = self.mark
+        return obs
+
+
+class Slow(Quick):
+    """Shows 2, takes its time, and has longer episodes."""
+
+    mark = 2
+
+    def __init__(self):
+        super().__init__(episode_length=20)
+
+    def step(self, action):
+        time.sleep(0.002)
+        return super().step(action)
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """The marks of each batch's columns, with how many there are of each."""
+    seen = []
+    gather = intake.gather
+
+    def noted(rollouts, device="cpu"):
+        batch = gather(rollouts, device)
+        marks = batch.obs[0, :, 0]
+        assert (batch.obs[:, :, 0] == marks).all()  # a column is of one task
+        seen.append(Counter(marks.int().tolist()))
+        return batch
+
+    monkeypatch.setattr(intake, "gather", noted)
+    return seen
+
+
+SHARES = {
+    "asynchronous": (hr.IMPALA(minibatches=1), {}),
+    "lag of 0, so that most is dropped": (hr.IMPALA(minibatches=1), {"max_policy_lag": 0}),
+    "more actors than credits": (hr.IMPALA(minibatches=1), {"batch_size": 32}),
+    "serial": (hr.IMPALA(minibatches=1), {"transport": "serial"}),
+    "synchronous": (hr.A2C(), {}),
+}
+
+
+@pytest.mark.parametrize("name", SHARES)
+@pytest.mark.filterwarnings("ignore:num_actors=6", "ignore:most rollouts are dropped")
+def test_a_batch_holds_as_much_of_each_task_however_slow_it_is(name, tiny, finish, batches):
+    algo, settings = SHARES[name]
+    settings = {"num_actors": 6, "envs_per_actor": 2, "batch_size": 96, **settings}
+    config = tiny(tasks=(Quick, Slow), algo=algo, total_steps=960, **settings)
+    _, results = finish(config)
+    half = config.resolved_batch_size // config.fragment_length // 2
+    assert len(batches) >= 10
+    assert set(map(str, batches)) == {str(Counter({1: half, 2: half}))}
+    quick, slow = results[-1].tasks["Quick"], results[-1].tasks["Slow"]
+    assert quick.env_steps + slow.env_steps == results[-1].env_steps
+    assert 5 <= quick.episode_length <= 7 < 20 <= slow.episode_length <= 22
+
+
+def test_each_task_is_told_apart_in_results_files_and_evaluations(tiny, tmp_path, capsys):
+    results = []
+    run_dir = str(tmp_path / "run")
+    settings = {"num_actors": 2, "transport": "serial", "run_dir": run_dir, "eval_episodes": 3}
+    hr.train(
+        tasks=(Quick, Slow),
+        algo=hr.A2C(),
+        envs_per_actor=4,
+        fragment_length=16,
+        total_steps=1280,
+        log_interval_s=0.0,
+        callbacks=[results.append],
+        **settings,
+    )
+    last = results[-1].tasks
+    assert list(last) == ["Quick", "Slow"]
+    mean = np.mean([one.episode_return for one in last.values()])
+    assert results[-1].episode_return == pytest.approx(mean)  # each task counts alike
+    line = read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]
+    assert line["tasks/Slow/episodic_return"] == pytest.approx(last["Slow"].episode_return)
+    assert line["tasks/Quick/env_steps"] == last["Quick"].env_steps > 0
+    events = EventAccumulator(run_dir)
+    events.Reload()
+    written = events.Scalars("tasks/Slow/episodic_length")[-1].value
+    assert written == pytest.approx(last["Slow"].episode_length)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["tasks"]["Quick"]["episodes"] == last["Quick"].episodes
+    of_each = summary["evaluation"]["tasks"]
+    assert [one["episodes"] for one in of_each.values()] == [3, 3]
+    assert of_each["Slow"]["mean_length"] >= 20 > of_each["Quick"]["mean_length"]
+    assert summary["evaluation"]["episodes"] == 6
+    shown = capsys.readouterr().out
+    assert "Slow " in shown
+    assert f"evaluated {of_each['Slow']['mean']:.1f}" in shown
+
+
+def test_a_run_of_tasks_goes_on_and_is_loaded_and_evaluated(tiny, finish, tmp_path, capsys):
+    config = tiny(tasks=TASKS, num_actors=2, network=hr.Network(task_id=True), eval_episodes=2)
+    _, results = finish(config)
+    before = results[-1].tasks
+    hr.resume(tmp_path / "run", total_steps=1280, callbacks=[results.append])
+    after = results[-1].tasks
+    for name in TASKS:
+        assert after[name].env_steps > before[name].env_steps
+        assert after[name].episodes >= before[name].episodes
+    assert before[TASKS[0]].episodes > 0
+    policy = hr.load(tmp_path / "run")
+    assert policy.observation_space["observation"].shape == (6,)
+    assert policy.observation_space["task"].n == 2
+    found = hr.evaluate(policy, list(TASKS), 2)
+    assert list(found.tasks) == list(TASKS)
+    evaluate([str(tmp_path / "run"), "--episodes", "2"])
+    assert "Acrobot-v1: return" in capsys.readouterr().out
+    config = checkpoint.read_config(tmp_path / "run")["config"]
+    assert config["tasks"] == list(TASKS)
+    assert config["env"] == TASKS[0]
+
+
+def test_learners_share_out_the_actors_of_each_task(tiny, tmp_path):
+    results = []
+    settings = {"num_actors": 4, "num_learners": 2, "run_dir": str(tmp_path / "two")}
+    config = tiny(tasks=(Quick, Slow), algo=hr.A2C(), **settings)
+    hr.train(config, callbacks=[results.append])
+    tasks = results[-1].tasks
+    assert sum(one.env_steps for one in tasks.values()) == results[-1].env_steps
+    assert all(one.episodes > 0 for one in tasks.values())
+
+
+@pytest.mark.parametrize("algo", [hr.APPO(), hr.PPO(), hr.IMPACT()], ids=["appo", "ppo", "impact"])
+@pytest.mark.parametrize(
+    "given", [{}, {"batch_size": 1536}, {"num_learners": 2}, {"num_actors": 6}]
+)
+def test_sizes_that_are_left_open_suit_the_tasks(algo, given):
+    tasks = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0")
+    config = choose(hr.Config(tasks=tasks, algo=algo, **given), None, cores=1)
+    unit = 3 * config.num_learners
+    assert config.num_actors % unit == 0
+    assert config.per_learner.rollouts_per_update % 3 == 0
+    assert all(getattr(config, name) == value for name, value in given.items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num_actors": 3}, "num_actors=3 must be a multiple of 2.* 2 tasks; nearest: 2 or 4"),
+        (
+            {"num_actors": 2, "num_learners": 2},
+            "num_actors=2 must be a multiple of 4.*2 tasks and 2 learners; nearest: 4",
+        ),
+        (
+            {"num_actors": 2, "algo": hr.APPO(), "batch_size": 64 * 3},
+            "batch_size=192 must be a multiple of 128, in whole rollouts.*nearest: 128 or 256",
+        ),
+        ({"tasks": ("CartPole-v1",) * 2}, "tasks='CartPole-v1,CartPole-v1'.*not CartPole-v1 twice"),
+        ({"env": "Pendulum-v1"}, "env='Pendulum-v1' must be left out with tasks"),
+        ({"num_actors": 2, "cluster": "ray", "algo": hr.APPO(), "min_actors": 1}, "min_actors=1"),
+        ({"tasks": (), "network": hr.Network(task_id=True)}, "task_id=True must be False without"),
+    ],
+)
+def test_what_doesnt_suit_tasks_is_refused(settings, words, tiny):
+    with pytest.raises(hr.ConfigError, match=words):
+        tiny(**({"tasks": TASKS} | settings))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "words"),
+    [
+        (("CartPole-v1", "Pendulum-v1"), "tasks 'CartPole-v1' and 'Pendulum-v1' can't be joined"),
+        (("CartPole-v1", "NoSuchTask-v1"), "'NoSuchTask-v1' is unknown"),
+        (("CartPole-v1", "popgym-Autoencode-v0"), "'popgym-Autoencode-v0'.*pip install popgym"),
+    ],
+)
+def test_tasks_that_cant_be_are_refused_before_a_run_begins(tasks, words, tmp_path):
+    with pytest.raises(hr.ConfigError, match=words):
+        hr.train(tasks=tasks, run_dir=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_environment_beside_tasks_is_refused():
+    with pytest.raises(hr.ConfigError, match="env='CartPole-v1' must be left out with tasks"):
+        hr.train("CartPole-v1", tasks=TASKS)
+    with pytest.raises(hr.ConfigError, match="env=None"):
+        hr.train()
+
+
+def test_tasks_are_named_with_commas_on_a_command_line():
+    argv = ["--tasks", "CartPole-v1,Acrobot-v1", "--task-id", "--per-task-values"]
+    config = config_of("impala", argv)
+    assert config.tasks == TASKS
+    assert config.network.task_id
+    assert config.network.per_task_values
+    assert config_of("impala", ["--tasks", "atari-5"]).tasks[0] == "ALE/BattleZone-v5"
+    again = from_json(config.to_json())
+    assert again.tasks == TASKS
+
+
+def test_code_that_a_task_names_is_code_of_a_run():
+    config = hr.Config(tasks=("CartPole-v1", "some.module:make")).to_json()
+    assert trust.code_in(config) == {"tasks": ["some.module:make"]}
+    kwargs = hr.Config(tasks=TASKS, env_kwargs={"x": 1}).to_json()
+    assert trust.code_in(kwargs) == {}
+    other = trust.sign(config)
+    assert trust.sign({**config, "tasks": ["CartPole-v1", "some.module:other"]}) != other
+
+
+def test_the_tasks_of_a_run_cant_change():
+    before, after = (hr.Config(tasks=tasks, run_dir="x") for tasks in (TASKS, TASKS[::-1]))
+    with pytest.raises(hr.ConfigError, match=r"tasks=.*must be.*counted by task"):
+        check_resumed(before, after)

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from headrace.algos import NAMES
 from headrace.cli.flags import parsed
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, LaunchFailed
 from headrace.exits.ctrl_c import STATUS
 from headrace.process.ray import check_installed
-from headrace.provision.kubernetes.following import Kubernetes
+from headrace.provision.kubernetes.following import Hopeless, Kubernetes
 from headrace.provision.kubernetes.manifest import RUNS, KubernetesJob, manifest
 from headrace.provision.orders import Orders
 from headrace.provision.slurm.following import Following, Log, cancelled, log_of
@@ -31,7 +31,8 @@ class Command(NamedTuple):
     """What runs on the nodes; "{run}", "{seed}" and "{address}" stand for what is known there."""
 
     words: list[str]
-    again: list[str]  # where its run directory has a checkpoint
+    anew: list[str]  # where it was begun, and has left no checkpoint
+    again: list[str]  # where its run directory has one of its own
     run_dir: str | None  # as the user named it
     trains: bool  # it is a run of headrace
 
@@ -53,7 +54,7 @@ def command_of(argv: list[str], python: str, on_cluster: bool, has_seeds: bool) 
         )
     name, rest = argv[0], [_dashed(word) for word in argv[1:]]
     if name not in ("train", "resume"):
-        return Command(argv, argv, None, False)
+        return Command(argv, argv, argv, None, False)
     if not rest or (name == "train" and rest[0] not in NAMES):
         which = "an algorithm" if name == "train" else "a run directory"
         raise ConfigError(f"headrace {name} needs {which} first: {', '.join(NAMES)}")
@@ -65,7 +66,7 @@ def command_of(argv: list[str], python: str, on_cluster: bool, has_seeds: bool) 
         if has_seeds:
             raise ConfigError("--array is for headrace train: a run that goes on has its seed")
         words = [*program, "resume", "{run}", *rest[1:], *cluster]
-        return Command(words, words, rest[0], True)
+        return Command(words, words, words, rest[0], True)
     if has_seeds and take_flag(rest, "--seed")[0] is not None:
         raise ConfigError("--seed is set by --array: leave one of them out")
     run_dir, others = take_flag(rest, "--run-dir")
@@ -75,7 +76,8 @@ def command_of(argv: list[str], python: str, on_cluster: bool, has_seeds: bool) 
         others = [*others, "--seed", "{seed}"]
     again = [*program, "resume", "{run}", *(["--trust"] if "--trust" in others else []), *cluster]
     words = [*program, "train", *others, "--run-dir", "{run}", *cluster]
-    return Command(words, again, run_dir, True)
+    replaces = goes_on or "--overwrite" in others
+    return Command(words, words if replaces else [*words, "--overwrite"], again, run_dir, True)
 
 
 def _dashed(word: str) -> str:
@@ -118,6 +120,11 @@ def slurm(argv: list[str]) -> int:
     flags, words = _divided(argv)
     job, ways = parsed("headrace launch slurm", flags, _SLURM, Job, Ways)
     command = command_of(words, sys.executable, job.nodes > 1, job.array is not None)
+    if set(command.run_dir or "") & set("%\\"):
+        raise ConfigError(
+            f"run_dir={command.run_dir!r} must be without % and \\, which SLURM takes for its "
+            "own in the name of a job's log"
+        )
     if command.run_dir and job.array is None:
         goes_on = words[0] == "resume" or "--resume" in words
         rundir.check(Path(command.run_dir), goes_on, "--overwrite" in words)
@@ -127,9 +134,7 @@ def slurm(argv: list[str]) -> int:
     log = f"{stem}.log"
     ray = job.nodes > 1 or not command.trains
     run_dir = stem if command.trains else ""
-    orders = Orders(
-        command.words, command.again, run_dir, job.start_timeout_s, job.requeue, ray=ray
-    )
+    orders = Orders(*command[:3], run_dir, job.start_timeout_s, job.requeue, ray=ray)
     text = script(job, orders, log)
     if ways.dry_run:
         print(text, end="")
@@ -175,7 +180,7 @@ def k8s(argv: list[str]) -> int:
             f"run_dir={command.run_dir!r} must be in {RUNS}, where the volume is (nearest: "
             f"{RUNS}/{os.path.basename(os.path.normpath(run_dir))})"
         )
-    orders = Orders(command.words, command.again, run_dir)
+    orders = Orders(*command[:3], run_dir)
     check_installed("headrace launch k8s")
     made = manifest(job, orders, name, importlib.metadata.version("ray"))
     if ways.dry_run:
@@ -185,19 +190,27 @@ def k8s(argv: list[str]) -> int:
         return 0
     cluster = Kubernetes(job.namespace)
     cluster.check(job.volume_claim)
-    cluster.create(made)
-    _say(f"rayjob {name} is made; its run is in {run_dir or RUNS} of {job.volume_claim}")
-    if ways.detach:
-        _say(f"`kubectl delete rayjob {name}` ends it, `kubectl get rayjob {name}` shows it")
-        return 0
+    made_it = f"rayjob {name} is made; its run is in {run_dir or RUNS} of {job.volume_claim}"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return cluster.follow(name, _say)
+        cluster.create(made)
+    except (LaunchFailed, KeyboardInterrupt):  # perhaps it is made all the same
+        cluster.delete(name, _say)
+        raise
+    if ways.detach:
+        show, end = (cluster.by_hand(word, "rayjob", name) for word in ("get", "delete"))
+        _say(f"{made_it}\nheadrace: {end} ends it, {show} shows it")
+        return 0
+    _say(made_it)
+    try:
+        status = cluster.follow(name, _say)
+    except Hopeless:
+        cluster.delete(name, _say)
+        raise
     except KeyboardInterrupt:
-        return STATUS
-    finally:
-        _say(f"deleting rayjob {name}")
-        cluster.delete(name)
+        status = STATUS
+    cluster.delete(name, _say)
+    return status
 
 
 def _divided(argv: list[str]) -> tuple[list[str], list[str]]:

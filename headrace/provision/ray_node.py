@@ -23,6 +23,7 @@ from headrace.process.ray import HEALTH
 
 _LATER = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
 _LONGEST = 40  # of the folder's name: those of sockets in it have at most 107 letters
+_RANDOM = 8  # letters that mkdtemp adds
 
 
 @dataclass(frozen=True)
@@ -98,17 +99,17 @@ class RayNode:
     Args:
         ray: the cluster. head: this is its first node.
         name: of the node, as Ray is to show it. cpus, gpus: that Ray may give away.
-        folder: for its files, which is deleted at the end.
+        label: that the name of the folder for its files has in it, which is deleted at the end.
     """
 
-    def __init__(self, ray: Ray, head: bool, name: str, cpus: int, gpus: int, folder: str) -> None:
+    def __init__(self, ray: Ray, head: bool, name: str, cpus: int, gpus: int, label: str) -> None:
         host = ray.address.rpartition(":")[0]
-        self._folder = Path(folder)
+        self._label = label
         self._mark = f"{os.environ.get(MARK, 'headrace')}/{secrets.token_hex(8)}"
         self._command = [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block"),
             *(f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--node-name={name}"),
-            *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={folder}"),
+            *("--min-worker-port=0", "--max-worker-port=0"),
             f"--node-ip-address={host if head else own_address(host)}",
         ]
         if head:
@@ -124,19 +125,22 @@ class RayNode:
         del self._environment["RAY_ADDRESS"]  # `ray start` takes it for another cluster's
 
     def __enter__(self) -> RayNode:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder = own_folder(self._label)
         self._log = self._folder / "ray-start.log"
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _LATER)
         try:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
-                    self._command,
+                    [*self._command, f"--temp-dir={self._folder}"],
                     env=self._environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,  # by which what it started is found
                 )
+        except OSError:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self
@@ -162,7 +166,8 @@ class RayNode:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def folder_for(name: str) -> str:
-    """Where a node of this name keeps Ray's files: in the folder for temporary ones, if it fits."""
-    path = os.path.join(tempfile.gettempdir(), f"headrace-{name}")
-    return path if len(path) <= _LONGEST else f"/tmp/headrace-{name}"
+def own_folder(label: str) -> Path:
+    """A new folder that only this user can enter, and nobody can foresee, for Ray's files."""
+    prefix, parent = f"headrace-{label}-", tempfile.gettempdir()
+    fits = len(os.path.join(parent, prefix)) + _RANDOM <= _LONGEST
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=parent if fits else "/tmp"))

@@ -86,26 +86,36 @@ class Slurm:
     def queue(self) -> str:
         return self.ask("squeue", "-h")
 
+    def processes(self, node: str = "", word: str = "") -> list[psutil.Process]:
+        """What runs as part of a job, on one node or on any, with a word in its command line.
+
+        Ray's agents clear most of their environment.
+        """
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                variables = process.environ()
+                name = variables.get("SLURMD_NODENAME", "")
+                there = name == node if node else name or "SLURM_JOB_ID" in variables
+                if there and (not word or word in process.cmdline()):
+                    found.append(process)
+        return found
+
     def left(self, timeout_s: float = 15.0) -> list[str]:
         """Jobs, processes of jobs, and folders of theirs, some seconds after the last one."""
         deadline = time.monotonic() + timeout_s
         while True:
-            found = [*self.queue().splitlines(), *_processes()]
+            found = [*self.queue().splitlines(), *map(_shown, self.processes())]
             found += [str(path) for path in Path("/tmp").glob("headrace-[0-9]*-[0-9]*")]
             if not found or time.monotonic() > deadline:
                 return found
             time.sleep(0.2)
 
 
-def _processes() -> list[str]:
-    """What runs as part of a job of SLURM; Ray's agents clear most of their environment."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            variables = process.environ()
-            if {"SLURM_JOB_ID", "SLURMD_NODENAME"} & set(variables):
-                found.append(f"{process.pid} {' '.join(process.cmdline())[:80]}")
-    return found
+def _shown(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return f"{process.pid} {' '.join(process.cmdline())[:80]}"
+    return f"{process.pid}, which has ended"
 
 
 @pytest.fixture(scope="session")

@@ -85,15 +85,17 @@ up() {
     return 1
 }
 
-stop() { # a pid file
-    local pid
-    pid=$(cat "$1" 2> /dev/null) || return 0
-    kill "$pid" 2> /dev/null || return 0
+stop() { # pid files; 5 s to end by themselves
+    local pids=()
+    for file in "$@"; do
+        pids+=($(cat "$file" 2> /dev/null)) || true
+    done
+    kill "${pids[@]}" 2> /dev/null || true
     for _ in $(seq 50); do
-        kill -0 "$pid" 2> /dev/null || return 0
+        kill -0 "${pids[@]}" 2> /dev/null || return 0
         sleep 0.1
     done
-    kill -9 "$pid" 2> /dev/null || true
+    kill -9 "${pids[@]}" 2> /dev/null || true
 }
 
 down() {
@@ -102,9 +104,8 @@ down() {
         [ -n "$(timeout 3 squeue -h 2> /dev/null)" ] || break
         sleep 0.25
     done
-    for file in "$folder"/run/slurmd.*.pid "$folder/run/slurmctld.pid" "$folder/run/munge/munged.pid"; do
-        stop "$file"
-    done
+    stop "$folder"/run/slurmd.*.pid "$folder/run/slurmctld.pid"
+    stop "$folder/run/munge/munged.pid"
 }
 
 case $action in

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+import headrace as hr
 from headrace.cli import main
 from headrace.cli.launch import command_of
-from headrace.errors import ConfigError
-from headrace.provision.orders import Orders
-from headrace.provision.ray_node import new_cluster
+from headrace.errors import ConfigError, LaunchFailed
+from headrace.provision import ray_node
+from headrace.provision.orders import Orders, steps_saved
+from headrace.provision.ray_node import RayNode, new_cluster, own_folder
 from headrace.provision.slurm import job as slurm_job
+from headrace.provision.slurm import meeting
 from headrace.provision.slurm.following import Log, log_of
 from headrace.provision.slurm.job import Job, script
 from headrace.provision.slurm.meeting import Listener, Pulse, found, offered
@@ -36,15 +41,19 @@ def test_a_run_is_begun_with_its_flags_and_goes_on_by_its_run_directory():
     begun = command_of(CARTPOLE, sys.executable, on_cluster=True, has_seeds=False)
     cluster = ["--cluster", "ray:{address}"]
     assert begun.words == headrace(*CARTPOLE, "--run-dir", "{run}", *cluster)
+    assert begun.anew == [*begun.words, "--overwrite"]
     assert begun.again == headrace("resume", "{run}", *cluster)
+    replaces = command_of([*CARTPOLE, "--overwrite"], sys.executable, True, False)
+    assert replaces.anew == replaces.words
     alone = command_of([*CARTPOLE, "--run-dir=x"], sys.executable, on_cluster=False, has_seeds=True)
     assert alone.words == headrace(*CARTPOLE, "--seed", "{seed}", "--run-dir", "{run}")
     assert alone.run_dir == "x"
     resumed = command_of(["resume", "x", "--total_steps=9"], sys.executable, False, False)
     assert resumed.words == headrace("resume", "{run}", "--total-steps=9")
+    assert resumed.anew == resumed.again == resumed.words
     assert resumed.run_dir == "x"
     program = command_of(["python", "x.py"], "python", on_cluster=True, has_seeds=False)
-    assert program.words == program.again == ["python", "x.py"]
+    assert program.words == program.anew == program.again == ["python", "x.py"]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +103,7 @@ def test_a_device_that_only_the_nodes_have_is_no_reason_to_refuse():
 
 
 def test_the_script_asks_for_what_the_job_says_and_carries_its_orders():
-    orders = Orders(["a", "it's\nb"], [], "runs/x", 60.0, True)
+    orders = Orders(["a", "it's\nb"], [], [], "runs/x", 60.0, True)
     text = script(
         Job(nodes=2, partition="gpu", gpus_per_node=4, option=("account=x",)), orders, "l"
     )
@@ -108,6 +117,100 @@ def test_the_script_asks_for_what_the_job_says_and_carries_its_orders():
     assert "--cpus-per-task=3" in part
     assert "--no-requeue" in part
     assert "--exclusive" not in part
+
+
+def asked_of(job: Job, log: str = "l") -> list[str]:
+    text = script(job, Orders([], [], [], ray=False), log)
+    return [line for line in text.splitlines() if line.startswith("#SBATCH")]
+
+
+def test_what_sbatch_would_cut_off_or_take_for_a_comment_is_quoted():
+    asked = asked_of(Job(option=('comment=a "b" #c \\d', "wait")), "runs/a b#1/x-%j.log")
+    assert r'#SBATCH --comment="a \"b\" #c \\d"' in asked
+    assert '#SBATCH --output="runs/a b#1/x-%j.log"' in asked
+    assert "#SBATCH --wait" in asked
+
+
+def test_a_time_limit_that_leaves_no_time_to_run_is_refused_before_it_is_submitted():
+    job = Job(time_limit="7", stop_before_s=120)
+    for_ray, alone = (Orders([], [], [], start_timeout_s=300.0, ray=ray) for ray in (True, False))
+    says = (
+        "time_limit='7', which is 420 s, must be above stop_before_s=120 and start_timeout_s=300 "
+        r"together \(nearest: 8 minutes\)"
+    )
+    with pytest.raises(ConfigError, match=says):
+        script(job, for_ray, "l")
+    script(job, alone, "l")
+    script(Job(time_limit="8"), for_ray, "l")
+
+
+@pytest.mark.parametrize("name", ["50%", "a\\b"])
+def test_a_run_directory_that_slurm_would_read_otherwise_is_refused(capsys, name):
+    words = ["launch", "slurm", "--dry-run", "--", *CARTPOLE, "--run-dir", f"runs/{name}"]
+    assert main(words) == 2
+    assert "must be without % and \\, which SLURM takes" in capsys.readouterr().err
+
+
+class TestOrders:
+    """Which command a start of a job runs, by what stands beside and in its run directory."""
+
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path):
+        self.run_dir = tmp_path / "run"
+
+    def runs(self, job: str, command: str = "begin", anew: str = "anew") -> str:
+        [word] = Orders([command], [anew], ["again"]).words(self.run_dir, job)
+        return word
+
+    def save(self, step: int = 8) -> None:
+        (self.run_dir / f"checkpoints/step_{step}").mkdir(parents=True)
+
+    def test_a_job_begins_and_goes_on_from_what_it_has_saved(self):
+        assert self.runs("1") == "begin"
+        assert self.runs("1") == "anew"
+        self.save()
+        assert self.runs("1") == "again"
+
+    def test_another_job_does_not_go_on_from_it_and_is_refused_each_time(self):
+        self.runs("1")
+        self.save()
+        assert self.runs("2") == self.runs("2") == "begin"
+        assert self.runs("1") == "again"
+
+    def test_a_job_that_overwrites_goes_on_from_its_own_checkpoints_only(self):
+        self.runs("1")
+        self.save()
+        os.utime(self.run_dir / "checkpoints/step_8", (1.0, 1.0))
+        assert self.runs("2", "overwrite", "overwrite") == "overwrite"
+        assert self.runs("2", "overwrite", "overwrite") == "overwrite"  # what is there is older
+        self.save(9)
+        assert self.runs("2", "overwrite", "overwrite") == "again"
+
+    @pytest.mark.parametrize("anew", ["overwrite", "anew"])
+    def test_a_job_that_is_refused_takes_nothing_from_the_one_that_trains(self, anew):
+        given = ("begin", anew) if anew == "anew" else (anew, anew)
+        self.runs("1", *given)
+        self.save()
+        lock = os.open(self.run_dir / "lock", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert self.runs("2", "overwrite", "overwrite") == "overwrite"  # which the lock refuses
+        os.close(lock)
+        assert self.runs("1", *given) == "again"
+
+    def test_a_checkpoint_that_was_not_finished_counts_for_nothing(self):
+        self.runs("1")
+        (self.run_dir / "checkpoints/step_8.tmp").mkdir(parents=True)
+        assert self.runs("1") == "anew"
+        assert steps_saved(self.run_dir) == 0
+        self.save(8)
+        self.save(12)
+        assert steps_saved(self.run_dir) == 12
+        assert steps_saved(None) == 0
+
+    def test_a_folder_that_can_t_be_written_to_is_told(self, tmp_path):
+        (tmp_path / "run.job").mkdir()
+        with pytest.raises(LaunchFailed, match="can't write beside run_dir="):
+            self.runs("1")
 
 
 @pytest.mark.parametrize(
@@ -125,6 +228,9 @@ def test_time_limits_are_read_as_sbatch_reads_them(text, seconds):
         ({"time_limit": "2", "stop_before_s": 120}, r"stop_before_s=120 must be below .* 60\)"),
         ({"array": "a-b"}, "array='a-b' must be numbers and ranges of them"),
         ({"option": ("--account=x",)}, "each is NAME or NAME=VALUE"),
+        ({"option": ("comment=a\nrm x",)}, "without line breaks"),
+        ({"option": ("signal=B:TERM@9",)}, "not signal, which is stop_before_s"),
+        ({"partition": "a\n#SBATCH --wrap=x"}, "must be not empty, and one line"),
         ({"job_name": "a b"}, "job_name='a b' must be letters, digits"),
     ],
 )
@@ -248,3 +354,51 @@ def test_a_job_hears_its_driver_s_pulse_and_when_it_stops(tmp_path):
     while listener.hears():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_pulse_outlasts_errors_of_its_file_system(tmp_path, monkeypatch):
+    monkeypatch.setattr(meeting, "_BEAT_S", 0.01)
+    folder = tmp_path / "later"
+    pulse = Pulse(folder)  # can't write yet
+    time.sleep(0.05)
+    folder.mkdir()
+    deadline = time.monotonic() + 20
+    while not (folder / "pulse").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    pulse.stop()
+
+
+def test_ray_s_folder_is_new_and_its_user_s_alone_and_short(tmp_path, monkeypatch):
+    long = tmp_path / ("x" * 60)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    made = [own_folder("1234567-driver") for _ in range(2)]
+    try:
+        assert made[0] != made[1]
+        assert all(path.stat().st_mode & 0o777 == 0o700 for path in made)
+        assert all(str(path).startswith("/tmp/headrace-1234567-driver-") for path in made)
+        assert all(len(str(path)) <= 40 for path in made)
+    finally:
+        for path in made:
+            path.rmdir()
+
+
+def test_a_node_that_can_t_start_ray_leaves_no_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(ray_node, "_LONGEST", 1000)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(OSError), RayNode(new_cluster(), True, "n", 1, 0, "x"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_under_salloc_on_a_machine_that_is_no_node_is_told(tmp_path, monkeypatch):
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho node1\necho node2\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name, value in {"JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": "2", "JOB_ID": "9"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.delenv("SLURMD_NODENAME", raising=False)
+    with pytest.raises(ConfigError, match=r"is no node of job 9 \(node1, node2\): start it"):
+        hr.ClusterEnv({"env_name": "CartPole-v1"}, hr.SlurmConfig(nodes=2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import itertools
 import json
 import os
@@ -37,7 +39,7 @@ def tools() -> Path:
 
 def variants() -> list[dict]:
     """Manifests of every kind."""
-    orders = Orders(["a"], ["b"], "/runs/x")
+    orders = Orders(["a"], ["b"], ["c"], "/runs/x")
     kinds = itertools.product((1, 3), (None, 5), (0, 2), (None, "lab"))
     return [
         manifest(
@@ -93,18 +95,28 @@ def test_no_pod_has_rights_that_it_does_not_need():
         assert made["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
 
 
-def test_ray_s_own_autoscaler_reads_nodes_and_bounds_from_the_manifest():
-    pytest.importorskip("ray")
-    from ray.autoscaler._private.kuberay import autoscaling_config
+READ = """
+import json, sys
+from ray.autoscaler._private.kuberay import autoscaling_config
+read = autoscaling_config._derive_autoscaling_config_from_ray_cr(json.load(sys.stdin))
+print(json.dumps(read["available_node_types"]["actors"]))
+"""
 
+
+def test_ray_s_own_autoscaler_reads_nodes_and_bounds_from_the_manifest():
+    if importlib.util.find_spec("ray") is None:  # to import it here is too early for other tests
+        pytest.skip("needs Ray")
     job = KubernetesJob(nodes=3, max_nodes=6, gpus_per_node=2, cpus_per_node=8)
-    made = manifest(job, Orders([], [], ""), "x", "2.60.0")
+    made = manifest(job, Orders([], [], []), "x", "2.60.0")
     cluster = {
         "metadata": {"name": "x", "namespace": "lab"},
         "spec": made["spec"]["rayClusterSpec"],
     }
-    read = autoscaling_config._derive_autoscaling_config_from_ray_cr(cluster)
-    workers = read["available_node_types"]["actors"]
+    command, text = [sys.executable, "-c", READ], json.dumps(cluster)
+    read = subprocess.run(
+        command, input=text, capture_output=True, text=True, timeout=60, check=True
+    )
+    workers = json.loads(read.stdout.splitlines()[-1])
     assert (workers["min_workers"], workers["max_workers"]) == (2, 5)
     assert (workers["resources"]["CPU"], workers["resources"]["GPU"]) == (8, 2)
 
@@ -116,7 +128,7 @@ def test_only_the_learner_s_pod_has_the_volume_and_the_orders():
     _, head, *workers = templates(made)
     assert "headrace-runs" in json.dumps(head)
     assert "headrace-runs" not in json.dumps(workers)
-    odd = manifest(KubernetesJob(), Orders(["$(HOME)"], [], ""), "x", "2.60.0")
+    odd = manifest(KubernetesJob(), Orders(["$(HOME)"], [], []), "x", "2.60.0")
     variables = {e["name"]: e["value"] for e in
                  templates(odd)[1]["spec"]["containers"][0]["env"]}  # fmt: skip
     assert "$$(HOME)" in variables["HEADRACE_ORDERS"]  # as Kubernetes takes it literally
@@ -133,10 +145,11 @@ def test_a_dry_run_prints_the_manifest_of_a_run_in_the_volume(capsys):
     assert orders.command[-2:] == ["--cluster", "ray:{address}"]
 
 
-def test_what_the_pod_runs_begins_and_goes_on_from_a_checkpoint(tmp_path):
-    run_dir = tmp_path / "run"
+def test_what_the_pod_runs_begins_and_goes_on_from_a_checkpoint_of_its_own(tmp_path):
+    run_dir = tmp_path / "runs/run"
     show = [sys.executable, "-c", "import sys; print(*sys.argv[1:])"]
-    orders = Orders([*show, "begin", "{run}", "{address}"], [*show, "again"], str(run_dir))
+    begin = [*show, "begin", "{run}", "{address}"]
+    orders = Orders(begin, [*begin, "--overwrite"], [*show, "again"], str(run_dir))
 
     def runs() -> str:
         words = [sys.executable, "-m", "headrace.provision.kubernetes.entry"]
@@ -269,3 +282,26 @@ def test_the_image_runs_as_the_user_of_the_manifest_and_copies_what_is_there():
     for name in copied:
         assert (ROOT / name).exists(), name
         assert f"!{name}" in shown, name
+
+
+def test_the_image_and_the_tools_of_these_tests_have_exact_versions():
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    assert re.search(r"^ARG BASE=python:\d+\.\d+\.\d+-slim-\w+\nFROM \$\{BASE\}$", text, re.M)
+    [packages] = re.findall(r'^ARG PACKAGES="(.*)"$', text, re.M)
+    assert "--no-install-recommends ${PACKAGES}" in text
+    assert all("=" in package for package in packages.split())
+    installs = [part for part in text.split("&&") if "pip install" in part]
+    assert all("--constraint constraints.txt" in install for install in installs)
+    pinned = names((ROOT / "constraints.txt").read_text().splitlines())
+    for needed in importlib.metadata.requires("ray") or []:
+        extra = re.search(r"extra == ['\"]default['\"]", needed)
+        if extra or "extra" not in needed:
+            assert names([needed]) <= pinned, needed
+    lines = Path(__file__).with_name("requirements.txt").read_text().splitlines()
+    assert all("==" in line for line in lines if not line.startswith("#"))
+
+
+def names(lines: list[str]) -> set[str]:
+    """Of the packages that requirements begin with."""
+    found = (re.match(r"[\w.-]+", line) for line in lines if not line.startswith("#"))
+    return {re.sub(r"[-_.]+", "-", name[0]).lower() for name in found if name}

@@ -1,18 +1,44 @@
-"""``headrace launch slurm`` on a real SLURM of four nodes: what runs, ends, goes on and is left."""
+"""A real SLURM of four nodes: what runs there, ends, goes on and is left.
+
+``headrace launch slurm``, and then ClusterEnv, from outside of a job and from inside. All in one
+file, which is given to one worker: they look for what any job on this machine has left.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+import headrace as hr
+from headrace.errors import ConfigError
 from tests.provision.parts import STRANGER
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DRIVER = """
+import os, sys, time, numpy as np, headrace as hr
+def make():
+    import gymnasium
+    from worlds.noting import Noting
+    return Noting(gymnasium.make("CartPole-v1"), sys.argv[1])
+config = hr.SlurmConfig(nodes=2, start_timeout_s=90)
+with hr.ClusterEnv({"type": make, "envs_per_node": 3}, config) as envs:
+    obs, _ = envs.reset(seed=0)
+    for _ in range(20):
+        obs, reward, *_ = envs.step(envs.action_space.sample())
+    print("stepped", obs.shape, reward.sum(), flush=True)
+    if sys.argv[2:]:
+        time.sleep(100)
+print("closed", any(name.startswith("RAY_") for name in os.environ), flush=True)
+"""
 
 
 def noting(folder: Path, pause_s: float = 0.0) -> list[str]:
@@ -91,6 +117,9 @@ def test_what_is_cancelled_in_mid_run_leaves_nothing(slurm, launch, tmp_path, ho
     running = launch("slurm", "--nodes", "2", "--", sys.executable, "-c", program)
     running.wait_for("begun")
     if how == "ctrl-c":
+        for process in slurm.processes("node2", "ray.scripts.scripts"):
+            process.kill()
+        running.wait_for("headrace: Ray ended on node2: ")
         running.process.send_signal(signal.SIGINT)
         assert running.wait() == 130
     else:
@@ -111,11 +140,11 @@ def test_a_job_has_the_nodes_it_asked_for_and_lets_no_stranger_in(slurm, launch)
 
 
 def test_an_array_is_a_run_for_each_seed(slurm, launch, tmp_path):
-    words = ["a2c", "--total-steps", "2000", "--eval-episodes", "0", "--run-dir", "runs/d"]
+    words = ["a2c", "--total-steps", "2000", "--eval-episodes", "0", "--run-dir", "runs/d #1"]
     running = launch("slurm", "--array", "3-4", "--cpus-per-node", "1", "--", "train", *words)
     assert running.wait() == 0, running.output
     for seed in (3, 4):
-        folder = tmp_path / f"runs/d/seed-{seed}"
+        folder = tmp_path / f"runs/d #1/seed-{seed}"
         assert json.loads((folder / "config.json").read_text())["config"]["seed"] == seed
         assert (folder / "summary.json").exists()
     assert slurm.left() == []
@@ -161,3 +190,76 @@ def until(holds, timeout_s: float = 60.0) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+# -- ClusterEnv ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def driver(tmp_path):
+    """Starts the driver, alone or behind the words of another command."""
+    (tmp_path / "driver.py").write_text(
+        DRIVER.replace("sys.argv[1]", repr(str(tmp_path / "notes")))
+    )
+    (tmp_path / "notes").mkdir()
+    started = []
+
+    def run(*before: str, stays: bool = False) -> subprocess.Popen:
+        words = [*before, sys.executable, "driver.py", "notes", *(["stay"] if stays else [])]
+        output = (tmp_path / "output.txt").open("w")
+        started.append(subprocess.Popen(words, cwd=tmp_path, stdout=output, stderr=output))
+        return started[-1]
+
+    yield run
+    for one in started:
+        one.kill()
+        one.wait(10)
+
+
+def acted(folder) -> set[str]:
+    return {path.name.split("-")[0] for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("where", ["outside", "inside"])
+def test_workers_run_on_the_job_s_nodes_and_are_gone_afterwards(slurm, driver, tmp_path, where):
+    before = []
+    if where == "inside":
+        before = ["salloc", "--nodes=2", "--exclusive", "--quiet"]
+        before += ["srun", "--nodes=1", "--ntasks=1", "--overlap"]
+    code = driver(*before).wait(150)
+    output = (tmp_path / "output.txt").read_text()
+    assert code == 0, output
+    assert "stepped (6, 4) " in output
+    assert "closed False" in output
+    assert {"node1", "node2"} <= acted(tmp_path / "notes")
+    assert slurm.left() == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["driver.py", "notes", "output.txt"]
+
+
+def test_the_example_of_ppo_learns_on_the_nodes_of_a_job(slurm, tmp_path):
+    words = "--env-id CartPole-v1 --nodes 2 --place slurm --total-steps 4000 --eval-episodes 1"
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "ppo.py", *words.split()],
+        cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "weight syncs [" in done.stdout
+    assert slurm.left() == []
+
+
+@pytest.mark.full
+def test_a_job_ends_with_the_driver_that_was_killed(slurm, driver, tmp_path):
+    process = driver(stays=True)
+    deadline = time.monotonic() + 90
+    while "stepped" not in (tmp_path / "output.txt").read_text():
+        assert time.monotonic() < deadline, (tmp_path / "output.txt").read_text()
+        time.sleep(0.2)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(10)
+    assert slurm.left(150) == []
+
+
+def test_what_slurm_has_not_is_refused_before_a_job_waits(slurm):
+    with pytest.raises(ConfigError, match=r"nodes=9, but partition main has 4"):
+        hr.ClusterEnv({"env_name": "CartPole-v1"}, hr.SlurmConfig(nodes=9))
+    assert slurm.queue() == ""

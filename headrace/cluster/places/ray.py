@@ -97,9 +97,12 @@ class RayNode:
             scheduling_strategy="SPREAD",
         )(_Actor)
         self._actor = actor.remote(cloudpickle.dumps(setup))
+        self._runs_ahead = setup.runs_ahead
 
     def send(self, request: Request) -> None:
         self.ref = self._actor.handle.remote(cloudpickle.dumps(request))
+        if self._runs_ahead:
+            self._actor.prepare.remote()  # in turn, when the answer is on its way
 
     def receive(self) -> Answer | Fault:
         kinds = self._ray.exceptions
@@ -119,17 +122,33 @@ class _Actor:
     def __init__(self, setup: bytes) -> None:
         import torch
 
+        from headrace.process import let_children_hear
+
         torch.set_num_threads(1)
+        let_children_hear()
         self._setup = setup
         self._worker: Any = None
+        self._failed: Any = None  # what prepare() says with the next answer
 
     def handle(self, packed: bytes) -> Any:
         """The Answer to a Request, or a Fault."""
         from headrace.cluster.worker import Worker, fault_of
 
+        if self._failed is not None:
+            return self._failed
         try:
             if self._worker is None:
                 self._worker = Worker(cloudpickle.loads(self._setup))
             return self._worker.handle(cloudpickle.loads(packed))
         except Exception as error:
             return fault_of(error)
+
+    def prepare(self) -> None:
+        """See ``Worker.prepare``."""
+        from headrace.cluster.worker import fault_of
+
+        try:
+            if self._worker is not None:
+                self._worker.prepare()
+        except Exception as error:
+            self._failed = fault_of(error)

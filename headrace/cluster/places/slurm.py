@@ -24,7 +24,7 @@ from headrace.provision.ray_node import Ray
 from headrace.provision.slurm import meeting
 from headrace.provision.slurm.allocation import Allocation
 from headrace.provision.slurm.following import cancelled
-from headrace.provision.slurm.job import NAME, OPTION, TIME, Job, script
+from headrace.provision.slurm.job import LINE, NAME, OPTION, TIME, Job, script
 from headrace.provision.slurm.node import NodeOrders
 from headrace.provision.slurm.queue import check_cluster, states, submit
 from headrace.provision.versions import versions
@@ -45,7 +45,7 @@ class SlurmConfig:
 
     nodes: Annotated[int, ranges.NODES] = 2
     """Nodes, each with a worker of ``envs_per_node`` environments."""
-    partition: Annotated[str | None, ranges.NOT_EMPTY] = None
+    partition: Annotated[str | None, LINE] = None
     """Where the job queues; None: where the cluster puts jobs by itself."""
     time_limit: Annotated[str | None, TIME] = None
     """Of the job: minutes, "hours:minutes:seconds" or "days-hours"; None: the partition's."""
@@ -135,7 +135,9 @@ class SlurmPlace:
         folder.mkdir(mode=0o700)
         self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
         self._log = folder / "job.log"
-        meet = Orders([], [], "", config.start_timeout_s, False, meet=str(folder))
+        meet = Orders(
+            [], [], [], start_timeout_s=config.start_timeout_s, requeue=False, meet=str(folder)
+        )
         self._job = submit(script(config.job, meet, str(self._log)))
         self._stack.callback(cancelled, self._job, _say)
         self._stack.callback(meeting.Pulse(folder).stop)

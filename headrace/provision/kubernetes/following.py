@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
+import shlex
 import subprocess
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 from headrace.errors import ConfigError, LaunchFailed
 from headrace.provision.programs import called, require_programs
 
 _LOOK_S = 2.0
+_PAUSE_S = 5.0  # before kubectl is asked again that failed
+_SILENT_S = 600.0  # without an answer, after which a RayJob isn't followed any more
+_DELETE_TRIES = 5
 _END_S = 15.0  # for the last of the output
 _HOPELESS = {
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError",
     "CreateContainerError", "CrashLoopBackOff", "RunContainerError",
 }  # fmt: skip
+_BEFORE = ("New", "Initializing", "Waiting", "Retrying")  # stages in which pods come up
 _BY_JOB = "ray.io/originated-from-cr-name"  # the label by which KubeRay's pods know their RayJob
+
+
+class Hopeless(LaunchFailed):
+    """A RayJob that will never run: a pod can't start, or somebody has deleted it."""
 
 
 class Kubernetes:
@@ -35,6 +44,10 @@ class Kubernetes:
     def ask(self, *words: str, stdin: str = "") -> str:
         """What kubectl prints; raises LaunchFailed."""
         return called("kubectl", *self._flags, *words, stdin=stdin)
+
+    def by_hand(self, *words: str) -> str:
+        """The same, as somebody types it."""
+        return f"`{shlex.join(['kubectl', *self._flags, *words])}`"
 
     def check(self, claim: str) -> None:
         """Refuse what would wait for ever.
@@ -58,23 +71,32 @@ class Kubernetes:
     def create(self, manifest: dict[str, Any]) -> None:
         self.ask("create", "--filename=-", stdin=json.dumps(manifest))
 
-    def delete(self, name: str) -> None:
-        """The RayJob, and with it all that it has made."""
-        with contextlib.suppress(LaunchFailed):
-            self.ask("delete", "rayjob", name, "--ignore-not-found", "--wait=false")
+    def delete(self, name: str, say: Callable[[str], None]) -> None:
+        """The RayJob, and with it all that it has made; where that fails, say how to do it."""
+        say(f"deleting rayjob {name}")
+        why = "interrupted"
+        with contextlib.suppress(KeyboardInterrupt):
+            for attempt in range(_DELETE_TRIES):
+                time.sleep(_PAUSE_S if attempt else 0.0)
+                try:
+                    self.ask("delete", "rayjob", name, "--ignore-not-found", "--wait=false")
+                    return
+                except LaunchFailed as error:
+                    why = str(error)
+        again = self.by_hand("delete", "rayjob", name)
+        say(f"rayjob {name} is not deleted ({why}): {again} does it")
 
     def follow(self, name: str, say: Callable[[str], None]) -> int:
         """Show what a RayJob prints until it has ended; the exit status.
 
         Raises:
-            LaunchFailed: one of its pods can't start, or it is gone.
+            Hopeless: it will never run.
+            LaunchFailed: the cluster is silent; the RayJob is left as it is.
         """
-        told = ""
-        logs: subprocess.Popen[bytes] | None = None
+        told, output = "", _Output(["kubectl", *self._flags, "logs", "--follow", f"job/{name}"])
         try:
             while True:
-                state = json.loads(self.ask("get", "rayjob", name, "--output=json"))
-                status = state.get("status", {})
+                status = self._status(name, say)
                 stage, end = status.get("jobDeploymentStatus", "New"), status.get("jobStatus", "")
                 what = f"{stage} {end}".strip()
                 if what != told:
@@ -82,18 +104,40 @@ class Kubernetes:
                     told = what
                 if stage in ("Complete", "Failed"):
                     return 0 if end == "SUCCEEDED" else 1
-                if stage in ("New", "Initializing", "Waiting", "Retrying"):
-                    self._check_pods(name)
-                elif end == "RUNNING" and (logs is None or logs.poll()):  # or it was cut off
-                    since = [] if logs is None else [f"--since={math.ceil(_LOOK_S)}s"]
-                    words = ["kubectl", *self._flags, "logs", "--follow", *since, f"job/{name}"]
-                    logs = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+                output.show(end == "RUNNING" and stage not in _BEFORE)
                 time.sleep(_LOOK_S)
         finally:
-            if logs is not None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    logs.wait(_END_S)
-                logs.kill()
+            output.close()
+
+    def _status(self, name: str, say: Callable[[str], None]) -> dict[str, Any]:
+        """Of a RayJob; asked for until there is an answer."""
+        silent_since = None
+        while True:
+            try:
+                return self._look(name)
+            except Hopeless:
+                raise
+            except LaunchFailed as error:
+                now = time.monotonic()
+                if silent_since is None:
+                    silent_since = now
+                    say(f"{error}; the run goes on, and is asked for again for {_SILENT_S:g} s")
+                elif now - silent_since > _SILENT_S:
+                    raise LaunchFailed(
+                        f"{error}, for {_SILENT_S:g} s; rayjob {name} is left as it is: "
+                        f"{self.by_hand('get', 'rayjob', name)} shows it, "
+                        f"{self.by_hand('delete', 'rayjob', name)} ends it"
+                    ) from None
+                time.sleep(_PAUSE_S)
+
+    def _look(self, name: str) -> dict[str, Any]:
+        found = self.ask("get", "rayjob", name, "--ignore-not-found", "--output=json")
+        if not found.strip():
+            raise Hopeless(f"rayjob {name} is gone: somebody has deleted it")
+        status = json.loads(found).get("status", {})
+        if status.get("jobDeploymentStatus", "New") in _BEFORE:
+            self._check_pods(name)
+        return status
 
     def _check_pods(self, name: str) -> None:
         found = self.ask("get", "pods", f"--selector={_BY_JOB}={name}", "--output=json")
@@ -101,8 +145,41 @@ class Kubernetes:
             for one in pod.get("status", {}).get("containerStatuses", []):
                 waiting = one.get("state", {}).get("waiting", {})
                 if waiting.get("reason") in _HOPELESS:
-                    raise LaunchFailed(
+                    raise Hopeless(
                         f"pod {pod['metadata']['name']} can't start: {waiting['reason']} "
                         f"({waiting.get('message') or one.get('image')}); see the image, and "
                         "whether its nodes may pull it"
                     )
+
+
+class _Output:
+    """What a RayJob's command prints; a stream that breaks off goes on where it was last open."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._open_at = ""  # by the clock: an older job's output isn't this one's
+
+    def show(self, runs: bool) -> None:
+        """Look after the stream; ``runs``: there is something to show."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._open_at = _now()
+                return
+            if self._process.returncode == 0 and runs:  # it was whole
+                return
+            self._process = None
+        if runs:
+            since = [f"--since-time={self._open_at}"] if self._open_at else []
+            self._process = subprocess.Popen([*self._command, *since], stdin=subprocess.DEVNULL)
+
+    def close(self) -> None:
+        """Wait for the last of it."""
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+            self._process.kill()
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -7,16 +7,18 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from headrace.errors import LaunchFailed
+from headrace.errors import ConfigError, LaunchFailed
 from headrace.provision.programs import called
 from headrace.provision.ray_node import new_cluster
 from headrace.provision.slurm.node import NodeOrders
@@ -33,6 +35,7 @@ class _Heard:
     wrong: list[str] = field(default_factory=list)
     terminated: bool = False  # SLURM has sent SIGTERM to them
     other: list[str] = field(default_factory=list)  # srun's own words
+    news: deque[str] = field(default_factory=deque)  # of both, since Ray was up
 
 
 class Allocation:
@@ -46,6 +49,7 @@ class Allocation:
         stop: asked while waiting; true ends it with LaunchFailed.
 
     Raises:
+        ConfigError: this machine is none of them.
         LaunchFailed: a node can't take part, or Ray wasn't up in time; nothing is left running.
     """
 
@@ -61,7 +65,16 @@ class Allocation:
         self.hosts = called(
             "scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]
         ).split()
-        self.ray = new_cluster(_address(self.hosts[1]) if len(self.hosts) > 1 else peer)
+        self._me = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+        if self._me not in self.hosts:
+            raise ConfigError(
+                f"this program runs under salloc on {self._me}, which is no node of job "
+                f"{os.environ.get('SLURM_JOB_ID')} ({', '.join(self.hosts)}): start it there, with "
+                "`srun --nodes=1 --ntasks=1 --overlap` before its command, or outside of salloc, "
+                "to have a job submitted"
+            )
+        others = [host for host in self.hosts if host != self._me]
+        self.ray = new_cluster(_address(others[0]) if others else peer)
         self._probe = shared and shared / f".headrace-{secrets.token_hex(4)}"
         self._heard = _Heard()
 
@@ -70,6 +83,10 @@ class Allocation:
         """Whether SLURM has told the nodes to end: the time of grace before preemption."""
         return self._heard.terminated
 
+    def news(self) -> list[str]:
+        """What nodes, and srun of them, have said since Ray was up, or this was called last."""
+        return [self._heard.news.popleft() for _ in range(len(self._heard.news))]
+
     def __enter__(self) -> Allocation:
         if self._probe is not None:
             self._probe.parent.mkdir(parents=True, exist_ok=True)
@@ -77,6 +94,7 @@ class Allocation:
         try:
             self._start()
             self._await_nodes()
+            self._heard.news.clear()  # srun's remarks as it began
         except BaseException:
             self._end()
             raise
@@ -86,9 +104,8 @@ class Allocation:
         return self
 
     def _start(self) -> None:
-        me = os.environ.get("SLURMD_NODENAME", self.hosts[0])
         probe = str(self._probe or "")
-        orders = NodeOrders(self.ray, me, self._gpus, versions(), probe, self._timeout_s)
+        orders = NodeOrders(self.ray, self._me, self._gpus, versions(), probe, self._timeout_s)
         self._srun = subprocess.Popen(
             ["srun", f"--nodes={len(self.hosts)}", f"--ntasks={len(self.hosts)}",
              "--ntasks-per-node=1", "--overlap", "--mem=0", "--cpu-bind=none",
@@ -110,14 +127,16 @@ class Allocation:
         assert self._srun.stdout is not None
         for line in self._srun.stdout:
             try:
-                said = json.loads(line)
-            except ValueError:
+                said = dict(json.loads(line))
+            except (TypeError, ValueError):  # srun's own words
                 if line.strip():
                     self._heard.other.append(line.strip())
+                    self._heard.news.append(line.strip())
                 continue
             self._heard.terminated |= "signal" in said
             if "wrong" in said:
                 self._heard.wrong.append(said["wrong"])
+                self._heard.news.append(said["wrong"])
 
     def _await_nodes(self) -> None:
         deadline = time.monotonic() + self._timeout_s
@@ -146,10 +165,11 @@ class Allocation:
 
     def _check(self, deadline: float, up: list[str]) -> None:
         """Raise LaunchFailed once it is known that the cluster won't come up."""
-        if self._stop() or self.terminated:
-            raise LaunchFailed("told to end before Ray was up")
         if self._heard.wrong:
             raise LaunchFailed(self._heard.wrong[0])
+        missing = sorted(set(self.hosts) - set(up[-1].split() if up else []))
+        if self._stop() or self.terminated:
+            raise LaunchFailed(f"told to end before Ray was up on {', '.join(missing)}")
         if self._srun.poll() is not None:
             self._listener.join(2.0)
             if self._heard.wrong:
@@ -160,7 +180,6 @@ class Allocation:
                 "system that all nodes share?"
             )
         if time.monotonic() > deadline:
-            missing = sorted(set(self.hosts) - set(up[-1].split() if up else []))
             raise LaunchFailed(
                 f"no Ray on {', '.join(missing)} after {self._timeout_s:g} s: raise "
                 "start_timeout_s, or look whether ports between nodes are open"

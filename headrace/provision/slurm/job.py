@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -15,6 +16,8 @@ from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_OPTION = re.compile(r"[A-Za-z][\w-]*(=[^\x00-\x1f\x7f]*)?")
+_PLAIN = re.compile(r"[\w./:,=+@%*\[\]-]*", re.ASCII)  # what sbatch takes as it stands
 TIME = ranges.Valid(
     'minutes, "hours:minutes:seconds" or "days-hours", as sbatch takes them',
     lambda text: bool(_TIME.fullmatch(text)),
@@ -23,7 +26,12 @@ ARRAY = ranges.Valid(
     'numbers and ranges of them, as in "0-3" or "1,5,7" ("0-7%2": two at a time)',
     lambda text: bool(re.fullmatch(r"\d+(-\d+)?(:\d+)?(,\d+(-\d+)?)*(%\d+)?", text)),
 )
-OPTION = ranges.Valid('NAME or NAME=VALUE, as in "account=physics"', lambda x: x and x[0] != "-")
+OPTION = ranges.Valid(
+    'NAME or NAME=VALUE, as in "account=physics", without line breaks, and not signal, which is '
+    "stop_before_s",
+    lambda text: bool(_OPTION.fullmatch(text)) and not text.startswith("signal"),
+)
+LINE = ranges.Valid("not empty, and one line", lambda x: bool(x) and x.isprintable())
 NAME = ranges.Valid("letters, digits, - . and _", lambda x: bool(re.fullmatch(r"[\w.-]+", x)))
 
 
@@ -34,7 +42,7 @@ class Job:
 
     nodes: Annotated[int, ranges.NODES] = 1
     """Nodes of the job, each with one Ray node."""
-    partition: Annotated[str | None, ranges.NOT_EMPTY] = None
+    partition: Annotated[str | None, LINE] = None
     """Where it queues; None: where the cluster puts jobs by itself."""
     time_limit: Annotated[str | None, TIME] = None
     """Of the job: minutes, "hours:minutes:seconds" or "days-hours"; None: the partition's."""
@@ -42,7 +50,7 @@ class Job:
     """GPUs of each node."""
     cpus_per_node: Annotated[int | None, ranges.COUNT] = None
     """Processors of each node; None: the nodes are the job's alone."""
-    memory_per_node: Annotated[str | None, ranges.NOT_EMPTY] = None
+    memory_per_node: Annotated[str | None, LINE] = None
     """Of each node, as in "16G"; None: all of it where nodes are the job's alone, else what the
     cluster gives by itself."""
     job_name: Annotated[str, NAME] = "headrace"
@@ -81,8 +89,35 @@ def _seconds(time_limit: str | None) -> int | None:
     return (((days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
+def _check_time(job: Job, start_timeout_s: float) -> None:
+    """Refuse a time limit that could be over before anything has run."""
+    limit_s = _seconds(job.time_limit)
+    needed_s = job.stop_before_s + start_timeout_s
+    if limit_s is not None and limit_s <= needed_s:
+        raise ConfigError(
+            f"slurm: time_limit={job.time_limit!r}, which is {limit_s} s, must be above "
+            f"stop_before_s={job.stop_before_s} and start_timeout_s={start_timeout_s:g} together "
+            f"(nearest: {math.floor(needed_s / 60) + 1} minutes), or nothing may run before it"
+        )
+
+
+def _directive(name: str, value: Any) -> str:
+    """A line for sbatch, which has quotes, escapes and comments of its own in these."""
+    if value in (None, ""):
+        return f"#SBATCH --{name}"
+    text = str(value)
+    if not _PLAIN.fullmatch(text):
+        text = '"' + text.replace("\\", r"\\").replace('"', r"\"") + '"'
+    return f"#SBATCH --{name}={text}"
+
+
 def script(job: Job, orders: Orders, log: str) -> str:
-    """The batch script; ``log`` is the file of all output, a pattern as sbatch takes it."""
+    """The batch script; ``log`` is the file of all output, a pattern as sbatch takes it.
+
+    Raises:
+        ConfigError: the time limit leaves no time for the command.
+    """
+    _check_time(job, orders.start_timeout_s if orders.ray else 0.0)
     asked: dict[str, Any] = {
         "job-name": job.job_name,
         "nodes": job.nodes,
@@ -102,12 +137,12 @@ def script(job: Job, orders: Orders, log: str) -> str:
     if job.cpus_per_node is None:
         asked |= {"exclusive": "", "mem": job.memory_per_node or "0"}
     switches = ("requeue", "no-requeue")
+    options = [tuple(option.partition("=")[::2]) for option in job.option]
     lines = [
-        f"#SBATCH --{name}" + (f"={value}" if value not in (None, "") else "")
-        for name, value in asked.items()
+        _directive(name, value)
+        for name, value in [*asked.items(), *options]
         if value is not None or name in switches
     ]
-    lines += [f"#SBATCH --{option}" for option in job.option]
     program = shlex.join([sys.executable, "-m", "headrace.provision.slurm.head"])
     ends = f"cd {shlex.quote(os.getcwd())} || exit", f"exec {program} <<'ORDERS'"
     return "\n".join(["#!/bin/sh", *lines, *ends, orders.write(), "ORDERS", ""])

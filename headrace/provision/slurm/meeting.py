@@ -39,7 +39,7 @@ def found(folder: Path) -> Ray | None:
     """The cluster, once it is up."""
     try:
         return Ray(**json.loads((folder / "cluster.json").read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    except OSError:  # it isn't there, or can't be read for a moment
         return None
 
 
@@ -52,10 +52,11 @@ class Pulse:
 
     def _beat(self) -> None:
         count = 0
-        with contextlib.suppress(OSError):  # the folder is gone
-            while not self._stopped.is_set():
-                self._path.write_text(str(count := count + 1), encoding="utf-8")
-                self._stopped.wait(_BEAT_S)
+        while not self._stopped.is_set():
+            count += 1
+            with contextlib.suppress(OSError):  # of a file system that may be back at the next beat
+                self._path.write_text(str(count), encoding="utf-8")
+            self._stopped.wait(_BEAT_S)
 
     def stop(self) -> None:
         self._stopped.set()

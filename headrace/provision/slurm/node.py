@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.provision.ray_node import Ray, RayNode, await_head, folder_for
+from headrace.provision.ray_node import Ray, RayNode, await_head
 from headrace.provision.versions import difference
 
 _PROBE_S = 10.0  # in which a file of another node must be seen: network file systems take seconds
@@ -90,14 +90,14 @@ def main() -> int:
         say(wrong=f"{name} {wrong}")
         return 1
     cpus = int(os.environ.get("SLURM_CPUS_ON_NODE", os.cpu_count() or 1))
-    folder = folder_for(f"{os.environ.get('SLURM_JOB_ID')}-{os.environ.get('SLURM_NODEID')}")
+    label = f"{os.environ.get('SLURM_JOB_ID')}-{os.environ.get('SLURM_NODEID')}"
     try:
-        with RayNode(orders.ray, name == orders.head, name, cpus, orders.gpus, folder) as node:
+        with RayNode(orders.ray, name == orders.head, name, cpus, orders.gpus, label) as node:
             while not node.ended():
                 if select.select([sys.stdin], [], [], _LOOK_S)[0] and not sys.stdin.read(1):
                     return 0
             say(wrong=f"Ray ended on {name}: {node.ended()}")
-    except HeadraceError as error:
+    except (HeadraceError, OSError) as error:
         say(wrong=f"{name}: {error}")
     return 1
 

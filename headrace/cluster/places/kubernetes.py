@@ -1,0 +1,107 @@
+"""Workers in the pods of a Ray cluster that KubeRay made, and that this program runs in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from headrace.cluster.messages import Node, Place, WorkerSetup
+from headrace.cluster.places.ray import RayConfig
+from headrace.errors import ConfigError, WorkerFailed
+from headrace.process.ray import RayCluster
+from headrace.valid import ranges
+from headrace.valid.fields import check_fields, settings
+
+_INSIDE = "KUBERAY_GEN_RAY_START_CMD"  # what KubeRay tells every container of Ray's
+_LOOK_S = 0.5
+
+
+@settings()
+@dataclass(frozen=True)
+class KubernetesConfig:
+    """The pods of the Ray cluster that this program runs in, with a worker for each.
+
+    ``headrace launch k8s --nodes N -- python …`` runs a program in such a cluster, which ends with
+    it.
+    """
+
+    nodes: Annotated[int, ranges.NODES] = 2
+    """Pods that have to be up, each with a worker of ``envs_per_node`` environments."""
+    gpus_per_node: Annotated[int, ranges.COUNT_OR_0] = 0
+    """GPUs of each pod, which its worker gets."""
+    runtime_env: dict[str, Any] = field(default_factory=dict)
+    """Of the workers, as Ray takes it (packages, environment variables, working directory)."""
+    timeout_s: Annotated[float, ranges.SECONDS_OR_INF] = 300.0
+    """A worker that doesn't answer for so long is killed and replaced."""
+    start_timeout_s: Annotated[float, ranges.SECONDS] = 300.0
+    """Time for the pods, and then for a worker, to come up."""
+    max_restarts: Annotated[int, ranges.COUNT_OR_0] = 10
+    """Deaths that are made good, all workers together."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "KubernetesConfig: ")
+
+    def open(self) -> Place:
+        """Connect to the cluster, and wait for its pods.
+
+        Raises:
+            ConfigError: this program is in no pod of a Ray cluster, or Ray isn't installed.
+            WorkerFailed: the cluster doesn't answer, or its pods don't come up.
+        """
+        if _INSIDE not in os.environ:
+            raise ConfigError(
+                "KubernetesConfig: this program is in no pod of a Ray cluster that KubeRay made: "
+                f"run it there, with `headrace launch k8s --nodes {self.nodes} -- python …`, or "
+                "train here with LocalConfig"
+            )
+        return KubernetesPlace(self)
+
+
+class KubernetesPlace:
+    """That Ray cluster, which is left as it was found."""
+
+    def __init__(self, config: KubernetesConfig) -> None:
+        with contextlib.ExitStack() as stack:
+            cluster = RayCluster("auto", "KubernetesConfig", 0)
+            stack.callback(cluster.close)
+            _await_pods(cluster, config)
+            self._ray = RayConfig(
+                address="auto",
+                nodes=config.nodes,
+                gpus_per_node=config.gpus_per_node,
+                runtime_env=config.runtime_env,
+            ).open()
+            self._stack = stack.pop_all()
+
+    def start(self, setup: WorkerSetup) -> Node:
+        return self._ray.start(setup)
+
+    def wait(self, nodes: list[Any], timeout_s: float) -> list[Node]:
+        return self._ray.wait(nodes, timeout_s)
+
+    def close(self, nodes: list[Any]) -> None:
+        try:
+            self._ray.close(nodes)
+        finally:
+            self._stack.close()
+
+
+def _await_pods(cluster: RayCluster, config: KubernetesConfig) -> None:
+    """Raise WorkerFailed unless so many Ray nodes are up in time."""
+    deadline = time.monotonic() + config.start_timeout_s
+    while True:
+        cluster.check()
+        there = sum(node["Alive"] for node in cluster.api.nodes())
+        if there >= config.nodes:
+            return
+        if time.monotonic() > deadline:
+            raise WorkerFailed(
+                f"KubernetesConfig: {there} of nodes={config.nodes} pods of the Ray cluster "
+                f"{os.environ.get('RAY_CLUSTER_NAME', '')} are up after "
+                f"{config.start_timeout_s:g} s: make it with --nodes {config.nodes}, or see with "
+                "`kubectl get pods` what waits"
+            )
+        time.sleep(_LOOK_S)

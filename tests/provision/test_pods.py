@@ -1,0 +1,136 @@
+"""A manifest's pods as hosts of a network: the containers' commands, and what the job runs.
+
+KubeRay writes the command of Ray's containers and some of their variables; here a test does. The
+image, the volumes' own file system and the user are this machine's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import headrace as hr
+from headrace.cli import main
+from tests.provision.conftest import REQUIRED
+
+HOSTS = Path(__file__).parents[1] / "launch/hosts.sh"
+LOOP = """
+import sys, gymnasium, headrace as hr
+from worlds.noting import Noting
+FOLDER = sys.argv[1]  # as workers have other arguments
+def make():
+    return Noting(gymnasium.make("CartPole-v1"), FOLDER)
+with hr.ClusterEnv({"type": make, "envs_per_node": 3}, hr.KubernetesConfig(nodes=2)) as envs:
+    envs.reset(seed=0)
+    for _ in range(20):
+        obs, *_ = envs.step(envs.action_space.sample())
+    print("stepped", obs.shape, flush=True)
+try:
+    hr.ClusterEnv({"type": make}, hr.KubernetesConfig(nodes=3, start_timeout_s=0.5))
+except hr.errors.WorkerFailed as error:
+    print(error, flush=True)
+"""
+POD = """
+mkdir -p /runs && mount --bind "$VOLUME" /runs
+/bin/bash -c -- "$KUBERAY" > "$VOLUME/$(hostname).log" 2>&1 &
+"""
+JOB = """
+python -m headrace.provision.ready 2 > /dev/null  # as KubeRay waits for the pods
+/bin/sh -c "$ENTRYPOINT"; echo "the run: $?"
+HEADRACE_ORDERS=$LOOP /bin/sh -c "$ENTRYPOINT"; echo "the loop: $?"
+"""
+
+
+@pytest.fixture
+def pods(tmp_path):
+    """Runs a shell script on a host, with variables; returns its process."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        why = "needs root and iproute2"
+        pytest.fail(why) if REQUIRED else pytest.skip(why)
+    name, started, made_runs = f"kr{os.getpid()}", [], not Path("/runs").exists()
+    subprocess.run(["bash", HOSTS, "up", name, "2"], check=True, timeout=30)
+
+    def run(host: int, script: str, variables: dict[str, str]) -> subprocess.Popen:
+        words = ["bash", str(HOSTS), "run", name, str(host), "bash", "-c", script]
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        environment = os.environ | {"PATH": path} | variables
+        with (tmp_path / f"pod{host}.txt").open("w") as file:
+            started.append(subprocess.Popen(words, env=environment, stdout=file, stderr=file))
+        return started[-1]
+
+    yield run
+    subprocess.run(["bash", HOSTS, "down", name], check=True, timeout=30)
+    for one in started:
+        one.wait(10)
+    if made_runs:
+        Path("/runs").rmdir()
+
+
+def variables_of(template: dict, start: str, token: str) -> dict[str, str]:
+    """Of the Ray container in a pod: the manifest's, and those that KubeRay adds."""
+    [container] = template["spec"]["containers"]
+    given = container["resources"]["limits"]
+    # As Kubernetes reads it: $$ is a dollar.
+    variables = {one["name"]: one["value"].replace("$$(", "$(") for one in container["env"]}
+    command = f"ulimit -n 65536; {start} --block --num-cpus={given['cpu']}"
+    return variables | {
+        "KUBERAY": f"{command} --metrics-export-port=8080 --dashboard-agent-listen-port=52365",
+        "KUBERAY_GEN_RAY_START_CMD": start,
+        "RAY_CLUSTER_NAME": "lab",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": token,
+    }
+
+
+def made_by(capsys, *words: str) -> dict:
+    """The manifest of ``headrace launch k8s``."""
+    flags = ["launch", "k8s", "--nodes", "2", "--cpus-per-node", "2", "--dry-run", "--"]
+    assert main([*flags, *words]) == 0
+    return yaml.safe_load(capsys.readouterr().out)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(200)
+def test_a_manifest_s_containers_train_and_act_on_two_hosts(pods, capsys, tmp_path):
+    for name in ("volume", "notes", "others"):
+        (tmp_path / name).mkdir()
+    noting = "worlds.noting:Noting:" + json.dumps({"folder": str(tmp_path / "notes")})
+    words = ["train", "appo", "--recipe", "cartpole", "--num-actors", "2", "--wrapper", noting]
+    words += ["--total-steps", "20000", "--target-return", "None", "--eval-episodes", "0"]
+    made = made_by(capsys, *words, "--run-dir", "first")
+    loop = made_by(capsys, "python", "-c", LOOP, str(tmp_path / "others"))
+    cluster, token = made["spec"]["rayClusterSpec"], secrets.token_hex(32)
+    head, [workers] = cluster["headGroupSpec"]["template"], cluster["workerGroupSpecs"]
+    others = loop["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
+    own = {"VOLUME": str(tmp_path / "volume"), "ENTRYPOINT": made["spec"]["entrypoint"]}
+    own["LOOP"] = variables_of(others, "", token)["HEADRACE_ORDERS"]
+
+    first = variables_of(head, "ray start --head --dashboard-host=0.0.0.0", token)
+    job = pods(1, POD + JOB, first | own | {"RAY_ADDRESS": "127.0.0.1:6379"})
+    second = variables_of(workers["template"], "ray start --address=host1:6379", token)
+    pods(2, POD + "wait", second | own | {"RAY_ADDRESS": "host1:6379"})
+    job.wait(150)
+
+    said = (tmp_path / "pod1.txt").read_text()
+    assert "the run: 0\n" in said, said
+    assert "the loop: 0\n" in said, said
+    assert json.loads((tmp_path / "volume/first/summary.json").read_text())["env_steps"] >= 20000
+    assert (tmp_path / "volume/first.job").exists()
+    assert "stepped (6, 4)\n" in said
+    for folder in ("notes", "others"):
+        acted = {path.name.split("-")[0] for path in (tmp_path / folder).iterdir()}
+        assert {"host1", "host2"} <= acted
+    assert "KubernetesConfig: 2 of nodes=3 pods of the Ray cluster lab are up after 0.5 s" in said
+
+
+def test_a_program_outside_of_pods_is_told_how_to_get_there():
+    with pytest.raises(hr.ConfigError, match=r"in no pod of a Ray cluster .* k8s --nodes 4 -- pyt"):
+        hr.ClusterEnv({"env_name": "CartPole-v1"}, hr.KubernetesConfig(nodes=4))

@@ -2,8 +2,10 @@
 
 On CartPole-v1 (natively vectorised): steps/s of ``collect`` and ``step(agent)``, and of a scheme in
 which the head sends each worker one JSON message per step with all weights in it and gets one back.
-On LunarLander-v3 (a loop over single environments): ``step(agent)`` against what one process alone
-reaches with SyncVectorEnv and the same agent, and what two such processes reach side by side.
+On LunarLander-v3 (a loop over single environments): ``step(agent)``, also where workers run ahead,
+against what one process alone reaches with SyncVectorEnv and the same agent, and what two such
+processes reach side by side. On images of 4 x 84 x 84 bytes that cost nothing to make: ``collect``
+and ``step(agent)`` against one process alone.
 
     python benchmarks/aaps.py [--repeats 5] [--output runs/clusterenv]
 
@@ -22,15 +24,24 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
+import psutil
 import torch
 import tyro
 from common import draw_rates, spread
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import SyncVectorEnv
 from json_steps import ENVS, WORKERS, JsonWorkers, agent_for
+from torch import Tensor, nn
+from torch.distributions import Categorical
 
 import headrace as hr
 from headrace.process import die_with_parent
 from headrace.studies.machine import head, show, wide_console, write_csv
+
+LANDER = "LunarLander-v3"
+ONE, TWO = "LunarLander: one process alone", "LunarLander: two processes side by side"
+AHEAD = "LunarLander: step(agent), running ahead"
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,45 @@ class Arguments:
     """Folder for the table and the picture."""
 
 
+# -- images ----------------------------------------------------------------------------------------
+
+
+class Images(gymnasium.Env):
+    """Shows one of 64 images of noise after the other, for ever."""
+
+    observation_space, action_space = Box(0, 255, (4, 84, 84), np.uint8), Discrete(6)
+    _frames = np.random.default_rng(0).integers(0, 256, (64, 4, 84, 84), dtype=np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Begin with the first."""
+        super().reset(seed=seed)
+        self._at = 0
+        return self._frames[0], {}
+
+    def step(self, action: Any) -> Any:
+        """The next."""
+        self._at = (self._at + 1) % len(self._frames)
+        return self._frames[self._at], 1.0, False, False, {}
+
+
+class Glance(nn.Module):
+    """A linear policy of every twelfth row and column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4 * 7 * 7, 6)
+
+    def distribution(self, obs: Tensor) -> Categorical:
+        """Of the actions."""
+        return Categorical(logits=self.layer(obs[..., ::12, ::12].flatten(1) / 255))
+
+    def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions and their log-probabilities."""
+        distribution = self.distribution(obs)
+        action = distribution.sample()
+        return action, distribution.log_prob(action)
+
+
 # -- one process alone -----------------------------------------------------------------------------
 
 
@@ -54,7 +104,8 @@ def alone(pipe: Connection, env_id: str) -> None:
     """Each time a number of seconds comes, step that long and send back the steps per second."""
     die_with_parent()
     torch.set_num_threads(1)
-    envs, agent = SyncVectorEnv([lambda: gymnasium.make(env_id)] * ENVS), agent_for(env_id)
+    make = (lambda: gymnasium.make(env_id)) if env_id else Images
+    envs, agent = SyncVectorEnv([make] * ENVS), agent_for(env_id) if env_id else Glance()
     obs, _ = envs.reset(seed=0)
 
     @torch.no_grad()
@@ -81,9 +132,9 @@ def rate(call: Callable[[], Any], steps: int, seconds: float) -> float:
 
 
 class Alone:
-    """Two processes that each step 32 environments by themselves."""
+    """Two processes that each step 32 environments by themselves; without an id those of images."""
 
-    def __init__(self, env_id: str) -> None:
+    def __init__(self, env_id: str = "") -> None:
         context = multiprocessing.get_context("spawn")
         self._pipes = []
         for _ in range(WORKERS):
@@ -103,11 +154,35 @@ class Alone:
             pipe.close()
 
 
+# -- what it costs ---------------------------------------------------------------------------------
+
+
+def processor_ms(call: Callable[[], Any], count: int) -> tuple[float, float]:
+    """Milliseconds of processor time per call: of this process, and of all that it started.
+
+    Unlike rates they hardly depend on what else runs on the machine.
+    """
+    started = psutil.Process().children(recursive=True)
+
+    def spent() -> tuple[float, float]:
+        return time.process_time(), sum(sum(p.cpu_times()[:2]) for p in started)
+
+    before = spent()
+    for _ in range(count):
+        call()
+    own, others = (1e3 * (b - a) / count for a, b in zip(before, spent(), strict=True))
+    return own, others
+
+
 # -- the measurements ------------------------------------------------------------------------------
 
 
-def measure(arguments: Arguments) -> tuple[dict[str, list[float]], int]:
-    """Steps per second by name, one number per repeat; and the bytes of a JSON step."""
+def measure(arguments: Arguments) -> tuple[dict[str, list[float]], int, dict[str, float]]:
+    """Steps per second by name, one number per repeat; the bytes of a JSON step; and costs.
+
+    Costs are milliseconds of processor time per step of LunarLander: of one process alone, of a
+    worker that runs ahead, and of the head.
+    """
     torch.set_num_threads(1)
     rates: dict[str, list[float]] = {}
     every = WORKERS * ENVS
@@ -115,35 +190,45 @@ def measure(arguments: Arguments) -> tuple[dict[str, list[float]], int]:
     def note(name: str, value: float) -> None:
         rates.setdefault(name, []).append(value)
 
-    def cluster(env_id: str, engine: str) -> hr.ClusterEnv:
-        settings = {"env_name": env_id, "envs_per_node": ENVS, "engine": engine}
+    def cluster(env: Any, engine: str, **settings: Any) -> hr.ClusterEnv:
+        kind = {"env_name": env} if isinstance(env, str) else {"type": env}
+        settings |= {**kind, "envs_per_node": ENVS, "engine": engine}
         envs = hr.ClusterEnv(settings, hr.LocalConfig(nodes=WORKERS))
         envs.reset(seed=0)
         return envs
 
-    cartpole, lander = agent_for("CartPole-v1"), agent_for("LunarLander-v3")
+    cartpole, lander, glance = agent_for("CartPole-v1"), agent_for("LunarLander-v3"), Glance()
     fast, slow = cluster("CartPole-v1", "auto"), cluster("LunarLander-v3", "sync")
-    workers, single = JsonWorkers("CartPole-v1", "auto", cartpole), Alone("LunarLander-v3")
-    per_collect, seconds = every * arguments.num_steps, arguments.seconds
+    ahead, images = cluster("LunarLander-v3", "sync", runs_ahead=True), cluster(Images, "sync")
+    workers, single, shown = JsonWorkers("CartPole-v1", "auto", cartpole), Alone(LANDER), Alone()
+    steps, seconds = arguments.num_steps, arguments.seconds
+
+    def collecting(envs: hr.ClusterEnv, agent: Any, num_steps: int) -> float:
+        return rate(lambda: envs.collect(agent, num_steps), every * num_steps, seconds)
+
     try:
         for _ in range(arguments.repeats):
             note("CartPole: JSON, all weights per step", rate(workers.step, every, seconds))
             note("CartPole: step(agent)", rate(lambda: fast.step(cartpole), every, seconds))
-            collected = rate(
-                lambda: fast.collect(cartpole, arguments.num_steps), per_collect, seconds
-            )
-            note("CartPole: collect", collected)
-            note("LunarLander: one process alone", single.measure(1, seconds))
-            note("LunarLander: two processes side by side", single.measure(2, seconds))
+            note("CartPole: collect", collecting(fast, cartpole, steps))
+            note(ONE, single.measure(1, seconds))
+            note(TWO, single.measure(2, seconds))
             note("LunarLander: step(agent)", rate(lambda: slow.step(lander), every, seconds))
-            collected = rate(
-                lambda: slow.collect(lander, arguments.num_steps), per_collect, seconds
-            )
-            note("LunarLander: collect", collected)
+            note(AHEAD, rate(lambda: ahead.step(lander), every, seconds))
+            note("LunarLander: collect", collecting(slow, lander, steps))
+            note("images: one process alone", shown.measure(1, seconds))
+            note("images: step(agent)", rate(lambda: images.step(glance), every, seconds))
+            note("images: collect", collecting(images, glance, max(1, steps // 4)))
+        calls = max(2, int(300 * seconds))
+        head_ms, workers_ms = processor_ms(lambda: ahead.step(lander), calls)
+        costs = {"head": head_ms, "worker": workers_ms / WORKERS}
+        found: list[float] = []
+        _, alone_ms = processor_ms(lambda: found.append(single.measure(1, 2 * seconds)), 1)
+        costs["alone"] = alone_ms * ENVS / (found[0] * 2 * seconds)
     finally:
-        for closable in (fast, slow, workers, single):
+        for closable in (fast, slow, ahead, images, workers, single, shown):
             closable.close()
-    return rates, workers.bytes_per_step
+    return rates, workers.bytes_per_step, costs
 
 
 def main(arguments: Arguments) -> None:
@@ -152,7 +237,7 @@ def main(arguments: Arguments) -> None:
     output.mkdir(parents=True, exist_ok=True)
     layout = f"{WORKERS} workers × {ENVS} environments, MLP 2 × (64, 64), {arguments.repeats} times"
     head(__doc__, f"{layout} {arguments.seconds:g} s each, in turn", console)
-    rates, json_bytes = measure(arguments)
+    rates, json_bytes, costs = measure(arguments)
     rows = [
         {"name": name, **spread("sps", values), "repeats": len(values)}
         for name, values in rates.items()
@@ -165,13 +250,24 @@ def main(arguments: Arguments) -> None:
         return f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})"
 
     sent = "CartPole: JSON, all weights per step"
-    one, two = "LunarLander: one process alone", "LunarLander: two processes side by side"
     console.print(f"a step as JSON: {json_bytes / 1e3:,.0f} kB to the workers")
     console.print(f"collect / JSON: {ratio('CartPole: collect', sent)}")
     console.print(f"step(agent) / JSON: {ratio('CartPole: step(agent)', sent)}")
-    console.print(f"step(agent) / twice one process: {ratio('LunarLander: step(agent)', one, 2.0)}")
-    console.print(f"step(agent) / two processes: {ratio('LunarLander: step(agent)', two)}")
-    console.print(f"two processes / twice one: {ratio(two, one, 2.0)}")
+    for name in ("LunarLander: step(agent)", AHEAD):
+        short = name.removeprefix("LunarLander: ")
+        console.print(f"{short} / twice one process: {ratio(name, ONE, 2.0)}")
+        console.print(f"{short} / two processes: {ratio(name, TWO)}")
+    console.print(f"two processes / twice one: {ratio(TWO, ONE, 2.0)}")
+    alone_ms, worker_ms, head_ms = (costs[name] for name in ("alone", "worker", "head"))
+    console.print(
+        f"processor time of a step: {alone_ms:.2f} ms in one process alone; running ahead "
+        f"{worker_ms:.2f} ms in each worker and {head_ms:.2f} ms in the head"
+    )
+    bound = 2 * alone_ms / (2 * worker_ms + head_ms)
+    console.print(f"so two cores without a pause: {bound:.2f} of twice one process")
+    for name in ("images: step(agent)", "images: collect"):
+        megabytes = statistics.median(rates[name]) * 4 * 84 * 84 / 1e6
+        console.print(f"{name}: {megabytes:,.0f} MB/s")
     write_csv(output / "rates.csv", rows)
     draw_rates(rows, layout, output / "rates.png")
     console.print(f"table: {output / 'rates.csv'}, picture: {output / 'rates.png'}")

@@ -9,8 +9,9 @@ After the DETACH pattern and AAPS of ClusterEnv (Lafuente-Mercado 2025).
 """
 
 from headrace.cluster.env import ClusterEnv
+from headrace.cluster.places.kubernetes import KubernetesConfig
 from headrace.cluster.places.local import LocalConfig
 from headrace.cluster.places.ray import RayConfig
 from headrace.cluster.places.slurm import SlurmConfig
 
-__all__ = ["ClusterEnv", "LocalConfig", "RayConfig", "SlurmConfig"]
+__all__ = ["ClusterEnv", "KubernetesConfig", "LocalConfig", "RayConfig", "SlurmConfig"]

@@ -7,8 +7,12 @@ get_parameters()          what changes when it learns; a torch.nn.Module needs n
                           state_dict is taken
 set_parameters(values)    takes that over in a worker; a Module needs none; without it the whole
                           agent travels instead
-log_prob(obs, action)     [B], or distribution(obs) -> torch.distributions.Distribution: lets
-                          the head measure how far a worker's copy is from the agent
+distribution(obs)         torch.distributions.Distribution: lets the head measure how far a
+                          worker's copy is from the agent, exactly
+log_prob(obs, action)     [B]: lets it estimate that
+initial_state(num_envs)   a tree of tensors [num_envs, ...]: the agent is recurrent, is called as
+                          act(obs, state), and returns (what act returns, the next state). Workers
+                          keep the state, and put back the rows whose episode begins
 """
 
 from __future__ import annotations
@@ -39,23 +43,36 @@ def check_agent(agent: Any) -> None:
             f"agent={type(agent).__name__} has no method act(obs), which returns an action, "
             "(action, log_prob), or a dict with both"
         )
-    alone = isinstance(agent, nn.Module) and not hasattr(agent, "set_parameters")
-    if not alone and not callable(getattr(agent, "get_parameters", None)):
+    if not _is_module_alone(agent) and not callable(getattr(agent, "get_parameters", None)):
         raise ConfigError(
             f"agent={type(agent).__name__} has no method get_parameters(), which all but a "
             "torch.nn.Module without set_parameters() need to show when they have learnt"
         )
 
 
+def is_recurrent(agent: Any) -> bool:
+    """Whether it acts by what it has seen before, too."""
+    return callable(getattr(agent, "initial_state", None))
+
+
+def has_distribution(agent: Any) -> bool:
+    """Whether it shows what it draws its actions from."""
+    return callable(getattr(agent, "distribution", None))
+
+
 def has_log_prob(agent: Any) -> bool:
-    """Whether it can be measured how far a copy is from this agent."""
-    return any(callable(getattr(agent, name, None)) for name in ("log_prob", "distribution"))
+    """Whether it can say how likely its actions are."""
+    return callable(getattr(agent, "log_prob", None)) or has_distribution(agent)
+
+
+def _is_module_alone(agent: Any) -> bool:
+    return isinstance(agent, nn.Module) and not hasattr(agent, "set_parameters")
 
 
 def parameters(agent: Any) -> Any:
     """A tree of what changes when the agent learns; leaves are tensors, arrays or plain values."""
-    if isinstance(agent, nn.Module) and not hasattr(agent, "set_parameters"):
-        return dict(agent.state_dict())
+    if _is_module_alone(agent):
+        return dict(agent.state_dict(keep_vars=True))  # each step looks; detaching doubles its time
     return as_tree(agent.get_parameters())
 
 
@@ -123,7 +140,7 @@ def pack_weights(agent: Any) -> bytes:
     """What a worker that has the agent needs to be like it."""
     if not isinstance(agent, nn.Module) and not hasattr(agent, "set_parameters"):
         return pack_agent(agent)
-    return _dumps(parameters(agent))
+    return _dumps(dict(agent.state_dict()) if _is_module_alone(agent) else parameters(agent))
 
 
 def with_weights(agent: Any, packed: bytes) -> Any:
@@ -144,17 +161,67 @@ def to_tensors(values: Any, device: torch.device | str = "cpu") -> Any:
 
 
 @torch.no_grad()
-def act(agent: Any, obs: Any) -> dict[str, Any]:
+def initial_state(agent: Any, num_envs: int) -> Any:
+    """A recurrent agent's state where an episode begins, ``[num_envs, ...]``; () of any other.
+
+    Raises:
+        TypeError: it has another number of rows.
+    """
+    if not is_recurrent(agent):
+        return ()
+    return _checked(agent.initial_state(num_envs), num_envs, f"initial_state({num_envs})")
+
+
+@torch.no_grad()
+def begun(agent: Any, state: Any, first: np.ndarray) -> Any:
+    """The state ``[B, ...]``, in the rows where ``first`` ``[B]`` is true that of a beginning."""
+    if (isinstance(state, tuple) and not state) or not first.any():
+        return state
+
+    def put_back(new: Any, old: Any) -> Any:
+        if isinstance(old, Tensor):
+            begins = torch.from_numpy(first).to(old.device).view(-1, *[1] * (old.ndim - 1))
+            return torch.where(begins, torch.as_tensor(new).to(old.device), old)
+        return np.where(first.reshape(-1, *[1] * (np.ndim(old) - 1)), as_array(new), old)
+
+    return tree.map_leaves(put_back, initial_state(agent, len(first)), state)
+
+
+def _checked(state: Any, size: int, what: str) -> Any:
+    state = as_tree(state)
+    for leaf in tree.leaves(state):
+        if np.ndim(leaf) == 0 or len(leaf) != size:
+            raise TypeError(
+                f"{what} returned a state of shape {list(np.shape(leaf))} for {size} environments, "
+                "which have to be its first dimension"
+            )
+    return state
+
+
+@torch.no_grad()
+def act(agent: Any, obs: Any, state: Any = ()) -> tuple[dict[str, Any], Any]:
     """Let the agent act: a dict of arrays ``[B, ...]`` with ``action``, and ``log_prob`` if known.
 
     Args:
         obs: tree of arrays ``[B, ...]``, which may be overwritten later.
+        state: of a recurrent agent, ``[B, ...]``.
+
+    Returns:
+        the dict, and the agent's next state, () unless it is recurrent.
 
     Raises:
         TypeError: it returned something else.
     """
     inputs = to_tensors(obs)
-    returned = agent.act(inputs)
+    size = len(tree.leaves(inputs)[0])
+    returned = agent.act(inputs, state) if is_recurrent(agent) else agent.act(inputs)
+    if is_recurrent(agent):
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise TypeError(
+                "act of an agent with initial_state must return (acted, state), where acted is an "
+                "action, (action, log_prob), or a dict with both"
+            )
+        returned, state = returned[0], _checked(returned[1], size, "act")
     if isinstance(returned, tuple):
         if len(returned) != 2:
             raise TypeError(
@@ -164,21 +231,23 @@ def act(agent: Any, obs: Any) -> dict[str, Any]:
         returned = {"action": returned[0], "log_prob": returned[1]}
     elif not isinstance(returned, dict) or "action" not in returned:
         returned = {"action": returned}
-    if returned.get("log_prob") is None and has_log_prob(agent):
+    if returned.get("log_prob") is None and has_log_prob(agent) and not is_recurrent(agent):
         action = tree.map_leaves(torch.as_tensor, returned["action"])
         returned = returned | {"log_prob": log_prob(agent, inputs, action)}
-    acted = {k: tree.map_leaves(_as_array, v) for k, v in returned.items() if v is not None}
-    size = len(tree.leaves(inputs)[0])
+    acted = {k: tree.map_leaves(as_array, v) for k, v in returned.items() if v is not None}
     for leaf in tree.leaves(acted["action"]):
         if np.ndim(leaf) == 0 or len(leaf) != size:
             raise TypeError(f"act returned an action of shape {leaf.shape} for {size} observations")
     if "log_prob" in acted:
         acted["log_prob"] = acted["log_prob"].reshape(size, -1).sum(1)  # as in log_prob below
-    return acted
+    return acted, state
 
 
-def _as_array(value: Any) -> np.ndarray:
-    # A copy: what an agent returns may be its observations, or memory that it uses again.
+def as_array(value: Any) -> np.ndarray:
+    """A copy on the host of a tensor anywhere, or of an array.
+
+    What an agent returns may be its observations, or memory that it uses again.
+    """
     return np.array(value.detach().cpu() if isinstance(value, Tensor) else value)
 
 

@@ -2,63 +2,96 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from headrace.acting.weight_sync import SyncRule, divergence
+from headrace.acting.weight_sync import SyncRule
 from headrace.cluster.agent import (
     check_agent,
     device_of,
+    has_distribution,
     has_log_prob,
-    log_prob,
+    is_recurrent,
     pack_agent,
     pack_weights,
     parameters,
-    to_tensors,
 )
+from headrace.cluster.distance import Copies, Rows, estimates, exact
 from headrace.cluster.messages import Agent, Request
 from headrace.ops import tree
 
-MAX_OBSERVATIONS = 64  # of each worker, that its divergence is measured on
+MIN_OBSERVATIONS = 64  # of each worker, that its divergence is measured on if there are so many
+MAX_OBSERVATIONS = 1024  # of each worker, that it is measured on
+_FEWEST_OF_A_PART = 16  # rows that stay of one step or rollout, before others are left out whole
 
 
 class Recent:
-    """What a worker did lately under one version: observations, actions, log-probabilities."""
+    """What a worker did since it was measured last: observations, actions, log-probabilities.
+
+    That is a rollout where the agent learns once for each; of a longer stretch 1,024 rows, evenly
+    spread, and of less than 64 the latest 64. All are of one version.
+    """
 
     def __init__(self) -> None:
-        self.version = -1
-        self._parts: deque[tuple[Any, Any, np.ndarray]] = deque()
+        self._begin(-1)
+
+    def _begin(self, version: int) -> None:
+        self.version, self._before = version, list[Rows]()  # the latest of what was measured
+        self._parts: list[Rows] = []  # every so many-th since then: at most twice what is measured
+        self._count = 0  # rows in them
+        self._index, self._every, self._most = 0, 1, MAX_OBSERVATIONS  # rows of a part
 
     def add(self, version: int, obs: Any, action: Any, log_prob: np.ndarray) -> None:
         """Take ``n`` rows (trees ``[n, ...]``, ``[n]``); only those of the newest version stay."""
         if version != self.version:
-            self._parts.clear()
-            self.version = version
-        if len(log_prob) > MAX_OBSERVATIONS:
-            even = np.linspace(0, len(log_prob) - 1, MAX_OBSERVATIONS).astype(int)
-            obs, action = (tree.map_leaves(lambda x: x[even], v) for v in (obs, action))
-            log_prob = log_prob[even]
-        self._parts.append((obs, action, log_prob))
-        spare = sum(len(part[2]) for part in self._parts) - MAX_OBSERVATIONS
-        while spare >= len(self._parts[0][2]):
-            spare -= len(self._parts.popleft()[2])
+            self._begin(version)
+        if self._index % self._every == 0:
+            self._parts.append(_spread((obs, action, log_prob), self._most))
+            self._count += len(self._parts[-1][2])
+        while self._count > 2 * MAX_OBSERVATIONS:
+            if self._most > _FEWEST_OF_A_PART:
+                self._most //= 2
+            else:
+                self._parts, self._every = self._parts[::2], 2 * self._every
+            self._parts = [_spread(part, self._most) for part in self._parts]
+            self._count = sum(len(part[2]) for part in self._parts)
+        self._index += 1
 
-    def rows(self) -> tuple[Any, Any, np.ndarray]:
-        """At most 64 rows of what was noted under ``version``, which has to be 0 or more."""
-        joined = tree.map_leaves(lambda *x: np.concatenate(x), *self._parts)
-        return tree.map_leaves(lambda x: x[-MAX_OBSERVATIONS:], joined)
+    def measured(self) -> Rows:
+        """The rows, of which there have to be some; from now on others count."""
+        few = self._count < MIN_OBSERVATIONS
+        rows = tree.map_leaves(lambda *x: np.concatenate(x), *self._before, *self._parts)
+        latest = tree.map_leaves(lambda x: x[-MIN_OBSERVATIONS:], rows)
+        if not few:
+            rows = tree.map_leaves(lambda *x: np.concatenate(x), *self._parts)
+        self._begin(self.version)
+        self._before = [latest]
+        return latest if few else _spread(rows, MAX_OBSERVATIONS)
+
+
+def _spread(rows: Rows, most: int) -> Rows:
+    """So many of them, evenly spread, or all if they are fewer."""
+    if (count := len(rows[2])) <= most:
+        return rows
+    even = np.linspace(0, count - 1, most).astype(int)
+    found: Rows = tree.map_leaves(lambda x: x[even], rows)
+    return found
 
 
 class Drift:
-    """Follows one agent as it learns, for workers that act with copies and fetch by a rule."""
+    """Follows one agent as it learns, for workers that act with copies and fetch by a rule.
+
+    Attributes:
+        version: of the head's agent: how often it has been seen changed.
+        measure: what tells how far copies are: "kl", an "estimate" of it, or their "age" alone.
+    """
 
     def __init__(self, num_workers: int, rule: SyncRule) -> None:
         self._setting, self._rule = rule, rule
@@ -68,7 +101,9 @@ class Drift:
         self._packed: dict[Callable[[Any], bytes], bytes] = {}  # ``version``, by what packed it
         self._recent = [Recent() for _ in range(num_workers)]
         self._notes: dict[int, tuple[int, float]] = {}  # measured and not sent yet
-        self.version = -1  # of the head's agent: how often it has been seen changed
+        self._copies: Copies | None = None  # where the measure is "kl"
+        self._held: dict[int, int] = {}  # the version that was sent to each worker last
+        self.version, self.measure = -1, "age"
         self.syncs, self.requests, self.bytes = ([0] * num_workers for _ in range(3))
 
     def look(self, agent: Any) -> None:
@@ -80,9 +115,13 @@ class Drift:
         if agent is not self._agent:
             check_agent(agent)
             packed = pack_agent(agent)
-            self._agent, self._rule = agent, self._rule_for(agent)
+            self._agent, self.measure = agent, self._measure_of(agent)
+            by_age = replace(self._setting, every=self._setting.every or 1)
+            self._rule = by_age if self.measure == "age" else self._setting
+            self._copies = Copies(packed) if self.measure == "kl" else None
             self._packed = {pack_agent: packed}
             self._has.clear()
+            self._recent = [Recent() for _ in self._recent]
         elif _equal(self._seen, parameters(agent)):
             return
         else:
@@ -90,34 +129,51 @@ class Drift:
         self._seen = tree.map_leaves(_copied, parameters(agent))
         self.version += 1
         if self._rule.on_drift:
-            self._measure()
+            self._take_measure()
 
-    def _rule_for(self, agent: Any) -> SyncRule:
-        if not self._setting.on_drift or has_log_prob(agent):
-            return self._setting
-        warnings.warn(
-            f"{type(agent).__name__} has neither log_prob(obs, action) nor distribution(obs), "
-            "so its drift can't be measured: workers fetch weights whenever it has learnt",
-            stacklevel=5,
-        )
-        return replace(self._setting, every=1)
+    def _measure_of(self, agent: Any) -> str:
+        if not self._setting.on_drift:
+            return "age"
+        if is_recurrent(agent):
+            _tell(agent, "is recurrent")  # to measure it, states would have to travel
+            return "age"
+        if has_distribution(agent):
+            return "kl"
+        if has_log_prob(agent):
+            return "estimate"
+        _tell(agent, "has neither log_prob(obs, action) nor distribution(obs)")
+        return "age"
 
-    def _measure(self) -> None:
-        """One forward pass over what all workers did lately, and a note for each of them."""
+    def _take_measure(self) -> None:
+        """Forward passes over what all workers did lately, and a note for each of them."""
         self._notes.clear()
-        rows = {i: self._recent[i].rows() for i in self._has if self._recent[i].version >= 0}
+        rows = {i: self._recent[i].measured() for i in self._has if self._recent[i].version >= 0}
         if not rows:
             return
-        obs, action, before = tree.map_leaves(lambda *x: np.concatenate(x), *rows.values())
-        device = device_of(self._agent)
-        inputs, acted = to_tensors(obs, device), to_tensors(action, device)
-        with _evaluating(self._agent):
-            now = log_prob(self._agent, inputs, acted).cpu().double()
-        log_ratio = now - torch.from_numpy(before).double()
-        sizes = [len(part[2]) for part in rows.values()]
-        for i, part in zip(rows, log_ratio.split(sizes), strict=True):
-            if not part.isnan().any():
-                self._notes[i] = self._recent[i].version, divergence(part)
+        found = None if self._copies is None else self._exact(self._copies, rows)
+        if found is None:
+            found = dict(zip(rows, estimates(self._agent, list(rows.values())), strict=True))
+        known = {i: value for i, value in found.items() if not math.isnan(value)}
+        self._notes = {i: (self._recent[i].version, value) for i, value in known.items()}
+
+    def _exact(self, copies: Copies, rows: dict[int, Rows]) -> dict[int, float] | None:
+        """The KL of each worker whose copy's weights are known: one pass for each version.
+
+        None, from now on, of distributions that torch has no formula for.
+        """
+        found: dict[int, float] = {}
+        acted = {i: self._recent[i].version for i in rows}
+        copies.forget({*self._held.values(), *acted.values()})
+        for version in set(acted.values()):
+            copy = copies.get(version, device_of(self._agent))
+            mine = [i for i in rows if acted[i] == version and copy is not None]
+            try:
+                kl = exact(copy, self._agent, [rows[i] for i in mine]) if mine else []
+            except NotImplementedError:
+                self._copies, self.measure = None, "estimate"
+                return None
+            found |= zip(mine, kl, strict=True)
+        return found
 
     def request(self, worker: int, method: str, *args: Any) -> Request:
         """What to send a worker that is to act, after :meth:`look`."""
@@ -134,6 +190,9 @@ class Drift:
         if packed is not None:
             self.syncs[worker] += 1
             self.bytes[worker] += len(packed)
+            self._held[worker] = self.version
+            if self._copies is not None:
+                self._copies.keep(self.version, self._pack(pack_weights))
 
     def granted(self, worker: int, request: Request) -> Request:
         """The same request with the weights that the worker asked for."""
@@ -154,22 +213,17 @@ class Drift:
     def replaced(self, worker: int) -> None:
         """The worker is a new one, without an agent."""
         self._has.discard(worker)
+        self._held.pop(worker, None)
         self._notes.pop(worker, None)
         self._recent[worker] = Recent()
 
 
-@contextlib.contextmanager
-def _evaluating(agent: Any) -> Iterator[None]:
-    """Measuring must not change what a module keeps of its inputs in training (BatchNorm)."""
-    modules = list(agent.modules()) if isinstance(agent, nn.Module) else []
-    training = [module for module in modules if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+def _tell(agent: Any, why: str) -> None:
+    warnings.warn(
+        f"{type(agent).__name__} {why}, so its drift can't be measured: workers fetch weights "
+        "whenever it has learnt",
+        stacklevel=6,
+    )
 
 
 def _copied(value: Any) -> Any:

@@ -39,6 +39,11 @@ class ClusterEnv(VectorEnv):
     ``headrace/cluster/agent.py`` lists; what it returned is in ``info`` (``action``, ``log_prob``
     and the rest), beside what ``sync_info`` says of each worker.
 
+    With ``runs_ahead`` in the settings a worker begins the next step of ``step(agent)`` while the
+    head is busy. What an agent has learnt since then counts from the step behind it on, except
+    after a ``reset``. That throws the step away (``sync_info["steps_discarded"]``), and only
+    ``step(agent)`` and a ``reset`` of all environments are allowed.
+
     Args:
         env_config: a dict of the settings of :class:`~headrace.cluster.settings.EnvConfig`.
         config: where workers run: ``LocalConfig`` (the default) or ``RayConfig``.
@@ -84,6 +89,13 @@ class ClusterEnv(VectorEnv):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _forbid_ahead(self, call: str, instead: str) -> None:
+        if self.env_config.runs_ahead:
+            raise ConfigError(
+                f"{call} can't be used with runs_ahead=True, whose workers have begun the agent's "
+                f"next step; {instead}, or leave runs_ahead=False"
+            )
+
     def _ready(self, method: str) -> Head:
         if self._head is None or not self._head.obs:
             raise ConfigError(f"{method} needs a reset() before it")
@@ -100,9 +112,12 @@ class ClusterEnv(VectorEnv):
             seed: environment ``i`` gets ``seed + i``, or its own from a list of N.
 
         Raises:
-            ConfigError: seed or mask isn't of N values, or the mask comes before the first reset.
+            ConfigError: seed or mask isn't of N values, the mask comes before the first reset, or
+                workers run ahead.
         """
         head = self._open_head()
+        if options is not None and options.get("reset_mask") is not None:
+            self._forbid_ahead("reset(options={'reset_mask': …})", "reset all environments")
         if seed is None and not head.obs:
             seed = self.env_config.seed
         if seed is not None:  # numpy's integers, tuples and arrays too
@@ -165,10 +180,12 @@ class ClusterEnv(VectorEnv):
             observations, rewards ``[N]`` float64, terminated and truncated ``[N]`` bool, info.
 
         Raises:
-            ConfigError: before the first reset, for another number of actions, or for an agent
-                that doesn't offer what it has to.
+            ConfigError: before the first reset, for another number of actions, for any where
+                workers run ahead, or for an agent that doesn't offer what it has to.
         """
         head = self._ready("step")
+        if not is_agent(actions):
+            self._forbid_ahead("step(actions)", "use step(agent)")
         if is_agent(actions):
             answers = head.step(actions)
             acted = {i: answer.value[1] for i, answer in answers.items()}
@@ -222,9 +239,10 @@ class ClusterEnv(VectorEnv):
             ``headrace/types.py``. ``log_prob`` is NaN if the agent doesn't tell it.
 
         Raises:
-            ConfigError: as :meth:`step`, or ``num_steps`` is below 1.
+            ConfigError: as :meth:`step`, workers run ahead, or ``num_steps`` is below 1.
         """
         head = self._ready("collect")
+        self._forbid_ahead("collect", "use step(agent)")
         check("num_steps", Annotated[int, ranges.SIZE], num_steps)
         return head.collect(agent, num_steps, self.single_action_space)
 
@@ -237,6 +255,7 @@ class ClusterEnv(VectorEnv):
         awaited and lost.
         """
         head = self._ready("collect_async")
+        self._forbid_ahead("collect_async", "use step(agent)")
         check("fragment_length", Annotated[int, ranges.SIZE], fragment_length)
         return head.stream(agent, fragment_length)
 
@@ -247,8 +266,8 @@ class ClusterEnv(VectorEnv):
 
     @property
     def sync_info(self) -> dict[str, np.ndarray]:
-        """Of each worker ``[W]``: policy_version, divergence (nats), weight_requests, weight_syncs
-        and weight_bytes."""
+        """Of each worker ``[W]``: policy_version, divergence (nats), measure ("kl", "estimate" or
+        "age"), weight_requests, weight_syncs, weight_bytes and steps_discarded."""
         return {} if self._head is None else self._head.sync_info()
 
 

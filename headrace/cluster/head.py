@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector.utils import create_empty_array
 
+from headrace.cluster.agent import as_array, initial_state
 from headrace.cluster.crew import Crew
 from headrace.cluster.drift import Drift
 from headrace.cluster.messages import Answer, Fault, PlaceConfig, Request, WorkerSetup
@@ -27,12 +28,9 @@ class Head:
 
     def __init__(self, settings: EnvConfig, config: PlaceConfig) -> None:
         self.num_workers, self.size = config.nodes, settings.envs_per_node
-        setups = [
-            WorkerSetup(
-                settings.target, self.size, settings.engine, settings.env_kwargs, settings.seed, i
-            )
-            for i in range(self.num_workers)
-        ]
+        each = settings.target, self.size, settings.engine, settings.env_kwargs, settings.seed
+        ahead = settings.runs_ahead
+        setups = [WorkerSetup(*each, i, ahead) for i in range(self.num_workers)]
         self.obs: list[Any] = []  # latest of each worker; empty before the first reset
         self.faults: dict[int, str] = {}  # of the latest call, by worker
         self._untold: dict[int, Fault] = {}  # by worker; no call has told yet
@@ -40,6 +38,7 @@ class Head:
         self._asked: dict[int, Request] = {}
         self._versions: dict[int, int] = {}  # of the weights that each acts with
         self._divergence: dict[int, float] = {}  # each worker's latest running mean
+        self._discarded = [0] * self.num_workers  # steps that were run ahead and thrown away
         self._drift = Drift(self.num_workers, settings.rule)
         self.crew = Crew(config, setups)
         try:
@@ -68,7 +67,7 @@ class Head:
         for i in sorted(waiting):
             self._send(i, requests[i])
         while waiting:
-            i, answer = self._receive()
+            i, answer = self._receive(tell=not again)
             if isinstance(answer, Answer):
                 answers[i] = answer
             elif again:
@@ -89,14 +88,20 @@ class Head:
         self.crew.send(worker, request)
         self._drift.sent(worker, request)
 
-    def _receive(self) -> tuple[int, Answer | Fault]:
-        """The next answer that isn't a wish for weights, which is granted here."""
+    def _receive(self, tell: bool = True) -> tuple[int, Answer | Fault]:
+        """The next answer that isn't a wish for weights, which is granted here.
+
+        Args:
+            tell: raise what the agent raised. A reset doesn't: that was in a step run ahead, which
+                it throws away.
+        """
         while True:
             i, answer = self._heard()
             if isinstance(answer, Fault):
                 self.faults[i] = answer.reason
                 del self._untold[i]
-                self._raise_if_by_agent(i, answer)
+                if tell:
+                    self._raise_if_by_agent(i, answer)
                 return i, answer
             if not answer.wants_weights:
                 return i, answer
@@ -112,6 +117,7 @@ class Head:
             self._versions.pop(i, None)
             self._divergence.pop(i, None)
             return i, answer
+        self._discarded[i] += answer.discarded
         if answer.divergence is not None:
             self._divergence[i] = answer.divergence
         if not answer.wants_weights:
@@ -161,7 +167,8 @@ class Head:
         extras: dict[str, Any] = next((part["extras"] for part in parts.values()), {})
         none = create_empty_array(action_space, self.size)
         for i in set(everyone) - set(parts):
-            parts[i] = padding(num_steps, np.r_[self.rows(i)], self.obs[i], none, extras)
+            core = tree.map_leaves(as_array, initial_state(agent, self.size))
+            parts[i] = padding(num_steps, np.r_[self.rows(i)], self.obs[i], none, core, extras)
         return join_rollouts([parts[i] for i in everyone])
 
     def stream(self, agent: Any, num_steps: int) -> Iterator[Rollout]:
@@ -187,8 +194,7 @@ class Head:
         part = answer.value
         rows = tree.map_leaves(lambda x: x[:-1], part["obs"]), part["action"], part["log_prob"]
         obs, action, log_prob = tree.map_leaves(lambda x: x.reshape(-1, *x.shape[2:]), rows)
-        known = None if np.isnan(log_prob).any() else log_prob
-        self._drift.acted(worker, answer.version, obs, action, known)
+        self._drift.acted(worker, answer.version, obs, action, log_prob)
         return part
 
     # -- what is counted ------------------------------------------------------------------------
@@ -200,9 +206,11 @@ class Head:
             "policy_version": np.array([self._versions.get(i, -1) for i in workers]),
             "divergence": np.array([self._divergence.get(i, 0.0) for i in workers]),
             "_divergence": np.array([i in self._divergence for i in workers]),  # where it is known
+            "measure": np.full(self.num_workers, self._drift.measure),
             "weight_requests": np.array(self._drift.requests),
             "weight_syncs": np.array(self._drift.syncs),
             "weight_bytes": np.array(self._drift.bytes),
+            "steps_discarded": np.array(self._discarded),
         }
 
 

@@ -18,6 +18,7 @@ class WorkerSetup:
     env_kwargs: dict[str, Any]
     seed: int | None  # of all environments; None: random
     index: int  # of the worker
+    runs_ahead: bool = False  # begins the agent's next step before it is asked for
     generation: int = 0  # how often it was replaced
 
 
@@ -44,9 +45,10 @@ class Answer(NamedTuple):
     """What a worker returned, or that it wants weights before it does what it was asked."""
 
     value: Any
-    version: int  # of the weights that it acts with; -1: it has no agent
+    version: int  # of the weights that it acted with last; -1: it hasn't
     divergence: float | None  # its running mean
     wants_weights: bool = False
+    discarded: int = 0  # steps that it had run ahead and threw away
 
 
 class Fault(NamedTuple):

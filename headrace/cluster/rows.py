@@ -54,21 +54,27 @@ def join_rollouts(parts: list[dict[str, Any]]) -> Rollout:
     """Rollouts of several workers, as dicts of arrays, side by side as one of tensors."""
 
     def beside(name: str) -> Any:
-        dim = 0 if name in ("version", "env_id") else 1
+        dim = 0 if name in ("core", "version", "env_id") else 1
         values = [part[name] for part in parts]
         return tree.map_leaves(lambda *x: torch.from_numpy(np.concatenate(x, dim)), *values)
 
-    return Rollout(core=(), **{name: beside(name) for name in parts[0]})
+    return Rollout(**{name: beside(name) for name in parts[0]})
 
 
 def padding(
-    num_steps: int, env_id: np.ndarray, last: Any, action: Any, extras: dict[str, Any]
+    num_steps: int,
+    env_id: np.ndarray,
+    last: Any,
+    action: Any,
+    core: Any,
+    extras: dict[str, Any],
 ) -> dict[str, Any]:
     """A worker's part of a rollout in which it did nothing: fillers throughout.
 
     Args:
         env_id: its environments, ``[B]``. last: their latest observations, ``[B, ...]``.
-        action: zeros, ``[B, ...]``. extras: another worker's, if any; here they are zeros.
+        action: zeros, ``[B, ...]``. core: of beginnings, ``[B, ...]``.
+        extras: another worker's, if any; here they are zeros.
     """
     shape = (num_steps, len(env_id))
 
@@ -82,6 +88,7 @@ def padding(
         "log_prob": np.zeros(shape, np.float32),
         "reward": np.zeros(shape, np.float32),
         "terminated": np.zeros(shape, bool),
+        "core": core,
         "version": np.full(len(env_id), -1),
         "episode_return": np.full(shape, np.nan, np.float32),
         "episode_length": np.full(shape, np.nan, np.float32),

@@ -39,6 +39,11 @@ class EnvConfig:
     objective keeps the KL below about clip²: with a threshold above that nothing is fetched."""
     max_policy_lag: Annotated[int | None, ranges.VERSIONS] = 100
     """Versions behind at which it does so whatever the drift; None: never."""
+    runs_ahead: bool = False
+    """Let workers begin the next step of ``step(agent)`` before they are asked for it, while the
+    head is busy. Weights, and another agent, then arrive a step later, except after a reset.
+    Forbids what can't know of a step that was begun: step(actions), collect, collect_async, and
+    resets of some environments. A reset of all throws that step away, and sync_info counts it."""
     engine: Literal["auto", "native", "envpool", "sync", "async", "threads"] = "sync"
     """How a worker steps its environments (see ``headrace.make_vec``); "sync" has the very
     trajectories of Gymnasium's SyncVectorEnv, "auto" takes the fastest there is."""

@@ -12,9 +12,12 @@ import torch
 from gymnasium.vector import SyncVectorEnv
 
 from headrace.acting.weight_sync import Follower, SyncRule
-from headrace.cluster.agent import act, with_weights
+from headrace.cluster.agent import act, as_array, begun, initial_state, with_weights
 from headrace.cluster.messages import Answer, Fault, Request, WorkerSetup
+from headrace.envs.columns import agents_of
 from headrace.envs.make import env_seed, make_vec
+from headrace.envs.names import env_name
+from headrace.errors import ConfigError
 from headrace.ops import tree
 
 
@@ -48,15 +51,34 @@ class EarlyReset(gymnasium.Wrapper):
         return made
 
 
+Step = tuple[Any, Any, Any, Any, dict[str, Any]]  # what a vector environment's step returns
+
+
 class Worker:
-    """Environments with an agent's copy; each public method answers one kind of request."""
+    """Environments with an agent's copy; each public method answers one kind of request.
+
+    With ``WorkerSetup.runs_ahead``, where the agent learns between two requests:
+
+        asked for step t                      asked for t + 1, newer weights with it
+        sends step t, takes step t + 1        sends step t + 1, takes step t + 2 with those
+    """
 
     def __init__(self, setup: WorkerSetup) -> None:
         self._setup = setup
         self._envs = make_vec(setup.env, setup.num_envs, setup.engine, setup.env_kwargs)
+        if agents := agents_of(self._envs):
+            self._envs.close()
+            raise ConfigError(
+                f"ClusterEnv can't step {env_name(setup.env)}, a game of {len(agents)} agents, for "
+                "its rows are environments (headrace train steps games)"
+            )
         if isinstance(self._envs, SyncVectorEnv):
             self._envs.envs = [EarlyReset(env) for env in self._envs.envs]
         self._agent: Any = None
+        self._core: Any = None  # its state after the latest action, [B, ...]; None: not begun
+        self._version = -1  # of the weights that acted last
+        self._ahead: tuple[Step, dict[str, Any]] | None = None  # a step that nobody asked for yet
+        self._goes_on = False  # whether the latest request was a step with the agent
         self._follower = Follower(SyncRule())  # of the agent, once there is one
         self._obs: Any = None  # latest, [B, ...]; None before the first reset
         self._seed: int | None = None  # of a replacement's environments
@@ -71,14 +93,21 @@ class Worker:
             AgentRaised: from what the agent raised.
         """
         wants = request.version is not None and self._wants_weights(request, request.version)
+        discarded = self._discard() if request.method == "reset" else 0
         value = None if wants else getattr(self, request.method)(*request.args)
-        return Answer(value, self._follower.version, self._follower.divergence, wants)
+        self._goes_on = request.method == "act" and not wants
+        return Answer(value, self._version, self._follower.divergence, wants, discarded)
+
+    def _discard(self) -> int:
+        """Throw away the step that was run ahead; how many steps that were, without fillers."""
+        ahead, self._ahead = self._ahead, None
+        return 0 if ahead is None else int((~self._first).sum())
 
     def _wants_weights(self, request: Request, version: int) -> bool:
         """Take what the head sent of its agent; whether newer weights are needed to act."""
         try:
             if request.agent is not None:
-                self._agent = cloudpickle.loads(request.agent.pickled)
+                self._agent, self._core = cloudpickle.loads(request.agent.pickled), None
                 self._follower = Follower(request.agent.rule)
             elif request.weights is not None:
                 self._agent = with_weights(self._agent, request.weights)
@@ -119,7 +148,7 @@ class Worker:
         self._totals[:, mask] = 0.0
         return self._obs, infos
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: Any) -> Step:
         """One step of every environment; after a replacement the reset, as a filler."""
         if self._obs is None:  # the predecessor's episodes have ended
             obs, infos = self.reset(self._seed, None)
@@ -132,57 +161,96 @@ class Worker:
         self._totals[:, self._done] = 0.0
         return self._obs, reward, terminated, truncated, infos
 
-    def act(self) -> tuple[tuple[Any, Any, Any, Any, dict[str, Any]], dict[str, Any]]:
+    def act(self) -> tuple[Step, dict[str, Any]]:
         """One step with the agent's actions, and what it returned with them."""
+        if self._ahead is not None:
+            made, self._ahead = self._ahead, None  # what acted last, so _version is this one's
+            return made
         if self._obs is None:
-            begun = self.step(None)
-            return begun, self._act()  # the action is ignored, as of any filler
+            begins = self.step(None)
+            return begins, self._act()  # the action is ignored, as of any filler
         acted = self._act()
         return self.step(acted["action"]), acted
 
     def _act(self) -> dict[str, Any]:
         try:
-            return act(self._agent, self._obs)
+            state = begun(self._agent, self._state(), self._first)
+            acted, self._core = act(self._agent, self._obs, state)
         except Exception as error:
             raise AgentRaised from error
+        self._version = self._follower.version
+        return acted
+
+    def _state(self) -> Any:
+        """The agent's before it acts, and before the rows are put back whose episode begins."""
+        return initial_state(self._agent, len(self._done)) if self._core is None else self._core
 
     def collect(self, num_steps: int) -> dict[str, Any]:
         """``num_steps`` steps with the agent: the fields of a Rollout as arrays."""
         if self._obs is None:
             self.step(None)
-        num_envs = len(self._done)
-        rows = [(tree.map_leaves(np.array, self._obs), self._first)]
-        steps = []
-        for _ in range(num_steps):
-            acted = self._act()
-            _, reward, terminated, *_ = self.step(acted["action"])
-            steps.append((acted, reward.copy(), terminated.copy(), self._ended))
-            rows.append((tree.map_leaves(np.array, self._obs), self._first))
-        obs, first = tree.map_leaves(lambda *x: np.stack(x), *rows)
-        acted, reward, terminated, ended = tree.map_leaves(lambda *x: np.stack(x), *steps)
+        num_envs, steps = len(self._done), []
+        obs, core = _room(num_steps + 1, self._obs), self._copied_state()
+        first = np.empty((num_steps + 1, num_envs), bool)
+        terminated = np.empty((num_steps, num_envs), bool)
+        reward = np.empty((num_steps, num_envs), np.float32)
+        ended = np.empty((num_steps, 2, num_envs), np.float32)
+        for t in range(num_steps):
+            _put(obs, t, self._obs)
+            first[t], acted = self._first, self._act()
+            steps.append(acted)
+            _, reward[t], terminated[t], *_ = self.step(acted["action"])
+            ended[t] = self._ended
+        _put(obs, num_steps, self._obs)
+        first[num_steps] = self._first
+        acted = tree.map_leaves(lambda *x: np.stack(x), *steps)
         return {
             "obs": obs,
             "first": first,
             "action": acted.pop("action"),
             "log_prob": acted.pop("log_prob", np.full(reward.shape, np.nan)).astype(np.float32),
-            "reward": reward.astype(np.float32),
+            "reward": reward,
             "terminated": terminated,
-            "version": np.full(num_envs, self._follower.version),
-            "episode_return": ended[:, 0].astype(np.float32),
-            "episode_length": ended[:, 1].astype(np.float32),
+            "core": core,
+            "version": np.full(num_envs, self._version),
+            "episode_return": ended[:, 0],
+            "episode_length": ended[:, 1],
             "env_id": self._setup.index * num_envs + np.arange(num_envs),
             "extras": acted,
         }
 
+    def _copied_state(self) -> Any:
+        try:
+            return tree.map_leaves(as_array, self._state())
+        except Exception as error:
+            raise AgentRaised from error
+
     def prepare(self) -> None:
-        """Do what the next step will need in any case; called when an answer is on its way."""
-        if self._obs is not None and isinstance(self._envs, SyncVectorEnv):
+        """Do what comes next in any case; called when an answer is on its way.
+
+        Raises:
+            AgentRaised: as :meth:`handle`.
+        """
+        if self._setup.runs_ahead:
+            if self._goes_on:
+                self._ahead, self._goes_on = self.act(), False
+        elif self._obs is not None and isinstance(self._envs, SyncVectorEnv):
             for i in np.flatnonzero(self._done):
                 self._envs.envs[i].prepare()  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Close the environments."""
         self._envs.close()
+
+
+def _room(num_rows: int, obs: Any) -> Any:
+    """Arrays ``[num_rows, B, ...]`` for observations such as these, of the same dtypes."""
+    return tree.map_leaves(lambda x: np.empty((num_rows, *np.shape(x)), np.asarray(x).dtype), obs)
+
+
+def _put(rows: Any, t: int, obs: Any) -> None:
+    """Write observations into row ``t``."""
+    tree.map_leaves(lambda into, x: np.copyto(into[t], x), rows, obs)
 
 
 def fault_of(error: BaseException) -> Fault:

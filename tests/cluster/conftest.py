@@ -15,7 +15,7 @@ from tests.cluster import parts
 cloudpickle.register_pickle_by_value(parts)  # workers can't import it
 
 
-@pytest.fixture(params=["local", "ray"])
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
 def place(request) -> Callable[..., Any]:
     """LocalConfig or RayConfig, of which either has to pass."""
     if request.param == "local":

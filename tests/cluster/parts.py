@@ -243,6 +243,18 @@ class Failing(CountingAgent):
         return super().act(obs)
 
 
+class FailsAhead(CountingAgent):
+    """Acts once."""
+
+    acted = False
+
+    def act(self, obs: Tensor) -> Tensor:
+        if self.acted:
+            raise RuntimeError("raised ahead")
+        self.acted = True
+        return super().act(obs)
+
+
 # -- what a CountingEnv must show ---------------------------------------------------------------
 
 

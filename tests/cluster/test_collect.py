@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
+import torch
+from torch import nn
+from worlds import BrightQuarter
 
+from headrace.acting.weight_sync import SyncRule
+from headrace.cluster.agent import pack_agent
+from headrace.cluster.messages import Agent, Request, WorkerSetup
+from headrace.cluster.worker import Worker
+from headrace.envs.names import resolve
 from tests.cluster.parts import Categorical, CountingAgent, DelayedCountingEnv, Returning
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
@@ -95,3 +105,53 @@ def test_whatever_else_an_agent_returns_is_in_extras_and_info(make):
     infos = envs.step(agent)[-1]
     np.testing.assert_array_equal(infos["seen"], rollout.obs[-1])
     assert infos["inner"]["pair"][0].shape == (4,)
+
+
+# -- images ---------------------------------------------------------------------------------------
+
+
+class Looking(nn.Module):
+    """Acts by the quarter that is brightest; wants images as the environment made them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def act(self, obs: torch.Tensor) -> dict[str, torch.Tensor]:
+        assert obs.dtype == torch.uint8
+        half = obs.shape[-1] // 2
+        bright = obs.sum(1).unflatten(2, (2, half)).unflatten(1, (2, half)).sum((2, 4))
+        return {"action": bright.flatten(1).argmax(1), "log_prob": torch.zeros(len(obs))}
+
+
+def test_images_are_acted_on_and_come_back_as_they_are(make):
+    kwargs = {"channels": 3, "side": 16}
+    envs = make(BrightQuarter, env_kwargs=kwargs, envs_per_node=4, engine="auto")
+    obs, _ = envs.reset(seed=0)
+    assert (obs.dtype, obs.shape) == (np.uint8, (8, 3, 16, 16))
+    rollout = envs.collect(agent := Looking(), 27)  # of 9 for an episode and its filler
+    assert rollout.obs.dtype == torch.uint8
+    assert rollout.obs.shape == (28, 8, 3, 16, 16)
+    np.testing.assert_array_equal(rollout.obs[0], obs)
+    assert rollout.reward.sum() == 8 * 24
+    *_, infos = envs.step(agent)
+    np.testing.assert_array_equal(infos["action"], agent.act(rollout.obs[-1])["action"])
+
+
+def test_a_rollout_of_images_is_made_in_the_memory_that_it_takes():
+    kwargs = {"channels": 4, "side": 84}
+    worker = Worker(WorkerSetup(resolve(BrightQuarter), 4, "native", kwargs, 0, 0))
+    packed = Agent(pack_agent(Looking()), SyncRule())
+    worker.handle(Request("reset", (0, None)))
+    collecting = Request("collect", (2,), version=0, agent=packed)
+    worker.handle(collecting)
+    tracemalloc.start()
+    try:
+        answer = worker.handle(Request("collect", (32,), version=0))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        worker.close()
+    size = answer.value["obs"].nbytes
+    assert size == 33 * 4 * 4 * 84 * 84
+    assert peak < 1.3 * size

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from headrace.acting.weight_sync import SyncRule
+from headrace.cluster import drift as drift_module
 from headrace.cluster.agent import act
 from headrace.cluster.crew import Crew
 from headrace.cluster.drift import Drift
@@ -110,11 +111,13 @@ class Normalising(nn.Module):
         return action, distribution.log_prob(action)
 
 
+@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("shift", [0.0, 0.5])
-def test_a_log_probability_for_each_dimension_is_measured_as_one(shift):
+def test_a_log_probability_for_each_dimension_is_measured_as_one(shift, exact, monkeypatch):
+    monkeypatch.setattr(drift_module, "has_distribution", lambda agent: exact)
     torch.manual_seed(0)
     agent, obs = Normalising(), np.random.default_rng(0).normal(size=(64, 1)).astype(np.float32)
-    acted = act(agent, obs)
+    acted, _ = act(agent, obs)
     assert acted["log_prob"].shape == (64,)
     drift = Drift(1, SyncRule(every=None, kl_threshold=0.1))
     drift.look(agent)
@@ -124,14 +127,17 @@ def test_a_log_probability_for_each_dimension_is_measured_as_one(shift):
         agent.mean += shift + 1e-6
     drift.look(agent)
     ((version, nats),) = [drift.request(0, "act").measured]
-    log_ratio = torch.from_numpy(acted["action"])[:, 0] * shift - shift**2 / 2
     assert version == 0
+    if exact:
+        assert nats == pytest.approx(shift**2 / 2, abs=1e-5)
+        return
+    log_ratio = torch.from_numpy(acted["action"])[:, 0] * shift - shift**2 / 2
     assert nats == pytest.approx(float((log_ratio.exp() - 1 - log_ratio).mean()), abs=1e-5)
 
 
 def test_measuring_an_agent_changes_nothing_in_it():
     agent, obs = Normalising(), np.ones((8, 1), np.float32)
-    acted = act(agent, obs)
+    acted, _ = act(agent, obs)
     drift = Drift(1, SyncRule(every=None, kl_threshold=0.1))
     drift.look(agent)
     drift.sent(0, drift.request(0, "act"))

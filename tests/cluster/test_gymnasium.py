@@ -217,8 +217,8 @@ def plain_of(env: Any) -> SyncVectorEnv:
         ("local", "CartPole-v1"),
         ("local", "LunarLander-v3"),
         ("local", EverythingEnv),
-        ("ray", "CartPole-v1"),
-        ("ray", "LunarLander-v3"),
+        pytest.param("ray", "CartPole-v1", marks=pytest.mark.ray),
+        pytest.param("ray", "LunarLander-v3", marks=pytest.mark.ray),
     ],
     indirect=["place"],
 )

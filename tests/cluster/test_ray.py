@@ -16,10 +16,11 @@ from worlds import CountingEnv
 
 from headrace.cluster import RayConfig
 from headrace.errors import AgentFault, ConfigError, WorkerFailed
-from tests.cluster.parts import BrokenEnv, CountingAgent, Returning
+from tests.cluster.parts import BrokenEnv, CountingAgent, FailsAhead, Returning, Revealing
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray"),
+    pytest.mark.ray,
     pytest.mark.filterwarnings("ignore:.* has neither log_prob"),
 ]
 
@@ -133,3 +134,24 @@ def test_a_cluster_whose_raylet_was_killed_is_told(make):
     with pytest.raises(WorkerFailed, match="every node of the cluster is dead"):
         while True:
             envs.step(np.zeros(envs.num_envs, int))
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_actors_run_ahead_and_weights_arrive_a_step_later(make):
+    settings = {"weight_sync": "every", "runs_ahead": True}
+    envs, agent = make(CountingEnv, RayConfig(nodes=2), **settings), Revealing()
+    envs.reset(seed=3)
+    seen = []
+    for action in (0, 1, 2, 2):
+        agent.choice.data.fill_(action)
+        seen.append(envs.step(agent)[-1]["action"].tolist())
+    assert seen == [[a] * 2 for a in (0, 0, 1, 2)]
+    envs.reset()
+    assert (envs.sync_info["steps_discarded"] == 1).all()
+    agent.choice.data.fill_(0)
+    assert envs.step(agent)[-1]["action"].tolist() == [0, 0]
+    envs.reset()
+    agent = FailsAhead()
+    with pytest.raises(AgentFault, match="raised ahead"):
+        for _ in range(2):
+            envs.step(agent)

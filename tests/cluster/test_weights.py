@@ -299,17 +299,32 @@ def test_actions_are_measured_in_the_observations_that_they_were_taken_in(counti
     assert envs.step(agent)[-1]["divergence"].tolist() == [0.0, 0.0]
 
 
+class Estimated(nn.Module):
+    """Says how likely actions are, and not what they were drawn from."""
+
+    def __init__(self, agent: nn.Module) -> None:
+        super().__init__()
+        self.agent = agent
+
+    def act(self, obs):
+        return self.agent.act(obs)
+
+    def log_prob(self, obs, action):
+        return self.agent.distribution(obs).log_prob(action)
+
+
 def test_the_estimate_is_within_5_percent_of_the_kl_of_categoricals(make, monkeypatch):
     monkeypatch.setattr(drift, "MAX_OBSERVATIONS", 10**6)
     envs = make(CountingEnv, envs_per_node=64, kl_threshold=1e9)
     envs.reset(seed=0)
     agent = Categorical()
-    envs.collect(agent, 300)
+    envs.collect(estimated := Estimated(agent), 300)
     before = agent.distribution(torch.zeros(1))
     with torch.no_grad():
         agent.logits += torch.tensor([0.3, -0.2, 0.4])
     exact = torch.distributions.kl_divergence(before, agent.distribution(torch.zeros(1)))
-    infos = envs.step(agent)[-1]
+    infos = envs.step(estimated)[-1]
+    assert set(infos["measure"]) == {"estimate"}
     np.testing.assert_allclose(infos["divergence"], exact.item(), rtol=0.05)
 
 
@@ -318,12 +333,13 @@ def test_the_estimate_is_within_5_percent_of_the_kl_of_gaussians(make, monkeypat
     envs = make(EverythingEnv, LocalConfig(nodes=2), envs_per_node=64, kl_threshold=1e9)
     envs.reset(seed=0)
     agent = Gaussian()
-    envs.collect(agent, 300)
+    envs.collect(estimated := Estimated(agent), 300)
     with torch.no_grad():
         before = copy.deepcopy(agent).distribution(torch.zeros(1))
         agent.mean += torch.tensor([0.1, -0.2])
         agent.log_std += torch.tensor([0.05, -0.1])
         after = agent.distribution(torch.zeros(1))
         exact = torch.distributions.kl_divergence(before, after).sum()
-    infos = envs.step(agent)[-1]
+    infos = envs.step(estimated)[-1]
+    assert set(infos["measure"]) == {"estimate"}
     np.testing.assert_allclose(infos["divergence"], exact.item(), rtol=0.05)

@@ -27,8 +27,8 @@ from headrace.studies.means import Row, grouped, means, plus_minus
 from headrace.studies.table import Case, Study
 
 RESULTS = (
-    "final_return", "eval_return", "syncs_per_worker", "kilobytes", "iterations", "env_steps",
-    "sps",
+    "final_return", "eval_return", "syncs_per_worker", "kilobytes", "max_divergence", "iterations",
+    "env_steps", "sps",
 )  # fmt: skip
 COLUMNS = ("weight_sync", "kl_threshold", "seed", "settings", *RESULTS)
 _SHOWN = ("final_return", "eval_return", "syncs_per_worker", "sps")
@@ -120,6 +120,7 @@ def write(aaps: Aaps, rows: Sequence[Row], console: Console) -> None:
                 "evaluated": plus_minus(found, "eval_return"),
                 "syncs per worker": plus_minus(found, "syncs_per_worker"),
                 "fewer": f"{aaps.iterations / found['syncs_per_worker']:.1f}x",
+                "greatest mean of 4 KLs": plus_minus(found, "max_divergence", digits=4),
                 "kB sent": plus_minus(found, "kilobytes", digits=0),
                 "steps/s": plus_minus(found, "sps", digits=0),
                 "equal bytes": "" if interval is None else f"every-{interval}",
@@ -140,9 +141,15 @@ def _draw(aaps: Aaps, by_name: Mapping[str, Sequence[Row]], output: Path) -> Non
         "on drift": [n for n in by_name if n.startswith("KL") or n == "every"],
         "at fixed intervals": [n for n in by_name if n.startswith("every")],
     }
+    if kinds["at fixed intervals"] == ["every"]:
+        del kinds["at fixed intervals"]  # there is nothing to compare
     steps = "environment steps, weights fetched "
     for figure, column, ylabel in (
-        ("curves", "return", "mean return of the last 100 episodes"),
+        (
+            "curves",
+            "evaluated",
+            f"return, {aaps.eval_episodes} episodes with the likeliest actions",
+        ),
         ("syncs", "syncs", "weights fetched per worker"),
     ):
         panels = {

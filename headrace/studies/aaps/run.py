@@ -1,8 +1,8 @@
 """What a study of adaptive weight synchronisation depends on, and one run of it in a process of its
 own: PPO over a ClusterEnv.
 
-A run writes ``settings.json``, ``curve.jsonl``, a line per iteration, and at the end
-``result.json``.
+A run writes ``settings.json``, ``curve.jsonl``, a line per iteration, the same as TensorBoard's
+events, and at the end ``result.json``.
 """
 
 # Annotations are evaluated here at once: tyro reads those of Aaps.
@@ -12,13 +12,14 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Categorical
 
 from headrace.algos import PPO
 from headrace.cluster import ClusterEnv, LocalConfig
@@ -28,6 +29,7 @@ from headrace.evaluation import evaluate
 from headrace.learning.learner import Learner, gather
 from headrace.nn.policy import Policy
 from headrace.process import keep_freed_memory
+from headrace.records import events
 from headrace.records.disk import write_json
 from headrace.studies.table import Case, fingerprint, grid
 from headrace.valid import ranges
@@ -78,8 +80,10 @@ class Aaps:
     """What rewards are multiplied by."""
     engine: Literal["auto", "native", "envpool", "sync", "async", "threads"] = "auto"
     """How workers step their environments."""
+    evaluations: Annotated[int, ranges.COUNT] = 20
+    """Of each run, evenly over its iterations; the last is at its end."""
     eval_episodes: Annotated[int, ranges.COUNT] = 50
-    """Episodes of the evaluation at the end of each run."""
+    """Episodes of each evaluation, with the likeliest actions."""
     output: Annotated[str, ranges.NOT_EMPTY] = "runs/aaps"
     """Folder for the table, the pictures and the runs."""
     timeout_s: Annotated[float, ranges.SECONDS] = 36_000.0
@@ -104,6 +108,11 @@ class Aaps:
     def iterations(self) -> int:
         """Rollouts, and updates, of each run."""
         return -(-self.total_steps // (self.nodes * self.envs_per_node * self.num_steps))
+
+    def evaluated(self, iteration: int) -> bool:
+        """Whether the policy is evaluated after this iteration, of 1 to ``iterations``."""
+        share = min(self.evaluations, self.iterations)
+        return iteration * share // self.iterations > (iteration - 1) * share // self.iterations
 
     @property
     def fingerprint(self) -> str:
@@ -172,9 +181,9 @@ class PolicyAgent(nn.Module):
         action = distribution.sample(params, distribution.noise((len(obs),), None))
         return action, distribution.log_prob(params, action)
 
-    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Of actions ``[B]``."""
-        return self.policy.distribution.log_prob(self._params(obs), action)
+    def distribution(self, obs: Tensor) -> Categorical:
+        """Of the actions in ``obs``: what drift is measured on."""
+        return Categorical(logits=self._params(obs))
 
 
 def train(aaps: Aaps, case: Case, folder: Path) -> dict[str, Any]:
@@ -185,43 +194,83 @@ def train(aaps: Aaps, case: Case, folder: Path) -> dict[str, Any]:
     settings = {"env_name": aaps.env_id, **shared, **own}
     with ClusterEnv(settings, LocalConfig(nodes=aaps.nodes)) as envs:
         policy = Policy(envs.single_observation_space, envs.single_action_space)
-        agent = PolicyAgent(policy)
         known = {field.name for field in dataclasses.fields(PPO)}
         hyper = {name: value for name, value in vars(aaps).items() if name in known}
         learner = Learner(policy, PPO(**hyper))
         envs.reset(seed=case["seed"])
-        returns: deque[float] = deque(maxlen=WINDOW)
-        env_steps, start = 0, time.monotonic()
-        with (folder / "curve.jsonl").open("w", encoding="utf-8") as file:
-            for iteration in range(aaps.iterations):
-                rollout = envs.collect(agent, aaps.num_steps)
-                ended = rollout.episode_return[~rollout.episode_return.isnan()]
-                returns.extend(ended.tolist())
-                env_steps += int((~rollout.first[1:]).sum())
-                left = 1.0 - iteration / aaps.iterations
-                metrics = learner.update(lambda: gather([rollout]), aaps.learning_rate * left)  # noqa: B023
-                line: dict[str, Any] = {"iteration": iteration + 1, "env_steps": env_steps}
-                line |= {"return": sum(returns) / len(returns) if returns else None}
-                line |= {"approx_kl": metrics["approx_kl"], **_synced(envs)}
-                file.write(json.dumps(line) + "\n")
-        seconds, synced = time.monotonic() - start, _synced(envs)
+        lines, start = [], time.monotonic()
+        for line in _iterations(aaps, envs, policy, learner):
+            lines.append(line)
+            _write(folder, line)
+        seconds = time.monotonic() - start
     learner.close()
-    found = evaluate(policy, aaps.env_id, aaps.eval_episodes, engine=aaps.engine)
+    last = lines[-1]
     return {
-        "final_return": sum(returns) / len(returns) if returns else math.nan,
-        "eval_return": found.mean,
-        "syncs_per_worker": synced["syncs"],
-        "kilobytes": synced["bytes"] / 1e3,
+        "final_return": math.nan if last["return"] is None else last["return"],
+        "eval_return": last["evaluated"],
+        "syncs_per_worker": last["syncs"],
+        "kilobytes": last["bytes"] / 1e3,
+        "max_divergence": max(
+            (d for x in lines if (d := x["divergence"]) is not None), default=None
+        ),
         "iterations": aaps.iterations,
-        "env_steps": env_steps,
-        "sps": env_steps / seconds,
+        "env_steps": last["env_steps"],
+        "sps": last["env_steps"] / (seconds - last["eval_seconds"]),
     }
 
 
-def _synced(envs: ClusterEnv) -> dict[str, float]:
-    """Weights fetched so far: per worker, and bytes of all."""
-    info = envs.sync_info
-    return {"syncs": float(info["weight_syncs"].mean()), "bytes": int(info["weight_bytes"].sum())}
+def _iterations(
+    aaps: Aaps, envs: ClusterEnv, policy: Policy, learner: Learner
+) -> Iterator[dict[str, Any]]:
+    """Collect, learn, and perhaps evaluate; what there is to say after each."""
+    agent, env_steps, eval_s = PolicyAgent(policy), 0, 0.0
+    returns: deque[float] = deque(maxlen=WINDOW)
+    for iteration in range(1, aaps.iterations + 1):
+        rollout = envs.collect(agent, aaps.num_steps)
+        ended = rollout.episode_return[~rollout.episode_return.isnan()]
+        returns.extend(ended.tolist())
+        env_steps += int((~rollout.first[1:]).sum())
+        left = 1.0 - (iteration - 1) / aaps.iterations
+        batch = gather([rollout])
+        metrics = learner.update(lambda: batch, aaps.learning_rate * left)  # noqa: B023
+        found, start = None, time.monotonic()
+        if aaps.evaluated(iteration):
+            found = evaluate(policy, aaps.env_id, aaps.eval_episodes, engine=aaps.engine).mean
+        eval_s += time.monotonic() - start
+        info = envs.sync_info
+        yield {
+            "iteration": iteration,
+            "env_steps": env_steps,
+            "return": sum(returns) / len(returns) if returns else None,
+            "evaluated": found,
+            "approx_kl": metrics["approx_kl"],
+            "divergence": float(info["divergence"].max()) if info["_divergence"].any() else None,
+            "syncs": float(info["weight_syncs"].mean()),
+            "bytes": int(info["weight_bytes"].sum()),
+            "eval_seconds": eval_s,
+        }
+
+
+NAMES = {
+    "return": "charts/episodic_return",
+    "evaluated": "eval/episodic_return",
+    "approx_kl": "losses/approx_kl",
+    "divergence": "sync/divergence",
+    "syncs": "sync/weights_per_worker",
+    "bytes": "sync/bytes",
+}
+"""What TensorBoard calls what a line says."""
+
+
+def _write(folder: Path, line: dict[str, Any]) -> None:
+    """Append to ``curve.jsonl``, and to the events."""
+    with (folder / "curve.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    known = {name: line[key] for key, name in NAMES.items() if line[key] is not None}
+    path = next(folder.glob("events.*"), folder / events.file_name())
+    with path.open("ab") as file:
+        file.write(b"" if file.tell() else events.header(None))
+        file.write(events.scalars(known, line["env_steps"]))
 
 
 def train_case(request: dict[str, Any]) -> dict[str, Any]:
@@ -229,6 +278,8 @@ def train_case(request: dict[str, Any]) -> dict[str, Any]:
     keep_freed_memory()
     torch.set_num_threads(1)
     folder = Path(request["folder"])
+    for old in (*folder.glob("events.*"), *folder.glob("curve.jsonl")):
+        old.unlink()  # of a run that didn't end
     write_json(folder / "settings.json", request["study"] | request["case"])
     result = train(Aaps(**request["study"]), request["case"], folder)
     write_json(folder / "result.json", result)

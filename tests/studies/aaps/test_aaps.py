@@ -9,6 +9,7 @@ import json
 import gymnasium
 import pytest
 import torch
+from tensorboard.backend.event_processing import event_accumulator
 
 import headrace as hr
 from headrace.errors import ConfigError
@@ -35,6 +36,17 @@ def test_runs_are_whole_rollouts():
     assert study.iterations == 2
     case = cases_of(study, [("adaptive", 0.5)])[1]
     assert (case["weight_sync"], case["kl_threshold"], case["seed"]) == ("adaptive", 0.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("iterations", "evaluations", "expected"),
+    [(20, 20, [*range(1, 21)]), (10, 3, [4, 7, 10]), (3, 50, [1, 2, 3]), (7, 1, [7])],
+)
+def test_evaluations_are_even_and_the_last_is_at_the_end(iterations, evaluations, expected):
+    study = Aaps(nodes=1, envs_per_node=1, num_steps=1, total_steps=iterations)
+    study = dataclasses.replace(study, evaluations=evaluations)
+    found = [i for i in range(1, iterations + 1) if study.evaluated(i)]
+    assert found == expected
 
 
 def test_the_fixed_interval_spends_as_much_as_the_threshold():
@@ -83,7 +95,7 @@ def test_the_agent_says_what_the_policy_does():
     params, _, _ = policy(obs[None], torch.zeros(1, 500, dtype=torch.bool), ())
     expected = params[0].log_softmax(-1).gather(-1, action[:, None]).squeeze(-1)
     torch.testing.assert_close(log_prob, expected)
-    torch.testing.assert_close(agent.log_prob(obs, action), expected)
+    torch.testing.assert_close(agent.distribution(obs).log_prob(action), expected)
     seen = torch.bincount(action, minlength=3) / 500
     torch.testing.assert_close(seen, params[0].softmax(-1).mean(0), atol=0.08, rtol=0.0)
 
@@ -92,6 +104,13 @@ def test_continuous_actions_are_refused():
     space = gymnasium.spaces.Box(-1.0, 1.0, (4,))
     with pytest.raises(ConfigError, match="one discrete action"):
         PolicyAgent(hr.Policy(space, space))
+
+
+def events_of(folder) -> dict[str, dict[int, float]]:
+    """What TensorBoard would show of a run: by name, numbers by step."""
+    found = event_accumulator.EventAccumulator(str(folder)).Reload()
+    names = found.Tags()["scalars"]
+    return {name: {x.step: x.value for x in found.Scalars(name)} for name in names}
 
 
 def test_ppo_learns_from_collected_rollouts(tmp_path):
@@ -109,25 +128,46 @@ def test_ppo_learns_from_collected_rollouts(tmp_path):
         lam=0.9,
         entropy_coef=0.0,
         reward_scale=1.0,
+        evaluations=4,
         eval_episodes=10,
     )
     adaptive = {"weight_sync": "adaptive", "kl_threshold": 0.005, "seed": 0}
     result = train(study, adaptive, tmp_path)
+    told = events_of(tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == list(range(1, 41))
     first = next(line["return"] for line in lines if line["return"] is not None)
-    best = train(study, adaptive | {"weight_sync": "every"}, tmp_path)
+    (every := tmp_path / "every").mkdir()
+    best = train(study, adaptive | {"weight_sync": "every"}, every)
     assert result["eval_return"] > first
     assert first < result["final_return"] <= 8.0  # of whole episodes, whose best return is 8
     assert result["eval_return"] == pytest.approx(best["eval_return"], rel=0.05)
     assert best["syncs_per_worker"] == 40
     assert 1 < result["syncs_per_worker"] < 40
     assert lines[-1]["syncs"] == result["syncs_per_worker"]
+    evaluated = {line["env_steps"]: line["evaluated"] for line in lines if line["evaluated"]}
+    assert list(evaluated) == [lines[i]["env_steps"] for i in (9, 19, 29, 39)]
+    assert lines[-1]["evaluated"] == result["eval_return"]
+    assert told["eval/episodic_return"] == pytest.approx(evaluated)
+    syncs = {line["env_steps"]: line["syncs"] for line in lines}
+    assert told["sync/weights_per_worker"] == syncs
+    assert sorted(syncs.values()) == list(syncs.values())
+    measured = [line["divergence"] for line in lines]
+    assert measured[0] is None
+    assert result["max_divergence"] == max(measured[1:]) > 0.0
+    assert best["max_divergence"] is None
     assert sum(line["env_steps"] > 0 for line in lines) == 40
 
 
 @pytest.mark.usefixtures("forked_children")
-def test_a_whole_study_and_its_second_start(tmp_path, capsys):
+def test_a_whole_study_and_its_second_start(tmp_path, capsys, monkeypatch):
+    drawn, draw = {}, aaps.draw_curves
+
+    def record(panels, title, ylabel, path):
+        drawn[path.name] = ylabel, panels
+        draw(panels, title, ylabel, path)
+
+    monkeypatch.setattr(aaps, "draw_curves", record)
     flags = ["--env-id", "CartPole-v1", "--total-steps", "512", "--num-steps", "16"]
     flags += ["--nodes", "1", "--envs-per-node", "8", "--epochs", "1", "--minibatches", "2"]
     flags += ["--kl-thresholds", "0.0", "1.0", "--repeats", "1", "--eval-episodes", "2"]
@@ -144,5 +184,12 @@ def test_a_whole_study_and_its_second_start(tmp_path, capsys):
     assert (syncs["every0.0"], syncs["adaptive1.0"], syncs["every-40.0"]) == (4, 1, 1)
     for name in ("curves.png", "syncs.png", "summary.csv"):
         assert (tmp_path / name).stat().st_size > 0
+    label, panels = drawn["curves.png"]
+    assert "2 episodes" in label
+    ((steps, returns),) = next(iter(panels.values()))["KL > 0"]
+    (folder,) = (tmp_path / "runs").glob("*/adaptive-0-seed0")
+    lines = [json.loads(line) for line in (folder / "curve.jsonl").read_text().splitlines()]
+    assert steps == [line["env_steps"] for line in lines]  # 4 iterations, each with an evaluation
+    assert returns == [line["evaluated"] for line in lines]
     assert aaps.main(flags) == 0
     assert "[  1/" not in capsys.readouterr().out  # nothing is measured again

@@ -174,13 +174,13 @@ def live(
     chaos: Chaos, number: int, end: float, every: float, fulls: list[float], kill: bool
 ) -> Life:
     """One life: do things to the command until ``end``; kill it then, or let it be."""
-    life = Life(env_steps(chaos.run_dir), _last_result(chaos.run_dir))
+    life = Life(env_steps(chaos.run_dir), last_result(chaos.run_dir))
     next_harm, next_look, filler = time.monotonic() + every, time.monotonic() + _START_S, None
     assert chaos.command is not None
     while chaos.command.poll() is None and (time.monotonic() < end or not kill):
         time.sleep(0.05)
         now = time.monotonic()
-        life.note(_last_result(chaos.run_dir))
+        life.note(last_result(chaos.run_dir))
         if kill and now >= next_harm:
             next_harm = now + every
             chaos.harm()
@@ -206,14 +206,14 @@ def live(
         chaos.command.kill()
         chaos.say("killed the command")
     life.end = f"exit code {chaos.command.wait()}"
-    life.note(_last_result(chaos.run_dir))
+    life.note(last_result(chaos.run_dir))
     left = chaos.wait_until_gone()
     life.end += f"; left behind: {', '.join(left)}" if left else ""
     life.counted = counted(chaos.counts / str(number))
     return life
 
 
-def _last_result(run_dir: Path) -> int:
+def last_result(run_dir: Path) -> int:
     """The env_steps of the last of the run's results."""
     with contextlib.suppress(OSError):
         with (run_dir / "metrics.jsonl").open("rb") as file:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -30,8 +31,13 @@ from headrace.acting.restarts import last_words
 from headrace.acting.weight_sync import Follower, SyncRule
 from headrace.algos.common import Hyperparameters
 from headrace.envs.make import env_seed, make_vec
-from headrace.envs.names import env_name
+from headrace.envs.names import env_name, env_of, envs_of
 from headrace.envs.threads import Threads
+from headrace.envs.turns import Turns
+from headrace.league.draw import Draw, Seating
+from headrace.league.seats import Seats
+from headrace.league.turn_seats import TurnSeats
+from headrace.league.zero_sum import ZeroSum
 from headrace.learning.hogwild import ActorLearner
 from headrace.nn.policy import Policy, policy_weights
 from headrace.process import return_freed_memory
@@ -54,7 +60,7 @@ class ActorSpec:
     Fields with the name of a setting have its value (``Config.actor_spec``).
     """
 
-    env: Any  # an EnvSpec, an Env class or a callable (``headrace.envs.names.resolve``)
+    env: Any  # an EnvSpec, an Env class, a callable or Tasks (``headrace.envs.names.resolve``)
     policy: Policy  # on the CPU
     algo: Hyperparameters
     envs_per_actor: int
@@ -66,6 +72,7 @@ class ActorSpec:
     cluster: str | None = None  # of Ray, where actors are to live
     num_actors: int = 1
     min_actors: int | None = None  # on a cluster, while nodes are missing; None: all
+    num_places: int | None = None  # that the whole run asks of it; None: so many
     slots_per_actor: int = 1
     num_credits: int | None = None  # rollouts begun or waiting at a time; None: as many as slots
     actor_restarts: int = 0  # deaths that are made good
@@ -79,11 +86,30 @@ class ActorSpec:
     inference: str = "actor"  # "shared": one process has the weights and acts for all actors
     max_wait_ms: float = 5.0  # for others to act on together
     device: str = "cpu"  # where shared inference computes
+    agents: tuple[str, ...] = ()  # of a game of several, whose columns take turns; (): of none
 
     @property
     def num_slots(self) -> int:
         """Of all actors."""
         return self.num_actors * self.slots_per_actor
+
+    seating: Seating | None = (
+        None  # who plays the seats that aren't trained on; None: there are none
+    )
+    zero_sum: bool = False  # rewards of a game's agents are held to add up to 0
+
+    @property
+    def envs_made(self) -> int:
+        """How many an actor makes: games, of several agents."""
+        num_agents = max(1, len(self.agents))
+        if self.seating is not None:
+            return self.seating.num_games(self.envs_per_actor, num_agents)
+        return self.envs_per_actor // num_agents
+
+    @property
+    def num_tasks(self) -> int:
+        """Which actors take turns at."""
+        return len(envs_of(self.env))
 
     def layout(self) -> dict[str, Any]:
         """The tree of :class:`ArraySpec` of one slot."""
@@ -115,6 +141,7 @@ class Actor:
     def __init__(
         self, spec: ActorSpec, index: int, generation: int, port: ActorPort, memory: Memory
     ) -> None:
+        spec = replace(spec, env=env_of(spec.env, spec.first_actor + index))
         self._spec, self._index, self._generation = spec, index, generation
         self._port, self._follower = port, Follower(spec.sync)
         policy = spec.policy
@@ -163,6 +190,7 @@ class Actor:
             waiting_ns=acquired - started,
             pulled=pulled,
             lag=lag,
+            stepping_ns=self._collector.stepping_ns,
         )
         self._sequence += 1
         self._port.commit(slot)
@@ -256,8 +284,16 @@ def open_collector(spec: ActorSpec, policy: Acting) -> tuple[VectorEnv, Collecto
     Raises:
         ConfigError: the environment can't be made.
     """
-    envs = make_vec(spec.env, spec.envs_per_actor, spec.engine, spec.env_kwargs)
+    envs: Any = make_vec(spec.env, spec.envs_made, spec.engine, spec.env_kwargs)
     name, algo = env_name(spec.env), spec.algo
-    stepping = OwnPace(envs, policy, name) if isinstance(envs, Threads) else None
+    if spec.zero_sum:
+        envs = ZeroSum(envs, name)
+    if spec.seating is not None:
+        draw = Draw(spec.seating, f"{os.getpid()}-{secrets.token_hex(4)}")
+        kind = TurnSeats if isinstance(envs, Turns) else Seats
+        known = spec.envs_per_actor, len(spec.agents), spec.seating.mixture, draw
+        envs = kind(envs, *known)
+    own_pace = isinstance(envs, (Threads, Turns, TurnSeats))
+    stepping = OwnPace(envs, policy, name) if own_pace else None
     gamma = algo.gamma if algo.normalize_returns else None
     return envs, Collector(envs, policy, name, gamma, stepping)

@@ -20,6 +20,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from headrace.acting.lockstep import Acting, Cut, LockStep, Stepping, Steps, store
+from headrace.envs.columns import absent_in
 from headrace.envs.stack_rows import StackRows, held, with_stacks
 from headrace.errors import EnvironmentFault, NonFinite
 from headrace.nn.inputs import info_mask
@@ -129,13 +130,15 @@ class Collector:
         num_envs = self._envs.num_envs
         self._generator.manual_seed(seed)
         obs, infos = self._envs.reset(seed=seed)
-        self._first, self._done = np.ones(num_envs, bool), np.zeros(num_envs, bool)
+        self._stepping.reset()
+        self._first, self._done = np.ones(num_envs, bool), absent_in(infos, num_envs)
         inputs = self._policy.inputs
         self._row = inputs.compose(obs, info_mask(infos), None, None, self._first)
         inputs.check_mask(self._row, self._done, self._name, 0)
         self._core = self._policy.initial_core(num_envs)
         self._returns, self._lengths = EpisodeTotals(num_envs), EpisodeTotals(num_envs)
         self._discounted = torch.zeros(num_envs)
+        self._begun_with = np.zeros(num_envs, np.int64)  # versions that chose what is carried over
 
     @torch.inference_mode()
     def fill(self, rollout: Rollout, version: int, cut: Cut = None) -> int:
@@ -161,10 +164,11 @@ class Collector:
         except Exception:
             self._check_policy(version)  # whose nonsense an environment may have choked on
             raise
+        self.stepping_ns = steps.stepping_ns
         self._keep_end(rows, steps)
         is_short = steps.num_steps.min() < len(rollout.reward)
         missing = _pad(rows, steps.num_steps) if is_short else None
-        rollout.version.fill_(version)
+        rollout.version.copy_(torch.from_numpy(self._versions(steps, version)))
         longest = len(steps.params)
         taken = tree.map_leaves(lambda x: x[:longest], rollout.action)
         log_prob = self._policy.distribution.log_prob(steps.params, taken)
@@ -186,6 +190,13 @@ class Collector:
         self._add_statistics(rollout, steps, valid)
         return int(valid.sum())
 
+    def _versions(self, steps: Steps, version: int) -> np.ndarray:
+        """``[B]`` int64: of the oldest policy that chose a step of each column."""
+        now = np.full_like(self._begun_with, version)
+        oldest = now if steps.carried is None else np.where(steps.carried, self._begun_with, now)
+        self._begun_with = np.where(steps.num_steps == 0, oldest, now)
+        return oldest
+
     def _check_policy(self, version: int) -> None:
         """Raise NonFinite if the policy's parameters of a first action are not numbers."""
         obs = tree.map_leaves(torch.as_tensor, self._row)
@@ -204,7 +215,7 @@ class Collector:
         end = (steps.num_steps, np.arange(len(steps.num_steps)))
         self._row = tree.map_leaves(lambda x: x.numpy()[end], rollout.obs)
         self._first = rollout.first.numpy()[end]
-        self._done = steps.done[end[0] - 1, end[1]]
+        self._done = steps.ended
         self._core = steps.core
 
     def _add_statistics(self, rollout: Rollout, steps: Steps, valid: np.ndarray) -> None:
@@ -218,7 +229,8 @@ class Collector:
         reward, decay = torch.from_numpy(real).float(), self._gamma * torch.from_numpy(valid)
         reward[0] += decay[0] * self._discounted  # which row 0 goes on with
         total = reverse_linear_recurrence(reward.flip(0), decay.flip(0)).flip(0)
-        self._discounted = total[steps.num_steps - 1, np.arange(len(steps.num_steps))]
+        some = np.flatnonzero(steps.num_steps)
+        self._discounted[some] = total[steps.num_steps[some] - 1, some]
         rollout.discounted_return.copy_(total)
 
     def _check(self, name: str, values: Tree, valid: np.ndarray | bool) -> None:
@@ -245,9 +257,9 @@ def _nonsense(version: int) -> NonFinite:
 def _pad(rollout: Rollout, num_steps: np.ndarray) -> tuple[Tensor, Tensor]:
     """Make fillers of the steps that were not done, in place.
 
-    Row ``num_steps[b]`` (at least 1) of column b's observations is real. It is repeated behind, and
-    so is the last action, so that all of it is legal input; the rest is 0. Log-probabilities and
-    episode statistics are not touched.
+    Row ``num_steps[b]`` of column b's observations is real. It is repeated behind, and so is the
+    last action (one that was chosen, but not done, is in row 0), so that all of it is legal input;
+    the rest is 0. Log-probabilities and episode statistics are not touched.
 
     Returns:
         times and columns of the fillers, ``[M]`` int64 each.
@@ -261,7 +273,8 @@ def _pad(rollout: Rollout, num_steps: np.ndarray) -> tuple[Tensor, Tensor]:
             x.pad(t + 1, column)
         else:
             x[t + 1, column] = x[last, column]
-    tree.map_leaves(lambda x: x.__setitem__((t, column), x[last - 1, column]), rollout.action)
+    known = (last - 1).clamp(min=0)
+    tree.map_leaves(lambda x: x.__setitem__((t, column), x[known, column]), rollout.action)
     for rows in (rollout.reward, rollout.terminated):
         rows[t, column] = 0
     return t, column

@@ -6,6 +6,7 @@ is given to a :class:`~headrace.acting.collector.Collector`, which does all else
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -30,11 +31,14 @@ Cut: TypeAlias = Callable[[], bool] | None  # whether a rollout is to end here; 
 class Steps:
     """What the collector needs to know of the steps of a fragment beyond the rollout."""
 
-    num_steps: np.ndarray  # [B] int64, at least 1: how many each environment did
+    num_steps: np.ndarray  # [B] int64: how many each environment did
     params: Tensor  # [N, B, P] of the distribution, with N the most that one did
     done: np.ndarray  # [T, B] bool, an episode ended; false where no step was done
+    ended: np.ndarray  # [B] bool, the next step is a filler: an episode ended, or nobody is there
     core: Tree  # [B, ...] after the last step
     masked: bool  # infos showed an action mask
+    stepping_ns: int  # in which environments were stepped or waited for
+    carried: np.ndarray | None = None  # [B] bool, whose first step was begun before; None: nobody's
 
 
 class Acting(Protocol):
@@ -59,13 +63,16 @@ class Acting(Protocol):
 class Stepping(Protocol):
     """A way of stepping the environments of one collector."""
 
+    def reset(self) -> None:
+        """The environments were reset: forget what was begun."""
+
     def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> Steps:
         """Fill observations, ``first``, actions, rewards and ``terminated`` of a rollout.
 
         Args:
             rollout: row 0 of its observations and ``first`` are set, and so is its core.
             noise: ``[T, B, ...]`` of the distribution.
-            ended: ``[B]`` bool, row 0 is the last of its episode.
+            ended: ``[B]`` bool, row 0 is the last of its episode, or nobody is there.
             cut: see ``Collector.fill``.
         """
 
@@ -75,6 +82,9 @@ class LockStep:
 
     def __init__(self, envs: VectorEnv, policy: Acting, name: str) -> None:
         self._envs, self._policy, self._name = envs, policy, name
+
+    def reset(self) -> None:
+        """See :class:`Stepping`."""
 
     def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> Steps:
         """See :class:`Stepping`; ``cut`` is asked after every step, and a closed column is one."""
@@ -87,14 +97,15 @@ class LockStep:
         done = np.zeros((num_steps, num_envs), bool)
         params: list[Tensor] = []
         core, masked, closed = rollout.core, False, closed_columns(rollout.obs)
+        clock, stepping_ns = time.monotonic_ns, 0
         for t in range(num_steps):
             params_t, core = policy.act(row_of(rollout.obs, t), rollout.first[t], core)
             store(rollout.action, t, policy.distribution.sample(params_t, noise[t]))
             params.append(params_t)
             action_t = row_of(action, t)
-            next_obs, reward[t], terminated[t], truncated, infos = self._envs.step(
-                policy.env_action(action_t)
-            )
+            env_action, before = policy.env_action(action_t), clock()
+            next_obs, reward[t], terminated[t], truncated, infos = self._envs.step(env_action)
+            stepping_ns += clock() - before
             first[t + 1] = ended
             masked = masked or MASK in infos
             ended = np.logical_or(terminated[t], truncated, out=done[t])
@@ -108,7 +119,8 @@ class LockStep:
             if closed is not None and closed.any():
                 break
         count = np.full(num_envs, len(params))
-        return Steps(count, torch.stack(params), done, core, masked)
+        began = done & ~first[1:]  # who ends in a filler was absent
+        return Steps(count, torch.stack(params), began, ended, core, masked, stepping_ns)
 
 
 def row_of(rows: Tree, at: Any) -> Tree:

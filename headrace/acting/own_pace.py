@@ -10,12 +10,19 @@ Column b is at a step ``t_b`` of its own. Noise is drawn for the whole fragment 
 place ``(t, b)``, so that who was ready when changes nothing, except that a row's float32 results
 depend, in their last bits, on how many rows are computed together. A fragment ends when every
 column is full: an environment that is slower than the rest holds up nobody before that.
+
+Columns of a game in turns (``envs/turns.py``) need each other: a step is done when others have
+moved. There a fragment ends when no column can go on without one that is full. Steps that are begun
+then are carried over: the rest of their columns is padding, and the next fragment begins with them,
+with the action that was chosen, under the weights of that time. Where a fragment ends before such a
+step is done, it is carried once more.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +32,8 @@ from torch import Tensor
 from headrace.acting.lockstep import Acting, Cut, Steps, row_of, store
 from headrace.envs.stack_rows import closed_columns
 from headrace.envs.threads import Threads
+from headrace.envs.turns import Turns
+from headrace.league.turn_seats import TurnSeats
 from headrace.nn.inputs import info_mask
 from headrace.ops import tree
 from headrace.spaces.actions import MASK
@@ -43,9 +52,14 @@ class OwnPace:
     the last fragment, nor than 1 ms.
     """
 
-    def __init__(self, envs: Threads, policy: Acting, name: str) -> None:
+    def __init__(self, envs: Threads | Turns | TurnSeats, policy: Acting, name: str) -> None:
         self.envs, self.policy, self.name = envs, policy, name
         self._linger_s = 0.0
+        self._begun: _Begun | None = None
+
+    def reset(self) -> None:
+        """See :class:`~headrace.acting.lockstep.Stepping`."""
+        self._begun = None
 
     def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> Steps:
         """See :class:`~headrace.acting.lockstep.Stepping`.
@@ -57,9 +71,13 @@ class OwnPace:
         num_steps, num_envs = rollout.reward.shape
         started, asked, is_cut = time.monotonic(), 0, False
         enough = math.ceil(_ENOUGH_SHARE * num_envs)
-        columns.act(np.arange(num_envs))
+        if self._begun is not None:
+            columns.go_on(self._begun)
+        columns.act(np.flatnonzero(~columns.busy))
         while self.envs.num_busy:
+            before = time.monotonic_ns()
             ready = self.envs.receive(enough, self._linger_s)
+            columns.stepping_ns += time.monotonic_ns() - before
             columns.keep(ready)
             if cut is not None and not is_cut:
                 rounds = int(columns.count.sum()) // num_envs
@@ -68,9 +86,23 @@ class OwnPace:
             ready = ready[(columns.count[ready] < num_steps) & ~columns.closed[ready]]
             if len(ready) and not is_cut:
                 columns.act(ready)
-        step_s = (time.monotonic() - started) / columns.count.max()
+        step_s = (time.monotonic() - started) / max(1, columns.count.max())
         self._linger_s = min(_LINGER_SHARE * step_s, _MAX_LINGER_S)
+        self._begun = columns.begun()
         return columns.steps()
+
+
+@dataclass
+class _Begun:
+    """Steps that can't be done before another column acts, which has no row left for it.
+
+    The next rollout begins with them: their observation is its row 0 there, as any column's.
+    """
+
+    rows: np.ndarray  # [n] columns
+    action: Tree  # [n, ...] what was chosen
+    params: np.ndarray  # [n, P] of the distribution that it was drawn from
+    core: Tree  # [n, ...] the state behind it
 
 
 class _Columns:
@@ -84,6 +116,7 @@ class _Columns:
         self._envs, self._policy, self._name = pace.envs, pace.policy, pace.name
         self._shape = num_steps, num_envs = rollout.reward.shape
         self.count = np.zeros(num_envs, np.int64)  # [B] steps done
+        self.busy = np.zeros(num_envs, bool)  # [B] a step is begun and not done
 
         def flat(x: Tensor) -> np.ndarray:
             return x.flatten(0, 1).numpy()
@@ -98,11 +131,15 @@ class _Columns:
         self._params = np.zeros((size, self._policy.distribution.num_params), np.float32)
         self._done = np.zeros(size, bool)
         self._core = tree.map_leaves(lambda x: x.clone().numpy(), rollout.core)
-        self._ended, self._masked = ended.copy(), False
+        self._before = tree.map_leaves(np.copy, self._core)  # each column's latest action
+        self._ended, self._masked, self.stepping_ns = ended.copy(), False, 0
+        self._carried: np.ndarray | None = None  # [B]
 
     def act(self, rows: np.ndarray) -> None:
         """Choose the next action of some columns ``[n]`` and begin their steps."""
         policy, place = self._policy, self._place(rows)
+        self.busy[rows] = True
+        store(self._before, rows, row_of(self._core, rows))
         params, core = policy.act(
             _part(self._obs, place), _part(self._first, place), _part(self._core, rows)
         )
@@ -124,6 +161,7 @@ class _Columns:
         infos = self._envs.infos(rows, only=MASK)
         self._masked = self._masked or bool(infos)
         self.count[rows] += 1
+        self.busy[rows] = False
         if not inputs.as_it_comes:
             mask = tree.map_leaves(lambda x: None if x is None else x[rows], info_mask(infos))
             before = row_of(self._action, place)
@@ -140,12 +178,31 @@ class _Columns:
             others = self.count != t
             self._policy.inputs.check_mask({MASK: masks}, others, self._name, t)
 
+    def go_on(self, begun: _Begun) -> None:
+        """Take over the steps that were begun in the last fragment, which are these rows 0."""
+        place = self._place(begun.rows)
+        store(self._action, place, begun.action)
+        self._params[place] = begun.params
+        store(self._core, begun.rows, begun.core)
+        self.busy[begun.rows] = True
+        self._carried = self.busy.copy()
+
+    def begun(self) -> _Begun | None:
+        """What is to be taken over by the next fragment; their columns are as before them."""
+        rows = np.flatnonzero(self.busy)
+        if not len(rows):
+            return None
+        place, core = self._place(rows), row_of(self._core, rows)
+        store(self._core, rows, row_of(self._before, rows))
+        return _Begun(rows, row_of(self._action, place), self._params[place], core)
+
     def steps(self) -> Steps:
-        """What was done, once nobody is busy."""
+        """What was done, once nobody answers any more."""
         params = torch.from_numpy(self._params).unflatten(0, self._shape)
         core = tree.map_leaves(torch.from_numpy, self._core)
         done = self._done.reshape(self._shape)
-        return Steps(self.count, params[: self.count.max()], done, core, self._masked)
+        params, told = params[: self.count.max()], (self._masked, self.stepping_ns)
+        return Steps(self.count, params, done, self._ended, core, *told, self._carried)
 
     def _place(self, rows: np.ndarray) -> Any:
         return self.count[rows] * self._shape[1] + rows

@@ -10,7 +10,6 @@ Ray ends them with the trainer, however that ends.
 from __future__ import annotations
 
 import importlib
-import math
 import os
 import socket
 import time
@@ -24,7 +23,7 @@ from headrace.acting.actor import Actor, ActorSpec, Memory
 from headrace.acting.restarts import HUNG, Restarts, last_words
 from headrace.errors import ActorFailed
 from headrace.nn.policy import policy_weights
-from headrace.process import keep_freed_memory
+from headrace.process import keep_freed_memory, let_children_hear
 from headrace.process.ray import RayCluster
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
 from headrace.transport.ray import Arrivals, Failed, Home, Offered, RayQueue
@@ -32,6 +31,7 @@ from headrace.transport.slab import Slab, spec_of
 
 _WAITING = Header._fields.index("waiting_ns")
 _CLOSE_S = 5.0
+_NODE_DIED = "node has died"  # in what Ray says of an actor that its node took with it
 
 
 class RemoteActor:
@@ -111,6 +111,10 @@ def actor_class() -> type:
             if self.actor is not None:
                 self.actor.weights.offer(newest)
 
+        def cut(self, version: int) -> None:
+            if self.actor is not None:
+                self.actor.weights.cut(version)
+
         def leave(self) -> None:
             self.leaving = True
 
@@ -121,7 +125,8 @@ def actor_class() -> type:
     return HeadraceActor
 
 
-def _version() -> str:
+def headrace_version() -> str:
+    """Of this process."""
     return str(importlib.import_module("headrace").__version__)
 
 
@@ -140,12 +145,13 @@ def begin(version: str, *args: Any) -> RemoteActor | Failed:
     Args:
         version: of headrace at the learner. args: of :class:`RemoteActor`.
     """
-    if (here := _version()) != version:
+    if (here := headrace_version()) != version:
         words = (
             f"headrace is {here} there and {version} at the learner: install the same everywhere"
         )
         return Failed(words, False)
     torch.set_num_threads(1)
+    let_children_hear()
     try:
         return RemoteActor(*args)
     except ModuleNotFoundError as error:
@@ -181,9 +187,8 @@ class RayFleet:
         ray = cluster.api
         self._pickled = ray.put(cloudpickle.dumps(spec))
         self._least = spec.min_actors or spec.num_actors
-        share = min(1.0, cluster.cores / self._least)  # of a core
         self._kind = ray.remote(
-            num_cpus=math.floor(share * 1e4) / 1e4,
+            num_cpus=cluster.share(spec.num_places or self._least),
             max_restarts=0,
             max_task_retries=0,
             scheduling_strategy="SPREAD",
@@ -194,13 +199,19 @@ class RayFleet:
         self._told = spec.num_actors
 
     def start(self) -> None:
-        """Start every actor; they come up while the learner waits."""
-        for actor in range(self._spec.num_actors):
+        """Start the fewest actors that do; they come up while the learner waits.
+
+        The others begin after them, so that no learner takes another's places.
+        """
+        self._start(self._least)
+
+    def _start(self, count: int) -> None:
+        for actor in range(len(self._remotes), count):
             self._start_one(actor)
 
     def _start_one(self, actor: int) -> None:
         remote = self._kind.remote()
-        args = _version(), self._pickled, actor, self.restarts.count
+        args = headrace_version(), self._pickled, actor, self.restarts.count
         self._remotes[actor] = remote
         self._queue.connect(actor, remote, [remote.home.remote(), remote.begin.remote(*args)])
 
@@ -223,22 +234,31 @@ class RayFleet:
         elif not death.traceback:
             self._cluster.check()
         name = f"actor {actor} ({'not yet on a node' if home is None else home})"
-        line = self.restarts.judge(death, self._queue.slots.delivered(actor), name)
+        node = home.node if home is not None and _NODE_DIED in death.cause else ""
+        line = self.restarts.judge(death, self._queue.slots.delivered(actor), name, node)
         self._start_one(actor)
         return line
 
     def mend(self) -> str | None:
-        """Look at the cluster; returns how many actors act where that may change and has.
+        """Look at the cluster; returns who delivers again, and how many act if that changed.
 
         Raises:
             WorkerFailed: it is dead.
         """
         self._queue.look()
         looked, present = self._cluster.check(), self._queue.slots.present
-        if self._spec.min_actors is None or not looked or present == self._told:
-            return None
-        self._told = present
-        return f"{self._told} of {self._spec.num_actors} actors act"
+        if present >= self._least:
+            self._start(self._spec.num_actors)
+        lines = [
+            f"actor {actor} ({self._queue.homes[actor]}) delivers again, {seconds:.1f} s after the "
+            "last rollout of the one before it"
+            for actor, seconds in self._queue.gaps.items()
+        ]
+        self._queue.gaps.clear()
+        if self._spec.min_actors is not None and looked and present != self._told:
+            self._told = present
+            lines.append(f"{self._told} of {self._spec.num_actors} actors act")
+        return "\n".join(lines) or None
 
     def kill_silent(self, timeout_s: float) -> None:
         """Kill actors that have had something to do for ``timeout_s`` and didn't.
@@ -288,6 +308,6 @@ def open_ray(spec: ActorSpec) -> tuple[Slots, Arrivals, RayQueue, RayFleet]:
     cluster = RayCluster(asked.partition(":")[2] or None, f"cluster={asked!r}", spec.num_actors)
     arrivals = Arrivals(spec.layout(), spec.num_slots)
     sizes = spec.num_actors, spec.slots_per_actor
-    slots = Slots(arrivals, *sizes, spec.algo.max_lag == 0, True, spec.num_credits)
+    slots = Slots(arrivals, *sizes, spec.algo.max_lag == 0, True, spec.num_credits, spec.num_tasks)
     queue = RayQueue(cluster, slots, arrivals, spec_of(policy_weights(spec.policy)))
     return slots, arrivals, queue, RayFleet(spec, queue, cluster)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 import traceback
 
 from headrace.errors import ActorFailed, HeadraceError, NonFinite
 from headrace.transport.queue import PeerDied
 
 NOT_FINITE = "not finite: "  # before what such an error of an actor says
+_BURST_S = 60.0  # within which the actors of a lost node are seen to have died
 HUNG = "was killed because it delivered nothing in time"
 
 
@@ -20,20 +23,25 @@ def last_words(error: BaseException) -> str:
 
 
 class Restarts:
-    """How often actors of a learner were replaced, at most ``most`` times."""
+    """How often actors of a learner were replaced, at most ``most`` times.
+
+    Actors that a node takes with it, each for the first time within a minute, count once.
+    """
 
     def __init__(self, most: int) -> None:
-        self.count, self._most = 0, most
+        self.count, self._most = 0, most  # all of them are counted, not all count
+        self._used = 0
+        self._bursts: dict[str, tuple[float, set[int]]] = {}  # by node: since when, and who
         self._last: dict[int, tuple[str, int]] = {}  # by actor: error, and rollouts before it
 
-    def judge(self, death: PeerDied, delivered: int, name: str = "") -> str:
+    def judge(self, death: PeerDied, delivered: int, name: str = "", node: str = "") -> str:
         """Count one more; returns a line that says so.
 
         What an actor raised is told with its traceback the first time.
 
         Args:
             delivered: rollouts before it.
-            name: of the actor; None: its number.
+            name: of the actor; "": its number. node: where it was; "": on this machine.
 
         Raises:
             ActorFailed: ``max_restarts`` is used up, or it failed as its predecessor did, at the
@@ -47,7 +55,8 @@ class Restarts:
         known = [words for words, _ in self._last.values()]
         # One without environments yet may find its place free at another try.
         again = bool(said) and death.begun and self._last.get(death.actor) == (cause, delivered)
-        if again or self.count >= self._most:
+        counts = bool(said) or self._is_first(death.actor, node)
+        if again or (counts and self._used >= self._most):
             after = f"{delivered} rollout{'' if delivered == 1 else 's'}"
             why = f"max_restarts={self._most} restarts are used up"
             if again:
@@ -58,5 +67,16 @@ class Restarts:
             )
         self._last[death.actor] = cause, delivered
         self.count += 1
-        line = f"{name}: {cause} (restart {self.count}/{self._most})"
+        self._used += counts
+        line = f"{name}: {cause} (restart {self._used}/{self._most})"
         return f"{said}\n{line}" if "\n" in said and cause not in known else line
+
+    def _is_first(self, actor: int, node: str) -> bool:
+        """Whether nothing of its node has died of late, or it has already."""
+        now = time.monotonic()
+        since, actors = self._bursts.get(node, (-math.inf, set()))
+        if node and now - since <= _BURST_S and actor not in actors:
+            actors.add(actor)
+            return False
+        self._bursts[node] = now, {actor}
+        return True

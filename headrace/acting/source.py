@@ -49,6 +49,7 @@ class RolloutSource:
         self, spec: ActorSpec, notify: Callable[[str], None], model: Tensor | None = None
     ) -> None:
         self._notify, self._timeout_s = notify, spec.actor_timeout_s
+        self.num_tasks = spec.num_tasks
         self._spec: ActorSpec | None = None  # of actors in this process
         self._actors: list[Actor] = []
         self._slab: Slab | Arrivals
@@ -71,7 +72,8 @@ class RolloutSource:
         self._slab, self._weights = slab, weights
         self._memory = Memory(slab.buffer, weights.buffer, model)
         sizes = spec.num_actors, spec.slots_per_actor
-        self._slots = Slots(slab, *sizes, spec.algo.max_lag == 0, num_credits=spec.num_credits)
+        ordered, credits = spec.algo.max_lag == 0, spec.num_credits
+        self._slots = Slots(slab, *sizes, ordered, False, credits, spec.num_tasks)
         if not shared:
             self._queue = SerialQueue(self._slots)
             self._spec = spec
@@ -107,6 +109,11 @@ class RolloutSource:
         """Actors that died and were replaced."""
         return 0 if self._fleet is None else self._fleet.restarts.count
 
+    def lost(self) -> int:
+        """Rollouts that actors had begun which died, since this was last asked."""
+        lost, self._slots.lost = self._slots.lost, 0
+        return lost
+
     @property
     def depth(self) -> int:
         """Rollouts that wait for the learner."""
@@ -120,8 +127,13 @@ class RolloutSource:
         """Ask actors to end their rollouts of this version where they are."""
         self._weights.cut(version)
 
-    def take(self, count: int, stopped: Callable[[], bool]) -> list[Taken]:
-        """``count`` rollouts as (slot, header, views of the slot); dead actors are replaced.
+    def has(self, count: int) -> bool:
+        """Whether so many rollouts wait, in equal shares of tasks."""
+        tasks = range(self.num_tasks)
+        return all(self._slots.waiting(task) * len(tasks) >= count for task in tasks)
+
+    def take(self, count: int, stopped: Callable[[], bool], task: int = 0) -> list[Taken]:
+        """``count`` rollouts of a task as (slot, header, views); dead actors are replaced.
 
         Raises:
             ActorFailed: an actor died once too often, or nothing came in time.
@@ -131,7 +143,7 @@ class RolloutSource:
         deadline = time.monotonic() + patience_s
         while True:
             try:
-                slots = self._queue.take(count, _POLL_S)
+                slots = self._queue.take(count, _POLL_S, task)
                 break
             except PeerDied as death:
                 assert self._fleet is not None

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from headrace.config import Config
 from headrace.distributed.ranks import Ranks, Rendezvous
-from headrace.errors import ConfigError, LearnerFailed
+from headrace.errors import ConfigError, LearnerFailed, require
 from headrace.records import checkpoint, rundir
 from headrace.types import Group
 
@@ -28,7 +28,7 @@ def join_torchrun(config: Config) -> tuple[Config, Group | None]:
     its latest checkpoint, or begins anew if there is none yet.
 
     Raises:
-        ConfigError: ``num_learners`` is neither 1 nor their number.
+        ConfigError: ``num_learners`` is neither 1 nor their number, or there is a ``cluster``.
         CheckpointError: the run directory exists, and not because of this run.
         LearnerFailed: one of them never arrived.
     """
@@ -40,6 +40,8 @@ def join_torchrun(config: Config) -> tuple[Config, Group | None]:
             f"num_learners={config.num_learners} must be the number of processes that torchrun "
             f"started (nearest: {met.size}), or be left out"
         )
+    valid = "None under torchrun, which has placed the learners"
+    require(config.cluster is None or met.size == 1, "cluster", config.cluster, valid)
     config = dataclasses.replace(config, num_learners=met.size)
     if met.size == 1:
         return config, None

@@ -18,5 +18,6 @@ from headrace.process.machine import torch_threads as torch_threads
 from headrace.process.memory import keep_freed_memory as keep_freed_memory
 from headrace.process.memory import memory_file as memory_file
 from headrace.process.memory import return_freed_memory as return_freed_memory
+from headrace.process.signals import let_children_hear as let_children_hear
 from headrace.process.signals import signals_held as signals_held
 from headrace.process.signals import stop_signals as stop_signals

@@ -154,6 +154,16 @@ def _environ(name: str, value: str) -> Iterator[None]:
         os.environ |= {} if before is None else {name: before}
 
 
+@contextlib.contextmanager
+def marked() -> Iterator[None]:
+    """Programs that are started inside end with this process, however that ends.
+
+    It is the fork server that ends them, where there is one.
+    """
+    with _environ(MARK, family()):
+        yield
+
+
 def end_stopped_server() -> None:
     """Kill the fork server if it was stopped (SIGSTOP): it starts nothing, and tells of no end."""
     from multiprocessing import forkserver

@@ -5,6 +5,7 @@ A fork server imports this before it serves. Elsewhere the import does nothing.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -19,12 +20,26 @@ _POLL_S = 0.5
 def _watch(head: int) -> None:
     while os.getppid() == head:
         time.sleep(_POLL_S)
-    end_kin([os.getpid()], [os.environ.get(MARK, "")])
+    _end_all()
     os._exit(0)
+
+
+def _end_all() -> None:
+    end_kin([os.getpid()], [os.environ.get(MARK, "")])
+
+
+def _last_look(head: int) -> None:
+    """Without children the fork server ends with the head, before that is seen above."""
+    deadline = time.monotonic() + _POLL_S
+    while os.getppid() == head and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if os.getppid() != head:
+        _end_all()
 
 
 if HEAD in os.environ:
     # The thread sleeps while the fork server forks, and holds nothing that a child could miss.
     warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWarning)
     _args = (int(os.environ.pop(HEAD)),)
+    atexit.register(_last_look, *_args)
     threading.Thread(target=_watch, args=_args, name="headrace-guard", daemon=True).start()

@@ -35,6 +35,14 @@ def return_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+def resident_bytes() -> int | None:
+    """Main memory that this process takes, shared pages among it; None: unknown."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
 def free_bytes() -> int | None:
     """Memory that processes here may still take; None: unknown. Limits of control groups count."""
     found = []

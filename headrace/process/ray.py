@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError, WorkerFailed
+from headrace.process.fork_server import marked
 from headrace.process.signals import handlers_kept
 
-# With these, a node counts as dead after about 10 s of silence, not 80; Ray's system config.
+# With these, a node counts as dead after 4 * (1 + 2) s of silence, not 80; Ray's system config.
 HEALTH = {
     "health_check_initial_delay_ms": 5_000,
     "health_check_period_ms": 1_000,
-    "health_check_timeout_ms": 5_000,
-    "health_check_failure_threshold": 5,
+    "health_check_timeout_ms": 2_000,
+    "health_check_failure_threshold": 4,
 }
 _LOOK_S = 4.0  # between two looks at which nodes live
 _REACH_S = 10.0  # for an address to answer, and for a cluster to say which nodes it has
@@ -61,7 +62,8 @@ class RayCluster:
         self.api: Any = importlib.import_module("ray")
         self._looked = time.monotonic()
         if _is_connected():
-            if address not in (None, "auto"):
+            inside = self.api.get_runtime_context().get_actor_id() is not None
+            if address not in (None, "auto") and not inside:
                 raise ConfigError(
                     f"{asker}: address={address!r}, but this program is connected to a Ray "
                     "cluster already; call ray.shutdown() before, or leave address out"
@@ -73,7 +75,7 @@ class RayCluster:
                 "num_cpus": math.ceil(max(1.0, num_cpus)),
                 "num_gpus": math.ceil(num_gpus) or None,
                 "include_dashboard": False,
-                "_system_config": HEALTH,
+                "_system_config": dict(HEALTH),  # Ray adds to it
             }
         self._connect(settings)
 
@@ -93,9 +95,10 @@ class RayCluster:
         return str(self.api.get_runtime_context().get_node_id())
 
     def _connect(self, settings: dict[str, Any]) -> None:
+        local = settings["address"] == "local"
         try:
             _reach(settings["address"])
-            with handlers_kept():
+            with handlers_kept(), marked() if local else contextlib.nullcontext():
                 self.api.init(logging_level=logging.WARNING, **settings)
         except Exception as error:  # Ray raises several kinds
             cause = " ".join(str(error).split())
@@ -111,6 +114,17 @@ class RayCluster:
     def free_cores(self) -> float:
         """Those that nobody has asked for."""
         return float(self.api.available_resources().get("CPU", 0))
+
+    @property
+    def this_node(self) -> str:
+        """The name of a resource that only this node has."""
+        [mine] = [node for node in self.api.nodes() if node["NodeID"] == self._here]
+        return f"node:{mine['NodeManagerAddress']}"
+
+    def share(self, count: int) -> float:
+        """The part of a core, 1 at most, that ``count`` processes can have each where they fit."""
+        nodes = [x["Resources"].get("CPU", 0.0) for x in self.api.nodes() if x["Alive"]]
+        return shared(nodes, count)
 
     def check_here(self) -> None:
         """Raise WorkerFailed if this node's raylet has ended.
@@ -151,6 +165,18 @@ class RayCluster:
             )
         return True
 
+    def end(self, actors: list[Any], places: Any) -> None:
+        """Kill Ray actors, and give back a placement group, as far as the cluster still answers."""
+
+        def end_all() -> None:
+            for actor in actors:
+                self.api.kill(actor, no_restart=True)
+            if places is not None:
+                self.api.util.remove_placement_group(places)
+
+        if self.api.is_initialized():
+            _within(end_all, _REACH_S)
+
     def close(self) -> None:
         """Leave the cluster, and end it if it was started here; safe to call twice."""
         if self._started:
@@ -165,6 +191,33 @@ def check_installed(asker: str) -> None:
     """Raise ConfigError, for the setting that asks, unless Ray can be imported."""
     if importlib.util.find_spec("ray") is None:
         raise ConfigError(f"{asker} needs Ray, which isn't installed (pip install 'headrace[ray]')")
+
+
+def cores_there(address: str | None, asker: str) -> int | None:
+    """Cores of a cluster that runs, all nodes together; None: there is none before it is started.
+
+    Args: as of :class:`RayCluster`, which says what it raises.
+    """
+    if address is None and not _is_connected():
+        return None
+    with contextlib.closing(RayCluster(address, asker, 1)) as cluster:
+        return max(1, int(cluster.cores))
+
+
+def shared(nodes: list[float], count: int) -> float:
+    """The part of a core, 1 at most, of which ``count`` fit on nodes of so many cores.
+
+    It is a multiple of 1e-4, as Ray's are; 1 where there are no cores yet.
+    """
+    share, parts = 10_000, [round(1e4 * cores) for cores in nodes]
+    while share and sum(cores // share for cores in parts) < count:
+        share = min(share - 1, max((x // (x // share + 1) for x in parts), default=0))
+    return share / 1e4 if share else 1.0
+
+
+def node_address() -> str:
+    """Of the node of a cluster that this process is on."""
+    return str(importlib.import_module("ray").util.get_node_ip_address())
 
 
 def fetch(ref: Any, timeout_s: float) -> Any:
@@ -192,6 +245,7 @@ def _close_doors(asker: str) -> None:
     if "ray" not in sys.modules:  # no machines but this one: loopback only
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("SPT_NOENV", "1")  # its processes stay known by their variables
     if os.environ.get("RAY_AUTH_MODE") == "token":
         return
     if "ray" in sys.modules:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -17,8 +19,9 @@ _STOPS = tuple(
 
 @contextlib.contextmanager
 def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Turn the first Ctrl-C, SIGTERM or SIGHUP into ``stop``; the second one interrupts.
+    """Turn the first Ctrl-C, SIGTERM or SIGHUP into ``stop``; a second one interrupts.
 
+    A SIGTERM never does: schedulers send several, all of which mean the same.
     What interrupts is an exception (SystemExit where the signal would end the process), so that
     what stands in a ``finally`` is done. A signal that is ignored, as by ``nohup``, stays so.
     """
@@ -29,6 +32,8 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
         if not stopped:
             stopped = True
             stop()
+        elif number == signal.SIGTERM:
+            return
         elif before[number] == signal.SIG_DFL:
             raise SystemExit(128 + number)
         else:
@@ -62,6 +67,33 @@ def handlers_kept() -> Iterator[None]:
             for number, handler in known.items():
                 if handler is not None:  # which Python did not set
                     signal.signal(number, handler)
+
+
+def let_children_hear() -> None:
+    """Unblock, for what this thread starts, the signals that this process was started to miss.
+
+    A launcher blocks them in all of Ray's processes (``provision/ray_node.py``), and a child would
+    inherit that: nobody could end it by SIGTERM. Here they still change nothing. They get a
+    function of C's to call, as Python sets handlers in the main thread alone, which may be Ray's.
+    """
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    heard = [number for number in (*_STOPS, signal.SIGUSR1) if number in blocked]
+    libc = ctypes.CDLL(None)
+    for number in heard:
+        libc.signal(int(number), libc.getpid)
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
+
+    def in_child() -> None:
+        for number in heard:
+            signal.signal(number, signal.SIG_DFL)
+        unblock()
+
+    unblock()
+    if heard:
+        block = lambda: signal.pthread_sigmask(signal.SIG_BLOCK, heard)  # noqa: E731
+        os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_child)
 
 
 @contextlib.contextmanager

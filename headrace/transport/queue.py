@@ -23,6 +23,7 @@ class Header(NamedTuple):
     pulled: int = 0  # 1: the actor had copied weights just before, 0: it had not
     lag: int = -1  # gradients of others behind, where the actor learns; -1: it doesn't
     divergence_nano: int = -1  # see ``divergence``, 1e-9 nats; -1: not known
+    stepping_ns: int = 0  # part of acting_ns in which environments were stepped or waited for
 
     @property
     def divergence(self) -> float | None:
@@ -78,8 +79,8 @@ class ActorPort(Protocol):
 class RolloutQueue(Protocol):
     """The learner's end: ``take`` filled slots, ``release`` them when done."""
 
-    def take(self, count: int, timeout_s: float) -> list[int]:
-        """``count`` filled slots, as :meth:`Slots.take` hands them out.
+    def take(self, count: int, timeout_s: float, task: int = 0) -> list[int]:
+        """``count`` filled slots of a task, as :meth:`Slots.take` hands them out.
 
         Raises:
             TimeoutError: too few came in time; the message names the silent actors.
@@ -114,6 +115,8 @@ class Slots:
             on timing; otherwise by time of commit, so that a slow actor delays nobody.
         poison: overwrite the trees of slots whenever they become free: a stale read shows.
         num_credits: rollouts that may be begun or waiting at a time; None: as many as slots.
+        num_tasks: which actors take turns at; each has its share of the credits, so that those of
+            one never wait for another's.
     """
 
     def __init__(
@@ -124,12 +127,14 @@ class Slots:
         ordered: bool,
         poison: bool = False,
         num_credits: int | None = None,
+        num_tasks: int = 1,
     ) -> None:
         self._slab, self._per_actor, self._ordered = slab, per_actor, ordered
         self._poison, self.num_actors = poison, num_actors
         num_slots = num_actors * per_actor
-        self._credits = num_slots if num_credits is None else num_credits
-        self._scarce = self._credits < num_slots
+        total = num_slots if num_credits is None else num_credits
+        self._credits = [total // num_tasks] * num_tasks
+        self._num_tasks, self._scarce = num_tasks, total < num_slots
         self._free = [deque(self.of(actor)) for actor in range(num_actors)]
         self._open: list[list[int]] = [[] for _ in range(num_actors)]
         self._committed: list[deque[tuple[int, int]]] = [deque() for _ in range(num_actors)]
@@ -138,6 +143,7 @@ class Slots:
         self._absent: set[int] = set()
         self._active_s = [0.0] * num_actors  # when it last committed, or had something to do again
         self._delivered = [0] * num_actors
+        self.lost = 0  # rollouts that actors had begun which died
         for slot in range(num_slots):
             self._clear(slot, told=False)
 
@@ -152,6 +158,10 @@ class Slots:
     def owner(self, slot: int) -> int:
         """The actor that owns a slot."""
         return slot // self._per_actor
+
+    def task(self, actor: int) -> int:
+        """What an actor acts at."""
+        return actor % self._num_tasks
 
     def header(self, slot: int) -> Header:
         """The header of a slot."""
@@ -169,8 +179,9 @@ class Slots:
         self._slab.headers[slot][:] = header
 
     def can_grant(self, actor: int) -> bool:
-        """Whether this actor has a free slot and credits are left."""
-        return self._credits > 0 and bool(self._free[actor]) and actor not in self._absent
+        """Whether this actor has a free slot and its task credits."""
+        able = self._credits[self.task(actor)] > 0 and actor not in self._absent
+        return able and bool(self._free[actor])
 
     def grant(self, actor: int | None = None) -> int | None:
         """Open a free slot, of this actor or of the one whose turn it is; None: there is none.
@@ -187,7 +198,7 @@ class Slots:
         if not self._open[actor]:
             self._active_s[actor] = time.monotonic()
         self._open[actor].append(slot)
-        self._credits -= 1
+        self._credits[self.task(actor)] -= 1
         return slot
 
     def _turn(self, actor: int) -> tuple[int, int]:
@@ -201,7 +212,7 @@ class Slots:
     def leave(self, actor: int) -> None:
         """The actor is gone for now: its open slots are free again, and it is granted none."""
         self._absent.add(actor)
-        self._credits += len(self._open[actor])
+        self._credits[self.task(actor)] += len(self._open[actor])
         self._free[actor].extendleft(reversed(self._open[actor]))
         self._open[actor].clear()
 
@@ -239,6 +250,10 @@ class Slots:
         """Seconds for which this actor has had a slot to fill and committed nothing."""
         return time.monotonic() - self._active_s[actor] if self._open[actor] else 0.0
 
+    def heard_s(self, actor: int) -> float:
+        """When it last committed, or had something to do again (``time.monotonic()``)."""
+        return self._active_s[actor]
+
     def excuse(self) -> None:
         """Take all actors as having committed something just now."""
         self._active_s = [time.monotonic()] * self.num_actors
@@ -250,26 +265,34 @@ class Slots:
     def release(self, slot: int) -> None:
         """A taken slot is free again; whom it is granted to next is told its header."""
         self._clear(slot, told=True)
-        self._free[self.owner(slot)].append(slot)
-        self._credits += 1
+        actor = self.owner(slot)
+        self._free[actor].append(slot)
+        self._credits[self.task(actor)] += 1
 
-    def take(self, count: int) -> list[int] | None:
-        """``count`` committed slots, or None while there are too few."""
+    def waiting(self, task: int) -> int:
+        """Slots of a task that are committed and not yet taken, as far as is known here."""
+        return sum(map(len, self._of_task(task)))
+
+    def _of_task(self, task: int) -> list[deque[tuple[int, int]]]:
+        return self._committed[task :: self._num_tasks]
+
+    def take(self, count: int, task: int = 0) -> list[int] | None:
+        """``count`` committed slots of a task, or None while there are too few."""
+        queues = self._of_task(task)
         if not self._ordered:
-            if len(self) < count:
+            if self.waiting(task) < count:
                 return None
-            return [self._earliest() for _ in range(count)]
-        share, rest = divmod(count, self.num_actors)
+            return [_earliest(queues) for _ in range(count)]
+        share, rest = divmod(count, len(queues))
         if rest:
-            raise ValueError(f"{count} rollouts can't come equally from {self.num_actors} actors")
-        if min(map(len, self._committed)) < share:
+            raise ValueError(f"{count} rollouts can't come equally from {len(queues)} actors")
+        if min(map(len, queues)) < share:
             return None
-        return [queue.popleft()[1] for queue in self._committed for _ in range(share)]
+        return [queue.popleft()[1] for queue in queues for _ in range(share)]
 
-    def _earliest(self) -> int:
-        return min(filter(None, self._committed), key=lambda queue: queue[0]).popleft()[1]
-
-    def wait(self, count: int, timeout_s: float, receive: Callable[[float], None]) -> list[int]:
+    def wait(
+        self, count: int, timeout_s: float, receive: Callable[[float], None], task: int = 0
+    ) -> list[int]:
         """:meth:`take` as soon as it can be, see :meth:`RolloutQueue.take`.
 
         Args:
@@ -278,15 +301,20 @@ class Slots:
         deadline, remaining = time.monotonic() + timeout_s, 0.0
         while True:
             receive(remaining)
-            if (slots := self.take(count)) is not None:
+            if (slots := self.take(count, task)) is not None:
                 return slots
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise TimeoutError(
-                    f"no rollout in {timeout_s:g} s from actors {self.missing(count)}"
+                    f"no rollout in {timeout_s:g} s from actors {self.missing(count, task)}"
                 )
 
-    def missing(self, count: int) -> list[int]:
+    def missing(self, count: int, task: int = 0) -> list[int]:
         """The actors that a ``take`` of ``count`` still waits for."""
-        share = count // self.num_actors if self._ordered else 1
-        return [actor for actor, queue in enumerate(self._committed) if len(queue) < share]
+        actors = range(task, self.num_actors, self._num_tasks)
+        share = count // len(actors) if self._ordered else 1
+        return [actor for actor in actors if len(self._committed[actor]) < share]
+
+
+def _earliest(queues: list[deque[tuple[int, int]]]) -> int:
+    return min(filter(None, queues), key=lambda queue: queue[0]).popleft()[1]

@@ -33,6 +33,7 @@ from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
 from headrace.transport.slab import Slab, views
 
 _FETCH_S = 60.0  # for what is in the store, or on its way there
+_LOST_S = 1.0  # to learn what became of a dead actor's call
 _COMMITTED = Header._fields.index("committed_ns")
 
 
@@ -104,6 +105,8 @@ class RayQueue:
         self._calls: dict[int, deque[tuple[Any, int | None]]] = {}  # (reference, slot)
         self.homes: dict[int, Home | None] = {}  # None: it waits for a node with room
         self.since_s: dict[int, float] = {}  # when it was asked to begin, or had found a node
+        self.gaps: dict[int, float] = {}  # seconds without its rollouts, of who delivers again
+        self._heard_s: dict[int, float] = {}  # when a dead actor last delivered, or began
         for actor in range(slots.num_actors):
             slots.leave(actor)
 
@@ -134,7 +137,9 @@ class RayQueue:
         return None if self._newest is None else self._newest[:2]
 
     def cut(self, version: int) -> None:
-        """Not offered: it is asked of the actors of several learners."""
+        """See :meth:`WeightStore.cut`; another thread may ask."""
+        for remote in list(self._actors.values()):
+            remote.cut.options(concurrency_group="offers").remote(version)
 
     # -- rollouts -------------------------------------------------------------------------------
 
@@ -156,9 +161,9 @@ class RayQueue:
         call = self._actors[actor].run.remote(self.slots.header(slot), self._newest)
         self._calls[actor].append((call, slot))
 
-    def take(self, count: int, timeout_s: float) -> list[int]:
+    def take(self, count: int, timeout_s: float, task: int = 0) -> list[int]:
         """See :class:`~headrace.transport.queue.RolloutQueue`."""
-        return self.slots.wait(count, timeout_s, self._receive)
+        return self.slots.wait(count, timeout_s, self._receive, task)
 
     def _receive(self, timeout_s: float) -> None:
         """Note the results that are here, or wait for the first."""
@@ -184,7 +189,7 @@ class RayQueue:
         try:
             result = self._ray.get(ref, timeout=_FETCH_S)
         except (errors.RayError, errors.GetTimeoutError) as error:
-            self._lose(actor, _cause(error))
+            self._lose(actor, cause_of(error))
         if isinstance(result, Failed):
             self._lose(actor, "", *result)
         _, slot = self._calls[actor].popleft()
@@ -196,12 +201,33 @@ class RayQueue:
         else:
             self._arrivals.arrive(slot, result)
             self.slots.commit(slot)
+            if actor in self._heard_s:
+                self.gaps[actor] = time.monotonic() - self._heard_s.pop(actor)
 
     def _lose(self, actor: int, cause: str, words: str = "", begun: bool = True) -> None:
+        if self.slots.is_present(actor):
+            self._heard_s[actor] = self.slots.heard_s(actor)
+            refs = [ref for ref, _ in self._calls[actor]]
+            self.slots.lost += self._num_lost(refs[:1] if words else refs)
         del self._actors[actor], self._calls[actor]
         self.slots.leave(actor)
         self._grant()  # to others
         raise PeerDied(actor, words, cause, begun) from None
+
+    def _num_lost(self, refs: list[Any]) -> int:
+        """Rollouts of a dead actor's calls: those that are gone with its node, and the begun one.
+
+        Args:
+            refs: to the results, in the order of the calls.
+        """
+        for number, ref in enumerate(refs, 1):
+            try:
+                self._ray.get(ref, timeout=_LOST_S)
+            except (self._ray.exceptions.RayActorError, self._ray.exceptions.RayTaskError):
+                return number
+            except Exception:  # it had been filled
+                continue
+        return len(refs)
 
     def release(self, slots: list[int]) -> None:
         for slot in slots:
@@ -215,7 +241,7 @@ class RayQueue:
         self._newest = None
 
 
-def _cause(error: Exception) -> str:
+def cause_of(error: Exception) -> str:
     """What one of Ray's errors says, in a line."""
     if isinstance(cause := getattr(error, "cause", None), Exception):  # raised by the call
         return f"{cause} (node {getattr(error, 'ip', 'unknown')})"
@@ -234,6 +260,7 @@ class Offered:
     def __init__(self, spec: Any) -> None:
         self._spec, self._lock = spec, Lock()
         self._newest: _Version | None = None
+        self._cut = -1
 
     def offer(self, newest: _Version) -> None:
         """These are published; older ones change nothing."""
@@ -257,5 +284,9 @@ class Offered:
         return newest[:2]
 
     def is_cut(self, version: int) -> bool:
-        """Nobody asks for it."""
-        return False
+        """See :meth:`WeightStore.is_cut`."""
+        return self._cut >= version
+
+    def cut(self, version: int) -> None:
+        """See :meth:`WeightStore.cut`."""
+        self._cut = max(self._cut, version)

@@ -24,13 +24,13 @@ class SerialQueue:
         """The actor's end."""
         return SerialPort(self, actor)
 
-    def take(self, count: int, timeout_s: float) -> list[int]:
+    def take(self, count: int, timeout_s: float, task: int = 0) -> list[int]:
         """See :class:`~headrace.transport.queue.RolloutQueue`; runs actors that have free slots."""
-        while (slots := self._slots.take(count)) is None:
+        while (slots := self._slots.take(count, task)) is None:
             ready = [actor for actor in self._run if self._slots.can_grant(actor)]
             if not ready:
                 raise TimeoutError(
-                    f"take({count}) can never be served: actors {self._slots.missing(count)} "
+                    f"take({count}) can never be served: actors {self._slots.missing(count, task)} "
                     "have no free slot left"
                 )
             actor = min(ready, key=lambda a: (a - self._turn) % self._slots.num_actors)

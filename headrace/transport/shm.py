@@ -55,9 +55,9 @@ class ShmQueue:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # take() reports it
                 pipe.send_bytes(_NUMBER.pack(slot))
 
-    def take(self, count: int, timeout_s: float) -> list[int]:
+    def take(self, count: int, timeout_s: float, task: int = 0) -> list[int]:
         """See :class:`~headrace.transport.queue.RolloutQueue`."""
-        return self.slots.wait(count, timeout_s, self._receive_any)
+        return self.slots.wait(count, timeout_s, self._receive_any, task)
 
     def _receive_any(self, timeout_s: float) -> None:
         ready = wait(list(self._pipes.values()), timeout=timeout_s)
@@ -76,6 +76,7 @@ class ShmQueue:
         except (EOFError, ConnectionResetError):
             del self._pipes[actor]
             pipe.close()
+            self.slots.lost += bool(self.slots.open(actor))  # it fills one at a time
             raise PeerDied(actor, self._last_words.pop(actor, "")) from None
 
     def release(self, slots: list[int]) -> None:

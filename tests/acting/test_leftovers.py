@@ -170,6 +170,27 @@ print("STARTED", child.exit_code(), os.listdir("temporary"), flush=True)
 """
 
 
+CHILDLESS = """
+import subprocess, sys, time
+from headrace.acting.fleet import start_fork_server
+from headrace.process.fork_server import marked
+
+start_fork_server()
+with marked():
+    one = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+print("STARTED", one.pid, "", flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_is_marked_ends_with_a_killed_process_that_has_no_child(start, gone):
+    script = start("-c", CHILDLESS)
+    script.wait_for(" \n")
+    marked = psutil.Process(int(script.output.split()[1]))
+    os.kill(script.process.pid, signal.SIGKILL)
+    assert gone([marked]) == []
+
+
 def test_a_killed_fork_server_leaves_no_socket_at_any_time_and_is_replaced(start):
     script = start("-c", STARTING)
     assert script.wait() == 0, script.output

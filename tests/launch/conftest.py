@@ -32,7 +32,7 @@ def crew():
 
 @pytest.fixture
 def leftovers(monkeypatch):
-    """What has been left in shared memory and the temporary folder, after some seconds.
+    """What has been left in the temporary folder, boards among it, after some seconds.
 
     Folders like it that other runs on this machine use are not looked at.
     """
@@ -42,16 +42,11 @@ def leftovers(monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", folder)
 
     def ours() -> set[str]:
-        boards = {name for name in _listed("/dev/shm") if name.startswith("headrace-board-")}
-        return boards | {name for name in _listed(folder) if name.startswith("headrace-")}
+        return {name for name in os.listdir(folder) if name.startswith("headrace-")}
 
     before = ours()
     yield lambda: wait_until_empty(lambda: ours() - before)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _listed(folder: str) -> list[str]:
-    return os.listdir(folder) if os.path.isdir(folder) else []
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@
 #   hosts.sh up NAME [COUNT]          make them, by default two, at most nine
 #   hosts.sh run NAME HOST COMMAND…   run on one, with a hostname, /dev/shm and /tmp/ray of its own
 #   hosts.sh cut NAME HOST            pull the host's network cable
+#   hosts.sh kill NAME HOST           kill what runs there
 #   hosts.sh down NAME                kill what runs there and remove them
 set -euo pipefail
 action=$1 name=$2
@@ -39,9 +40,13 @@ run() {
         exec "$@"' _ "$host" "$@"
 }
 
+kill_all() {
+    ip netns pids "$name-$1" 2> /dev/null | xargs --no-run-if-empty kill -9 || true
+}
+
 down() {
     for part in $(seq 0 9); do
-        ip netns pids "$name-$part" 2> /dev/null | xargs --no-run-if-empty kill -9 || true
+        kill_all "$part"
         ip netns del "$name-$part" 2> /dev/null || true
     done
 }
@@ -50,6 +55,7 @@ case $action in
     up) up "${@:3}" ;;
     down) down ;;
     run) run "${@:3}" ;;
+    kill) kill_all "$3" ;;
     cut) ip -n "$name-0" link set "port$3" down ;;
     *) echo "unknown action $action" >&2; exit 2 ;;
 esac

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import functools
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,6 +23,7 @@ from headrace.launch.torchrun import join_torchrun
 from headrace.records import checkpoint
 from headrace.records.disk import write_json
 from headrace.records.files import read_jsonl
+from tests.launch.hosts import Hosts, HostScript, made
 from tests.launch.ranks import Crew
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # what the ranks do
@@ -178,6 +176,13 @@ def test_another_number_of_learners_is_refused(started):
         assert re.search(r"num_learners=4 .*torchrun started \(nearest: 2\)", str(ending.error))
 
 
+def test_a_cluster_is_refused_where_learners_have_their_places(started):
+    for ending in started(cluster="ray").endings().values():
+        assert type(ending.error) is ConfigError
+        words = "cluster='ray' must be None under torchrun, which has placed the learners"
+        assert str(ending.error) == words
+
+
 # -- without an agent ---------------------------------------------------------------------------
 
 
@@ -274,71 +279,13 @@ def wait_until(condition, *scripts, timeout_s: float = 40.0) -> None:
 
 # -- two hosts ----------------------------------------------------------------------------------
 
-HOSTS = str(Path(__file__).with_name("hosts.sh"))
-
-
-class Hosts:
-    """Two hosts, 1 and 2, joined by a network of their own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._name, self._folder = f"hr{os.getpid()}", folder
-        self._do("up")
-
-    def _do(self, action: str, *arguments: str) -> str:
-        command = ["bash", HOSTS, action, self._name, *arguments]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=20)
-        if result.returncode:
-            raise OSError(result.stderr)
-        return result.stdout
-
-    def start(self, host: int, *arguments: str) -> HostScript:
-        """Start ``python *arguments`` on a host."""
-        output = self._folder / f"host{host}.txt"
-        command = ["bash", HOSTS, "run", self._name, str(host), sys.executable, *arguments]
-        with output.open("w") as file:
-            process = subprocess.Popen(
-                command, cwd=self._folder, stdout=file, stderr=file, start_new_session=True
-            )
-        return HostScript(process, output)
-
-    def num_received(self, host: int) -> int:
-        """Bytes that have come over the host's cable."""
-        path = "/sys/class/net/eth0/statistics/rx_bytes"
-        return int(self._do("run", str(host), "cat", path))
-
-    def cut(self, host: int) -> None:
-        """Pull the host's cable."""
-        self._do("cut", str(host))
-
-    def end(self) -> None:
-        """Kill what runs on them and remove them."""
-        self._do("down")
-
-
-@dataclasses.dataclass(frozen=True)
-class HostScript:
-    """What runs on a host."""
-
-    process: subprocess.Popen
-    output_file: Path
-
-    @property
-    def output(self) -> str:
-        """What it has printed so far."""
-        return self.output_file.read_text()
-
 
 @pytest.fixture
 def hosts(tmp_path):
     """Two hosts, where this machine lets us make them."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("needs root and iproute2")
-    try:
-        made = Hosts(tmp_path)
-    except OSError as error:
-        pytest.skip(f"network namespaces can't be made here: {error}")
-    yield made
-    made.end()
+    two = made(tmp_path)
+    yield two
+    two.end()
 
 
 def torchrun_on(hosts: Hosts, port: int, *arguments: str) -> list[HostScript]:

@@ -185,7 +185,7 @@ def opened(kind: str, ordered: bool, request):
     return {"serial": Serial, "shm": Shm}[kind](ordered)
 
 
-@pytest.fixture(params=["serial", "shm", "ray"])
+@pytest.fixture(params=["serial", "shm", pytest.param("ray", marks=pytest.mark.ray)])
 def transport(request):
     made = []
 
@@ -198,7 +198,7 @@ def transport(request):
         each.close()
 
 
-@pytest.fixture(params=["shm", "ray"])
+@pytest.fixture(params=["shm", pytest.param("ray", marks=pytest.mark.ray)])
 def processes(request):
     """A transport between processes, in any order."""
     made = opened(request.param, False, request)

@@ -109,7 +109,7 @@ def test_no_more_than_the_credits_are_out_and_the_longest_idle_is_next(actors, l
 
 def test_a_bound_that_is_not_kept_and_a_turn_that_is_unfair_are_seen():
     for old, new in (
-        ("self._credits -= 1", "pass"),
+        ("self._credits[self.task(actor)] -= 1", "pass"),
         ("return num_open, -last if num_open else last", "return 0, -last"),
         ("min(able, key=self._turn) if self._scarce else able[0]", "able[0]"),
     ):
@@ -117,6 +117,69 @@ def test_a_bound_that_is_not_kept_and_a_turn_that_is_unfair_are_seen():
         with pytest.raises((AssertionError, IndexError)):
             for seed in range(40):
                 check_any_order(5, 1, 2, seed, broken)
+
+
+def check_tasks(num_tasks: int, each: int, lag: int, share: int, seed: int, kind=Slots) -> None:
+    """Actors of several tasks, those of the first much slower, and what a learner takes of each."""
+    num_actors, credits, rng = num_tasks * each, (lag + 1) * share, random.Random(seed)
+    per_actor = -(-credits // each)
+    slab = Slab(SPEC, num_actors * per_actor, NUM_HEADER_FIELDS)
+    slots = kind(slab, num_actors, per_actor, False, False, credits * num_tasks, num_tasks)
+    begun, time = dict.fromkeys(range(num_tasks), 0), 0
+    for _ in range(150):
+        while (slot := slots.grant()) is not None:
+            begun[slots.owner(slot) % num_tasks] += 1
+        assert all(count == credits for count in begun.values())  # each has all of its own
+        able = [a for a in range(num_actors) if slots.open(a)]
+        able = [a for a in able if a % num_tasks or rng.random() < 0.1] or able
+        full = [task for task in begun if slots.waiting(task) >= share]
+        assert able or len(full) == num_tasks  # nobody waits for ever
+        if len(full) == num_tasks and (not able or rng.random() < 0.5):
+            for task in begun:
+                taken = slots.take(share, task)
+                assert [slots.owner(slot) % num_tasks for slot in taken] == [task] * share
+                times = [slots.header(slot).committed_ns for slot in taken]
+                assert times == sorted(times)
+                begun[task] -= share
+                for slot in taken:
+                    slots.release(slot)
+        elif able:
+            time += 1
+            slot = slots.open(actor := rng.choice(able))[0]
+            slab.headers[slot][:] = Header(actor, 0, 0, 1, time, 0, 0)
+            slots.commit(slot)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 2), st.integers(1, 3), st.integers(0))
+def test_each_task_has_its_share_of_credits_and_of_what_is_taken(tasks, each, lag, share, seed):
+    check_tasks(tasks, each, lag, share, seed)
+
+
+def test_credits_that_tasks_take_from_each_other_and_batches_of_any_task_are_seen():
+    for old, new in (
+        ("return actor % self._num_tasks", "return 0"),
+        ("self._committed[task :: self._num_tasks]", "self._committed"),
+        ("[total // num_tasks] * num_tasks", "[total] * num_tasks"),
+    ):
+        broken = mutate(queue, "Slots", old, new).Slots
+        with pytest.raises((AssertionError, IndexError)):
+            for seed in range(20):
+                check_tasks(2, 3, 1, 2, seed, broken)
+
+
+def test_the_same_number_is_taken_from_each_actor_of_a_task_where_it_is_ordered():
+    slab = Slab(SPEC, 8, NUM_HEADER_FIELDS)
+    slots = Slots(slab, 4, 2, True, num_tasks=2)
+    while slots.grant() is not None:
+        pass
+    for actor in (0, 0, 2, 1, 1, 3, 3):
+        slab.headers[slots.open(actor)[0]][:] = Header(actor, 0, 0, 1, 1, 0, 0)
+        slots.commit(slots.open(actor)[0])
+    assert slots.take(4, 0) is None
+    assert slots.missing(4, 0) == [2]
+    assert [slots.owner(slot) for slot in slots.take(4, 1)] == [1, 1, 3, 3]
+    assert [slots.owner(slot) for slot in slots.take(2, 0)] == [0, 2]
 
 
 @pytest.mark.parametrize(("num_actors", "max_lag", "wanted"), [(4, 2, 1), (5, 1, 2), (3, 2, 2)])

@@ -1,0 +1,293 @@
+"""Several learners: their deaths, and their fresh starts.
+
+this process ──► learner 0 (rank 0: files, results) ──► its actors
+     │     ╲───► learner 1 ──► its actors             all joined by headrace/distributed/ranks.py
+     └── a line to each: results and heartbeats come, "stop" goes
+
+Their processes are children of this one (``local.py``), or live on a cluster (``cluster.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import cloudpickle
+
+from headrace import errors
+from headrace.config import Config
+from headrace.envs.names import Registry
+from headrace.errors import (
+    CheckpointError,
+    ConfigError,
+    HeadraceError,
+    LearnerFailed,
+    NonFinite,
+    OthersLost,
+)
+from headrace.evaluating.ending import finish
+from headrace.evaluating.evaluator import Evaluator
+from headrace.launch.cluster import ClusterLearners
+from headrace.launch.local import LocalLearners
+from headrace.nn.policy import Policy
+from headrace.process import stop_signals
+from headrace.records import checkpoint, rundir
+from headrace.records.result import Result
+from headrace.training.run import begin
+from headrace.types import Alone
+from headrace.valid.fields import checked
+
+_GRACE_S = 2.0  # for the others' complaints, after the first sign of a failure
+_FATAL = (ConfigError, CheckpointError, NonFinite)  # starting again would end the same way
+
+
+class Learners(Protocol):
+    """The processes of one life of the group, in which each is in :func:`learn`."""
+
+    def hear(self, timeout_s: float) -> list[tuple[int, tuple[Any, ...]]]:
+        """(rank, message) of what is there, or comes first; ``gone`` once a process has ended.
+
+        Raises:
+            HeadraceError: they can't live any more, nor could others.
+        """
+
+    def tell(self, rank: int, word: str) -> None:
+        """Send a word, unless it has ended."""
+
+    def name(self, rank: int) -> str:
+        """``learner 1``, and where it is, unless that is here."""
+
+    def how_ended(self, rank: int) -> str:
+        """How a process ended that is gone."""
+
+    def pids(self) -> list[int]:
+        """Process ids by rank, each on its machine."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for the ends of processes that are done, so long for each."""
+
+    def close(self) -> None:
+        """End the processes whatever they do; their actors end with them. Safe to call twice."""
+
+
+@dataclasses.dataclass
+class _Learner:
+    """One learner, as it has been heard of."""
+
+    heard: float  # when it last said something
+    done: bool = False
+    gone: bool = False
+    failure: HeadraceError | None = None
+    traceback: str = ""
+
+
+class LearnerGroup:
+    """A run with ``num_learners`` learners: iterate over it; its methods are those of a Trainer.
+
+    Args:
+        config: all settings.
+        started, notify: as for a Trainer.
+
+    Raises:
+        ConfigError, CheckpointError: as for a Trainer; nothing was started.
+    """
+
+    @checked
+    def __init__(
+        self, config: Config, started: float | None = None, notify: Callable[[str], None] = print
+    ) -> None:
+        self._started = time.monotonic() if started is None else started
+        config, found, self.run_dir = begin(config, True, Alone(), notify)
+        found.check_step()
+        self.env = found.env
+        self._lock = rundir.prepare(self.run_dir, config.resume, config.overwrite)
+        self.config = dataclasses.replace(config, run_dir=str(self.run_dir), overwrite=False)
+        self._notify = notify
+        self.num_restarts = 0
+        self.interrupted = self._stopped = False
+        self._begun = False  # this generation has learnt
+        self._learners: list[_Learner] = []
+        self._living: list[Learners] = []  # at most one
+        self._listened = 0.0  # until when what they say was heard
+        self._summary: dict[str, Any] = {}
+        self._evaluator = Evaluator(self.config, self.env, notify)
+        self._inside = self._ended = False  # of ``with``, of the loop
+        self._finished: dict[str, Any] = {}
+        self._loaded: tuple[Path, Policy] | None = None  # a checkpoint, and its policy
+        weakref.finalize(self, _end, self._living)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of the latest checkpoint, which is read once."""
+        latest = checkpoint.find(self.run_dir)
+        if self._loaded is None or self._loaded[0] != latest:
+            self._loaded = latest, checkpoint.load_policy(latest, self.config.network)
+        return self._loaded[1]
+
+    def summary(self) -> dict[str, Any]:
+        return dict(self._summary)
+
+    def pids(self) -> list[int]:
+        """Process ids of the learners, by rank."""
+        return [pid for learners in self._living for pid in learners.pids()]
+
+    def stop(self) -> None:
+        self._stopped = True
+        for learners in self._living:
+            learners.tell(0, "interrupt" if self.interrupted else "stop")
+
+    def _interrupt(self) -> None:
+        self.interrupted = True
+        self.stop()
+
+    def close(self) -> None:
+        self._evaluator.close()
+        _end(self._living)
+        self._lock.release()
+
+    def save(self) -> Path:
+        """As for a Trainer of several learners: refused.
+
+        Raises:
+            ConfigError: learners save together.
+        """
+        raise ConfigError(
+            f"save() needs num_learners=1, not {self.config.num_learners}: several learners save "
+            "together, every checkpoint_interval steps and at the end"
+        )
+
+    def finish(self, draw: bool = True) -> dict[str, Any]:
+        """As the Trainer's, once."""
+        if not self._finished:
+            parts = self._evaluator, self._notify, self._interrupt
+            self._finished = finish(self, *parts, draw)
+        return self._finished
+
+    def __enter__(self) -> LearnerGroup:
+        self._inside = True
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None and self._ended:
+                self.finish()
+        finally:
+            self.close()
+
+    def __iter__(self) -> Iterator[Result]:
+        with stop_signals(self._interrupt), contextlib.ExitStack() as stack:
+            if not self._inside:
+                stack.callback(self.close)
+            while True:
+                try:
+                    yield from self._generation()
+                    self._ended = True
+                    return
+                except LearnerFailed as failure:
+                    if self.num_restarts >= self.config.learner_restarts or self._stopped:
+                        raise
+                    self.num_restarts += 1
+                    self._notify(
+                        f"{failure}\nall learners start again (restart {self.num_restarts}/"
+                        f"{self.config.learner_restarts})"
+                    )
+                    self.config = self.config.again(checkpoint.exists(self.run_dir))
+
+    def _generation(self) -> Iterator[Result]:
+        """One life of the group, from a fresh rendezvous to its end.
+
+        Raises:
+            LearnerFailed: one of them failed; all have ended.
+        """
+        self._loaded, self._begun = None, False  # it may train the same number of steps anew
+        pickled = cloudpickle.dumps((Registry(), self.config, self._started))
+        try:
+            learners: Learners
+            if self.config.cluster is None:
+                learners = LocalLearners(self.config, pickled)
+            else:
+                learners = ClusterLearners(self.config, pickled, lambda: self._stopped)
+            self._living.append(learners)
+            now = time.monotonic()
+            self._learners = [_Learner(now) for _ in range(self.config.num_learners)]
+            if self._stopped:
+                self.stop()
+            while not all(one.done for one in self._learners):
+                yield from self._listen(learners)
+                if self.interrupted and not self._begun:
+                    raise KeyboardInterrupt  # nothing was learnt that could be saved
+                yield from self._check(learners)
+            learners.wait(self.config.learner_timeout_s)
+        finally:
+            _end(self._living)
+
+    def _listen(self, learners: Learners, timeout_s: float = 1.0) -> Iterator[Result]:
+        """Hear what the learners say, once."""
+        messages = learners.hear(timeout_s)
+        self._listened = time.monotonic()
+        for rank, (kind, *content) in messages:
+            one = self._learners[rank]
+            one.heard = self._listened
+            if kind == "gone":
+                one.gone = True
+            elif kind == "alive":
+                self._begun |= content[0]
+            elif kind == "result":
+                self._begun = True
+                yield content[0]
+            elif kind == "say":
+                self._notify(content[0])
+            elif kind == "done":
+                one.done = True
+                self._summary = content[0] if rank == 0 else self._summary
+            elif kind == "failed":
+                name, message, one.traceback = content
+                one.failure = getattr(errors, name)(message)
+
+    def _check(self, learners: Learners) -> Iterator[Result]:
+        """Raise what went wrong, if anything did, after all have had the time to say why."""
+        deadline = time.monotonic() + _GRACE_S
+        while lost := self._lost():
+            num_at_work = sum(not one.done for one in self._learners)
+            if len(lost) == num_at_work or time.monotonic() >= deadline:
+                raise self._cause(learners, lost)
+            yield from self._listen(learners, 0.1)
+
+    def _lost(self) -> list[int]:
+        """Ranks that have failed, are gone, or have said nothing for too long."""
+        limit = self.config.learner_timeout_s
+        found = []
+        for rank, one in enumerate(self._learners):
+            gone = one.gone or self._listened - one.heard > limit
+            if not one.done and (gone or one.failure is not None):
+                found.append(rank)
+        return found
+
+    def _cause(self, learners: Learners, lost: list[int]) -> HeadraceError:
+        """The failure that led to the others, as far as can be told."""
+        failures = [one.failure for one in self._learners if one.failure is not None]
+        if fatal := [failure for failure in failures if isinstance(failure, _FATAL)]:
+            return fatal[0]
+        for rank, one in enumerate(self._learners):
+            if one.failure is not None and not isinstance(one.failure, OthersLost):
+                trace = f"\n\nIts traceback:\n{one.traceback.rstrip()}"
+                return LearnerFailed(f"{learners.name(rank)} failed: {one.failure}{trace}")
+        for rank, one in enumerate(self._learners):
+            if one.gone and not one.done and one.failure is None:
+                return LearnerFailed(f"{learners.name(rank)} {learners.how_ended(rank)}")
+        for rank in lost:
+            if self._learners[rank].failure is None:
+                limit = f"{self.config.learner_timeout_s:g} s (learner_timeout_s)"
+                return LearnerFailed(f"{learners.name(rank)} was silent for {limit}")
+        return failures[0]
+
+
+def _end(living: list[Learners]) -> None:
+    """End the processes whatever they do."""
+    while living:
+        living.pop().close()

@@ -1,0 +1,214 @@
+"""An agent of a game is a column: each of its steps arrives once, there, with its own reward."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from worlds import CountingGame, counting_length, counting_truncates, game_reward
+
+import headrace as hr
+from headrace.acting.collector import Collector, rollout_spec
+from headrace.acting.source import RolloutSource
+from headrace.envs.columns import agents_of
+from headrace.envs.make import make_vec
+from headrace.envs.names import resolve
+from headrace.nn import Network, Policy
+from headrace.ops import tree
+from headrace.ops.returns import gae, vtrace
+from headrace.transport.slab import Slab
+from headrace.types import Rollout
+
+GAMES, AGENTS, LENGTH, T = 2, 4, 3, 7
+B = GAMES * AGENTS
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
+TRANSPORTS = ["serial", "shm", pytest.param("ray", marks=[needs_ray, pytest.mark.ray])]
+SHORT = [("sync", "none"), ("threads", "obs"), ("async", "info")]
+ENGINES_AND_MASKS = [
+    pytest.param(engine, mask, marks=[] if (engine, mask) in SHORT else [pytest.mark.full])
+    for engine in ("sync", "threads", "async")
+    for mask in ("none", "info", "obs")
+]
+
+
+@dataclass
+class Told:
+    """A transition, as the environment's labels and the rollout tell it."""
+
+    label: tuple  # game, agent, episode, step
+    before: tuple  # the observation, whole
+    action: int
+    reward: float
+    terminated: bool
+    after: tuple  # the next observation, whole
+
+
+def told(rollouts: list[Rollout], b: int) -> list[Told]:
+    """What the valid steps of a column say, in order."""
+    found = []
+    for rollout in rollouts:
+        obs = rollout.obs
+        while isinstance(obs, dict):  # beside a mask
+            obs = obs["observation"]
+        for t in (~rollout.first[1:, b]).nonzero().flatten().tolist():
+            before = tuple(obs[t, b].int().tolist())
+            after = tuple(obs[t + 1, b].int().tolist())
+            action, reward = int(rollout.action[t, b]), float(rollout.reward[t, b])
+            found.append(
+                Told(before[:4], before, action, reward, bool(rollout.terminated[t, b]), after)
+            )
+    return found
+
+
+def check_once(found: list[Told], seed: int, agent: int, length: int = LENGTH) -> None:
+    """Each (agent, episode, step) once, in order, with its own reward, end and successor."""
+    episode = step = 0
+    for one in found:
+        assert one.label == (seed, agent, episode, step)
+        assert one.reward == game_reward(agent, episode, step, one.action)
+        step += 1
+        assert one.after[:5] == (seed, agent, episode, step, one.action)
+        over = step == counting_length(seed + agent, episode, length)
+        assert one.terminated == (over and not counting_truncates(seed + agent, episode))
+        if over:
+            episode, step = episode + 1, 0
+    assert episode > 1
+
+
+def filled(envs, count: int, network=None, num_steps: int = T, seed: int = 5) -> list[Rollout]:
+    """``count`` rollouts of a random policy, in slots that were poisoned."""
+    _, infos = envs.reset(seed=0)
+    torch.manual_seed(1)
+    spaces = envs.single_observation_space, envs.single_action_space
+    policy = Policy(*spaces, network, "action_mask" in infos)
+    slab = Slab(rollout_spec(policy, num_steps, envs.num_envs, 0.9), 1, 1)
+    collector = Collector(envs, policy, "CountingGame", 0.9)
+    collector.reset(seed)
+    rollouts = []
+    for _ in range(count):
+        slab.poison(0)
+        valid = collector.fill(Rollout(**slab.trees[0]), 3)
+        rollouts.append(Rollout(**tree.map_leaves(torch.clone, slab.trees[0])))
+        assert valid == int((~rollouts[-1].first[1:]).sum())
+    return rollouts
+
+
+def opened(engine: str, **kwargs):
+    kwargs["num_agents"] = AGENTS  # the last of whom comes late to the first game
+    return contextlib.closing(make_vec(CountingGame, GAMES, engine, kwargs))
+
+
+@pytest.mark.parametrize(("engine", "mask"), ENGINES_AND_MASKS)
+def test_each_step_of_each_agent_arrives_once_in_its_column(engine, mask):
+    with opened(engine, mask=mask) as envs:
+        assert agents_of(envs) == ("agent_0", "agent_1", "agent_2", "agent_3")
+        assert envs.num_envs == B
+        rollouts = filled(envs, 12)
+    for b in range(B):
+        found = told(rollouts, b)
+        check_once(found, 5 + b // AGENTS, b % AGENTS)
+        if mask != "none":
+            assert all((one.action - sum(one.label[2:])) % 3 < 2 for one in found)
+    share = sum(int((~r.first[1:]).sum()) for r in rollouts) / (len(rollouts) * T * B)
+    assert 0.5 < share < 0.9, "some columns wait"
+
+
+@pytest.mark.parametrize("network", [None, Network((8,), core="gru", core_size=8)])
+def test_returns_and_lengths_are_those_of_each_agents_episodes(network):
+    with opened("sync") as envs:
+        rollouts = filled(envs, 12, network)
+    for b in range(B):
+        found, agent = told(rollouts, b), b % AGENTS
+        ends = torch.cat([r.episode_return[:, b] for r in rollouts])
+        lengths = torch.cat([r.episode_length[:, b] for r in rollouts])
+        expected, total, length = [], 0.0, 0
+        for one in found:
+            total, length = total + one.reward, length + 1
+            if length == counting_length(5 + b // AGENTS + agent, one.label[2], LENGTH):
+                expected.append((total, length))
+                total, length = 0.0, 0
+        known = ~ends.isnan()
+        assert list(zip(ends[known].tolist(), lengths[known].tolist(), strict=True)) == expected
+        assert torch.equal(known, ~lengths.isnan())
+
+
+def value_of(label: tuple) -> float:
+    """Any function of what an observation says."""
+    return math.sin(1.0 + sum((k + 1.7) * x for k, x in enumerate(label[:4])))
+
+
+def test_advantages_are_those_of_a_slow_reference_for_each_agent():
+    gamma, lam, rho_bar, c_bar = 0.9, 0.8, 1.0, 0.7
+    with opened("sync") as envs:
+        rollouts = filled(envs, 8)
+    rng = np.random.default_rng(0)
+    for rollout in rollouts:
+        obs = rollout.obs.int().tolist()
+        value = torch.tensor([[value_of(x) for x in row] for row in obs], dtype=torch.float64)
+        log_ratio = torch.from_numpy(rng.normal(size=(T, B)) / 2)
+        stream = rollout.reward.double(), value, rollout.terminated, rollout.first
+        advantage, _ = gae(*stream, gamma=gamma, lam=lam)
+        vs = vtrace(log_ratio, *stream, gamma=gamma, rho_bar=rho_bar, c_bar=c_bar).vs
+        for b in range(B):
+            column = [t for t in range(T) if not rollout.first[t + 1, b]]
+            slow = reference(rollout, column, b, gamma, lam, log_ratio.exp(), rho_bar, c_bar)
+            for t in column:
+                assert float(advantage[t, b]) == pytest.approx(slow[t][0], abs=1e-3)
+                assert float(vs[t, b]) == pytest.approx(slow[t][1], abs=1e-3)
+
+
+def reference(rollout, column, b, gamma, lam, ratio, rho_bar, c_bar) -> dict:
+    """GAE and V-trace by their sums, over the pieces of episodes that the labels name.
+
+    It knows how an episode ends from the environment alone, not from the rollout's flags.
+    """
+    seed, agent, found = 5 + b // AGENTS, b % AGENTS, {}
+    for t in column:
+        label = tuple(rollout.obs[t, b].int().tolist())
+        rest = [s for s in column if s >= t and int(rollout.obs[s, b, 2]) == label[2]]
+        adv = trace = 0.0
+        discount, c = 1.0, 1.0
+        for k, s in enumerate(rest):
+            _, _, episode, step, _ = rollout.obs[s, b].int().tolist()
+            ends = step + 1 == counting_length(seed + agent, episode, LENGTH)
+            dies = ends and not counting_truncates(seed + agent, episode)
+            after = 0.0 if dies else value_of((seed, agent, episode, step + 1))
+            reward = game_reward(agent, episode, step, int(rollout.action[s, b]))
+            delta = reward + gamma * after - value_of((seed, agent, episode, step))
+            weight = float(ratio[s, b])
+            adv += (gamma * lam) ** k * delta
+            trace += discount * c * min(rho_bar, weight) * delta
+            discount, c = discount * gamma, c * min(c_bar, weight)
+        found[t] = adv, value_of(label) + trace
+    return found
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_each_step_arrives_once_over_every_transport(transport, request, tiny):
+    here = {"cluster": "ray", "transport": "shm"}
+    if transport == "ray":
+        request.getfixturevalue("ray_cluster")
+    how = here if transport == "ray" else {"transport": transport}
+    shape = {"num_actors": 1, "envs_per_actor": B, "fragment_length": T}
+    named = {"env": CountingGame, "env_kwargs": {"num_agents": AGENTS}}
+    config = tiny(**named, algo=hr.APPO(), **shape, **how, batch_size=None)
+    with opened("sync") as envs:
+        policy = hr.Policy(envs.single_observation_space, envs.single_action_space)
+        names = agents_of(envs)
+    source = RolloutSource(config.actor_spec(resolve(config.env), policy, agents=names), print)
+    rollouts = []
+    with contextlib.closing(source):
+        source.publish(policy, 0, 0)
+        for _ in range(8):
+            [(slot, _, rollout)] = source.take(1, lambda: False)
+            rollouts.append(Rollout(**tree.map_leaves(torch.clone, vars(rollout))))
+            source.release([slot])
+    first = int(rollouts[0].obs[0, 0, 0])
+    for b in range(B):
+        check_once(told(rollouts, b), first + b // AGENTS, b % AGENTS)

@@ -40,7 +40,7 @@ def check_first_steps(env: Any, name: str, num_steps: int = CHECKED_STEPS) -> No
     own = {word: vars(env)[word] for word in _CHECKED if word in getattr(env, "__dict__", {})}
     if any(isinstance(one, _Checked) for one in own.values()):  # the same one was made twice
         return
-    contract = _Contract(env, name)
+    contract = Contract(env, name)
     reset, step, left = env.reset, env.step, num_steps
 
     def checked_reset(**how: Any) -> Any:
@@ -117,7 +117,7 @@ def _is_refusal(error: TypeError) -> bool:
     return any(f"unexpected keyword argument '{word}'" in str(error) for word in _ARGUMENTS)
 
 
-class _Contract:
+class Contract:
     """What ``reset`` and ``step`` of an environment have to return."""
 
     def __init__(self, env: Any, name: str) -> None:

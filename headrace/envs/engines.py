@@ -17,12 +17,16 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from headrace.envs import atari
 from headrace.envs.adapters import EnvPool, next_step
+from headrace.envs.columns import Columns, agents_of
 from headrace.envs.contract import CHECKED_STEPS, check_first_steps
+from headrace.envs.game import GAME, ParallelGame, is_game, is_in_turns
 from headrace.envs.infos import take_any_infos
 from headrace.envs.names import Target, env_name, in_envpool
 from headrace.envs.old_gym import GymEnv, is_gym
 from headrace.envs.processes import Processes
 from headrace.envs.threads import Threads
+from headrace.envs.turn_game import TurnGame
+from headrace.envs.turns import Turns
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError, EnvironmentFault, HeadraceError
 
@@ -42,7 +46,7 @@ class Order:
 
     target: Target
     wrappers: tuple[Wrap, ...] = ()  # around each environment, the first one innermost
-    num_envs: int = 1
+    num_envs: int = 1  # of several agents: games
     kwargs: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     checked_steps: int = CHECKED_STEPS
@@ -63,12 +67,23 @@ def _native(order: Order) -> VectorEnv:
             atari.vector_settings(target, kwargs)  # complains of what ale-py would fail on
         limit = {} if target.max_episode_steps is None else {"max_episode_steps": 0}
         _check_kwargs(target.vector_entry_point, {**limit, **target.kwargs, **kwargs})
-        envs = gymnasium.make_vec(target, order.num_envs, "vector_entry_point", **kwargs)
+        made_by: Any = target.vector_entry_point
+        made_by = load_env_creator(made_by) if isinstance(made_by, str) else made_by
+        num_envs = order.num_envs * max(1, len(agents_of(made_by)))
+        envs = gymnasium.make_vec(target, num_envs, "vector_entry_point", **kwargs)
     elif is_vector_class(target):
         _check_kwargs(target, kwargs)
-        envs = target(num_envs=order.num_envs, **kwargs)
+        num_envs = order.num_envs * max(1, len(agents_of(target)))
+        envs = target(num_envs=num_envs, **kwargs)
     else:
         raise Unavailable("it isn't a VectorEnv class and has no vector entry point")
+    if agents_of(envs) and envs.num_envs != order.num_envs * len(agents_of(envs)):
+        envs.close()
+        raise Unavailable(
+            f"its agents are {', '.join(agents_of(envs))}, of which {num_envs} columns hold no "
+            f"{order.num_envs} games: what makes it (a class, or a function registered as "
+            "vector_entry_point) needs the attribute agents, and to take num_envs as columns"
+        )
     try:
         envs = next_step(envs, order.name)
     except ConfigError as error:
@@ -180,6 +195,8 @@ def _create_one(
     create: Callable[[], Any], wrappers: tuple[Wrap, ...], name: str, checked_steps: int
 ) -> gymnasium.Env:
     env = create()
+    if is_game(env):
+        return _create_game(env, wrappers, name, checked_steps)
     if is_gym(env):
         env = GymEnv(env, create)
     if not isinstance(env, gymnasium.Env):
@@ -193,6 +210,27 @@ def _create_one(
             raise Unavailable(f"its {kind} is a {found}, which isn't a gymnasium.Space")
     check_first_steps(env, name, checked_steps)
     return env
+
+
+def _create_game(
+    env: Any, wrappers: tuple[Wrap, ...], name: str, checked_steps: int
+) -> gymnasium.Env:
+    if wrappers:
+        names = ", ".join(wrap.name for wrap in wrappers)
+        raise Unavailable(
+            f"{names} wraps an environment of one agent, and this one has several (wrap it in a "
+            "callable of your own that returns it)"
+        )
+    kind = TurnGame if is_in_turns(env) else ParallelGame
+    return kind(env, name, checked_steps)
+
+
+def in_columns(envs: VectorEnv) -> VectorEnv:
+    """``envs`` itself, or, of games, one whose columns are the agents."""
+    game = envs.metadata.get(GAME)
+    if game is None:
+        return envs
+    return Turns(envs, game) if game.in_turns else Columns(envs, game)
 
 
 def is_vector_class(target: Any) -> bool:

@@ -44,12 +44,17 @@ def make_vec(
 ) -> VectorEnv:
     """``num_envs`` copies of an environment, stepped together in NEXT_STEP autoreset.
 
+    A game of several agents is one environment; each of its agents is a row of what is returned,
+    which has ``num_envs`` times as many (``headrace.envs.columns.Columns``).
+
     Observations may live in memory that the next step overwrites: copy what you keep. What the
     first steps return is compared with the spaces.
 
     Args:
         env: a Gymnasium id (``"CartPole-v1"``, ``"module:Id-v0"``), an EnvSpec, an Env class, a
-            callable that returns an Env, or a VectorEnv class, which is called with ``num_envs``.
+            callable that returns an Env or one of PettingZoo's, or a VectorEnv class, which is
+            called with ``num_envs``: that times the length of its attribute ``agents``, if it has
+            several, whose names those are.
         engine: ``native``, ``envpool``, ``sync``, ``async``, ``threads``, or ``auto`` for the
             first of the first three that can make it; envpool only replaces environments that
             come with Gymnasium, and either only where its spaces are those of the single
@@ -90,7 +95,7 @@ def opened(
     reasons: dict[str, str] = {}
     for name in _candidates(order) if engine == "auto" else [engine]:
         try:
-            envs = engines.ENGINES[name](order)
+            envs = engines.in_columns(engines.ENGINES[name](order))
             if engine == "auto":
                 _check_agrees(name, envs, order)
             return name, envs

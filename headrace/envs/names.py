@@ -19,6 +19,7 @@ from headrace.envs import atari
 from headrace.envs.atari_scores import SCORES
 from headrace.envs.packages import bring, is_installed, package_of
 from headrace.envs.wrappers import Wrap, as_wrap
+from headrace.envs.zoo import Zoo, known, zoo
 from headrace.errors import ConfigError, nearest, shown
 
 Target: TypeAlias = EnvSpec | Callable[..., Any]
@@ -43,6 +44,31 @@ class Prepared:
     def split(cls, env: Target | Prepared) -> tuple[Target, tuple[Wrap, ...]]:
         """The environment and its wrappers."""
         return (env.env, env.wrappers) if isinstance(env, cls) else (env, ())  # type: ignore
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Several environments that one policy learns, each with actors of its own."""
+
+    envs: tuple[Any, ...]  # as for ``resolve``
+    shown: bool = False  # whether observations are to hold the task's number
+    joined: bool = False  # whether their spaces are the same (``headrace.envs.joined``)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of each."""
+        return tuple(map(env_name, self.envs))
+
+
+def envs_of(env: Any) -> tuple[Any, ...]:
+    """The environments of several tasks, or the only one."""
+    return env.envs if isinstance(env, Tasks) else (env,)
+
+
+def env_of(env: Any, actor: int) -> Any:
+    """What an actor steps, by its number among those of all learners: tasks take turns."""
+    envs = envs_of(env)
+    return envs[actor % len(envs)]
 
 
 def _registered() -> dict[str, bytes]:
@@ -88,11 +114,14 @@ def resolve(env: Any, wrappers: Iterable[Any] = ()) -> Any:
 
     Returns:
         the EnvSpec of an id, or the class or callable itself; a :class:`Prepared` of it where there
-        are wrappers, or a script's function may make what is registered here only.
+        are wrappers, or a script's function may make what is registered here only. Of tasks each.
 
     Raises:
         ConfigError: the id or a wrapper is unknown, or ``env`` is of another type.
     """
+    if isinstance(env, Tasks):
+        wrappers = tuple(wrappers)
+        return dataclasses.replace(env, envs=tuple(resolve(one, wrappers) for one in env.envs))
     env, before = Prepared.split(env)
     if isinstance(env, str):
         env = _find(env)
@@ -114,7 +143,7 @@ def resolve(env: Any, wrappers: Iterable[Any] = ()) -> Any:
 def is_foreign(spec: EnvSpec) -> bool:
     """Whether it isn't registered in every process anyway."""
     entry = spec.entry_point or spec.vector_entry_point
-    return not (isinstance(entry, str) and entry.startswith(("gymnasium.envs.", "headrace_ssa")))
+    return not (isinstance(entry, str) and entry.startswith(("gymnasium.envs.", "headrace")))
 
 
 def by_value(spec: EnvSpec, main: Any = None) -> EnvSpec:
@@ -142,7 +171,7 @@ def _find(env_id: str) -> Target:
         except (ImportError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"env={shown(env_id)} needs module {shown(module)}, which can't be imported "
-                f"({error})"
+                f"({error}){_bringing_games(module)}"
             ) from error
     package = None if module else package_of(name)
     missing = package is not None and name not in gymnasium.registry
@@ -150,6 +179,8 @@ def _find(env_id: str) -> Target:
         bring(name, package)
     if name in gymnasium.registry:
         return gymnasium.registry[name]
+    if module and (made_by := _game(env_id, found, name)):
+        return made_by
     for part in name.split("."):
         found = getattr(found, part, None)
     if callable(found):
@@ -158,10 +189,28 @@ def _find(env_id: str) -> Target:
         return _find(game)
     if not module and in_envpool(name):  # last, for it imports envpool
         return EnvSpec(name)
+    names = [*gymnasium.registry, *SCORES, *known(module)]
     raise ConfigError(
         f"env={shown(env_id)} is unknown; register it with gymnasium.register, or name the module "
-        f"that does, as in 'module:Id-v0'.{nearest(name, [*gymnasium.registry, *SCORES])}"
+        f"that does, as in 'module:Id-v0'.{nearest(name, names)}"
     )
+
+
+def _game(env_id: str, module: Any, name: str) -> Zoo | None:
+    """What makes PettingZoo's game of this name, if it is one."""
+    try:
+        return zoo(module, name)
+    except Exception as error:  # of a package that nobody here knows
+        raise ConfigError(
+            f"env={shown(env_id)} needs a module that can't be imported "
+            f"({type(error).__name__}: {error}){_bringing_games(module.__name__)}"
+        ) from error
+
+
+def _bringing_games(module: str) -> str:
+    """The install line of the packages of games that headrace has an extra for, or ""."""
+    known = module.partition(".")[0] in ("pettingzoo", "mpe2")
+    return ": pip install 'headrace[games]'" if known else ""
 
 
 def env_name(env: Any) -> str:
@@ -172,6 +221,8 @@ def env_name(env: Any) -> str:
         return env.id
     if isinstance(env, Prepared):
         return env_name(env.env)
+    if isinstance(env, Tasks):
+        return f"{len(env.envs)} tasks"
     if isinstance(env, functools.partial):
         return env_name(env.func)
     return getattr(env, "__name__", type(env).__name__)

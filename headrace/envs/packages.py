@@ -27,6 +27,9 @@ _ALE = Package("ale_py", "ale-py")
 _BEGINNINGS = {  # of ids, the longest first where one begins another
     "headrace/": Package("headrace_ssa", "headrace"),
     "ALE/": _ALE,
+    "levels/": Package("headrace.envs.levels", "headrace"),
+    "dmlab/": Package("headrace.envs.dmlab", "headrace"),
+    "OpenSpiel/": Package("headrace.envs.openspiel", "'headrace[openspiel]'"),
     "MiniGrid-": Package("minigrid", "minigrid"),
     "BabyAI-": Package("minigrid", "minigrid"),
     "MiniWorld-": Package("miniworld", "miniworld"),

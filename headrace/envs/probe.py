@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import statistics
 import time
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -17,11 +18,14 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from headrace.envs import atari
 from headrace.envs.agreement import difference
+from headrace.envs.columns import agents_of
 from headrace.envs.engines import Engine
+from headrace.envs.joined import join
 from headrace.envs.make import opened
-from headrace.envs.names import Prepared, env_name, resolve
+from headrace.envs.names import Prepared, Tasks, env_name, envs_of, resolve
 from headrace.envs.stacks import may_be_stack, shows_stacks
-from headrace.errors import ConfigError, EnvironmentFault, HeadraceError
+from headrace.envs.turns import Turns
+from headrace.errors import ConfigError, EnvironmentFault, HeadraceError, require
 from headrace.spaces.actions import MASK, sample_allowed
 
 
@@ -37,6 +41,13 @@ class Probe:
     fault: EnvironmentFault | None = None  # of its first step
     stacks: bool = False  # it shows stacks of its latest pictures
     frames_per_step: int = 1  # of a game of ALE, whose actions are repeated
+    agents: tuple[str, ...] = ()  # of a game of several, each a column; (): of one
+    in_turns: bool = False  # its agents move one at a time (AEC)
+
+    @property
+    def num_columns(self) -> int:
+        """Of one environment in a rollout."""
+        return max(1, len(self.agents))
 
     def check_step(self) -> None:
         """Raise what was wrong with the first step, once the spaces are known to be supported."""
@@ -55,16 +66,18 @@ def probe(
     """Make the environment once, as ``headrace.envs.make_vec`` does, reset it and take a step.
 
     The step's action is random, one of those that its mask allows. What goes wrong in it is kept
-    for :meth:`Probe.check_step`.
+    for :meth:`Probe.check_step`. Of several tasks each is made, and their spaces are joined.
 
     Args:
         looks_for_stacks: find out :attr:`Probe.stacks`, by more steps and resets.
 
     Raises:
-        ConfigError: there is none of this name, or it can't be made.
+        ConfigError: there is none of this name, or it can't be made, or tasks can't be joined.
         EnvironmentFault: it can't be reset.
     """
     env = resolve(env, wrappers)
+    if isinstance(env, Tasks):
+        return _of_tasks(env, (engine, env_kwargs, seed, (), looks_for_stacks))
     name, alone, fault = env_name(env), "sync" if engine == "async" else engine, None
     with contextlib.ExitStack() as stack:
         with _told(f"{name} can't be made"):
@@ -84,7 +97,34 @@ def probe(
         target, wraps = Prepared.split(env)
         frames = getattr(envs, "frames_per_step", 0)  # envpool's tell themselves
         frames = frames or atari.frames_per_step(target, env_kwargs, wraps)
-        return Probe(env, *spaces, MASK in infos, by, fault, stacks, frames)
+        agents = agents_of(envs)
+        found = Probe(env, *spaces, MASK in infos, by, fault, stacks, frames, agents)
+        return replace(found, in_turns=isinstance(envs, Turns))
+
+
+def _of_tasks(tasks: Tasks, how: tuple[Any, ...]) -> Probe:
+    """What all tasks turned out to be together; ``how``: arguments of :func:`probe`."""
+    found = [probe(env, *how) for env in tasks.envs]
+    for one in found:
+        valid = "environments of one agent, which games of several can't be learnt beside"
+        require(not one.agents, "tasks", ",".join(tasks.names), valid)
+    if not tasks.joined:
+        tasks = join(tasks, [(one.observation_space, one.action_space) for one in found])
+        found = [
+            one if one.env is env else probe(env, *how)
+            for one, env in zip(found, tasks.envs, strict=True)
+        ]
+    first, engines = found[0], {one.engine for one in found}
+    frames = {one.frames_per_step for one in found}
+    return replace(
+        first,
+        env=tasks,
+        info_mask=any(one.info_mask for one in found),
+        engine=first.engine if len(engines) == 1 else "sync",
+        fault=next((one.fault for one in found if one.fault is not None), None),
+        stacks=all(one.stacks for one in found),
+        frames_per_step=first.frames_per_step if len(frames) == 1 else 1,
+    )
 
 
 def _shows_stacks(envs: VectorEnv, seed: int) -> bool:
@@ -123,13 +163,14 @@ def check_evaluated(found: Probe, env_kwargs: dict[str, Any], seed: int) -> None
         ConfigError: it can't be made, or its spaces are others.
         EnvironmentFault: it can't be reset or stepped.
     """
-    played = probe(found.env, found.engine, env_kwargs, seed, looks_for_stacks=False)
-    played.check_step()
-    spaces = [(one.observation_space, one.action_space) for one in (found, played)]
-    if other := difference(*spaces[0], *spaces[1], whose="training's"):
-        raise ConfigError(
-            f"with eval_env_kwargs {env_name(found.env)} is another environment: {other}"
-        )
+    for env in envs_of(found.env):
+        played = probe(env, found.engine, env_kwargs, seed, looks_for_stacks=False)
+        played.check_step()
+        spaces = [(one.observation_space, one.action_space) for one in (found, played)]
+        if other := difference(*spaces[0], *spaces[1], whose="training's"):
+            raise ConfigError(
+                f"with eval_env_kwargs {env_name(env)} is another environment: {other}"
+            )
 
 
 @contextlib.contextmanager
@@ -146,21 +187,21 @@ def _told(what: str) -> Iterator[None]:
 
 
 def _action(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> Any:
-    """A random action, ``[1, ...]``, that the mask allows."""
-    space = envs.single_action_space
+    """Random actions, ``[B, ...]``, that the mask allows."""
+    space, num_envs = envs.single_action_space, envs.num_envs
     mask = obs[MASK] if isinstance(obs, dict) and MASK in obs else infos.get(MASK)
-    action = sample_allowed(space, _first_row(mask))
-    empty: Any = create_empty_array(space, 1)
-    return concatenate(space, [action], empty)
+    actions = [sample_allowed(space, _row(mask, i)) for i in range(num_envs)]
+    empty: Any = create_empty_array(space, num_envs)
+    return concatenate(space, actions, empty)
 
 
-def _first_row(mask: Any) -> Any:
-    """Of what a vector environment of one shows; Gymnasium adds entries that begin with "_"."""
+def _row(mask: Any, i: int) -> Any:
+    """Of what a vector environment shows; Gymnasium adds entries that begin with "_"."""
     if isinstance(mask, dict):
-        return {k: _first_row(v) for k, v in mask.items() if not (k[:1] == "_" and k[1:] in mask)}
+        return {k: _row(v, i) for k, v in mask.items() if not (k[:1] == "_" and k[1:] in mask)}
     if isinstance(mask, tuple):
-        return tuple(map(_first_row, mask))
-    return None if mask is None else mask[0]
+        return tuple(_row(part, i) for part in mask)
+    return None if mask is None else mask[i]
 
 
 class StepCost(NamedTuple):
@@ -173,6 +214,7 @@ class StepCost(NamedTuple):
 _GROWTH, _MOST = 4, 32  # environments are made until a step gets no cheaper by more of them
 _CHEAPER = 0.75
 _STEPPING_S, _TOTAL_S = 0.02, 0.7
+_TIMED_TASKS = 4
 
 
 def step_cost(env: Any, engine: str, env_kwargs: dict[str, Any], seed: int) -> StepCost | None:
@@ -182,11 +224,15 @@ def step_cost(env: Any, engine: str, env_kwargs: dict[str, Any], seed: int) -> S
     them are quickly made and make a step cheaper, as vectorised ones do.
 
     Args:
-        env: resolved.
+        env: resolved; of several tasks the first ones are timed, and the mean is taken.
 
     Returns:
         None if it fails: whoever steps it in the run will say why.
     """
+    if isinstance(env, Tasks):
+        each = [step_cost(one, engine, env_kwargs, seed) for one in env.envs[:_TIMED_TASKS]]
+        known = [one for one in each if one is not None]
+        return StepCost(*map(statistics.fmean, zip(*known, strict=True))) if known else None
     engine, cost, count = "sync" if engine == "async" else engine, None, 1
     end = time.perf_counter() + _TOTAL_S
     # The user's environment may raise anything; what it warns of has been said by the first look.
@@ -198,7 +244,7 @@ def step_cost(env: Any, engine: str, env_kwargs: dict[str, Any], seed: int) -> S
             with contextlib.closing(made) as envs:
                 envs.reset(seed=seed)
                 made_s = time.perf_counter() - start
-                found = _timed(envs)
+                found = timed(envs)
             cheaper = cost is None or found.seconds < _CHEAPER * cost.seconds
             cost = found if cost is None or found.seconds < cost.seconds else cost
             more = min(_MOST, _GROWTH * count)
@@ -209,17 +255,26 @@ def step_cost(env: Any, engine: str, env_kwargs: dict[str, Any], seed: int) -> S
     return cost
 
 
-def _timed(envs: VectorEnv) -> StepCost:
+def timed(envs: VectorEnv, stepping_s: float = _STEPPING_S) -> StepCost:
     """Seconds that a step computes on average, or those of the quicker steps if it rather waits.
 
     Neither is longer on a machine on which other things run.
+
+    Args:
+        envs: that were reset. stepping_s: for about so long.
     """
     actions = itertools.cycle([envs.action_space.sample() for _ in range(16)])
-    times, computing_s, end = list[float](), time.process_time(), time.perf_counter() + _STEPPING_S
+    in_turns = isinstance(envs, Turns)
+    moving = envs.games.num_envs if isinstance(envs, Turns) else envs.num_envs
+    obs, infos = envs.reset() if in_turns else (None, {})
+    times, computing_s, end = list[float](), 0.0, time.perf_counter() + stepping_s
     while not times or time.perf_counter() < end:
-        start = time.perf_counter()
-        envs.step(next(actions))
+        # A game in turns is over at an illegal move.
+        action = _action(envs, obs, infos) if in_turns else next(actions)
+        start, before_s = time.perf_counter(), time.process_time()
+        obs, *_, infos = envs.step(action)
         times.append(time.perf_counter() - start)
-    computing_s = (time.process_time() - computing_s) / len(times)
+        computing_s += time.process_time() - before_s
+    computing_s /= len(times)
     seconds = max(computing_s, sorted(times)[len(times) // 4], 1e-9)
-    return StepCost(seconds / envs.num_envs, computing_s / seconds)
+    return StepCost(seconds / moving, computing_s / seconds)

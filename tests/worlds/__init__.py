@@ -2,6 +2,8 @@
 
 ``CountingEnv`` labels every step. ``IdentityEnv`` has a known optimum that is learnt in seconds,
 ``SpaceIdentityEnv`` is the same for every action space, with or without action masks,
+``CountingGame`` and ``CountingTurns`` label what agents see and do, ``Matching`` is a game that is
+learnt in seconds,
 ``MemoryEnv`` needs a policy that remembers, ``BrightQuarter`` one that sees. ``Stacks``
 shows its latest pictures. ``FaultyEnv``
 breaks on purpose and ``SlowEnv`` takes its time. Those of the first four with ``Vector`` in their
@@ -18,6 +20,7 @@ from worlds.counting import (
     counting_truncates,
 )
 from worlds.faulty import FaultyEnv, SlowEnv
+from worlds.games import CountingGame, CountingTurns, Matching, game_reward
 from worlds.identity import IdentityEnv, IdentityVectorEnv
 from worlds.images import BrightQuarter
 from worlds.memory import MemoryEnv, MemoryVectorEnv
@@ -32,10 +35,13 @@ from worlds.stacks import Stacks
 __all__ = [
     "BrightQuarter",
     "CountingEnv",
+    "CountingGame",
+    "CountingTurns",
     "CountingVectorEnv",
     "FaultyEnv",
     "IdentityEnv",
     "IdentityVectorEnv",
+    "Matching",
     "MemoryEnv",
     "MemoryVectorEnv",
     "SlowEnv",
@@ -45,6 +51,7 @@ __all__ = [
     "counting_length",
     "counting_reward",
     "counting_truncates",
+    "game_reward",
     "named_action_space",
     "random_return",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import gymnasium
 
 
 class Noting(gymnasium.Wrapper):
-    """Notes in a folder which node of SLURM acts, and takes a moment for each episode."""
+    """Notes in a folder which node of SLURM, or host, acts, and takes a moment for each episode."""
 
     def __init__(self, env: gymnasium.Env, folder: str, pause_s: float = 0.0) -> None:
         super().__init__(env)
         self._pause_s = pause_s
-        Path(folder, f"{os.environ.get('SLURMD_NODENAME')}-{os.getpid()}").touch()
+        node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        Path(folder, f"{node}-{os.getpid()}").touch()
 
     def reset(self, **kwargs):
         time.sleep(self._pause_s)

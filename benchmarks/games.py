@@ -1,0 +1,221 @@
+"""How fast is a game of several agents trained, beside a loop written by hand?
+
+    python benchmarks/games.py
+    python benchmarks/games.py --env-id mpe2:simple_reference_v3 --num-games 32
+
+Two handwritten loops, in which one network plays all agents and PPO learns from all of them: one
+game at a time, as tutorials have it, and ``num_games`` stepped in turn with one forward pass for
+all. headrace trains the same networks with the same passes, minibatches and rollouts, with one
+actor and with one for each core. Every run is a process of its own, the cases are interleaved, and
+a ratio is the median of those within a round. Rates are agents' steps per second after the first
+update. The game has to be parallel, with Box observations, Discrete actions and no masks, and all
+its agents have to stay until it is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import common
+import numpy as np
+import tyro
+
+from headrace.envs.names import Prepared, resolve
+from headrace.process import num_cores
+from headrace.studies.children import Children
+from headrace.studies.machine import machine, show, wide_console, write_csv
+
+EPOCHS, MINIBATCHES, GAMMA, LAM, CLIP = 4, 4, 0.99, 0.95, 0.2
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Args:
+    """Measure; see the top of the file."""
+
+    env_id: str = "mpe2:simple_spread_v3"
+    """A parallel game."""
+    num_games: int = 16
+    """Games of the second loop and of headrace."""
+    num_steps: int = 64
+    """Steps of a rollout."""
+    repeats: int = 3
+    """How often everything is measured."""
+    seconds: float = 10.0
+    """How long a run takes, about."""
+    output: Path = Path("results/games")
+    """Folder for games.csv."""
+
+
+class Loop:
+    """PPO on ``num_games`` games by hand."""
+
+    def __init__(self, env_id: str, num_games: int, num_steps: int) -> None:
+        import torch
+        from learning_ppo import Agent
+
+        make, _ = Prepared.split(resolve(env_id))
+        self._games = [make() for _ in range(num_games)]
+        self._rows = [game.reset(seed=i)[0] for i, game in enumerate(self._games)]
+        self.agents = list(self._games[0].possible_agents)
+        one = self.agents[0]
+        num_inputs = self._games[0].observation_space(one).shape[0]
+        torch.manual_seed(0)
+        self._agent = Agent(num_inputs, int(self._games[0].action_space(one).n), False)
+        self._optimizer = torch.optim.Adam(self._agent.parameters(), lr=2.5e-4, eps=1e-5)
+        self._num_steps = num_steps
+
+    def _obs(self) -> Any:
+        import torch
+
+        return torch.tensor(np.stack([rows[a] for rows in self._rows for a in self.agents]))
+
+    def _step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rewards and ends, ``[games * agents]``; a game that is over begins anew."""
+        rewards, ends, count = [], [], len(self.agents)
+        for g, game in enumerate(self._games):
+            own = actions[g * count : (g + 1) * count].tolist()
+            obs, reward, dead, cut, _ = game.step(dict(zip(self.agents, own, strict=True)))
+            rewards += [reward[a] for a in self.agents]
+            over = [dead[a] or cut[a] for a in self.agents]
+            ends += over
+            self._rows[g] = game.reset()[0] if all(over) else obs
+        return np.array(rewards, np.float32), np.array(ends, np.float32)
+
+    def update(self) -> int:
+        """One rollout, and what is learnt from it; returns agents' steps."""
+        import torch
+        from learning_ppo import advantages
+
+        kept: list[tuple[Any, ...]] = []
+        for _ in range(self._num_steps):
+            obs = self._obs()
+            with torch.no_grad():
+                policy, value = self._agent.distribution(obs), self._agent.value(obs).squeeze(-1)
+                action = policy.sample()
+                log_prob = policy.log_prob(action)
+            reward, ended = map(torch.from_numpy, self._step(action.numpy()))
+            kept.append((obs, action, log_prob, value, reward, ended))
+        obs, action, log_prob, value, reward, ended = map(torch.stack, zip(*kept, strict=True))
+        with torch.no_grad():
+            last = self._agent.value(self._obs()).T
+        advantage = advantages(reward, torch.cat([value, last]), ended, GAMMA, LAM)
+        self._learn(
+            *(x.flatten(0, 1) for x in (obs, action, log_prob, advantage, advantage + value))
+        )
+        return reward.numel()
+
+    def _learn(self, obs: Any, action: Any, log_prob: Any, advantage: Any, target: Any) -> None:
+        import torch
+
+        for _ in range(EPOCHS):
+            for rows in torch.randperm(len(obs)).tensor_split(MINIBATCHES):
+                policy = self._agent.distribution(obs[rows])
+                ratio = (policy.log_prob(action[rows]) - log_prob[rows]).exp()
+                own = advantage[rows]
+                own = (own - own.mean()) / (own.std() + 1e-8)
+                gain = torch.minimum(ratio * own, ratio.clamp(1 - CLIP, 1 + CLIP) * own).mean()
+                value = self._agent.value(obs[rows]).squeeze(-1)
+                loss = 0.25 * (value - target[rows]).square().mean() - gain
+                loss = loss - 0.01 * policy.entropy().mean()
+                self._optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(self._agent.parameters(), 0.5)
+                self._optimizer.step()
+
+
+def loop_rate(args: Args, num_games: int, threads: int) -> float:
+    """Agents' steps per second of the handwritten loop, after its first update."""
+    import torch
+
+    torch.set_num_threads(threads)
+    loop = Loop(args.env_id, num_games, args.num_steps)
+    loop.update()
+    start, steps = time.monotonic(), 0
+    while time.monotonic() < start + args.seconds:
+        steps += loop.update()
+    return steps / (time.monotonic() - start)
+
+
+def headrace_rate(args: Args, num_actors: int) -> float:
+    """Agents' steps per second of headrace, after its first update."""
+    import headrace as hr
+
+    made, _ = Prepared.split(resolve(args.env_id))
+    agents = len(made().possible_agents)
+    with tempfile.TemporaryDirectory() as folder:
+        config = hr.Config(
+            args.env_id,
+            hr.PPO(epochs=EPOCHS, minibatches=MINIBATCHES),
+            num_actors=num_actors,
+            envs_per_actor=-(-args.num_games // num_actors) * agents,
+            fragment_length=args.num_steps,
+            total_steps=1 << 40,
+            run_dir=f"{folder}/run",
+            eval_episodes=0,
+        )
+        trainer = hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr))
+        with contextlib.closing(trainer):
+            ends = None
+            for _ in trainer:
+                ends = ends or time.monotonic() + args.seconds
+                if time.monotonic() > ends:
+                    break
+            return trainer.sps
+
+
+def measured(request: dict[str, Any]) -> float:
+    """The rate of one case, in this process."""
+    args = Args(**request["args"] | {"output": Path()})
+    run = headrace_rate if request["who"] == "headrace" else loop_rate
+    return run(args, **request["how"])
+
+
+def cases_of(args: Args) -> dict[str, dict[str, Any]]:
+    """What is measured, by name: who, and how."""
+    one, many = {"num_games": 1, "threads": 1}, {"num_games": args.num_games, "threads": 1}
+    return {
+        "loop, 1 game": {"who": "loop", "how": one},
+        f"loop, {args.num_games} games": {"who": "loop", "how": many},
+        "headrace, 1 actor": {"who": "headrace", "how": {"num_actors": 1}},
+        f"headrace, {num_cores()} actors": {"who": "headrace", "how": {"num_actors": num_cores()}},
+    }
+
+
+def main(args: Args) -> None:
+    """Measure, print, and write the file."""
+    console, cases = wide_console(), cases_of(args)
+    found: dict[str, list[float]] = {name: [] for name in cases}
+    asked = {key: value for key, value in asdict(args).items() if key != "output"}
+    for _, (name, case) in itertools.product(range(args.repeats), cases.items()):
+        found[name].append(Children().call(measured, case | {"args": asked}, TIMEOUT_S))
+        console.print(f"{name}: {found[name][-1]:,.0f} agents' steps/s")
+    bases = list(found.values())[:2]
+    rows = [
+        {"case": name, "env_id": args.env_id, **common.spread("sps", rates)}
+        | {
+            f"times_{of}": statistics.median(a / b for a, b in zip(rates, base, strict=True))
+            for of, base in zip(("one_game", "many_games"), bases, strict=True)
+        }
+        for name, rates in found.items()
+    ]
+    args.output.mkdir(parents=True, exist_ok=True)
+    write_csv(args.output / "games.csv", [row | {"machine": machine()} for row in rows])
+    texts = [
+        {k: f"{v:,.{2 if k.startswith('times') else 0}f}" if isinstance(v, float) else v
+         for k, v in row.items()}
+        for row in rows
+    ]  # fmt: skip
+    show(texts, f"{args.repeats} repeats on {machine()}", console)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))

@@ -1,0 +1,110 @@
+"""Games in turns as a vector environment whose columns are their agents, each at its own step.
+
+A column's step lasts from its agent's move to its next turn, so it is over when others have moved.
+Whoever steps all columns together would wait for ever; ``send`` and ``receive`` are for that, as
+those of :class:`~headrace.envs.threads.Threads` are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space, create_empty_array
+
+from headrace.envs.columns import ABSENT, Columns
+from headrace.envs.game import MOVED, REWARD, TERMINATED, TRUNCATED, Game
+from headrace.ops import tree
+from headrace.spaces.actions import MASK
+
+
+class Turns(VectorEnv):
+    """Column ``g * n + i`` is agent ``i`` of game ``g``; ends and absence as in :class:`Columns`.
+
+    Args:
+        games: a vector environment of ``game`` (:class:`~headrace.envs.turn_game.TurnGame`).
+    """
+
+    def __init__(self, games: VectorEnv, game: Game) -> None:
+        self._rows = Columns(games, game)  # takes apart what the games tell
+        self.games, self.agents, self.num_envs = games, game.agents, self._rows.num_envs
+        self.single_observation_space = game.observation_space
+        self.single_action_space = game.action_space
+        self.observation_space = batch_space(game.observation_space, self.num_envs)
+        self.action_space = batch_space(game.action_space, self.num_envs)
+        self.metadata, self.render_mode = self._rows.metadata, self._rows.render_mode
+        self._actions = create_empty_array(game.action_space, self.num_envs, np.zeros)
+        self._busy = np.zeros(self.num_envs, bool)  # [B] a step is begun and not done
+        self._ready = np.zeros(0, np.int64)  # columns whose steps are done, and not yet received
+        self._obs: Any = None
+        self._told, self._infos = np.zeros((4, self.num_envs)), dict[str, Any]()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin all games; ``infos[ABSENT]`` are all but those who move first."""
+        obs, infos = self.games.reset(seed=seed, options=options)
+        self._keep(obs, infos)
+        self._busy[:], self._ready = False, np.zeros(0, np.int64)
+        return self._obs, {**self._infos, ABSENT: self._told[TERMINATED] > 0}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Begin a step of every column that has none, and say in ``infos["moved"]`` whose are done.
+
+        Actions of the others are ignored, and their observations are those of before.
+        """
+        rows = np.flatnonzero(~self._busy)
+        self.send(rows, tree.map_leaves(lambda x: np.asarray(x)[rows], actions))
+        moved = np.zeros(self.num_envs, bool)
+        moved[self.receive()] = True
+        told = self._told * moved
+        flags = told[TERMINATED] > 0, told[TRUNCATED] > 0
+        return self._obs, told[REWARD], *flags, {**self._infos, "moved": moved}
+
+    @property
+    def num_busy(self) -> int:
+        """How many columns :meth:`receive` has to report, before others have been sent."""
+        return len(self._ready)
+
+    def send(self, rows: np.ndarray, actions: Any) -> None:
+        """Begin a step of columns ``rows`` ``[n]``, none of which has one; actions: ``[n, ...]``.
+
+        The step of an agent whose turn it isn't is a filler, which its first turn ends.
+        """
+        tree.map_leaves(lambda to, x: to.__setitem__(rows, x), self._actions, actions)
+        given = np.zeros(self.num_envs, np.int8)
+        given[rows] = 1
+        self._busy[rows] = True
+        shape = self.games.num_envs, len(self.agents)
+        grouped = tree.map_leaves(lambda x: x.reshape(*shape, *x.shape[1:]), (self._actions, given))
+        obs, _, _, _, infos = self.games.step(grouped)
+        self._keep(obs, infos)
+        self._ready = np.flatnonzero(self._told[MOVED])
+        self._busy[self._ready] = False
+
+    def receive(self, enough: int = 1, linger_s: float = 0.0) -> np.ndarray:
+        """``[n]`` int64, the columns whose steps are done; nothing is waited for."""
+        ready, self._ready = self._ready, np.zeros(0, np.int64)
+        return ready
+
+    def results(self, rows: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
+        """Observations, rewards, terminated, truncated ``[n]`` of columns that were received."""
+        obs = tree.map_leaves(lambda x: x[rows], self._obs)
+        told = self._told[:, rows]
+        return obs, told[REWARD], told[TERMINATED] > 0, told[TRUNCATED] > 0
+
+    def infos(self, rows: np.ndarray, only: str | None = None) -> dict[str, Any]:
+        """Masks of all columns, ``[B, ...]``, which is all that is known of their infos."""
+        return self._infos if only in (None, MASK) else {}
+
+    def _keep(self, obs: Any, infos: dict[str, Any]) -> None:
+        self._obs, self._told, self._infos = self._rows.taken_apart(obs, infos)
+
+    def render(self) -> Any:
+        """What each game shows."""
+        return self.games.render()
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the games."""
+        self.games.close(**kwargs)

@@ -1,0 +1,100 @@
+"""Drawing opponents, and telling what games against them came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from headrace.errors import CheckpointError
+from headrace.league.folder import Games, Snapshot, View, newest
+from headrace.league.frozen import Load
+from headrace.league.opponents import NAIVE, Mixture, probabilities
+
+
+@dataclass(frozen=True)
+class Seating:
+    """Who plays the seats of a run's games, as its actors need to know it.
+
+    Attributes:
+        mixture: of opponents.
+        load: reads the policy of a snapshot's folder.
+        league: its folder; None with a ``rival``.
+        run: the run's name in the league.
+        rival: the only opponent, of an exploiter.
+    """
+
+    mixture: Mixture
+    load: Load
+    league: Path | None = None
+    run: str = ""
+    rival: Snapshot | None = None
+
+    def num_games(self, num_columns: int, num_agents: int) -> int:
+        """Of so many columns to train on."""
+        return sum(self.mixture.games(num_columns, num_agents))
+
+
+class Draw:
+    """Draws opponents, and is told what games against them came to."""
+
+    def __init__(self, seating: Seating, writer: str) -> None:
+        self._seating, self.load = seating, seating.load
+        self._rng = np.random.default_rng()
+        self._lost = set[str]()  # names of snapshots that can't be read
+        self._view = self._games = None
+        if seating.league is not None:
+            self._view = View(seating.league, seating.run)
+            self._games = Games(seating.league, seating.run, writer)
+
+    def seed(self, seed: int | None) -> None:
+        """Begin anew: what games came to that isn't written yet is forgotten."""
+        self._rng = np.random.default_rng(seed)
+        if self._games is not None:
+            self._games.drop()
+
+    def opponents(self, count: int) -> list[Snapshot]:
+        """So many, for games that begin."""
+        if count == 0:  # every seat may be the learner's
+            return []
+        if self._seating.rival is not None:
+            return [self._seating.rival] * count
+        view = self._view
+        assert view is not None
+        view.refresh()
+        kinds, shares = zip(*self._seating.mixture.frozen, strict=True)
+        return [self._of(kinds[k]) for k in self._rng.choice(len(kinds), count, p=shares)]
+
+    def _of(self, kind: str) -> Snapshot:
+        view = self._view
+        assert view is not None
+        there = [one for one in view.snapshots if one.name not in self._lost]
+        if kind == NAIVE:
+            own = [one for one in there if one.run == self._seating.run]
+            return newest(own) if own else there[-1]
+        rates = np.array([view.standings.win_rate(one.name) for one in there])
+        at = self._rng.choice(len(rates), p=probabilities(kind, rates))
+        return there[int(at)]
+
+    def another(self, lost: Snapshot, error: CheckpointError) -> Snapshot:
+        """An opponent instead of one that can't be read, which isn't drawn again.
+
+        Raises:
+            CheckpointError: ``error``, where there is no other.
+        """
+        view = self._view
+        self._lost.add(lost.name)
+        if view is None or self._lost.issuperset(one.name for one in view.snapshots):
+            raise error
+        return self.opponents(1)[0]
+
+    def note(self, opponent: Snapshot, score: float) -> None:
+        """A game is over: 1 for a win of the learner, 0.5 for a draw, 0 for a loss."""
+        if self._games is not None:
+            self._games.add(opponent.name, score)
+
+    def close(self) -> None:
+        """Write the games that aren't written yet."""
+        if self._games is not None:
+            self._games.flush()

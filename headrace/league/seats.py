@@ -1,0 +1,113 @@
+"""A vector of games of which a learner sees only the seats that it is trained on.
+
+    columns of the learner:  game 0: a b | game 1: a b | game 2: a | game 3:   b | ...
+                             every seat is the learner's | the others are a snapshot's
+
+The actor, the learner and the algorithm know of no opponents: the games' other seats are played
+here, and nothing is computed for them but the frozen policies' own actions. Where one seat is the
+learner's, that is the next one in the next game, and the opponent is drawn anew. Games in turns
+have the same in ``turn_seats.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space, create_empty_array
+
+from headrace.envs.columns import ABSENT, absent_in
+from headrace.league.draw import Draw
+from headrace.league.frozen import Frozen
+from headrace.league.opponents import Mixture
+from headrace.league.table import Table
+from headrace.nn.inputs import info_mask
+from headrace.ops import tree
+from headrace.spaces.actions import MASK
+from headrace.types import Tree
+
+
+class Seats(VectorEnv):
+    """The learner's columns of ``games``: those of every seat first, then one of each other game.
+
+    It follows the same rules about ends and absence as :class:`headrace.envs.columns.Columns`.
+
+    Args:
+        games: columns are agents, game by game. num_columns: of the learner.
+        num_agents: of a game. mixture: of opponents. draw: of them.
+    """
+
+    def __init__(
+        self, games: VectorEnv, num_columns: int, num_agents: int, mixture: Mixture, draw: Draw
+    ) -> None:
+        self.games, self.num_envs, self._draw = games, num_columns, draw
+        self.single_observation_space = games.single_observation_space
+        self.single_action_space = games.single_action_space
+        self.observation_space = batch_space(games.single_observation_space, num_columns)
+        self.action_space = batch_space(games.single_action_space, num_columns)
+        self.metadata, self.render_mode = games.metadata, games.render_mode
+        spaces = games.single_observation_space, games.single_action_space
+        self._frozen = Frozen(draw.load, spaces, games.num_envs)
+        self._actions: Any = create_empty_array(spaces[1], games.num_envs, np.zeros)
+        self._table = Table(num_columns, num_agents, mixture, self._frozen, draw)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin all games; ``seed``: of games, opponents and what they do."""
+        self._draw.seed(seed)
+        if seed is not None:
+            self._frozen.seed(seed)
+        obs, infos = self.games.reset(seed=seed, options=options)
+        count = self.games.num_envs
+        self._gone, self._first = absent_in(infos, count), np.ones(count, bool)
+        self._reward = np.zeros(count)
+        self._keep(obs, infos)
+        self._table.reset()
+        return self._own(obs), {**self._infos(), ABSENT: self._gone[self._table.columns]}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """One step of every game; ``actions``: of the learner's columns ``[N, ...]``."""
+        table, merged = self._table, self._actions
+        self._play_frozen()
+        own = table.columns
+        tree.map_leaves(lambda to, x: to.__setitem__(slice(None), x), merged, self._frozen.actions)
+        tree.map_leaves(lambda to, x: to.__setitem__(own, x), merged, actions)
+        obs, reward, terminated, truncated, infos = self.games.step(merged)
+        begins = np.asarray(self._gone.reshape(table.shape).all(1))
+        self._first, self._gone = self._gone, np.asarray(terminated | truncated)
+        self._reward = np.where(self._first, 0.0, reward)
+        table.totals += self._reward.reshape(table.shape)
+        self._keep(obs, infos)
+        table.begin(begins)
+        table.note(np.asarray(self._gone.reshape(table.shape).all(1) & ~begins))
+        own = table.columns
+        return self._own(obs), reward[own], terminated[own], truncated[own], self._infos()
+
+    def render(self) -> Any:
+        """What the games show."""
+        return self.games.render()
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the games; what they came to is written."""
+        self._draw.close()
+        self._frozen.close()
+        self.games.close(**kwargs)
+
+    def _play_frozen(self) -> None:
+        others = self._table.others
+        others = others[~self._gone[others]]
+        if len(others):
+            shown = self._obs, self._mask, self._reward, self._first
+            self._frozen.act(self._table.players(others), others, shown)
+
+    def _keep(self, obs: Tree, infos: dict[str, Any]) -> None:
+        self._obs, self._mask = obs, info_mask(infos)
+
+    def _own(self, rows: Tree) -> Tree:
+        own = self._table.columns
+        return tree.map_leaves(lambda x: x[own], rows)
+
+    def _infos(self) -> dict[str, Any]:
+        return {} if self._mask is None else {MASK: self._own(self._mask)}

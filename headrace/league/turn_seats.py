@@ -1,0 +1,163 @@
+"""The seats that a learner sees of games in turns, each at its own step.
+
+    send(rows, actions) ──► games ──► whose turn is it?  a snapshot's: it moves, and so on
+                                                         the learner's: receive() reports it
+
+A learner's step lasts from its move to its next turn, whoever moves in between.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space, create_empty_array
+
+from headrace.envs.columns import ABSENT, absent_in
+from headrace.envs.turns import Turns
+from headrace.league.draw import Draw
+from headrace.league.frozen import Frozen
+from headrace.league.opponents import Mixture
+from headrace.league.table import Table
+from headrace.nn.inputs import info_mask
+from headrace.ops import tree
+from headrace.spaces.actions import MASK
+
+
+class TurnSeats(VectorEnv):
+    """As :class:`headrace.league.seats.Seats`, of :class:`headrace.envs.turns.Turns`.
+
+    A game whose agents have all ended begins anew when the learner's step behind the end is begun,
+    and only then is it another seat's.
+
+    Args:
+        games, num_columns, num_agents, mixture, draw: as there.
+    """
+
+    def __init__(
+        self, games: Turns, num_columns: int, num_agents: int, mixture: Mixture, draw: Draw
+    ) -> None:
+        self.games, self.num_envs, self._draw = games, num_columns, draw
+        self.single_observation_space = games.single_observation_space
+        self.single_action_space = games.single_action_space
+        self.observation_space = batch_space(games.single_observation_space, num_columns)
+        self.action_space = batch_space(games.single_action_space, num_columns)
+        self.metadata, self.render_mode = games.metadata, games.render_mode
+        spaces = games.single_observation_space, games.single_action_space
+        self._frozen = Frozen(draw.load, spaces, games.num_envs)
+        self._actions: Any = create_empty_array(spaces[1], games.num_envs, np.zeros)
+        self._table = Table(num_columns, num_agents, mixture, self._frozen, draw)
+        self._waits = np.zeros(num_columns, bool)  # [N] a step of the learner's is begun
+        self._ready = np.zeros(0, np.int64)  # columns of the learner's whose steps are done
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin all games; ``infos[ABSENT]`` are the learner's seats that don't move first."""
+        self._draw.seed(seed)
+        if seed is not None:
+            self._frozen.seed(seed)
+        _, infos = self.games.reset(seed=seed, options=options)
+        count = self.games.num_envs
+        self._gone, self._first = absent_in(infos, count), np.ones(count, bool)
+        self._reward, self._busy = np.zeros(count), np.zeros(count, bool)
+        self._over = np.zeros(self._table.shape[0], bool)  # games that wait to begin anew
+        self._waits[:], self._ready = False, np.zeros(0, np.int64)
+        self._table.reset()
+        own = self._table.columns
+        obs, *_ = self.games.results(own)
+        everyone = np.arange(self.num_envs)
+        return obs, {**self.infos(everyone), ABSENT: self._gone[own]}
+
+    @property
+    def num_busy(self) -> int:
+        """How many columns :meth:`receive` has to report, before others have been sent."""
+        return len(self._ready)
+
+    def send(self, rows: np.ndarray, actions: Any) -> None:
+        """Begin a step of columns ``rows`` ``[n]``, and let opponents move as long as they can."""
+        table, merged = self._table, self._actions
+        columns = table.columns[rows]
+        tree.map_leaves(lambda to, x: to.__setitem__(columns, x), merged, actions)
+        self._waits[rows] = True
+        ready = [self._ready]
+        while True:
+            columns = np.union1d(columns, self._anew())
+            columns = np.union1d(columns, self._frozen_moves())
+            columns = columns[~self._busy[columns]]
+            if not len(columns):
+                break
+            self._busy[columns] = True
+            given = tree.map_leaves(lambda x, columns=columns: x[columns], merged)
+            self.games.send(columns, given)
+            done = self._keep(self.games.receive())
+            mine = np.flatnonzero(self._waits & np.isin(table.columns, done))
+            self._waits[mine] = False
+            ready.append(mine)
+            columns = np.zeros(0, np.int64)
+        self._ready = np.concatenate(ready)
+
+    def receive(self, enough: int = 1, linger_s: float = 0.0) -> np.ndarray:
+        """``[n]`` int64, the columns whose steps are done; nothing is waited for."""
+        ready, self._ready = self._ready, np.zeros(0, np.int64)
+        return ready
+
+    def results(self, rows: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
+        """Observations, rewards, terminated, truncated ``[n]`` of columns that were received."""
+        return self.games.results(self._table.columns[rows])
+
+    def infos(self, rows: np.ndarray, only: str | None = None) -> dict[str, Any]:
+        """Masks of all columns, ``[N, ...]``."""
+        mask = info_mask(self.games.infos(rows, only=MASK))
+        return {} if mask is None else {MASK: mask[self._table.columns]}
+
+    def render(self) -> Any:
+        """What the games show."""
+        return self.games.render()
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the games; what they came to is written."""
+        self._draw.close()
+        self._frozen.close()
+        self.games.close(**kwargs)
+
+    def _anew(self) -> np.ndarray:
+        """The columns of games that begin, now that a learner's step behind their end is begun."""
+        table = self._table
+        waiting = table.columns[self._waits] // table.shape[1]
+        begins = self._over & np.isin(np.arange(table.shape[0]), waiting)
+        table.begin(begins)
+        self._over &= ~begins
+        whole = np.repeat(begins, table.shape[1])
+        whole[table.columns[~self._waits]] = False  # of every seat's games: each begins its own
+        return np.flatnonzero(whole)
+
+    def _frozen_moves(self) -> np.ndarray:
+        """The columns of opponents that can go on; their actions are chosen."""
+        others = self._table.others
+        others = others[~self._busy[others] & ~self._over[others // self._table.shape[1]]]
+        acting = others[~self._gone[others]]
+        if len(acting):
+            everyone = np.arange(self.games.num_envs)
+            obs, mask = self.games.results(everyone)[0], info_mask(self.games.infos(everyone))
+            shown = obs, mask, self._reward, self._first
+            self._frozen.act(self._table.players(acting), acting, shown)
+            theirs = tree.map_leaves(lambda x: x[acting], self._frozen.actions)
+            tree.map_leaves(lambda to, x: to.__setitem__(acting, x), self._actions, theirs)
+        return others
+
+    def _keep(self, done: np.ndarray) -> np.ndarray:
+        """Take in what the steps of some columns of the games came to; returns these columns."""
+        table = self._table
+        _, reward, terminated, truncated = self.games.results(done)
+        before = self._gone.reshape(table.shape).all(1)
+        self._busy[done] = False
+        self._first[done] = self._gone[done]
+        self._gone[done] = terminated | truncated
+        self._reward[done] = np.where(self._first[done], 0.0, reward)
+        np.add.at(table.totals.ravel(), done, self._reward[done])
+        over = np.asarray(self._gone.reshape(table.shape).all(1) & ~before)
+        table.note(over)
+        self._over |= over
+        return done

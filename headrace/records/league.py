@@ -1,0 +1,217 @@
+"""Writing in a league's folder (see ``headrace/league/folder.py``), which other runs may share.
+
+Nothing is locked: a file has one writer, or appears whole and is never changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import CheckpointError, ConfigError
+from headrace.league.folder import GAME, MATCHES, RUNS, SNAPSHOTS, STANDINGS, Snapshot, snapshots
+from headrace.records import sums
+from headrace.records.disk import json_text, replace_text, sync, told, write_hashed
+from headrace.records.folders import Files
+
+FORMAT = 1
+Offsets = dict[str, int]  # by file of games: bytes that were read
+
+
+def found(league: Path, game: Mapping[str, Any]) -> None:
+    """Begin a league of this game, unless there is one.
+
+    Args:
+        game: its ``env``, ``env_kwargs``, ``agents`` and spaces, as plain values.
+
+    Raises:
+        ConfigError: it is a league of another game. CheckpointError: the disk refuses.
+    """
+    check(league, game)
+    if (league / GAME).exists():
+        return
+    with told(league):
+        for name in (SNAPSHOTS, RUNS, MATCHES):
+            (league / name).mkdir(parents=True, exist_ok=True)
+        fresh = league / f"{GAME}.{secrets.token_hex(4)}.tmp"
+        values = {"format": FORMAT, "game": dict(game)}
+        try:
+            write_hashed(fresh, lambda file: file.write(json_text(values).encode()))
+            os.link(fresh, league / GAME)
+        except FileExistsError:
+            pass  # another run was quicker
+        finally:
+            fresh.unlink(missing_ok=True)
+    check(league, game)
+
+
+def check(league: Path, game: Mapping[str, Any]) -> None:
+    """Raise ConfigError where there is something else than a league of this game."""
+    if not league.exists() or (league.is_dir() and not _is_begun(league)):
+        return
+    theirs, ours = game_of(league), json.loads(json_text(dict(game)))
+    for name, value in ours.items():
+        if theirs.get(name) != value:
+            raise ConfigError(
+                f"league={str(league)!r} is of another game: its {name.replace('_', ' ')} is "
+                f"{_brief(theirs.get(name))}, this run's is {_brief(value)}; choose another folder"
+            )
+
+
+def _is_begun(league: Path) -> bool:
+    """Whether anything is there but what another run makes before it names the game."""
+    for one in league.iterdir():
+        half = one.name.startswith(f"{GAME}.") and one.suffix == ".tmp"
+        folder = one.name in (SNAPSHOTS, RUNS, MATCHES) and one.is_dir()
+        if not half and not (folder and not any(one.iterdir())):
+            return True
+    return False
+
+
+def game_of(league: Path) -> dict[str, Any]:
+    """What a league says that its game is.
+
+    Raises:
+        ConfigError: it is no league.
+    """
+    try:
+        values = json.loads((league / GAME).read_text(encoding="utf-8"))
+        if values["format"] != FORMAT:
+            raise ValueError(f"format {values['format']}, and this version reads {FORMAT}")
+        return dict(values["game"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"league={str(league)!r} is no league ({GAME}: {error}); name a run with opponents, a "
+            "league's folder, or one that isn't there yet"
+        ) from error
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 80 else f"{text[:60]} … {text[-15:]}"
+
+
+def join(league: Path, name: str) -> str:
+    """A run's name in the league, which no other has: ``name``, or it with a number."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".") or "run"
+    with told(league):
+        for number in range(1, 10_000):
+            given = name if number == 1 else f"{name}-{number}"
+            try:
+                (league / RUNS / given).mkdir()
+            except FileExistsError:
+                continue
+            return given
+    raise CheckpointError(f"{league} has 9,999 runs of the name {name}: choose another run_dir")
+
+
+def add(league: Path, run: str, step: int, files: Files, branch: int = 0) -> Snapshot:
+    """A new snapshot, whole from the instant at which it is there.
+
+    Args:
+        files: a checkpoint's of the policy alone. branch: see :class:`Snapshot`.
+
+    Raises:
+        CheckpointError: the disk refuses.
+    """
+    name = f"{run}~{branch}-{step}" if branch else f"{run}-{step}"
+    target = league / SNAPSHOTS / name
+    temporary = target.with_name(f".{target.name}.tmp")
+    with told(target):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        try:
+            hashes = {file: write_hashed(temporary / file, how) for file, how in files.items()}
+            text = sums.text(hashes).encode()
+            write_hashed(temporary / sums.NAME, lambda file: file.write(text))
+            sync(temporary)
+            os.rename(temporary, target)
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync(target.parent)
+    return Snapshot(target.name, target, run, step, branch)
+
+
+def behind(league: Path, latest: Snapshot) -> list[Snapshot]:
+    """Snapshots that a run took after one of its own."""
+    return [
+        one
+        for one in snapshots(league)
+        if one.run == latest.run and (one.branch, one.step) > (latest.branch, latest.step)
+    ]
+
+
+def remove(lost: Iterable[Snapshot]) -> None:
+    """Take snapshots back, each at an instant."""
+    for one in lost:
+        aside = one.path.with_name(f".{one.name}.gone")
+        with told(one.path):
+            os.rename(one.path, aside)
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def rewind_games(league: Path, run: str, offsets: Offsets) -> None:
+    """Take back a run's games behind a checkpoint, which had been read up to ``offsets``."""
+    with told(league):
+        for file in (league / RUNS / run).glob("games-*.jsonl"):
+            if file.stat().st_size > offsets.get(file.name, 0):
+                os.truncate(file, offsets.get(file.name, 0))
+
+
+def new_games(league: Path, run: str, offsets: Offsets) -> dict[str, tuple[int, float]]:
+    """A run's games by opponent (how many, their score) since the last call.
+
+    A line that is being written is left for the next one.
+
+    Args:
+        offsets: moved on, in place.
+
+    Raises:
+        CheckpointError: a file can't be read; no offset has moved.
+    """
+    games: dict[str, tuple[int, float]] = {}
+    moved = Offsets()
+    for file in sorted((league / RUNS / run).glob("games-*.jsonl")):
+        at = offsets.get(file.name, 0)
+        with told(file, "read"):
+            if file.stat().st_size <= at:
+                continue
+            with file.open("rb") as opened:
+                opened.seek(at)
+                whole = opened.read().rpartition(b"\n")[0]
+        for line in whole.splitlines():
+            for name, (count, score) in json.loads(line).items():
+                before = games.get(name, (0, 0.0))
+                games[name] = before[0] + int(count), before[1] + float(score)
+        moved[file.name] = at + len(whole) + bool(whole)
+    offsets.update(moved)
+    return games
+
+
+def write_standings(league: Path, run: str, values: dict[str, Any]) -> None:
+    """Replace a run's standings."""
+    path = league / RUNS / run / STANDINGS
+    with told(path):
+        replace_text(path, json_text(values))
+
+
+def write_match(league: Path, values: dict[str, Any]) -> Path:
+    """Keep what games of two snapshots came to; returns the file."""
+    path = league / MATCHES / f"{secrets.token_hex(8)}.json"
+    with told(path):
+        (league / MATCHES).mkdir(exist_ok=True)
+        replace_text(path, json_text(values))
+    return path
+
+
+def matches(league: Path) -> list[dict[str, Any]]:
+    """All that were played, those of a name first that sorts first."""
+    files = sorted((league / MATCHES).glob("*.json"))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]

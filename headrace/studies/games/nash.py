@@ -1,0 +1,77 @@
+"""How far policies are from a Nash equilibrium of one of OpenSpiel's games, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyspiel
+import torch
+from open_spiel.python import policy as spiel
+from open_spiel.python.algorithms import exploitability, policy_aggregator
+
+from headrace.envs.openspiel import seen
+from headrace.nn.policy import Policy
+
+
+def tabular(policy: Policy, game: Any) -> spiel.TabularPolicy:
+    """What a policy without memory does in every information state of a game.
+
+    Args:
+        policy: trained on :class:`headrace.envs.openspiel.SpielGames` of this game, where an
+            observation holds all that the player knows. game: of OpenSpiel; a simultaneous one is
+            taken move by move, of which the second player doesn't see the first's.
+
+    Raises:
+        ValueError: the policy is recurrent.
+    """
+    if policy.core is not None:
+        raise ValueError("a recurrent policy's actions depend on more than the information state")
+    table = spiel.TabularPolicy(in_turns(game))
+    rows = [_seen(game, state) for state in table.states]
+    inputs = policy.inputs.compose(
+        np.stack(rows), table.legal_actions_mask, None, None, np.ones(len(rows), bool)
+    )
+    with torch.inference_mode():
+        inputs = {name: torch.as_tensor(x) for name, x in inputs.items()}
+        params, _ = policy.act(inputs, torch.ones(len(rows), dtype=torch.bool), ())
+        chances = torch.softmax(params.double(), -1).numpy()
+    chances = np.where(table.legal_actions_mask, chances, 0.0)
+    table.action_probability_array[:] = chances / chances.sum(1, keepdims=True)
+    return table
+
+
+def in_turns(game: Any) -> Any:
+    """The game itself, or a simultaneous one as one in which players move one after the other."""
+    if game.get_type().dynamics == pyspiel.GameType.Dynamics.SEQUENTIAL:
+        return game
+    return pyspiel.convert_to_turn_based(game)
+
+
+def _seen(game: Any, state: Any) -> np.ndarray:
+    if game.get_type().dynamics == pyspiel.GameType.Dynamics.SEQUENTIAL:
+        return seen(game, state, state.current_player())
+    return seen(game, game.new_initial_state(), state.current_player())
+
+
+def average(policies: Sequence[spiel.TabularPolicy], game: Any) -> Any:
+    """The policy that is as good as drawing one of these for each game, and playing it to its end.
+
+    In each information state a policy counts by how likely the player's own actions were to lead
+    there under it (OpenSpiel's PolicyAggregator).
+    """
+    game = in_turns(game)
+    players = range(game.num_players())
+    pool = [list(policies) for _ in players]
+    weights = [[1.0 / len(policies)] * len(policies) for _ in players]
+    return policy_aggregator.PolicyAggregator(game).aggregate(players, pool, weights)
+
+
+def nash_conv(policy: Any, game: Any) -> float:
+    """What both players together could gain by best responses; 0 at an equilibrium.
+
+    Lanctot et al. (2017), "A Unified Game-Theoretic Approach to Multiagent Reinforcement Learning",
+    section 4.
+    """
+    return float(exploitability.nash_conv(in_turns(game), policy))

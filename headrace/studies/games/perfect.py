@@ -1,0 +1,76 @@
+"""Games of perfect information against a player that never errs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.envs.openspiel import seen
+from headrace.nn.policy import Policy
+
+
+def best_moves(state: Any, known: dict[str, tuple[float, tuple[int, ...]]]) -> tuple[int, ...]:
+    """The moves of a state that are as good as any, by minimax over the rest of the game.
+
+    Args:
+        known: values for the first player, and best moves, by position; filled here.
+    """
+    return _solved(state, known)[1]
+
+
+def _solved(
+    state: Any, known: dict[str, tuple[float, tuple[int, ...]]]
+) -> tuple[float, tuple[int, ...]]:
+    if state.is_terminal():
+        return float(state.returns()[0]), ()
+    key = f"{state.current_player()}{state}"
+    if key not in known:
+        sign = 1.0 if state.current_player() == 0 else -1.0
+        moves = state.legal_actions()
+        values = [_solved(state.child(move), known)[0] for move in moves]
+        best = max(sign * value for value in values)
+        equal = [m for m, value in zip(moves, values, strict=True) if sign * value == best]
+        known[key] = sign * best, tuple(equal)
+    return known[key]
+
+
+def against_minimax(policy: Policy, game: Any, seat: int, episodes: int, seed: int) -> Counter[str]:
+    """How many games a policy's likeliest moves win, draw and lose against perfect play.
+
+    Minimax draws among all of its best moves, so that it leads into every game that it can.
+
+    Args:
+        game: of OpenSpiel, small enough to be searched whole (tic-tac-toe).
+        seat: of the policy, 0 moves first.
+    """
+    rng = np.random.default_rng(seed)
+    known: dict[str, tuple[float, tuple[int, ...]]] = {}
+    chosen: dict[str, int] = {}
+    results: Counter[str] = Counter(won=0, drawn=0, lost=0)
+    for _ in range(episodes):
+        state = game.new_initial_state()
+        while not state.is_terminal():
+            player = state.current_player()
+            if player != seat:
+                move = int(rng.choice(best_moves(state, known)))
+            elif (key := str(state)) in chosen:
+                move = chosen[key]
+            else:
+                move = chosen[key] = _likeliest(policy, game, state, player)
+            state.apply_action(move)
+        value = state.returns()[seat]
+        results["won" if value > 0 else "lost" if value < 0 else "drawn"] += 1
+    return results
+
+
+def _likeliest(policy: Policy, game: Any, state: Any, player: int) -> int:
+    mask = np.array([state.legal_actions_mask(player)])
+    obs = seen(game, state, player)[None]
+    inputs = policy.inputs.compose(obs, mask, None, None, np.ones(1, bool))
+    with torch.inference_mode():
+        inputs = {name: torch.as_tensor(x) for name, x in inputs.items()}
+        params, _ = policy.act(inputs, torch.ones(1, dtype=torch.bool), policy.initial_core(1))
+        return int(policy.distribution.mode(params)[0])

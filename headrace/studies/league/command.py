@@ -1,0 +1,181 @@
+"""``headrace league``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from headrace.envs.make import make_vec
+from headrace.errors import ConfigError, require
+from headrace.league.folder import GAME, Snapshot, snapshots
+from headrace.records import checkpoint, league, recall
+from headrace.studies.league import picture
+from headrace.studies.league.matches import MOST_GAMES, Match, all_pairs, pair, play
+from headrace.studies.league.ratings import Rating, rate
+from headrace.studies.machine import show, wide_console
+from headrace.valid import ranges
+
+Games = dict[tuple[str, str], tuple[int, float]]
+_SHOWN = 40  # players at most in the picture
+
+
+def folder_of(path: Path) -> Path:
+    """The league of a run, or ``path`` itself if it is one.
+
+    Raises:
+        ConfigError: it is neither. CheckpointError: a run's settings can't be read.
+    """
+    if (path / GAME).exists():
+        return path
+    if (path / "config.json").exists():
+        named = json.loads((path / "config.json").read_text(encoding="utf-8"))["config"]
+        found = Path(named.get("league") or path / "league")
+        if (found / GAME).exists():
+            return found
+    raise ConfigError(
+        f"{str(path)!r} is no league and no run that has one: name the run directory of a run with "
+        "--opponents, or its league"
+    )
+
+
+def settings_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The oldest snapshot of a league, and what its ``config.json`` holds; None: it has none."""
+    every = snapshots(folder_of(path))
+    return (every[0].path, checkpoint.read_config(every[0].path)) if every else None
+
+
+def show_league(
+    path: Path,
+    names: Sequence[str],
+    episodes: int | None,
+    most: int,
+    seed: int,
+    trusts: bool,
+    output: Path | None = None,
+    console: Console | None = None,
+) -> dict[str, Rating]:
+    """Play what is asked for, then print ratings and draw pay-offs, of all games of the league.
+
+    Args:
+        names: two snapshots to play against each other; none: every pair, if ``episodes`` is given,
+            of at most ``most`` snapshots, evenly spaced in each run.
+        episodes: games of each pair, half of them in either seat; None: 100 with ``names``.
+        trusts: import code that snapshots name. output: the picture; league.png in the league.
+
+    Returns:
+        ratings of all that played.
+
+    Raises:
+        ConfigError: there is no league, or no snapshot of such a name.
+    """
+    console, folder = console or wide_console(), folder_of(path)
+    require(len(names) in (0, 2), "play", " ".join(names), "two snapshots")
+    require(episodes is None or 1 <= episodes <= 10**6, "episodes", episodes, ranges.COUNT.words)
+    require(most >= 2, "most", most, "at least 2")
+    every = snapshots(folder)
+    known = _games(folder)
+    if names:
+        one, other = pair(folder, names)
+        _say(_played(folder, [(one, other)], episodes or 100, seed, trusts)[0], console)
+    elif episodes is not None:
+        missing = [
+            (a, b) for a, b in all_pairs(_spread(every, most)) if _count(known, a, b) < episodes
+        ]
+        console.print(f"{len(missing)} pairs play {episodes} games each")
+        _played(folder, missing, episodes, seed, trusts)
+    known = _games(folder)
+    if not known:
+        console.print(
+            f"{folder}: {len(every)} snapshots, and no game among them yet: --episodes 100 plays "
+            "every pair, --play A B one"
+        )
+        return {}
+    ratings = rate(known)
+    _show(every, ratings, known, console)
+    output = output or folder / "league.png"
+    rated = [one for one in every if one.name in ratings]
+    drawn = _spread(rated, _SHOWN)
+    matrix = picture.payoffs(known, [one.name for one in drawn])
+    picture.draw(drawn, matrix, ratings, output)
+    console.print(f"picture: {output}", soft_wrap=True)
+    return ratings
+
+
+def _spread(players: Sequence[Snapshot], most: int) -> list[Snapshot]:
+    """At most so many, evenly spaced, the first and the last among them."""
+    if len(players) <= most:
+        return list(players)
+    at = {round(i * (len(players) - 1) / (most - 1)) for i in range(most)}
+    return [players[i] for i in sorted(at)]
+
+
+def _games(folder: Path) -> Games:
+    games: Games = {}
+    for values in league.matches(folder):
+        match = Match.of(values)
+        count, score = games.get((match.one, match.other), (0, 0.0))
+        games[match.one, match.other] = count + match.games, score + match.score
+    return games
+
+
+def _count(known: Games, a: Snapshot, b: Snapshot) -> int:
+    return sum(known.get(key, (0, 0.0))[0] for key in ((a.name, b.name), (b.name, a.name)))
+
+
+def _played(
+    folder: Path, pairs: Sequence[tuple[Snapshot, Snapshot]], episodes: int, seed: int, trusts: bool
+) -> list[Match]:
+    """Let pairs play in one vector of games, and keep what comes of it."""
+    if not pairs:
+        return []
+    first = pairs[0][0].path
+    values = checkpoint.read_config(first)
+    config, env = values["config"], recall.environment(first, values, trusts)
+    count = min(episodes, MOST_GAMES)
+
+    def load(path: Path) -> Any:
+        return checkpoint.load_policy(path, trusted=trusts)
+
+    with contextlib.closing(make_vec(env, count, config["engine"], config["env_kwargs"])) as games:
+        found = []
+        for number, players in enumerate(pairs):
+            match = play(games, players, episodes, seed + number, load)
+            league.write_match(folder, match._asdict())
+            found.append(match)
+    return found
+
+
+def _say(match: Match, console: Console) -> None:
+    seats = ", ".join(f"{mean:+.3f}" for mean in match.by_seat)
+    console.print(
+        f"{match.one} against {match.other}, {match.games} games: {match.wins} won, {match.draws} "
+        f"drawn, {match.losses} lost; return {match.mean:+.3f} ± {match.se:.3f} (standard error; "
+        f"by seat {seats})",
+        soft_wrap=True,
+    )
+
+
+def _show(
+    every: Sequence[Snapshot], ratings: dict[str, Rating], known: Games, console: Console
+) -> None:
+    steps = {one.name: f"{one.step:,}" for one in every}
+    scored = dict.fromkeys(ratings, 0.0)
+    for (one, other), (count, score) in known.items():
+        scored[one] += score
+        scored[other] += count - score
+    rows = [
+        {
+            "snapshot": name,
+            "steps": steps.get(name, "gone"),
+            "rating": f"{one.value:.0f} ± {one.se:.0f}",
+            "games": f"{one.games:,}",
+            "mean score": f"{scored[name] / one.games:.1%}",
+        }
+        for name, one in ratings.items()
+    ]
+    show(rows, "Ratings: Elo with standard errors, 1500 on average", console)

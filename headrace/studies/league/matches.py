@@ -1,0 +1,160 @@
+"""Games of snapshots against each other, as often in either seat."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from headrace.envs.columns import absent_in, agents_of
+from headrace.errors import ConfigError, nearest
+from headrace.league.folder import Snapshot, newest, snapshots
+from headrace.league.frozen import Frozen, Load
+from headrace.nn.inputs import info_mask
+from headrace.ops import tree
+
+MOST_GAMES = 64  # side by side
+MOST_STEPS = 100_000  # of a game
+MOVED = "moved"  # in the infos of games in turns (``headrace.envs.turns.Turns.step``)
+
+
+class Match(NamedTuple):
+    """What games of ``one`` against ``other`` came to."""
+
+    one: str
+    other: str
+    games: int
+    wins: int  # of one
+    draws: int
+    mean: float  # return of one
+    se: float  # its standard error
+    by_seat: tuple[float, ...]  # mean return of one in each seat
+
+    @property
+    def score(self) -> float:
+        """Of one, in sum: 1 for a win, 0.5 for a draw."""
+        return self.wins + 0.5 * self.draws
+
+    @property
+    def losses(self) -> int:
+        """Of one."""
+        return self.games - self.wins - self.draws
+
+    @staticmethod
+    def of(values: dict[str, Any]) -> Match:
+        """From what ``_asdict`` gave."""
+        return Match(**{**values, "by_seat": tuple(values["by_seat"])})
+
+
+def pair(league: Path, names: Sequence[str]) -> list[Snapshot]:
+    """Snapshots of a league by name; a run's name stands for its newest.
+
+    Raises:
+        ConfigError: there is none of a name; the message has the nearest.
+    """
+    every, found = snapshots(league), []
+    for name in names:
+        of_run = [one for one in every if name in (one.name, one.run)]
+        if not of_run:
+            known = [*(one.name for one in every), *(one.run for one in every)]
+            raise ConfigError(
+                f"play={name!r} is no snapshot of {league}.{nearest(name, dict.fromkeys(known))}"
+            )
+        exact = [one for one in of_run if one.name == name]
+        found.append(newest(exact or of_run))
+    return found
+
+
+def play(
+    games: VectorEnv,
+    players: tuple[Snapshot, Snapshot],
+    episodes: int,
+    seed: int,
+    load: Load,
+    most_steps: int = MOST_STEPS,
+) -> Match:
+    """Let two snapshots play whole games, in each of which all other seats are the second's.
+
+    The first's seat goes round from game to game, so with as many games in each as the numbers
+    allow. Every column of games plays as many of them, so short games don't count more.
+
+    Args:
+        games: columns are agents, game by game. episodes: games, at least one.
+        most_steps: after which a game must be over.
+
+    Raises:
+        ConfigError: a game goes on for longer.
+    """
+    num_agents = len(agents_of(games))
+    shape = games.num_envs // num_agents, num_agents
+    spaces = games.single_observation_space, games.single_action_space
+    frozen = Frozen(load, spaces, games.num_envs)
+    frozen.seed(seed)
+    obs, infos = games.reset(seed=seed)
+    gone, first = absent_in(infos, games.num_envs), np.ones(games.num_envs, bool)
+    reward, totals, moved = np.zeros(games.num_envs), np.zeros(shape), first
+    left = np.full(shape[0], episodes // shape[0])
+    left[: episodes % shape[0]] += 1
+    begun = np.concatenate([[0], np.cumsum(left)[:-1]])  # numbers of the games, over all columns
+    results: list[tuple[int, float, float]] = []  # seat, own return, the others' mean
+    steps = np.zeros(shape[0], int)  # of the games that are played
+    while left.any():
+        seats = begun % num_agents
+        own = (np.arange(num_agents) == seats[:, None]).ravel()
+        columns = np.flatnonzero(~gone & moved)
+        each = [players[0] if own[c] else players[1] for c in columns.tolist()]
+        shown = obs, info_mask(infos), reward, first
+        if len(columns):
+            frozen.act(each, columns, shown)
+        actions = tree.map_leaves(np.copy, frozen.actions)
+        obs, reward, terminated, truncated, infos = games.step(actions)
+        moved = np.asarray(infos.get(MOVED, moved))  # of games in turns: whose steps are done
+        begins = gone.reshape(shape).all(1)
+        first = np.where(moved, gone, first)
+        gone = np.where(moved, terminated | truncated, gone)
+        reward = np.where(moved & ~first, reward, 0.0)
+        totals[begins] = 0.0
+        totals += reward.reshape(shape)
+        over = gone.reshape(shape).all(1) & ~begins & (left > 0)
+        steps = np.where(over | (left == 0), 0, steps + 1)
+        if steps.max() >= most_steps:
+            frozen.close()
+            raise ConfigError(_endless(players, most_steps))
+        for g in np.flatnonzero(over).tolist():
+            mine = totals[g, seats[g]]
+            results.append((int(seats[g]), mine, (totals[g].sum() - mine) / (num_agents - 1)))
+        left[over] -= 1
+        begun[over & (left > 0)] += 1
+    frozen.close()
+    return _match(players, results, num_agents)
+
+
+def _endless(players: tuple[Snapshot, Snapshot], steps: int) -> str:
+    names = " against ".join(one.name for one in players)
+    return f"a game of {names} isn't over after {steps:,} steps: name a game that limits its steps"
+
+
+def _match(
+    players: tuple[Snapshot, Snapshot], results: list[tuple[int, float, float]], num_agents: int
+) -> Match:
+    seats, own, others = (np.array(x) for x in zip(*results, strict=True))
+    se = float(own.std(ddof=1) / np.sqrt(len(own))) if len(own) > 1 else float("nan")
+    return Match(
+        players[0].name,
+        players[1].name,
+        len(own),
+        int((own > others).sum()),
+        int((own == others).sum()),
+        float(own.mean()),
+        se,
+        tuple(float(own[seats == s].mean()) for s in range(num_agents) if (seats == s).any()),
+    )
+
+
+def all_pairs(players: Sequence[Snapshot]) -> list[tuple[Snapshot, Snapshot]]:
+    """Each against each other."""
+    return list(itertools.combinations(players, 2))

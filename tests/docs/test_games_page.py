@@ -1,0 +1,21 @@
+"""What the page on games shows is run, in order, in an empty folder."""
+
+from __future__ import annotations
+
+import re
+
+from warm import run
+
+from tests.docs.test_docs import ROOT, shorter
+
+
+def test_the_page_on_games_runs_from_top_to_bottom(tmp_path):
+    page = (ROOT / "docs/games.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(python|bash)\n(.*?)```", page, re.DOTALL)
+    assert [language for language, _ in blocks] == ["bash", "python"]
+    for line in shorter(shorter(blocks[0][1])).splitlines():
+        run(tmp_path, "-m", "headrace", *line.split()[1:])
+    assert (tmp_path / "runs/tictactoe/episode.mp4").exists()
+    (tmp_path / "script.py").write_text(shorter(blocks[1][1]))
+    run(tmp_path, "script.py")
+    assert (tmp_path / "runs/matching/summary.json").exists()

@@ -1,0 +1,30 @@
+"""What the page on self-play shows runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from warm import run
+
+ROOT = Path(__file__).parents[2]
+
+pytest.importorskip("pyspiel")  # it has no wheels for Python 3.10
+
+
+def test_the_page_on_self_play_runs_from_top_to_bottom(tmp_path):
+    page = (ROOT / "docs/selfplay.md").read_text(encoding="utf-8")
+    page = re.sub(r"(total[_-]steps[= ])[\d_]+", r"\g<1>600", page)
+    page = re.sub(r"(--episodes )\d+", r"\g<1>10", page)
+    blocks = re.findall(r"```(python|bash)\n(.*?)```", page, re.DOTALL)
+    commands = [line.split()[1:] for kind, text in blocks if kind == "bash"
+                for line in text.splitlines() if line.startswith("headrace ")]  # fmt: skip
+    assert len(commands) == 3
+    for command in commands:
+        run(tmp_path, "-m", "headrace", *command)
+    assert (tmp_path / "runs/kuhn/league/league.png").exists()
+    (snippet,) = [text for kind, text in blocks if kind == "python"]
+    (tmp_path / "snippet.py").write_text(snippet)
+    run(tmp_path, "snippet.py")
+    assert (tmp_path / "runs/kuhn-python/league/league.json").exists()

@@ -1,0 +1,237 @@
+"""What is wrong with a game is one sentence, and no game goes on for nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Dict, Discrete, Text
+from worlds import CountingGame, CountingTurns, Matching
+
+import headrace as hr
+from headrace.envs import turn_game
+from headrace.envs.make import make_vec
+from headrace.envs.names import resolve
+from headrace.envs.probe import probe
+from headrace.errors import ConfigError, EnvironmentFault
+from headrace.training.sizes import choose
+
+
+def test_a_package_that_is_missing_is_told_with_what_brings_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pettingzoo", None)
+    with pytest.raises(ConfigError, match=r"pip install 'headrace\[games\]'"):
+        resolve("pettingzoo:classic/rps_v2")
+
+
+class Unequal(Matching):
+    def action_space(self, agent):
+        return Discrete(3 + (agent == "right"))
+
+
+class Talking(Matching):
+    def observation_space(self, agent):
+        return Dict({"said": Text(5)})
+
+
+class Nameless(Matching):
+    possible_agents = ()
+
+
+class Wrong(Matching):
+    def _shown(self):
+        return super()._shown() | {"right": np.zeros(4, np.float32)}
+
+
+class Priceless(Matching):
+    def step(self, actions):
+        obs, rewards, *rest = super().step(actions)
+        return obs, rewards | {"left": float("nan")}, *rest
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        (Unequal, "agents left and right of Unequal can't share a policy: of right its action sp"),
+        (Talking, "Talking's left has a Text at 'said' in its spaces, which agents of a game"),
+        (Nameless, "Nameless doesn't say which agents there may be: give it possible_agents"),
+        (Wrong, r"Wrong's right returned float32 of shape \(4,\) as its observation"),
+        (Priceless, "Priceless's left returned nan as its reward at step 1"),
+    ],
+)
+def test_what_is_wrong_with_a_game_is_one_sentence(env, words):
+    with pytest.raises((ConfigError, EnvironmentFault), match=words) as raised:
+        probe(env, "sync", {}, 0).check_step()
+    assert "\n" not in str(raised.value)
+
+
+def test_what_a_game_cant_have_is_refused(tiny):
+    for settings, words in (
+        ({"wrappers": ['TimeLimit:{"max_episode_steps":5}']}, "several"),
+        ({"envs_per_actor": 7}, r"multiple of 2, the agents of a game of Matching \(left, right\)"),
+        ({"tasks": (Matching, CountingGame), "num_actors": 2}, "environments of one agent"),
+    ):
+        config = tiny(**{"env": Matching} | settings, transport="serial")
+        with pytest.raises(ConfigError, match=words):
+            hr.Trainer(config)
+    with pytest.raises(ConfigError, match="nearest: 6 or 8"):
+        hr.Trainer(tiny(env=Matching, envs_per_actor=7, transport="serial"))
+
+
+class Idle(CountingTurns):
+    """Its last agent is never asked."""
+
+    def _select(self):
+        super()._select()
+        if self.agent_selection == self.possible_agents[-1] and len(self.agents) > 1:
+            self.agent_selection = self.agents[0]
+
+
+@pytest.mark.parametrize("kind", ["games", "moves"])
+def test_an_agent_that_never_moves_is_told_of(monkeypatch, kind):
+    monkeypatch.setattr(turn_game, f"_MAX_{kind.upper()}", 5)
+    with contextlib.closing(make_vec(Idle, 1, "sync")) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(EnvironmentFault, match=f"Idle's 2 had no turn in 5 .*{kind}"):
+            for _ in range(200):
+                envs.step(np.zeros(3, np.int64))
+
+
+def test_clusters_of_environments_refuse_games():
+    from headrace.cluster.messages import WorkerSetup
+    from headrace.cluster.worker import Worker
+
+    with pytest.raises(ConfigError, match="ClusterEnv can't step Matching, a game of 2 agents"):
+        Worker(WorkerSetup(Matching, 2, "auto", {}, seed=0, index=0))
+
+
+class NobodyAtOnce(Matching):
+    def reset(self, seed=None, options=None):
+        super().reset(seed, options)
+        self.agents = []
+        return {}, {}
+
+
+class NobodyInTurns(CountingTurns):
+    def reset(self, seed=None, options=None):
+        super().reset(seed, options)
+        self.agents = []
+
+
+class DeadInTurns(CountingTurns):
+    def reset(self, seed=None, options=None):
+        super().reset(seed, options)
+        self.terminations = dict.fromkeys(self.agents, True)
+
+
+class Undead(CountingTurns):
+    def step(self, action):
+        i = self.agent_selection
+        super().step(action)
+        if action is None:
+            self.agents, self.agent_selection = [i, *self.agents], i
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        (NobodyAtOnce, "NobodyAtOnce was over at its reset 100 times in a row"),
+        (NobodyInTurns, "NobodyInTurns was over at its reset 100 times in a row"),
+        (DeadInTurns, "DeadInTurns was over at its reset 100 times in a row"),
+        (Undead, "Undead keeps asking 0, which has ended"),
+    ],
+)
+@pytest.mark.timeout(20)
+def test_a_game_that_goes_on_without_anybody_ends(env, words):
+    with contextlib.closing(make_vec(env, 1, "sync")) as envs:
+        actions = np.zeros(envs.num_envs, np.int64)
+        with pytest.raises(EnvironmentFault, match=words):
+            envs.reset(seed=0)
+            for _ in range(200):
+                envs.step(actions)
+
+
+class Seldom(CountingTurns):
+    """Is over before its last agent's turn, but for every seventh game."""
+
+    def moves(self, game):
+        return 9 if game % 7 == 6 else 1
+
+
+class Widow(CountingTurns):
+    """Agent 0 dies early in a game of many moves."""
+
+    lives = staticmethod(lambda game: 1)
+    moves = staticmethod(lambda game: 60)
+
+
+@pytest.mark.parametrize(("env", "kind"), [(Seldom, "moves"), (Widow, "moves"), (Seldom, "games")])
+def test_an_agent_that_is_seldom_there_is_no_fault(monkeypatch, env, kind):
+    monkeypatch.setattr(turn_game, f"_MAX_{kind.upper()}", 20)
+    with contextlib.closing(make_vec(env, 1, "sync")) as envs:
+        envs.reset(seed=0)
+        for _ in range(200):
+            envs.step(np.zeros(3, np.int64))
+
+
+class Stranger(Matching):
+    def step(self, actions):
+        returned = super().step(actions)
+        self.agents = [*self.agents, "third"]
+        return returned
+
+
+class StrangeTurn(CountingTurns):
+    def _select(self):
+        super()._select()
+        if self._moves == 1:
+            self.agent_selection = 7
+
+
+class Unpaid(Matching):
+    def step(self, actions):
+        obs, rewards, *rest = super().step(actions)
+        return obs, {"left": rewards["left"]}, *rest
+
+
+class OfGym(Matching):
+    def step(self, actions):
+        obs, rewards, over, _, infos = super().step(actions)
+        return obs, rewards, over, infos
+
+
+class OfGymInTurns(CountingTurns):
+    def last(self, observe=True):
+        obs, reward, over, _, info = super().last()
+        return obs, reward, over, info
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        (Stranger, "Stranger has an agent 'third' that isn't among its possible_agents"),
+        (StrangeTurn, "StrangeTurn has an agent 7 that isn't among its possible_agents"),
+        (Unpaid, "Unpaid returned no reward for right, which acted"),
+        (OfGym, "OfGym returned 4 values from step, which are to be 5"),
+        (OfGymInTurns, "OfGymInTurns returned 4 values from last, which are to be 5"),
+    ],
+)
+def test_what_breaks_the_rules_of_a_game_is_one_sentence(env, words):
+    with contextlib.closing(make_vec(env, 1, "sync")) as envs:
+        actions = np.zeros(envs.num_envs, np.int64)
+        with pytest.raises(EnvironmentFault, match=words) as raised:
+            envs.reset(seed=0)
+            envs.step(actions)
+            envs.step(actions)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("num_agents", [2, 3])
+def test_sizes_that_are_chosen_hold_whole_games(num_agents):
+    for learners in (1, 2):
+        config = choose(hr.Config(num_learners=learners), None, 4, num_agents)
+        assert config.per_learner.envs_per_actor % num_agents == 0
+    for given in ({"num_actors": 1}, {"batch_size": 128}):
+        with pytest.raises(ConfigError, match="whole games"):
+            choose(hr.Config(envs_per_actor=4, **given), None, 4, 3)

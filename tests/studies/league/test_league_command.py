@@ -1,0 +1,114 @@
+"""What ``headrace league`` prints, plays and draws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from worlds.pennies import Pennies
+
+import headrace as hr
+from headrace.cli import main
+from headrace.envs.make import make_vec
+from headrace.errors import CheckpointError, ConfigError
+from headrace.league.folder import Snapshot, snapshots
+from headrace.records import league
+from headrace.studies.league.command import folder_of, show_league
+from headrace.studies.league.matches import Match, play
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "x"
+    hr.train(
+        Pennies, hr.PPO(epochs=1, minibatches=2), opponents="latest:0.5,pfsp:0.5", num_actors=1,
+        envs_per_actor=6, fragment_length=8, network=hr.Network(hidden=(8,)), eval_episodes=0,
+        transport="serial", snapshot_every_steps=100, total_steps=250, run_dir=str(path),
+    )  # fmt: skip
+    return path
+
+
+def shows(penny: int) -> Any:
+    """A policy that always shows the same."""
+    games = Pennies()
+    policy = hr.Policy(games.single_observation_space, games.single_action_space)
+    with torch.no_grad():
+        policy.policy_head.weight.zero_()
+        policy.policy_head.bias[:] = torch.tensor([20.0, 0.0] if penny == 0 else [0.0, 20.0])
+    return policy
+
+
+def test_games_are_played_from_both_seats_equally() -> None:
+    """Who shows the same as the other wins in the even seat and loses in the odd one."""
+    games = make_vec(Pennies, 7)
+    one, other = (Snapshot(str(i), Path(str(i)), "r", i) for i in (0, 1))
+    match = play(games, (one, other), 101, 0, lambda path: shows(0))
+    assert match.games == 101
+    assert (match.wins, match.draws, match.losses) == (51, 0, 50)
+    assert match.by_seat == (3.0, -3.0)
+    assert match.mean == pytest.approx(3 / 101)
+    returns = [3.0] * 51 + [-3.0] * 50
+    assert match.se == pytest.approx(np.std(returns, ddof=1) / np.sqrt(101))
+
+
+def test_a_player_is_who_it_is_in_each_seat() -> None:
+    games = make_vec(Pennies, 4)
+    one, other = (Snapshot(str(i), Path(str(i)), "r", i) for i in (0, 1))
+    match = play(games, (one, other), 40, 0, lambda path: shows(int(path.name)))
+    assert match.by_seat == (-3.0, 3.0)  # they never show the same
+
+
+def test_a_game_that_never_ends_is_one_sentence() -> None:
+    players = tuple(Snapshot(str(i), Path(str(i)), "r", i) for i in (0, 1))
+    games = make_vec(Pennies, 3, env_kwargs={"rounds": 10**9})
+    with pytest.raises(ConfigError, match="0 against 1 isn't over after 30 steps") as caught:
+        play(games, players, 10, 0, lambda path: shows(0), most_steps=30)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    games = make_vec(Pennies, 3, env_kwargs={"rounds": 29})
+    assert play(games, players, 10, 0, lambda path: shows(0), most_steps=30).games == 10  # type: ignore[arg-type]
+
+
+def test_a_run_shows_plays_rates_and_draws(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["league", str(run)]) == 0
+    assert "no game among them yet" in capsys.readouterr().out
+    first, last = (snapshots(run / "league")[i].name for i in (0, -1))
+    assert main(["league", str(run), "--play", first, "x", "--episodes", "20"]) == 0
+    out = capsys.readouterr().out
+    assert f"{first} against {last}, 20 games" in " ".join(out.split())
+    assert (run / "league" / "league.png").stat().st_size > 1000
+    assert main(["league", str(run / "league"), "--episodes", "20"]) == 0
+    pairs = {(m["one"], m["other"]) for m in league.matches(run / "league")}
+    count = len(snapshots(run / "league"))
+    assert len(pairs) == len(league.matches(run / "league")) == count * (count - 1) // 2
+    out = capsys.readouterr().out
+    assert out.count("±") == count
+    one = Match.of(league.matches(run / "league")[0])
+    assert one.wins + one.draws + one.losses == one.games == 20
+    assert main(["league", str(run), "--episodes", "20"]) == 0
+    assert "0 pairs play" in capsys.readouterr().out
+
+
+def test_bad_input_is_one_sentence(run: Path, tmp_path: Path) -> None:
+    for path, names, episodes, words in (
+        (tmp_path, (), None, "no league and no run that has one"),
+        (run, ("x-0",), None, "two snapshots"),
+        (run, ("x-0", "y"), None, "'y' is no snapshot"),
+        (run, (), 0, "episodes=0"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            show_league(path, names, episodes, 12, 0, False)
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert folder_of(run) == run / "league"
+
+
+def test_the_whole_run_can_be_overwritten(run: Path) -> None:
+    from headrace.records.rundir import check
+
+    check(run, resume=False, overwrite=True)
+    (run / "league" / "snapshots" / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"notes\.txt"):
+        check(run, resume=False, overwrite=True)

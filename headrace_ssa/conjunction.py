@@ -24,10 +24,13 @@ from gymnasium.vector.utils import batch_space
 from headrace.errors import require
 from headrace_ssa import orbits, render, scene, tracking
 from headrace_ssa.batch import checked, generators
+from headrace_ssa.catalogue import read
 from headrace_ssa.outlook import BURN_MS, FEATURES, GLOBALS, RADIUS_M, look_ahead, observe
 from headrace_ssa.tracking import STEP_S
 
 MAX_BURNS = 5
+SHORTEST_WITH_CATALOGUE = 100
+"""Steps of the shortest episode with a catalogue: more than a revolution to be met in."""
 COLLISION = -100.0
 """Reward of a collision; it ends the episode."""
 AVOIDED = 10.0
@@ -73,9 +76,10 @@ class SSAConjunctionVectorEnv(VectorEnv):
         n_objects: catalogue objects, 1 or more.
         horizon: steps of an episode, 40 or more: nothing comes near before.
         seed: of the first reset where that gives none; environment ``i`` takes ``seed + i``.
+        catalogue: path of a file of two-line elements or OMM, whose orbits the objects are on.
 
     Raises:
-        ConfigError: n_objects or horizon is too small.
+        ConfigError: n_objects or horizon is too small, or the catalogue can't be used.
     """
 
     metadata: dict[str, Any] = {**_METADATA, "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -87,12 +91,14 @@ class SSAConjunctionVectorEnv(VectorEnv):
         horizon: int = 200,
         seed: int | None = None,
         render_mode: str | None = None,
+        catalogue: str | None = None,
     ) -> None:
-        shortest = scene.FIRST_APPROACH
+        shortest = scene.FIRST_APPROACH if catalogue is None else SHORTEST_WITH_CATALOGUE
         for name, value, least in (("n_objects", n_objects, 1), ("horizon", horizon, shortest)):
             require(value >= least, name, value, f"at least {least} (nearest: {least})")
         self.num_envs, self.n_objects, self.horizon = num_envs, n_objects, horizon
         self.render_mode, self._seed = render_mode, seed
+        self._catalogue = None if catalogue is None else read(catalogue)
         size = GLOBALS + FEATURES * n_objects
         self.single_observation_space = Box(0.0, 1.0, (size,), np.float32)
         self.single_action_space = Discrete(n_objects + 3)
@@ -111,7 +117,7 @@ class SSAConjunctionVectorEnv(VectorEnv):
         if seed is None and not self.rngs:
             seed = self._seed
         self.rngs = generators(self.rngs, seed, self.num_envs)
-        self.scene = scene.draw(self.rngs, self.n_objects, self.horizon)
+        self.scene = self._draw(self.rngs)
         shape = (self.num_envs, self.n_objects)
         self.time = np.zeros(self.num_envs, np.int64)  # [B] steps of the episode so far
         self.burns_left = np.full(self.num_envs, MAX_BURNS)
@@ -219,10 +225,13 @@ class SSAConjunctionVectorEnv(VectorEnv):
             reward += COLLISION * counts[0] + AVOIDED * counts[1] + FALSE_ALARM * counts[2]
         return reward, *counts
 
+    def _draw(self, rngs: list[np.random.Generator]) -> scene.Scene:
+        """New episodes, one from each generator."""
+        return scene.draw(rngs, self.n_objects, self.horizon, self._catalogue)
+
     def _restart(self, rows: np.ndarray) -> None:
         """New episodes for some rows."""
-        fresh = scene.draw([self.rngs[row] for row in rows], self.n_objects, self.horizon)
-        self.scene.put(rows, fresh)
+        self.scene.put(rows, self._draw([self.rngs[row] for row in rows]))
         self.time[rows], self.burns_left[rows] = 0, MAX_BURNS
         self.shift[rows], self.alarms[rows] = 0.0, 0
 
@@ -247,8 +256,10 @@ class SSAConjunctionEnv(gymnasium.Env):
         horizon: int = 200,
         seed: int | None = None,
         render_mode: str | None = None,
+        catalogue: str | None = None,
     ) -> None:
-        self._games = SSAConjunctionVectorEnv(1, n_objects, horizon, seed, render_mode)
+        games = SSAConjunctionVectorEnv(1, n_objects, horizon, seed, render_mode, catalogue)
+        self._games = games
         self.observation_space = self._games.single_observation_space
         self.action_space = self._games.single_action_space
         self.render_mode, self._runs = render_mode, False

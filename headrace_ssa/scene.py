@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from headrace_ssa import orbits, risk, tracking
+from headrace_ssa import meetings, orbits, risk, tracking
+from headrace_ssa.catalogue import Catalogue
 from headrace_ssa.orbits import EARTH_RADIUS, Drifts, Elements
 from headrace_ssa.tracking import STEP_S, Along
 
@@ -51,8 +52,18 @@ class Scene:
                 to[rows] = src
 
 
-def draw(rngs: list[np.random.Generator], num_objects: int, horizon: int) -> Scene:
-    """New episodes, one from each generator."""
+def draw(
+    rngs: list[np.random.Generator],
+    num_objects: int,
+    horizon: int,
+    catalogue: Catalogue | None = None,
+) -> Scene:
+    """New episodes, one from each generator.
+
+    Args:
+        catalogue: whose orbits the objects are on; None: they cross the satellite's track at any
+            angle, with nearly its speed.
+    """
     n, steps = num_objects, horizon
     uniforms = np.stack([rng.random(5 + 9 * n) for rng in rngs])
     sizes = np.cumsum([2, 8 * n, 3 * steps])
@@ -62,9 +73,18 @@ def draw(rngs: list[np.random.Generator], num_objects: int, horizon: int) -> Sce
     errors = errors.reshape(-1, 8, n).swapaxes(0, 1)
     satellite = _satellite(few, shape)
     moving = orbits.drifts(satellite)
-    tca = np.sort(FIRST_APPROACH + (many[0] * (steps + 1 - FIRST_APPROACH)).astype(np.int64))
-    there = orbits.state(orbits.moved(satellite, moving, STEP_S * tca))
-    objects, geometry = _encounters(there, many[1:5], errors[:2])
+    if catalogue is None:
+        tca = np.sort(FIRST_APPROACH + (many[0] * (steps + 1 - FIRST_APPROACH)).astype(np.int64))
+        there = orbits.state(orbits.moved(satellite, moving, STEP_S * tca))
+        velocity = _crossing(there, many[1:3], errors[:2])
+    else:
+        late = np.stack([rng.random(meetings.draws(n)) for rng in rngs])
+        when = np.arange(FIRST_APPROACH, steps + 1)
+        r, v = orbits.state(orbits.moved(satellite, moving, STEP_S * when[None]))
+        moment, velocity = meetings.velocities(catalogue, r, v, late.reshape(len(rngs), n, -1))
+        tca, at = when[moment], moment[..., None]
+        there = np.take_along_axis(r, at, axis=1), np.take_along_axis(v, at, axis=1)
+    objects, geometry = _encounters(there, velocity, many[3:5])
     at_start = orbits.moved(objects, orbits.drifts(objects), -STEP_S * tca)
     pairs = zip(satellite, at_start, strict=True)
     elements = Elements(*(np.concatenate(pair, axis=-1) for pair in pairs))
@@ -106,30 +126,43 @@ def _satellite(uniform: np.ndarray, normal: np.ndarray) -> Elements:
     return Elements(*(x[:, None] for x in each))
 
 
-def _encounters(
+def _crossing(
     there: tuple[np.ndarray, np.ndarray], uniform: np.ndarray, normal: np.ndarray
-) -> tuple[Elements, dict[str, np.ndarray]]:
-    """Objects' mean elements at their closest approaches, and how errors show in their planes.
+) -> np.ndarray:
+    """Velocities of objects ``[B, N, 3]`` that don't come from a catalogue.
 
-    An object crosses the satellite's track at an angle of 20 to 160 degrees from either side, with
-    nearly the same speed and nearly level.
+    They cross the satellite's track at an angle of 20 to 160 degrees from either side, with nearly
+    the same speed and nearly level.
 
     Args:
-        there: the satellite's position and velocity then, ``[B, N, 3]``.
-        uniform: ``[4, B, N]`` angle, side, distance and direction of the miss.
-        normal: ``[2, B, N]`` climb and speed.
+        there: the satellite's position and velocity, ``[B, N, 3]``.
+        uniform: ``[2, B, N]`` angle and side. normal: ``[2, B, N]`` climb and speed.
     """
-    r, v = there
-    own = orbits.frame(r, v)
-    radial, along, across = np.moveaxis(own, -2, 0)
+    v = there[1]
+    radial, along, across = np.moveaxis(orbits.frame(*there), -2, 0)
     angle = np.radians(20.0 + 140.0 * uniform[0]) * np.where(uniform[1] < 0.5, -1.0, 1.0)
     level = np.cos(angle)[..., None] * along + np.sin(angle)[..., None] * across
     speed = np.linalg.norm(v, axis=-1) * (1.0 + 5e-4 * normal[1])
-    velocity = speed[..., None] * (level + (1e-3 * normal[0])[..., None] * radial)
+    return speed[..., None] * (level + (1e-3 * normal[0])[..., None] * radial)
+
+
+def _encounters(
+    there: tuple[np.ndarray, np.ndarray], velocity: np.ndarray, uniform: np.ndarray
+) -> tuple[Elements, dict[str, np.ndarray]]:
+    """Objects' mean elements at their closest approaches, and how errors show in their planes.
+
+    Args:
+        there: the satellite's position and velocity then, ``[B, N, 3]``.
+        velocity: of the objects, ``[B, N, 3]``.
+        uniform: ``[2, B, N]`` distance and direction of the miss.
+    """
+    r, v = there
+    own = orbits.frame(r, v)
+    radial, along, _ = np.moveaxis(own, -2, 0)
     axes = risk.plane(velocity - v, radial)
     ahead = np.einsum("bnkx,bnx->kbn", axes, along)
     ahead /= np.hypot(*ahead)
-    x, y = (2.0 * uniform[2] - 1.0) * LENGTH_M, (2.0 * uniform[3] - 1.0) * WIDTH_M
+    x, y = (2.0 * uniform[0] - 1.0) * LENGTH_M, (2.0 * uniform[1] - 1.0) * WIDTH_M
     wanted = x * ahead + y * np.stack([-ahead[1], ahead[0]])
     objects = orbits.mean_elements(r + np.einsum("kbn,bnkx->bnx", wanted, axes), velocity)
     position, velocity = orbits.state(objects)

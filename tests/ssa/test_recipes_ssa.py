@@ -12,6 +12,7 @@ import headrace as hr
 from headrace.errors import ConfigError
 from headrace.recipes import recipe
 from headrace_ssa import SimpleSatelliteVectorEnv
+from headrace_ssa.dominance import match, players
 from headrace_ssa.simple import optimal_return
 
 
@@ -51,9 +52,10 @@ def test_only_algorithms_with_a_setting_have_one():
 
 
 @pytest.mark.parametrize("algorithm", ["appo", "ppo", "impala"])
-def test_the_recipe_of_the_conjunction_game_trains(algorithm, tmp_path):
+@pytest.mark.parametrize("name", ["conjunction", "orbital"])
+def test_the_recipes_of_the_large_games_train(name, algorithm, tmp_path):
     config = dataclasses.replace(
-        recipe("conjunction", algorithm),
+        recipe(name, algorithm),
         total_steps=1,
         num_actors=1,
         envs_per_actor=8,
@@ -67,3 +69,29 @@ def test_the_recipe_of_the_conjunction_game_trains(algorithm, tmp_path):
         results = list(trainer)
     assert results[-1].env_steps == 128
     assert results[-1].entropy > 1.0  # of the actions that the mask allows
+
+
+@pytest.mark.full  # the long form of the one above, for the wargame
+def test_self_play_learns_to_watch_within_seconds(tmp_path):
+    """A shortened recipe, with its first learning rate, beats random actions and none at all."""
+    whole = recipe("orbital")
+    config = dataclasses.replace(
+        whole,
+        algo=dataclasses.replace(whole.algo, lr_schedule="constant"),
+        total_steps=65_000,
+        batch_size=4096,
+        transport="serial",  # the same every time
+        eval_episodes=0,
+        run_dir=str(tmp_path / "run"),
+    )
+    with contextlib.closing(hr.Trainer(config)) as trainer:
+        for _ in trainer:
+            pass
+        policy = trainer.policy
+
+    def act(obs, mask):
+        return policy.predict(obs, action_mask=mask)[0]
+
+    for make in (players.random_player, players.hold):
+        result = match.play(act, make(), 30)
+        assert result.in_se > 3, result.mean

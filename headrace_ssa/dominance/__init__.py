@@ -1,0 +1,33 @@
+"""OrbitalDominance: a zero-sum game of two sides that watch each other on orbit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import ConfigError
+from headrace_ssa.dominance.env import OrbitalDominanceVectorEnv
+
+if TYPE_CHECKING:
+    from pettingzoo import ParallelEnv
+
+__all__ = ["OrbitalDominanceVectorEnv", "parallel_env"]
+
+
+def parallel_env(**settings: Any) -> ParallelEnv:
+    """One game as PettingZoo's ParallelEnv.
+
+    Args:
+        settings: ``n``, ``horizon``, ``seed`` and ``render_mode`` of the vector environment.
+
+    Raises:
+        ConfigError: PettingZoo isn't installed, or a setting is wrong.
+    """
+    try:
+        from headrace_ssa.dominance.parallel import OrbitalDominanceParallelEnv
+    except ModuleNotFoundError as error:
+        if error.name != "pettingzoo":
+            raise
+        raise ConfigError(
+            "parallel_env() needs PettingZoo: pip install 'headrace[games]'"
+        ) from error
+    return OrbitalDominanceParallelEnv(**settings)

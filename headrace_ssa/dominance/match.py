@@ -1,0 +1,69 @@
+"""Paired games of two players: the same games twice, with the seats changed."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headrace.errors import require
+from headrace_ssa.dominance.env import OrbitalDominanceVectorEnv
+from headrace_ssa.dominance.players import Player
+
+WHAT = ("points", "custody", "inspections", "burnt", "jammed", "collided")
+
+
+class Match(NamedTuple):
+    """What came of paired games."""
+
+    mean: float  # return of a game of the first player
+    se: float  # its standard error, over pairs of games
+    returns: np.ndarray  # [pairs] means of both games of each pair
+    first: dict[str, float]  # what happened in a game, of each of WHAT, of the first player
+    second: dict[str, float]
+
+    @property
+    def in_se(self) -> float:
+        """The mean in standard errors: 0 where it is 0, infinite where only the error is."""
+        if self.mean == 0.0:
+            return 0.0
+        return self.mean / self.se if self.se else float(np.copysign(np.inf, self.mean))
+
+
+def play(
+    first: Player, second: Player, pairs: int, seed: int = 2_000_000, **settings: Any
+) -> Match:
+    """``pairs`` games in which the first player is blue, and the same ones in which it is red.
+
+    Args:
+        pairs: 2 or more: a standard error takes as many.
+        seed: of the first game; the others take those that follow.
+        settings: ``n`` and ``horizon`` of the game.
+
+    Raises:
+        ConfigError: pairs is too small, or a setting is.
+    """
+    require(pairs >= 2, "pairs", pairs, "at least 2, so that there is an error (nearest: 2)")
+    envs = OrbitalDominanceVectorEnv(4 * pairs, **settings)
+    seeds = np.repeat(np.tile(np.arange(seed, seed + pairs), 2), 2)
+    obs, infos = envs.reset(seed=[int(s) for s in seeds])
+    columns = np.arange(4 * pairs)
+    is_first = (columns % 2 == 0) == (columns < 2 * pairs)
+    mine, theirs = columns[is_first], columns[~is_first]
+    total, running = np.zeros(4 * pairs), np.ones(4 * pairs, bool)
+    happened = {name: np.zeros(4 * pairs) for name in WHAT}
+    actions = np.zeros(4 * pairs, np.int64)
+    while running.any():
+        for player, whose in ((first, mine), (second, theirs)):
+            actions[whose] = player(obs[whose], infos["action_mask"][whose])
+        obs, reward, terminated, _, infos = envs.step(actions)
+        total += running * reward
+        for name, counts in happened.items():
+            counts += running * infos[name]
+        running &= ~terminated
+    returns = total[mine].reshape(2, pairs).mean(axis=0)
+    mean, se = float(returns.mean()), float(returns.std(ddof=1) / pairs**0.5)
+    one, other = (
+        {name: float(c[whose].mean()) for name, c in happened.items()} for whose in (mine, theirs)
+    )
+    return Match(mean, se, returns, one, other)

@@ -1,0 +1,157 @@
+"""Players of OrbitalDominance to compare with: random, hold, tracker, pursuit and evader.
+
+Each is called with observations ``[B, size]`` and masks ``[B, actions]`` and returns actions
+``[B]``. They know nothing but what the observation shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from headrace_ssa.dominance import rules, view
+from headrace_ssa.dominance.motion import MEAN_MOTION, is_lit, propagation, sun_direction
+
+Player = Callable[[np.ndarray, np.ndarray], np.ndarray]
+LOOK_AHEAD = 24
+"""Steps, half a revolution, that a burn is judged by."""
+
+_STEPS = np.arange(1, LOOK_AHEAD + 1)
+_PHI = np.stack([propagation(rules.STEP_S * steps) for steps in _STEPS])
+_PLACE = _PHI[:, :3]  # [K, 3, 6]
+_KICKS = rules.BURN_MS * np.concatenate([np.zeros((1, 3)), rules.DIRECTIONS])
+_MOVES = np.einsum("kij,bj->bki", _PLACE[..., 3:], _KICKS)  # [7, K, 3] m, by each burn, or none
+
+
+def random_player(seed: int = 0) -> Player:
+    """Any allowed action, all alike."""
+    rng = np.random.default_rng(seed)
+    return lambda _, mask: np.where(mask, rng.random(mask.shape), -1.0).argmax(axis=1)
+
+
+def hold() -> Player:
+    """Nothing, ever."""
+    return lambda obs, _: np.zeros(len(obs), np.int64)
+
+
+def tracker() -> Player:
+    """Points every sensor at the other side's asset, and never moves."""
+    return lambda obs, _: _point(view.read(obs))
+
+
+def pursuit() -> Player:
+    """Points its sensors, then brings inspectors near the other side's asset.
+
+    It takes the one burn that adds most to the points that inspections of the next half revolution
+    are expected to bring if nobody burns after it, and only if that is more than it costs.
+    """
+
+    def act(obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        seen = view.read(obs)
+        values = _nearness(seen, seen.own[:, 1:], seen.other[:, :1], seen.spread_m[:, :1])
+        return _first(_point(seen), _burn(rules.INSPECTION * values, mask, first=1))
+
+    return act
+
+
+def evader() -> Player:
+    """Points its sensors, jams inspectors that come near its asset, and moves that away from them.
+
+    It takes the burn that saves most of the points that inspections of the next half revolution are
+    expected to cost it, less those for leaving its station, if nobody burns after it.
+    """
+
+    def act(obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        seen = view.read(obs)
+        cost = rules.INSPECTION * _nearness(
+            seen, seen.own[:, :1], seen.other[:, 1:], seen.spread_m[:, 1:]
+        )
+        away = np.linalg.norm(_ahead(seen.off)[:, None] + _MOVES, axis=-1)
+        values = -cost + rules.OFF_STATION * (away > rules.STATION_M).sum(axis=-1)[..., None]
+        burn = _burn(values, mask, first=0)
+        return _first(_point(seen), _first(_jam(seen, mask), burn))
+
+    return act
+
+
+PLAYERS: dict[str, Callable[[], Player]] = {
+    "random": random_player,
+    "hold": hold,
+    "tracker": tracker,
+    "pursuit": pursuit,
+    "evader": evader,
+}
+
+
+def _first(*choices: np.ndarray) -> np.ndarray:
+    """The first of several actions that isn't to hold."""
+    result = choices[-1]
+    for choice in choices[-2::-1]:
+        result = np.where(choice > 0, choice, result)
+    return result
+
+
+def _point(seen: view.Seen) -> np.ndarray:
+    """Point the next sensor at the other side's asset, inspectors first, if one doesn't yet."""
+    n = seen.own.shape[1]
+    wanted = seen.target[:, ::-1, 0] < 0.5
+    which = n - 1 - wanted.argmax(axis=1)
+    return np.where(wanted.any(axis=1), rules.Actions(n).first_point + n * which, 0)
+
+
+def _jam(seen: view.Seen, mask: np.ndarray) -> np.ndarray:
+    """Jam with the satellite nearest to an inspector that could inspect the asset, in the light."""
+    n = seen.own.shape[1]
+    first = rules.Actions(n).first_jam
+    inspectors = seen.other[:, None, 1:, :3]
+    near = np.linalg.norm(inspectors - seen.own[:, :, None, :3], axis=-1)  # [B, own, other]
+    threat = (near[:, :1] < 1.5 * rules.INSPECTION_M) & (near < rules.JAM_RANGE_M)
+    threat &= (mask[:, first:] > 0)[..., None] & (seen.light[:, 0] > 0.5)[:, None, None]
+    near = np.where(threat, near, np.inf).min(axis=2)
+    return np.where(np.isfinite(near).any(axis=1), first + near.argmin(axis=1), 0)
+
+
+def _ahead(state: np.ndarray) -> np.ndarray:
+    """Places ``[..., K, 3]`` in the next steps of states ``[..., 6]``."""
+    return np.einsum("kij,...j->...ki", _PLACE, state)
+
+
+def _nearness(
+    seen: view.Seen, own: np.ndarray, other: np.ndarray, spread_m: np.ndarray
+) -> np.ndarray:
+    """In how many of the next steps each satellite is expected to be near another, in the light.
+
+    Args:
+        own: ``[B, I, 6]``. other: ``[B, J, 6]`` tracks. spread_m: ``[B, J]`` of these.
+
+    Returns:
+        ``[B, 7, I]``, without a burn and after each one of that satellite: a smooth count, summed
+        over the others, with those that come so near that they may collide against it.
+    """
+    between = _ahead(other)[:, None, :] - _ahead(own)[:, :, None]  # [B, I, J, K, 3]
+    away2 = ((between[:, None] - _MOVES[:, None, None]) ** 2).sum(axis=-1)
+    away2 = away2 + spread_m[:, None, None, :, None] ** 2
+    near = 1.0 / (1.0 + (away2 / (0.75 * rules.INSPECTION_M) ** 2) ** 2)
+    near -= 10.0 * np.exp(-away2 / (4.0 * rules.COLLISION_M) ** 2)
+    return (near * _light(seen)[:, None, None, None]).sum(axis=(3, 4))
+
+
+def _light(seen: view.Seen) -> np.ndarray:
+    """Whether the Sun shines in each of the next steps, ``[B, K]``."""
+    elevation = np.arcsin(np.clip(seen.sun[:, 2], -1.0, 1.0))
+    angle = np.arctan2(-seen.sun[:, 1], seen.sun[:, 0])
+    later = angle[:, None] + MEAN_MOTION * rules.STEP_S * _STEPS
+    return is_lit(sun_direction(np.broadcast_to(elevation[:, None], later.shape), later))
+
+
+def _burn(values: np.ndarray, mask: np.ndarray, first: int) -> np.ndarray:
+    """The burn that adds most to ``values`` ``[B, 7, I]``, if more than it costs, else hold.
+
+    Args:
+        first: number of the first of the satellites that may burn.
+    """
+    gains = np.swapaxes(values[:, 1:] - values[:, :1], 1, 2).reshape(len(values), -1)
+    start = 1 + first * len(rules.DIRECTIONS)
+    gains = np.where(mask[:, start : start + gains.shape[1]] > 0, gains, -np.inf)
+    return np.where(gains.max(axis=1) > -rules.BURN, start + gains.argmax(axis=1), 0)

@@ -1,0 +1,113 @@
+"""The vector environment beside its slow transcription, and what breaks if a rule is broken."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium.utils import seeding
+
+from headrace_ssa.dominance import OrbitalDominanceVectorEnv, play, rules, scene, tracks, view
+from tests.ssa.dominance_oracle import SlowGame
+
+
+@pytest.fixture
+def crowded(monkeypatch):
+    """Satellites so near one another that much happens, and some collide."""
+    monkeypatch.setattr(scene, "CENTRE_M", 700.0)
+    monkeypatch.setattr(scene, "APART_M", 400.0)
+    monkeypatch.setattr(scene, "ROUND_M", (50.0, 400.0))
+    monkeypatch.setattr(scene, "ACROSS_M", 60.0)
+
+
+def wishes(rng, mask, n):
+    """Random actions: mostly allowed ones, burns less often than their number would have it."""
+    weights = np.where(mask, 1.0, 0.3) * rng.random(mask.shape)
+    weights[:, 1 : 1 + 6 * n] *= 0.75
+    return weights.argmax(axis=1)
+
+
+def replay(seed, n, horizon, games, num_steps):
+    """Play beside the transcription; how often everything happened."""
+    envs = OrbitalDominanceVectorEnv(2 * games, n, horizon)
+    rngs = [seeding.np_random(seed + g)[0] for g in range(games)]
+
+    def fresh(g):
+        return SlowGame(scene.draw([rngs[g]], n, horizon), horizon)
+
+    slow = [fresh(g) for g in range(games)]
+    obs, infos = envs.reset(seed=seed)
+    ended, rng = [False] * games, np.random.default_rng(seed)
+    happened = dict.fromkeys(("sees", "custody", "inspections", "collided", "ended", "off"), 0)
+    for _ in range(num_steps):
+        for g, one in enumerate(slow):
+            for side in (0, 1):
+                column = 2 * g + side
+                assert np.allclose(obs[column], one.observation(side), rtol=0, atol=2e-6)
+                assert infos["action_mask"][column].tolist() == one.mask(side)
+        actions = wishes(rng, infos["action_mask"], n)
+        obs, reward, terminated, truncated, infos = envs.step(actions)
+        assert not truncated.any()
+        for g in range(games):
+            here = slice(2 * g, 2 * g + 2)
+            if ended[g]:
+                slow[g], wanted = fresh(g), ([0.0, 0.0], False, [0, 0])
+            else:
+                wanted = slow[g].step(actions[here])
+            (blue, red), ended[g], inspections = wanted
+            assert infos["points"][here].tolist() == pytest.approx([blue, red], abs=1e-9)
+            assert reward[here].tolist() == pytest.approx([blue - red, red - blue], abs=1e-9)
+            assert terminated[here].tolist() == [ended[g]] * 2
+            assert infos["inspections"][here].tolist() == inspections
+            happened["ended"] += ended[g]
+            happened["sees"] += np.sum(slow[g].sees)
+        for name in ("custody", "inspections", "collided"):
+            happened[name] += infos[name].sum()
+        happened["off"] += play.off_station(envs.scene).sum()
+    return happened
+
+
+def test_random_games_are_those_of_a_slow_transcription_of_the_rules(crowded):
+    happened = replay(seed=3, n=2, horizon=40, games=6, num_steps=85)
+    assert min(happened[x] for x in ("sees", "custody", "inspections", "ended")) >= 8, happened
+    assert happened["collided"] >= 2, happened
+
+
+def test_so_are_games_as_they_are_drawn_by_default_and_with_more_satellites():
+    happened = replay(seed=8, n=3, horizon=96, games=2, num_steps=98)
+    assert happened["sees"] > 30
+    assert happened["ended"] == 2
+
+
+def test_and_games_far_apart(monkeypatch):
+    monkeypatch.setattr(scene, "CENTRE_M", 25_000.0)
+    assert replay(seed=3, n=2, horizon=40, games=6, num_steps=40)["sees"] > 10
+
+
+# -- mutants ---------------------------------------------------------------------------------
+
+MUTANTS = {
+    "a field of view twice as wide": (play, "_COS_FIELD", np.cos(np.radians(10.0))),
+    "no glare": (play, "_COS_SUN", 2.0),
+    "jammers that reach nobody": (rules, "JAM_RANGE_M", 0.0),
+    "sensors that see far": (rules, "SENSOR_RANGE_M", 1e9),
+    "no survey": (play, "_survey", lambda at: None),
+    "it never gets dark": (play, "is_lit", lambda sun: np.ones(sun.shape[:-1], bool)),
+    "stronger burns": (rules, "BURN_MS", 0.6),
+    "tracks that expect no burns": (rules, "KICK_MS", 0.0),
+    "sharper sensors": (rules, "NOISE_M", 1.0),
+    "wider custody": (rules, "CUSTODY_M", 600.0),
+    "inspection from far": (rules, "INSPECTION_M", 2_500.0),
+    "no collisions": (rules, "COLLISION_M", 0.0),
+    "a track that moves back": (play, "PHI", np.linalg.inv(play.PHI)),
+    "no news in an update": (tracks, "inverse", lambda m: np.zeros_like(m)),
+    "no look ahead": (view, "_LATER", np.tile(view._LATER[:3], (4, 1))),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_broken_rule_is_seen(name, crowded, monkeypatch):
+    monkeypatch.setattr(*MUTANTS[name])
+    if name == "sensors that see far":  # nobody is far where it is crowded
+        monkeypatch.setattr(scene, "CENTRE_M", 25_000.0)
+    with pytest.raises(AssertionError):
+        replay(seed=3, n=2, horizon=40, games=6, num_steps=85)

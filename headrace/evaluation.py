@@ -13,17 +13,23 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from headrace.envs.atari import human_normalized
+from headrace.envs.columns import absent_in, agents_of
 from headrace.envs.make import opened
-from headrace.envs.names import Prepared, env_name, resolve
+from headrace.envs.names import Prepared, Tasks, env_name, resolve
+from headrace.envs.probe import probe
+from headrace.envs.tasks import named_in
+from headrace.envs.turns import Turns
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
+from headrace.ops import tree
 from headrace.spaces.json import alike
 from headrace.types import Tree
 from headrace.valid import ranges
 from headrace.valid.fields import checked
 
-_MAX_PARALLEL = 128
+MAX_PARALLEL = 128  # environments of an evaluation
+_PATIENCE = 10  # times as many episodes of another agent, after which one that lacks some is left
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,10 @@ class Evaluation:
     """Whether the most likely actions were played, instead of drawn ones."""
     human_normalized: float | None = None
     """The mean where 0 is a random player's and 1 a human's; of whole games of ALE, else None."""
+    tasks: dict[str, Evaluation] | None = None
+    """Of each of several tasks by its name; all else is over the episodes of all of them."""
+    agents: dict[str, Evaluation] | None = None
+    """Of each agent that played, by its name; all else is over the episodes of all of them."""
 
     @staticmethod
     def of(returns: list[float], lengths: list[int]) -> Evaluation:
@@ -75,8 +85,10 @@ def evaluate(
     start, so that short episodes are not favoured.
 
     Args:
-        env, engine, env_kwargs: see ``headrace.envs.make_vec``.
-        episodes: 1 or more.
+        env, engine, env_kwargs: see ``headrace.envs.make_vec``; or the list of tasks of a run.
+        episodes: 1 or more; of several tasks, or a game's agents, so many of each. An agent that is
+            seldom there has fewer, and one that never was is missing: another's are 10 times as
+            many at most.
         seed: of the environments, and of what is drawn; apart from training's by default.
         deterministic: the most likely actions instead of drawn ones.
         on_step: called before each step of the environments.
@@ -86,34 +98,86 @@ def evaluate(
             ``episodes`` is no such number.
         EnvironmentFault: the return of an episode is not finite.
     """
-    num_envs = min(episodes, _MAX_PARALLEL)
-    quota = np.full(num_envs, episodes // num_envs)
-    quota[: episodes % num_envs] += 1
-    returns: list[float] = []
-    lengths: list[int] = []
-    total, length = np.zeros(num_envs), np.zeros(num_envs, int)
-    engine, envs = opened(env := resolve(env), num_envs, engine, env_kwargs)
+    if isinstance(env, list | tuple):
+        shown = policy.network.task_id or policy.network.per_task_values
+        env = Tasks(named_in(env), shown)
+    env = resolve(env)
+    if isinstance(env, Tasks):
+        how: dict[str, Any] = {"env_kwargs": env_kwargs, "deterministic": deterministic}
+        how |= {"episodes": episodes, "seed": seed, "engine": engine, "on_step": on_step}
+        if not env.joined:
+            env = probe(env, engine, env_kwargs or {}, seed, looks_for_stacks=False).env
+        names = zip(env.names, env.envs, strict=True)
+        of_tasks = {name: evaluate(policy, one, **how) for name, one in names}
+        return _together(of_tasks, deterministic=deterministic, tasks=of_tasks)
+    num_envs = min(episodes, MAX_PARALLEL)
+    engine, envs = opened(env, num_envs, engine, env_kwargs)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(envs))
         stack.enter_context(policy.still())
         stack.enter_context(drawing(seed, deterministic))
         _check_spaces(policy, envs, env_name(env))
-        for _, reward, begins, ends in played(policy, envs, seed, deterministic):
-            on_step()
-            total += np.where(begins, 0.0, reward)
-            length += ~begins
-            counted = ends & (quota > 0)
-            returns += total[counted].tolist()
-            lengths += length[counted].tolist()
-            quota -= counted
-            total[ends], length[ends] = 0.0, 0
-            if not quota.any():
-                break
-    if not np.isfinite(returns).all():
+        moments, agents = played(policy, envs, seed, deterministic), agents_of(envs)
+        each = whole_episodes(moments, num_envs, episodes, on_step, max(1, len(agents)))
+    if not all(np.isfinite(returns).all() for returns, _ in each):
         raise EnvironmentFault(f"{env_name(env)} gave an episode whose return isn't finite")
-    found, (target, wraps) = Evaluation.of(returns, lengths), Prepared.split(env)
+    if agents:
+        of_agents = {
+            name: replace(Evaluation.of(*one), deterministic=deterministic)
+            for name, one in zip(agents, each, strict=True)
+            if one[0]
+        }
+        return _together(of_agents, deterministic=deterministic, agents=of_agents)
+    found, (target, wraps) = Evaluation.of(*each[0]), Prepared.split(env)
     normalized = human_normalized(target, engine, env_kwargs or {}, wraps, found.mean)
     return replace(found, deterministic=deterministic, human_normalized=normalized)
+
+
+def whole_episodes(
+    moments: Iterator[Moment],
+    num_envs: int,
+    episodes: int,
+    on_step: Callable[[], object] = lambda: None,
+    num_agents: int = 1,
+) -> list[tuple[list[float], list[int]]]:
+    """Returns and lengths of so many episodes of each agent, in the order in which they end.
+
+    Of an agent there are fewer where another of its environment ended ``_PATIENCE`` times as often.
+
+    Args:
+        moments: of ``num_envs`` environments, whose agents give as many episodes, or one fewer.
+        on_step: called before each step.
+        num_agents: of an environment, each a column.
+    """
+    quota = np.full(num_envs, episodes // num_envs)
+    quota[: episodes % num_envs] += 1
+    most, ended = _PATIENCE * quota, np.zeros((num_envs, num_agents), int)
+    quota = quota.repeat(num_agents)
+    found: list[tuple[list[float], list[int]]] = [([], []) for _ in range(num_agents)]
+    total, length = np.zeros(len(quota)), np.zeros(len(quota), int)
+    for _, reward, begins, ends in moments:
+        on_step()
+        total += np.where(begins, 0.0, reward)
+        length += ~begins
+        counted = ends & ~begins & (quota > 0)
+        for column in np.flatnonzero(counted).tolist():
+            returns, lengths = found[column % num_agents]
+            returns.append(float(total[column]))
+            lengths.append(int(length[column]))
+        quota -= counted
+        ended += (ends & ~begins).reshape(ended.shape)
+        quota.reshape(ended.shape)[ended.max(1) >= most] = 0
+        total[ends], length[ends] = 0.0, 0
+        if not quota.any():
+            break
+    return found
+
+
+def _together(each: dict[str, Evaluation], **known: Any) -> Evaluation:
+    """Episodes of all tasks, or all agents, as one evaluation."""
+    returns = [value for one in each.values() for value in one.returns]
+    lengths = [value for one in each.values() for value in one.lengths]
+    return replace(Evaluation.of(returns, lengths), **known)
 
 
 def _check_spaces(policy: Policy, envs: VectorEnv, name: str) -> None:
@@ -136,7 +200,7 @@ class Moment(NamedTuple):
     begins: np.ndarray
     """Whose episode begins with this observation."""
     ends: np.ndarray
-    """Whose episode ends with it."""
+    """Whose episode ends with it; of those that begin, who isn't there."""
 
 
 @contextlib.contextmanager
@@ -152,12 +216,44 @@ def played(
     policy: Policy, envs: VectorEnv, seed: int, deterministic: bool = True
 ) -> Iterator[Moment]:
     """Play for ever: a reset, then step by step."""
+    if isinstance(envs, Turns):
+        yield from _in_turns(policy, envs, seed, deterministic)
+        return
     obs, infos = envs.reset(seed=seed)
     reward, state = np.zeros(envs.num_envs), None
-    begins, ends = np.ones(envs.num_envs, bool), np.zeros(envs.num_envs, bool)
+    begins, ends = np.ones(envs.num_envs, bool), absent_in(infos, envs.num_envs)
     while True:
         yield Moment(obs, reward, begins, ends)
         given = {"action_mask": info_mask(infos), "reward": reward}
         action, state = policy.predict(obs, state, begins, deterministic, **given)
         obs, reward, terminated, truncated, infos = envs.step(action)
         begins, ends = ends, terminated | truncated
+
+
+def _in_turns(policy: Policy, envs: Turns, seed: int, deterministic: bool) -> Iterator[Moment]:
+    """The same where agents move in turns: in a moment those who wait neither go on nor begin."""
+    obs, infos = envs.reset(seed=seed)
+    count, everyone = envs.num_envs, np.arange(envs.num_envs)
+    rows = everyone
+    reward, begins, ends = np.zeros(count), np.ones(count, bool), absent_in(infos, count)
+    _, whole = policy.predict(obs, None, begins, **_shown(infos, reward, rows))
+    whole = tree.map_leaves(lambda x: x.clone() if isinstance(x, torch.Tensor) else x.copy(), whole)
+    while True:
+        yield Moment(obs, reward, begins, ends)
+        mine, state = (tree.map_leaves(lambda x, rows=rows: x[rows], x) for x in (obs, whole))
+        given = _shown(infos, reward, rows)
+        action, state = policy.predict(mine, state, begins[rows], deterministic, **given)
+        tree.map_leaves(lambda to, x, rows=rows: to.__setitem__(rows, x), whole, state)
+        envs.send(rows, action)
+        rows = envs.receive()
+        (obs, *_), infos = envs.results(everyone), envs.infos(rows)
+        _, own, terminated, truncated = envs.results(rows)
+        reward, begins = np.zeros(count), np.ones(count, bool)
+        reward[rows], begins[rows] = own, ends[rows]
+        ends = ends.copy()
+        ends[rows] = terminated | truncated
+
+
+def _shown(infos: dict[str, Any], reward: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
+    mask = info_mask(infos)
+    return {"action_mask": None if mask is None else mask[rows], "reward": reward[rows]}

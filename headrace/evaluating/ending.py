@@ -1,4 +1,4 @@
-"""How a run ends, however many learners trained: its last evaluation, its summary, its picture."""
+"""How a run ends, however many learners trained: its last evaluation, summary, picture, report."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from headrace.nn.policy import Policy
 from headrace.process import stop_signals
 from headrace.records import checkpoint
 from headrace.records.disk import told, write_json
-from headrace.records.files import read_jsonl
+from headrace.records.health import conclude
 from headrace.records.plot import plot
+
+_ROUNDING = 1e-6  # of sums of rewards, which may be float32
 
 
 class Run(Protocol):
@@ -40,14 +42,17 @@ def finish(
     evaluator: Evaluator,
     notify: Callable[[str], None],
     interrupt: Callable[[], None] | None = None,
+    draw: bool = True,
 ) -> dict[str, Any]:
-    """Evaluate the policy, write ``summary.json`` and draw ``curve.png``.
+    """Evaluate the policy, write ``summary.json``, hear the doctor, draw picture and report.
 
     Where there is no evaluation, though the settings ask for one, ``no_evaluation`` says why.
+    Whatever fails after the evaluation is told, and costs nothing that comes after it.
 
     Args:
-        notify: called with a line of text about what can't be written.
+        notify: called with a line of text about what fails.
         interrupt: called at Ctrl-C, which ends an evaluation in a process of its own.
+        draw: also ``curve.png`` and ``report.html``.
 
     Returns:
         what ``summary.json`` holds.
@@ -60,19 +65,50 @@ def finish(
             keep_best(run.run_dir, found, notify)
     elif wanted:
         summary["no_evaluation"] = "interrupted" if run.interrupted else evaluator.reason
-    for write in (partial(write_json, run.run_dir / "summary.json", summary), partial(_draw, run)):
-        try:
-            with told(run.run_dir):
-                write()
-        except HeadraceError as error:
-            notify(str(error))
+    if run.interrupted:
+        summary["interrupted"] = True
+    attempt = partial(_attempt, run.run_dir, notify)
+    save = partial(write_json, run.run_dir / "summary.json", summary)
+    saved = attempt("the summary", save)
+    if not _has_logged(run.run_dir):
+        return summary
+    heard = partial(conclude, run.run_dir, notify)
+    if attempt("the doctor", lambda: summary.update(warnings=heard())) and saved:
+        attempt("the summary", save)
+    if draw:
+        attempt("the picture", partial(plot, [run.run_dir]))
+        attempt("the report", partial(_report, run.run_dir))
     return summary
 
 
-def _draw(run: Run) -> None:
-    metrics = run.run_dir / "metrics.jsonl"
-    if metrics.exists() and read_jsonl(metrics):
-        plot([run.run_dir])
+def _has_logged(run_dir: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return (run_dir / "metrics.jsonl").stat().st_size > 0
+    return False
+
+
+def _report(run_dir: Path) -> None:
+    from headrace.report.page import write  # and what it needs, which training doesn't
+
+    write([run_dir])
+
+
+def _attempt(
+    run_dir: Path, notify: Callable[[str], None], what: str, write: Callable[[], object]
+) -> bool:
+    """Call ``write``; whether it worked. If not, one line says why."""
+    try:
+        with told(run_dir):
+            write()
+    except HeadraceError as error:
+        text = str(error)
+    except Exception as error:  # a mistake in what is said of a run
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        text = f"{what} of {run_dir} failed, what else ends a run doesn't ({why})"
+    else:
+        return True
+    notify(text.encode(errors="backslashreplace").decode())  # whatever bytes a path has
+    return False
 
 
 def _evaluated(
@@ -91,15 +127,35 @@ def _evaluated(
 def keep_best(run_dir: Path, found: Played, notify: Callable[[str], None]) -> None:
     """Save the policy as ``best``, with its evaluation, if none was evaluated as high before.
 
-    What keeps it from being saved is told by ``notify``.
+    In a game in which what one agent wins another loses all policies are as high; there the latest
+    is saved. That, and what keeps it from being saved, is told by ``notify``.
     """
-    before = None
+    before: dict[str, Any] = {}
     with contextlib.suppress(CheckpointError):  # there is none yet
         best = checkpoint.read_config(checkpoint.find(run_dir, "best"))
-        before = best.get("evaluation", {}).get("mean")
-    if before is None or found.evaluation.mean > before:
+        before = best.get("evaluation") or {}
+    now, mean = asdict(found.evaluation), before.get("mean")
+    balanced = _is_balanced(now)
+    if balanced and _is_decisive(now) and not (_is_balanced(before) and _is_decisive(before)):
+        notify(
+            "the returns of this game's agents add up to 0, so their mean says of no policy that "
+            "it is better: best is the latest, and stop_return and target_return wait for nothing"
+        )
+    if mean is None or found.evaluation.mean > mean or (balanced and _is_balanced(before)):
         try:
             described = checkpoint.read_config(run_dir) | {"evaluation": asdict(found.evaluation)}
             checkpoint.save_policy(run_dir, described, found.policy, found.env_steps)
         except HeadraceError as error:
             notify(f"the best policy is not saved: {error}")
+
+
+def _is_balanced(evaluation: dict[str, Any]) -> bool:
+    """Whether it is of agents whose returns add up to 0, as far as floats do."""
+    if not evaluation.get("agents"):
+        return False
+    most = max(abs(evaluation["min"]), abs(evaluation["max"]))
+    return bool(abs(evaluation["mean"]) <= _ROUNDING * most)
+
+
+def _is_decisive(evaluation: dict[str, Any]) -> bool:
+    return bool(evaluation["max"] > evaluation["min"])

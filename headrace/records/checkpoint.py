@@ -44,7 +44,7 @@ def save(run_dir: Path, config: dict[str, Any], policy: Policy, trainer: dict[st
         CheckpointError: the disk refuses; what was saved before is as it was.
     """
     state = {"format": FORMAT, **trainer}
-    files = _policy_files(config, policy) | {"trainer.pt": lambda file: torch.save(state, file)}
+    files = policy_files(config, policy) | {"trainer.pt": lambda file: torch.save(state, file)}
     target = write(run_dir / "checkpoints", f"step_{trainer['env_steps']}", files)
     point("latest", target)
     return target
@@ -58,7 +58,7 @@ def save_policy(
     Earlier ones of that name are deleted. Arguments and errors as for :func:`save`.
     """
     folder = run_dir / "checkpoints"
-    target = write(folder, f"{name}_{env_steps}", _policy_files(config, policy))
+    target = write(folder, f"{name}_{env_steps}", policy_files(config, policy))
     point(name, target)
     with told(folder):
         for path in saved(folder, name):
@@ -67,7 +67,8 @@ def save_policy(
     return target
 
 
-def _policy_files(config: dict[str, Any], policy: Policy) -> Files:
+def policy_files(config: dict[str, Any], policy: Policy) -> Files:
+    """What a folder that holds a policy consists of; ``config`` is what ``config.json`` holds."""
     weights = {name: value.detach().cpu().clone() for name, value in policy.state_dict().items()}
     return {
         "config.json": lambda file: file.write(json_text(config).encode()),

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class Run:
     """What a run directory holds of a run's course.
 
     Attributes:
+        described: what ``config.json`` holds; empty without it.
         settings: by name, without those that only tell runs apart; empty without config.json.
         seed: its own.
         results, evaluations: the lines of metrics.jsonl and evaluations.jsonl.
@@ -38,6 +39,7 @@ class Run:
     seed: Any
     results: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
+    described: dict[str, Any] = field(default_factory=dict)
 
     def curve(self, x: str, y: str, evaluated: bool = False) -> Curve:
         """Of the lines that hold both names."""
@@ -58,11 +60,12 @@ def read_run(path: Path) -> Run:
         hint = f". Did you mean {', '.join(runs[:3])}{', …' if runs[3:] else ''}?" if runs else ""
         raise CheckpointError(f"{path} holds no metrics to plot (metrics.jsonl){hint}")
     try:
-        values = json.loads((path / "config.json").read_text(encoding="utf-8"))["config"]
+        described = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        values = described["config"]
         settings, seed = flat_settings(values), values.get("seed")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        settings, seed = {}, None
-    return Run(path, settings, seed, lines["metrics"], lines["evaluations"])
+        described, settings, seed = {}, {}, None
+    return Run(path, settings, seed, lines["metrics"], lines["evaluations"], described)
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
@@ -120,13 +123,21 @@ def mean_curve(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndar
     Raises:
         ValueError: no x is common to all curves.
     """
-    full = [curve for curve in curves if len(curve[0])]
-    if not full:
+    if not (full := [curve for curve in curves if len(curve[0])]):
         return np.zeros(0), np.zeros(0), np.zeros(0)
+    x, y = on_grid(full)
+    se = y.std(axis=0, ddof=1) / math.sqrt(len(y)) if len(y) > 1 else np.zeros(len(x))
+    return x, y.mean(axis=0), se
+
+
+def on_grid(full: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
+    """Where all curves have values, ``[GRID_POINTS]``, and these, ``[curves, GRID_POINTS]``.
+
+    Raises:
+        ValueError: no x is common to all curves.
+    """
     low, high = max(x[0] for x, _ in full), min(x[-1] for x, _ in full)
     if low > high:
         raise ValueError(f"curves that start at {low} and end at {high} have no x in common")
     x = np.linspace(low, high, GRID_POINTS)
-    y = np.stack([np.interp(x, *curve) for curve in full])
-    se = y.std(axis=0, ddof=1) / math.sqrt(len(y)) if len(y) > 1 else np.zeros(len(x))
-    return x, y.mean(axis=0), se
+    return x, np.stack([np.interp(x, *curve) for curve in full])

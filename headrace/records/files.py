@@ -13,22 +13,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headrace.doctor.doctor import Doctor, Finding
 from headrace.evaluation import Evaluation
 from headrace.records import events
-from headrace.records.disk import Tolerant, replace_text, told
+from headrace.records.disk import Tolerant, replace_text, told, write_json
+from headrace.records.machine import machine, versions
 from headrace.records.meter import Iteration
 from headrace.records.plain import plain
 from headrace.records.result import Result
 
+MACHINE = "machine.json"  # written after the first update, which it doesn't delay
+
 
 class RunLog:
-    """``metrics.jsonl``, TensorBoard events, ``evaluations.jsonl`` and ``iterations/``.
+    """``metrics.jsonl``, TensorBoard events, ``evaluations.jsonl``, warnings and ``iterations/``.
 
     Args:
         path: the run directory.
         num_learners: whose iterations are written; 0: nobody's.
         keep_until: when resuming, drop what is beyond these env_steps and updates.
-        notify: told when something can't be written, and when it can again.
+        notify: told when something can't be written, and when it can again, and what is wrong.
+        doctor: looks at every result; what it finds goes to ``warnings.jsonl``. None: nobody does.
 
     Raises:
         CheckpointError: a result beyond can't be dropped.
@@ -40,17 +45,22 @@ class RunLog:
         num_learners: int,
         keep_until: tuple[int, int] | None = None,
         notify: Callable[[str], None] = print,
+        doctor: Doctor | None = None,
     ) -> None:
         self._metrics, self._evaluations = path / "metrics.jsonl", path / "evaluations.jsonl"
         self._events = path / events.file_name()
+        self._warnings, self._doctor = path / "warnings.jsonl", doctor
         self._ranks = [path / "iterations" / f"rank_{r}.jsonl" for r in range(num_learners)]
-        files = (self._metrics, self._events, *self._ranks, self._evaluations)
+        files = (self._metrics, self._events, *self._ranks, self._evaluations, self._warnings)
         self._unwritten = {file: bytearray() for file in files}
         self._disk, self._notify = Tolerant(notify), notify
         if keep_until is not None:
             ours = (self._metrics, self._evaluations, *path.glob("iterations/rank_*.jsonl"))
-            for file in filter(Path.exists, ours):
+            for file in filter(Path.exists, (*ours, self._warnings)):
                 truncate_jsonl(file, *keep_until)
+            if doctor is not None and self._warnings.exists():
+                doctor.told |= {str(line["name"]) for line in read_jsonl(self._warnings)
+                                if "name" in line}  # fmt: skip
         purge_step = None if keep_until is None else keep_until[0] + 1
         self._header: Callable[[], bytes] | None = partial(events.header, purge_step)
         for file in (self._metrics, *self._ranks):
@@ -62,11 +72,28 @@ class RunLog:
         scalars = result.scalars()
         known = {"env_steps": result.env_steps, "seconds": round(result.seconds, 4)}
         self._note(self._metrics, known | scalars)
+        for finding in self._findings(known | scalars):
+            self._notify(f"doctor: {finding.line}")
+            self._note(self._warnings, known | finding._asdict())
         if self._header is not None:
             self._unwritten[self._events] += self._header()
             self._header = None
+            self._disk.attempt(f"writing {MACHINE}", self._write_machine)
         self._unwritten[self._events] += events.scalars(scalars, result.env_steps)
         self.flush()
+
+    def _findings(self, line: dict[str, Any]) -> list[Finding]:
+        """What the doctor says of a line; a doctor that fails is heard no more."""
+        try:
+            return [] if self._doctor is None else self._doctor.note(line)
+        except Exception as error:  # a rule's mistake, which ends no training
+            self._doctor = None
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            self._notify(f"the doctor failed and looks no more while this run goes on ({why})")
+            return []
+
+    def _write_machine(self) -> None:
+        write_json(self._metrics.with_name(MACHINE), {"machine": machine(), "versions": versions()})
 
     def flush(self) -> None:
         """Write what was noted."""
@@ -101,6 +128,9 @@ class RunLog:
         }
         if evaluation.human_normalized is not None:
             line["human_normalized"] = evaluation.human_normalized
+        for kind, parts in (("tasks", evaluation.tasks), ("agents", evaluation.agents)):
+            if parts is not None:
+                line[kind] = {name: one.mean for name, one in parts.items()}
         self._note(self._evaluations, line)
         self.flush()
 
@@ -162,10 +192,11 @@ def truncate_jsonl(path: Path, env_steps: int, updates: int) -> None:
     def kept(text: bytes) -> bool:
         try:
             line = json.loads(text)
-        except ValueError:
+            update = line.get("update", line.get("charts/updates", 0))
+            within = line["env_steps"] <= env_steps and update <= updates
+        except (ValueError, KeyError, TypeError, AttributeError):  # no line of a run's
             return False
-        update = line.get("update", line.get("charts/updates", 0))
-        return bool(text.endswith(b"\n") and line["env_steps"] <= env_steps and update <= updates)
+        return bool(text.endswith(b"\n") and within)
 
     with told(path):
         before = path.read_bytes()

@@ -10,6 +10,7 @@ from headrace.nn.network import Network
 class Settings(TypedDict, total=False):
     """The fields of :class:`Config` that ``hr.train`` takes beside ``env`` and ``algo``."""
 
+    tasks: tuple[Any, ...]
     env_kwargs: dict[str, Any]
     env_file: str | None
     wrappers: tuple[Any, ...]
@@ -27,6 +28,12 @@ class Settings(TypedDict, total=False):
     scale_free: bool
     seed: int
     network: Network
+    opponents: str | None
+    league: str | None
+    snapshot_every_steps: int | None
+    snapshot_win_rate: float | None
+    exploit: str | None
+    zero_sum: bool
     device: str
     precision: Literal["auto", "float32", "bfloat16"]
     stacked_frames: Literal["auto", "once", "whole"]

@@ -17,33 +17,47 @@ from headrace.errors import CheckpointError
 NAME = "lock"
 
 
+_held: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+class Taken(CheckpointError):
+    """Somebody else holds a lock."""
+
+
 class Lock:
     """Holds the file ``lock`` of a run directory until ``release``, or until the process dies.
 
     The kernel holds it with the open file, which no child process keeps. The file itself stays,
     and says who had it last.
 
+    Args:
+        required: where the file system has no locks, raise; otherwise that is a warning.
+
     Raises:
-        CheckpointError: somebody else has it.
+        Taken: somebody else has it.
+        CheckpointError: the file system has no locks.
         OSError: the file can't be opened.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, required: bool = False) -> None:
         self._descriptor = os.open(run_dir / NAME, os.O_RDWR | os.O_CREAT, 0o644)
         self.release = weakref.finalize(self, os.close, self._descriptor)
-        _close_in_forked_children(self)
+        _held.add(self)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = self._holder()
             self.release()
-            raise CheckpointError(_taken(run_dir, holder)) from None
-        except OSError:
-            warnings.warn(
-                f"{run_dir} is on a file system without locks: take care that only one process "
-                "trains there",
-                stacklevel=2,
-            )
+            raise Taken(_taken(run_dir, holder)) from None
+        except OSError as error:
+            where = f"{run_dir} is on a file system without locks"
+            if required:
+                self.release()
+                raise CheckpointError(
+                    f"{where} ({error.strerror}), and who shares it would train the same: put "
+                    "--output on one that has them"
+                ) from error
+            warnings.warn(f"{where}: take care that only one process trains there", stacklevel=2)
 
     def sign(self) -> None:
         """Write down who holds it."""
@@ -62,15 +76,13 @@ class Lock:
         return {}
 
 
-def _close_in_forked_children(lock: Lock) -> None:
-    """A child that is forked, without exec, would hold the lock beyond its parent's death."""
-    weak = weakref.ref(lock)
+def _close_all() -> None:
+    """A child that is forked, without exec, would hold locks beyond its parent's death."""
+    for lock in list(_held):
+        lock.release()
 
-    def close() -> None:
-        if (held := weak()) is not None:
-            held.release()
 
-    os.register_at_fork(after_in_child=close)
+os.register_at_fork(after_in_child=_close_all)
 
 
 def _taken(run_dir: Path, holder: dict[str, object]) -> str:

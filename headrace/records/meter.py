@@ -35,6 +35,7 @@ class Meter(SimpleNamespace):
         """Count a rollout that is trained on."""
         self.acting_ns += header.acting_ns
         self.waiting_ns += header.waiting_ns
+        self.stepping_ns += header.stepping_ns
         self.env_steps += header.valid_steps
         self.num_rollouts += 1
 

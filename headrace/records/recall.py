@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.envs import scripts
-from headrace.envs.names import resolve
+from headrace.envs.names import Tasks, resolve
 from headrace.records import trust
 
 
@@ -25,9 +25,13 @@ def environment(folder: Path, values: dict[str, Any], trusted: bool = False) -> 
     Raises:
         CheckpointError: it names code, and isn't this user's. ConfigError: that can't be found.
     """
-    trust.check(folder, values, trusted, ("env", "env_kwargs", "eval_env_kwargs", "wrappers"))
+    trust.check(folder, values, trusted, tuple(x for x in trust.CODE if x != "torso"))
     config = values["config"]
-    return resolve(_env(config), _wrappers(config))
+    played: Any = _env(config)
+    if tasks := _tasks(config):
+        network = config["network"]
+        played = Tasks(tasks, bool(network.get("task_id") or network.get("per_task_values")))
+    return resolve(played, _wrappers(config))
 
 
 def settings(
@@ -49,6 +53,8 @@ def settings(
         recalled["env_file"] = None
     if "env" not in given:
         recalled["env"] = _env(config)
+    if "tasks" not in given:
+        recalled["tasks"] = _tasks(config)
     if "wrappers" not in given:
         recalled["wrappers"] = _wrappers(config)
     if "network" not in given:
@@ -66,6 +72,11 @@ def network(config: dict[str, Any]) -> dict[str, Any]:
 
 def _env(config: dict[str, Any]) -> Any:
     return scripts.found("env", config["env"], config.get("env_file"))
+
+
+def _tasks(config: dict[str, Any]) -> tuple[Any, ...]:
+    file = config.get("env_file")
+    return tuple(scripts.found("env", task, file) for task in config.get("tasks", ()))
 
 
 def _wrappers(config: dict[str, Any]) -> tuple[Any, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 import torch
 
+from headrace.envs.names import Tasks
 from headrace.types import Group
 
 EPISODE_WINDOW = 100
@@ -22,21 +23,44 @@ class Episodes:
 
     window: int = EPISODE_WINDOW
     count: int = 0
+    tasks: tuple[str, ...] = ()  # whose episodes are told apart
+    env_steps: int = 0  # that were learnt from, where tasks or agents are told apart
+    agents: tuple[str, ...] = ()  # of a game, likewise: columns take turns
 
     def __post_init__(self) -> None:
+        self.by_task = {name: Episodes(self.window) for name in self.tasks}
+        self.by_agent = {name: Episodes(self.window) for name in self.agents}
         self.returns: deque[float] = deque(maxlen=self.window)
         self.lengths: deque[float] = deque(maxlen=self.window)
 
-    def add(self, episode_return: np.ndarray, episode_length: np.ndarray) -> None:
-        """Take the episodes of one rollout: ``[T, B]``, NaN where none ends."""
+    def add(self, episode_return: np.ndarray, episode_length: np.ndarray, task: int = 0) -> None:
+        """Take the episodes of one rollout of a task: ``[T, B]``, NaN where none ends."""
+        if self.tasks:
+            self.by_task[self.tasks[task]].add(episode_return, episode_length)
+        for i, own in enumerate(self.by_agent.values()):
+            every = slice(i, None, len(self.agents))
+            own.add(episode_return[:, every], episode_length[:, every])
         ends = ~np.isnan(episode_return)
         self.returns.extend(episode_return[ends].tolist())
         self.lengths.extend(episode_length[ends].tolist())
         self.count += int(ends.sum())
 
+    def learnt(self, task: int, env_steps: int) -> None:
+        """Count steps of a task that are learnt from."""
+        if self.tasks:
+            self.by_task[self.tasks[task]].env_steps += env_steps
+
+    def learnt_by_agents(self, env_steps: np.ndarray) -> None:
+        """Count steps ``[B]`` of columns, which are agents, that are learnt from."""
+        for i, own in enumerate(self.by_agent.values()):
+            own.env_steps += int(env_steps[i :: len(self.agents)].sum())
+
     @property
     def mean_return(self) -> float | None:
-        """Mean over the window, None before the first episode."""
+        """Mean over the window, None before the first episode; of tasks the mean of theirs."""
+        if self.tasks:
+            means = [one.mean_return for one in self.by_task.values()]
+            return None if None in means else float(np.mean(means))  # type: ignore[arg-type]
         return float(np.mean(self.returns)) if self.returns else None
 
     @property
@@ -47,7 +71,16 @@ class Episodes:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds."""
         lists = {"returns": list(self.returns), "lengths": list(self.lengths)}
-        return {**lists, "count": self.count}
+        own: dict[str, Any] = {"count": self.count, "env_steps": self.env_steps}
+        for name, parts in self._parts.items():
+            if parts:
+                own[name] = {key: one.state_dict() for key, one in parts.items()}
+        return {**lists, **own}
+
+    @property
+    def _parts(self) -> dict[str, dict[str, Episodes]]:
+        """What is told apart, by its name in checkpoints."""
+        return {"by_task": self.by_task, "by_agent": self.by_agent}
 
     def load_share(self, saved: list[dict[str, Any]], rank: int, size: int) -> None:
         """Take what one of ``size`` learners has of the episodes that each learner saved."""
@@ -56,12 +89,55 @@ class Episodes:
         for name in ("returns", "lengths"):
             everyone = [value for one in saved for value in one[name]]
             getattr(self, name).extend(everyone[rank::size])
-        self.count = sum(one["count"] for one in saved) if rank == 0 else 0
+        for name in ("count", "env_steps"):
+            setattr(self, name, sum(one.get(name, 0) for one in saved) if rank == 0 else 0)
+        for part, each in self._parts.items():
+            for name, own in each.items():
+                own.load_share([one[part][name] for one in saved], rank, size)
 
     @property
     def full(self) -> bool:
-        """Whether the window holds as many episodes as it can."""
+        """Whether the window holds as many episodes as it can, that of each task if there are."""
+        if self.tasks:
+            return all(one.full for one in self.by_task.values())
         return len(self.returns) == self.window
+
+
+def _each(parts: Mapping[str, Episodes]) -> dict[str, PartResult] | None:
+    """By the names of tasks, or agents."""
+    found = {
+        name: PartResult(one.mean_return, one.mean_length, one.count, one.env_steps)
+        for name, one in parts.items()
+    }
+    return found or None
+
+
+def mean_return(saved: list[dict[str, Any]]) -> float | None:
+    """:attr:`Episodes.mean_return` of what each learner saved."""
+    if "by_task" in saved[0]:
+        means = [
+            mean_return([one["by_task"][name] for one in saved]) for name in saved[0]["by_task"]
+        ]
+        known = [mean for mean in means if mean is not None]
+        return float(np.mean(known)) if len(known) == len(means) else None
+    returns = [value for one in saved for value in one["returns"]]
+    return float(np.mean(returns)) if returns else None
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """Of one of several tasks, or one of a game's agents: its last training episodes, and steps."""
+
+    episode_return: float | None
+    episode_length: float | None
+    episodes: int  # since the start
+    env_steps: int  # that were learnt from, since the start
+
+    def scalars(self) -> dict[str, float]:
+        """The metrics by the last part of their names in files; absent while None."""
+        values = {"episodic_return": self.episode_return, "episodic_length": self.episode_length}
+        values |= {"episodes": self.episodes, "env_steps": self.env_steps}
+        return {name: float(value) for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -131,6 +207,10 @@ class Result:
     episode_return_max: float | None = metric(None, Latest(lambda e: max(e.returns, default=None)))
     episode_length: float | None = metric("charts/episodic_length", Latest(lambda e: e.mean_length))
     episodes: int = metric(None, Latest(lambda e: e.count))
+    tasks: Mapping[str, PartResult] | None = metric(None, Latest(lambda e: _each(e.by_task)))
+    """Of each task by its name, where there are several; in files ``tasks/<name>/…``."""
+    agents: Mapping[str, PartResult] | None = metric(None, Latest(lambda e: _each(e.by_agent)))
+    """Of each agent of a game by its name; in files ``agents/<name>/…``."""
     sps: float = metric("charts/SPS")  # environment steps per second since the previous result
     learning_rate: float = metric("charts/learning_rate")
     updates: int = metric("charts/updates")
@@ -151,6 +231,7 @@ class Result:
     lag_steps_max: int | None = metric("lag/steps_max", Greatest())
     dropped: int = metric("lag/dropped", Total("dropped"))  # rollouts, since the start
     restarts: int = metric()  # of actors, since the start
+    lost: int = metric("queue/lost", Total("lost"))  # rollouts that dead actors had begun, likewise
     time_wait: float = metric("time/wait", Ratio("wait_s"))
     """Mean seconds of a learner since the previous result: waiting for rollouts."""
     time_learn: float = metric("time/learn", Ratio("learn_s"))  # computing
@@ -170,6 +251,13 @@ class Result:
         "utilisation/actor", Ratio("acting_ns", "acting_ns waiting_ns")
     )
     """Acting / (acting + waiting for slots)."""
+    utilisation_environment: float | None = metric(
+        "utilisation/environment", Ratio("stepping_ns", "acting_ns")
+    )
+    """Share of acting in which environments were stepped or waited for."""
+    memory_learner: int | None = metric("memory/learner_bytes")
+    """Of the first learner's process, in main memory; None where the system doesn't say."""
+    memory_free: int | None = metric("memory/free_bytes")  # that processes there may still take
     queue_depth: float | None = metric("queue/depth", Mean())
     """Rollouts left waiting when the learner had taken its batch."""
     sync_pulls: int = metric("sync/pulls", Total("pulls"))
@@ -183,23 +271,41 @@ class Result:
     def scalars(self) -> dict[str, float]:
         """The metrics under the names that they have in files; absent while None."""
         values = {f.metadata["file"]: getattr(self, f.name) for f in fields(self)}
-        return {k: float(v) for k, v in values.items() if k is not None and v is not None}
+        of_parts = {
+            f"{kind}/{part}/{name}": value
+            for kind, parts in (("tasks", self.tasks), ("agents", self.agents))
+            for part, one in (parts or {}).items()
+            for name, value in one.scalars().items()
+        }
+        known = {k: float(v) for k, v in values.items() if k is not None and v is not None}
+        return known | of_parts
 
 
-def own_episodes(num_learners: int) -> Episodes:
-    """What one of several learners remembers: its share of the last 100 episodes, rounded up."""
-    return Episodes(-(-EPISODE_WINDOW // num_learners))
+def own_episodes(num_learners: int, env: Any = None, agents: tuple[str, ...] = ()) -> Episodes:
+    """What one of several learners remembers: its share of the last 100 episodes, rounded up.
+
+    Args:
+        env: Tasks, whose episodes are told apart, or another environment.
+        agents: of a game, whose episodes are told apart.
+    """
+    tasks = env.names if isinstance(env, Tasks) else ()
+    return Episodes(-(-EPISODE_WINDOW // num_learners), tasks=tasks, agents=agents)
 
 
 def gather_episodes(group: Group, episodes: Episodes) -> Episodes:
     """The latest episodes of all learners, the same for each."""
     window = episodes.window
-    row = [float(episodes.count)]
+    row = [float(episodes.count), float(episodes.env_steps)]
     for values in (episodes.returns, episodes.lengths):
         row += [*values, *[math.nan] * (window - len(values))]
-    everyone = Episodes(window * group.size)
-    for count, *values in group.gather(torch.tensor(row, dtype=torch.float64)).tolist():
+    everyone = Episodes(window * group.size, tasks=episodes.tasks, agents=episodes.agents)
+    for name, own in episodes.by_task.items():
+        everyone.by_task[name] = gather_episodes(group, own)
+    for name, own in episodes.by_agent.items():
+        everyone.by_agent[name] = gather_episodes(group, own)
+    for count, steps, *values in group.gather(torch.tensor(row, dtype=torch.float64)).tolist():
         everyone.count += int(count)
+        everyone.env_steps += int(steps)
         everyone.returns.extend(x for x in values[:window] if not math.isnan(x))
         everyone.lengths.extend(x for x in values[window:] if not math.isnan(x))
     return everyone

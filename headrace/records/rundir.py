@@ -3,8 +3,11 @@
 runs/x/config.json              resolved settings and the two spaces
 runs/x/metrics.jsonl            a line per result; TensorBoard events beside it
 runs/x/evaluations.jsonl, iterations/
-runs/x/summary.json, curve.png  at the end of a run
+runs/x/warnings.jsonl           what the doctor found
+runs/x/machine.json             where it ran, and with which versions
+runs/x/summary.json, curve.png, report.html  at the end of a run
 runs/x/checkpoints/             see headrace/records/checkpoint.py
+runs/x/league/                  see headrace/league/folder.py, of runs with opponents
 runs/x/lock                     held by the process that writes
 """
 
@@ -26,16 +29,25 @@ from headrace.records.lock import Lock
 
 _FILES = [
     *(lock.NAME, "config.json", "summary.json", "metrics.jsonl", "evaluations.jsonl"),
+    *("warnings.jsonl", "warnings.jsonl.tmp", "machine.json", "report.html"),
+    *("machine.json.tmp", "report.html.tmp"),
     *("events.out.tfevents.*", "curve.png", "episode.mp4", "episode.gif", "*.json.tmp"),
     *("iterations/rank_*.jsonl", "iterations/rank_*.jsonl.tmp", "metrics.jsonl.tmp"),
     *("evaluations.jsonl.tmp", "checkpoints/latest", "checkpoints/best", "checkpoints/*.tmp"),
 ]
 _BEGUN = (lock.NAME, "config.json.tmp")  # what a run leaves that dies before it writes anything
 _FOLDERS = [
-    "iterations", "checkpoints", "checkpoints/step_*", "checkpoints/best_*", "checkpoints/*.tmp",
+    "iterations", "checkpoints", "checkpoints/step_*", "checkpoints/best_*", "checkpoints/copy_*",
+    "checkpoints/*.tmp",
     "checkpoints/latest", "checkpoints/best",  # where links were followed by what copied the run
 ]  # fmt: skip
 _FILES += [f"{folder}/{name}" for folder in _FOLDERS[2:] for name in (*sums.FILES, sums.NAME)]
+_FOLDERS += ["league", *(f"league/{name}" for name in ("snapshots", "runs", "matches"))]
+_FOLDERS += ["league/snapshots/*", "league/runs/*"]
+_FILES += ["league/league.json", "league/league.png", "league/league.json.*.tmp"]
+_FILES += [f"league/snapshots/*/{name}" for name in (*sums.POLICY_FILES, sums.NAME)]
+_FILES += [f"league/runs/*/{name}" for name in ("standings.json*", "games-*.jsonl")]
+_FILES += ["league/matches/*.json", "league/matches/*.json.tmp"]
 
 
 def check(run_dir: Path, resume: bool, overwrite: bool) -> None:

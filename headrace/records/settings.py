@@ -26,6 +26,8 @@ _BEFORE_OF: dict[str, dict[str, Any]] = {"impala": {"minibatches": 1}}
 _OF_THE_COMMAND = ("resume", "overwrite", "run_dir", "init_from")  # not of the run
 # What can't change when a run is resumed, and why; none of the network's fields can.
 _KEPT = {
+    "tasks": "what was learnt is counted by task",
+    "league": "the run's snapshots and win rates are there",
     "seed": "weights and random streams were made with it",
     "scale_free": "it decided when the run began (normalize_advantage may change)",
     "optimizer": "the saved moments are of that optimiser",
@@ -102,13 +104,17 @@ def replaced(config: Config, settings: dict[str, Any]) -> Config:
         as_it_was = {name: getattr(config.network, name) for name in left}
         network = dataclasses.replace(network, **as_it_was)
     parts = {"algo": algo, "network": network}
+    theirs: dict[str, dict[str, Any]] = {key: {} for key in parts}
     for name, value in settings.items():
         if name in known:
             continue
         owner = next((key for key, part in parts.items() if name in _fields(part)), None)
         if owner is None:
             raise _unknown(name, config, known)
-        parts[owner] = dataclasses.replace(parts[owner], **{name: value})
+        theirs[owner][name] = value
+    for owner, some in theirs.items():  # at once, for they may be valid only together
+        if some:
+            parts[owner] = dataclasses.replace(parts[owner], **some)
     code = (whole.get("env"), *whole.get("wrappers", ()))
     torso = None if parts["network"] is config.network else parts["network"].torso
     if "env" in whole or scripts.file_of(*code, torso) is not None:

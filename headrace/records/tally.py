@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from headrace.config import Config
+from headrace.process.memory import free_bytes, resident_bytes
 from headrace.records.bottleneck import Spent, compare
 from headrace.records.meter import SUMS, Meter
 from headrace.records.result import Episodes, Result
@@ -21,6 +22,7 @@ class Progress:
     env_steps: int = 0  # of all learners
     updates: int = 0
     dropped: int = 0  # rollouts
+    lost: int = 0  # rollouts, with their actors
     pulls: int = 0  # times that actors copied weights before a rollout
     epoch: int = 0  # how often the environments were reset for a checkpoint
     best_return: float | None = None  # greatest training return at a checkpoint
@@ -115,6 +117,7 @@ class Tally:
         now, steps, self._episodes = time.monotonic(), self._progress.env_steps, episodes
         sps = (steps - self._last_steps) / (now - self._last_time)
         known |= {"seconds": now - self._started, "sps": sps, "frames": self._frames}
+        known |= {"memory_learner": resident_bytes(), "memory_free": free_bytes()}
         result = Result(**self._values(self._meter), **known)
         self._last_time, self._last_steps, self._meter = now, steps, Meter()
         if self._total.dropped > self._total.num_rollouts:
@@ -154,11 +157,16 @@ class Tally:
             "seconds_training": self._progress.trained_s,
             "sps": self.sps,
             "episodic_return": values["episode_return"],
+            **{
+                kind: values[kind] and {k: asdict(one) for k, one in values[kind].items()}
+                for kind in ("tasks", "agents")
+            },
             "utilisation": groups["utilisation"],
             "time": groups["time"],
             "lag": {name: groups["lag"][name] for name in ("mean", "max", "steps", "steps_max")}
             | {"bound": self._config.per_learner.lag_bound},
             "dropped": values["dropped"],
+            "lost": values["lost"],
             "sync": groups["sync"],
             "plan": self._plan(),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,10 @@ class Report:
         sync = "" if config.weight_sync == "every" else f", weight sync {config.weight_sync}"
         if config.sync.on_drift:
             sync += f" beyond {config.kl_threshold:g} nats"
-        wrappers = "".join(f" + {name}" for name in config.to_json()["wrappers"])
+        written = config.to_json()
+        wrappers = "".join(f" + {name}" for name in written["wrappers"])
         self.say(
-            f"{config.algo_name} on {config.to_json()['env']}{wrappers} "
+            f"{config.algo_name} on {', '.join(written['tasks']) or written['env']}{wrappers} "
             f"(engine {config.engine}): {learners}"
             f"{config.num_actors} actor(s) × {config.envs_per_actor} environments, "
             f"fragments of {config.fragment_length}, batches of {config.resolved_batch_size:,}, "
@@ -90,8 +92,9 @@ class Report:
     def end(self, run_dir: Path, summary: dict[str, Any]) -> None:
         """Print the closing screen."""
         self._live.stop()
-        picture = run_dir / "curve.png"
-        table = closing_table(run_dir, summary, picture if picture.exists() else None)
+        written = {"picture": run_dir / "curve.png", "report": run_dir / "report.html"}
+        there = {name: path for name, path in written.items() if path.exists()}
+        table = closing_table(run_dir, summary, there)
         self._console.print(Panel(table, expand=False))
 
 
@@ -112,17 +115,21 @@ def main_line(result: Result) -> str:
         parts.append(f"pulls {result.sync_pulls:,} (KL {result.sync_divergence:.3f})")
     if result.dropped:
         parts.append(f"dropped {result.dropped}")
+    if result.lost:
+        parts.append(f"lost {result.lost}")
     return " · ".join(parts)
 
 
-def closing_table(run_dir: Path, summary: dict[str, Any], picture: Path | None) -> Table:
+def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Path]) -> Table:
     """Return, speed, where the time went, lag, and the paths of what was written."""
     played, missing = summary.get("evaluation"), summary.get("no_evaluation")
     human = played and played.get("human_normalized")
     frames = summary.get("frames")
     mean = summary["episodic_return"]
+    warned = [one["name"] for one in summary.get("warnings", ()) if "earlier" not in one]
     first, plan = summary["seconds_to_first_update"], summary.get("plan")
     busy, lag, sync = summary["utilisation"], summary["lag"], summary["sync"]
+    lost = summary.get("lost")
     times = [(word, summary["time"][name]) for name, word in _SPENT.items()]
     rows = {
         "evaluated return": f"{played['mean']:.1f} ± {played['std']:.1f} (standard deviation over "
@@ -131,6 +138,8 @@ def closing_table(run_dir: Path, summary: dict[str, Any], picture: Path | None) 
         else missing and f"none: {missing}",
         "human-normalised": human is not None and f"{human:.1%} (0 random, 100% human)",
         "training return": mean is not None and f"{mean:.1f} (last 100 episodes)",
+        **_of_parts(summary, played, "tasks"),
+        **_of_parts(summary, played, "agents"),
         "environment steps": f"{summary['env_steps']:,} in {summary['seconds_total']:.1f} s",
         "frames": frames and f"{frames:,}, {summary['frames_per_step']} a step",
         "speed": f"{summary['sps']:,.0f} steps/s after the first update",
@@ -144,13 +153,34 @@ def closing_table(run_dir: Path, summary: dict[str, Any], picture: Path | None) 
         + (f" (bound {lag['bound']})" if lag["bound"] is not None else "")
         + f" · mean {lag['steps']:.1f} optimiser steps",
         "dropped rollouts": str(summary["dropped"]),
+        "lost rollouts": lost and f"{lost}, which actors had begun that died",
         "weights fetched": f"{sync['pulls']:,} times, {sync['bytes'] / 1e6:,.1f} MB",
         "checkpoint": run_dir / "checkpoints" / "latest",
         "metrics": run_dir / "metrics.jsonl",
-        "picture": picture,
+        "doctor": warned and f"{', '.join(warned)}: see warnings.jsonl and the report",
+        **written,
     }
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
         if value:  # else it is not known
             table.add_row(Text(name, style="bold"), Text(str(value)))
     return table
+
+
+def _of_parts(summary: dict[str, Any], played: dict[str, Any] | None, kind: str) -> dict[str, str]:
+    """A row for each of several tasks, or of a game's agents."""
+    evaluated = (played or {}).get(kind) or {}
+    return {
+        name: " · ".join(_of_part(one, evaluated.get(name)))
+        for name, one in (summary.get(kind) or {}).items()
+    }
+
+
+def _of_part(trained: dict[str, Any], played: dict[str, Any] | None) -> Iterator[str]:
+    if played is not None:
+        yield f"evaluated {played['mean']:.1f} ± {played['std']:.1f}"
+        if played["human_normalized"] is not None:
+            yield f"human-normalised {played['human_normalized']:.1%}"
+    if trained["episode_return"] is not None:
+        yield f"training {trained['episode_return']:.1f}, length {trained['episode_length']:.0f}"
+    yield f"{trained['env_steps']:,} steps"

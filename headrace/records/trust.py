@@ -29,6 +29,7 @@ from headrace.records.plain import plain
 
 CODE = (
     "env",
+    "tasks",
     "env_kwargs",
     "eval_env_kwargs",
     "wrappers",
@@ -85,12 +86,13 @@ def code_in(config: dict[str, Any], settings: tuple[str, ...] = CODE) -> dict[st
         settings: which of them to look at; without env, the arguments go to one that isn't known.
     """
     env, file = str(config["env"]), config.get("env_file")
+    tasks = list(map(str, config.get("tasks", ())))
     found: dict[str, Any] = {}
-    known = env in gymnasium.registry or package_of(env) is not None
-    if ":" in env or env.startswith(_LENIENT) or (file is not None and not known):
-        found["env"] = env if ":" in env or file is None else f"{env} in {file}"
-    spec = gymnasium.registry.get(env)
-    ours = env.startswith("headrace/") if spec is None else not is_foreign(spec)
+    if (code := _code_of(env, file)) is not None:
+        found["env"] = code
+    if several := [code for code in (_code_of(task, file) for task in tasks) if code is not None]:
+        found["tasks"] = several
+    ours = all(map(_is_ours, tasks or [env]))
     for name in ("env_kwargs", "eval_env_kwargs"):
         if config.get(name) and not (ours and "env" in settings):
             found[name] = config[name]
@@ -101,6 +103,20 @@ def code_in(config: dict[str, Any], settings: tuple[str, ...] = CODE) -> dict[st
     if torso is not None:
         found["torso"] = torso
     return {name: value for name, value in found.items() if name in settings}
+
+
+def _code_of(env: str, file: str | None) -> str | None:
+    """What an environment's name stands for, unless it is known to be harmless."""
+    known = env in gymnasium.registry or package_of(env) is not None
+    if ":" in env or env.startswith(_LENIENT) or (file is not None and not known):
+        return env if ":" in env or file is None else f"{env} in {file}"
+    return None
+
+
+def _is_ours(env: str) -> bool:
+    """Whether arguments go to an environment of Gymnasium's or headrace's own."""
+    spec = gymnasium.registry.get(env)
+    return env.startswith("headrace/") if spec is None else not is_foreign(spec)
 
 
 def _is_own(wrapper: str) -> bool:
@@ -114,6 +130,8 @@ def _signature(config: dict[str, Any], key: bytes) -> str:
     signed = [*(config.get(name) for name in names), config["network"].get("torso")]
     if config.get("eval_env_kwargs"):  # older runs have none
         signed.append(config["eval_env_kwargs"])
+    if config.get("tasks"):
+        signed.append(config["tasks"])
     read = json.loads(json.dumps(plain(signed)))  # as it will be: keys are text then
     return hmac.new(key, json.dumps(read, sort_keys=True).encode(), hashlib.sha256).hexdigest()
 

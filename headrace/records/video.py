@@ -75,7 +75,7 @@ def record_video(
         moments = played(policy, envs, seed, deterministic)
         for count, moment in enumerate(moments, start=1):
             video.append_data(_picture(envs, moment.obs))
-            if moment.ends[0] or count == _MAX_PICTURES:
+            if moment.ends.all() or count == _MAX_PICTURES:
                 break
     return path
 

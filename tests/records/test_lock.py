@@ -7,14 +7,22 @@ import json
 import os
 import signal
 import socket
+import warnings
 
 import pytest
+from populations import population
 
 import headrace as hr
 from headrace.api import resume_config
 from headrace.errors import CheckpointError
 from headrace.records import rundir
 from headrace.records.lock import Lock
+from headrace.studies.identity import alone
+from headrace.studies.machine import wide_console
+from headrace.studies.pbt.command import run as run_population
+from headrace.studies.sweep.command import run as run_sweep
+from headrace.studies.sweep.settings import Sweep
+from headrace.studies.sweep.store import Store
 
 HOLD = """
 import sys, time
@@ -103,13 +111,53 @@ def test_learners_write_under_their_parents_lock(tiny):
     Lock(group.run_dir).release()
 
 
-def test_a_file_system_without_locks_is_noted(tmp_path, monkeypatch):
-    def flock(*_):
-        raise OSError(38, "Function not implemented")
+def refuse(*_):
+    raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(fcntl, "flock", flock)
+
+def test_a_file_system_without_locks_is_noted(tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.warns(UserWarning, match="file system without locks"):
         rundir.prepare(tmp_path / "run", False, False).release()
+
+
+@pytest.mark.parametrize("study", ["pbt", "sweep"])
+def test_what_processes_share_needs_locks(tmp_path, monkeypatch, study):
+    """Or two of them would train the same run."""
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    words = r"without locks \(Function not implemented\).*put --output on one that has them"
+    with pytest.raises(CheckpointError, match=words), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if study == "pbt":
+            run_population(population(str(tmp_path), members=2, jobs=2), wide_console(), None)
+        else:
+            sample = ("entropy_coef=uniform:0,0.1",)
+            run_sweep(Sweep(sample=sample, output=str(tmp_path)), wide_console(), None)
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+def test_who_waits_too_long_is_told_for_whom(tmp_path, monkeypatch):
+    with alone(tmp_path):
+        monkeypatch.setattr("headrace.studies.identity._LOOK_S", 0.0)
+        with pytest.raises(CheckpointError, match=f"waited 0 s: .*{tmp_path}"), alone(tmp_path, 0):
+            pass
+    sweep = Sweep(sample=("entropy_coef=uniform:0,0.1",), output=str(tmp_path))
+    store = Store(sweep)
+    monkeypatch.setattr("headrace.studies.sweep.store._WAIT_S", 0.05)
+    held = os.open(tmp_path / "journal.lock", os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(CheckpointError, match=r"waited 0 s for .*journal\.lock"):
+        store.claim(set())
+    os.close(held)
+    assert store.claim(set()).number == 0
+
+
+def test_locks_that_are_gone_leave_nothing_behind(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(os, "register_at_fork", lambda **hooks: calls.append(hooks))
+    for _ in range(10):
+        Lock(tmp_path).release()
+    assert calls == []
 
 
 def test_what_a_run_that_died_at_once_left_is_no_run(tmp_path):

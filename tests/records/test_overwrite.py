@@ -23,6 +23,7 @@ def written(tmp_path_factory):
     found = checkpoint.find(run_dir)
     described = checkpoint.read_config(found)
     checkpoint.save_policy(run_dir, described, checkpoint.load_policy(found), 128)
+    shutil.copytree(found, run_dir / "checkpoints" / "copy_64")  # of a member of a population
     left = run_dir / "checkpoints" / "step_256.tmp"  # as a kill leaves it
     left.mkdir()
     (left / "trainer.pt").write_bytes(b"")

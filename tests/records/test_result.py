@@ -20,8 +20,10 @@ FILES = [
     "charts/updates", "losses/policy_loss", "losses/value_loss", "losses/entropy",
     "losses/approx_kl", "losses/target_kl", "losses/clipfrac", "losses/explained_variance",
     "losses/grad_norm", "lag/mean", "lag/max", "lag/steps", "lag/steps_max", "lag/dropped",
-    "time/wait", "time/learn", "time/publish", "time/comm", "time/sync", "eval/episodic_return",
-    "utilisation/learner", "utilisation/actor", "queue/depth", "sync/pulls", "sync/bytes",
+    "queue/lost", "time/wait", "time/learn", "time/publish", "time/comm", "time/sync",
+    "eval/episodic_return",
+    "utilisation/learner", "utilisation/actor", "utilisation/environment",
+    "memory/learner_bytes", "memory/free_bytes", "queue/depth", "sync/pulls", "sync/bytes",
     "sync/divergence",
 ]  # fmt: skip
 
@@ -33,7 +35,8 @@ def make_result(**fields) -> Result:
 
 def test_every_field_with_a_name_in_files_is_written_under_it_in_the_order_of_the_table(tmp_path):
     names = [field.name for field in dataclasses.fields(Result)]
-    result = Result(**{name: number for number, name in enumerate(names)})
+    nowhere = {"tasks": None, "agents": None}
+    result = Result(**{name: number for number, name in enumerate(names)} | nowhere)
     wanted = {
         field.metadata["file"]: float(getattr(result, field.name))
         for field in dataclasses.fields(Result)
@@ -53,8 +56,9 @@ def test_every_field_with_a_name_in_files_is_written_under_it_in_the_order_of_th
 def test_what_is_counted_and_told_is_what_the_table_names():
     assert set(SUMS) == {
         "wait_s", "learn_s", "publish_s", "comm_s", "sync_s", "acting_ns", "waiting_ns",
-        "num_rollouts", "num_lags", "lag_sum", "lag_steps_sum", "env_steps", "dropped", "pulls",
-        "num_measured", "divergence_nano",
+        "stepping_ns",
+        "num_rollouts", "num_lags", "lag_sum", "lag_steps_sum", "env_steps", "dropped", "lost",
+        "pulls", "num_measured", "divergence_nano",
     }  # fmt: skip
     assert GREATEST == ("lag_max", "lag_steps_max")
     assert BY_RANK == ("approx_kl", "clipfrac", "entropy", "value_loss")
@@ -73,8 +77,10 @@ def test_a_result_is_what_the_table_says_of_the_counts(tiny):
     meter, episodes = Meter(), Episodes(5)
     meter.wait_s, meter.learn_s, meter.publish_s, meter.comm_s, meter.sync_s = 1, 2, 3, 4, 6
     meter.acting_ns, meter.waiting_ns, meter.num_rollouts = 30, 10, 4
+    meter.stepping_ns = 15
     meter.count(num_lags=4, lag_sum=6, lag_steps_sum=10, lag_max=5, lag_steps_max=7)
     meter.divergence_nano, meter.num_measured, meter.pulls, meter.dropped = 5 * 10**8, 2, 7, 3
+    meter.lost = 4
     meter.note(entropy=0.5, queue_depth=2)
     meter.note(entropy=1.5)
     tally._progress.add(meter)
@@ -87,14 +93,15 @@ def test_a_result_is_what_the_table_says_of_the_counts(tiny):
     assert (result.lag_steps, result.lag_steps_max) == (2.5, 7)
     assert (result.entropy, result.queue_depth, result.policy_loss) == (1.0, 2.0, None)
     assert (result.sync_pulls, result.sync_bytes, result.sync_divergence) == (7, 7000, 0.25)
-    assert (result.dropped, result.restarts, result.updates) == (3, 2, 1)
+    assert (result.dropped, result.lost, result.restarts, result.updates) == (3, 4, 2, 1)
     empty = tally.result(episodes, **KNOWN)  # nothing since
     assert (empty.lag_mean, empty.lag_max, empty.entropy, empty.utilisation_actor) == (None,) * 4
     assert (empty.utilisation_learner, empty.dropped, empty.sync_pulls) == (0.0, 3, 7)
     summary = tally.summary()
+    assert (summary["dropped"], summary["lost"]) == (3, 4)
     assert summary["time"] == {"wait": 0.5, "learn": 1, "publish": 1.5, "comm": 2, "sync": 3}
     assert summary["lag"] == {"mean": 1.5, "max": 5, "steps": 2.5, "steps_max": 7, "bound": 0}
-    assert summary["utilisation"] == {"learner": 1 - 7 / 16, "actor": 0.75}
+    assert summary["utilisation"] == {"learner": 1 - 7 / 16, "actor": 0.75, "environment": 0.5}
     assert summary["sync"] == {"pulls": 7, "bytes": 7000, "divergence": 0.25}
 
 

@@ -41,6 +41,10 @@ def test_the_closing_screen_and_tables_of_studies_show_names_as_they_are(
     assert f"results in {tmp_path / name}" in shown
     assert f"{tmp_path / name / 'metrics.jsonl'}" in shown
 
+    assert "lost rollouts" not in shown
+    report.end(tmp_path / name, SUMMARY | {"lost": 3})
+    assert "lost rollouts      3, which actors had begun" in console.file.getvalue()
+
     file = io.StringIO()
     monkeypatch.setattr("sys.stdout", file)
     wide = machine.wide_console()

@@ -1,0 +1,187 @@
+"""``headrace report``, ``watch`` and ``doctor``: how runs look, and what is wrong with them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from headrace.errors import CheckpointError, ConfigError, require
+from headrace.process.display import has_display
+from headrace.records.curves import Run, read_run
+from headrace.records.health import as_json, findings
+
+_LOOK_S = 0.25
+
+
+def report(runs: list[Path], output: Path | None = None) -> None:
+    """Write one HTML file about one or several runs, with all in it that it needs.
+
+    Runs that differ in their seed only are one curve, their interquartile mean with its 95%
+    bootstrap interval.
+
+    Args:
+        runs: run directories.
+        output: the file; report.html in the first run by default.
+    """
+    from headrace.report.page import write
+
+    paths, interval, notes = list(dict.fromkeys(runs)), None, []
+    if len(paths) > 1:
+        try:
+            interval = _interval()
+        except ConfigError as error:
+            notes.append(f"Curves have no intervals: {error}")
+            print(f"headrace: {notes[0]}", file=sys.stderr)
+    print(f"report: {write(paths, output, interval, notes)}")
+
+
+def _interval() -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Of values ``[runs, points]`` their interquartile mean and its interval.
+
+    Raises:
+        ConfigError: rliable isn't installed.
+    """
+    from headrace.studies.statistics import interquartile
+
+    def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        found = interquartile({"": values[:, None, :]})[""]
+        return found.value, found.low, found.high
+
+    interval(np.zeros((2, 1)))  # raises, if at all, before anything is drawn
+    return interval
+
+
+def doctor(runs: list[Path], json: bool = False) -> None:
+    """Say what is wrong with runs, and which setting usually mends it.
+
+    Args:
+        runs: run directories, of runs that have ended or go on.
+        json: print one line of JSON for each run.
+    """
+    for path in dict.fromkeys(runs):
+        run = read_run(path)
+        told = findings(run)
+        if json:
+            _print_json(run, told)
+            continue
+        print(f"{path}:" if told else f"{path}: nothing found")
+        for one in told:
+            when = f"{'earlier, ' * one.earlier}after {one.env_steps:,} steps"
+            print(f"  {one.finding.name}: {one.finding.line} ({when})")
+
+
+def _print_json(run: Run, told: Any) -> None:
+    import json
+
+    print(json.dumps({"run": str(run.path), "findings": [as_json(one) for one in told]}))
+
+
+def watch(
+    run: Annotated[Path, tyro.conf.Positional],
+    terminal: bool = False,
+    refresh_s: float = 2.0,
+    port: int = 0,
+    timeout_s: float = 60.0,
+    browser: bool = True,
+) -> None:
+    """Show a run while it goes on: its report in a browser, drawn anew again and again.
+
+    The page is served on 127.0.0.1 only, to whoever has the address that is printed. Ctrl-C ends
+    it; the run doesn't notice.
+
+    Args:
+        run: a run directory, which need not be there yet.
+        terminal: show it here instead, until the run ends.
+        refresh_s: seconds between two looks.
+        port: to listen on; 0: any that is free.
+        timeout_s: how long to wait for the run's first result.
+        browser: open it in the browser. Where there is no display, and no port is given, it is
+            shown here instead.
+    """
+    require(0.1 <= refresh_s <= 3600, "refresh_s", refresh_s, "from 0.1 to 3600 (nearest: 2)")
+    require(0 <= port <= 65535, "port", port, "from 0 to 65535 (nearest: 0, any that is free)")
+    require(0 <= timeout_s <= 86400, "timeout_s", timeout_s, "from 0 to 86400 (nearest: 60)")
+    with contextlib.suppress(KeyboardInterrupt):
+        _await(run, timeout_s)
+        here = terminal or (browser and port == 0 and not has_display())
+        (_watch_here if here else _serve)(run, refresh_s, port, browser and has_display())
+
+
+def _await(run: Path, timeout_s: float) -> None:
+    """Wait for a run's first result.
+
+    Raises:
+        CheckpointError: none came in time; the message names what is there.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            read_run(run)
+            return
+        except CheckpointError as error:
+            if time.monotonic() >= deadline:
+                there = "" if run.exists() else f"{run} does not exist; "
+                raise CheckpointError(
+                    f"{there}nothing came in timeout_s={timeout_s:g} s: {error}"
+                ) from None
+        time.sleep(_LOOK_S)
+
+
+def _serve(run: Path, refresh_s: float, port: int, browser: bool) -> None:
+    from headrace.report.live import Live
+
+    with contextlib.ExitStack() as stack:
+        live = stack.enter_context(contextlib.closing(Live(run, refresh_s, port)))
+        print(f"watching {run} at {live.url}\nCtrl-C ends this, not the run", flush=True)
+        if browser:
+            import webbrowser
+
+            with contextlib.suppress(webbrowser.Error):
+                webbrowser.open(stack.enter_context(_redirect(live.url)).as_uri())
+        while True:
+            time.sleep(3600.0)
+
+
+@contextlib.contextmanager
+def _redirect(url: str) -> Iterator[Path]:
+    """A file that leads to an address, for its owner alone: all may read a command's words."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "watch.html"
+        file.touch(0o600)
+        file.write_text(f'<meta http-equiv="refresh" content="0; url={url}">')
+        yield file
+
+
+def _watch_here(run: Path, refresh_s: float, *_: object) -> None:
+    """Until the run has ended."""
+    from rich.console import Console
+    from rich.live import Live as Screen
+
+    from headrace.report.live import REST
+    from headrace.report.screen import screen
+
+    console, took = Console(), 0.0
+    with Screen(screen(read_run(run)), console=console, auto_refresh=False) as shown:
+        while not _has_ended(run):
+            time.sleep(max(refresh_s, REST * took))
+            began = time.monotonic()
+            with contextlib.suppress(CheckpointError):  # it is being replaced
+                shown.update(screen(read_run(run)), refresh=True)
+            took = time.monotonic() - began
+        shown.update(screen(read_run(run)), refresh=True)
+    if not console.is_terminal:
+        console.print()
+
+
+def _has_ended(run: Path) -> bool:
+    """Whether its summary is there, and newer than its results."""
+    summary, metrics = run / "summary.json", run / "metrics.jsonl"
+    return summary.exists() and summary.stat().st_mtime_ns >= metrics.stat().st_mtime_ns

@@ -1,0 +1,107 @@
+"""What a run has logged so far, as a rule looks at it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+
+from headrace.spaces import walk
+
+Array = np.ndarray
+
+
+class History:
+    """Columns over the lines of ``metrics.jsonl``, and the settings of their run.
+
+    Args:
+        rows: the lines, oldest first; what a line lacks is NaN in its column.
+        settings: by name, those of algorithm and network among them.
+        action_space: of the environment; None: not known.
+    """
+
+    def __init__(
+        self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], action_space: Any
+    ) -> None:
+        self._rows, self._settings = rows, settings
+        self._columns: dict[str, Array] = {}
+        self.max_entropy = _max_entropy(action_space)
+        self.num_continuous = _num_continuous(action_space)
+        self.steps = self.all("env_steps")
+        last = self.steps[-1] if len(self.steps) else 0.0
+        self._late = self.steps > 0.5 * last  # [N] bool: the run's second half so far
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def all(self, name: str) -> Array:
+        """A column ``[N]`` float64, NaN where a line lacks it."""
+        if name not in self._columns:
+            values = [row.get(name) for row in self._rows]
+            self._columns[name] = np.array([math.nan if v is None else v for v in values], float)
+        return self._columns[name]
+
+    def known(self, name: str, late: bool = False) -> Array:
+        """The values of a column that are known; late: of the second half of the steps."""
+        column = self.all(name)
+        return column[np.isfinite(column) & (self._late if late else True)]
+
+    def median(self, name: str) -> float:
+        """Over the second half of the steps so far; NaN if nothing is known there."""
+        values = self.known(name, late=True)
+        return float(np.median(values)) if len(values) else math.nan
+
+    def first(self, name: str) -> float:
+        """The first known value, or NaN."""
+        values = self.known(name)
+        return float(values[0]) if len(values) else math.nan
+
+    def last(self, name: str) -> float:
+        """The latest known value, or NaN."""
+        values = self.known(name)
+        return float(values[-1]) if len(values) else math.nan
+
+    def setting(self, name: str, default: float | str = math.nan) -> Any:
+        """A setting's value; ``default`` where there is none, or it is "auto" and no number."""
+        value = self._settings.get(name)
+        unknown = value is None or (isinstance(value, str) and not isinstance(default, str))
+        return default if unknown else value
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it began with what another run, or this one before, had learnt."""
+        return self.setting("resume", False) is True or bool(self.setting("init_from", ""))
+
+    @property
+    def progress(self) -> float:
+        """Share of ``total_steps`` that is done."""
+        total = self.setting("total_steps")
+        return float(self.steps[-1] / total) if len(self.steps) and total else 0.0
+
+
+def _num_continuous(space: Any) -> float:
+    """Numbers in the continuous parts of an action; NaN where the space isn't known."""
+    if space is None:
+        return math.nan
+    boxes = [leaf for _, leaf in walk.leaves(space) if isinstance(leaf, Box)]
+    return float(sum(np.prod(box.shape) for box in boxes))
+
+
+def _max_entropy(space: Any) -> float | None:
+    """Nats of the uniform policy; None where a part of the actions is continuous."""
+    if space is None:
+        return None
+    total = 0.0
+    for _, leaf in walk.leaves(space):
+        if isinstance(leaf, Discrete):
+            total += math.log(int(leaf.n))
+        elif isinstance(leaf, MultiDiscrete):
+            total += float(np.log(leaf.nvec).sum())
+        elif isinstance(leaf, MultiBinary):
+            total += math.log(2) * int(np.prod(leaf.shape))
+        else:
+            return None
+    return total

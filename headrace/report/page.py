@@ -1,0 +1,134 @@
+"""One HTML file of one or several runs, which needs no network and starts nothing.
+
+Whatever a run is called, and whatever its settings hold, is text in it: the template escapes all
+of it, and the page's policy lets no script run but its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import ConfigError
+from headrace.records.curves import Run, by_settings, read_run
+from headrace.records.disk import replace_text, told
+from headrace.records.machine import versions
+from headrace.report.drawing import colour_of, drawn
+from headrace.report.facts import about, films, machines, settings_table
+from headrace.report.panels import Interval, Panel, panels
+
+NAME = "report.html"
+
+
+def write(
+    run_dirs: Sequence[Path], output: Path | None = None, interval: Interval | None = None,
+    notes: Sequence[str] = (),
+) -> Path:  # fmt: skip
+    """Write the report of one or more runs, and return its path.
+
+    Runs that differ in their seed only are one curve.
+
+    Args:
+        output: the file; ``report.html`` in the first run by default.
+        interval: of several runs' values; None: their mean is drawn without one.
+        notes: sentences at the top.
+
+    Raises:
+        CheckpointError: a directory holds no metrics, or the file can't be written.
+        ConfigError: no runs.
+    """
+    if not run_dirs:
+        raise ConfigError("report needs a run directory, or several: headrace report runs/one")
+    paths = list(dict.fromkeys(run_dirs))
+    file = output or paths[0] / NAME
+    text = page([read_run(path) for path in paths], file, interval, notes)
+    with told(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(file, text)
+    return file
+
+
+def page(
+    runs: Sequence[Run],
+    output: Path,
+    interval: Interval | None = None,
+    notes: Sequence[str] = (),
+    refresh_s: float | None = None,
+) -> str:
+    """The text of the page.
+
+    Args:
+        output: where it will lie, from which it links to films that are too large to be in it.
+        refresh_s: how often it asks for itself anew, which needs a server; None: never.
+    """
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    groups = by_settings(runs)
+    number = {id(run): i for i, group in enumerate(groups.values()) for run in group}
+    several = any(len(group) > 1 for group in groups.values())
+    found, empty = panels(groups, interval)
+    pictures = drawn(found, len(groups))
+    shown = [_shown(panel, *picture) for panel, picture in zip(found, pictures, strict=True)]
+    script, known = _file("page.js"), [about(run) for run in runs]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return environment.from_string(_file("page.html")).render(
+        version=versions().get("headrace", ""),
+        title=_title(runs, groups),
+        written=time.strftime("%Y-%m-%d %H:%M"),
+        refresh_s=refresh_s,
+        script=Markup(script),
+        script_hash=digest,
+        style=Markup(_file("page.css")),
+        notes=notes,
+        runs=known,
+        figures=list(dict.fromkeys(name for one in known for name in one["figures"])),
+        colours=[colour_of(number[id(run)], 0, len(groups) + 1) for run in runs],
+        groups=[(name, len(group)) for name, group in groups.items()],
+        about_bands=_bands(several, interval),
+        panels=[one | {"svg": Markup(one["svg"])} for one in shown],
+        data=[
+            panel.values() | {"box": one["where"]["box"], "xlim": one["where"]["x"]}
+            for panel, one in zip(found, shown, strict=True)
+        ],
+        empty=empty,
+        films=films(runs, output),
+        settings=settings_table(runs),
+        machines=machines(runs),
+    )
+
+
+def _title(runs: Sequence[Run], groups: dict[str, list[Run]]) -> str:
+    if len(runs) == 1:
+        return runs[0].path.resolve().name
+    return "; ".join(groups) if len(groups) < 4 else f"{len(runs)} runs"
+
+
+def _bands(several: bool, interval: Interval | None) -> str:
+    if not several:
+        return ""
+    if interval is None:
+        return "Runs that differ in their seed only are one curve, their mean."
+    return (
+        "Runs that differ in their seed only are one curve: the interquartile mean over them, and "
+        "its 95% bootstrap interval."
+    )
+
+
+def _shown(panel: Panel, svg: str, where: dict[str, Any]) -> dict[str, Any]:
+    """What the template needs of a panel."""
+    keys = {line.at: {"at": line.at, "label": line.label.rsplit(": ", 1)[-1]}
+            for line in panel.lines}  # fmt: skip
+    level = "" if panel.level is None else f"{panel.level_name}={panel.level:g}"
+    return {"title": panel.title, "unit": panel.unit, "about": panel.about, "level": level,
+            "legend": list(keys.values()), "svg": svg, "where": where}  # fmt: skip
+
+
+def _file(name: str) -> str:
+    return resources.files("headrace.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,231 @@
+"""What a report draws: panels of curves, from what run directories hold.
+
+Every point of a single run is a line of ``metrics.jsonl`` or ``evaluations.jsonl``, unchanged; of
+long runs those are left out that no screen could show. Several runs that differ in their seed only
+are one curve, an estimate over runs with its interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from headrace.records.curves import Curve, Run, on_grid
+
+Array: TypeAlias = np.ndarray
+# Of values [runs, points] an estimate and the ends of its interval, [points] each.
+Interval: TypeAlias = Callable[[Array], tuple[Array, Array, Array]]
+
+MOST_POINTS = 400  # of a curve
+
+
+class Shown(NamedTuple):
+    """A metric of a panel."""
+
+    metric: str  # its name in the file
+    label: str
+    dashed: bool = False
+    evaluated: bool = False  # it is in evaluations.jsonl
+    factor: float = 1.0
+
+
+class Kind(NamedTuple):
+    """A panel, whatever the runs."""
+
+    title: str
+    unit: str
+    shown: tuple[Shown, ...]
+    level: str = ""  # a setting that is drawn as a line
+    share: bool = False  # from 0 to 1
+    about: str = ""  # what to look for
+
+
+KINDS = (
+    Kind("Return", "", (
+        Shown("charts/episodic_return", "training, last 100 episodes"),
+        Shown("return_mean", "evaluated", True, evaluated=True))),
+    Kind("Episode length", "steps", (Shown("charts/episodic_length", "length"),)),
+    Kind("Speed", "steps/s", (Shown("charts/SPS", "environment steps per second"),)),
+    Kind("Explained variance", "share", (
+        Shown("losses/explained_variance", "of the values' targets"),),
+        about="1: values predict returns; 0 or less: they say nothing."),
+    Kind("Value loss", "loss", (Shown("losses/value_loss", "value loss"),)),
+    Kind("Policy loss", "loss", (Shown("losses/policy_loss", "policy loss"),)),
+    Kind("Entropy", "nats", (Shown("losses/entropy", "entropy"),),
+         about="Falls as the policy becomes sure; at once is too early."),
+    Kind("KL", "nats", (
+        Shown("losses/approx_kl", "behaviour to current policy"),
+        Shown("losses/target_kl", "target to current policy", True)),
+        about="How far an update moves the policy: 0.001 to 0.05 is usual."),
+    Kind("Clip fraction", "share", (Shown("losses/clipfrac", "ratios that are clipped"),),
+         level="clip", about="5% to 30% is usual."),
+    Kind("Gradient norm", "norm", (Shown("losses/grad_norm", "before it is clipped"),),
+         level="max_grad_norm"),
+    Kind("Learning rate", "rate", (Shown("charts/learning_rate", "learning rate"),)),
+    Kind("Lag", "updates", (
+        Shown("lag/mean", "mean"), Shown("lag/max", "greatest", True)),
+        about="Updates between acting and learning."),
+    Kind("Lag in optimiser steps", "steps", (
+        Shown("lag/steps", "mean"), Shown("lag/steps_max", "greatest", True))),
+    Kind("Who was busy", "share", (
+        Shown("utilisation/learner", "learner"), Shown("utilisation/actor", "actors", True),
+        Shown("utilisation/environment", "environments in acting", True)), share=True,
+        about="Who is not busy waits for the other."),
+    Kind("The learner's seconds", "s between results", (
+        Shown("time/learn", "computing"), Shown("time/wait", "waiting for rollouts", True),
+        Shown("time/sync", "waiting for others", True), Shown("time/comm", "exchanging", True),
+        Shown("time/publish", "publishing", True))),
+    Kind("Rollouts waiting", "rollouts", (Shown("queue/depth", "behind the batch"),)),
+    Kind("Rollouts lost", "rollouts", (
+        Shown("lag/dropped", "dropped, too old"),
+        Shown("queue/lost", "with actors that died", True))),
+    Kind("Memory", "GB", (
+        Shown("memory/learner_bytes", "learner's process", factor=1e-9),
+        Shown("memory/free_bytes", "free on the machine", True, factor=1e-9))),
+    Kind("Weights fetched", "nats", (Shown("sync/divergence", "KL that actors were told"),)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve. ``low`` and ``high`` are empty without an interval."""
+
+    label: str
+    group: int  # number of the runs' group
+    at: int  # number of the metric in its panel
+    dashed: bool
+    x: list[float]
+    y: list[float]
+    low: list[float]
+    high: list[float]
+    metric: str
+    points: bool = False  # few: they are marked
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves that are drawn together, over environment steps."""
+
+    title: str
+    unit: str
+    about: str
+    share: bool
+    level: float | None
+    level_name: str
+    lines: list[Line]
+
+    def values(self) -> dict[str, Any]:
+        """What the page holds for its pointer, and for whoever checks it."""
+        known = [
+            {"label": one.label, "metric": one.metric, "group": one.group, "x": one.x, "y": one.y}
+            | ({"low": one.low, "high": one.high} if one.low else {})
+            for one in self.lines
+        ]
+        return {"title": self.title, "unit": self.unit, "lines": known}
+
+
+def panels(
+    groups: Mapping[str, Sequence[Run]], interval: Interval | None
+) -> tuple[list[Panel], list[str]]:
+    """All panels that these runs have values for, and the titles of those that are 0 throughout.
+
+    Args:
+        groups: runs that differ in their seed only, by name.
+        interval: of several runs' values; None: their mean is drawn without one.
+    """
+    pending: list[tuple[Line, Array]] = []
+    found = [panel for kind in _kinds(groups) if (panel := _panel(kind, groups, pending)).lines]
+    if interval is not None:
+        _estimate(pending, interval)
+    empty = [panel for panel in found if not any(any(line.y) for line in panel.lines)]
+    return [panel for panel in found if panel not in empty], [panel.title for panel in empty]
+
+
+def _kinds(groups: Mapping[str, Sequence[Run]]) -> Iterator[Kind]:
+    """The table, and a panel for the return of each of several tasks."""
+    tasks: dict[str, None] = {}
+    for runs in groups.values():
+        for run in runs:
+            names = (name.rsplit("/", 1) for name in run.results[-1] if name.startswith("tasks/"))
+            tasks |= dict.fromkeys(n[0] for n in names if n[1] == "episodic_return")
+    yield KINDS[0]
+    for task in tasks:
+        name = task.removeprefix("tasks/")
+        yield Kind(f"Return in {name}", "", (Shown(f"{task}/episodic_return", "training"),))
+    yield from KINDS[1:]
+
+
+def _estimate(pending: Sequence[tuple[Line, Array]], interval: Interval) -> None:
+    """Give lines of several runs their intervals, all of as many runs at once: that is faster."""
+    for count in {len(values) for _, values in pending}:
+        those = [(line, values) for line, values in pending if len(values) == count]
+        ends = np.cumsum([values.shape[1] for _, values in those])[:-1]
+        parts = interval(np.concatenate([values for _, values in those], axis=1))
+        for (line, _), *each in zip(those, *(np.split(part, ends) for part in parts), strict=True):
+            line.y[:], line.low[:], line.high[:] = (part.tolist() for part in each)
+
+
+def _panel(
+    kind: Kind, groups: Mapping[str, Sequence[Run]], pending: list[tuple[Line, Array]]
+) -> Panel:
+    lines = [
+        line
+        for number, (name, runs) in enumerate(groups.items())
+        for at, shown in enumerate(kind.shown)
+        if (line := _line(shown, at, name, number, runs, pending, len(groups) > 1)) is not None
+    ]
+    lines = [line for line in lines if line.at == 0 or any(line.y)]  # others say nothing where 0
+    levels = {run.settings.get(kind.level) for runs in groups.values() for run in runs}
+    level = levels.pop() if len(levels) == 1 else None
+    level = level if kind.level == "max_grad_norm" and _is_drawn(level) else None
+    return Panel(kind.title, kind.unit, kind.about, kind.share, level, kind.level, lines)
+
+
+def _is_drawn(level: Any) -> bool:
+    return isinstance(level, float) and math.isfinite(level)
+
+
+def _line(
+    shown: Shown, at: int, name: str, group: int, runs: Sequence[Run],
+    pending: list[tuple[Line, Array]], named: bool,
+) -> Line | None:  # fmt: skip
+    curves = [run.curve("env_steps", shown.metric, shown.evaluated) for run in runs]
+    curves = [known for curve in curves if (known := _known(curve, shown.factor))[0]]
+    if not curves:
+        return None
+    label = f"{name}: {shown.label}" if named else shown.label
+    try:
+        grid = on_grid(curves) if len(curves) > 1 else None
+    except ValueError:  # one ended before another's first point
+        return None
+    x, y = _thinned(curves[0])
+    if grid is not None:
+        x, y = grid[0].tolist(), grid[1].mean(axis=0).tolist()
+    marked = shown.evaluated and len(x) < 60
+    line = Line(label, group, at, shown.dashed, x, y, [], [], shown.metric, marked)
+    if grid is not None:
+        pending.append((line, grid[1]))
+    return line
+
+
+def _known(curve: Curve, factor: float) -> tuple[list[float], list[float]]:
+    points = [(x, y if factor == 1.0 else y * factor) for x, y in zip(*curve, strict=True)
+              if x is not None and y is not None]  # fmt: skip
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _thinned(curve: Curve) -> tuple[list[float], list[float]]:
+    """The curve, or of each stretch of a long one the first, least, greatest and last point."""
+    x, y = list(curve[0]), list(curve[1])
+    if len(x) <= MOST_POINTS:
+        return x, y
+    kept: set[int] = set()
+    for part in np.array_split(np.arange(len(x)), MOST_POINTS // 4):
+        values = np.asarray(y, float)[part]
+        kept |= {int(part[i]) for i in (0, values.argmin(), values.argmax(), len(part) - 1)}
+    at = sorted(kept)
+    return [x[i] for i in at], [y[i] for i in at]

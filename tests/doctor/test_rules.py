@@ -1,0 +1,287 @@
+"""Each rule of the doctor's table: the rows that make it speak, and how little makes it silent."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from types import ModuleType
+
+import hypothesis
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from hypothesis import strategies as st
+
+from headrace.doctor import doctor as live
+from headrace.doctor import rules
+from headrace.doctor.doctor import FEWEST_ROWS, Doctor, examine
+from headrace.doctor.history import History
+
+SETTINGS = {
+    "algo": "ppo", "total_steps": 20_000, "clip": 0.2, "learning_rate": 1e-3, "max_grad_norm": 0.5,
+    "num_actors": 2, "envs_per_actor": 4, "fragment_length": 16, "normalize_values": True,
+    "eval_interval": 2_000, "entropy_coef": 0.01,
+}  # fmt: skip
+HEALTHY = {
+    "charts/episodic_return": lambda i: 10.0 + 5 * i, "charts/learning_rate": 1e-3,
+    "losses/explained_variance": 0.8, "losses/entropy": lambda i: 0.6 - 0.01 * i,
+    "losses/approx_kl": 0.01, "losses/clipfrac": 0.1, "losses/grad_norm": 0.4,
+    "losses/value_loss": 0.3, "lag/mean": 1.0, "lag/steps": 20.0, "lag/dropped": 0.0,
+    "queue/lost": 0.0, "utilisation/learner": 0.9, "utilisation/actor": 0.6,
+    "utilisation/environment": 0.5, "eval/episodic_return": lambda i: 12.0 + 5 * i,
+    "time/learn": 0.8, "time/wait": 0.1, "time/sync": 0.1,
+}  # fmt: skip
+
+# Of each rule: what is ill, where it just isn't, and settings that differ.
+CASES = {
+    "environment-slow": ({"utilisation/environment": 0.99}, {"utilisation/environment": 0.97}, {}),
+    "endless-episodes": ({"charts/episodic_return": None}, {}, {"max_episode_steps": 200}),
+    "flat-returns": (
+        {"charts/episodic_return": 0.0, "eval/episodic_return": None, "losses/entropy": 0.65},
+        {"charts/episodic_return": lambda i: 0.1 * i, "eval/episodic_return": None,
+         "losses/entropy": 0.65}, {}),
+    "actors-die": ({"queue/lost": 2.0}, {"queue/lost": 1.0}, {}),
+    "standstill": ({"losses/approx_kl": 1e-7}, {"losses/approx_kl": 2e-5}, {}),
+    "kl-high": ({"losses/approx_kl": 0.2}, {"losses/approx_kl": 0.09}, {}),
+    "random-policy": ({"losses/entropy": 0.69}, {"losses/entropy": 0.65}, {}),
+    "returns-unnormalised": (
+        {"losses/value_loss": 400.0, "charts/episodic_return": lambda i: -900.0 + i,
+         "eval/episodic_return": None},
+        {"losses/value_loss": 40.0, "charts/episodic_return": lambda i: -900.0 + i,
+         "eval/episodic_return": None},
+        {"normalize_values": False}),
+    "gradient-clipped": ({"losses/grad_norm": 11.0}, {"losses/grad_norm": 9.0}, {}),
+    "lag-high": (
+        {"lag/mean": 6.0, "losses/clipfrac": 0.4}, {"lag/mean": 3.0, "losses/clipfrac": 0.4}, {}),
+    "clip-fraction": ({"losses/clipfrac": 0.6}, {"losses/clipfrac": 0.45}, {}),
+    "value-blind": (
+        {"losses/explained_variance": 0.01}, {"losses/explained_variance": 0.06}, {}),
+    "entropy-collapsed": (
+        {"losses/entropy": 0.01, "charts/episodic_return": lambda i: 20.0 - 0.1 * i,
+         "eval/episodic_return": None},
+        {"losses/entropy": 0.03, "charts/episodic_return": lambda i: 20.0 - 0.1 * i,
+         "eval/episodic_return": None}, {}),
+    "return-lost": (
+        {"charts/episodic_return": lambda i: 10.0 * i if i < 10 else 12.0,
+         "eval/episodic_return": None},
+        {"charts/episodic_return": lambda i: 10.0 * i if i < 10 else 60.0,
+         "eval/episodic_return": None}, {}),
+    "evaluation-far": (
+        {"eval/episodic_return": -100.0},
+        {"eval/episodic_return": lambda i: -10.0 + 5 * i}, {}),
+    "rollouts-dropped": ({"lag/dropped": 300.0}, {"lag/dropped": 100.0}, {}),
+    "learner-idle": (
+        {"utilisation/learner": 0.2, "utilisation/actor": 0.99},
+        {"utilisation/learner": 0.35, "utilisation/actor": 0.99}, {}),
+    "actors-idle": ({"utilisation/actor": 0.2}, {"utilisation/actor": 0.3}, {}),
+    "learners-uneven": ({"time/sync": 0.8}, {"time/sync": 0.5}, {}),
+}  # fmt: skip
+
+
+def rows(count: int = 20, **changed) -> list[dict]:
+    """A run whose every result is of 1,000 steps; None: a line lacks it."""
+    found = []
+    for i in range(count):
+        columns = HEALTHY | changed
+        row = {name: x(i) if callable(x) else x for name, x in columns.items()}
+        known = {"env_steps": 1000 * (i + 1), "seconds": float(i)}
+        found.append(known | {name: x for name, x in row.items() if x is not None})
+    return found
+
+
+def names(lines, settings=None, space=None) -> list[str]:
+    return [one.name for one in examine(lines, SETTINGS | (settings or {}), space or Discrete(2))]
+
+
+def test_a_healthy_run_has_nothing():
+    assert names(rows()) == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_rule_speaks_of_its_illness_alone_and_is_silent_short_of_it(name):
+    ill, well, settings = CASES[name]
+    assert names(rows(**ill), settings) == [name]
+    assert names(rows(**well), settings) == []
+
+
+def test_every_rule_has_its_case_and_its_sentence_a_figure_and_a_setting():
+    assert set(CASES) == {rule.name for rule in rules.RULES}
+    assert len(CASES) >= 12
+    for name, (ill, _, settings) in CASES.items():
+        (found,) = examine(rows(**ill), SETTINGS | settings, Discrete(2))
+        assert any(letter.isdigit() for letter in found.text), name
+        assert found.mends
+        assert found.line == f"{found.text}; what usually mends it: {found.mends}"
+
+
+def test_symptoms_are_left_out_where_their_cause_is_found():
+    known = {rule.name for rule in rules.RULES}
+    assert all(set(rule.explained_by) <= known for rule in rules.RULES)
+    both = {"losses/approx_kl": 0.2, "losses/clipfrac": 0.6}
+    assert names(rows(**both)) == ["kl-high"]
+
+
+def test_algorithms_are_judged_by_what_they_do():
+    kl = rows(**{"losses/approx_kl": 0.3})
+    assert names(kl) == ["kl-high"]
+    assert names(kl, {"clip": None}) == []  # IMPALA has no clip
+    old = rows(**{"lag/mean": 40.0, "losses/clipfrac": 0.4})
+    assert names(old) == ["lag-high"]
+    assert names(old, {"buffer_size": 4}) == []  # IMPACT goes on using its data
+    once = {"losses/approx_kl": 0.0, "lag/steps": 0.0}
+    assert names(rows(**once)) == []  # A2C's policy is compared with itself
+
+
+@pytest.mark.parametrize("dims", [1, 2, 17])
+def test_continuous_policies_collapse_by_nats_of_each_number_and_not_by_a_share(dims):
+    box = Dict({"a": Discrete(2), "b": Box(-1, 1, (dims,))})
+    falls = rows(9, **{"losses/entropy": lambda i: 2.0 - 0.6 * dims * i})
+    assert names(falls, space=box) == ["entropy-collapsed"]
+    slower = rows(9, **{"losses/entropy": lambda i: 2.0 - 0.4 * dims * i})
+    assert names(slower, space=box) == []
+
+
+SURE = {"losses/entropy": 0.001, "eval/episodic_return": None}  # hardly another action is tried
+RETURN = "charts/episodic_return"
+
+
+@pytest.mark.parametrize(
+    ("returns", "settings", "found"),
+    [
+        (lambda i: min(500.0, 50.0 * i), {}, []),  # it has learnt, and stays there
+        (lambda i: 500.0 + i % 3, {"resume": True}, []),  # it had
+        (lambda i: 500.0 + i % 3, {"init_from": "runs/a"}, []),
+        (lambda i: 500.0 if i < 3 else 9.4, {"init_from": "runs/a"}, ["entropy-collapsed"]),
+        (lambda i: 20.0 + i % 3, {}, ["entropy-collapsed"]),  # it never learnt
+        (lambda i: 20.0 + 30 * i if i < 4 else 9.4, {}, ["entropy-collapsed"]),  # it lost all
+    ],
+)
+def test_a_policy_that_is_sure_has_collapsed_only_at_a_low_return(returns, settings, found):
+    assert names(rows(**SURE | {RETURN: returns}), settings) == found
+
+
+@pytest.mark.parametrize(
+    ("changed", "settings", "found"),
+    [
+        ({}, {}, ["flat-returns"]),
+        ({"losses/entropy": 0.4}, {}, []),  # all 500: it has learnt before the first result
+        ({}, {"resume": True}, []),
+        ({}, {"init_from": "runs/a"}, []),
+    ],
+)
+def test_a_return_that_is_always_the_same_may_be_the_best(changed, settings, found):
+    flat = {RETURN: 500.0, "eval/episodic_return": None, "losses/entropy": 0.65}
+    assert names(rows(**flat | changed), settings) == found
+
+
+def test_evaluations_in_another_environment_are_far_on_purpose():
+    far = rows(**{"eval/episodic_return": -100.0})
+    assert names(far, {"eval_env_kwargs": {}}) == ["evaluation-far"]
+    assert names(far, {"eval_env_kwargs": {"reward_clip": None}}) == []
+
+
+def test_episodes_are_endless_by_ten_times_their_own_limit():
+    none = rows(**{RETURN: None, "eval/episodic_return": None})  # 2,500 steps of each environment
+    assert names(none, {"max_episode_steps": 200}) == ["endless-episodes"]
+    assert names(none, {"max_episode_steps": 300}) == []
+    assert names(none) == []  # whose limit is not known
+    alone = {"num_actors": 1, "envs_per_actor": 1}
+    assert names(rows(31, **{RETURN: None, "eval/episodic_return": None}), alone) != []
+    assert names(rows(29, **{RETURN: None, "eval/episodic_return": None}), alone) == []
+
+
+@pytest.mark.parametrize(
+    ("space", "nats"),
+    [
+        (Discrete(5), math.log(5)),
+        (MultiDiscrete([2, 3]), math.log(6)),
+        (MultiBinary(3), math.log(8)),
+        (Dict({"a": Discrete(2), "b": MultiBinary(1)}), math.log(4)),
+        (Box(0, 1, (2,)), None),
+        (None, None),
+    ],
+)
+def test_the_greatest_entropy_of_a_space(space, nats):
+    found = History([], {}, space).max_entropy
+    assert found == pytest.approx(nats) if nats is not None else found is None
+
+
+def test_columns_know_what_lines_lack_and_which_half_is_late():
+    history = History([{"env_steps": 10, "a": 1.0}, {"env_steps": 20}, {"env_steps": 30, "a": 3.0}],
+                      {"total_steps": 60, "clip": None}, None)  # fmt: skip
+    assert history.known("a").tolist() == [1.0, 3.0]
+    assert (history.median("a"), history.first("a"), history.last("a")) == (3.0, 1.0, 3.0)
+    assert math.isnan(history.median("b"))
+    assert history.progress == 0.5
+    assert math.isnan(history.setting("clip"))
+
+
+def test_while_a_run_goes_on_each_finding_is_told_once_and_looked_for_rarely(monkeypatch):
+    looks = []
+    monkeypatch.setattr(live, "examine", lambda *args: looks.append(len(args[0])) or examine(*args))
+    doctor = Doctor(SETTINGS, Discrete(2))
+    lines = rows(400, **{"losses/approx_kl": 0.2})
+    told = [one.name for row in lines for one in doctor.note(row)]
+    assert told == ["kl-high"]
+    assert looks[0] == 2 * FEWEST_ROWS
+    assert len(looks) < 20
+    again = Doctor(SETTINGS, Discrete(2), told=["kl-high"])
+    assert not any(again.note(row) for row in lines)
+
+
+def test_a_long_history_is_thinned_and_a_short_one_says_nothing(monkeypatch):
+    monkeypatch.setattr(live, "_MOST_ROWS", 50)
+    doctor = Doctor(SETTINGS, Discrete(2))
+    for row in rows(500):
+        assert doctor.note(row | {"losses/entropy": 0.6}) == []
+    assert len(doctor._rows) <= 50
+    assert examine(rows(FEWEST_ROWS - 1, **{"losses/approx_kl": 9.0}), SETTINGS) == []
+
+
+NUMBERS = st.one_of(st.none(), st.floats(allow_nan=True), st.integers(-3, 3))
+SOME = st.dictionaries(st.sampled_from([*HEALTHY, "env_steps", "losses/target_kl"]), NUMBERS)
+ANY = st.one_of(NUMBERS, st.sampled_from(["auto", "serial", "inf"]), st.booleans())
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(
+    lines=st.lists(SOME, max_size=30), more=st.dictionaries(st.sampled_from([*SETTINGS]), ANY)
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_no_figures_and_no_settings_end_the_run_that_is_looked_at(lines, more):
+    for i, line in enumerate(lines):
+        line["env_steps"] = i + 1
+    doctor = Doctor(SETTINGS | more, Discrete(2))
+    for line in lines:
+        doctor.note(line)
+    examine(lines, SETTINGS | more)
+
+
+MUTANTS = {
+    "kl > (0.1 if clips else 0.7)": "kl > (0.7 if clips else 0.1)",
+    "share > 0.5:": "share > 0.3:",
+    "lag > 3.5 and": "lag > 2.5 and",
+    "learner < 0.3 and": "learner < 0.4 and",
+    "norm > 20 * most": "norm > 10 * most",
+    "lost >= 2 else": "lost >= 1 else",
+    "and reused": "or reused",
+    "share > 50 / 51": "share > 30 / 31",
+    "dropped > 0.3 *": "dropped > 0.05 *",
+}
+
+
+@pytest.mark.parametrize("old", MUTANTS)
+def test_the_cases_above_notice_a_rule_that_is_wrong(old):
+    source = inspect.getsource(rules)
+    assert source.count(old) == 1
+    broken = ModuleType("broken")
+    exec(compile(source.replace(old, MUTANTS[old]), rules.__file__, "exec"), vars(broken))
+    by_name = {rule.name: rule for rule in broken.RULES}
+    found = []
+    for name, (ill, well, settings) in CASES.items():
+        for lines, expected in ((rows(**ill), True), (rows(**well), False)):
+            history = History(lines, SETTINGS | settings, Discrete(2))
+            found.append((by_name[name].found(history) is not None) == expected)
+    once = History(rows(**{"losses/approx_kl": 0.0, "lag/steps": 0.0}), SETTINGS, Discrete(2))
+    free = History(rows(**{"losses/approx_kl": 0.3}), SETTINGS | {"clip": None}, Discrete(2))
+    found += [by_name["standstill"].found(once) is None, by_name["kl-high"].found(free) is None]
+    assert not all(found)

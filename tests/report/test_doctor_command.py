@@ -1,0 +1,36 @@
+"""``headrace doctor``."""
+
+from __future__ import annotations
+
+import json
+
+from report.runs import write_run
+
+from headrace.cli import main
+from headrace.records.files import read_jsonl
+
+
+def test_it_says_what_is_wrong_of_each_run(tmp_path, capsys):
+    well, ill = write_run(tmp_path / "well"), write_run(tmp_path / "ill")
+    lines = read_jsonl(ill / "metrics.jsonl")
+    text = "\n".join(json.dumps(line | {"losses/approx_kl": 0.4}) for line in lines) + "\n"
+    (ill / "metrics.jsonl").write_text(text)
+    assert main(["doctor", str(well), str(ill)]) == 0
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == f"{well}: nothing found"
+    assert second == f"{ill}:"
+    assert third.startswith("  kl-high: the policy moves too far in an update: KL 0.4 nats")
+    assert third.endswith("(after 40,000 steps)")
+    assert main(["doctor", str(ill), "--json"]) == 0
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (finding["name"], finding["env_steps"]) == ("kl-high", 40_000)
+    assert not (ill / "warnings.jsonl").exists()  # a look changes nothing
+
+
+def test_what_is_no_run_is_one_sentence(tmp_path, capsys):
+    assert main(["doctor", str(tmp_path)]) == 2
+    assert "no metrics" in capsys.readouterr().err
+    run = write_run(tmp_path / "run")
+    (run / "warnings.jsonl").write_text('{"name": 1}\n')
+    assert main(["doctor", str(run)]) == 2
+    assert "warnings.jsonl can't be read" in capsys.readouterr().err

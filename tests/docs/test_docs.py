@@ -11,7 +11,7 @@ from warm import run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))]
 BLOCKS = re.findall(r"```(python|bash)\n(.*?)```", README, re.DOTALL)
 
 
@@ -92,7 +92,13 @@ def test_the_study_on_the_page_on_several_learners_runs(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "num_blocks", "writes"),
-    [("plan", 3, "plan.png"), ("ssa", 2, "runs/conjunction/summary.json")],
+    [
+        ("plan", 3, "plan.png"),
+        ("ssa", 2, "runs/conjunction/summary.json"),
+        ("orbital", 2, "runs/orbital/summary.json"),
+        ("report", 2, "both.html"),
+        ("doctor", 1, "runs/timid/report.html"),
+    ],
 )
 def test_the_blocks_of_a_page_run_in_order(tmp_path, name, num_blocks, writes):
     page = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
@@ -101,11 +107,20 @@ def test_the_blocks_of_a_page_run_in_order(tmp_path, name, num_blocks, writes):
     for language, whole in blocks:
         text = shorter(whole)
         if language == "bash":
-            run(tmp_path, "-m", "headrace", *text.split()[1:])
+            for line in text.splitlines():
+                run(tmp_path, "-m", "headrace", *line.split()[1:])
         else:
             (tmp_path / "script.py").write_text(text)
             run(tmp_path, "script.py")
     assert (tmp_path / writes).exists()
+
+
+def test_the_page_on_the_doctor_has_every_rule():
+    from headrace.doctor.rules import RULES
+
+    page = (ROOT / "docs/doctor.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| `([\w-]+)` \| (.+) \| (.+) \|$", page, re.M)
+    assert [(name, mends) for name, _, mends in table] == [(r.name, r.mends) for r in RULES]
 
 
 @pytest.mark.parametrize("file", PAGES)
@@ -113,7 +128,7 @@ def test_links_to_files_point_to_files(file):
     text = (ROOT / file).read_text(encoding="utf-8")
     for target in re.findall(r"\]\((?!http)([^)]+)\)", text):
         name, _, heading = target.partition("#")
-        page = (ROOT / file).parent / name
+        page = (ROOT / file).parent / name if name else ROOT / file
         assert page.exists(), target
         titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M) if heading else []
         assert heading in ("", *(title.lower().replace(" ", "-") for title in titles)), target

@@ -1,0 +1,97 @@
+"""Whether a built site is whole without a network: python docs/_site/check.py site
+
+Every script, style, picture and font that a page loads is a file of the site, every anchor is
+there, and nothing of Markdown was left as it was.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+_LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
+_NO_TEXT = ("code", "pre", "script", "style", "title", "h1", "h2", "nav")
+_URL = re.compile(r"url\(\s*['\"]?([^)'\"]+)")
+_RAW = re.compile(r"^(\||```|[-*] |\d\. |#{2,} ).*|.*\]\([\w./#-]+\)", re.MULTILINE)
+
+
+class Page(HTMLParser):
+    """What a page loads, links to and shows."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: list[str] = []
+        self.ids: set[str] = set()
+        self.shown = ""
+        self._code = 0
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.ids |= {values[name] for name in ("id", "name") if name in values}
+        if tag in _LOADED and values.get("rel") not in ("canonical", "prev", "next"):
+            self.loads += [values[_LOADED[tag]]] if _LOADED[tag] in values else []
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        self._code += tag in _NO_TEXT
+
+    def handle_endtag(self, tag: str) -> None:
+        self._code -= tag in _NO_TEXT
+
+    def handle_data(self, data: str) -> None:
+        self.shown += "" if self._code else data
+
+
+def faults(site: Path) -> list[str]:
+    """What is wrong with the pages and styles of a site, a line each."""
+    site = site.resolve()
+    pages = {path: Page(path.read_text(encoding="utf-8"))
+             for path in sorted(site.rglob("*.html"))}  # fmt: skip
+    found = []
+    for path, page in pages.items():
+        name = path.relative_to(site)
+        for loaded in page.loads:
+            if not _is_there(path.parent, of_top(path, loaded)):
+                found.append(f"{name} loads {loaded}, which is no file of the site")
+        for link in page.links:
+            here = of_top(path, link)
+            found += [f"{name} links to {link}, which isn't there"] * _is_dead(path, here, pages)
+        found += [f"{name} shows Markdown: {x[0].strip()}" for x in _RAW.finditer(page.shown)]
+    for path in site.rglob("*.css"):
+        for loaded in _URL.findall(path.read_text(encoding="utf-8")):
+            if not loaded.startswith("data:") and not _is_there(path.parent, loaded):
+                found.append(f"{path.relative_to(site)} loads {loaded}")
+    return found
+
+
+def of_top(path: Path, link: str) -> str:
+    """A link of 404.html, which counts from the top since it is shown at any address."""
+    return link.removeprefix("/") if path.name == "404.html" else link
+
+
+def _is_there(folder: Path, target: str) -> bool:
+    plain = unquote(target.partition("#")[0].partition("?")[0])
+    return target.startswith("data:") or (folder / plain).is_file()
+
+
+def _is_dead(path: Path, link: str, pages: dict[Path, Page]) -> bool:
+    """Whether a link into the site leads nowhere."""
+    if link.startswith(("http:", "https:", "mailto:")):
+        return False
+    file, _, anchor = link.partition("#")
+    target = (path.parent / unquote(file)).resolve() if file else path
+    if target.is_dir():
+        target = target / "index.html"
+    if not target.is_file():
+        return True
+    return bool(anchor) and target in pages and unquote(anchor) not in pages[target].ids
+
+
+if __name__ == "__main__":
+    found = faults(Path(sys.argv[1]))
+    print("\n".join(found) or "every file, link and anchor of the site is there")
+    sys.exit(bool(found))

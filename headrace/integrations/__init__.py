@@ -1,0 +1,46 @@
+"""Callbacks for other people's tools; each imports its tool when it is made."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.errors import ConfigError
+
+
+def needed(module: str, extra: str) -> Any:
+    """A module of another package.
+
+    Raises:
+        ConfigError: it isn't installed; the message has the line that installs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{module} isn't installed ({error}): pip install 'headrace[{extra}]'"
+        ) from error
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level: ``algo.learning_rate``; lists and None as text."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            plain = isinstance(value, (bool, int, float, str))
+            found[f"{prefix}{name}"] = value if plain else str(value)
+    return found
+
+
+def final(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers by which runs are compared, of what ``summary.json`` holds, by metric."""
+    played = summary.get("evaluation") or {}
+    values = {
+        "eval/episodic_return": played.get("mean"),
+        "charts/episodic_return": summary.get("episodic_return"),
+        "charts/SPS": summary.get("sps"),
+    }
+    return {name: float(value) for name, value in values.items() if value is not None}

@@ -1,0 +1,98 @@
+"""MLflow: a run of its tracking server, or of a folder, for each run here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from headrace.integrations import final, flat, needed
+
+_MOST = 100  # parameters that a server takes at once
+_LONGEST = 500  # characters of a parameter
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+
+
+class MLflow:
+    """A callback that sends settings, every result, the policy and its figures to MLflow.
+
+    Args:
+        experiment: there; made if there is none of this name.
+        tracking_uri: of the server, or a folder; None: as ``MLFLOW_TRACKING_URI`` says.
+        tags: of the run.
+
+    Raises:
+        ConfigError: MLflow isn't installed.
+    """
+
+    dispensable = True
+
+    def __init__(
+        self,
+        experiment: str = "headrace",
+        tracking_uri: str | None = None,
+        tags: dict[str, str] | None = None,
+    ) -> None:
+        mlflow = needed("mlflow", "mlflow")
+        self._entities = mlflow.entities
+        self._client = mlflow.MlflowClient(tracking_uri)
+        self._experiment, self._tags = experiment, tags or {}
+
+    def begin(self, trainer: Any) -> None:
+        """Begin a run there with all settings."""
+        with _impatient():
+            self._begin(trainer)
+
+    def _begin(self, trainer: Any) -> None:
+        there = self._client.get_experiment_by_name(self._experiment)
+        known = self._client.create_experiment(self._experiment) if there is None else None
+        number = there.experiment_id if there is not None else known
+        run = self._client.create_run(number, run_name=trainer.run_dir.name, tags=self._tags)
+        self.run_id: str = run.info.run_id
+        settings = flat(trainer.config.to_json()).items()
+        parameters = [self._entities.Param(k, str(v)[:_LONGEST]) for k, v in settings]
+        for some in _parts(parameters):
+            self._client.log_batch(self.run_id, params=some)
+
+    def __call__(self, result: Any, trainer: Any) -> None:
+        """Log the metrics of a result, by environment steps."""
+        with _impatient():
+            self._log(result.scalars(), result.env_steps)
+
+    def end(self, trainer: Any, summary: dict[str, Any] | None) -> None:
+        """Log the final figures, the files of the run, and how it ended."""
+        with _impatient():
+            self._end(trainer, summary)
+
+    def _end(self, trainer: Any, summary: dict[str, Any] | None) -> None:
+        if summary is not None:
+            self._log(final(summary), summary["env_steps"])
+            for name in ("summary.json", "curve.png"):
+                if (trainer.run_dir / name).exists():
+                    self._client.log_artifact(self.run_id, str(trainer.run_dir / name))
+        status = "FINISHED" if summary is not None else "FAILED"
+        self._client.set_terminated(self.run_id, status)
+
+    def _log(self, values: dict[str, float], step: int) -> None:
+        now = int(time.time() * 1000)
+        metrics = [self._entities.Metric(name, value, now, step) for name, value in values.items()]
+        self._client.log_batch(self.run_id, metrics=metrics)
+
+
+@contextlib.contextmanager
+def _impatient() -> Iterator[None]:
+    """Let requests fail after seconds, where MLflow would try for minutes; your variables count."""
+    ours = {name: value for name, value in _PATIENCE.items() if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            os.environ.pop(name, None)
+
+
+def _parts(values: list[Any]) -> Iterator[list[Any]]:
+    for i in range(0, len(values), _MOST):
+        yield values[i : i + _MOST]

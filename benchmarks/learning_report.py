@@ -9,12 +9,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from learning_scores import PEERS, Suite, improvement, interquartile, seconds_to
+from learning_scores import PEERS, Suite, improvement, seconds_to
 from learning_tasks import SOLVED, TASKS
 from rich.console import Console
 
 from headrace.studies.drawing import picture
-from headrace.studies.machine import show
+from headrace.studies.machine import markdown, show
+from headrace.studies.statistics import interquartile
 
 FRACTIONS = [i / 20 for i in range(1, 21)]
 SHOWN = (0.25, 0.5, 1.0)
@@ -22,13 +23,6 @@ COLORS = {"appo": "C0", "impala": "C1", "ppo": "C2", "impact": "C3", "a2c": "C4"
 GREYS = {"sb3": "0.2", "cleanrl": "0.55"}
 PAGE = "results_learning.md"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
-
-
-def markdown(rows: Sequence[Mapping[str, str]]) -> str:
-    """A table, a column per key of the first row."""
-    names = list(rows[0])
-    lines = [names, ["---"] * len(names), *([row[name] for name in names] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def summary_rows(suite: Suite) -> list[dict[str, str]]:

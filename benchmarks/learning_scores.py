@@ -14,30 +14,17 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from learning_tasks import TASKS
 
-REPEATS = 2000
+from headrace.studies import statistics
+from headrace.studies.statistics import Estimate
+
 PEERS = {"sb3": "Stable-Baselines3 PPO", "cleanrl": "CleanRL-style PPO"}
 
 Run = Mapping[str, Any]  # a file of learning.py
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A figure and its interval, or a row of them."""
-
-    value: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-    def text(self, at: int = 0) -> str:
-        """``0.91 (0.88–0.93)``."""
-        value, low, high = (float(np.ravel(x)[at]) for x in (self.value, self.low, self.high))
-        return f"{value:.2f} ({low:.2f}–{high:.2f})"
 
 
 def value_at(run: Run, axis: int, x: float, before: float) -> float:
@@ -98,40 +85,7 @@ class Suite:
         ]).T  # fmt: skip
 
 
-def interquartile(scores: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
-    """Interquartile means over seeds and tasks of ``[seeds, tasks, …]``, by program."""
-    from scipy.stats import trim_mean
-
-    def iqm(values: np.ndarray) -> np.ndarray:
-        return np.atleast_1d(trim_mean(values.reshape(-1, *values.shape[2:]), 0.25, axis=0))
-
-    return _bootstrapped(dict(scores), iqm)
-
-
 def improvement(scores: Mapping[str, np.ndarray]) -> dict[tuple[str, str], Estimate]:
-    """Probability that a program beats a peer, over ``[seeds, tasks]``; a tie counts as half.
-
-    It is rliable's probability_of_improvement, a hundred times faster.
-    """
-
-    def better(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.atleast_1d(((x[:, None] > y) + 0.5 * (x[:, None] == y)).mean())
-
-    pairs = [(own, peer) for own in scores if own not in PEERS for peer in PEERS if peer in scores]
-    named = {f"{own},{peer}": (scores[own], scores[peer]) for own, peer in pairs}
-    found = _bootstrapped(named, better)
-    return {pair: found[",".join(pair)] for pair in pairs}
-
-
-def _bootstrapped(scores: dict[str, Any], figure: Any) -> dict[str, Estimate]:
-    from rliable.library import get_interval_estimates
-
-    if not scores:
-        return {}
-    before = np.random.get_state()
-    np.random.seed(0)  # rliable draws from NumPy's global generator
-    try:
-        points, intervals = get_interval_estimates(scores, figure, reps=REPEATS)
-    finally:
-        np.random.set_state(before)
-    return {name: Estimate(points[name], *intervals[name]) for name in scores}
+    """Probability that a program beats a peer, over ``[seeds, tasks]``; a tie counts as half."""
+    own = [name for name in scores if name not in PEERS]
+    return statistics.improvement(scores, [(a, b) for a in own for b in PEERS if b in scores])

@@ -12,8 +12,10 @@ The *ceiling* is ``cores / (emulation + acting + learning)``: the cost per step 
 handwritten torch, measured on all cores at once, with nothing in between; of each part the cheapest
 of several ways counts.
 
-Sample Factory needs an older Gymnasium: make an environment of its own for it (``sample-factory``,
-``ale-py``, ``opencv-python``), and name its Python. Stable-Baselines3 needs ``opencv-python``.
+Sample Factory needs an older Gymnasium: make an environment of its own for all peers
+(``sample-factory``, ``gymnasium==0.29.1``, ``ale-py==0.10.2``, ``envpool``,
+``stable-baselines3<2.4``, ``opencv-python-headless<4.12``, ``numpy<2``, ``pandas<2.3``), and name
+its Python.
 """
 
 from __future__ import annotations

@@ -24,14 +24,13 @@ from pathlib import Path
 import numpy as np
 import tyro
 from common import keep, kept, train_command
-from learning_report import markdown
 from rich.console import Console
 
 from headrace.errors import ConfigError, require
 from headrace.records.files import read_jsonl
 from headrace.studies.children import Children
 from headrace.studies.drawing import draw_curves
-from headrace.studies.machine import machine, show, wide_console
+from headrace.studies.machine import machine, markdown, show, wide_console
 
 ENV = "learning_envs:Catch-v0"
 PRECISIONS = ("float32", "bfloat16")

@@ -42,8 +42,8 @@ class Args:
     """Environments in all."""
     nodes: int = 0
     """Workers, which share the environments and act; 0: this process does it all."""
-    place: Literal["local", "ray", "slurm"] = "local"
-    """Workers are processes of this machine, actors of Ray, or those in a job of SLURM."""
+    place: Literal["local", "ray", "slurm", "kubernetes"] = "local"
+    """Workers are processes of this machine, actors of Ray, in a job of SLURM, or in pods."""
     kl_threshold: float = 0.005
     """A worker fetches weights once its copy is farther from the agent, in nats."""
     num_steps: int = 128
@@ -181,8 +181,7 @@ def make(args: Args) -> VectorEnv:
     """The environments: here, or on workers."""
     if not args.nodes:
         return gymnasium.make_vec(args.env_id, args.num_envs, vectorization_mode="sync")
-    places = {"local": hr.LocalConfig, "ray": hr.RayConfig, "slurm": hr.SlurmConfig}
-    place = places[args.place](nodes=args.nodes)
+    place = getattr(hr, f"{args.place.capitalize()}Config")(nodes=args.nodes)  # hr.RayConfig …
     config = {"env_name": args.env_id, "envs_per_node": args.num_envs // args.nodes}
     return hr.ClusterEnv(config | {"kl_threshold": args.kl_threshold}, place)
 

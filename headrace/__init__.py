@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; an alias says that it i
     from headrace.api import resume as resume
     from headrace.api import train as train
     from headrace.cluster import ClusterEnv as ClusterEnv
+    from headrace.cluster import KubernetesConfig as KubernetesConfig
     from headrace.cluster import LocalConfig as LocalConfig
     from headrace.cluster import RayConfig as RayConfig
     from headrace.cluster import SlurmConfig as SlurmConfig
@@ -30,7 +31,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; an alias says that it i
     from headrace.errors import ConfigError as ConfigError
     from headrace.evaluation import Evaluation as Evaluation
     from headrace.evaluation import evaluate as evaluate
-    from headrace.launch.local import LearnerGroup as LearnerGroup
+    from headrace.launch.group import LearnerGroup as LearnerGroup
     from headrace.nn import Network as Network
     from headrace.nn import Policy as Policy
     from headrace.recipes import recipe as recipe
@@ -42,12 +43,12 @@ __version__ = "0.1.0"
 _NAMES = {
     "algos": [name.upper() for name in NAMES],
     "api": ["load", "resume", "train"],
-    "cluster": ["ClusterEnv", "LocalConfig", "RayConfig", "SlurmConfig"],
+    "cluster": ["ClusterEnv", "KubernetesConfig", "LocalConfig", "RayConfig", "SlurmConfig"],
     "config": ["Config"],
     "envs": ["make_vec"],
     "errors": ["ConfigError"],
     "evaluation": ["Evaluation", "evaluate"],
-    "launch.local": ["LearnerGroup"],
+    "launch.group": ["LearnerGroup"],
     "nn": ["Network", "Policy"],
     "recipes": ["recipe"],
     "records.result": ["Result"],

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.algos.common import Hyperparameters
+from headrace.callbacks import Calls
 from headrace.config import Config, unknown_setting
-from headrace.launch.local import LearnerGroup
+from headrace.errors import ConfigError, shown
+from headrace.launch.group import LearnerGroup
 from headrace.launch.torchrun import join_torchrun, torchrun_rendezvous
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
@@ -26,24 +27,24 @@ from headrace.valid.fields import checked
 if TYPE_CHECKING:  # typing has it from Python 3.11 on
     from typing_extensions import Unpack
 
-Callback = Callable[..., bool | None]
-
 
 @checked
 def train(
-    env: Any,
+    env: Any = None,
     algo: Hyperparameters | None = None,
-    callbacks: Iterable[Callback] = (),
+    callbacks: Iterable[Any] = (),
     **settings: Unpack[Settings],
 ) -> Policy:
     """Train on an environment and return the policy; results are in its run directory.
 
     Args:
-        env: Gymnasium id, Env class or callable; or a whole :class:`Config`.
+        env: Gymnasium id, Env class or callable; or a whole :class:`Config`; left out with
+            ``tasks``, or with ``resume``, which then goes on with what the run has.
         algo: ``hr.APPO()``, ``hr.PPO(...)`` …; APPO by default.
         callbacks: called with every Result, and with the :class:`Trainer` (of several learners,
             the :class:`LearnerGroup`) if they take two arguments, or one of the name ``trainer``;
-            one that returns False ends the run.
+            one that returns False ends the run. Objects may have ``begin(trainer)`` and
+            ``end(trainer, summary)``, too, see :class:`~headrace.callbacks.Callback`.
         **settings: fields of :class:`Config`. With ``resume``, what is not given stays as it is in
             the run, see :func:`resume`.
 
@@ -56,17 +57,21 @@ def train(
             raise unknown_setting(name, algo)
     if algo is not None:
         given["algo"] = algo
+    if env is not None and given.get("tasks"):
+        raise ConfigError(f"env={shown(env)} must be left out with tasks, which are in its place")
     if isinstance(env, Config):
         return run(dataclasses.replace(env, **given), callbacks)
     goes_on = given.get("resume") and not given.get("overwrite")
+    if env is not None or not (goes_on or given.get("tasks")):
+        given["env"] = env
     if goes_on and given.get("run_dir") is not None:
-        return run(resume_config(env=env, **given), callbacks)
-    return run(Config(env, **given), callbacks)
+        return run(resume_config(**given), callbacks)
+    return run(Config(**given), callbacks)
 
 
 @checked
 def resume(
-    run_dir: str | Path, callbacks: Iterable[Callback] = (), trust: bool = False, **settings: Any
+    run_dir: str | Path, callbacks: Iterable[Any] = (), trust: bool = False, **settings: Any
 ) -> Policy:
     """Continue a run from its latest checkpoint, with some settings replaced.
 
@@ -136,30 +141,36 @@ def load(
     return checkpoint.load_policy(checkpoint.find(run_dir, which), network, trust)
 
 
-def run(config: Config, callbacks: Iterable[Callback] = (), started: float | None = None) -> Policy:
+def run(
+    config: Config,
+    callbacks: Iterable[Any] = (),
+    started: float | None = None,
+    draw: bool = True,
+) -> Policy:
     """Train with progress on the terminal, evaluate, draw, and write ``summary.json``.
 
     Under torchrun every process calls this; only rank 0 reports and writes.
 
     Args:
         started: when the run counts as started, on the clock of ``time.monotonic()``.
+        draw: its curves and its report at the end, which one run of many doesn't need.
     """
     config, group = join_torchrun(config)
     leads = group is None or group.rank == 0
-    calls = [_with_trainer(callback) for callback in callbacks]
     report = Report(config, quiet=not leads)
+    calls = Calls(callbacks if leads else (), report.say)
     if leads and config.resume and config.run_dir is not None:
         report.say(check_resumed(_saved_config(config.run_dir), config))
     with report, _trainer(config, started, report, group) as trainer:
         report.begin(trainer.config, trainer.run_dir)
         if hint := few_steps(trainer.config):
             report.say(hint)
-        for result in trainer:
-            report.update(result)
-            for call in calls:
-                if call(result, trainer) is False:
+        with calls.around(trainer):
+            for result in trainer:
+                report.update(result)
+                if not calls.result(result, trainer):
                     trainer.stop()
-        summary = trainer.finish()
+            summary = calls.summary = trainer.finish(draw)
         policy = trainer.policy.to("cpu")
         policy.compute_in("float32")  # as what load() returns
         if leads:
@@ -167,21 +178,6 @@ def run(config: Config, callbacks: Iterable[Callback] = (), started: float | Non
     if group is not None:
         group.close()
     return policy
-
-
-def _with_trainer(callback: Callback) -> Callback:
-    """The callback as one that is called with a result and the trainer, whichever it takes."""
-    try:
-        parameters = inspect.signature(callback).parameters
-    except ValueError:  # some built-in functions have none
-        return lambda result, trainer: callback(result)
-    if "trainer" in parameters and parameters["trainer"].kind is inspect.Parameter.KEYWORD_ONLY:
-        return lambda result, trainer: callback(result, trainer=trainer)
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    taken = [p for p in parameters.values() if p.kind in positional]
-    if [p.name for p in taken[1:2]] == ["trainer"] or sum(p.default is p.empty for p in taken) > 1:
-        return callback
-    return lambda result, trainer: callback(result)
 
 
 def _trainer(

@@ -17,6 +17,7 @@ import torch
 from warm import Program, popen
 
 import headrace as hr
+from headrace.evaluating import ending
 from headrace.process.ray import RayCluster
 from tests import budget
 
@@ -46,6 +47,14 @@ def own_key(tmp_path_factory):
 def one_thread():
     """Tests run beside their own actor processes: torch's idle threads would only spin."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def undrawn(request, monkeypatch):
+    """Runs of this process draw no picture and no report, a second each, but where it matters."""
+    if not {"report", "docs", "test_ends.py", "test_trainer.py"} & set(request.path.parts):
+        monkeypatch.setattr(ending, "plot", lambda *_: None)
+        monkeypatch.setattr(ending, "_report", lambda *_: None)
 
 
 @pytest.fixture(scope="module")  # other tests look for processes that were left behind

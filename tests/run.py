@@ -29,7 +29,8 @@ def main(arguments: list[str]) -> int:
     """Run all of it; the exit status is 0 where every test passed."""
     full = "--full" in arguments
     others = [argument for argument in arguments if argument != "--full"]
-    which = "not cluster" if full else "not full and not slow and not cluster"
+    others_are = "not cluster and not browser and not integrations"  # which not all machines can
+    which = others_are if full else f"not full and not slow and {others_are} and not ray"
     with_serial = [
         str(path) for path in sorted(TESTS.rglob("test_*.py")) if "mark.serial" in path.read_text()
     ]

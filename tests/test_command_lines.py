@@ -19,8 +19,10 @@ from headrace.algos import ALGORITHMS
 from headrace.cli import main
 from headrace.errors import ConfigError
 from headrace.studies.aaps.run import Aaps
+from headrace.studies.pbt.settings import Population
 from headrace.studies.plan.settings import Plan
 from headrace.studies.scaling.settings import Scaling
+from headrace.studies.sweep.settings import Sweep
 
 VALUES = [
     "abc", "", "-1", "0", "1.5", "nan", "inf", "-inf", "1e99", "1e18", "1000000000000000000",
@@ -31,8 +33,13 @@ RUNS = {  # by command: flags, beside what has to be there
     "resume": ["--total-steps", "--stop-return", "--num-learners", "--nonsense"],
     "evaluate": ["--episodes", "--seed", "--which", "--video", "--nonsense"],
     "plot": ["--output", "--nonsense"],
+    "score": ["--suite", "--nonsense"],
+    "references": ["--expert", "--episodes", "--seed", "--env-kwargs", "--nonsense"],
 }
-STUDIES = {("plan",): Plan, ("bench", "scaling"): Scaling, ("bench", "aaps"): Aaps}
+STUDIES = {
+    ("plan",): Plan, ("bench", "scaling"): Scaling, ("bench", "aaps"): Aaps,
+    ("sweep",): Sweep, ("pbt",): Population,
+}  # fmt: skip
 WHOLE = [
     [], [""], ["nonsense"], ["train"], ["train", ""], ["train", "--gamma"], ["train", "ppo", "ppo"],
     ["train", "PPO"], ["resume"], ["resume", ""], ["resume", "\udcff"], ["resume", "a", "b"],
@@ -73,6 +80,7 @@ def nothing_runs(monkeypatch, tmp_path):
     for place in (
         "cli.training.run", "evaluation.opened", "studies.plan.command.measure",
         "studies.plan.command.simulate", "studies.scaling.command.run", "studies.aaps.command.run",
+        "studies.scores.references.opened", "studies.sweep.command.run", "studies.pbt.command.run",
     ):  # fmt: skip
         monkeypatch.setattr(f"headrace.{place}", refuse)
     with warnings.catch_warnings():

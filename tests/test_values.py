@@ -35,6 +35,7 @@ WITH: dict[type, dict[str, Any]] = {Config: SIZED, EnvConfig: {"env_name": "Cart
 OTHERS: list[type] = [
     hr.Network,
     EnvConfig,
+    hr.KubernetesConfig,
     hr.LocalConfig,
     hr.RayConfig,
     hr.SlurmConfig,

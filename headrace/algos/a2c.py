@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.algos.common import Hyperparameters, LearnsAt, PolicyOutputs, Span, by_running_scale
+from headrace.algos.common import (
+    Hyperparameters,
+    LearnsAt,
+    PolicyOutputs,
+    Span,
+    by_running_scale,
+    by_task,
+)
 from headrace.ops.returns import gae
 from headrace.ops.terms import Terms
 from headrace.types import Batch, State
@@ -25,5 +32,6 @@ class A2C(Hyperparameters):
         """``-log pi * A`` with A from GAE."""
         stream = batch.stream(outputs.value.detach())
         advantage, target = gae(*stream, gamma=self.gamma, lam=self.lam)
+        advantage = by_task(outputs.popart, advantage)
         advantage, sums = by_running_scale(state, advantage, batch.valid)
         return Terms(advantage, target, sums=sums)

@@ -89,7 +89,7 @@ class APPO(common.Hyperparameters):
         else:
             settings |= {"rho_bar": self.rho_bar, "c_bar": self.c_bar}
             vs, _, advantage = vtrace(log_ratio, *stream, **settings)
-        targets = {"advantage": advantage, "vs": vs}
+        targets = {"advantage": common.by_task(outputs.popart, advantage), "vs": vs}
         if self.clip_around == "learner":
             targets["log_prob"] = outputs.log_prob.detach()
         if self.clip_around == "learner" or self.pg_rho_bar is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -166,7 +166,7 @@ class PolicyOutputs(NamedTuple):
     entropy: Tensor  # [T, B]
     value: Tensor  # [T(+1), B]
     params: Tensor  # [T, B, P]  of the distribution
-    popart: Any  # of the policy, or None
+    popart: Any  # its units, see :func:`units_of`
 
 
 def policy_outputs(policy: ActorCritic, batch: Batch) -> PolicyOutputs:
@@ -174,7 +174,17 @@ def policy_outputs(policy: ActorCritic, batch: Batch) -> PolicyOutputs:
     params, value, _ = policy(batch.obs, batch.first, batch.core)
     params, of = params[: len(batch.valid)], policy.distribution
     log_prob, entropy = of.log_prob(params, batch.action), of.entropy(params)
-    return PolicyOutputs(log_prob, entropy, value, params, policy.popart)
+    return PolicyOutputs(log_prob, entropy, value, params, units_of(policy, batch))
+
+
+def units_of(policy: ActorCritic, batch: Batch) -> Any:
+    """What a policy's values of a batch are measured in; None: rewards."""
+    return None if policy.popart is None else policy.popart.of(batch.obs, len(batch.valid))
+
+
+def by_task(units: Any, advantage: Tensor) -> Tensor:
+    """Advantages ``[T, B]`` in the units of their task's values, where these are each task's."""
+    return advantage if units is None else cast(Tensor, units.advantage(advantage))
 
 
 def loss_of(hyper: Hyperparameters, terms: Terms, outputs: PolicyOutputs, batch: Batch) -> Loss:
@@ -236,6 +246,8 @@ def total_loss(
             "approx_kl": losses.approx_kl(outputs.log_prob - batch.log_prob, batch.valid),
             **losses.value_moments(value, target, batch.valid),
         }
+        if outputs.popart is not None:
+            metrics |= outputs.popart.sums(target, batch.valid)
     return loss, metrics
 
 

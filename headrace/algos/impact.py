@@ -147,7 +147,7 @@ class IMPACT(common.Hyperparameters):
         targets = {
             "params": outputs.params.clone(),  # not a view, which would keep the bootstrap row too
             "log_prob": outputs.log_prob,
-            "advantage": returns.vs - outputs.value[:-1],
+            "advantage": common.by_task(outputs.popart, returns.vs - outputs.value[:-1]),
             "vs": returns.vs,
         }
         batch = replace(batch, targets=targets)

@@ -146,7 +146,7 @@ class IMPALA(common.Hyperparameters):
         else:
             ones = torch.zeros_like(log_ratio)  # as log-ratios
             vs, _, advantage = vtrace(ones, *stream, **settings)
-        targets = {"vs": vs, "advantage": advantage}
+        targets = {"vs": vs, "advantage": common.by_task(outputs.popart, advantage)}
         if self.correction in ("vtrace", "one_step"):
             ratio = exp_ratio(torch.where(batch.valid, log_ratio, 0.0))
             targets["weight"] = ratio.clamp(max=self.pg_rho_bar)

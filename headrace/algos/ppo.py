@@ -63,6 +63,7 @@ class PPO(common.Hyperparameters):
         with torch.no_grad():
             value = policy.values(batch.obs, batch.first, batch.core)
             advantage, target = gae(*batch.stream(value), gamma=self.gamma, lam=self.lam)
+            advantage = common.by_task(common.units_of(policy, batch), advantage)
         targets = {"advantage": advantage, "target": target, "old_value": value[:-1]}
         return replace(batch, targets=targets)
 

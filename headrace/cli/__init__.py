@@ -1,4 +1,4 @@
-"""The command line: ``headrace train|resume|evaluate|plot|plan|bench``.
+"""The command line: ``headrace COMMAND``; the commands are in ``cli/commands.py``.
 
 Nothing here imports torch before it is known that a command will train: what it waits for most is
 that import, and a process that does it too can be started before.
@@ -29,7 +29,12 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         name, rest = chosen("headrace", "a command", arguments, COMMANDS)
-        if name in ("plan", "bench"):  # others decide when they know what a run names
+        if name in (
+            "plan",
+            "bench",
+            "sweep",
+            "pbt",
+        ):  # others decide when they know what a run names
             import_from_here()
         return COMMANDS[name](rest)
     except HeadraceError as error:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from headrace.algos import NAMES
 from headrace.cli.choices import chosen
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, require
 
 SCHEDULERS = {
     "slurm": "On the nodes of a job of SLURM.",
     "k8s": "In pods of a Kubernetes cluster that has KubeRay's operator.",
+}
+SHELLS = {
+    "bash": "For ~/.local/share/bash-completion/completions/headrace.",
+    "zsh": "For a file that ~/.zshrc sources behind compinit.",
+    "fish": "For ~/.config/fish/completions/headrace.fish.",
 }
 _HELP = {"-h", "--help"}
 STUDIES = {
@@ -47,12 +51,32 @@ def resume(argv: list[str]) -> int:
 
 def evaluate(argv: list[str]) -> int:
     """Play episodes with the policy of a run."""
-    return _by_signature(_evaluate, "evaluate", argv)
+    return _by_signature("evaluate", argv)
+
+
+def play(argv: list[str]) -> int:
+    """Watch a trained policy that comes with headrace, or that of a run."""
+    return _by_signature("play", argv)
 
 
 def plot(argv: list[str]) -> int:
     """Draw learning curves of runs."""
-    return _by_signature(_plot, "plot", argv)
+    return _by_signature("plot", argv)
+
+
+def report(argv: list[str]) -> int:
+    """Write one HTML file about one or several runs."""
+    return _by_signature("report", argv)
+
+
+def watch(argv: list[str]) -> int:
+    """Show a run while it goes on, in a browser or here."""
+    return _by_signature("watch", argv)
+
+
+def doctor(argv: list[str]) -> int:
+    """Say what is wrong with runs, and which setting usually mends it."""
+    return _by_signature("doctor", argv)
 
 
 def plan(argv: list[str]) -> int:
@@ -72,6 +96,35 @@ def bench(argv: list[str]) -> int:
     return main(rest)
 
 
+def sweep(argv: list[str]) -> int:
+    """Train with settings that are drawn, several at a time, and say which learn best."""
+    from headrace.studies.sweep.command import main
+
+    return main(argv)
+
+
+def pbt(argv: list[str]) -> int:
+    """Train a population whose members copy better ones and change their settings a little."""
+    from headrace.studies.pbt.command import main
+
+    return main(argv)
+
+
+def score(argv: list[str]) -> int:
+    """Say what runs score in a suite of tasks, normalised and capped."""
+    return _by_signature("score", argv)
+
+
+def references(argv: list[str]) -> int:
+    """Measure what random actions score, and take an expert's score, to normalise others by."""
+    return _by_signature("references", argv)
+
+
+def league(argv: list[str]) -> int:
+    """Rate the snapshots of a league, draw their pay-offs, let them play."""
+    return _by_signature("league", argv)
+
+
 def launch(argv: list[str]) -> int:
     """Run a command on nodes that a scheduler gives: slurm, k8s."""
     scheduler, rest = chosen("headrace launch", "a scheduler", argv, SCHEDULERS)
@@ -80,8 +133,31 @@ def launch(argv: list[str]) -> int:
     return LAUNCH[scheduler](rest)
 
 
+def completion(argv: list[str]) -> int:
+    """Print what completes commands and flags in a shell: bash, zsh, fish."""
+    shell, rest = chosen("headrace completion", "a shell", argv, SHELLS)
+    require(not rest, "arguments", " ".join(rest), "left out: the shell is all that is asked for")
+    from headrace.cli.completion import script, words_of
+
+    groups = {
+        "train": NAMES,
+        "bench": list(STUDIES),
+        "launch": list(SCHEDULERS),
+        "completion": list(SHELLS),
+    }
+    others = {name: one for name, one in COMMANDS.items() if name != "completion"}
+    words = words_of(others, groups)
+    words.after[""] = [*COMMANDS, "--help", "--version"]
+    print(script(shell, words), end="")
+    return 0
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    one.__name__: one for one in (train, resume, evaluate, plot, plan, bench, launch)
+    one.__name__: one
+    for one in (
+        *(train, resume, evaluate, play, plot, report, watch, doctor, plan, bench, sweep, pbt),
+        *(league, score, references, launch, completion),
+    )
 }
 
 
@@ -101,83 +177,12 @@ def _begin_imports(argv: list[str]) -> None:
         start_fork_server()
 
 
-# -- commands whose arguments and help tyro takes from the signature ------------------------------
-
-
-def _by_signature(function: Callable[..., None], name: str, argv: list[str]) -> int:
+def _by_signature(name: str, argv: list[str]) -> int:
+    """Call the function of this name, which has the command's arguments and help."""
     import tyro
 
+    from headrace.cli import signatures
+
     config: Any = (tyro.conf.PositionalRequiredArgs,)
-    tyro.cli(function, prog=f"headrace {name}", args=argv, config=config)
+    tyro.cli(getattr(signatures, name), prog=f"headrace {name}", args=argv, config=config)
     return 0
-
-
-def _evaluate(
-    run_dir: str,
-    episodes: int | None = None,
-    seed: int = 1_000_000,
-    which: str = "latest",
-    json: bool = False,
-    video: str | None = None,
-    trust: bool = False,
-) -> None:
-    """Play episodes with the policy of a run, as its settings for evaluations say.
-
-    Args:
-        run_dir: a run directory or checkpoint folder.
-        episodes: how many; None: as many as the run's evaluations have (20 where it has none).
-        seed: of the environments.
-        which: latest or best.
-        json: print one line of JSON.
-        video: folder for episode.mp4, one episode.
-        trust: import the code that the run names, though you haven't named it on this machine.
-    """
-    from headrace.api import load
-    from headrace.cli.here import import_from_here_if_named
-    from headrace.evaluation import evaluate
-    from headrace.records import checkpoint, recall
-    from headrace.records.video import record_video
-
-    folder = checkpoint.find(run_dir, which)
-    values = checkpoint.read_config(folder)
-    config = values["config"]
-    recall.check(folder, values, trust)
-    import_from_here_if_named(config)
-    env = recall.environment(folder, values, trust)
-    policy = load(run_dir, which, trust=trust)
-    kwargs = config["env_kwargs"] | config.get("eval_env_kwargs", {})
-    deterministic = config.get("eval_deterministic", True)
-    result = evaluate(
-        policy,
-        env,
-        (config["eval_episodes"] or 20) if episodes is None else episodes,
-        seed,
-        config["engine"],
-        env_kwargs=kwargs,
-        deterministic=deterministic,
-    )
-    if json:
-        print(result.to_json())
-    else:
-        normalized = result.human_normalized
-        human = "" if normalized is None else f", human-normalised {normalized:.1%}"
-        print(
-            f"{result.episodes} episodes: return {result.mean:.2f} ± {result.std:.2f} "
-            f"(standard deviation over episodes; min {result.min:.2f}, max {result.max:.2f}), "
-            f"length {result.mean_length:.1f}{human}"
-        )
-    if video is not None:
-        path = record_video(policy, env, Path(video), seed, kwargs, config["engine"], deterministic)
-        print(f"video: {path}", file=sys.stderr)
-
-
-def _plot(runs: list[Path], output: Path | None = None) -> None:
-    """Draw learning curves of runs.
-
-    Args:
-        runs: run directories.
-        output: the PNG to write; curve.png in the first run by default.
-    """
-    from headrace.records.plot import plot
-
-    print(f"picture: {plot(runs, output)}")

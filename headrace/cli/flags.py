@@ -19,8 +19,8 @@ _ENV = Annotated[str, tyro.conf.arg(name="env-id", aliases=("--env",))]
 _GROUPS = {
     "run": (
         "What is learnt, for how long, and where it goes.",
-        "env env_kwargs wrappers total_steps stop_return seed deterministic run_dir init_from "
-        "resume overwrite",
+        "env tasks env_kwargs wrappers total_steps stop_return seed deterministic run_dir "
+        "init_from resume overwrite",
     ),
     "algorithm": ("{algorithm}'s hyperparameters.", "scale_free"),
     "network": ("The policy.", ""),
@@ -106,6 +106,7 @@ def grouped(
     del own["algo"], own["network"]
     written = default.to_json()
     own["env"] = own["env"]._replace(hint=_ENV, default=written["env"])
+    own["tasks"] = own["tasks"]._replace(default=tuple(written["tasks"]))
     own["wrappers"] = own["wrappers"]._replace(default=tuple(written["wrappers"]))
     groups = {name: [own.pop(f) for f in fields.split() if f in own]
               for name, (_, fields) in _GROUPS.items()}  # fmt: skip

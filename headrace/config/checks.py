@@ -9,12 +9,13 @@ import sys
 from typing import Any
 
 import torch
-import tyro
 
 from headrace.acting import lag
 from headrace.acting.weight_sync import sync_rule
 from headrace.algos import ALGORITHMS
+from headrace.envs import tasks
 from headrace.errors import ConfigError, require, shown
+from headrace.league.opponents import LATEST, Mixture
 from headrace.process import check_device
 from headrace.transport.calls import MAX_CALLERS
 
@@ -35,9 +36,15 @@ def check_together(config: Any) -> None:
     valid = "None with resume, which goes on with the run's own weights"
     require(config.init_from is None or not config.resume, "init_from", config.init_from, valid)
     _check_choices(config)
+    _check_league(config)
     synchronous = config.algo.max_lag == 0
     config.sizes.check_batch(synchronous)
     _check_times(config)
+    values = config.network.normalize_values
+    if values is None:  # as in Config.settled
+        values = config.scale_free and not config.algo.learns_in_actors
+    tasks.check_network(config.tasks, config.network, values)
+    tasks.check_shares(config.tasks, config.num_learners, config.sizes, config.min_actors)
     if config.num_learners > 1:
         _check_devices(config)
         config.algo.per_learner(config.num_learners)  # raises unless it can be shared out
@@ -47,6 +54,28 @@ def check_together(config: Any) -> None:
         _ = config.sync, config.per_learner  # raise unless there is such a rule, and shares fit
     for name in ("env_kwargs", "eval_env_kwargs"):
         _check_kwargs(name, getattr(config, name))
+
+
+def _check_league(config: Any) -> None:
+    """What belongs to self-play, against what doesn't."""
+    opponents, exploit = config.opponents, config.exploit
+    both = opponents is not None and exploit is not None
+    require(not both, "opponents", opponents, "None with exploit, which is the only opponent")
+    Mixture.of(opponents or LATEST)  # raises unless it is one
+    plays = opponents is not None or exploit is not None
+    for name in ("league", "snapshot_every_steps", "snapshot_win_rate"):
+        value = getattr(config, name)
+        require(value is None or plays, name, value, "None without opponents (or exploit)")
+    valid = "None with opponents or exploit, which play games of one kind"
+    require(not (plays and config.tasks), "tasks", "…", valid)
+    valid = "None with opponents or exploit, whose snapshots are in folders of this machine"
+    require(config.cluster is None or not plays, "cluster", config.cluster, valid)
+    valid = "None with exploit, whose games are against one policy that isn't the run's own"
+    wins = config.snapshot_win_rate
+    require(wins is None or exploit is None, "snapshot_win_rate", wins, valid)
+    chance = config.deterministic and opponents is not None and config.league is not None
+    valid = "False with a league that other runs may join at any time"
+    require(not chance, "deterministic", True, valid)
 
 
 def _check_choices(config: Any) -> None:
@@ -90,18 +119,21 @@ def _check_cluster(config: Any) -> None:
     """Whether actors can live on a cluster."""
     asked = config.cluster
     for refused, what in (
-        (config.transport == "serial", "transport='serial', where actors act in this process"),
+        (
+            config.transport == "serial" and config.num_learners == 1,
+            "transport='serial' and one learner, who acts in this process",
+        ),
         (
             config.algo.learns_in_actors,
             f"{config.algo_name}, whose actors share the model's memory",
         ),
-        (config.num_learners > 1, f"num_learners={config.num_learners}: it takes one learner"),
     ):
         require(asked is None or not refused, "cluster", asked, f"None with {what}")
     least, most = config.min_actors, config.num_actors
     for refused, valid in (
         (asked is None, "None without cluster, where no node can be missing"),
         (config.algo.max_lag == 0, f"None with {config.algo_name}, which waits for every actor"),
+        (config.transport == "serial", "None with transport='serial', where learners act"),
         (config.is_sized and least is not None and least > most, f"at most {most} (num_actors)"),
     ):
         require(least is None or not refused, "min_actors", least, valid)
@@ -153,24 +185,8 @@ def _check_devices(config: Any) -> None:
     valid = "'cpu' or 'cuda' with several learners (each takes a GPU of its own)"
     require(device in ("cpu", "cuda"), "device", device, valid)
     valid = f"'cpu' with {here} learners on a machine of {gpus} GPU(s): each needs its own"
-    require(device == "cpu" or gpus >= here, "device", device, valid)
-
-
-def _from_json(arguments: list[str]) -> Any:
-    try:
-        return json.loads(arguments[0])
-    except (ValueError, RecursionError) as error:
-        text = shown(arguments[0])
-        raise ValueError(f'{text} is no JSON, such as {{"name": 1}}: {error}') from None
-
-
-JSON = tyro.constructors.PrimitiveConstructorSpec(
-    nargs=1,
-    metavar="JSON",
-    instance_from_str=_from_json,
-    is_instance=lambda value: isinstance(value, dict),
-    str_from_instance=lambda values: [json.dumps(values)],
-)
+    enough = device == "cpu" or gpus >= here or config.cluster not in (None, "ray")
+    require(enough, "device", device, valid)
 
 
 def _check_kwargs(name: str, kwargs: dict[str, Any]) -> None:

@@ -18,16 +18,19 @@ from headrace.acting.sizes import AUTO, SIZES, Actors, BatchSize, Size, Sizes
 from headrace.acting.weight_sync import SyncRule
 from headrace.algos import ALGORITHMS, APPO
 from headrace.algos.common import Hyperparameters
-from headrace.config.checks import JSON, check_algorithm, check_together
+from headrace.config.checks import check_algorithm, check_together
 from headrace.envs import scripts
 from headrace.envs.engines import Engine
-from headrace.envs.names import import_path
+from headrace.envs.names import Tasks, import_path
+from headrace.envs.tasks import named_in
 from headrace.errors import ConfigError, nearest
+from headrace.league.opponents import Mixture
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
 from headrace.process import num_cores
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
+from headrace.valid.words import IDS, JSON
 
 ENV = ranges.Valid(
     "a Gymnasium id, an EnvSpec, an environment class or a callable that returns an environment",
@@ -40,6 +43,8 @@ WRAPPER = ranges.Valid(
     "a wrapper's name (a str) or a callable from Env to Env",
     lambda wrapper: isinstance(wrapper, str) or callable(wrapper),
 )
+
+KINDS = tyro.conf.arg(metavar="KIND:SHARE,…")
 
 CLUSTER = ranges.Valid(
     "'ray', or 'ray:' and the address of a cluster, as in 'ray:auto' or 'ray:10.0.0.1:6379'",
@@ -78,9 +83,13 @@ class Config:
     """Everything that a run depends on; written to ``config.json`` in its directory."""
 
     env: Annotated[Any, ENV, tyro.conf.arg(name="env-id", constructor=str)] = "CartPole-v1"
-    """Gymnasium id, Env class, or a callable that returns an Env."""
+    """Gymnasium id, Env class, or a callable that returns an Env; or a game of several agents, as
+    in pettingzoo:classic/connect_four_v3."""
     algo: Hyperparameters = field(default_factory=APPO)
     """The algorithm and its hyperparameters."""
+    tasks: Annotated[tuple[Annotated[Any, ENV], ...], IDS] = ()
+    """Several tasks in place of env, for one policy, each with as many actors: ids with commas
+    between them, or a suite's name."""
     env_kwargs: Annotated[dict[str, Any], JSON] = field(default_factory=dict)
     """Keyword arguments of the environment, on the command line as a JSON object."""
     env_file: Annotated[str | None, tyro.conf.Suppress] = None
@@ -98,8 +107,8 @@ class Config:
     transport: Literal["shm", "serial"] = "shm"
     """Actors as processes with shared memory, or all in one process."""
     cluster: Annotated[str | None, CLUSTER, tyro.conf.arg(metavar="ray[:ADDRESS]")] = None
-    """Actors on a Ray cluster, of one learner: ray starts one on this machine, ray:auto and
-    ray:10.0.0.1:6379 take one that runs; None: on this machine, without Ray."""
+    """Actors, and learners where there are several, on a Ray cluster: ray starts one on this
+    machine, ray:auto and ray:10.0.0.1:6379 take one that runs; None: here, without Ray."""
     min_actors: Annotated[int | None, ranges.ACTORS] = None
     """On a cluster, go on with so many of the actors while nodes are missing; the others begin on
     nodes that join. None: all."""
@@ -109,8 +118,8 @@ class Config:
     """Actors, each a process of its own with transport=shm; auto: by what an environment's step
     costs and the cores. Of this and the next three, what is not given is fitted to what is."""
     envs_per_actor: Size = AUTO
-    """Environments that each actor steps together; auto: as many, in all, as learning was shown to
-    bear, and fewer where an update would take seconds."""
+    """Environments that each actor steps together, each agent of a game being one; auto: as many,
+    in all, as learning was shown to bear, and fewer where an update would take seconds."""
     fragment_length: Size = AUTO
     """Steps per rollout; auto: as learning was shown to bear."""
     batch_size: BatchSize = AUTO
@@ -128,6 +137,23 @@ class Config:
     """Of weights, environments, actions and shuffling."""
     network: Network = field(default_factory=Network)
     """The policy's torsos."""
+    opponents: Annotated[str | None, ranges.NOT_EMPTY, KINDS] = None
+    """Who plays the other seats of a game of several agents, in which shares, as in
+    latest:0.5,pfsp:0.5: the policy itself (latest, every seat is trained on), its newest snapshot
+    (naive), or snapshots of the league: any (uniform), those it rarely beats (pfsp), or those of
+    its strength (pfsp-var); None: the policy itself, without a league."""
+    league: Annotated[str | None, ranges.NOT_EMPTY] = None
+    """The folder of snapshots and of games against them, which runs may share; None: league in
+    run_dir."""
+    snapshot_every_steps: Annotated[int | None, ranges.STEPS] = None
+    """Environment steps between snapshots; None: a twentieth of total_steps."""
+    snapshot_win_rate: Annotated[float | None, ranges.SHARE] = None
+    """Take a snapshot earlier, once this share of games is won against each opponent."""
+    exploit: Annotated[str | None, ranges.NOT_EMPTY] = None
+    """Train against this policy alone: a run directory, a checkpoint, or a snapshot of the
+    league."""
+    zero_sum: bool = False
+    """Rewards of a game's agents add up to 0 at every step: refuse a game in which they don't."""
     device: str = "cpu"
     """Where the learner computes: cpu, cuda, cuda:1 …"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -199,10 +225,24 @@ class Config:
     def __post_init__(self) -> None:
         check_algorithm(self.algo)
         check_fields(self)
+        if self.tasks:
+            object.__setattr__(self, "tasks", named_in(self.tasks, self.env, type(self).env))
+            object.__setattr__(self, "env", self.tasks[0])
         if self.env_file is None:
-            file = scripts.file_of(self.env, *self.wrappers, self.network.torso)
+            file = scripts.file_of(*self.played, *self.wrappers, self.network.torso)
             object.__setattr__(self, "env_file", file)
         check_together(self)
+
+    @property
+    def played(self) -> tuple[Any, ...]:
+        """The tasks, or the only environment."""
+        return self.tasks or (self.env,)
+
+    @property
+    def environment(self) -> Any:
+        """The environment, or all tasks as one object."""
+        shown = self.network.task_id or self.network.per_task_values
+        return Tasks(self.tasks, shown) if self.tasks else self.env
 
     @property
     def evaluates_while_training(self) -> bool:
@@ -213,6 +253,18 @@ class Config:
     def evaluated_kwargs(self) -> dict[str, Any]:
         """Of the environment in evaluations."""
         return self.env_kwargs | self.eval_env_kwargs
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """Of opponents; None where every seat is the policy's, and there is no league."""
+        if self.exploit is not None:
+            return Mixture((("exploit", 1.0),))
+        return None if self.opponents is None else Mixture.of(self.opponents)
+
+    @property
+    def snapshot_steps(self) -> int:
+        """Environment steps between snapshots."""
+        return self.snapshot_every_steps or max(1, self.total_steps // 20)
 
     @property
     def learners_here(self) -> int:
@@ -248,6 +300,10 @@ class Config:
         if count == 1:
             return self
         share: dict[str, Any] = self.sizes.share_of(count, self._synchronous)
+        if self.transport == "serial":
+            share["cluster"] = None  # that's where learners are, who act themselves
+        elif self.min_actors is not None:
+            share["min_actors"] = -(-self.min_actors // count)
         algo = self.algo.per_learner(count)
         return replace(self, algo=algo, num_learners=1, preempt_fraction=None, **share)
 
@@ -310,6 +366,13 @@ class Config:
         return -(-self.num_credits // (self.min_actors or self.num_actors))
 
     @property
+    def num_places(self) -> int:
+        """Actors, and learners but the first, that each ask for a place on a cluster."""
+        share = self.per_learner
+        actors = 0 if self.transport == "serial" else share.min_actors or share.num_actors
+        return self.num_learners * (actors + 1) - 1
+
+    @property
     def max_first_lag(self) -> int | None:
         """Updates behind which a rollout is dropped when its turn has come; None: never."""
         return lag.max_first_lag(self.algo, self.sync.every, self.max_policy_lag)
@@ -356,5 +419,6 @@ class Config:
         if network["torso"] is not None:
             network["torso"] = scripts.name_of(network["torso"])
         values["env"] = _named(self.env)
+        values["tasks"] = [_named(task) for task in self.tasks]
         values["wrappers"] = [_named(wrapper) for wrapper in self.wrappers]
         return values

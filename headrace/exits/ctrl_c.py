@@ -13,7 +13,7 @@ from typing import Any
 
 STATUS = 130  # as shells have it
 _SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"
-_LATER = ("plan", "bench", "launch")  # they start what they have to end themselves
+_LATER = ("plan", "bench", "launch", "watch")  # they start what they have to end themselves
 
 
 def ends_in_one_line(main: Callable[..., int]) -> Callable[..., int]:

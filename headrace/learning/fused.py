@@ -35,7 +35,8 @@ def can_fuse(policy: Policy) -> bool:
     torso = policy.torso
     if type(policy) is not Policy or policy.core is not None or type(torso) is not Encoder:
         return False
-    return torso.mlp is not None and not len(torso.parts)
+    own = policy.network.per_task_values  # of which only autograd knows
+    return torso.mlp is not None and not len(torso.parts) and not own
 
 
 class _Parts:

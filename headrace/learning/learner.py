@@ -25,6 +25,7 @@ from headrace.learning.metrics import as_numbers, mean_metrics, step_metrics
 from headrace.learning.optimizer import Optimizer, flatten_parameters
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy
+from headrace.nn.task_values import TaskPopArt
 from headrace.ops import tree
 from headrace.ops.moments import MovingMoments
 from headrace.ops.rewards import transformed
@@ -149,7 +150,9 @@ class Learner:
         """Take the value targets of an update's steps into the units of the values, if asked."""
         count, total, square = map(sum, zip(*self._target_sums, strict=True))
         self._target_sums = []
-        if self.policy.popart is not None and count:
+        if isinstance(self.policy.popart, TaskPopArt):
+            self.policy.popart.shift(self.policy.value_head)
+        elif self.policy.popart is not None and count:
             self.targets.note(total / count, square / count)
             moments = self.targets.mean, self.targets.deviation
             self.policy.popart.move(self.policy.value_head, *moments)
@@ -195,6 +198,8 @@ class Learner:
             what = what_is_not(values, gradient, self.policy.named_parameters())
             reward = batch.reward if self._reward is None else self._reward
             raise refusal(self._where, what, self._last_norm, reward, learning_rate)
+        if isinstance(self.policy.popart, TaskPopArt):
+            self.policy.popart.note(values)
         total, square = values["target_sum"], values["target_sq"]
         square += 2 * center * total + count * center**2
         self._target_sums.append((count, total + count * center, square))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headrace.nn.task_values import SUMS
 from headrace.ops.losses import explained_variance
 from headrace.types import Metrics
 
@@ -18,7 +19,7 @@ def as_numbers(sums: Metrics) -> dict[str, float]:
 
 def step_metrics(sums: dict[str, float], count: int) -> dict[str, float]:
     """Means per valid step, and the explained variance of the values where it is defined."""
-    values = dict(sums)
+    values = {name: value for name, value in sums.items() if not name.startswith(SUMS)}
     moments = {k: values.pop(k) for k in ("target_sum", "target_sq", "error_sum", "error_sq")}
     means = {name: value / max(count, 1) for name, value in values.items()}
     explained = explained_variance(**moments, count=count)

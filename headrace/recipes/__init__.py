@@ -18,6 +18,7 @@ RECIPES: dict[str, Callable[[str], Config]] = {
     "impact-continuous": impact_paper.impact_continuous,
     "impact-discrete": impact_paper.impact_discrete,
     "lunarlander": tuned.lunarlander,
+    "orbital": tuned.orbital,
     "pendulum": tuned.pendulum,
     "satellite": tuned.satellite,
 }

@@ -102,6 +102,43 @@ def conjunction(algorithm: str = "appo") -> Config:
     )
 
 
+def orbital(algorithm: str = "appo") -> Config:
+    """Self-play in the wargame: one policy learns from both columns of every game.
+
+    After 7 to 13 minutes on two cores it beat each scripted player by 35 points of a game or more,
+    24 standard errors at least, with three seeds out of three (``docs/orbital.md`` has the matches
+    and their command). A custody lasts and pays step by step, so half a revolution of foresight is
+    enough; the entropy bonus is there to keep the two sides from settling on an answer to only one
+    way to play.
+    """
+    algos = {
+        "appo": APPO(learning_rate=5e-4, epochs=2, minibatches=4, max_lag=2, **_ORBITAL),
+        "ppo": PPO(learning_rate=5e-4, epochs=2, minibatches=8, **_ORBITAL),
+        "impala": IMPALA(learning_rate=5e-4, minibatches=1, max_lag=2, **_ORBITAL),
+    }
+    return Config(
+        env="headrace/OrbitalDominance-v0",
+        algo=algos[algorithm],
+        network=Network(hidden=(128, 128)),
+        num_actors=1,
+        envs_per_actor=128,
+        fragment_length=32,
+        batch_size=None if algorithm == "ppo" else 8192,
+        total_steps=8_000_000,
+        scale_free=False,
+    )
+
+
+_ORBITAL: Any = {
+    "gamma": 0.99,
+    "lam": 0.9,
+    "entropy_coef": 0.005,
+    "reward_scale": 0.1,
+    "lr_schedule": "linear",
+    "max_grad_norm": 1.0,
+}
+
+
 def _algo(algorithm: str, *, minibatches: int, **shared: object) -> Hyperparameters:
     """What both games need, with ``minibatches`` of PPO and more that all algorithms share."""
     both: dict = {"learning_rate": 1e-3, "reward_scale": 0.1, "lr_schedule": "constant", **shared}

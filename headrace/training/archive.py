@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,8 @@ from headrace.process import signals_held
 from headrace.records import checkpoint, rundir, trust
 from headrace.records.disk import Tolerant, told, write_json
 from headrace.records.lock import Lock
-from headrace.records.result import Episodes
+from headrace.records.membership import Membership
+from headrace.records.result import Episodes, mean_return
 from headrace.records.tally import Progress
 from headrace.spaces.json import space_from_json, space_to_json
 from headrace.types import Group
@@ -30,6 +30,7 @@ class Saved(NamedTuple):
     learner: Learner
     progress: Progress
     episodes: Episodes
+    league: Membership | None = None
 
 
 class Archive:
@@ -64,7 +65,7 @@ class Archive:
         self.written = -1  # after how many updates the latest checkpoint was written
         self._path = run_dir
         self._disk, self._notify = Tolerant(notify), notify
-        self._description: dict[str, Any] = {
+        self.description: dict[str, Any] = {
             "format": checkpoint.FORMAT,
             "config": config.to_json(),
             "signature": trust.sign(config.to_json()),
@@ -81,7 +82,7 @@ class Archive:
             if config.resume:
                 self._load()
             if group.rank == 0:
-                describe = partial(write_json, run_dir / "config.json", self._description)
+                describe = partial(write_json, run_dir / "config.json", self.description)
                 if locks or not config.resume:
                     describe()
                 else:  # a run that goes on does so over a full disk, too
@@ -131,7 +132,7 @@ class Archive:
                 self._notify(f"what was learnt last could not be saved: {failure}")
 
     def _save(self, final: bool) -> Path:
-        _, learner, progress, episodes = self._saved
+        _, learner, progress, episodes, league = self._saved
         if self._group.size == 1 and progress.updates == self.written:
             return self._path
         progress.epoch += self._config.deterministic
@@ -144,6 +145,8 @@ class Archive:
             "own": list(states),  # of each learner, by rank
             "episodes": list(parts),
         }
+        if league is not None:
+            more["league"] = league.state_dict()
         if final:
             self._write_final(more)
         else:
@@ -152,14 +155,13 @@ class Archive:
 
     def _write(self, more: dict[str, Any]) -> None:
         progress = self._saved.progress
-        returns = [value for part in more["episodes"] for value in part["returns"]]
-        mean, before = statistics.fmean(returns) if returns else None, progress.best_return
+        mean, before = mean_return(more["episodes"]), progress.best_return
         improved = mean is not None and (before is None or mean > before)
         if improved:
             progress.best_return = mean  # which only rank 0 needs
         try:
             state = progress.state_dict() | more
-            path = checkpoint.save(self._run_dir, self._description, self._saved.policy, state)
+            path = checkpoint.save(self._run_dir, self.description, self._saved.policy, state)
             if improved and not self._config.evaluates_while_training:
                 checkpoint.point("best", path)
         except CheckpointError:
@@ -175,7 +177,7 @@ class Archive:
             if not (self._run_dir / "config.json").exists():  # the directory was removed
                 with told(self._run_dir):
                     self._run_dir.mkdir(parents=True, exist_ok=True)
-                write_json(self._run_dir / "config.json", self._description)
+                write_json(self._run_dir / "config.json", self.description)
             self._write(more)
         except CheckpointError as error:
             left = "no checkpoint is left"
@@ -185,7 +187,7 @@ class Archive:
 
     def _load(self) -> None:
         """Go on from the latest checkpoint, which may be of another number of learners."""
-        policy, learner, progress, episodes = self._saved
+        policy, learner, progress, episodes, league = self._saved
         found: tuple[Any, ...] = ()
         if self._group.rank == 0:
             folder = checkpoint.find(self._run_dir)
@@ -200,17 +202,19 @@ class Archive:
             progress.epoch += not self._config.deterministic
             learner.load_state_dict(state["learner"])
             learner.load_own_state(state["own"])
+            if league is not None and "league" in state:
+                league.load_state_dict(state["league"])
         except (KeyError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"{name}/trainer.pt doesn't fit this run: {error!r}") from error
 
     def _check_spaces(self, folder: Path) -> None:
         saved = checkpoint.read_config(folder)
         for name in ("observation_space", "action_space"):
-            theirs, ours = (space_from_json(d[name]) for d in (saved, self._description))
+            theirs, ours = (space_from_json(d[name]) for d in (saved, self.description))
             if theirs != ours:
                 raise CheckpointError(
                     f"{folder} was trained with {name} {_line(theirs)}, so it can't be resumed on "
-                    f"{self._description['config']['env']}, whose {name} is {_line(ours)}"
+                    f"{self.description['config']['env']}, whose {name} is {_line(ours)}"
                 )
 
 

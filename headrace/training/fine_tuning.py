@@ -39,7 +39,7 @@ def check_init(config: Config, found: Probe, run_dir: Path) -> None:
         if not alike(theirs, ours, bounds=kind == "action_space"):
             raise ConfigError(
                 f"{name} was trained with the {kind.replace('_', ' ')} {theirs}, but that of "
-                f"{env_name(config.env)} is {ours}: they must be the same"
+                f"{env_name(found.env)} is {ours}: they must be the same"
             )
     before = _settings(network_from_json(values["config"]["network"]))
     for setting, value in _settings(config.network).items():

@@ -44,7 +44,7 @@ class Intake:
         if ahead is None and learner.device.type != "cpu" and config.algo.max_lag > 0:
             ahead = Ahead(learner.device)
         self._ahead = ahead
-        self._early: list[Taken] = []  # which are being gathered for the next batch
+        self._early: list[list[Taken]] = []  # by task, which are gathered for the next batch
 
     def begin(self, meter: Meter, updates: int, stopped: Callable[[], bool]) -> None:
         """An update begins.
@@ -78,20 +78,35 @@ class Intake:
         It counts as waiting: its slots go back when it was learnt from, and whether it is too old
         is asked when its turn comes. So no bound on the lag changes.
         """
-        wanted = self._config.rollouts_per_update
-        if self._ahead is not None and self._source.depth >= wanted:
-            self._early = self._source.take(wanted, self._stopped)
-            self._ahead.begin([rollout for _, _, rollout in self._early])
+        if self._ahead is not None and self._source.has(self._config.rollouts_per_update):
+            tasks = range(self._source.num_tasks)
+            self._early = [self._source.take(self._share, self._stopped, task) for task in tasks]
+            self._ahead.begin([rollout for early in self._early for _, _, rollout in early])
+
+    @property
+    def _share(self) -> int:
+        """Rollouts of each task in a batch."""
+        return self._config.rollouts_per_update // self._source.num_tasks
 
     def _take(self) -> list[Rollout]:
-        meter, kept = self._meter, list[Rollout]()
-        wanted, oldest = self._config.rollouts_per_update, self._config.max_first_lag
         early, self._early = self._early, []
-        while len(kept) < wanted:
-            taken = early or self._source.take(wanted - len(kept), self._stopped)
-            early = []
+        kept = [
+            rollout
+            for task in range(self._source.num_tasks)
+            for rollout in self._take_of(task, early[task] if early else [])
+        ]
+        self._meter.note(queue_depth=self._source.depth)
+        return kept
+
+    def _take_of(self, task: int, early: list[Taken]) -> list[Rollout]:
+        """Its share of the batch; what was taken ``early`` comes first."""
+        meter, kept = self._meter, list[Rollout]()
+        oldest = self._config.max_first_lag
+        while (missing := self._share - len(kept)) > 0:
+            taken, early = early or self._source.take(missing, self._stopped, task), []
             for slot, header, rollout in taken:
-                self._episodes.add(rollout.episode_return.numpy(), rollout.episode_length.numpy())
+                ends = rollout.episode_return.numpy(), rollout.episode_length.numpy()
+                self._episodes.add(*ends, task)
                 meter.pulls += header.pulled
                 lag = header.lag if header.lag >= 0 else self._updates - header.version
                 if oldest is not None and lag > oldest:
@@ -101,12 +116,14 @@ class Intake:
                 self.taken.append(slot)
                 kept.append(rollout)
                 meter.rollout(header)
+                self._episodes.learnt(task, header.valid_steps)
+                if self._episodes.agents:
+                    self._episodes.learnt_by_agents((~rollout.first[1:]).sum(0).numpy())
                 if header.lag >= 0:  # an actor has learnt from it, once
                     sums = {"num_lags": 1, "lag_sum": lag, "lag_steps_sum": lag}
                     meter.count(**sums, lag_max=lag, lag_steps_max=lag)
                 for metrics in own_metrics(rollout):
                     meter.note(**metrics)
-        meter.note(queue_depth=self._source.depth)
         return kept
 
     def _note_drift(self, batch: Batch) -> None:

@@ -16,13 +16,14 @@ from headrace.config import Config
 from headrace.envs.names import env_name, resolve
 from headrace.envs.probe import Probe, check_evaluated, probe
 from headrace.envs.scripts import refuse_training
-from headrace.errors import require
+from headrace.errors import ConfigError, require
 from headrace.learning.hogwild import SharedModel
 from headrace.learning.learner import Learner
 from headrace.nn.policy import Policy
 from headrace.process import torch_threads
 from headrace.process.ray import check_installed
 from headrace.records import checkpoint
+from headrace.records.membership import check_opponents
 from headrace.records.rundir import check, default_run_dir
 from headrace.spaces import walk
 from headrace.spaces.images import image_shape, is_image
@@ -60,17 +61,17 @@ def begin(
     """
     refuse_training()
     config = config.settled
-    resolve(config.env, config.wrappers)  # complains before anything is started
+    env = resolve(config.environment, config.wrappers)  # complains before anything is started
     if not config.is_sized:
         choose(config, None, cores=1)  # so does this
-    name = config.run_dir or default_run_dir(env_name(config.env), config.algo_name)
+    name = config.run_dir or default_run_dir(env_name(env), config.algo_name)
     if group.rank == 0 and not checked:
         check(Path(name), config.resume, config.overwrite)
     if config.cluster is not None:
         check_installed(f"cluster={config.cluster!r}")
     if needs_processes:
         start_fork_server()
-    made = config.env, config.engine, config.env_kwargs, config.seed, config.wrappers
+    made = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
     found = probe(*made)
     was_auto = config.stacked_frames == "auto"
     held: Any = held_stacks(config, found) if group.rank == 0 else ""
@@ -87,7 +88,29 @@ def begin(
         notify("auto: stacks of pictures are held as single ones (a quarter of the memory)")
     if not config.is_sized:
         chosen = replace(config, **Sizes(*group.broadcast(list(chosen.sizes)))._asdict())
+    check_agents(chosen, found)
+    check_opponents(chosen, found, Path(name))
     return chosen, found, Path(name)
+
+
+def check_agents(config: Config, found: Probe) -> None:
+    """Raise ConfigError unless every actor steps whole games."""
+    count, each = found.num_columns, config.per_learner.envs_per_actor
+    if each % count == 0:
+        return
+    low = each // count * count
+    near = " or ".join(str(x) for x in (low, low + count) if x > 0)
+    learner = "" if config.num_learners == 1 else f" of an actor of {config.num_learners} learners"
+    raise ConfigError(
+        f"envs_per_actor={each}{learner} must be a multiple of {count}, the agents of a game of "
+        f"{env_name(found.env)} ({_named(found.agents)}), each of which counts as one environment; "
+        f"nearest: {near}"
+    )
+
+
+def _named(agents: tuple[str, ...]) -> str:
+    shown = ", ".join(agents[:6])
+    return shown if len(agents) <= 6 else f"{shown} … ({len(agents)})"
 
 
 def held_stacks(config: Config, found: Probe) -> Any:
@@ -99,7 +122,7 @@ def held_stacks(config: Config, found: Probe) -> Any:
     if config.resume and config.stacked_frames == "auto":
         saved = checkpoint.read_config(checkpoint.find(Path(str(config.run_dir))))["config"]
         return "once" if saved.get("stacked_frames") == "once" else "whole"
-    valid = f"'auto' or 'whole' with {env_name(config.env)}, which shows no stacks of its pictures"
+    valid = f"'auto' or 'whole' with {env_name(found.env)}, which shows no stacks of its pictures"
     require(found.stacks or config.stacked_frames != "once", "stacked_frames", "once", valid)
     if config.stacked_frames != "auto":
         return config.stacked_frames
@@ -116,7 +139,7 @@ def built(
     """
     device = config.device
     if device == "cuda" and group.size > 1:
-        device = f"cuda:{group.local_rank}"
+        device = f"cuda:{group.local_rank % max(1, torch.cuda.device_count())}"  # Ray shows it one
     # One thread: the bits of the initial weights must not depend on the number of cores.
     with torch.random.fork_rng(devices=[]), torch_threads(1):
         torch.manual_seed(config.seed)
@@ -143,8 +166,12 @@ def built(
     return config, policy, learner
 
 
-def large_network(config: Config, policy: Policy) -> str | None:
-    """A warning where the default network is larger than images of a usual size make it."""
+def large_network(config: Config, policy: Policy, is_game: bool = False) -> str | None:
+    """A warning where the default network is larger than images of a usual size make it.
+
+    Args:
+        is_game: of several agents, which nothing of Gymnasium's wraps.
+    """
     size = sum(parameter.numel() for parameter in policy.parameters())
     if size <= _LARGE or config.network.torso is not None:
         return None
@@ -154,9 +181,9 @@ def large_network(config: Config, policy: Policy) -> str | None:
     height, width = max(sides, key=math.prod, default=(0, 0))
     remedy = "a smaller network"
     if height * width > 84 * 84:
-        remedy = f"smaller images than {height} x {width}: --wrapper 'ResizeObservation:" + (
-            """{"shape":[84,84]}'"""
-        )
+        how = "in a callable of your own" if is_game else "--wrapper 'ResizeObservation:"
+        how += "" if is_game else """{"shape":[84,84]}'"""
+        remedy = f"smaller images than {height} x {width}: {how}"
     return (
         f"warning: the network has {size / 1e6:.0f} million parameters, which learn slowly and "
         f"travel to every actor; try {remedy}"

@@ -21,6 +21,7 @@ from headrace.config import Config
 from headrace.envs.probe import Probe, StepCost, step_cost
 from headrace.errors import ConfigError
 from headrace.process import num_cores
+from headrace.process.ray import cores_there
 from headrace.records import checkpoint
 
 _CHEAP_S = 8e-6  # below, one actor's environments are faster than a learner
@@ -56,14 +57,16 @@ def sized(config: Config, found: Probe, run_dir: Path) -> tuple[Config, str]:
         missing = [name for name in SIZES if getattr(config, name) == AUTO]
         saved = checkpoint.read_config(checkpoint.find(run_dir))["config"]
         return replace(config, **{name: saved[name] for name in missing}), ""
-    cores = config.cores_per_learner or max(1, num_cores() // config.learners_here)
+    cores, there = _cores(config)
     cost, why = None, "nothing is measured with deterministic"
     if not config.deterministic:
         cost = step_cost(found.env, config.engine, config.env_kwargs, config.seed)
         why = "an environment's step could not be timed"
     if cost is not None:
-        why = f"an environment's step takes {_duration(cost.seconds)}, {_count(cores, 'core')}"
-    config = choose(config, cost, cores)
+        why = (
+            f"an environment's step takes {_duration(cost.seconds)}, {_count(cores, 'core')}{there}"
+        )
+    config = choose(config, cost, cores, found.num_columns)
     actors, envs = config.sizes[:2]
     share = f" for {config.num_learners} learners" if config.num_learners > 1 else ""
     return config, (
@@ -71,6 +74,16 @@ def sized(config: Config, found: Probe, run_dir: Path) -> tuple[Config, str]:
         f"{_count(config.fragment_length, 'step')}, batch {config.resolved_batch_size:,}{share} "
         f"({why})"
     )
+
+
+def _cores(config: Config) -> tuple[int, str]:
+    """How many each learner and its actors can use, and where they are, unless it is here."""
+    if config.cluster is not None:
+        address = config.cluster.partition(":")[2] or None
+        cores = cores_there(address, f"cluster={config.cluster!r}")
+        if cores is not None:
+            return max(1, cores // config.num_learners), " of the cluster"
+    return config.cores_per_learner or max(1, num_cores() // config.learners_here), ""
 
 
 def few_steps(config: Config) -> str | None:
@@ -99,12 +112,13 @@ def _duration(seconds: float) -> str:
     return f"{scaled:,.{0 if scaled >= 9.5 else 1}f} {unit}"
 
 
-def choose(config: Config, cost: StepCost | None, cores: int) -> Config:
+def choose(config: Config, cost: StepCost | None, cores: int, num_columns: int = 1) -> Config:
     """The settings with a number for every size: of those that fit, the nearest to the best.
 
     Args:
         cost: of an environment's step; None: not known, which gives each learner one actor.
         cores: of each learner.
+        num_columns: of an environment: the agents of a game, all of which an actor steps.
 
     Raises:
         ConfigError: nothing fits what is given; names the nearest that would.
@@ -112,10 +126,10 @@ def choose(config: Config, cost: StepCost | None, cores: int) -> Config:
     if config.is_sized:  # as a rule, so that it also holds where a resumed run gets other sizes
         return config if isinstance(config.batch_size, int) else replace(config, batch_size=None)
     wanted = _wanted(config, cost, cores)
-    fitting = _fitting(config, wanted, config.batch_size)
+    fitting = _fitting(config, wanted, config.batch_size, num_columns)
     best = min(fitting, key=lambda sizes: (_distance(config, sizes, wanted), sizes), default=None)
     if best is None:
-        raise _misfit(config, wanted)
+        raise _misfit(config, wanted, num_columns)
     return replace(config, **best._asdict())
 
 
@@ -134,28 +148,37 @@ def _wanted(config: Config, cost: StepCost | None, cores: int) -> Wanted:
         ):
             envs //= 2
         if config.transport == "shm" and config.engine != "threads" and cost.seconds > _CHEAP_S:
-            learner = int(config.algo.max_lag > 0 and cores > 2)  # wants a core for itself
+            apart = config.cluster not in (None, "ray")  # whose cores are all for actors
+            learner = int(config.algo.max_lag > 0 and cores > 2 and not apart)  # wants its own
             enough = envs // learners / max(1.0, _ACTOR_S / step_s)
             actors = max(1, min((cores - learner) * waiting, int(enough)))
     batch = learns.batch_size.best * envs // learns.num_envs.best
     return Wanted(actors * learners, envs, steps, max(batch, learns.batch_size.least))
 
 
-def _fitting(config: Config, wanted: Wanted, batch_size: int | str | None) -> Iterator[Sizes]:
+def _fitting(
+    config: Config, wanted: Wanted, batch_size: int | str | None, num_columns: int
+) -> Iterator[Sizes]:
     """Sizes that a run can have, with what is given and such a batch."""
     learns, learners, sync = config.algo.learns_at, config.num_learners, config.algo.max_lag == 0
     columns = getattr(config.algo, "minibatches", 1) if config.network.core is not None else 1
     given = [None if x == AUTO else x for x in config.sizes[:3]]
+    tasks = max(1, len(config.tasks))
+    step = tasks * learners if tasks > 1 else 1  # each learner has as many actors of each task
+    most = -(-wanted.num_actors // step) * step
     lengths = [given[2]] if given[2] else _lengths(learns.fragment_length, batch_size)
-    for actors in [given[0]] if given[0] else range(1, wanted.num_actors + 1):
+    for actors in [given[0]] if given[0] else range(step, most + 1, step):
         shared = learners * -(-actors // learners)  # actors of all learners
         some = {*range(1, learns.num_envs.most // actors + 1), shared // math.gcd(actors, shared)}
+        some = {envs * num_columns for envs in some}
         for envs, steps in itertools.product([given[1]] if given[1] else some, lengths):
             if actors * envs % shared:
                 continue
             together = actors * envs * steps  # a rollout from every actor
             own = learners * (actors * envs // shared)  # environments of an actor of each learner
-            unit = together if sync else math.lcm(envs, own) * steps
+            if actors * envs // shared % num_columns:
+                continue
+            unit = together if sync else math.lcm(envs, own) * steps * tasks
             least = learners * columns * steps
             size = together if batch_size is None else batch_size
             if size == AUTO:
@@ -187,7 +210,7 @@ def _distance(config: Config, sizes: Sizes, wanted: Wanted) -> float:
     return round(distance, 6)
 
 
-def _misfit(config: Config, wanted: Wanted) -> ConfigError:
+def _misfit(config: Config, wanted: Wanted, num_columns: int) -> ConfigError:
     """Why nothing fits what is given."""
     size, learners = config.batch_size, config.num_learners
     if isinstance(size, int):
@@ -197,7 +220,7 @@ def _misfit(config: Config, wanted: Wanted) -> ConfigError:
         low = size // unit * unit
         for i in range(_TRIES):
             near = [x for x in (low - i * unit, low + (i + 1) * unit) if x > 0]
-            near = [x for x in near if any(_fitting(config, wanted, x))]
+            near = [x for x in near if any(_fitting(config, wanted, x, num_columns))]
             if near:
                 return ConfigError(
                     f"batch_size={size} can't be made of whole rollouts, equally many for "
@@ -205,7 +228,8 @@ def _misfit(config: Config, wanted: Wanted) -> ConfigError:
                     + " or ".join(map(str, near))
                 )
     actors, envs = config.sizes[:2]
+    whole = f" of whole games of {num_columns} agents" if num_columns > 1 else ""
     return ConfigError(
         f"num_learners={learners} can't share out num_actors={actors} of envs_per_actor={envs} "
-        "environments in equal parts (nearest: leave one of them 'auto')"
+        f"environments in equal parts{whole} (nearest: leave one of them 'auto')"
     )

@@ -32,6 +32,8 @@ from headrace.process import (
     torch_threads,
 )
 from headrace.records.files import RunLog
+from headrace.records.health import doctor_of
+from headrace.records.membership import member
 from headrace.records.meter import Meter
 from headrace.records.result import Result, gather_episodes, own_episodes
 from headrace.records.tally import Progress, Tally
@@ -62,8 +64,8 @@ class Trainer:
         notify: called with a line of text when something happens that a user should see.
         group: the learners of the run as this one sees them; None: it is alone. Only rank 0 writes
             files and yields results; the others have to be iterated as well.
-        handle_signals: end training at Ctrl-C, SIGTERM and SIGHUP, in the main thread; the second
-            one interrupts.
+        handle_signals: end training at Ctrl-C, SIGTERM and SIGHUP, in the main thread; a second
+            Ctrl-C or SIGHUP interrupts.
         locks: hold the run directory's lock; False: who started this does.
 
     Raises:
@@ -89,17 +91,22 @@ class Trainer:
                 "hr.LearnerGroup, the command line or torchrun (a Trainer is one learner)"
             )
         started = time.monotonic() if started is None else started
-        processes = config.transport == "shm"
+        leads = config.cluster is None or self.group.rank == 0  # of others only actors have any
+        processes = config.transport == "shm" and leads
         config, found, self.run_dir = begin(config, processes, self.group, notify, not locks)
         config, self.policy, self.learner = built(config, found, self.group, notify)
         check_files(config)
         check_room(config, self.policy, found.env)
-        self.config, self.env = config, found.env
+        self.config, self.env, self.agents = config, found.env, found.agents
         self._share = config.per_learner
-        if self.group.rank == 0 and (hint := large_network(config, self.policy)):
+        if self.group.rank == 0 and (
+            hint := large_network(config, self.policy, is_game=bool(found.agents))
+        ):
             notify(hint)
         self._shared = shared_model(config, self.learner)
-        self.progress, self.episodes = Progress(), own_episodes(config.num_learners)
+        self.progress = Progress()
+        told_apart = () if config.mixture is not None else found.agents
+        self.episodes = own_episodes(config.num_learners, found.env, told_apart)
         self._exchange = Exchange(self.group)
         weights = self.policy.state_dict().values()
         copied = 0 if config.inference == "shared" else sum(x.nbytes for x in weights)
@@ -111,8 +118,11 @@ class Trainer:
         self._evaluations = Evaluations(*parts, lambda: self.interrupted)
         self._restarts = 0
         self._summary: dict[str, Any] | None = None
-        saved = Saved(self.policy, self.learner, self.progress, self.episodes)
+        about = self.group, self.policy, self.progress, notify
+        self._league = member(config, self.run_dir, found, *about)
+        saved = Saved(self.policy, self.learner, self.progress, self.episodes, self._league)
         self._archive = Archive(self.run_dir, config, found, self.group, saved, notify, locks)
+        self._seating = self._league and self._league.begin(self._archive.description)
         self._steps_before = self.env_steps
         self._inside = self._ended = False  # of ``with``, of the loop
 
@@ -214,8 +224,11 @@ class Trainer:
             copy.deepcopy(self.policy).cpu(),  # an actor needs no accelerator
             device=str(self.learner.device),
             first_actor=self.group.rank * self._share.num_actors,
+            agents=self.agents,
+            num_places=None if self.config.cluster is None else self.config.num_places,
             may_be_cut=self.config.preempt_fraction is not None,
             processors=None if self.config.cores_per_learner is None else frozenset(cores()),
+            seating=self._seating,
         )
         model = None if self._shared is None else self._shared.opened(self._learning_rate())
         with self.group.clock.aside():  # nobody takes memory before all have seen what is free
@@ -235,7 +248,8 @@ class Trainer:
         wanted = self.config.log_iterations
         logged = self.group.size > 1 if wanted is None else wanted
         kept = (self.env_steps, self.updates) if self.config.resume else None
-        log = RunLog(self.run_dir, self.group.size if logged else 0, kept, self._notify)
+        doctor = doctor_of(self.config, self.policy)
+        log = RunLog(self.run_dir, self.group.size if logged else 0, kept, self._notify, doctor)
         return stack.enter_context(contextlib.closing(log))
 
     def _enough(self, mean: float | None, full: bool) -> bool:
@@ -253,7 +267,7 @@ class Trainer:
                 updating = self._shared or self.learner
                 metrics = updating.update(intake.fresh, self._learning_rate())
                 meter.note(**metrics)
-                meter.count(**self.learner.ages.take())
+                meter.count(**self.learner.ages.take(), lost=source.lost())
                 own = mean_metrics(self.learner.own) or meter.means()
         except Stopped:
             return None
@@ -289,6 +303,8 @@ class Trainer:
         seconds = self.progress.now()
         if log is not None:
             log.iteration(self._exchange.iterations, self.updates, self.env_steps, seconds)
+        if self._league is not None:
+            self._league.after_update()
         if self._crossed(self.config.checkpoint_interval) and not finished:
             if log is not None:
                 log.flush()  # what is behind the checkpoint is on the disk before it
@@ -330,15 +346,15 @@ class Trainer:
         require(not self.config.deterministic, "deterministic", True, valid)
         return self._archive.save(final=True)
 
-    def finish(self) -> dict[str, Any]:
-        """Evaluate, write ``summary.json`` and draw ``curve.png``, once.
+    def finish(self, draw: bool = True) -> dict[str, Any]:
+        """Evaluate, write ``summary.json`` and, to draw, ``curve.png`` and ``report.html``, once.
 
         Returns:
             what ``summary.json`` holds; nothing on learners other than rank 0.
         """
         if self._summary is None and self.group.rank == 0:
             interrupt = self.interrupt if self._handle_signals else None
-            self._summary = finish(self, self._evaluator, self._notify, interrupt)
+            self._summary = finish(self, self._evaluator, self._notify, interrupt, draw)
         return self._summary or {}
 
     @property

@@ -9,35 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import walks
+
 import headrace as hr
 from headrace.algos import ALGORITHMS, NAMES
 
-REINFORCE = '''
-"""REINFORCE with a baseline."""
-
-from dataclasses import dataclass
-
-from headrace.algos.common import Hyperparameters, policy_outputs, total_loss
-from headrace.ops.losses import policy_gradient_loss
-from headrace.ops.returns import gae
-
-
-@dataclass(frozen=True)
-class REINFORCE(Hyperparameters):
-    """Williams 1992."""
-
-    learning_rate: float = 2e-3
-    max_lag: int = 1
-    bonus: float = 0.5
-    """A setting of its own."""
-
-    def loss(self, policy, batch, state):
-        outputs = policy_outputs(policy, batch)
-        stream = batch.stream(outputs.value.detach())
-        advantage, target = gae(*stream, gamma=self.gamma, lam=1.0)
-        policy_loss = policy_gradient_loss(outputs.log_prob, advantage, batch.valid)
-        return total_loss(self, batch, outputs, policy_loss, target)
-'''
+REINFORCE = walks.files()["headrace/algos/reinforce.py"]
 USE = """
 import sys
 import headrace as hr

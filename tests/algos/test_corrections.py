@@ -117,7 +117,7 @@ def test_each_correction_is_the_loop_over_time_in_value_and_gradient():
         ),
         ("ratio.clamp(max=self.pg_rho_bar)", "ratio"),
         ("ratio.clamp(max=self.pg_rho_bar)", "ratio.clamp(max=self.rho_bar)"),
-        ('"advantage": advantage}', '"advantage": vs - outputs.value[:-1]}'),
+        ("common.by_task(outputs.popart, advantage)}", "vs - outputs.value[:-1]}"),
         ('targets["weight"] * advantage', "advantage"),
         ('in ("vtrace", "one_step")', '== "vtrace"'),
         ('in ("vtrace", "one_step")', '!= "none"'),

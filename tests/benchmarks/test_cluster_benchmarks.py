@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,20 @@ def test_the_speeds_are_measured_and_compared(benchmark, tmp_path, capsys):
     aaps.main(aaps.Arguments(repeats=1, seconds=0.1, num_steps=4, output=str(tmp_path)))
     with (tmp_path / "rates.csv").open() as file:
         rates = {row["name"]: float(row["sps_median"]) for row in csv.DictReader(file)}
-    assert len(rates) == 7
+    assert len(rates) == 11
     assert all(rate > 0 for rate in rates.values())
     printed = capsys.readouterr().out
     one, step = rates["LunarLander: one process alone"], rates["LunarLander: step(agent)"]
     assert f"step(agent) / twice one process: {step / (2 * one):.2f} " in printed
+    ahead = rates["LunarLander: step(agent), running ahead"] / (2 * one)
+    assert f"step(agent), running ahead / twice one process: {ahead:.2f} " in printed
+    found = re.search(r"(\d+\.\d\d) ms in one .* (\S+) ms in each worker and (\S+) ms in", printed)
+    alone_ms, worker_ms, head_ms = map(float, found.groups())
+    assert 0 < head_ms < worker_ms
+    bound = float(re.search(r"without a pause: (\S+) of twice", printed)[1])
+    assert bound == pytest.approx(2 * alone_ms / (2 * worker_ms + head_ms), rel=0.2)
+    megabytes = rates["images: collect"] * 4 * 84 * 84 / 1e6
+    assert f"images: collect: {megabytes:,.0f} MB/s" in printed
     assert (tmp_path / "rates.png").stat().st_size > 0
 
 
@@ -102,3 +112,32 @@ def test_the_rules_are_run_as_the_command_and_not_again(benchmark, tmp_path, mon
     monkeypatch.setattr(weight_sync, "measure", None)  # any call fails
     assert weight_sync.main(args) == 0
     weight_sync.report(weight_sync.Study(tmp_path, weight_sync.COLUMNS).rows, args, Console())
+
+
+def test_transports_are_compared_in_pairs(benchmark, tmp_path, capsys, monkeypatch):
+    transports = benchmark("transports")
+    for case in ("cartpole", "pong", "empty"):
+        for place in ("shm", "ray"):
+            config = transports.config_of(case, 2, str(tmp_path), place)
+            assert config.cluster == (None if place == "shm" else "ray")
+            assert config.rollouts_per_update * config.rollout_steps == config.resolved_batch_size
+            assert config.rollout_steps == {"cartpole": 16_384, "pong": 512, "empty": 1}[case]
+    order = []
+
+    def measure(config, seconds):
+        order.append(config.cluster)
+        return {"sps": [100.0, 80.0, 60.0, 120.0, 100.0, 70.0][len(order) - 1]}
+
+    monkeypatch.setattr(transports, "measure", measure)
+    found = transports.compare("cartpole", transports.Args(pairs=3, seconds=0.0))
+    assert order == ["ray", None, None, "ray", "ray", None]
+    assert found["ratios"] == [100 / 80, 120 / 60, 100 / 70]
+    assert found["ratio"] == 100 / 70
+    assert "median 1.43 of 1.25, 2.00, 1.43" in capsys.readouterr().out
+
+
+def test_a_run_of_chaos_on_ray_counts_and_measures_right(benchmark):
+    chaos = benchmark("chaos_ray")
+    assert chaos.lost_in_all([0, 2, 3, 1, 1, 4]) == 6  # a restart went back to 1
+    memory = [(0, t, 500.0 + t / 30 + (90.0 if t == 60 else 0.0)) for t in range(0, 300, 15)]
+    assert chaos.slope(memory) == pytest.approx(2.0)

@@ -14,6 +14,7 @@ import pytest
 
 from headrace.errors import ConfigError
 from headrace.process import cores
+from headrace.studies.statistics import interquartile
 
 ROOT = Path(__file__).parents[2]
 TASK = "CartPole-v1"
@@ -33,9 +34,8 @@ def learning():
 
 @pytest.fixture(autouse=True)
 def scores(benchmarks, monkeypatch):
-    module = importlib.import_module("learning_scores")
-    monkeypatch.setattr(module, "REPEATS", 20)
-    return module
+    monkeypatch.setattr("headrace.studies.statistics.REPEATS", 20)
+    return importlib.import_module("learning_scores")
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_intervals_hold_the_value_and_a_report_is_the_same_every_time(scores):
     runs = [run_of("appo", seed, [(1.0, 9, seed / 10)]) for seed in range(5)]
     suite = suite_of(scores, *runs)
     first, second = (
-        scores.interquartile({"appo": suite.scores("appo", 0, [1.0])})["appo"] for _ in range(2)
+        interquartile({"appo": suite.scores("appo", 0, [1.0])})["appo"] for _ in range(2)
     )
     assert (first.low[0], first.high[0]) == (second.low[0], second.high[0])
     assert first.value[0] == pytest.approx(0.2)

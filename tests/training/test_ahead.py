@@ -38,7 +38,12 @@ class Source:
     def depth(self) -> int:
         return len(self.waiting)
 
-    def take(self, count, stopped):
+    num_tasks = 1
+
+    def has(self, count: int) -> bool:
+        return self.depth >= count
+
+    def take(self, count, stopped, task=0):
         assert len(self.waiting) >= count, "this would wait"
         taken, self.waiting = self.waiting[:count], self.waiting[count:]
         return taken

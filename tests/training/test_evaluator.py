@@ -117,6 +117,7 @@ def test_nothing_is_left_of_an_evaluator_that_is_closed(evaluator, policy, gone)
 # -- in a run -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_training_goes_on_while_an_evaluation_is_played(tiny, tmp_path):
     kwargs = {"mode": "hang", "fail_at_step": 5, "evaluated": True, "once": str(tmp_path / "once")}
     config = tiny(

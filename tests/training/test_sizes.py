@@ -41,6 +41,8 @@ TABLE = {
     "two cores": (hr.APPO(), {}, LANDER, 2, (2, 16, 64, 2048)),
     "in turns": (hr.PPO(), {}, LANDER, 4, (4, 8, 64, 2048)),
     "side by side": (hr.APPO(), {}, LANDER, 5, (4, 8, 64, 2048)),
+    "on a cluster": (hr.APPO(), {"cluster": "ray:auto"}, LANDER, 4, (4, 8, 64, 2048)),
+    "on one of this machine": (hr.APPO(), {"cluster": "ray"}, LANDER, 5, (4, 8, 64, 2048)),
     "more cores than work": (hr.APPO(), {}, 15e-6, 64, (4, 8, 64, 2048)),
     "one process": (hr.PPO(), {"transport": "serial"}, LANDER, 8, (1, 32, 64, 2048)),
     "threads": (hr.PPO(), {"engine": "threads"}, SLOW, 8, (1, 32, 64, 2048)),

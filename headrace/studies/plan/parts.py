@@ -12,7 +12,9 @@ import torch
 from headrace.acting.actor import ActorSpec, open_collector
 from headrace.config import Config
 from headrace.envs.make import opened
-from headrace.envs.probe import probe
+from headrace.envs.names import env_of
+from headrace.envs.probe import probe, timed
+from headrace.envs.turns import Turns
 from headrace.learning.learner import Learner, gather
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import stacks, tree
@@ -21,7 +23,7 @@ from headrace.records.result import Episodes
 from headrace.studies.stopwatch import Time, measure_time
 from headrace.training.exchange import Exchange
 from headrace.training.precision import settle
-from headrace.training.run import held_stacks
+from headrace.training.run import check_agents, held_stacks
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
 from headrace.types import Alone, Batch, Rollout
@@ -41,14 +43,15 @@ def actor_spec(config: Config) -> ActorSpec:
         ConfigError: the environment can't be made.
     """
     config = config.settled
-    made = config.env, config.engine, config.env_kwargs, config.seed, config.wrappers
+    made = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
     found = probe(*made)
     held = held_stacks(config, found)
     config = replace(config, engine=found.engine, stacked_frames=held)
     policy = Policy(found.observation_space, found.action_space, config.network, found.info_mask)
     found.check_step()
+    check_agents(config, found)
     config = settle(config, policy, Alone(), lambda line: None)
-    return config.actor_spec(found.env, policy)
+    return config.actor_spec(env_of(found.env, 0), policy, agents=found.agents)
 
 
 class Acting:
@@ -65,7 +68,8 @@ class Acting:
     @property
     def engine(self) -> str:
         """The engine that made the environments."""
-        return _ENGINES.get(type(self._envs.unwrapped).__name__, "native")
+        envs = getattr(self._envs, "games", self._envs)
+        return _ENGINES.get(type(envs.unwrapped).__name__, "native")
 
     @property
     def valid_share(self) -> float:
@@ -94,10 +98,12 @@ class Acting:
     def env_step_s(self, seconds: float) -> float:
         """Seconds per step of the environments alone; their episodes are not the collector's."""
         spec = self._spec
-        made = spec.env, spec.envs_per_actor, spec.engine, spec.env_kwargs
+        made = spec.env, spec.envs_made, spec.engine, spec.env_kwargs
         envs = opened(*made, checked_steps=0)[1]
         try:
             envs.reset(seed=spec.seed)
+            if isinstance(envs, Turns):  # where few columns move, and by legal actions only
+                return timed(envs, seconds).seconds * envs.num_envs
             actions = itertools.cycle([envs.action_space.sample() for _ in range(16)])
 
             def step() -> float:

@@ -1,0 +1,201 @@
+"""Commands whose arguments and help tyro takes from the signatures of these functions."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from headrace.cli.reports import doctor, report, watch
+from headrace.errors import ConfigError, require
+
+__all__ = ["doctor", "evaluate", "league", "play", "plot", "references", "report", "score", "watch"]
+
+
+def evaluate(
+    run_dir: str,
+    episodes: int | None = None,
+    seed: int = 1_000_000,
+    which: str = "latest",
+    json: bool = False,
+    video: str | None = None,
+    trust: bool = False,
+) -> None:
+    """Play episodes with the policy of a run, as its settings for evaluations say.
+
+    Args:
+        run_dir: a run directory or checkpoint folder.
+        episodes: how many; None: as many as the run's evaluations have (20 where it has none).
+        seed: of the environments.
+        which: latest or best.
+        json: print one line of JSON.
+        video: folder for episode.mp4, one episode; of several tasks in a folder of each's name.
+        trust: import the code that the run names, though you haven't named it on this machine.
+    """
+    from headrace import evaluation
+    from headrace.api import load
+    from headrace.cli.here import import_from_here_if_named
+    from headrace.envs.names import Tasks
+    from headrace.envs.probe import probe
+    from headrace.records import checkpoint, recall
+    from headrace.records.video import record_video
+
+    folder = checkpoint.find(run_dir, which)
+    values = checkpoint.read_config(folder)
+    config = values["config"]
+    recall.check(folder, values, trust)
+    import_from_here_if_named(config)
+    env = recall.environment(folder, values, trust)
+    policy = load(run_dir, which, trust=trust)
+    films = {} if video is None else {"": env}
+    kwargs = config["env_kwargs"] | config.get("eval_env_kwargs", {})
+    deterministic = config.get("eval_deterministic", True)
+    if isinstance(env, Tasks):
+        env = probe(env, config["engine"], kwargs, seed, looks_for_stacks=False).env
+        films = dict(zip(env.names, env.envs, strict=True)) if films else {}
+    result = evaluation.evaluate(
+        policy,
+        env,
+        (config["eval_episodes"] or 20) if episodes is None else episodes,
+        seed,
+        config["engine"],
+        env_kwargs=kwargs,
+        deterministic=deterministic,
+    )
+    if json:
+        print(result.to_json())
+    else:
+        normalized = result.human_normalized
+        human = "" if normalized is None else f", human-normalised {normalized:.1%}"
+        print(
+            f"{result.episodes} episodes: return {result.mean:.2f} ± {result.std:.2f} "
+            f"(standard deviation over episodes; min {result.min:.2f}, max {result.max:.2f}), "
+            f"length {result.mean_length:.1f}{human}"
+        )
+        for name, one in (result.tasks or result.agents or {}).items():
+            print(f"  {name}: return {one.mean:.2f} ± {one.std:.2f}, length {one.mean_length:.1f}")
+    for name, one in films.items():
+        how = seed, kwargs, config["engine"], deterministic
+        path = record_video(policy, one, Path(str(video), name.replace("/", "-")), *how)
+        print(f"video: {path}", file=sys.stderr)
+
+
+def play(
+    what: str,
+    episodes: int = 3,
+    seed: int = 1_000_000,
+    video: Path | None = None,
+    trust: bool = False,
+) -> None:
+    """Watch a trained policy in a window, or as a film where there is no display.
+
+    Args:
+        what: a policy that comes with headrace, such as cartpole, or a run directory.
+        episodes: how many.
+        seed: of the environment.
+        video: film one episode into this folder, and open no window.
+        trust: import the code that the run names, though you haven't named it on this machine.
+    """
+    from headrace.cli.here import import_from_here_if_named
+    from headrace.zoo.play import Player, found, has_display
+
+    folder = found(what)
+    player = Player(folder, seed, trust)
+    import_from_here_if_named(player.config)
+    window = video is None and has_display()
+    if not window:
+        try:
+            print(f"video: {player.film(video or Path('plays', folder.name))}", file=sys.stderr)
+        except ConfigError as error:  # what isn't drawn can still be played
+            print(f"headrace: {error}", file=sys.stderr)
+    for value, steps in player.episodes(episodes, window):
+        print(f"return {value:.2f} after {steps} steps", flush=True)
+
+
+def plot(runs: list[Path], output: Path | None = None) -> None:
+    """Draw learning curves of runs.
+
+    Args:
+        runs: run directories.
+        output: the PNG to write; curve.png in the first run by default.
+    """
+    from headrace.records import plot as curves
+
+    print(f"picture: {curves.plot(runs, output)}")
+
+
+def league(
+    path: Path,
+    play: tuple[str, ...] = (),
+    episodes: int | None = None,
+    most: int = 12,
+    picture: Path | None = None,
+    seed: int = 1_000_000,
+    trust: bool = False,
+) -> None:
+    """Rate the snapshots of a league by the games that they have played, and draw their pay-offs.
+
+    Args:
+        path: a run directory, or a league's folder.
+        play: two snapshots that play first; a run's name stands for its newest.
+        episodes: games of them, or of every pair that has played fewer, half in either seat.
+        most: snapshots, evenly spaced, of which every pair plays.
+        picture: the PNG to write; league.png in the league by default.
+        seed: of games and actions.
+        trust: import the code that snapshots name, though you haven't named it on this machine.
+    """
+    from headrace.cli.here import import_from_here_if_named
+    from headrace.records import recall
+    from headrace.studies.league.command import settings_of, show_league
+
+    if (play or episodes is not None) and (found := settings_of(path)) is not None:
+        recall.check(*found, trust)
+        import_from_here_if_named(found[1]["config"])
+    show_league(path, play, episodes, most, seed, trust, picture)
+
+
+def score(runs: list[Path], suite: str = "atari-57", picture: Path | None = None) -> None:
+    """Say what runs score in a suite of tasks, where 0 is random and 1 the reference.
+
+    A task's episodes are averaged, then normalised, then capped at 1, without a floor; then tasks
+    are averaged (IMPALA, Table B.1).
+
+    Args:
+        runs: run directories that have ended, or one JSON file of returns by task.
+        suite: atari-57, atari-5, dmlab-30, or a file of headrace references.
+        picture: a PNG to write, of performance profiles of the algorithms.
+    """
+    from headrace.studies.scores import command
+
+    command.score(runs, suite, picture)
+
+
+def references(
+    envs: list[str],
+    expert: tuple[Path, ...] = (),
+    episodes: int = 100,
+    seed: int = 0,
+    env_kwargs: str = "{}",
+    output: Path = Path("references.json"),
+) -> None:
+    """Measure what random actions score, and take an expert's score, to normalise others by.
+
+    Args:
+        envs: ids of environments.
+        expert: run directories of trained experts, whose final evaluations are the references.
+        episodes: of random actions, per environment.
+        seed: of environments and actions.
+        env_kwargs: keyword arguments of all environments, as a JSON object.
+        output: the file, in which other tasks stay as they are.
+    """
+    import json
+
+    from headrace.cli.here import import_from_here
+    from headrace.studies.scores.command import measure_references
+
+    try:
+        kwargs = json.loads(env_kwargs)
+    except ValueError:
+        kwargs = None
+    require(isinstance(kwargs, dict), "env_kwargs", env_kwargs, "a JSON object")
+    import_from_here()
+    measure_references(envs, list(expert), episodes, seed, kwargs, output)

@@ -49,10 +49,13 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+_DRAWN = {"report", "docs", "test_failures.py", "test_ends.py", "test_trainer.py"}
+
+
 @pytest.fixture(autouse=True)
-def undrawn(request, monkeypatch):
+def nothing_drawn(request, monkeypatch):
     """Runs of this process draw no picture and no report, a second each, but where it matters."""
-    if not {"report", "docs", "test_ends.py", "test_trainer.py"} & set(request.path.parts):
+    if not _DRAWN & set(request.path.parts):
         monkeypatch.setattr(ending, "plot", lambda *_: None)
         monkeypatch.setattr(ending, "_report", lambda *_: None)
 

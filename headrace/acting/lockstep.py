@@ -21,7 +21,7 @@ from headrace.envs.stack_rows import closed_columns
 from headrace.nn.inputs import Inputs, info_mask
 from headrace.ops import tree
 from headrace.ops.distributions import Distribution
-from headrace.spaces.actions import MASK
+from headrace.spaces.masks import MASK
 from headrace.types import Rollout, Tree
 
 Cut: TypeAlias = Callable[[], bool] | None  # whether a rollout is to end here; None: never

@@ -36,7 +36,7 @@ from headrace.envs.turns import Turns
 from headrace.league.turn_seats import TurnSeats
 from headrace.nn.inputs import info_mask
 from headrace.ops import tree
-from headrace.spaces.actions import MASK
+from headrace.spaces.masks import MASK
 from headrace.types import Rollout, Tree
 
 _LINGER_SHARE = 0.1  # of the time that a step takes, spent waiting for more environments

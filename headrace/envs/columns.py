@@ -10,7 +10,7 @@ from gymnasium.vector.utils import batch_space
 
 from headrace.envs.game import GAME, REWARD, TERMINATED, TOLD, TRUNCATED, Game
 from headrace.ops import tree
-from headrace.spaces.actions import MASK
+from headrace.spaces.masks import MASK
 
 ABSENT = "absent"  # in the infos of reset: [B] bool, columns whose agent isn't there
 

@@ -23,7 +23,7 @@ from gymnasium.vector.utils import batch_space, create_empty_array, iterate
 from headrace.envs.agreement import difference
 from headrace.envs.contract import Contract
 from headrace.errors import ConfigError, EnvironmentFault, shown
-from headrace.spaces.actions import MASK
+from headrace.spaces.masks import MASK
 from headrace.spaces.walk import leaves, map_space, place
 
 GAME = "game"  # in the metadata of such an environment: its Game

@@ -25,8 +25,8 @@ from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 from headrace.envs.names import Tasks, resolve
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
-from headrace.spaces.actions import MASK
 from headrace.spaces.images import is_image
+from headrace.spaces.masks import MASK
 from headrace.spaces.observations import TASK
 from headrace.spaces.text import is_text, plain_text
 

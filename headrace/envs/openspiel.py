@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from headrace.errors import ConfigError, nearest, shown
-from headrace.spaces.actions import MASK
+from headrace.spaces.masks import MASK
 
 GAMES = {
     "rock_paper_scissors": "matrix_rps",

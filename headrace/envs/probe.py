@@ -26,7 +26,7 @@ from headrace.envs.names import Prepared, Tasks, env_name, envs_of, resolve
 from headrace.envs.stacks import may_be_stack, shows_stacks
 from headrace.envs.turns import Turns
 from headrace.errors import ConfigError, EnvironmentFault, HeadraceError, require
-from headrace.spaces.actions import MASK, sample_allowed
+from headrace.spaces.masks import MASK, sample_allowed
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space, create_empty_array
 from headrace.envs.columns import ABSENT, Columns
 from headrace.envs.game import MOVED, REWARD, TERMINATED, TRUNCATED, Game
 from headrace.ops import tree
-from headrace.spaces.actions import MASK
+from headrace.spaces.masks import MASK
 
 
 class Turns(VectorEnv):

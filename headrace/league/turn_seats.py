@@ -22,7 +22,7 @@ from headrace.league.opponents import Mixture
 from headrace.league.table import Table
 from headrace.nn.inputs import info_mask
 from headrace.ops import tree
-from headrace.spaces.actions import MASK
+from headrace.spaces.masks import MASK
 
 
 class TurnSeats(VectorEnv):

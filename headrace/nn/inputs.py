@@ -19,7 +19,8 @@ import torch
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.ops import tree
 from headrace.ops.distributions import Distribution
-from headrace.spaces.actions import MASK, flatten_mask, mask_is_empty
+from headrace.spaces.actions import mask_is_empty
+from headrace.spaces.masks import MASK, flatten_mask
 from headrace.spaces.observations import TASK, zeros
 from headrace.spaces.text import Words
 from headrace.spaces.walk import parts

@@ -4,7 +4,7 @@ Every input and output has a batch dimension of any size first. The leaves of ne
 dotted names, for example ``obs.position`` and ``action.0``.
 
     in    obs              the observation in its space's dtype, without an action mask in it
-          action_mask      [B, num_mask] bool, flat (``headrace.spaces.actions.flatten_mask``)
+          action_mask      [B, num_mask] bool, flat (``headrace.spaces.masks.flatten_mask``)
           previous_action  what next.previous_action was; previous_reward  [B] float32
           first            [B] bool  obs came from a reset: the two above and the state are cleared
           state            [B, H] each  what next.state was; anything where first is true

@@ -129,7 +129,6 @@ def test_an_actor_that_asks_fills_the_rollouts_that_it_would_fill_itself(core):
             assert (log_prob - batch.log_prob)[batch.valid].abs().max() <= STEP_AWAY
 
 
-@pytest.mark.slow
 def test_new_weights_act_as_soon_as_a_call_names_them_in_bfloat16_too():
     images = gymnasium.spaces.Box(0, 255, (36, 36, 3), np.uint8)
     policy = Policy(images, gymnasium.spaces.Discrete(3), Network(conv="impala_shallow"))

@@ -166,7 +166,6 @@ print(make_vec(pickle.load(open({str(path)!r}, "rb")), 2).envs[0].unwrapped)
     assert "Mine" in run.stdout
 
 
-@pytest.mark.slow
 def test_importing_the_package_or_making_ones_own_environment_imports_no_envpool():
     code = """
 import sys

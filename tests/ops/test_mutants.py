@@ -16,7 +16,7 @@ import pytest
 from headrace.ops import distributions, losses, returns
 from headrace.ops.distributions import gaussian
 from headrace.spaces import actions as action_spaces
-from headrace.spaces import walk
+from headrace.spaces import masks, walk
 from tests.ops import test_distributions as on_distributions
 from tests.ops import test_losses as on_losses
 from tests.ops import test_returns as on_returns
@@ -401,7 +401,7 @@ GROUPS: list[tuple[ModuleType, str, Check, list[tuple[str, str, str]]]] = [
     (action_spaces, "_leaf_to_env", on_action_spaces.check_to_env, TO_ENV),
     (action_spaces, "to_env", on_action_spaces.check_to_env, PASSED_ON),
     (walk, "map_space", on_walk.check_map_space, MAP_SPACE),
-    (action_spaces, "flatten_mask", on_action_spaces.check_flatten_mask, FLAT_MASK),
+    (masks, "flatten_mask", on_action_spaces.check_flatten_mask, FLAT_MASK),
     (action_spaces, "mask_is_empty", on_action_spaces.check_mask_is_empty, MASK_IS_EMPTY),
 ]
 MUTANTS = [

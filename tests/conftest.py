@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from warm import Program, popen
+from warm import DRAWS, UNDRAWN, Program, popen
 
 import headrace as hr
 from headrace.evaluating import ending
@@ -49,15 +49,13 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-_DRAWN = {"report", "docs", "test_failures.py", "test_ends.py", "test_trainer.py"}
-
-
 @pytest.fixture(autouse=True)
 def nothing_drawn(request, monkeypatch):
-    """Runs of this process draw no picture and no report, a second each, but where it matters."""
-    if not _DRAWN & set(request.path.parts):
-        monkeypatch.setattr(ending, "plot", lambda *_: None)
-        monkeypatch.setattr(ending, "_report", lambda *_: None)
+    """Runs draw no picture and no report, a second each, but in tests that are marked ``draws``."""
+    if request.node.get_closest_marker("draws") is None:
+        monkeypatch.setenv(UNDRAWN, "1")
+        for name in DRAWS:
+            monkeypatch.setattr(ending, name, lambda *_: None)
 
 
 @pytest.fixture(scope="module")  # other tests look for processes that were left behind

@@ -22,12 +22,19 @@ from multiprocessing import current_process, forkserver, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from headrace.evaluating import ending
 from headrace.process.fork_server import main_hidden
 
 IMPORTED = (
     *("warm", "headrace.cluster.worker", "headrace.cli", "headrace.records.plot", "rich.table"),
     *("gymnasium.envs.classic_control", "matplotlib.pyplot", "torch.utils.tensorboard", "tyro"),
 )
+
+
+UNDRAWN = "HEADRACE_TESTS_UNDRAWN"
+"""The variable under which programs draw nothing when a run ends."""
+DRAWS = ("plot", "_report")
+"""What draws, of :mod:`headrace.evaluating.ending`."""
 
 
 def share_fork_server() -> None:
@@ -172,6 +179,9 @@ def _live(arguments, folder, variables, files, shared) -> None:
             file.close()
     if files[0] is not None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    if UNDRAWN in variables:
+        for name in DRAWS:
+            setattr(ending, name, lambda *_: None)
     if not shared:
         _share_no_more()
     sys.exit(_status_of(lambda: _run(arguments)))

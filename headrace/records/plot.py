@@ -91,13 +91,13 @@ def _count(group: Sequence[Run], x: str, y: str, evaluations: bool) -> str:
 
 def _draw_group(panel: Any, curves: Sequence[Curve], label: str) -> None:
     """A line, and around the mean of several its interval."""
-    from scipy.stats import t
-
     label = textwrap.fill(label.lstrip("_"), 44)  # Matplotlib leaves out what begins with _
     full = [curve for curve in curves if len(curve[0])]
     if len(full) < 2:
         panel.plot(*(full[0] if full else ([], [])), label=label)
         return
+    from scipy.stats import t  # a second, which only the curves of several runs need
+
     try:
         x, mean, error = mean_curve(full)
     except ValueError:  # one ended before another's first point

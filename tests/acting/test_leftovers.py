@@ -116,7 +116,7 @@ def test_what_environments_start_ends_with_a_killed_actor(config, servers, gone)
                 assert gone(first, timeout_s=0.0) == []
                 trainer.stop()
     assert len(first) == 3
-    assert len(said) == 1
+    assert sum("doctor" not in line for line in said) == 1
     assert gone(servers(6), timeout_s=0.0) == []
 
 

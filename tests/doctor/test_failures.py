@@ -19,13 +19,6 @@ from headrace.records.health import conclude, findings, known
 from headrace.report import page
 
 
-@pytest.fixture
-def undrawn(monkeypatch):
-    """What is drawn takes longer."""
-    monkeypatch.setattr(ending, "plot", lambda runs: None)
-    monkeypatch.setattr(ending, "_report", lambda run_dir: None)
-
-
 def wrong(*_):
     raise ZeroDivisionError("division by zero,\nin a rule")
 
@@ -38,9 +31,7 @@ def trained(config) -> list[str]:
     return told
 
 
-def test_a_rule_that_fails_ends_neither_training_nor_its_ending(
-    tiny, tmp_path, undrawn, monkeypatch
-):
+def test_a_rule_that_fails_ends_neither_training_nor_its_ending(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(live, "RULES", (Rule("bad", wrong, "nothing"),))
     told = [text for text in trained(tiny(transport="serial", total_steps=900)) if "doctor" in text]
     assert len(told) == 2  # once while it went on, once at its end
@@ -51,6 +42,7 @@ def test_a_rule_that_fails_ends_neither_training_nor_its_ending(
     assert len(read_jsonl(tmp_path / "run" / "metrics.jsonl")) > 10
 
 
+@pytest.mark.draws
 def test_a_template_that_fails_leaves_the_summary_and_is_one_line(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(ending, "plot", wrong)
     text = page._file
@@ -66,6 +58,7 @@ def test_a_template_that_fails_leaves_the_summary_and_is_one_line(tiny, tmp_path
     assert "warnings" in summary
 
 
+@pytest.mark.draws
 def test_without_jinja_or_with_a_path_of_odd_bytes_a_run_ends_well(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     told: list[str] = []

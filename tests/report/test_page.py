@@ -263,6 +263,7 @@ def test_what_is_no_run_is_one_sentence(tmp_path, capsys):
     assert "can't be written" in capsys.readouterr().err
 
 
+@pytest.mark.draws
 def test_a_run_ends_with_its_report_and_names_it(tiny, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     config = tiny(transport="serial", total_steps=640)
@@ -291,6 +292,7 @@ def test_training_imports_nothing_that_a_report_needs():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.draws
 def test_an_interrupted_run_has_one_too(tiny, tmp_path):
     with hr.Trainer(tiny(transport="serial", total_steps=10**6), notify=lambda t: None) as trainer:
         for result in trainer:

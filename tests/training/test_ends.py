@@ -195,6 +195,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(signals):
 # -- the loop -------------------------------------------------------------------------------------
 
 
+@pytest.mark.draws
 def test_a_trainers_loop_ends_as_the_command_line_does(tiny):
     with hr.Trainer(tiny(transport="serial", eval_episodes=2)) as trainer:
         *_, result = trainer

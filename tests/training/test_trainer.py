@@ -116,6 +116,7 @@ def test_a_result_has_none_until_there_is_a_value_and_its_scalars_are_finite(tin
     assert (late.lag_mean, late.lag_max, late.dropped, late.restarts) == (0.0, 0, 0, 0)
 
 
+@pytest.mark.draws
 def test_a_run_leaves_metrics_events_a_summary_and_a_picture(tiny, tmp_path):
     results = []
     policy = hr.train(tiny(eval_episodes=3), callbacks=[results.append])

@@ -43,6 +43,7 @@ def test_the_json_scheme_sends_all_weights_with_each_step(benchmark):
     assert not any(process.is_alive() for process in workers._processes)
 
 
+@pytest.mark.slow
 def test_the_speeds_are_measured_and_compared(benchmark, tmp_path, capsys):
     aaps = benchmark("aaps")
     aaps.main(aaps.Arguments(repeats=1, seconds=0.1, num_steps=4, output=str(tmp_path)))

@@ -56,6 +56,7 @@ def test_both_arms_train_the_same_members(benchmark):
     assert own.lead < 1 < other.lead
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_whole_small_comparison(benchmark, tmp_path, capsys):
     args = benchmark.Args(populations=2, members=2, turns=2, turn_steps=256, output=tmp_path)

@@ -132,7 +132,7 @@ def steps_of(run_dir, rank: int) -> list[int]:
     return [json.loads(line)["steps"] for line in lines]
 
 
-@pytest.mark.parametrize("transport", ["serial", "shm"])
+@pytest.mark.parametrize("transport", [pytest.param("serial", marks=pytest.mark.slow), "shm"])
 def test_the_learner_that_is_behind_cuts_its_rollouts_for_the_other(tiny, tmp_path, transport):
     env = slow_env(str(tmp_path / "flag"), 0.05)
     config = tiny(

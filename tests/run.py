@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests import budget
+from tests.tries import FULL
 
 TESTS = Path(__file__).parent
 NUM_WORKERS = min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> int:
     endings, begun = {}, time.monotonic()
     for name, settings in runs.items():
         print(f"== {name}", flush=True)
-        endings[name] = _run([*settings, *others], seconds)
+        endings[name] = _run([*settings, *others], seconds, full)
     print("== seconds by file", budget.table(seconds), sep="\n")
     print(f"== {time.monotonic() - begun:.0f} s of wall clock")
     good = pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED
@@ -55,14 +56,14 @@ def main(arguments: list[str]) -> int:
     return next((code for code in endings.values() if code not in good), 0)
 
 
-def _run(arguments: list[str], seconds: Counter[str]) -> int:
+def _run(arguments: list[str], seconds: Counter[str], full: bool) -> int:
     """Run pytest; adds the seconds of its files."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "seconds.json"
         code = subprocess.run(
             [sys.executable, "-m", "pytest", *arguments],
             cwd=TESTS.parent,
-            env=os.environ | {budget.COLLECTED: str(path)},
+            env=os.environ | {budget.COLLECTED: str(path)} | ({FULL: "1"} if full else {}),
             check=False,
         ).returncode
         if path.exists():

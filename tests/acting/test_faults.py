@@ -327,8 +327,11 @@ hr.train(
 
 @pytest.mark.parametrize(
     ("moment", "num_processes", "stopped"),
-    [("results in", 2, slice(1, -1)), ("UPDATE", 4, slice(1, -1)), ("UPDATE", 4, slice(2, None))],
-    ids=["start", "one actor runs", "the fork server runs"],
+    [
+        pytest.param("results in", 2, slice(1, -1), id="start", marks=pytest.mark.slow),
+        pytest.param("UPDATE", 4, slice(1, -1), id="one actor runs"),
+        pytest.param("UPDATE", 4, slice(2, None), id="the fork server runs"),
+    ],
 )
 def test_nothing_outlives_a_killed_trainer(start, gone, moment, num_processes, stopped):
     script = start("-c", TRAINER)

@@ -48,7 +48,12 @@ def test_the_discrete_identity_is_solved(algo, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "algo", [ALGOS["ppo"], ALGOS["a2c"], ALGOS["appo"]], ids=["ppo", "a2c", "appo"]
+    "algo",
+    [
+        pytest.param(ALGOS["ppo"], id="ppo"),
+        pytest.param(ALGOS["a2c"], id="a2c"),
+        pytest.param(ALGOS["appo"], id="appo", marks=pytest.mark.slow),
+    ],
 )
 def test_the_continuous_identity_is_solved(algo, tmp_path):
     assert final_return(algo, tmp_path, continuous=True) >= -0.25  # of 0

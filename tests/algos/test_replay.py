@@ -9,9 +9,10 @@ from types import ModuleType
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from tries import examples
 
 import headrace as hr
 from headrace.algos import impala, replay
@@ -132,7 +133,7 @@ def test_a_broken_replay_buffer_is_caught(check, old, new):
     capacity=st.integers(1, 12),
     counts=st.lists(st.integers(1, 20), min_size=1, max_size=8),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_ring_is_a_queue_of_bounded_length(capacity, counts):
     buffer, model, last = ReplayBuffer(capacity), deque(maxlen=capacity), 0
     for count in counts:
@@ -144,7 +145,7 @@ def test_the_ring_is_a_queue_of_bounded_length(capacity, counts):
 
 
 @given(size=st.integers(1, 6), passes=st.integers(1, 6))
-@settings(max_examples=36, deadline=None)
+@examples(36)
 def test_each_batch_of_the_circular_buffer_is_visited_passes_times_every_size_visits(size, passes):
     buffer, arrived = CircularBuffer(size, passes), []
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from tries import examples
 
 from headrace.algos.replay import CircularBuffer, ReplayBuffer, oldest_first, pick
 from headrace.ops import tree
@@ -89,7 +90,7 @@ RINGS = {
 
 
 @given(**RINGS)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_no_column_of_replay_is_lost_or_doubled_and_shares_are_even(learners, new, share, added):
     capacity = share * new  # so that the new capacity is whole
     old = rings(learners, capacity, added)
@@ -101,7 +102,7 @@ def test_no_column_of_replay_is_lost_or_doubled_and_shares_are_even(learners, ne
 
 
 @given(**RINGS)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_each_new_learner_replaces_old_columns_before_new_ones(learners, new, share, added):
     old = rings(learners, share * new, added)
     age = ages(old)
@@ -111,7 +112,7 @@ def test_each_new_learner_replaces_old_columns_before_new_ones(learners, new, sh
 
 
 @given(**RINGS)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_there_and_back_the_columns_and_their_ages_are_the_same(learners, new, share, added):
     old = rings(learners, share * new, added)
     again = reshard(reshard(old, new), learners)
@@ -120,7 +121,7 @@ def test_there_and_back_the_columns_and_their_ages_are_the_same(learners, new, s
 
 
 @given(**RINGS, more=st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_the_newest_columns_are_kept_where_not_all_fit(learners, new, share, added, more):
     capacity = share + more
     if learners == new or capacity * learners < new:
@@ -246,7 +247,7 @@ def slots(learners: int, iterations: int, size: int, passes: int, share: int) ->
     size=st.integers(1, 4),
     passes=st.integers(1, 3),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_learners_whose_number_changes_traverse_what_a_single_one_does(
     learners, iterations, size, passes
 ):

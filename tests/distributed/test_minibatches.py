@@ -66,7 +66,13 @@ MINIBATCHES = {
 
 
 @SIZES
-@pytest.mark.parametrize("case", MINIBATCHES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.slow) if case == "ppo-plain" else case
+        for case in MINIBATCHES
+    ],
+)
 def test_a_step_on_everybodys_minibatch_is_one_on_all_of_them_side_by_side(case, size):
     algo, network = MINIBATCHES[case]
     own = algo.per_learner(size)

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from tries import examples
 
 import headrace as hr
 from headrace.errors import ConfigError
@@ -60,13 +61,13 @@ def possible(run: hr.Config, num_learners: int) -> bool:
 
 
 @given(WHOLES, st.integers(1, 40))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_whatever_can_be_shared_out_is_and_nothing_else(run, num_learners):
     assert (run.share(num_learners) is not None) == possible(run, num_learners)
 
 
 @given(WHOLES, st.integers(1, 12))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_shares_add_up_and_make_valid_settings(run, num_learners):
     share = run.share(num_learners)
     assume(share is not None)
@@ -88,7 +89,7 @@ def test_shares_add_up_and_make_valid_settings(run, num_learners):
 
 
 @given(WHOLES, st.integers(2, 60))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_what_cannot_be_shared_out_names_the_nearest_numbers_that_can(whole, num_learners):
     assume(not possible(whole, num_learners))
     with pytest.raises(ConfigError) as caught:

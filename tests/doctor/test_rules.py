@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from hypothesis import strategies as st
+from tries import examples
 
 from headrace.doctor import doctor as live
 from headrace.doctor import rules
@@ -242,7 +243,7 @@ SOME = st.dictionaries(st.sampled_from([*HEALTHY, "env_steps", "losses/target_kl
 ANY = st.one_of(NUMBERS, st.sampled_from(["auto", "serial", "inf"]), st.booleans())
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@examples(60)
 @hypothesis.given(
     lines=st.lists(SOME, max_size=30), more=st.dictionaries(st.sampled_from([*SETTINGS]), ANY)
 )

@@ -8,8 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import examples
 from worlds import (
     SpaceIdentityEnv,
     SpaceIdentityVectorEnv,
@@ -98,7 +99,7 @@ def test_random_returns_are_the_numbers_that_one_computes_by_hand():
         assert random_return(space, episode_length=1) == pytest.approx(expected, abs=2e-3)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(space=spaces, seed=st.integers(0, 1000), where=st.sampled_from(["obs", "info"]))
 def test_masks_always_allow_the_target_and_nothing_after_the_end(space, seed, where):
     probe = {"mask": where, "episode_length": 3}

@@ -159,7 +159,7 @@ def test_a_second_run_of_the_same_processes_does_not_meet_the_first(started, tmp
         assert ending.value[3] == (False, [[0], [1]])
 
 
-@pytest.mark.parametrize("absent", [[0], [1, 2]])
+@pytest.mark.parametrize("absent", [pytest.param([0], marks=pytest.mark.slow), [1, 2]])
 def test_who_never_comes_is_named(started, absent):
     names = f"learner{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"
     start = time.monotonic()

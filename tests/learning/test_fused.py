@@ -9,8 +9,9 @@ import math
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import examples
 
 import headrace as hr
 from headrace.algos import IMPACT
@@ -225,7 +226,7 @@ def test_adam_in_one_operation_is_adam():
         torch.testing.assert_close(a[name], b[name], rtol=1e-5, atol=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     rows=st.integers(1, 4),
     columns=st.integers(1, 13),

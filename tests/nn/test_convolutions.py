@@ -5,9 +5,10 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from tries import examples
 
 from headrace.errors import ConfigError
 from headrace.nn import convolutions as module
@@ -152,7 +153,7 @@ def test_each_works_at_its_smallest_side_and_on_no_smaller_one(name):
             ImageTorso(name, *shape)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     name=st.sampled_from(list(CONVOLUTIONS)),
     channels=st.integers(1, 5),

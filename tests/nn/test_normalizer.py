@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from tries import examples
 
 from headrace.nn.normalizer import Normalizer
 from headrace.ops.moments import moments, pack
@@ -76,7 +77,7 @@ def samples(seed: int, sizes: list[list[int]]) -> Iterator[list[Tensor]]:
         yield [torch.tensor([50.0, 3.0]) + 5 * torch.randn(n, 2, generator=generator) for n in row]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     st.integers(1, 5).flatmap(
         lambda w: st.lists(

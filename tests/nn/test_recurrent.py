@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import examples
 
 from headrace.errors import ConfigError
 from headrace.nn import recurrent as module
@@ -131,7 +132,7 @@ def test_outputs_state_and_all_gradients_equal_the_formulas(way, name, kind, dty
 
 
 @pytest.mark.parametrize("kind", CORES)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_any_resets_in_any_shape_give_what_the_formulas_give(kind, data):
     num_rows = data.draw(st.integers(1, 9))
@@ -142,7 +143,7 @@ def test_any_resets_in_any_shape_give_what_the_formulas_give(kind, data):
         check(way, kind, first, seed=data.draw(st.integers(0, 9)))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(lengths=st.lists(st.integers(1, 300), min_size=1, max_size=40))
 def test_calls_cover_all_segments_and_pad_little(lengths):
     sizes = [sum(n > t for n in lengths) for t in range(max(lengths))]
@@ -167,7 +168,7 @@ def test_an_lstm_of_a_long_fragment_takes_a_few_fused_calls(rate, monkeypatch):
     assert sum(calls) <= 200
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(data=st.data())
 def test_segments_are_whole_runs_between_resets_and_packed_longest_first(data):
     num_rows, num_columns = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 5))

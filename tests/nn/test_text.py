@@ -4,8 +4,9 @@ import inspect
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import examples
 
 from headrace.errors import ConfigError
 from headrace.nn import encoder as module
@@ -60,7 +61,7 @@ def test_features_and_gradients_equal_reading_each_text_alone():
     check(TextEncoder)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     texts=st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=8),
     more=st.integers(1, 9),

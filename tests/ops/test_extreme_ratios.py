@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from tries import examples
 
 from headrace.ops import losses
 from headrace.ops.returns import reverse_linear_recurrence, vtrace
@@ -57,7 +58,7 @@ def check_against_oracle(stream: Stream, clips: dict[str, float]) -> None:
                 torch.testing.assert_close(result.double(), oracle, rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@examples(30, derandomize=True)
 @given(
     seed=st.integers(0, 2**31),
     num_steps=st.integers(1, 12),
@@ -71,7 +72,7 @@ def test_vtrace_equals_the_oracle_at_extreme_ratios(seed, num_steps, **clips) ->
 
 
 @pytest.mark.full
-@settings(max_examples=3000, deadline=None)
+@examples(3000)
 @given(
     seed=st.integers(0, 2**31),
     num_steps=st.integers(1, 20),

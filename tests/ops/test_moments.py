@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import examples
 
 from headrace.ops.moments import Moments, merge, moments, pack, unpack
 
@@ -12,7 +13,7 @@ def empty(num: int) -> Moments:
     return moments(torch.empty(0, num))
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=6), st.floats(-1e4, 1e4))
 def test_merged_moments_are_those_of_all_samples_together_in_any_partition(sizes, offset):
     torch.manual_seed(sum(sizes))

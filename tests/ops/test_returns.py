@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import examples
 
 from headrace.ops import returns
 from tests.ops.oracles import (
@@ -103,7 +104,7 @@ streams = st.builds(
 thresholds = st.one_of(st.floats(0.1, 4.0), st.just(math.inf))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60, derandomize=True)
 @given(stream=streams, gamma=st.floats(0.0, 1.0), lam=st.floats(0.0, 1.0))
 def test_gae_equals_the_oracle_on_any_stream(stream: Stream, gamma: float, lam: float) -> None:
     for result, expected in zip(
@@ -112,7 +113,7 @@ def test_gae_equals_the_oracle_on_any_stream(stream: Stream, gamma: float, lam: 
         assert_equal(result, expected)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60, derandomize=True)
 @given(
     stream=streams,
     gamma=st.floats(0.0, 1.0),

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import examples
 
 from headrace.errors import ConfigError
 from headrace.ops import tree
@@ -88,7 +89,7 @@ def first(action: Any) -> Any:
     return tree.map_leaves(lambda x: np.asarray(x[0]), action)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(SPACES, st.booleans(), st.integers(0, 2**31))
 def test_every_space_samples_and_its_actions_are_contained_in_it(
     space: Space, squash: bool, seed: int
@@ -117,7 +118,7 @@ def test_every_space_samples_and_its_actions_are_contained_in_it(
     assert mask_is_empty(distribution, mask.numpy()).shape == (4,)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(SPACES, st.integers(0, 2**31))
 def test_masks_given_flat_and_by_component_are_the_same(space: Space, seed: int) -> None:
     size = distribution_for(space).num_mask

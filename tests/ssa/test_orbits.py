@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import examples
 
 from headrace_ssa import orbits
 from headrace_ssa.orbits import Elements
@@ -120,7 +121,7 @@ eccentricity = st.floats(-3e-3, 3e-3)
 inclination = st.floats(np.radians(20), np.radians(160))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.floats(6.9e6, 7.3e6), eccentricity, eccentricity, inclination, angle, angle)
 def test_mean_elements_are_those_of_their_state(a, ex, ey, inc, raan, lon):
     mean = Elements(*(np.array([x]) for x in (a, ex, ey, inc, raan, lon)))

@@ -29,7 +29,7 @@ def share_of_the_optimum(policy, episodes=500, seed=1_000_000):
     return total.mean() / best.mean()
 
 
-@pytest.mark.parametrize("algorithm", ["appo", "ppo"])
+@pytest.mark.parametrize("algorithm", ["appo", pytest.param("ppo", marks=pytest.mark.slow)])
 def test_the_simple_game_is_nearly_solved_within_seconds(algorithm, tmp_path):
     config = dataclasses.replace(
         recipe("satellite", algorithm),

@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import examples
 
 from headrace_ssa.risk import collision_probability, plane
 
@@ -98,7 +99,7 @@ places = st.floats(-400.0, 400.0)
 angles = st.floats(0.0, 2 * math.pi)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(places, places, lengths, lengths, angles)
 def test_only_the_picture_matters_and_not_how_it_is_turned_or_mirrored(x, y, long, short, angle):
     p = probability((x, y), long, short)
@@ -112,7 +113,7 @@ def test_only_the_picture_matters_and_not_how_it_is_turned_or_mirrored(x, y, lon
         assert other == pytest.approx(p, rel=1e-6, abs=2e-8)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(places, places, st.floats(20.0, 500.0), st.floats(20.0, 500.0), st.floats(1.0, 100.0))
 def test_a_larger_body_is_hit_more_often(x, y, long, short, radius):
     small = probability((x, y), long, short, 0.4, radius)

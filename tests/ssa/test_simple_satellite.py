@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import examples
 
 import headrace  # noqa: F401  registers the environments
 from headrace.envs import make_vec
@@ -135,7 +136,7 @@ def test_the_id_makes_the_native_vector_environment():
 # -- the rules -------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.integers(0, 4), min_size=20, max_size=20), st.integers(0, 2**31 - 1))
 def test_staleness_counts_the_steps_since_a_satellite_was_chosen(actions, seed):
     env = SimpleSatelliteEnv()
@@ -233,7 +234,7 @@ def best_by_recursion(priorities, num_steps):
     return best((0,) * num, num_steps)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.floats(0.1, 1), min_size=1, max_size=4), st.integers(1, 7))
 def test_the_best_return_is_that_of_dynamic_programming(priorities, num_steps):
     best = best_by_recursion(tuple(priorities), num_steps)

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import examples
 
 from headrace_ssa import orbits, tracking
 from headrace_ssa.orbits import Elements
@@ -54,7 +55,7 @@ def test_many_steps_at_once_are_as_many_single_ones(steps):
     assert_same(at_once, *matrices(one))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.integers(0, 2**31), st.integers(0, 200), st.integers(0, 200))
 def test_going_first_some_way_and_then_the_rest_is_going_all_of_it(seed, first, rest):
     track = some(3, seed)

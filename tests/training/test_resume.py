@@ -56,8 +56,10 @@ def deterministic(tiny):
 
 @pytest.mark.parametrize(
     ("algo", "transport"),
-    [("hr.PPO(epochs=2, minibatches=2)", "shm"), ("hr.A2C(lr_schedule='linear')", "shm")],
-    ids=["ppo", "a2c"],
+    [
+        pytest.param("hr.PPO(epochs=2, minibatches=2)", "shm", id="ppo"),
+        pytest.param("hr.A2C(lr_schedule='linear')", "shm", id="a2c", marks=pytest.mark.slow),
+    ],
 )
 def test_a_killed_run_resumes_to_the_weights_of_an_uninterrupted_one(
     start, deterministic, finish, tmp_path, algo, transport

@@ -8,8 +8,9 @@ import json
 import gymnasium
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import examples
 
 import headrace as hr
 import headrace.training.sizes
@@ -115,7 +116,7 @@ def test_where_environments_wait_there_are_more_actors_than_cores():
 SOME = st.none() | st.integers(1, 300)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.sampled_from([cls() for cls in ALGORITHMS.values()] + [hr.PPO(minibatches=48)]),
     st.integers(1, 4),

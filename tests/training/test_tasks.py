@@ -71,9 +71,13 @@ SHARES = {
     "serial": (hr.IMPALA(minibatches=1), {"transport": "serial"}),
     "synchronous": (hr.A2C(), {}),
 }
+ALIKE = ("serial", "more actors than credits")
 
 
-@pytest.mark.parametrize("name", SHARES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in SHARES],
+)
 @pytest.mark.filterwarnings("ignore:num_actors=6", "ignore:most rollouts are dropped")
 def test_a_batch_holds_as_much_of_each_task_however_slow_it_is(name, tiny, finish, batches):
     algo, settings = SHARES[name]

@@ -48,7 +48,13 @@ def weights(tiny, finish, tmp_path):
     return train
 
 
-@pytest.mark.parametrize("algo", [hr.PPO(epochs=2, minibatches=2), hr.A2C()], ids=["ppo", "a2c"])
+@pytest.mark.parametrize(
+    "algo",
+    [
+        pytest.param(hr.PPO(epochs=2, minibatches=2), id="ppo"),
+        pytest.param(hr.A2C(), id="a2c", marks=pytest.mark.slow),
+    ],
+)
 def test_one_seed_gives_the_same_weights_serially_and_with_shared_memory(weights, algo):
     serial, shm = weights(algo, transport="serial"), weights(algo, transport="shm")
     other = weights(algo, transport="serial", seed=1)

@@ -6,8 +6,9 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import examples
 
 from headrace.transport import queue
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, Slots
@@ -101,7 +102,7 @@ def check_any_order(num_actors: int, max_lag: int, wanted: int, seed: int, kind=
 SHAPES = (st.integers(1, 7), st.integers(0, 3), st.integers(1, 5), st.integers(0, 2**16))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(*SHAPES)
 def test_no_more_than_the_credits_are_out_and_the_longest_idle_is_next(actors, lag, wanted, seed):
     check_any_order(actors, lag, wanted, seed)
@@ -150,7 +151,7 @@ def check_tasks(num_tasks: int, each: int, lag: int, share: int, seed: int, kind
             slots.commit(slot)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 2), st.integers(1, 3), st.integers(0))
 def test_each_task_has_its_share_of_credits_and_of_what_is_taken(tasks, each, lag, share, seed):
     check_tasks(tasks, each, lag, share, seed)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from gymnasium.utils.env_checker import check_env
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import examples
 
 import worlds as testing
 from headrace.envs import make_vec
@@ -33,7 +34,7 @@ from worlds import (
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(space=spaces, seed=st.integers(0, 1000))
 def test_the_reward_is_the_mean_over_components_in_every_space(space, seed):
     envs = SpaceIdentityVectorEnv(3, space)

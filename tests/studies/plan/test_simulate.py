@@ -7,8 +7,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import examples
 
 from headrace.acting.weight_sync import sync_rule
 from headrace.errors import ConfigError
@@ -156,7 +157,7 @@ def test_cores_cap_the_rate_of_actors_and_learner_together():
     assert simulate(dataclasses.replace(shared, cores=Cores(9.0, 1.0, 1.0)), 400).sps > found.sps
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     num_actors=st.integers(1, 9),
     per_actor=st.integers(1, 3),

@@ -62,7 +62,7 @@ def check(folder: Path, trials: int, seeds: int = 1) -> list:
     return study.trials
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe"])
+@pytest.mark.parametrize("sampler", [pytest.param("random", marks=pytest.mark.slow), "tpe"])
 def test_killed_twice_and_resumed_every_trial_ends_once(tmp_path, sampler):
     """Trials that were killed are gone on with; none is lost, and none that ended is done again."""
     rng = random.Random(sampler)

@@ -96,7 +96,8 @@ def play(
         trust: import the code that the run names, though you haven't named it on this machine.
     """
     from headrace.cli.here import import_from_here_if_named
-    from headrace.zoo.play import Player, found, has_display
+    from headrace.process.display import has_display
+    from headrace.zoo.play import Player, found
 
     folder = found(what)
     player = Player(folder, seed, trust)

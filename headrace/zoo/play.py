@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,13 +33,6 @@ def found(what: str) -> Path:
             f"({names}).{nearest(what, zoo.NAMES)}"
         )
     return checkpoint.find(what)
-
-
-def has_display() -> bool:
-    """Whether a window can be opened, as far as the surroundings tell."""
-    if sys.platform in ("win32", "darwin"):
-        return "SSH_CONNECTION" not in os.environ
-    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 @dataclasses.dataclass(frozen=True)

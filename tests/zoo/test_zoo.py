@@ -14,6 +14,7 @@ import headrace as hr
 from headrace import zoo
 from headrace.cli import main
 from headrace.cli.training import config_of
+from headrace.process import display
 from headrace.records import sums
 from headrace.zoo import play
 
@@ -58,7 +59,7 @@ def test_policies_play_as_well_as_their_reports_say():
 
 
 def test_without_a_display_an_episode_is_filmed_and_all_are_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(play, "has_display", lambda: False)
+    monkeypatch.setattr(display, "has_display", lambda: False)
     monkeypatch.chdir(tmp_path)
     assert main(["play", "pendulum", "--episodes", "2"]) == 0
     shown = capsys.readouterr()
@@ -95,7 +96,7 @@ class Shown(gymnasium.Env):
 
 def test_with_a_display_the_environment_shows_itself(monkeypatch, capsys):
     Shown.modes.clear()
-    monkeypatch.setattr(play, "has_display", lambda: True)
+    monkeypatch.setattr(display, "has_display", lambda: True)
     monkeypatch.setattr(play.recall, "environment", lambda *args, **kwargs: Shown)
     assert main(["play", "cartpole"]) == 0
     assert capsys.readouterr().out == 3 * "return 5.00 after 5 steps\n"
@@ -103,17 +104,17 @@ def test_with_a_display_the_environment_shows_itself(monkeypatch, capsys):
 
 
 def test_a_display_is_looked_for_where_the_system_says(monkeypatch):
-    monkeypatch.setattr(play.sys, "platform", "linux")
+    monkeypatch.setattr(display.sys, "platform", "linux")
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    assert not play.has_display()
+    assert not display.has_display()
     monkeypatch.setenv("DISPLAY", ":0")
-    assert play.has_display()
-    monkeypatch.setattr(play.sys, "platform", "darwin")
+    assert display.has_display()
+    monkeypatch.setattr(display.sys, "platform", "darwin")
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
-    assert play.has_display()
+    assert display.has_display()
     monkeypatch.setenv("SSH_CONNECTION", "somewhere")
-    assert not play.has_display()
+    assert not display.has_display()
 
 
 def test_what_is_neither_a_policy_nor_a_run_and_a_strangers_code_are_refused(tmp_path, capsys):

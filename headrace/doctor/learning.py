@@ -19,13 +19,18 @@ _FEW_STEPS = 500  # of the optimiser, in which nothing need have been learnt
 
 def has_gained(h: History, share: float = 0.25) -> bool:
     """Whether returns rose, and stayed, by more than a share of what they began with."""
-    start = h.start(RETURN)
+    start = _least_at_first(h)
     return h.median(RETURN) - start > share * abs(start)
+
+
+def _least_at_first(h: History) -> float:
+    """Of the first three results, in which much may have been learnt; NaN without any."""
+    return float(min(h.known(RETURN)[:3], default=math.nan))
 
 
 def is_poor(h: History) -> bool:
     """Whether little was gained, or is left: who has found the best action needs no entropy."""
-    start, best, late = h.start(RETURN), h.best(RETURN), h.median(RETURN)
+    start, best, late = _least_at_first(h), h.best(RETURN), h.median(RETURN)
     if len(h.known(RETURN)) < 3:
         return False
     if h.goes_on:  # it may have begun at its best
@@ -39,8 +44,9 @@ def value_blind(h: History) -> str | None:
     if not began or not len(course):
         return None
     ignored = h.setting("value_coef", 1.0) < 0.01  # by the loss; then noise may explain a little
-    is_blind = course.max() < 0.1 and h.last("charts/updates") > 20 and not has_gained(h)
-    if explained < (0.3 if ignored else 0.02) and (ignored or is_blind):
+    never = np.quantile(course, 0.9) < 0.1 and course.max() < 0.5
+    blind = never and h.last("charts/updates") > 20 and not (has_gained(h) or h.goes_on)
+    if explained < (0.3 if ignored else 0.02) and (ignored or blind):
         return (
             f"the value function explains nothing: it predicts {max(explained, 0.0):.0%} of the "
             "variance of what it is to predict, so that advantages are noise"
@@ -52,7 +58,7 @@ def entropy_collapsed(h: History) -> str | None:
     last, first = h.median("losses/entropy"), h.first("losses/entropy")
     most = h.max_entropy
     if most is None:
-        if last < first - 3.0 * h.num_continuous and h.progress < 0.5:
+        if last < first - 3.0 * h.num_continuous and h.progress < 0.5 and is_poor(h):
             return (
                 f"entropy collapsed: from {first:.2f} to {last:.2f} nats in {h.progress:.0%} of "
                 "the steps, so that hardly another action is tried"
@@ -66,7 +72,7 @@ def entropy_collapsed(h: History) -> str | None:
 
 
 def random_policy(h: History) -> str | None:
-    last, first, coef = h.median("losses/entropy"), h.first("losses/entropy"), 0.0
+    last, first = h.median("losses/entropy"), h.first("losses/entropy")
     coef, most = h.setting("entropy_coef", 0.0), h.max_entropy
     if coef < 0.05 or h.progress < 0.25 or h.optimiser_steps < _FEW_STEPS or has_gained(h):
         return None  # a bonus so small can't outweigh advantages
@@ -85,7 +91,7 @@ def random_policy(h: History) -> str | None:
 def kl_high(h: History) -> str | None:
     kl = h.lively("losses/approx_kl")
     clips = math.isfinite(h.setting("clip"))  # IMPALA, which doesn't, moves further in good health
-    if kl > (0.1 if clips else 0.5):
+    if kl > (0.1 if clips else 1.0):
         return (
             f"the policy moves too far in an update: KL {kl:.2g} nats from the one that acted, "
             "where 0.01 to 0.05 is usual"
@@ -119,10 +125,11 @@ def lag_high(h: History) -> str | None:
 
 def gradient_clipped(h: History) -> str | None:
     norms, most = h.known("losses/grad_norm")[1:], float(h.setting("max_grad_norm", math.inf))
-    least = float(np.quantile(norms, 0.2)) if len(norms) else 0.0
-    if least > 15 * most:  # of a task that is solved it may grow
+    early = norms[: max(3, len(norms) // 4)]  # later it may grow, of a task that is solved
+    least = min(float(np.median(early)), h.median("losses/grad_norm")) if len(norms) else 0.0
+    if least > (15 if _is_scaled(h) else 40) * most and not h.goes_on:
         return (
-            f"the gradient is always clipped: its norm is {least:.2g} or more, {least / most:.0f} "
+            f"the gradient is always clipped: its norm is {least:.2g}, {least / most:.0f} "
             "times max_grad_norm, so that steps say nothing of its size"
         )
     return None
@@ -131,13 +138,17 @@ def gradient_clipped(h: History) -> str | None:
 def returns_unnormalised(h: History) -> str | None:
     mean = h.median(RETURN)
     loss = h.median("losses/value_loss")
-    scaled = h.setting("normalize_values", False) or h.setting("normalize_returns", False)
-    if not scaled and loss > 50 and abs(mean) > 50:
+    if not _is_scaled(h) and loss > 50 and abs(mean) > 50:
         return (
             f"returns are large and not normalised: {mean:,.0f} on average, and a value loss of "
             f"{loss:,.0f} beside which the policy's is nothing"
         )
     return None
+
+
+def _is_scaled(h: History) -> bool:
+    """Whether values are learnt in units of their own."""
+    return bool(h.setting("normalize_values", False) or h.setting("normalize_returns", False))
 
 
 def evaluation_far(h: History) -> str | None:
@@ -188,7 +199,7 @@ def flat_returns(h: History) -> str | None:
         tries = last > h.first("losses/entropy") - 0.3 * h.num_continuous
     else:
         tries = last > 0.75 * h.max_entropy  # else what all episodes return may be the best
-    few = h.episodes < 150  # where not all have begun to learn
+    few = h.episodes < 100 or h.progress < 0.5  # where not all have begun to learn
     if len(returns) >= 3 and np.ptp(returns) == 0 and tries and not few and not h.goes_on:
         return (
             f"every episode returns {returns[0]:g}, so that there is nothing to learn from: no "
@@ -199,10 +210,13 @@ def flat_returns(h: History) -> str | None:
 
 def return_lost(h: History) -> str | None:
     returns = h.known(RETURN)
-    if len(returns) < 6 or h.progress < 0.5:
+    explained = h.known("losses/explained_variance")
+    if len(returns) < 6 or h.progress < 0.5 or not len(explained):
+        return None
+    if np.quantile(explained, 0.75) < 0.2:  # returns rise and fall by chance
         return None
     start, best = h.start(RETURN), h.best(RETURN)
-    now = float(returns[-max(3, len(returns) // 8) :].max())  # of its last eighth the best
+    now = float(returns[-max(3, len(returns) // 4) :].max())  # of its last quarter the best
     if best - start > 0.6 * abs(start) and best - now > 0.7 * (best - start):
         return f"what was learnt is lost: the return fell from {best:,.1f} to {now:,.1f}"
     return None

@@ -64,6 +64,6 @@ def actors_idle(h: History) -> str | None:
 def learners_uneven(h: History) -> str | None:
     sync, learn, wait = (h.median(f"time/{name}") for name in ("sync", "learn", "wait"))
     share = sync / (sync + learn + wait) if sync + learn + wait > 0 else 0.0
-    if share > 0.4:
+    if share > 0.5:
         return f"learners wait for the slowest of them {share:.0%} of their time"
     return None

@@ -44,7 +44,7 @@ def value_blind(h: History) -> str | None:
     if not began or not len(course):
         return None
     ignored = h.setting("value_coef", 1.0) < 0.01  # by the loss; then noise may explain a little
-    never = np.quantile(course, 0.9) < 0.1 and course.max() < 0.5
+    never = len(course) > 5 and np.quantile(course, 0.9) < 0.1 and course.max() < 0.5
     blind = never and h.last("charts/updates") > 20 and not (has_gained(h) or h.goes_on)
     if explained < (0.3 if ignored else 0.02) and (ignored or blind):
         return (
@@ -124,8 +124,8 @@ def lag_high(h: History) -> str | None:
 
 
 def gradient_clipped(h: History) -> str | None:
-    norms, most = h.known("losses/grad_norm")[1:], float(h.setting("max_grad_norm", math.inf))
-    early = norms[: max(3, len(norms) // 4)]  # later it may grow, of a task that is solved
+    norms, most = h.known("losses/grad_norm"), float(h.setting("max_grad_norm", math.inf))
+    early = norms[: max(1, len(norms) // 4)]  # later it may grow, of a task that is solved
     least = min(float(np.median(early)), h.median("losses/grad_norm")) if len(norms) else 0.0
     if least > (15 if _is_scaled(h) else 40) * most and not h.goes_on:
         return (

@@ -18,9 +18,10 @@ _FEW_STEPS = 500  # of the optimiser, in which nothing need have been learnt
 
 
 def has_gained(h: History, share: float = 0.25) -> bool:
-    """Whether returns rose, and stayed, by more than a share of what they began with."""
-    start = _least_at_first(h)
-    return h.median(RETURN) - start > share * abs(start)
+    """Whether returns rose, and stayed, by more than chance and a share of what they began with."""
+    start, late = _least_at_first(h), h.known(RETURN, late=True)
+    chance = 2 * float(np.median(np.abs(np.diff(late)))) if len(late) > 1 else 0.0
+    return h.median(RETURN) - start > max(share * abs(start), chance)
 
 
 def _least_at_first(h: History) -> float:

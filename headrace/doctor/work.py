@@ -48,7 +48,8 @@ def learner_idle(h: History) -> str | None:
     learner, actor = h.median("utilisation/learner"), h.median("utilisation/actor")
     count = h.setting("num_actors", 1) * h.setting("envs_per_actor", 1)
     alone = h.setting("transport", "shm") == "serial" or h.setting("algo", "") == "a3c"
-    if learner < 0.3 and actor > 0.9 and count <= 8 and not alone:
+    little = learner < (0.5 if count <= 4 else 0.3)
+    if little and actor > 0.9 and count <= 8 and not alone:
         return f"the learner idles: it waits for rollouts {1 - learner:.0%} of its time"
     return None
 
@@ -64,6 +65,6 @@ def actors_idle(h: History) -> str | None:
 def learners_uneven(h: History) -> str | None:
     sync, learn, wait = (h.median(f"time/{name}") for name in ("sync", "learn", "wait"))
     share = sync / (sync + learn + wait) if sync + learn + wait > 0 else 0.0
-    if share > 0.5:
+    if share > 0.6:  # two learners on two cores that others use wait half of the time
         return f"learners wait for the slowest of them {share:.0%} of their time"
     return None

@@ -84,7 +84,7 @@ CASES = {
         {"utilisation/learner": 0.35, "utilisation/actor": 0.99}, {}),
     "actors-idle": (
         {"utilisation/actor": 0.2}, {"utilisation/actor": 0.3}, {"num_actors": 3, "max_lag": 1}),
-    "learners-uneven": ({"time/sync": 1.2}, {"time/sync": 0.8}, {}),
+    "learners-uneven": ({"time/sync": 1.8}, {"time/sync": 1.2}, {}),
 }  # fmt: skip
 
 # What is natural, and no illness: of each its rows, and settings that differ.
@@ -112,6 +112,8 @@ NATURAL = {
     "a random policy whose returns rise": ({"losses/entropy": 0.69}, {"entropy_coef": 0.5}),
     "actors that wait for a synchronous learner": (
         {"utilisation/actor": 0.1}, {"num_actors": 8}),
+    "a learner that waits for a few environments, and often works": (
+        {"utilisation/learner": 0.45, "utilisation/actor": 0.99}, {}),
     "a learner that waits for many environments": (
         {"utilisation/learner": 0.1, "utilisation/actor": 0.99}, {"envs_per_actor": 16}),
     "an environment that takes most of the time, but little": (
@@ -353,8 +355,8 @@ MUTANTS = {
     "kl > (0.1 if clips else 1.0)": "kl > (1.0 if clips else 0.1)",
     "share > 0.4:": "share > 0.3:",
     "lag > 3.5 and": "lag > 2.5 and",
-    "learner < 0.3 and": "learner < 0.4 and",
-    "least > 15 * most": "least > 10 * most",
+    "else 0.3)": "else 0.4)",
+    "least > (15 if": "least > (10 if",
     "lost >= 2 else": "lost >= 1 else",
     'lag/steps") > 0.5': 'lag/steps") > -1.0',
     "step_s > 0.7e-3": "step_s > 0.3e-3",

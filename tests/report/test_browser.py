@@ -116,7 +116,7 @@ addEventListener("load", () => {
 
 
 def test_on_paper_nothing_is_folded(browse, runs, tmp_path):
-    text = write(runs[:1], tmp_path / "report.html").read_text()
+    text = write(runs, tmp_path / "report.html").read_text()
     probed = re.sub(r"<meta http-equiv[^>]*>", "", text).replace("</body>", PRINTED + "</body>")
     (tmp_path / "probed.html").write_text(probed)
     page, said = browse((tmp_path / "probed.html").as_uri())

@@ -96,6 +96,17 @@ class History:
         return self.setting("resume", False) is True or bool(self.setting("init_from", ""))
 
     @property
+    def agents(self) -> list[str]:
+        """The columns of the returns of a game's agents; what one wins another may lose."""
+        last = self._rows[-1] if self._rows else {}
+        return [n for n in last if n.startswith("agents/") and n.endswith("/episodic_return")]
+
+    @property
+    def is_game(self) -> bool:
+        """Whether returns say little of what was learnt: the others learn, too."""
+        return bool(self.agents) or bool(self.setting("opponents", ""))
+
+    @property
     def progress(self) -> float:
         """Share of ``total_steps`` that is done."""
         total = self.setting("total_steps")

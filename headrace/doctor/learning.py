@@ -32,7 +32,7 @@ def _least_at_first(h: History) -> float:
 def is_poor(h: History) -> bool:
     """Whether little was gained, or is left: who has found the best action needs no entropy."""
     start, best, late = _least_at_first(h), h.best(RETURN), h.median(RETURN)
-    if len(h.known(RETURN)) < 3:
+    if len(h.known(RETURN)) < 3 or h.is_game:
         return False
     if h.goes_on:  # it may have begun at its best
         return bool(best - late > 0.5 * abs(best))
@@ -46,7 +46,9 @@ def value_blind(h: History) -> str | None:
         return None
     ignored = h.setting("value_coef", 1.0) < 0.01  # by the loss; then noise may explain a little
     never = len(course) > 5 and np.quantile(course, 0.9) < 0.1 and course.max() < 0.5
-    blind = never and h.last("charts/updates") > 20 and not (has_gained(h) or h.goes_on)
+    blind = (
+        never and h.last("charts/updates") > 20 and not (has_gained(h) or h.goes_on or h.is_game)
+    )
     if explained < (0.3 if ignored else 0.02) and (ignored or blind):
         return (
             f"the value function explains nothing: it predicts {max(explained, 0.0):.0%} of the "
@@ -77,6 +79,8 @@ def random_policy(h: History) -> str | None:
     coef, most = h.setting("entropy_coef", 0.0), h.max_entropy
     if coef < 0.05 or h.progress < 0.25 or h.optimiser_steps < _FEW_STEPS or has_gained(h):
         return None  # a bonus so small can't outweigh advantages
+    if h.is_game and coef < 1.0:
+        return None  # whose best policy may be a random one
     if most is not None and last > 0.97 * most:
         grown = f"its entropy is {last / most:.1%} of the greatest there is"
     elif most is None and last > first + 0.3 * h.num_continuous:
@@ -153,7 +157,12 @@ def _is_scaled(h: History) -> bool:
 
 
 def evaluation_far(h: History) -> str | None:
-    if h.setting("eval_env_kwargs", "") or h.optimiser_steps < _FEW_STEPS or h.progress < 0.5:
+    if (
+        h.is_game
+        or h.setting("eval_env_kwargs", "")
+        or h.optimiser_steps < _FEW_STEPS
+        or h.progress < 0.5
+    ):
         return None  # what is evaluated in another environment is far on purpose
     recent = h.steps >= 0.6 * h.steps[-1]
     columns = RETURN, "eval/episodic_return", "seconds"
@@ -196,12 +205,13 @@ def standstill(h: History) -> str | None:
 
 def flat_returns(h: History) -> str | None:
     returns, last = h.known(RETURN), h.median("losses/entropy")
+    varies = any(np.ptp(h.known(name)) > 0 for name in [RETURN, *h.agents] if len(h.known(name)))
     if h.max_entropy is None:
         tries = last > h.first("losses/entropy") - 0.3 * h.num_continuous
     else:
         tries = last > 0.75 * h.max_entropy  # else what all episodes return may be the best
     few = h.episodes < 100 or h.progress < 0.5  # where not all have begun to learn
-    if len(returns) >= 3 and np.ptp(returns) == 0 and tries and not few and not h.goes_on:
+    if len(returns) >= 3 and not varies and tries and not few and not h.goes_on:
         return (
             f"every episode returns {returns[0]:g}, so that there is nothing to learn from: no "
             "action was found that changes it"
@@ -212,7 +222,7 @@ def flat_returns(h: History) -> str | None:
 def return_lost(h: History) -> str | None:
     returns = h.known(RETURN)
     explained = h.known("losses/explained_variance")
-    if len(returns) < 6 or h.progress < 0.5 or not len(explained):
+    if len(returns) < 6 or h.progress < 0.5 or not len(explained) or h.is_game:
         return None
     if np.quantile(explained, 0.75) < 0.2:  # returns rise and fall by chance
         return None

@@ -136,6 +136,16 @@ NATURAL = {
     "returns that rise and fall by chance, which values don't explain": (
         {"charts/episodic_return": lambda i: 5.0 * (5 < i < 12) + 0.1 * (i % 3),
          "losses/explained_variance": 0.05, "eval/episodic_return": None}, {}),
+    "a game whose agents' returns add up to 0, while each learns": (
+        UNLEARNT | {"charts/episodic_return": 0.0, "agents/a/episodic_return": lambda i: 0.1 * i,
+                    "agents/b/episodic_return": lambda i: -0.1 * i, "losses/entropy": 0.69,
+                    "losses/explained_variance": 0.0}, {"entropy_coef": 0.2}),
+    "a game that is nearly solved": (
+        UNLEARNT | {"charts/episodic_return": lambda i: 1e-16 * (i % 3), "losses/entropy": 0.001,
+                    "agents/a/episodic_return": lambda i: 0.1 * i}, {}),
+    "returns that fall as opponents grow strong": (
+        {"charts/episodic_return": lambda i: 10.0 * i if i < 10 else 12.0,
+         "eval/episodic_return": None}, {"opponents": "latest:0.5,pfsp:0.5"}),
     "A3C's lag, and its learner, which only counts": (
         {"lag/mean": 15.0, "utilisation/learner": 0.1, "utilisation/actor": 0.99}, {"algo": "a3c"}),
 }  # fmt: skip

@@ -46,9 +46,8 @@ def value_blind(h: History) -> str | None:
         return None
     ignored = h.setting("value_coef", 1.0) < 0.01  # by the loss; then noise may explain a little
     never = len(course) > 5 and np.quantile(course, 0.9) < 0.1 and course.max() < 0.5
-    blind = (
-        never and h.last("charts/updates") > 20 and not (has_gained(h) or h.goes_on or h.is_game)
-    )
+    learns = has_gained(h) or h.goes_on or h.is_game
+    blind = never and h.last("charts/updates") > 20 and not learns
     if explained < (0.3 if ignored else 0.02) and (ignored or blind):
         return (
             f"the value function explains nothing: it predicts {max(explained, 0.0):.0%} of the "
@@ -157,13 +156,9 @@ def _is_scaled(h: History) -> bool:
 
 
 def evaluation_far(h: History) -> str | None:
-    if (
-        h.is_game
-        or h.setting("eval_env_kwargs", "")
-        or h.optimiser_steps < _FEW_STEPS
-        or h.progress < 0.5
-    ):
-        return None  # what is evaluated in another environment is far on purpose
+    elsewhere = bool(h.setting("eval_env_kwargs", ""))  # and so far on purpose
+    if elsewhere or h.is_game or h.optimiser_steps < _FEW_STEPS or h.progress < 0.5:
+        return None
     recent = h.steps >= 0.6 * h.steps[-1]
     columns = RETURN, "eval/episodic_return", "seconds"
     trained, played, seconds = (h.all(name)[recent] for name in columns)

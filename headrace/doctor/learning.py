@@ -201,10 +201,9 @@ def standstill(h: History) -> str | None:
 def flat_returns(h: History) -> str | None:
     returns, last = h.known(RETURN), h.median("losses/entropy")
     varies = any(np.ptp(h.known(name)) > 0 for name in [RETURN, *h.agents] if len(h.known(name)))
-    if h.max_entropy is None:
-        tries = last > h.first("losses/entropy") - 0.3 * h.num_continuous
-    else:
-        tries = last > 0.75 * h.max_entropy  # else what all episodes return may be the best
+    # One that was random at first, and returned the same, hadn't found the best before.
+    most = h.max_entropy
+    tries = most is None or last > 0.75 * most or h.first("losses/entropy") > 0.9 * most
     few = h.episodes < 100 or h.progress < 0.5  # where not all have begun to learn
     if len(returns) >= 3 and not varies and tries and not few and not h.goes_on:
         return (

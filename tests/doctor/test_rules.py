@@ -268,6 +268,7 @@ def test_a_policy_that_is_sure_has_collapsed_only_at_a_low_return(returns, setti
     ("changed", "settings", "found"),
     [
         ({}, {}, ["flat-returns"]),
+        ({"losses/entropy": lambda i: 0.69 - 0.02 * i}, {}, ["flat-returns"]),
         ({"losses/entropy": 0.4}, {}, []),  # all 500: it has learnt before the first result
         ({}, {"resume": True}, []),
         ({}, {"init_from": "runs/a"}, []),

@@ -131,7 +131,7 @@ def gradient_clipped(h: History) -> str | None:
     norms, most = h.known("losses/grad_norm"), float(h.setting("max_grad_norm", math.inf))
     early = norms[: max(1, len(norms) // 4)]  # later it may grow, of a task that is solved
     least = min(float(np.median(early)), h.median("losses/grad_norm")) if len(norms) else 0.0
-    if least > (15 if _is_scaled(h) else 40) * most and not h.goes_on:
+    if least > (15 if _is_scaled(h) else 40) * most > 0 and not h.goes_on:
         return (
             f"the gradient is always clipped: its norm is {least:.2g}, {least / most:.0f} "
             "times max_grad_norm, so that steps say nothing of its size"
@@ -162,7 +162,7 @@ def evaluation_far(h: History) -> str | None:
     recent = h.steps >= 0.6 * h.steps[-1]
     columns = RETURN, "eval/episodic_return", "seconds"
     trained, played, seconds = (h.all(name)[recent] for name in columns)
-    if not np.isfinite(trained + played).all():
+    if not len(trained) or not np.isfinite(trained + played).all():
         return None
     # An evaluation takes a while, in which training goes on: its policy may be an old one.
     several = len(np.unique(played)) >= 3 or np.ptp(seconds) > 20
@@ -180,7 +180,9 @@ def standstill(h: History) -> str | None:
     kl = h.all("losses/approx_kl")[early]
     kl, entropy = kl[np.isfinite(kl)], h.known("losses/entropy")
     size = h.num_continuous if h.max_entropy is None else h.max_entropy
-    if len(kl) < 2 or np.ptp(entropy) > 0.02 * size:  # who has learnt all moves little, too
+    if len(kl) < 2 or not len(entropy):
+        return None
+    if np.ptp(entropy) > 0.02 * size:  # who has learnt all moves little, too
         return None
     moved = float(np.median(kl))
     if h.median("lag/steps") > 0.5:

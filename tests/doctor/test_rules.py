@@ -343,6 +343,18 @@ def test_a_long_history_is_thinned_and_a_short_one_says_nothing(monkeypatch):
     assert examine(rows(FEWEST_ROWS - 1, **{"losses/approx_kl": 9.0}), SETTINGS) == []
 
 
+@pytest.mark.parametrize(
+    ("changed", "settings"),
+    [
+        ({"losses/entropy": None, "losses/approx_kl": 1e-7}, {}),
+        ({"losses/grad_norm": 1.0}, {"max_grad_norm": 0.0}),
+        ({"charts/SPS": 0.0, "utilisation/environment": 0.99}, {}),
+    ],
+)
+def test_a_figure_that_is_not_there_or_0_is_no_finding(changed, settings):
+    assert names(rows(**changed), settings) == []
+
+
 NUMBERS = st.one_of(st.none(), st.floats(allow_nan=True), st.integers(-3, 3))
 SOME = st.dictionaries(st.sampled_from([*HEALTHY, "env_steps", "losses/target_kl"]), NUMBERS)
 ANY = st.one_of(NUMBERS, st.sampled_from(["auto", "serial", "inf"]), st.booleans())

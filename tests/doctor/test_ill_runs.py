@@ -124,7 +124,7 @@ def ill(tmp_path_factory):
     return run
 
 
-LONGER = ("slow", "worthless", "literal")
+LONGER = ("slow", "worthless", "endless", "literal")
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,11 @@ class CheckpointError(HeadraceError, RuntimeError):
     """A run directory or checkpoint is missing, corrupt or of another kind."""
 
 
+def on_one_line(error: BaseException) -> str:
+    """An error's class and text, without line breaks."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def shown(value: object) -> str:
     """A value on one line of at most 100 characters, whatever its own repr does."""
     try:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from headrace.doctor.history import History
 from headrace.doctor.rules import RULES
 
-FEWEST_ROWS = 5  # with fewer lines nothing is said
+FEWEST_ROWS = 3  # with fewer lines nothing is said
 _AGAIN = 1.25  # so much longer a history is looked at again
 _MOST_ROWS = 2000  # that are kept while a run goes on; beyond, every other one
 

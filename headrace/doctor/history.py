@@ -12,6 +12,8 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from headrace.spaces import walk
 
 Array = np.ndarray
+RETURN = "charts/episodic_return"
+_LASTING = 5  # results in a row
 
 
 class History:
@@ -51,8 +53,14 @@ class History:
 
     def median(self, name: str) -> float:
         """Over the second half of the steps so far; NaN if nothing is known there."""
-        values = self.known(name, late=True)
-        return float(np.median(values)) if len(values) else math.nan
+        return _median(self.known(name, late=True))
+
+    def lively(self, name: str) -> float:
+        """The same of results whose learning rate was above 0.3 of the run's own, if there are."""
+        rate = self.all("charts/learning_rate") > 0.3 * self.setting("learning_rate", 0.0)
+        values = self.all(name)[rate] if rate.any() else self.all(name)
+        values = values[np.isfinite(values)]
+        return _median(values[len(values) // 2 :])
 
     def first(self, name: str) -> float:
         """The first known value, or NaN."""
@@ -63,6 +71,18 @@ class History:
         """The latest known value, or NaN."""
         values = self.known(name)
         return float(values[-1]) if len(values) else math.nan
+
+    def start(self, name: str) -> float:
+        """The median of the first three known values, or NaN."""
+        return _median(self.known(name)[:3])
+
+    def best(self, name: str) -> float:
+        """The greatest that lasted: of the medians of five known values in a row, or of all."""
+        values = self.known(name)
+        if len(values) <= _LASTING:
+            return _median(values)
+        rows = np.lib.stride_tricks.sliding_window_view(values, _LASTING)
+        return float(np.median(rows, axis=1).max())
 
     def setting(self, name: str, default: float | str = math.nan) -> Any:
         """A setting's value; ``default`` where there is none, or it is "auto" and no number."""
@@ -76,10 +96,37 @@ class History:
         return self.setting("resume", False) is True or bool(self.setting("init_from", ""))
 
     @property
+    def agents(self) -> list[str]:
+        """The columns of the returns of a game's agents; what one wins another may lose."""
+        last = self._rows[-1] if self._rows else {}
+        return [n for n in last if n.startswith("agents/") and n.endswith("/episodic_return")]
+
+    @property
+    def is_game(self) -> bool:
+        """Whether returns say little of what was learnt: the others learn, too."""
+        return bool(self.agents) or bool(self.setting("opponents", ""))
+
+    @property
     def progress(self) -> float:
         """Share of ``total_steps`` that is done."""
         total = self.setting("total_steps")
         return float(self.steps[-1] / total) if len(self.steps) and total else 0.0
+
+    @property
+    def optimiser_steps(self) -> float:
+        """So far; NaN where updates weren't logged."""
+        each = self.setting("epochs", 1) * self.setting("minibatches", 1)
+        return self.last("charts/updates") * each
+
+    @property
+    def episodes(self) -> float:
+        """About how many have ended, by the steps and their latest length; NaN: not known."""
+        length = self.last("charts/episodic_length")
+        return float(self.steps[-1] / length) if length > 0 else math.nan
+
+
+def _median(values: Array) -> float:
+    return float(np.median(values)) if len(values) else math.nan
 
 
 def _num_continuous(space: Any) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.config import Config
-from headrace.errors import CheckpointError, HeadraceError
+from headrace.errors import CheckpointError, HeadraceError, on_one_line
 from headrace.evaluating.evaluator import Evaluator, Played
 from headrace.nn.policy import Policy
 from headrace.process import stop_signals
@@ -103,8 +103,7 @@ def _attempt(
     except HeadraceError as error:
         text = str(error)
     except Exception as error:  # a mistake in what is said of a run
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-        text = f"{what} of {run_dir} failed, what else ends a run doesn't ({why})"
+        text = f"{what} of {run_dir} failed, what else ends a run doesn't ({on_one_line(error)})"
     else:
         return True
     notify(text.encode(errors="backslashreplace").decode())  # whatever bytes a path has

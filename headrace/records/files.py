@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headrace.doctor.doctor import Doctor, Finding
+from headrace.errors import on_one_line
 from headrace.evaluation import Evaluation
 from headrace.records import events
 from headrace.records.disk import Tolerant, replace_text, told, write_json
@@ -58,9 +59,7 @@ class RunLog:
             ours = (self._metrics, self._evaluations, *path.glob("iterations/rank_*.jsonl"))
             for file in filter(Path.exists, (*ours, self._warnings)):
                 truncate_jsonl(file, *keep_until)
-            if doctor is not None and self._warnings.exists():
-                doctor.told |= {str(line["name"]) for line in read_jsonl(self._warnings)
-                                if "name" in line}  # fmt: skip
+            self._recall()
         purge_step = None if keep_until is None else keep_until[0] + 1
         self._header: Callable[[], bytes] | None = partial(events.header, purge_step)
         for file in (self._metrics, *self._ranks):
@@ -82,15 +81,27 @@ class RunLog:
         self._unwritten[self._events] += events.scalars(scalars, result.env_steps)
         self.flush()
 
+    def _recall(self) -> None:
+        """Remind the doctor of what it told before."""
+        with self._guarded():
+            if self._doctor is not None and self._warnings.exists():
+                before = read_jsonl(self._warnings)
+                self._doctor.told |= {str(line["name"]) for line in before if "name" in line}
+
     def _findings(self, line: dict[str, Any]) -> list[Finding]:
-        """What the doctor says of a line; a doctor that fails is heard no more."""
-        try:
+        """What the doctor says of a line."""
+        with self._guarded():
             return [] if self._doctor is None else self._doctor.note(line)
-        except Exception as error:  # a rule's mistake, which ends no training
-            self._doctor = None
-            why = " ".join(f"{type(error).__name__}: {error}".split())
+        return []
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """A doctor that fails is heard no more: a mistake in what is said ends no training."""
+        try:
+            yield
+        except Exception as error:
+            self._doctor, why = None, on_one_line(error)
             self._notify(f"the doctor failed and looks no more while this run goes on ({why})")
-            return []
 
     def _write_machine(self) -> None:
         write_json(self._metrics.with_name(MACHINE), {"machine": machine(), "versions": versions()})

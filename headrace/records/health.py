@@ -10,7 +10,7 @@ from gymnasium.envs.registration import registry
 
 from headrace.config import Config
 from headrace.doctor.doctor import Doctor, Finding, examine, speaking
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, on_one_line
 from headrace.nn.policy import Policy
 from headrace.records.curves import Run, read_run
 from headrace.records.files import append_jsonl, read_jsonl
@@ -28,10 +28,14 @@ class Told(NamedTuple):
     earlier: bool = False  # the whole course shows it no more
 
 
-def doctor_of(config: Config, policy: Policy) -> Doctor:
-    """Who looks at a run with these settings while it goes on."""
-    settings = known(flat_settings(config.to_json())) | {"resume": config.resume}
-    return Doctor(settings, policy.inputs.action_space)
+def doctor_of(config: Config, policy: Policy, notify: Callable[[str], None]) -> Doctor | None:
+    """Who looks at a run with these settings while it goes on; None, and a line, if that fails."""
+    try:
+        settings = known(flat_settings(config.to_json())) | {"resume": config.resume}
+        return Doctor(settings, policy.inputs.action_space)
+    except Exception as error:  # a mistake in what is said of a run, which ends no training
+        notify(f"the doctor failed and doesn't look while this run goes on ({on_one_line(error)})")
+        return None
 
 
 def known(settings: Mapping[str, Any]) -> dict[str, Any]:

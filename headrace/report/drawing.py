@@ -101,7 +101,10 @@ def short(value: float) -> str:
     for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size >= factor and (factor > 1e3 or size >= 1e4):
             return f"{value / factor:.4g}{unit}"
-    return f"{value:.4g}" if size >= 1e-4 or size == 0 else f"{value:.1e}".replace("e-0", "e-")
+    if size >= 1e-3 or size == 0:
+        return f"{value:.4g}"
+    mantissa, exponent = f"{value:.3e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def _cleaned(svg: str, title: str) -> str:

@@ -36,6 +36,13 @@
   };
   document.addEventListener("pointermove", show);
   document.addEventListener("pointerdown", show);
+  // Paper shows what is folded on the screen, too.
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll("details:not([open])")];
+    folded.forEach((one) => { one.open = true; });
+  });
+  addEventListener("afterprint", () => { folded.forEach((one) => { one.open = false; }); });
   const seconds = Number(document.body.dataset.refresh);
   const again = async () => {
     try {

@@ -248,7 +248,7 @@ class Trainer:
         wanted = self.config.log_iterations
         logged = self.group.size > 1 if wanted is None else wanted
         kept = (self.env_steps, self.updates) if self.config.resume else None
-        doctor = doctor_of(self.config, self.policy)
+        doctor = doctor_of(self.config, self.policy, self._notify)
         log = RunLog(self.run_dir, self.group.size if logged else 0, kept, self._notify, doctor)
         return stack.enter_context(contextlib.closing(log))
 

@@ -13,6 +13,7 @@ from headrace.doctor import doctor as live
 from headrace.doctor.doctor import Doctor
 from headrace.doctor.rules import Rule
 from headrace.evaluating import ending
+from headrace.records import files, health
 from headrace.records.curves import read_run
 from headrace.records.files import RunLog, append_jsonl, read_jsonl, truncate_jsonl
 from headrace.records.health import conclude, findings, known
@@ -126,3 +127,19 @@ def test_what_the_whole_course_shows_no_more_is_earlier(tmp_path, capsys):
 )
 def test_how_long_an_episode_may_be(settings, limit):
     assert known(settings)["max_episode_steps"] == limit
+
+
+def test_settings_that_a_doctor_can_not_read_end_no_run(tiny, undrawn, monkeypatch):
+    monkeypatch.setattr(health, "flat_settings", wrong)
+    told = [text for text in trained(tiny(transport="serial")) if "doctor" in text]
+    assert told[0].startswith("the doctor failed and doesn't look")
+    assert "ZeroDivisionError: division by zero, in a rule" in told[0]
+
+
+def test_warnings_that_can_not_be_read_are_a_line_and_the_run_goes_on(tmp_path, monkeypatch):
+    (tmp_path / "warnings.jsonl").write_text(ODD)
+    monkeypatch.setattr(files, "read_jsonl", wrong)
+    told: list[str] = []
+    log = RunLog(tmp_path, 0, keep_until=(640, 10), notify=told.append, doctor=Doctor({}))
+    assert log._findings({"env_steps": 1}) == []
+    assert ["ZeroDivisionError" in text for text in told] == [True]

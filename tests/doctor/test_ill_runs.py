@@ -67,19 +67,19 @@ FEW = {"epochs": 4, "minibatches": 4}
 RUNS = {
     "timid": CARTPOLE | {
         "algo": hr.PPO(learning_rate=1e-8, max_grad_norm=1e-3, epochs=3, minibatches=1),
-        "eval_interval": 500, "eval_episodes": 2,
     },
     "worthless": CARTPOLE | {
         "env": worthless, "engine": "sync", "algo": hr.PPO(entropy_coef=10.0, **FEW)},
     "rash": CARTPOLE | {
         "algo": hr.PPO(learning_rate=0.03, lr_schedule="constant", **FEW), "total_steps": 2_000},
     "collapsed": CARTPOLE | {
-        "algo": hr.PPO(learning_rate=0.1, lr_schedule="constant"), "total_steps": 1_500},
+        "algo": hr.A2C(learning_rate=0.1, lr_schedule="constant"), "total_steps": 4_000},
     "narrow": CARTPOLE | {"algo": hr.PPO(clip=5e-4, **FEW), "total_steps": 1_500},
-    "blind": CARTPOLE | {"env": noisy, "engine": "sync", "algo": hr.PPO(**FEW)},
+    "blind": CARTPOLE | {
+        "env": noisy, "engine": "sync", "algo": hr.PPO(epochs=4, minibatches=8)},
     "endless": CARTPOLE | {
         "env": endless, "algo": hr.PPO(epochs=1, minibatches=1), "fragment_length": 512,
-        "envs_per_actor": 1, "total_steps": 31_000, "scale_free": False},
+        "envs_per_actor": 1, "total_steps": 4_000, "scale_free": False},
     "literal": CARTPOLE | {
         "env": "Pendulum-v1", "algo": hr.PPO(epochs=1, minibatches=1), "scale_free": False,
         "fragment_length": 64, "total_steps": 6_000},
@@ -91,8 +91,8 @@ RUNS = {
         "max_restarts": 50, "total_steps": 6_000},
 }  # fmt: skip
 ILLNESSES = {
-    "timid": {"standstill", "gradient-clipped", "evaluation-far"},
-    "worthless": {"flat-returns", "random-policy"},
+    "timid": {"standstill", "gradient-clipped"},
+    "worthless": {"flat-returns"},
     "rash": {"kl-high"},
     "collapsed": {"entropy-collapsed"},
     "narrow": {"clip-fraction"},
@@ -124,7 +124,7 @@ def ill(tmp_path_factory):
     return run
 
 
-LONGER = ("slow", "worthless", "collapsed", "endless", "literal")
+LONGER = ("slow", "worthless", "endless", "literal")
 
 
 @pytest.mark.parametrize(

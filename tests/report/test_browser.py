@@ -100,6 +100,32 @@ def test_a_report_fits_and_its_console_is_silent(browse, runs, tmp_path, width):
     assert said == []
 
 
+PRINTED = """
+<script>
+addEventListener("load", () => {
+  const open = () => document.querySelectorAll("details[open]").length;
+  const counts = [document.querySelectorAll("details").length, open()];
+  for (const name of ["beforeprint", "afterprint"]) {
+    dispatchEvent(new Event(name));
+    counts.push(open());
+  }
+  document.title = JSON.stringify(counts);
+});
+</script>
+"""
+
+
+def test_on_paper_nothing_is_folded(browse, runs, tmp_path):
+    text = write(runs, tmp_path / "report.html").read_text()
+    probed = re.sub(r"<meta http-equiv[^>]*>", "", text).replace("</body>", PRINTED + "</body>")
+    (tmp_path / "probed.html").write_text(probed)
+    page, said = browse((tmp_path / "probed.html").as_uri())
+    count, *open_ = map(int, re.search(r"<title>\[(.*?)\]</title>", page)[1].split(","))
+    assert count > 0
+    assert open_ == [0, count, 0]
+    assert said == []
+
+
 def test_a_script_in_a_report_would_not_run(browse, runs, tmp_path):
     file = write(runs[:1], tmp_path / "report.html")
     broken = file.read_text().replace("</h1>", "</h1><script>document.title = 'in'</script>")
@@ -109,7 +135,8 @@ def test_a_script_in_a_report_would_not_run(browse, runs, tmp_path):
     assert any("Content Security Policy" in line for line in said)
 
 
-def test_a_watched_run_is_shown_anew_by_itself(browse, runs):
+def test_a_watched_run_is_shown_anew_by_itself(browse, runs, monkeypatch):
+    monkeypatch.setattr(live, "REST", 0.0)  # which a busy machine does for half a minute
     with contextlib.closing(live.Live(runs[0], refresh_s=0.2)) as served:
         lines = read_jsonl(runs[0] / "metrics.jsonl")
         first, said = browse(served.url)

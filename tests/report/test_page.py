@@ -173,7 +173,9 @@ def test_settings_are_shown_and_compared_as_they_are():
             for n, lam in (("a", 0.99999), ("b", 0.999991))]  # fmt: skip
     (rows,) = [rows for name, rows in facts.settings_table(near).items() if "differ" in name]
     assert rows == [("lam", ["0.99999", "0.999991"], True)]
-    assert short(float("inf")) == "inf"
+    shown = {1.5e6: "1.5M", 12_000: "12k", 0.02: "0.02", -0.0075: "-0.0075", 2.5e-4: "2.5e-4",
+             -1.25e-4: "-1.25e-4", 1e-12: "1e-12", 0.0: "0", float("inf"): "inf"}  # fmt: skip
+    assert {value: short(value) for value in shown} == shown
 
 
 def test_a_gradient_that_is_not_clipped_has_no_line(tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from headrace.errors import ConfigError
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
 from headrace.studies.games.nash import average, in_turns, nash_conv, tabular
-from headrace.studies.games.perfect import against_minimax, best_moves
+from headrace.studies.games.perfect import against, any_move, best_moves, minimax, one_ahead
 
 
 def policy_of(game: str, seed: int = 0) -> Policy:
@@ -164,7 +164,31 @@ def test_minimax_never_loses_and_finds_a_win() -> None:
         state.apply_action(move)
     assert best_moves(state, {}) == (2,)
     for seat in (0, 1):
-        found = against_minimax(policy_of("tic_tac_toe"), game, seat, 30, 0)
+        found = against(policy_of("tic_tac_toe"), game, seat, minimax(), 30, 0)
         assert found["won"] == 0
         assert found["lost"] > 0
         assert sum(found.values()) == 30
+
+
+@pytest.mark.parametrize(
+    ("game", "moves", "best"),
+    [
+        ("tic_tac_toe", (0, 4, 1), {2}),  # x x . / . o . : o must stop x at 2
+        ("tic_tac_toe", (0, 3, 1, 4), {2}),  # and wins rather than to stop the other
+        ("tic_tac_toe", (0,), {1, 2, 3, 4, 5, 6, 7, 8}),
+        ("connect_four", (0, 6, 0, 6, 0), {0}),
+        ("connect_four", (0, 6, 0, 6, 0, 6), {0}),
+    ],
+)
+def test_who_sees_a_move_ahead_wins_at_once_or_stops_who_would(game, moves, best) -> None:
+    state = load(game).new_initial_state()
+    for move in moves:
+        state.apply_action(move)
+    rng = np.random.default_rng(0)
+    assert {one_ahead(state, rng) for _ in range(100)} == best
+
+
+def test_whoever_sees_a_move_ahead_beats_those_who_see_none() -> None:
+    policy, game = policy_of("connect_four"), load("connect_four")
+    seen, blind = (against(policy, game, 0, who, 30, 0) for who in (one_ahead, any_move))
+    assert seen["lost"] > blind["lost"] + 5

@@ -21,6 +21,7 @@ from headrace.nn.network import Network
 from headrace.nn.policy import Policy
 from headrace.studies.games.nash import average, in_turns, nash_conv, tabular
 from headrace.studies.games.perfect import against, any_move, best_moves, minimax, one_ahead
+from headrace.studies.games.quantal import quantal
 
 
 def policy_of(game: str, seed: int = 0) -> Policy:
@@ -192,3 +193,14 @@ def test_whoever_sees_a_move_ahead_beats_those_who_see_none() -> None:
     policy, game = policy_of("connect_four"), load("connect_four")
     seen, blind = (against(policy, game, 0, who, 30, 0) for who in (one_ahead, any_move))
     assert seen["lost"] > blind["lost"] + 5
+
+
+def test_with_a_bonus_the_equilibrium_is_a_softmax_of_what_actions_return() -> None:
+    """With less of a bonus it is nearer to Nash's."""
+    rps, kuhn = load("rock_paper_scissors"), load("kuhn_poker")
+    assert quantal(rps, 0.3, rounds=50).action_probability_array == pytest.approx(1 / 3)
+    far, near = (nash_conv(quantal(kuhn, bonus), kuhn) for bonus in (0.5, 0.1))
+    assert (far, near) == (pytest.approx(0.225, abs=2e-3), pytest.approx(0.038, abs=4e-3))
+    table = quantal(kuhn, 0.5)
+    bet = table.action_probability_array[table.state_lookup["0b"], 1]  # the lowest card calls
+    assert bet == pytest.approx(1 / (1 + np.exp((2 - 1) / 0.5)), abs=1e-3)

@@ -48,7 +48,7 @@ class Settings(NamedTuple):
 SETTINGS = {
     "rock_paper_scissors": Settings(500_000, hidden=(16,)),
     "kuhn_poker": Settings(),
-    "leduc_poker": Settings(5_000_000, 0.35, 5e-4, hidden=(128, 128), held=True),
+    "leduc_poker": Settings(3_000_000, 0.35, 5e-4, hidden=(128, 128), held=True),
     "tic_tac_toe": Settings(600_000, 0.2, 1e-3, 16, 256, hidden=(256, 256), lam=0.9),
     "connect_four": Settings(2_000_000, 0.1, 1e-3, 16, 256, hidden=(256, 256), lam=0.9),
 }

@@ -5,9 +5,10 @@
     python benchmarks/selfplay.py tic_tac_toe --methods latest
 
 NashConv is what both players together could gain by best responses (OpenSpiel's, exact): of the
-latest policy, and of the average over the second half of the league's snapshots, in which a
-snapshot counts in an information state by how likely its player comes there. Tic-tac-toe is played
-1,000 times from either seat against minimax, which draws among its best moves.
+latest policy, and of averages over the league's snapshots, in which a snapshot counts in an
+information state by how likely its player comes there. Tic-tac-toe is played 1,000 times from
+either seat against minimax, which draws among its best moves, and like Connect Four against a
+player that sees one move ahead and one that draws any.
 """
 
 from __future__ import annotations
@@ -27,32 +28,46 @@ METHODS = {
     "pfsp": "latest:0.5,pfsp:0.5",
 }
 FIRST_SEED = 10  # settings were chosen with seeds below
+GAMES_PLAYED = 1000  # of each seat
 
 
 class Settings(NamedTuple):
-    """Of a game; PPO takes 2 epochs of its minibatches."""
+    """Of a game; the entropy bonus falls to 0 with the learning rate, unless it is ``held``."""
 
-    steps: int = 1_000_000
-    entropy: float = 0.05
-    learning_rate: float = 2e-3
+    steps: int = 2_000_000
+    entropy: float = 0.3
+    learning_rate: float = 3e-4
     minibatches: int = 8
-    columns: int = 256
+    columns: int = 512
     fragment: int = 16
-    width: int = 64
+    hidden: tuple[int, ...] = (64, 64)
+    lam: float = 1.0
+    held: bool = False
 
 
 SETTINGS = {
-    "rock_paper_scissors": Settings(20_000, 0.0, 5e-3, 4, 64, 8, 16),
-    "kuhn_poker": Settings(60_000, 0.1, 3e-3, 4, 128, 8, 16),
-    "leduc_poker": Settings(),
-    "tic_tac_toe": Settings(entropy=0.01),
-    "connect_four": Settings(entropy=0.01),
+    "rock_paper_scissors": Settings(500_000, hidden=(16,)),
+    "kuhn_poker": Settings(),
+    "leduc_poker": Settings(3_000_000, 0.35, 5e-4, hidden=(128, 128), held=True),
+    "tic_tac_toe": Settings(600_000, 0.2, 1e-3, 16, 256, hidden=(256, 256), lam=0.9),
+    "connect_four": Settings(2_000_000, 0.1, 1e-3, 16, 256, hidden=(256, 256), lam=0.9),
 }
 
 
 def algorithm(name: str, own: Settings) -> Any:
-    """Of its name, with a game's settings."""
-    known: dict[str, Any] = {"entropy_coef": own.entropy, "learning_rate": own.learning_rate}
+    """Of its name, with a game's settings, and advantages in the game's own units.
+
+    An entropy bonus has a meaning only beside rewards, and near an equilibrium, where no action is
+    better than another, advantages that are divided by their deviation are noise.
+    """
+    known: dict[str, Any] = {
+        "learning_rate": own.learning_rate,
+        "entropy_coef": own.entropy,
+        "entropy_schedule": "constant" if own.held else "linear",
+        "gamma": 1.0,
+        "lam": own.lam,
+        "normalize_advantage": False,
+    }
     if name == "ppo":
         known |= {"epochs": 2, "minibatches": own.minibatches}
     return {"ppo": hr.PPO, "a2c": hr.A2C, "impala": hr.IMPALA}[name](**known)
@@ -60,7 +75,7 @@ def algorithm(name: str, own: Settings) -> Any:
 
 def train(game: str, method: str, seed: int, args: argparse.Namespace) -> tuple[hr.Policy, Path]:
     """The policy, and its league."""
-    given = {"steps": args.steps, "entropy": args.entropy}
+    given = {"steps": args.steps, "entropy": args.entropy, "held": args.held}
     own = SETTINGS[game]._replace(**{k: v for k, v in given.items() if v is not None})
     run = args.output / f"{game}-{args.algo}-{method}-{seed}"
     policy = hr.train(
@@ -73,7 +88,8 @@ def train(game: str, method: str, seed: int, args: argparse.Namespace) -> tuple[
         num_actors=1,
         envs_per_actor=own.columns,
         fragment_length=own.fragment,
-        network=hr.Network(hidden=(own.width,)),
+        network=hr.Network(hidden=own.hidden, activation="relu"),
+        scale_free=False,
         snapshot_every_steps=own.steps // args.snapshots,
         transport="serial",
         eval_episodes=0,
@@ -85,31 +101,61 @@ def train(game: str, method: str, seed: int, args: argparse.Namespace) -> tuple[
 
 
 def measured(game: str, policy: hr.Policy, league: Path) -> dict[str, Any]:
-    """What the latest policy and the average are worth."""
+    """What the latest policy is worth, and the average where that can be more."""
     from headrace.envs.openspiel import load
     from headrace.league.folder import snapshots
     from headrace.studies.games.nash import average, nash_conv, tabular
-    from headrace.studies.games.perfect import against_minimax
+    from headrace.studies.games.perfect import against, any_move, minimax, one_ahead
 
-    spiel = load(game)
-    if game == "tic_tac_toe":
-        each = [dict(against_minimax(policy, spiel, seat, 1000, 0)) for seat in (0, 1)]
-        return {"as_x": each[0], "as_o": each[1]}
-    if game == "connect_four":
-        return {}
-    found = snapshots(league)
+    spiel, found = load(game), snapshots(league)
+    if game in ("tic_tac_toe", "connect_four"):
+        others = {"one_ahead": one_ahead, "any_move": any_move}
+        if game == "tic_tac_toe":
+            others["minimax"] = minimax()
+
+        def lost(policy: hr.Policy) -> float:
+            other = others.get("minimax", one_ahead)
+            games = GAMES_PLAYED // 4
+            each = [against(policy, spiel, seat, other, games, 1) for seat in (0, 1)]
+            return sum(one["lost"] for one in each) / (2 * games)
+
+        scores: dict[str, Any] = {
+            f"{name}_seat_{seat}": dict(against(policy, spiel, seat, other, GAMES_PLAYED, 0))
+            for name, other in others.items()
+            for seat in (0, 1)
+        }
+        return scores | {"curve": [(one.step, lost(hr.load(one.path))) for one in found]}
     tables = [tabular(hr.load(one.path), spiel) for one in found]
-    curve = [
-        (one.step, round(nash_conv(table, spiel), 4))
-        for one, table in zip(found, tables, strict=True)
-    ]
-    half = len(tables) // 2
+    curve = [(one.step, nash_conv(table, spiel)) for one, table in zip(found, tables, strict=True)]
+    third = len(tables) // 3
     return {
         "latest": nash_conv(tabular(policy, spiel), spiel),
-        "average": nash_conv(average(tables[half:], spiel), spiel),
-        "average_of_all": nash_conv(average(tables, spiel), spiel),
+        "average_of_last_third": nash_conv(average(tables[-third:], spiel), spiel),
+        "average": nash_conv(average(tables, spiel), spiel),
         "curve": curve,
     }
+
+
+def draw(lines: list[dict[str, Any]], file: Path) -> None:
+    """Curves over training, a colour for each method and a line for each seed."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    methods = list(dict.fromkeys(line["method"] for line in lines))
+    for line in lines:
+        at = methods.index(line["method"])
+        steps, values = zip(*line["curve"], strict=True)
+        first = line["seed"] == min(x["seed"] for x in lines if x["method"] == line["method"])
+        axes.plot(steps, values, color=f"C{at}", lw=1, label=line["method"] if first else None)
+    axes.set_xlabel("environment steps")
+    lost = lines[0]["game"] in ("tic_tac_toe", "connect_four")
+    axes.set_ylabel("games lost" if lost else "NashConv")
+    axes.set_title(lines[0]["game"].replace("_", " "))
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file, dpi=110)
+    plt.close(figure)
 
 
 def main() -> None:
@@ -122,21 +168,25 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--entropy", type=float)
-    parser.add_argument("--snapshots", type=int, default=20)
+    parser.add_argument("--held", action="store_true", default=None, help="the entropy bonus")
+    parser.add_argument("--snapshots", type=int, default=40)
     parser.add_argument("--output", type=Path, default=Path("runs/selfplay"))
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
+    lines = []
     for method in args.methods:
         for seed in range(args.first_seed, args.first_seed + args.seeds):
             start = time.monotonic()
             policy, league = train(args.game, method, seed, args)
             found = measured(args.game, policy, league)
             line = {"game": args.game, "algo": args.algo, "method": method, "seed": seed, **found}
+            lines.append(line)
             line["seconds"] = round(time.monotonic() - start, 1)
             with (args.output / "results.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             short = {key: value for key, value in line.items() if key != "curve"}
             print(json.dumps(short), flush=True)
+            draw(lines, args.output / f"{args.game}.png")
 
 
 if __name__ == "__main__":

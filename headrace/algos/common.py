@@ -72,7 +72,9 @@ class Hyperparameters:
     value_coef: Annotated[float, ranges.AT_LEAST_0] = 0.5
     """Weight of the value loss, which is half the squared error."""
     entropy_coef: Annotated[float, ranges.AT_LEAST_0] = 0.0
-    """Weight of the entropy bonus."""
+    """Weight of the entropy bonus, at the start."""
+    entropy_schedule: Literal["constant", "linear"] = "constant"
+    """Constant, or linear to 0 at total_steps, as the learning rate's."""
     fused: bool = True
     """Gradients of built-in dense networks, minibatches and Adam's step in few large operations,
     which small steps need most; False: by autograd, as every other network."""

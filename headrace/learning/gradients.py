@@ -32,7 +32,7 @@ class Gradients:
     def __init__(
         self, policy: Policy, algorithm: Hyperparameters, state: State, flat: Tensor
     ) -> None:
-        self._policy, self._algorithm, self._state = policy, algorithm, state
+        self._policy, self.algorithm, self._state = policy, algorithm, state
         self._parameters, self._device = list(policy.parameters()), flat.device
         fused = algorithm.fused and flat.device.type == "cpu" and can_fuse(policy)
         self._network = FusedNetwork(policy, flat) if fused else None
@@ -65,7 +65,7 @@ class Gradients:
 
         The gradient is in parts that make ``[P]``: of each parameter in its own dtype, or whole.
         """
-        network, algorithm, state = self._network, self._algorithm, self._state
+        network, algorithm, state = self._network, self.algorithm, self._state
         if network is None or not all(p.requires_grad for p in self._parameters):
             return self._by_autograd(batch)
         if network.knows(algorithm):
@@ -81,7 +81,7 @@ class Gradients:
         return contextlib.nullcontext() if by_hand else self._policy.still(learns=True)
 
     def _by_autograd(self, batch: Batch) -> tuple[list[Tensor], Metrics]:
-        loss, metrics = self._algorithm.loss(self._policy, batch, self._state)
+        loss, metrics = self.algorithm.loss(self._policy, batch, self._state)
         stand_ins = {p: x for part in halved(self._policy) for p, x in part.stand_ins()}
         trained = [stand_ins.get(p, p) for p in self._parameters if p.requires_grad]
         gradients = iter(torch.autograd.grad(loss, trained, materialize_grads=True))

@@ -33,7 +33,7 @@ from headrace.types import METRICS_BYTES, Fresh, Rollout, Tree
 def _layout(learner: Learner, num_actors: int) -> dict[str, Tree]:
     return {
         "optimizer": spec_of(learner.optimizer.memory),
-        "learning_rate": ArraySpec((), torch.float64),
+        "rates": ArraySpec((2,), torch.float64),  # the optimiser's, and the weight of the entropy
         "applied": ArraySpec((num_actors,), torch.int64),  # gradients so far, by who writes it
     }
 
@@ -60,17 +60,17 @@ class SharedModel:
         flatten_parameters(learner.policy, memory["flat"])
         learner.optimizer.use(memory)
 
-    def opened(self, learning_rate: float) -> Tensor:
-        """The buffer that actors attach to; they begin with this rate."""
-        self._views["learning_rate"].fill_(learning_rate)
+    def opened(self, learning_rate: float, entropy_coef: float) -> Tensor:
+        """The buffer that actors attach to; they begin with these."""
+        self._views["rates"].copy_(torch.tensor((learning_rate, entropy_coef), dtype=torch.float64))
         return self._buffer
 
-    def update(self, fresh: Fresh, learning_rate: float) -> dict[str, float]:
+    def update(self, fresh: Fresh, learning_rate: float, entropy_coef: float) -> dict[str, float]:
         """Like :meth:`Learner.update`, whose steps the actors have done already: one a rollout.
 
         Their metrics come with the rollouts.
         """
-        self._views["learning_rate"].fill_(learning_rate)
+        self.opened(learning_rate, entropy_coef)
         self._learner.watch(fresh, self._steps_per_update)
         return {}
 
@@ -111,7 +111,7 @@ class ActorLearner:
         self._local.copy_(self._shared["optimizer"]["flat"])
 
     def learn(self, rollout: Rollout) -> int:
-        """One gradient on a rollout of the pulled parameters, applied at the rate set now.
+        """One gradient on a rollout of the pulled parameters, applied at the rates set now.
 
         Its metrics are written into the rollout.
 
@@ -121,9 +121,9 @@ class ActorLearner:
         Returns:
             gradients that others have applied since the pull.
         """
-        shared, rate = self._shared, float(self._shared["learning_rate"])
+        shared, rates = self._shared, self._shared["rates"].tolist()
         try:
-            metrics = self._learner.train(lambda: gather([rollout]), rate)
+            metrics = self._learner.train(lambda: gather([rollout]), *rates)
         except NonFinite as error:
             version = int(rollout.version.max())
             told = f"actor {self._actor}, after update {version}, its {error}"

@@ -101,10 +101,15 @@ class Learner:
         """Whether gradients are computed by hand (``fused``), without the torsos' own code."""
         return self._gradients.by_hand
 
-    def update(self, fresh: Fresh, learning_rate: float) -> dict[str, float]:
+    def update(
+        self, fresh: Fresh, learning_rate: float, entropy_coef: float | None = None
+    ) -> dict[str, float]:
         """All optimiser steps of one update; returns the mean metrics over its steps.
 
         Running statistics of observations are those that the actors used until all steps are done.
+
+        Args:
+            entropy_coef: weight of the entropy bonus from now on; None: as it is.
         """
         taken: list[Batch] = []
 
@@ -112,13 +117,17 @@ class Learner:
             taken.append(fresh())
             return taken[-1]
 
-        metrics = self.train(noted, learning_rate)
+        metrics = self.train(noted, learning_rate, entropy_coef)
         for batch in taken:
             self._observe(batch)
         return metrics
 
-    def train(self, fresh: Fresh, learning_rate: float) -> dict[str, float]:
+    def train(
+        self, fresh: Fresh, learning_rate: float, entropy_coef: float | None = None
+    ) -> dict[str, float]:
         """Like :meth:`update`, but running statistics of observations stay as they are."""
+        if entropy_coef not in (None, self._gradients.algorithm.entropy_coef):
+            self._gradients.algorithm = replace(self.algorithm, entropy_coef=entropy_coef)
 
         def scaled() -> Batch:
             batch = fresh()

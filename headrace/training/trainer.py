@@ -230,7 +230,7 @@ class Trainer:
             processors=None if self.config.cores_per_learner is None else frozenset(cores()),
             seating=self._seating,
         )
-        model = None if self._shared is None else self._shared.opened(self._learning_rate())
+        model = None if self._shared is None else self._shared.opened(*self._rates())
         with self.group.clock.aside():  # nobody takes memory before all have seen what is free
             self.group.gather(torch.zeros(1))
         source = RolloutSource(spec, self._notify, model)
@@ -265,7 +265,7 @@ class Trainer:
         try:
             with self._exchange.timed(), self.group.clock.phase("learn"):
                 updating = self._shared or self.learner
-                metrics = updating.update(intake.fresh, self._learning_rate())
+                metrics = updating.update(intake.fresh, *self._rates())
                 meter.note(**metrics)
                 meter.count(**self.learner.ages.take(), lost=source.lost())
                 own = mean_metrics(self.learner.own) or meter.means()
@@ -291,10 +291,16 @@ class Trainer:
         return self._stopped and self.group.size == 1
 
     def _learning_rate(self) -> float:
+        return self._scheduled(self.config.algo.learning_rate, self.config.algo.lr_schedule)
+
+    def _rates(self) -> tuple[float, float]:
+        """The learning rate and the weight of the entropy bonus."""
         hyper = self.config.algo
-        if hyper.lr_schedule == "constant":
-            return hyper.learning_rate
-        return hyper.learning_rate * max(0.0, 1.0 - self.env_steps / self.config.total_steps)
+        return self._learning_rate(), self._scheduled(hyper.entropy_coef, hyper.entropy_schedule)
+
+    def _scheduled(self, value: float, schedule: str) -> float:
+        left = max(0.0, 1.0 - self.env_steps / self.config.total_steps)
+        return value if schedule == "constant" else value * left
 
     # -- results and checkpoints ----------------------------------------------------------------
 

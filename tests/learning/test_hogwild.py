@@ -64,7 +64,8 @@ NETWORKS = {
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS.keys())
 @pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
 def test_with_one_actor_it_is_a2c(after, network, optimizer):
-    hyper = {"optimizer": optimizer, "lr_schedule": "linear", "lam": 0.9, "entropy_coef": 0.01}
+    hyper = {"optimizer": optimizer, "lr_schedule": "linear", "lam": 0.9, "entropy_coef": 0.1}
+    hyper["entropy_schedule"] = "linear"
     settings = {"network": network, "total_steps": 2000, "seed": 4}
     synchronous = after(hr.A2C(**hyper), **settings)
     hogwild = after(hr.A3C(learning_rate=hr.A2C().learning_rate, **hyper), **settings)
@@ -111,7 +112,7 @@ def pair(tiny):
     model = SharedModel(trainer.learner, num_actors=2, steps_per_update=1)
     policies = [hr.Policy(trainer.policy.observation_space, trainer.policy.action_space,
                           config.network) for _ in range(2)]  # fmt: skip
-    buffer = model.opened(config.algo.learning_rate)
+    buffer = model.opened(config.algo.learning_rate, 0.0)
     actors = [ActorLearner(p, config.algo, i, 2, buffer) for i, p in enumerate(policies)]
     yield trainer.learner, model, rollout, policies, actors
     trainer.close()
@@ -123,7 +124,7 @@ def flat(policy: hr.Policy) -> torch.Tensor:
 
 def test_an_actor_changes_the_shared_weights_and_keeps_its_copy_until_it_pulls(pair):
     learner, model, rollout, policies, (actor, _) = pair
-    model.opened(1e-2)
+    model.opened(1e-2, 0.0)
     before = flat(learner.policy)
     actor.pull()
     assert torch.equal(flat(policies[0]), before)
@@ -148,7 +149,7 @@ def test_the_gradient_is_of_the_copy_and_the_moments_are_everybodys(pair):
     gradient, _, count = reference.gradient(batch)
     gradient /= count
     gradient *= min(1.0, 0.5 / float(gradient.norm()))
-    model.opened(1e-3)
+    model.opened(1e-3, 0.0)
     one.pull()
     two.pull()  # both copies are of the same parameters, so both gradients are the same
     one.learn(rollout)
@@ -186,7 +187,7 @@ def test_the_learning_rate_is_the_one_that_the_trainer_wrote_last(pair):
     learner, model, rollout, _, (actor, _) = pair
     before = flat(learner.policy)
     actor.pull()
-    model.opened(0.0)
+    model.opened(0.0, 0.0)
     actor.learn(rollout)
     assert torch.equal(flat(learner.policy), before)
 
@@ -229,7 +230,7 @@ def test_actors_learn_while_the_trainer_takes_no_step(tiny):
         before = flat(trainer.policy)
         model, policy = trainer._shared, copy.deepcopy(trainer.policy)
         spec = config.actor_spec(resolve(config.env), policy)
-        source = RolloutSource(spec, print, model.opened(1e-3))
+        source = RolloutSource(spec, print, model.opened(1e-3, 0.0))
         source.publish(policy, 0, 0)
         try:
             slots = config.slots_per_actor * config.num_actors

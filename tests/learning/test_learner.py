@@ -77,6 +77,22 @@ def test_cutting_a_batch_into_chunks_and_threads_leaves_its_gradient(algo):
             torch.testing.assert_close(value, results[0][1][name], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("kind", [hr.A2C, hr.PPO])
+def test_the_entropy_bonus_has_the_weight_that_an_update_is_given(kind, fused):
+    def updated(coef: float, given: float | None) -> torch.Tensor:
+        learner = Learner(make_policy(), kind(entropy_coef=coef, fused=fused))
+        for _ in range(2):  # a weight holds until there is another
+            learner.update(make_batch, 1e-2, given)
+            given = None
+        learner.close()
+        return torch.cat([p.detach().flatten() for p in learner.policy.parameters()])
+
+    assert torch.equal(updated(0.5, 0.1), updated(0.1, None))
+    assert torch.equal(updated(0.5, 0.0), updated(0.0, None))
+    assert not torch.equal(updated(0.5, None), updated(0.1, None))
+
+
 @pytest.mark.parametrize("core", [None, "lstm"])
 def test_the_log_ratio_is_that_of_the_loss_in_any_chunks_and_leaves_no_graph(core):
     torch.manual_seed(0)

@@ -12,6 +12,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import headrace as hr
+from headrace.learning.learner import Learner
 from headrace.records import checkpoint
 from headrace.records.files import read_jsonl
 
@@ -73,6 +74,23 @@ def test_a_run_ends_at_total_steps_counting_transitions_only(tiny, finish):
     assert results[-2].env_steps < 600 <= results[-1].env_steps == trainer.env_steps
     assert (per_update <= 64).all()
     assert (per_update[1:] < 64).all()  # every fragment of 8 holds an end, hence a filler
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_the_entropy_bonus_follows_its_schedule(tiny, finish, monkeypatch, schedule):
+    given, update = [], Learner.update
+
+    def noted(self, fresh, learning_rate, entropy_coef):
+        given.append(entropy_coef)
+        return update(self, fresh, learning_rate, entropy_coef)
+
+    monkeypatch.setattr(Learner, "update", noted)
+    algo = hr.A2C(entropy_coef=0.5, entropy_schedule=schedule, lr_schedule="constant")
+    _, results = finish(tiny(algo=algo, transport="serial", log_interval_s=0.0))
+    before = [0, *(result.env_steps for result in results[:-1])]
+    left = [1 - steps / 640 for steps in before]
+    assert given == pytest.approx([0.5 * (x if schedule == "linear" else 1) for x in left])
+    assert len(given) > 5
 
 
 def test_stop_return_ends_a_run_once_100_episodes_reach_it(tiny, finish):

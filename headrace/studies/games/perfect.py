@@ -1,8 +1,9 @@
-"""Games of perfect information against a player that never errs."""
+"""Games of perfect information against players that never err, or see a move ahead."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import torch
 
 from headrace.envs.openspiel import seen
 from headrace.nn.policy import Policy
+
+Player = Callable[[Any, np.random.Generator], int]  # of a state of OpenSpiel, a legal move
 
 
 def best_moves(state: Any, known: dict[str, tuple[float, tuple[int, ...]]]) -> tuple[int, ...]:
@@ -37,30 +40,55 @@ def _solved(
     return known[key]
 
 
-def against_minimax(policy: Policy, game: Any, seat: int, episodes: int, seed: int) -> Counter[str]:
-    """How many games a policy's likeliest moves win, draw and lose against perfect play.
+def one_ahead(state: Any, rng: np.random.Generator) -> int:
+    """A move that wins at once, else one that the other would win with at once, else any."""
+    moves, player = state.legal_actions(), state.current_player()
+    for move in moves:
+        behind = state.child(move)
+        if behind.is_terminal() and behind.returns()[player] > 0:
+            return int(move)
+    for move in moves:
+        elsewhere = state.child(next((m for m in moves if m != move), move))
+        if move in elsewhere.legal_actions():
+            behind = elsewhere.child(move)
+            if behind.is_terminal() and behind.returns()[player] < 0:
+                return int(move)
+    return int(rng.choice(moves))
 
-    Minimax draws among all of its best moves, so that it leads into every game that it can.
+
+def any_move(state: Any, rng: np.random.Generator) -> int:
+    """Each move as likely."""
+    return int(rng.choice(state.legal_actions()))
+
+
+def minimax() -> Player:
+    """A player that draws among all of its best moves, so that it leads wherever it can."""
+    known: dict[str, tuple[float, tuple[int, ...]]] = {}
+    return lambda state, rng: int(rng.choice(best_moves(state, known)))
+
+
+def against(
+    policy: Policy, game: Any, seat: int, other: Player, episodes: int, seed: int
+) -> Counter[str]:
+    """How many games a policy's likeliest moves win, draw and lose against a player.
 
     Args:
-        game: of OpenSpiel, small enough to be searched whole (tic-tac-toe).
+        game: of OpenSpiel, of perfect information.
         seat: of the policy, 0 moves first.
     """
     rng = np.random.default_rng(seed)
-    known: dict[str, tuple[float, tuple[int, ...]]] = {}
     chosen: dict[str, int] = {}
     results: Counter[str] = Counter(won=0, drawn=0, lost=0)
     for _ in range(episodes):
         state = game.new_initial_state()
         while not state.is_terminal():
-            player = state.current_player()
+            player, key = state.current_player(), str(state)
             if player != seat:
-                move = int(rng.choice(best_moves(state, known)))
-            elif (key := str(state)) in chosen:
-                move = chosen[key]
-            else:
-                move = chosen[key] = _likeliest(policy, game, state, player)
-            state.apply_action(move)
+                state.apply_action(other(state, rng))
+                continue
+            if key not in chosen:
+                chosen[key] = _likeliest(policy, game, state, player)
+            state.apply_action(chosen[key])
         value = state.returns()[seat]
         results["won" if value > 0 else "lost" if value < 0 else "drawn"] += 1
     return results

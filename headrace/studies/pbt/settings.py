@@ -78,9 +78,10 @@ class Population:
         for name, own in OWN.items():
             value = getattr(self.config, name)
             require(value == own, name, value, f"{own!r}: the population sets it for each member")
-        schedule = self.config.algo.lr_schedule
-        valid = "'constant': the population has the learning rate's schedule"
-        require(schedule == "constant", "lr_schedule", schedule, valid)
+        for name in ("lr_schedule", "entropy_schedule"):
+            schedule = getattr(self.config.algo, name)
+            valid = "'constant': in a population, copying and changing is the schedule"
+            require(schedule == "constant", name, schedule, valid)
         _ = self.parameters
 
     def check(self) -> None:

@@ -20,7 +20,8 @@ from headrace.errors import ConfigError
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
 from headrace.studies.games.nash import average, in_turns, nash_conv, tabular
-from headrace.studies.games.perfect import against_minimax, best_moves
+from headrace.studies.games.perfect import against, any_move, best_moves, minimax, one_ahead
+from headrace.studies.games.quantal import quantal
 
 
 def policy_of(game: str, seed: int = 0) -> Policy:
@@ -164,7 +165,42 @@ def test_minimax_never_loses_and_finds_a_win() -> None:
         state.apply_action(move)
     assert best_moves(state, {}) == (2,)
     for seat in (0, 1):
-        found = against_minimax(policy_of("tic_tac_toe"), game, seat, 30, 0)
+        found = against(policy_of("tic_tac_toe"), game, seat, minimax(), 30, 0)
         assert found["won"] == 0
         assert found["lost"] > 0
         assert sum(found.values()) == 30
+
+
+@pytest.mark.parametrize(
+    ("game", "moves", "best"),
+    [
+        ("tic_tac_toe", (0, 4, 1), {2}),  # x x . / . o . : o must stop x at 2
+        ("tic_tac_toe", (0, 3, 1, 4), {2}),  # and wins rather than to stop the other
+        ("tic_tac_toe", (0,), {1, 2, 3, 4, 5, 6, 7, 8}),
+        ("connect_four", (0, 6, 0, 6, 0), {0}),
+        ("connect_four", (0, 6, 0, 6, 0, 6), {0}),
+    ],
+)
+def test_who_sees_a_move_ahead_wins_at_once_or_stops_who_would(game, moves, best) -> None:
+    state = load(game).new_initial_state()
+    for move in moves:
+        state.apply_action(move)
+    rng = np.random.default_rng(0)
+    assert {one_ahead(state, rng) for _ in range(100)} == best
+
+
+def test_whoever_sees_a_move_ahead_beats_those_who_see_none() -> None:
+    policy, game = policy_of("connect_four"), load("connect_four")
+    seen, blind = (against(policy, game, 0, who, 30, 0) for who in (one_ahead, any_move))
+    assert seen["lost"] > blind["lost"] + 5
+
+
+def test_with_a_bonus_the_equilibrium_is_a_softmax_of_what_actions_return() -> None:
+    """With less of a bonus it is nearer to Nash's."""
+    rps, kuhn = load("rock_paper_scissors"), load("kuhn_poker")
+    assert quantal(rps, 0.3, rounds=50).action_probability_array == pytest.approx(1 / 3)
+    far, near = (nash_conv(quantal(kuhn, bonus), kuhn) for bonus in (0.5, 0.1))
+    assert (far, near) == (pytest.approx(0.225, abs=2e-3), pytest.approx(0.038, abs=4e-3))
+    table = quantal(kuhn, 0.5)
+    bet = table.action_probability_array[table.state_lookup["0b"], 1]  # the lowest card calls
+    assert bet == pytest.approx(1 / (1 + np.exp((2 - 1) / 0.5)), abs=1e-3)

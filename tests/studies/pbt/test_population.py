@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import populations as stub
 import pytest
@@ -29,6 +30,10 @@ CONSTANT = hr.IMPALA(lr_schedule="constant")
         ({"members": 1}, "members=1"),
         ({"factor": 1.0}, "factor=1.0"),
         ({"config": hr.Config(algo=hr.IMPALA(), total_steps=10**7)}, "lr_schedule='linear'"),
+        (
+            {"config": hr.Config(algo=replace(CONSTANT, entropy_schedule="linear"))},
+            "entropy_schedule='linear'",
+        ),
         ({"config": hr.Config(algo=CONSTANT, run_dir="x", total_steps=10**7)}, "run_dir='x'"),
         ({"config": hr.Config(algo=CONSTANT, stop_return=9.0)}, "stop_return=9.0 must be None"),
         (

@@ -18,13 +18,15 @@
 # make wheel   builds dist/, and trains with the wheel in an environment of its own outside of here
 # make site    builds the documentation into site/, strictly, and needs no network once .venv-site is
 #              there; `python3 -m http.server -d site` shows it with its search
+# make site-version VERSION=0.1  builds it as that version, which is then the "latest", into the local
+#              branch gh-pages beside the versions that are there; pushing is left to you
 # make house   lines of the engine, the studies and the game
 PYTHON ?= python3
 BIN := .venv/bin
 LOWEST := .venv-lowest/bin
 
 .PHONY: train test test-ray test-browser test-full test-clusters test-clusters-full \
-	test-integrations lowest lint site wheel house clean
+	test-integrations lowest lint site site-version wheel house clean
 
 train: .venv/installed
 	$(BIN)/headrace train appo --recipe cartpole
@@ -63,6 +65,13 @@ lint: .venv/installed
 site: .venv-site/installed
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --strict
 	.venv-site/bin/python docs/_site/check.py site
+
+# mike looks for mkdocs in the path. DOCS_VERSIONS shows the list of versions in the pages' headers.
+site-version: .venv-site/installed
+	@test -n "$(VERSION)" || { echo "give a version: make site-version VERSION=0.1"; exit 2; }
+	PATH="$(CURDIR)/.venv-site/bin:$$PATH" NO_MKDOCS_2_WARNING=1 DOCS_VERSIONS=mike \
+		mike deploy --update-aliases $(VERSION) latest
+	.venv-site/bin/mike set-default latest
 
 # The folder is left first: what trains must be the wheel, not the checkout.
 wheel: .venv/installed

@@ -1,0 +1,182 @@
+"""What each pathology looks like: short runs that are ill in one way, beside healthy ones.
+
+    python benchmarks/pathologies.py --docs docs
+
+Every case is trained twice with the same seeds, well and ill. Its picture has two panels: the
+return, and the figure in which the illness is seen. A run that is in OUTPUT is not trained again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import tyro
+
+import headrace as hr
+from headrace.errors import require
+from headrace.records.curves import Run, read_run
+from headrace.studies.drawing import curves, picture
+
+RETURN = "charts/episodic_return"
+SIZES: dict[str, Any] = {"num_actors": 1, "envs_per_actor": 16, "fragment_length": 32}
+
+
+class Far(gymnasium.ObservationWrapper):
+    """CartPole with its place and speeds in very different units."""
+
+    def observation(self, observation: Any) -> Any:
+        return (observation * np.array([1e3, 1.0, 1e-2, 1.0])).astype(np.float32)
+
+
+def far_cartpole() -> gymnasium.Env:
+    """With observations of very different sizes."""
+    return Far(gymnasium.make("CartPole-v1"))
+
+
+class Case(NamedTuple):
+    """A pathology: two runs, and where it is seen."""
+
+    common: dict[str, Any]
+    well: tuple[str, dict[str, Any]]  # the name of the curve, and its settings
+    ill: tuple[str, dict[str, Any]]
+    figure: str  # of metrics.jsonl, or of evaluations.jsonl
+    words: str
+    log: bool = False
+
+
+def _ppo(**settings: Any) -> dict[str, Any]:
+    return {"algo": hr.PPO(**settings)}
+
+
+def _appo(**settings: Any) -> dict[str, Any]:
+    return {"algo": hr.APPO(**settings)}
+
+
+CARTPOLE = {"env": "CartPole-v1", **SIZES, "total_steps": 60_000}
+PENDULUM = {"env": "Pendulum-v1", **SIZES, "total_steps": 100_000}
+CASES: dict[str, Case] = {
+    "values": Case(
+        PENDULUM | _ppo(gamma=0.9),
+        ("values normalised", {}),
+        ("normalize_values=False", {"network": hr.Network(normalize_values=False)}),
+        "losses/explained_variance", "explained variance"),
+    "advantages": Case(
+        PENDULUM,
+        ("advantages normalised", _ppo(gamma=0.9)),
+        ("scale_free=False, and rewards as they are",
+         {"scale_free": False, **_ppo(gamma=0.9, normalize_advantage=False)}),
+        "losses/grad_norm", "norm of the gradient, before it is clipped", True),
+    "observations": Case(
+        CARTPOLE | {"env": far_cartpole, "engine": "sync"} | _ppo(),
+        ("observations normalised", {}),
+        ("normalize_observations=False", {"network": hr.Network(normalize_observations=False)}),
+        "losses/explained_variance", "explained variance"),
+    "small-steps": Case(
+        CARTPOLE,
+        ("6 passes, 16 minibatches", _ppo()),
+        ("1 pass, whole batch", _ppo(epochs=1, minibatches=1)),
+        "losses/approx_kl", "KL of an update, nats", True),
+    "large-steps": Case(
+        CARTPOLE,
+        ("learning_rate=7e-4", _ppo(lr_schedule="constant")),
+        ("learning_rate=0.03", _ppo(lr_schedule="constant", learning_rate=0.03)),
+        "losses/clipfrac", "share of ratios that are clipped"),
+    "lag": Case(
+        CARTPOLE,
+        ("max_lag=1", _appo(learning_rate=1e-3)),
+        ("max_lag=12, weight_sync='every-8'",
+         {"weight_sync": "every-8", **_appo(learning_rate=1e-3, max_lag=12)}),
+        "lag/mean", "updates between acting and learning"),
+    "bonus": Case(
+        CARTPOLE,
+        ("entropy_coef=0", _appo()),
+        ("entropy_coef=1", _appo(entropy_coef=1.0)),
+        "losses/entropy", "entropy, nats"),
+    "collapse": Case(
+        CARTPOLE,
+        ("learning_rate=7e-4", _ppo(lr_schedule="constant")),
+        ("learning_rate=0.1", _ppo(lr_schedule="constant", learning_rate=0.1)),
+        "losses/entropy", "entropy, nats"),
+    "horizon": Case(
+        PENDULUM,
+        ("gamma=0.9", _ppo(gamma=0.9)),
+        ("gamma=0.999", _ppo(gamma=0.999)),
+        "losses/explained_variance", "explained variance"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Args:
+    """Draw the pathologies; see the top of the file."""
+
+    seeds: int = 3
+    cases: tuple[str, ...] = ()
+    """Names of cases; all by default."""
+    train: bool = True
+    """Train what is missing; otherwise draw what is there."""
+    output: Path = Path("runs/pathologies")
+    docs: Path | None = None
+    """Folder whose pathologies/ gets the pictures; OUTPUT by default."""
+
+    def __post_init__(self) -> None:
+        require(self.seeds >= 1, "seeds", self.seeds, "1 or more (nearest: 1)")
+
+
+def main(args: Args) -> None:
+    """Train what is missing, and draw."""
+    folder = args.output if args.docs is None else args.docs / "pathologies"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in args.cases or CASES:
+        case, runs = CASES[name], dict[str, list[Run]]()
+        for kind, (label, own) in {"well": case.well, "ill": case.ill}.items():
+            for seed in range(args.seeds):
+                run_dir = args.output / name / f"{kind}-{seed}"
+                if args.train and not (run_dir / "summary.json").exists():
+                    trained({**case.common, **own}, run_dir, seed)
+                if (run_dir / "metrics.jsonl").exists():
+                    runs.setdefault(label, []).append(read_run(run_dir))
+        if runs:
+            draw(case, runs, folder / f"{name}.png")
+            print(name, *(f"{label}: {last(found)}" for label, found in runs.items()), sep=" | ")
+
+
+def last(runs: list[Run]) -> list[int]:
+    """What each run ended with, of training."""
+    return [round(run.curve("env_steps", RETURN)[1][-1]) for run in runs]
+
+
+def trained(settings: dict[str, Any], run_dir: Path, seed: int) -> None:
+    """A run with a result every few updates."""
+    config = hr.Config(**settings, seed=seed, run_dir=str(run_dir), eval_episodes=0)
+    config = dataclasses.replace(config, log_interval_s=0.05, overwrite=run_dir.exists())
+    with warnings.catch_warnings(), hr.Trainer(config, notify=lambda text: None) as trainer:
+        warnings.simplefilter("ignore")
+        for _ in trainer:
+            pass
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+
+
+def draw(case: Case, runs: dict[str, list[Run]], path: Path) -> None:
+    """The return, and the figure in which it is seen; a thin line per run."""
+    title = f"{case.common['algo'].__class__.__name__} on " if "algo" in case.common else ""
+    env = case.common["env"]
+    title += env if isinstance(env, str) else "CartPole-v1, in odd units"
+    with picture(path, title, (7.0, 3.2), ncols=2) as (_, axes):
+        for panel, name in zip(axes, (RETURN, case.figure), strict=True):
+            curves(panel, {k: [r.curve("env_steps", name) for r in v] for k, v in runs.items()})
+            panel.set_xlabel("environment steps")
+        axes[0].set_ylabel("training return")
+        axes[1].set_ylabel(case.words)
+        axes[1].set_yscale("log" if case.log else "linear")
+        axes[0].legend(fontsize="small")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

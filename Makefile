@@ -17,7 +17,7 @@
 # make lint    style and types
 # make wheel   builds dist/, and trains with the wheel in an environment of its own outside of here
 # make site    builds the documentation into site/, strictly, and needs no network once .venv-site is
-#              there; `python3 -m http.server -d site` shows it with its search
+#              there; open site/index.html, or serve the folder: its search works either way
 # make site-version VERSION=0.1  builds it as that version, which is then the "latest", into the local
 #              branch gh-pages beside the versions that are there; pushing is left to you
 # make house   lines of the engine, the studies and the game

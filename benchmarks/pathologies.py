@@ -39,6 +39,17 @@ def far_cartpole() -> gymnasium.Env:
     return Far(gymnasium.make("CartPole-v1"))
 
 
+class Paid(gymnasium.RewardWrapper):
+    """CartPole whose reward is in other units."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self._factor = factor
+
+    def reward(self, reward: Any) -> float:
+        return self._factor * float(reward)
+
+
 class Case(NamedTuple):
     """A pathology: two runs, and where it is seen."""
 
@@ -58,20 +69,24 @@ def _appo(**settings: Any) -> dict[str, Any]:
     return {"algo": hr.APPO(**settings)}
 
 
+def _paid(factor: float) -> dict[str, Any]:
+    paid = {"env": Paid, "env_kwargs": {"factor": factor}, "engine": "sync"}
+    return {**SIZES, "total_steps": 60_000, **paid}
+
+
 CARTPOLE = {"env": "CartPole-v1", **SIZES, "total_steps": 60_000}
 PENDULUM = {"env": "Pendulum-v1", **SIZES, "total_steps": 100_000}
 CASES: dict[str, Case] = {
     "values": Case(
-        PENDULUM | _ppo(gamma=0.9),
+        _paid(100.0) | _ppo(),
         ("values normalised", {}),
         ("normalize_values=False", {"network": hr.Network(normalize_values=False)}),
         "losses/explained_variance", "explained variance"),
     "advantages": Case(
-        PENDULUM,
-        ("advantages normalised", _ppo(gamma=0.9)),
-        ("scale_free=False, and rewards as they are",
-         {"scale_free": False, **_ppo(gamma=0.9, normalize_advantage=False)}),
-        "losses/grad_norm", "norm of the gradient, before it is clipped", True),
+        _paid(0.01),
+        ("advantages normalised", _ppo(entropy_coef=0.01)),
+        ("normalize_advantage=False", _ppo(entropy_coef=0.01, normalize_advantage=False)),
+        "losses/entropy", "entropy, nats"),
     "observations": Case(
         CARTPOLE | {"env": far_cartpole, "engine": "sync"} | _ppo(),
         ("observations normalised", {}),
@@ -167,7 +182,7 @@ def draw(case: Case, runs: dict[str, list[Run]], path: Path) -> None:
     """The return, and the figure in which it is seen; a thin line per run."""
     title = f"{case.common['algo'].__class__.__name__} on " if "algo" in case.common else ""
     env = case.common["env"]
-    title += env if isinstance(env, str) else "CartPole-v1, in odd units"
+    title += env if isinstance(env, str) else " ".join((env.__doc__ or "").split())
     with picture(path, title, (7.0, 3.2), ncols=2) as (_, axes):
         for panel, name in zip(axes, (RETURN, case.figure), strict=True):
             curves(panel, {k: [r.curve("env_steps", name) for r in v] for k, v in runs.items()})

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import tyro
+from matplotlib.ticker import EngFormatter
 
 import headrace as hr
 from headrace.errors import require
@@ -50,6 +51,30 @@ class Paid(gymnasium.RewardWrapper):
         return self._factor * float(reward)
 
 
+class Patience(gymnasium.Env):
+    """A game of one choice: 0.2 at once, or 1 after 40 steps."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)  # the choice, the time
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._choice, self._time = 0.0, 0
+        return self._seen(), {}
+
+    def _seen(self) -> np.ndarray:
+        return np.array([self._choice, self._time / 40], np.float32)
+
+    def step(self, action: Any) -> Any:
+        reward = 0.0
+        if self._time == 0:
+            self._choice = float(action)
+            reward = 0.0 if action else 0.2
+        self._time += 1
+        over = self._time == 40
+        return self._seen(), self._choice if over else reward, over, False, {}
+
+
 class Case(NamedTuple):
     """A pathology: two runs, and where it is seen."""
 
@@ -75,7 +100,6 @@ def _paid(factor: float) -> dict[str, Any]:
 
 
 CARTPOLE = {"env": "CartPole-v1", **SIZES, "total_steps": 60_000}
-PENDULUM = {"env": "Pendulum-v1", **SIZES, "total_steps": 100_000}
 CASES: dict[str, Case] = {
     "values": Case(
         _paid(100.0) | _ppo(),
@@ -91,23 +115,23 @@ CASES: dict[str, Case] = {
         CARTPOLE | {"env": far_cartpole, "engine": "sync"} | _ppo(),
         ("observations normalised", {}),
         ("normalize_observations=False", {"network": hr.Network(normalize_observations=False)}),
-        "losses/explained_variance", "explained variance"),
+        "losses/entropy", "entropy, nats"),
     "small-steps": Case(
         CARTPOLE,
         ("6 passes, 16 minibatches", _ppo()),
-        ("1 pass, whole batch", _ppo(epochs=1, minibatches=1)),
-        "losses/approx_kl", "KL of an update, nats", True),
+        ("1 pass, 2 minibatches", _ppo(epochs=1, minibatches=2)),
+        "losses/approx_kl", "KL, nats", True),
     "large-steps": Case(
         CARTPOLE,
         ("learning_rate=7e-4", _ppo(lr_schedule="constant")),
         ("learning_rate=0.03", _ppo(lr_schedule="constant", learning_rate=0.03)),
-        "losses/clipfrac", "share of ratios that are clipped"),
+        "losses/approx_kl", "KL, nats", True),
     "lag": Case(
         CARTPOLE,
         ("max_lag=1", _appo(learning_rate=1e-3)),
         ("max_lag=12, weight_sync='every-8'",
          {"weight_sync": "every-8", **_appo(learning_rate=1e-3, max_lag=12)}),
-        "lag/mean", "updates between acting and learning"),
+        "lag/mean", "lag, updates"),
     "bonus": Case(
         CARTPOLE,
         ("entropy_coef=0", _appo()),
@@ -119,9 +143,9 @@ CASES: dict[str, Case] = {
         ("learning_rate=0.1", _ppo(lr_schedule="constant", learning_rate=0.1)),
         "losses/entropy", "entropy, nats"),
     "horizon": Case(
-        PENDULUM,
+        {"env": Patience, "engine": "sync", **SIZES, "total_steps": 60_000},
+        ("gamma=0.99", _ppo()),
         ("gamma=0.9", _ppo(gamma=0.9)),
-        ("gamma=0.999", _ppo(gamma=0.999)),
         "losses/explained_variance", "explained variance"),
 }  # fmt: skip
 
@@ -179,18 +203,20 @@ def trained(settings: dict[str, Any], run_dir: Path, seed: int) -> None:
 
 
 def draw(case: Case, runs: dict[str, list[Run]], path: Path) -> None:
-    """The return, and the figure in which it is seen; a thin line per run."""
-    title = f"{case.common['algo'].__class__.__name__} on " if "algo" in case.common else ""
-    env = case.common["env"]
-    title += env if isinstance(env, str) else " ".join((env.__doc__ or "").split())
-    with picture(path, title, (7.0, 3.2), ncols=2) as (_, axes):
+    """The return, and the figure in which it is seen: the mean of the seeds, and its error."""
+    settings = {**case.common, **case.well[1]}
+    env = settings["env"]
+    title = env if isinstance(env, str) else " ".join((env.__doc__ or "").split()).rstrip(".")
+    title = f"{type(settings['algo']).__name__}. {title}"
+    with picture(path, title, (7.0, 3.4), ncols=2) as (figure, axes):
         for panel, name in zip(axes, (RETURN, case.figure), strict=True):
             curves(panel, {k: [r.curve("env_steps", name) for r in v] for k, v in runs.items()})
             panel.set_xlabel("environment steps")
+            panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes[0].set_ylabel("training return")
         axes[1].set_ylabel(case.words)
         axes[1].set_yscale("log" if case.log else "linear")
-        axes[0].legend(fontsize="small")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
 
 
 if __name__ == "__main__":

@@ -48,8 +48,13 @@ def on_post_page(output: str, **_: Any) -> str:
 
 
 def equation(latex: str) -> str:
+    """Equations, parted by wide spaces, as drawings that stand beside each other if they can."""
+    parts = " ".join(latex.split()).split(r" \qquad ")
+    return f'<div class="equation">{"".join(map(drawing, parts))}</div>\n'
+
+
+def drawing(text: str) -> str:
     """An equation as one drawn path, in the colour and size of the text around it."""
-    text = " ".join(latex.split())
     path = TextPath((0, 0), f"${text}$", 1.0, prop=FontProperties(math_fontfamily="cm"))
     letters = {Outline.MOVETO: "M", Outline.LINETO: "L", Outline.CURVE3: "Q", Outline.CURVE4: "C"}
     drawn = "".join(
@@ -60,7 +65,7 @@ def equation(latex: str) -> str:
     style = f"width: {box.width:.2f}em; height: {box.height:.2f}em"
     view = f"{box.x0:.3f} {-box.y1:.3f} {box.width:.3f} {box.height:.3f}"
     return (
-        f'<div class="equation"><svg role="img" aria-label="{html.escape(text)}" '
+        f'<svg role="img" aria-label="{html.escape(text)}" '
         f'viewBox="{view}" style="{style}" fill="currentColor">'
-        f'<path transform="scale(1 -1)" d="{drawn}"/></svg></div>\n'
+        f'<path transform="scale(1 -1)" d="{drawn}"/></svg>'
     )

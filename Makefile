@@ -11,6 +11,8 @@
 # make test-clusters-full  also waits two minutes for what a killed driver leaves
 # make test-integrations  runs the tests of callbacks for Weights & Biases, MLflow and the Hugging
 #              Face Hub against the real packages, offline, in .venv-integrations
+# make test-elsewhere  runs what docs/migrating.md shows of RLlib, Sample Factory and CleanRL, each in
+#              an environment of its own in .venv-elsewhere
 # make lowest  creates .venv-lowest with the lowest versions that pyproject.toml allows, and runs the
 #              tests of what touches other packages most: spaces, networks, ONNX, environments,
 #              records, the command line, whole short runs
@@ -26,7 +28,7 @@ BIN := .venv/bin
 LOWEST := .venv-lowest/bin
 
 .PHONY: train test test-ray test-browser test-full test-clusters test-clusters-full \
-	test-integrations lowest lint site site-version wheel house clean
+	test-integrations test-elsewhere lowest lint site site-version wheel house clean
 
 train: .venv/installed
 	$(BIN)/headrace train appo --recipe cartpole
@@ -52,6 +54,10 @@ test-browser: .venv/installed
 test-integrations: .venv-integrations/installed
 	HEADRACE_INTEGRATION_TESTS=required .venv-integrations/bin/python -m pytest tests/integrations \
 		-m integrations
+
+test-elsewhere:
+	mkdir -p .venv-elsewhere
+	$(PYTHON) docs/_site/elsewhere.py .venv-elsewhere
 
 lowest: .venv-lowest/installed
 	$(LOWEST)/python -m pytest tests/spaces tests/nn tests/envs tests/records tests/test_cli.py \
@@ -124,4 +130,5 @@ house: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-lowest .venv-clusters .venv-site .venv-integrations .venv-wheel build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest .venv-clusters .venv-site .venv-integrations .venv-elsewhere .venv-wheel \
+		build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -52,7 +52,7 @@ class Paid(gymnasium.RewardWrapper):
 
 
 class Patience(gymnasium.Env):
-    """A game of one choice: 0.2 at once, or 1 after 40 steps."""
+    """A game of one choice: 0.2 at once, or 1 after 20 steps."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)  # the choice, the time
     action_space = gymnasium.spaces.Discrete(2)
@@ -63,7 +63,7 @@ class Patience(gymnasium.Env):
         return self._seen(), {}
 
     def _seen(self) -> np.ndarray:
-        return np.array([self._choice, self._time / 40], np.float32)
+        return np.array([self._choice, self._time / 20], np.float32)
 
     def step(self, action: Any) -> Any:
         reward = 0.0
@@ -71,7 +71,7 @@ class Patience(gymnasium.Env):
             self._choice = float(action)
             reward = 0.0 if action else 0.2
         self._time += 1
-        over = self._time == 40
+        over = self._time == 20
         return self._seen(), self._choice if over else reward, over, False, {}
 
 
@@ -107,9 +107,9 @@ CASES: dict[str, Case] = {
         ("normalize_values=False", {"network": hr.Network(normalize_values=False)}),
         "losses/explained_variance", "explained variance"),
     "advantages": Case(
-        _paid(0.01),
-        ("advantages normalised", _ppo(entropy_coef=0.01)),
-        ("normalize_advantage=False", _ppo(entropy_coef=0.01, normalize_advantage=False)),
+        _paid(0.001) | _ppo(entropy_coef=0.01),
+        ("advantages normalised", {}),
+        ("scale_free=False", {"scale_free": False, **_ppo(entropy_coef=0.01, normalize_advantage=False)}),
         "losses/entropy", "entropy, nats"),
     "observations": Case(
         CARTPOLE | {"env": far_cartpole, "engine": "sync"} | _ppo(),
@@ -185,9 +185,9 @@ def main(args: Args) -> None:
             print(name, *(f"{label}: {last(found)}" for label, found in runs.items()), sep=" | ")
 
 
-def last(runs: list[Run]) -> list[int]:
+def last(runs: list[Run]) -> list[float]:
     """What each run ended with, of training."""
-    return [round(run.curve("env_steps", RETURN)[1][-1]) for run in runs]
+    return [round(run.curve("env_steps", RETURN)[1][-1], 2) for run in runs]
 
 
 def trained(settings: dict[str, Any], run_dir: Path, seed: int) -> None:
@@ -216,6 +216,8 @@ def draw(case: Case, runs: dict[str, list[Run]], path: Path) -> None:
         axes[0].set_ylabel("training return")
         axes[1].set_ylabel(case.words)
         axes[1].set_yscale("log" if case.log else "linear")
+        if "variance" in case.figure:
+            axes[1].set_ylim(-1.0, 1.1)
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
 
 

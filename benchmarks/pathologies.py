@@ -107,9 +107,10 @@ CASES: dict[str, Case] = {
         ("normalize_values=False", {"network": hr.Network(normalize_values=False)}),
         "losses/explained_variance", "explained variance"),
     "advantages": Case(
-        _paid(0.001) | _ppo(entropy_coef=0.01),
-        ("advantages normalised", {}),
-        ("scale_free=False", {"scale_free": False, **_ppo(entropy_coef=0.01, normalize_advantage=False)}),
+        _paid(0.001),
+        ("advantages normalised", _ppo(entropy_coef=0.01)),
+        ("scale_free=False, normalize_advantage=False",
+         {"scale_free": False, **_ppo(entropy_coef=0.01, normalize_advantage=False)}),
         "losses/entropy", "entropy, nats"),
     "observations": Case(
         CARTPOLE | {"env": far_cartpole, "engine": "sync"} | _ppo(),

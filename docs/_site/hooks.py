@@ -20,6 +20,8 @@ _CODE_OR_LINK = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _BLOCK = re.compile(r"^```math\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_CELL = re.compile(r"<td.*?</td>", re.DOTALL)
+_LONG = re.compile(r"(?<=<code>)[^<\s]{24,}(?=</code>)")
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr):(<code>)")
 
 
@@ -40,6 +42,16 @@ def named(link: re.Match[str], folder: Path) -> str:
         return link[0]
     path = target.relative_to(DOCS.parent)
     return f"`{path}`" if link[1].strip("`") == str(path) else f"{link[1]} (`{path}`)"
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Long names in tables may be broken where their parts end, so that no column is squeezed."""
+    return _CELL.sub(lambda cell: _LONG.sub(breakable, cell[0]), html)
+
+
+def breakable(code: re.Match[str]) -> str:
+    """A name of code with places where a line may end."""
+    return re.sub(r"(?<=[/_:.])(?=\w)", "<wbr>", code[0])
 
 
 def on_post_page(output: str, **_: Any) -> str:

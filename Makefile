@@ -17,7 +17,8 @@
 #              tests of what touches other packages most: spaces, networks, ONNX, environments,
 #              records, the command line, whole short runs
 # make lint    style and types
-# make wheel   builds dist/, and trains with the wheel in an environment of its own outside of here
+# make wheel   builds dist/, the wheel out of the source distribution, and trains with the wheel in an
+#              environment of its own outside of here
 # make site    builds the documentation into site/, strictly, and needs no network once .venv-site is
 #              there; open site/index.html, or serve the folder: its search works either way
 # make site-version VERSION=0.1  builds it as that version, which is then the "latest", into the local
@@ -83,7 +84,7 @@ site-version: .venv-site/installed
 wheel: .venv/installed
 	rm -rf dist build .venv-wheel
 	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist')"
-	$(BIN)/pip wheel --disable-pip-version-check --no-deps --no-build-isolation -w dist .
+	$(BIN)/pip wheel --disable-pip-version-check --no-deps --no-build-isolation -w dist dist/*.tar.gz
 	$(PYTHON) -m venv .venv-wheel
 	.venv-wheel/bin/pip install --disable-pip-version-check --constraint constraints.txt dist/*.whl
 	cd .venv-wheel && bin/headrace --version && bin/headrace play cartpole --episodes 1 && \

@@ -13,6 +13,7 @@ from warm import run
 
 import headrace as hr
 from headrace.algos import ALGORITHMS
+from headrace.cli.training import config_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -123,6 +124,34 @@ def test_what_is_shown_of_other_libraries_is_what_make_test_elsewhere_runs():
         row = re.findall(rf"^\| {name} \| (.*)$", page, re.MULTILINE)[0]
         version = elsewhere.CLEANRL[:7] if name == "CleanRL" else packages[-1].split("==")[1]
         assert version in row, name
+
+
+LONG = {"atari": 3, "clusters": 3, "environments": 1, "inference": 1, "tasks": 2, "index": 1}
+
+
+@pytest.mark.parametrize(("page", "count"), LONG.items())
+def test_what_would_train_for_long_or_elsewhere_gives_settings_that_a_run_takes(
+    monkeypatch, page, count
+):
+    given = []
+
+    class Trained(Exception):
+        """What would train now."""
+
+    def taken(env="CartPole-v1", algo=None, **settings):
+        given.append(hr.Config(env, algo, **settings))
+        raise Trained
+
+    monkeypatch.setattr(hr, "train", taken)
+    for code in blocks(f"{page}.md", "python"):
+        with pytest.raises(Trained):
+            exec(code, {"hr": hr})
+    for code in blocks(f"{page}.md", "bash"):
+        for line in code.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:2] == ["headrace", "train"]:
+                given.append(config_of(words[2], words[3:]))
+    assert len(given) == count
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))

@@ -9,6 +9,7 @@ return, and the figure in which the illness is seen. A run that is in OUTPUT is 
 from __future__ import annotations
 
 import dataclasses
+import json
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,13 +178,19 @@ def main(args: Args) -> None:
         for kind, (label, own) in {"well": case.well, "ill": case.ill}.items():
             for seed in range(args.seeds):
                 run_dir = args.output / name / f"{kind}-{seed}"
-                if args.train and not (run_dir / "summary.json").exists():
+                if args.train and not is_done(run_dir):
                     trained({**case.common, **own}, run_dir, seed)
                 if (run_dir / "metrics.jsonl").exists():
                     runs.setdefault(label, []).append(read_run(run_dir))
         if runs:
             draw(case, runs, folder / f"{name}.png")
             print(name, *(f"{label}: {last(found)}" for label, found in runs.items()), sep=" | ")
+
+
+def is_done(run_dir: Path) -> bool:
+    """Whether a run is there that came to its end."""
+    file = run_dir / "summary.json"
+    return file.exists() and not json.loads(file.read_text(encoding="utf-8"))["interrupted"]
 
 
 def last(runs: list[Run]) -> list[float]:

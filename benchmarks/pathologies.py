@@ -190,7 +190,7 @@ def main(args: Args) -> None:
 def is_done(run_dir: Path) -> bool:
     """Whether a run is there that came to its end."""
     file = run_dir / "summary.json"
-    return file.exists() and not json.loads(file.read_text(encoding="utf-8"))["interrupted"]
+    return file.exists() and not json.loads(file.read_text(encoding="utf-8")).get("interrupted")
 
 
 def last(runs: list[Run]) -> list[float]:

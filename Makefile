@@ -11,20 +11,25 @@
 # make test-clusters-full  also waits two minutes for what a killed driver leaves
 # make test-integrations  runs the tests of callbacks for Weights & Biases, MLflow and the Hugging
 #              Face Hub against the real packages, offline, in .venv-integrations
+# make test-elsewhere  runs what docs/migrating.md shows of RLlib, Sample Factory and CleanRL, each in
+#              an environment of its own in .venv-elsewhere
 # make lowest  creates .venv-lowest with the lowest versions that pyproject.toml allows, and runs the
 #              tests of what touches other packages most: spaces, networks, ONNX, environments,
 #              records, the command line, whole short runs
 # make lint    style and types
-# make wheel   builds dist/, and trains with the wheel in an environment of its own outside of here
+# make wheel   builds dist/, the wheel out of the source distribution, and trains with the wheel in an
+#              environment of its own outside of here
 # make site    builds the documentation into site/, strictly, and needs no network once .venv-site is
-#              there; `python3 -m http.server -d site` shows it with its search
+#              there; open site/index.html, or serve the folder: its search works either way
+# make site-version VERSION=0.1  builds it as that version, which is then the "latest", into the local
+#              branch gh-pages beside the versions that are there; pushing is left to you
 # make house   lines of the engine, the studies and the game
 PYTHON ?= python3
 BIN := .venv/bin
 LOWEST := .venv-lowest/bin
 
 .PHONY: train test test-ray test-browser test-full test-clusters test-clusters-full \
-	test-integrations lowest lint site wheel house clean
+	test-integrations test-elsewhere lowest lint site site-version wheel house clean
 
 train: .venv/installed
 	$(BIN)/headrace train appo --recipe cartpole
@@ -51,6 +56,10 @@ test-integrations: .venv-integrations/installed
 	HEADRACE_INTEGRATION_TESTS=required .venv-integrations/bin/python -m pytest tests/integrations \
 		-m integrations
 
+test-elsewhere:
+	mkdir -p .venv-elsewhere
+	$(PYTHON) docs/_site/elsewhere.py .venv-elsewhere
+
 lowest: .venv-lowest/installed
 	$(LOWEST)/python -m pytest tests/spaces tests/nn tests/envs tests/records tests/test_cli.py \
 		tests/test_bad_input.py tests/test_evaluation.py tests/training/test_trainer.py
@@ -64,11 +73,18 @@ site: .venv-site/installed
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --strict
 	.venv-site/bin/python docs/_site/check.py site
 
+# mike looks for mkdocs in the path. DOCS_VERSIONS shows the list of versions in the pages' headers.
+site-version: .venv-site/installed
+	@test -n "$(VERSION)" || { echo "give a version: make site-version VERSION=0.1"; exit 2; }
+	PATH="$(CURDIR)/.venv-site/bin:$$PATH" NO_MKDOCS_2_WARNING=1 DOCS_VERSIONS=mike \
+		mike deploy --update-aliases $(VERSION) latest
+	.venv-site/bin/mike set-default latest
+
 # The folder is left first: what trains must be the wheel, not the checkout.
 wheel: .venv/installed
 	rm -rf dist build .venv-wheel
 	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist')"
-	$(BIN)/pip wheel --disable-pip-version-check --no-deps --no-build-isolation -w dist .
+	$(BIN)/pip wheel --disable-pip-version-check --no-deps --no-build-isolation -w dist dist/*.tar.gz
 	$(PYTHON) -m venv .venv-wheel
 	.venv-wheel/bin/pip install --disable-pip-version-check --constraint constraints.txt dist/*.whl
 	cd .venv-wheel && bin/headrace --version && bin/headrace play cartpole --episodes 1 && \
@@ -115,4 +131,5 @@ house: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-lowest .venv-clusters .venv-site .venv-integrations .venv-wheel build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest .venv-clusters .venv-site .venv-integrations .venv-elsewhere .venv-wheel \
+		build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache

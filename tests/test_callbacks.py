@@ -199,3 +199,50 @@ def test_a_run_that_fails_ends_its_callbacks_without_a_summary(tiny):
     with pytest.raises(RuntimeError, match="run failed"):
         hr.train(tiny(transport="serial"), callbacks=[Notes("run", seen, "result")])
     assert [(what, value) for _, what, value in seen][-1] == ("end", None)
+
+
+def result_at(env_steps, episode_return):
+    return SimpleNamespace(env_steps=env_steps, episode_return=episode_return)
+
+
+def test_a_trial_of_optunas_is_told_returns_at_equal_steps_and_ends_where_it_is_pruned():
+    optuna = pytest.importorskip("optuna")
+    from headrace.integrations.optuna import Pruning
+
+    study = optuna.create_study(direction="maximize", pruner=optuna.pruners.ThresholdPruner(5.0))
+    run = SimpleNamespace(config=SimpleNamespace(total_steps=1600), run_dir=Path("a"), env_steps=0)
+    trial = study.ask()
+    pruning = Pruning(trial)
+    pruning.begin(run)
+    for result in (result_at(99, 7.0), result_at(150, None), result_at(320, 8.0)):
+        pruning(result, run)
+    assert trial.storage.get_trial(trial._trial_id).intermediate_values == {
+        100: 8.0, 200: 8.0, 300: 8.0,
+    }  # fmt: skip
+    pruning(result_at(390, 1.0), run)  # nothing is due
+    with pytest.raises(optuna.TrialPruned, match="a return of 4 at step 400"):
+        pruning(result_at(401, 4.0), run)
+    assert trial.user_attrs == {"run_dir": "a"}
+    again, run.env_steps = Pruning(study.ask(), every=300), 650
+    again.begin(run)
+    again(result_at(1000, 6.0), run)
+    assert study.trials[1].intermediate_values == {900: 6.0}
+    with pytest.raises(ConfigError, match="every=0 must be None, or 1 or more steps"):
+        Pruning(trial, every=0)
+
+
+def test_a_run_that_optuna_prunes_leaves_a_checkpoint_and_a_pruned_trial(tiny):
+    optuna = pytest.importorskip("optuna")
+    from headrace.integrations.optuna import Pruning
+
+    def objective(trial):
+        config = tiny(transport="serial", total_steps=6400, run_dir=f"{tiny().run_dir}/0")
+        hr.train(config, callbacks=[Pruning(trial, every=64)])
+        return 0.0
+
+    study = optuna.create_study(pruner=optuna.pruners.ThresholdPruner(upper=-1.0))
+    study.optimize(objective, n_trials=1)
+    (trial,) = study.trials
+    assert trial.state == optuna.trial.TrialState.PRUNED
+    assert trial.last_step < 1000
+    assert hr.load(trial.user_attrs["run_dir"]).predict([0.0, 0.0, 0.05, 0.0])

@@ -71,6 +71,27 @@ def test_commands_algorithms_flags_and_values_are_completed(shell, words):
     assert transports == {"shm", "serial"}
 
 
+IN_A_TERMINAL = """
+zmodload zsh/zpty
+zpty -b it "zsh -f -i"
+zpty -w it "autoload -U compinit; compinit -u -D; source $1; print RE''ADY"
+zpty -r it seen '*READY*'
+zpty -w -n it "headrace train ppo --transport "$'\\t\\t'
+zpty -r it seen '*serial*shm*' && print -r -- "$seen"
+zpty -d it
+"""
+
+
+def test_zsh_completes_in_a_terminal(words, tmp_path):
+    if shutil.which("zsh") is None:
+        pytest.skip("needs zsh")
+    (tmp_path / "completion").write_text(completion.script("zsh", words))
+    command = ["zsh", "-f", "-c", IN_A_TERMINAL, "zsh", str(tmp_path / "completion")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    assert "serial" in done.stdout
+    assert "shm" in done.stdout
+
+
 def test_zsh_takes_what_bash_does_and_other_shells_are_refused(words, capsys):
     zsh = completion.script("zsh", words)
     assert zsh.startswith("autoload -U +X bashcompinit && bashcompinit\n_headrace() {\n")

@@ -20,6 +20,8 @@ _CODE_OR_LINK = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _BLOCK = re.compile(r"^```math\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_CELL = re.compile(r"<td.*?</td>", re.DOTALL)
+_LONG = re.compile(r"(?<=<code>)[^<\s]{24,}(?=</code>)")
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr):(<code>)")
 
 
@@ -42,14 +44,29 @@ def named(link: re.Match[str], folder: Path) -> str:
     return f"`{path}`" if link[1].strip("`") == str(path) else f"{link[1]} (`{path}`)"
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Long names in tables may be broken where their parts end, so that no column is squeezed."""
+    return _CELL.sub(lambda cell: _LONG.sub(breakable, cell[0]), html)
+
+
+def breakable(code: re.Match[str]) -> str:
+    """A name of code with places where a line may end."""
+    return re.sub(r"(?<=[/_:.])(?=\w)", "<wbr>", code[0])
+
+
 def on_post_page(output: str, **_: Any) -> str:
     """Docstrings' ``:class:`X``` is shown as X."""
     return _ROLE.sub(r"\1", output)
 
 
 def equation(latex: str) -> str:
+    """Equations, parted by wide spaces, as drawings that stand beside each other if they can."""
+    parts = " ".join(latex.split()).split(r" \qquad ")
+    return f'<div class="equation">{"".join(map(drawing, parts))}</div>\n'
+
+
+def drawing(text: str) -> str:
     """An equation as one drawn path, in the colour and size of the text around it."""
-    text = " ".join(latex.split())
     path = TextPath((0, 0), f"${text}$", 1.0, prop=FontProperties(math_fontfamily="cm"))
     letters = {Outline.MOVETO: "M", Outline.LINETO: "L", Outline.CURVE3: "Q", Outline.CURVE4: "C"}
     drawn = "".join(
@@ -60,7 +77,7 @@ def equation(latex: str) -> str:
     style = f"width: {box.width:.2f}em; height: {box.height:.2f}em"
     view = f"{box.x0:.3f} {-box.y1:.3f} {box.width:.3f} {box.height:.3f}"
     return (
-        f'<div class="equation"><svg role="img" aria-label="{html.escape(text)}" '
+        f'<svg role="img" aria-label="{html.escape(text)}" '
         f'viewBox="{view}" style="{style}" fill="currentColor">'
-        f'<path transform="scale(1 -1)" d="{drawn}"/></svg></div>\n'
+        f'<path transform="scale(1 -1)" d="{drawn}"/></svg>'
     )

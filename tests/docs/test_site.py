@@ -13,6 +13,7 @@ from warm import run
 
 import headrace as hr
 from headrace.algos import ALGORITHMS
+from headrace.cli.training import config_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -20,12 +21,14 @@ WITHOUT_PICTURES = (
     "import headrace.evaluating.ending as ending\nending._report = ending.plot = lambda *_: None\n"
 )
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+TRACKERLESS = ("index", "optuna", "tensorboard")  # pages of integrations that need no server
 
 
 def blocks(page: str, language: str) -> list[str]:
     """A page's code, with few steps and episodes."""
     text = (DOCS / page).read_text(encoding="utf-8")
-    for setting, count in (("total[_-](?:time)?steps", 600), ("(?:n_)?(?:eval_)?episodes", 2)):
+    counts = {"total[_-](?:time)?steps": 600, "(?:n_)?(?:eval_)?episodes": 2, "n_trials": 2}
+    for setting, count in counts.items():
         text = re.sub(rf"(\b{setting}[\"\']?[=: ] ?)[\d_]+", rf"\g<1>{count}", text)
     return [code for kind, code in BLOCK.findall(text) if kind == language]
 
@@ -42,9 +45,10 @@ def tool(name: str):
     ("page", "count"), [("start.md", 3), pytest.param("migrating.md", 4, marks=pytest.mark.slow)]
 )
 def test_the_files_of_a_page_run_in_order(tmp_path, page, count):
-    files = [re.match(r"# (\w+\.py)\n", code)[1] for code in blocks(page, "python")]
+    here = [code for code in blocks(page, "python") if "import ray" not in code]
+    files = [re.match(r"# (\w+\.py)\n", code)[1] for code in here]
     assert len(files) == count
-    for file, code in zip(files, blocks(page, "python"), strict=True):
+    for file, code in zip(files, here, strict=True):
         (tmp_path / file).write_text(WITHOUT_PICTURES * ("hr.train" in code) + code)
         run(tmp_path, file)
     for code in blocks(page, "bash"):
@@ -58,7 +62,7 @@ def test_what_is_said_of_environments_runs_from_top_to_bottom(tmp_path):
     code = [WITHOUT_PICTURES, *blocks("your_environment.md", "python")]
     (tmp_path / "script.py").write_text("\n".join(code))
     run(tmp_path, "script.py")
-    names = {"by-id", "by-function", "by-class", "wrapped", "masked"}
+    names = {"by-id", "by-function", "by-class", "wrapped", "masked", "meeting"}
     assert {path.parent.name for path in tmp_path.glob("runs/*/summary.json")} == names
 
 
@@ -66,7 +70,7 @@ def short_scripts() -> list[str]:
     """Headrace's side of the pages that train CartPole in one call each."""
     pages = [f"algorithms/{name}.md" for name in ALGORITHMS]
     code = [block for page in [*pages, "migrating.md"] for block in blocks(page, "python")]
-    ours = [block for block in code if "stable_baselines3" not in block]
+    ours = [block for block in code if "import headrace" in block]
     assert len(ours) == len(ALGORITHMS) + 3
     return ours
 
@@ -80,13 +84,11 @@ def test_the_pages_of_algorithms_train_them(tmp_path):
 
 
 @pytest.mark.slow  # tests/test_callbacks.py and tests/zoo hold what they show
-@pytest.mark.parametrize("page", ["zoo.md", "integrations.md"])
+@pytest.mark.parametrize("page", ["zoo.md", *(f"integrations/{x}.md" for x in TRACKERLESS)])
 def test_what_needs_no_tracker_on_the_pages_of_tools_runs(tmp_path, page):
-    elsewhere = re.compile("import (WandB|MLflow|hub)")
-    code = [block for block in blocks(page, "python") if not elsewhere.search(block)]
-    (tmp_path / "script.py").write_text("\n".join([WITHOUT_PICTURES, *code]))
+    (tmp_path / "script.py").write_text("\n".join([WITHOUT_PICTURES, *blocks(page, "python")]))
     run(tmp_path, "script.py")
-    assert list(tmp_path.glob("runs/*/summary.json"))
+    assert list(tmp_path.glob("runs/**/summary.json"))
 
 
 def test_the_pages_of_algorithms_give_settings_that_a_run_takes(monkeypatch):
@@ -105,6 +107,51 @@ def test_the_pages_of_algorithms_give_settings_that_a_run_takes(monkeypatch):
         with pytest.raises(Trained):
             exec(code, {})
     assert {config.algo_name for config in given} == set(ALGORITHMS)
+
+
+def test_what_is_shown_of_other_libraries_is_what_make_test_elsewhere_runs():
+    elsewhere = tool("elsewhere")
+    shown = {name: elsewhere.blocks(name) for name in elsewhere.PACKAGES}
+    assert [command[1] for command in shown["CleanRL"]] == ["ppo.py"]
+    ((_, _, program),) = shown["RLlib"]
+    compile(program, "rllib_appo.py", "exec")
+    assert "< 20000:" in program
+    assert [command[2].split(".")[-1] for command in shown["Sample Factory"]] == [
+        "train_gym_env", "enjoy_gym_env",
+    ]  # fmt: skip
+    page = (DOCS / "migrating.md").read_text(encoding="utf-8")
+    for name, packages in elsewhere.PACKAGES.items():
+        row = re.findall(rf"^\| {name} \| (.*)$", page, re.MULTILINE)[0]
+        version = elsewhere.CLEANRL[:7] if name == "CleanRL" else packages[-1].split("==")[1]
+        assert version in row, name
+
+
+LONG = {"atari": 3, "clusters": 3, "environments": 1, "inference": 1, "tasks": 2, "index": 1}
+
+
+@pytest.mark.parametrize(("page", "count"), LONG.items())
+def test_what_would_train_for_long_or_elsewhere_gives_settings_that_a_run_takes(
+    monkeypatch, page, count
+):
+    given = []
+
+    class Trained(Exception):
+        """What would train now."""
+
+    def taken(env="CartPole-v1", algo=None, **settings):
+        given.append(hr.Config(env, algo, **settings))
+        raise Trained
+
+    monkeypatch.setattr(hr, "train", taken)
+    for code in blocks(f"{page}.md", "python"):
+        with pytest.raises(Trained):
+            exec(code, {"hr": hr})
+    for code in blocks(f"{page}.md", "bash"):
+        for line in code.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:2] == ["headrace", "train"]:
+                given.append(config_of(words[2], words[3:]))
+    assert len(given) == count
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
@@ -148,6 +195,13 @@ def test_links_to_files_beside_the_pages_become_their_names_and_equations_are_dr
     assert ", `Makefile`\n" in shown
     assert 'aria-label="\\frac{a}{b} &lt; 1"' in shown
     assert "```" not in shown
+    assert hooks.equation("a \\qquad b").count("<svg") == 2
+    name = "tests/training/test_resume.py::test_it_goes_on"
+    cell = hooks.on_page_content(f"<td><code>{name}</code></td><p><code>{name}</code></p>")
+    assert cell.startswith(
+        "<td><code>tests/<wbr>training/<wbr>test_<wbr>resume.<wbr>py::<wbr>test_"
+    )
+    assert cell.endswith(f"<p><code>{name}</code></p>")
     for page in DOCS.rglob("*.md"):
         for latex in re.findall(r"^```math\n(.*?)^```", page.read_text(), re.DOTALL | re.M):
             assert "<path" in hooks.equation(latex)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import sys
 import textwrap
 
 import pytest
@@ -248,3 +249,13 @@ def test_environments_of_users_train_in_other_processes(start, tmp_path):
     assert len(steps) == len(TRAININGS)
     assert min(steps) >= 1000
     assert run.output.count("top level") == 1  # no actor runs the script again
+
+
+@pytest.mark.parametrize("command", [["--help"], ["train", "ppo", "--help"]], ids=" ".join)
+def test_a_reader_that_has_seen_enough_gets_no_traceback(monkeypatch, command):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert main(command) == 141
+        print("to nobody", flush=True)

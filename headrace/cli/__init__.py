@@ -14,9 +14,11 @@ from headrace.cli.commands import COMMANDS
 from headrace.cli.here import import_from_here
 from headrace.errors import HeadraceError
 from headrace.exits.ctrl_c import ends_in_one_line
+from headrace.exits.readers import ends_with_its_reader
 
 
 @ends_in_one_line
+@ends_with_its_reader
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit status.
 

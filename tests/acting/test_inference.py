@@ -377,7 +377,11 @@ def test_nothing_outlives_a_killed_trainer(start, gone):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"engine": "threads"}, {"max_rollout_seconds": 0.001}, {"weight_sync": "adaptive"}],
+    [
+        {"engine": "threads"},
+        pytest.param({"max_rollout_seconds": 0.001}, marks=pytest.mark.slow),
+        {"weight_sync": "adaptive"},
+    ],
     ids=lambda s: next(iter(s)),
 )
 def test_it_works_with_own_pace_cuts_and_drift(tiny, finish, monkeypatch, settings):

@@ -22,6 +22,7 @@ def benchmark(monkeypatch):
     return importlib.import_module
 
 
+@pytest.mark.slow
 def test_the_json_scheme_sends_all_weights_with_each_step(benchmark):
     scheme = benchmark("json_steps")
     agent = scheme.agent_for("CartPole-v1")

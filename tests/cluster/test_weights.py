@@ -333,7 +333,7 @@ def test_the_estimate_is_within_5_percent_of_the_kl_of_gaussians(make, monkeypat
     envs = make(EverythingEnv, LocalConfig(nodes=2), envs_per_node=64, kl_threshold=1e9)
     envs.reset(seed=0)
     agent = Gaussian()
-    envs.collect(estimated := Estimated(agent), 300)
+    envs.collect(estimated := Estimated(agent), 100)
     with torch.no_grad():
         before = copy.deepcopy(agent).distribution(torch.zeros(1))
         agent.mean += torch.tensor([0.1, -0.2])

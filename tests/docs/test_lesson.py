@@ -59,6 +59,7 @@ def test_the_commands_of_the_page_on_the_small_game_run(tmp_path):
     assert "25,600" in run(tmp_path, *plan)
 
 
+@pytest.mark.slow
 def test_the_command_of_the_page_on_the_large_game_runs(tmp_path):
     [train] = [c for c in commands() if "headrace/SSAConjunction-v0" in c]
     run(tmp_path, *train)

@@ -314,6 +314,7 @@ CALLS = {
     "broadcast": lambda group: group.broadcast("something"),
 }
 ENDLESS = [("sum", True), ("sum", False), ("big_sum", False)]  # gather is what sums are made of
+FEW = [*ENDLESS[:2], pytest.param(*ENDLESS[2], marks=pytest.mark.slow)]
 
 
 def wait_for_ever(group, say, call, shared, quiet_rank):
@@ -329,9 +330,7 @@ def wait_for_ever(group, say, call, shared, quiet_rank):
         CALLS[call](group)
 
 
-@pytest.mark.parametrize(
-    ("call", "shared"), [*ENDLESS, ("gather_objects", True), ("broadcast", True)]
-)
+@pytest.mark.parametrize(("call", "shared"), [*FEW, ("gather_objects", True), ("broadcast", True)])
 def test_a_killed_rank_is_named_by_all_who_wait_for_it_at_once(ranks, leftovers, call, shared):
     quiet = 0 if call == "broadcast" else 1
     work = functools.partial(wait_for_ever, call=call, shared=shared, quiet_rank=quiet)
@@ -351,9 +350,7 @@ def test_a_killed_rank_is_named_by_all_who_wait_for_it_at_once(ranks, leftovers,
     assert leftovers() == set()
 
 
-@pytest.mark.parametrize(
-    ("call", "shared"), [*ENDLESS[:2], pytest.param(*ENDLESS[2], marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("call", "shared"), FEW)
 def test_a_stopped_rank_is_named_at_the_timeout(ranks, call, shared):
     work = functools.partial(wait_for_ever, call=call, shared=shared, quiet_rank=2)
     three = ranks(3, work, timeout_s=1.0)

@@ -306,7 +306,7 @@ def test_a_learner_whose_environment_hangs_is_named_at_the_timeout(tiny, watch, 
     [
         pytest.param(0, signal.SIGKILL, id="0-killed"),
         pytest.param(1, signal.SIGKILL, id="1-killed"),
-        pytest.param(0, signal.SIGSTOP, id="0-stopped"),
+        pytest.param(0, signal.SIGSTOP, id="0-stopped", marks=pytest.mark.slow),
         pytest.param(1, signal.SIGSTOP, id="1-stopped", marks=pytest.mark.full),
     ],
 )
@@ -346,6 +346,7 @@ def test_learners_that_are_all_silent_are_noticed(tiny, watch, nobody):
     assert nobody() == []
 
 
+@pytest.mark.slow
 def test_who_reads_results_slowly_does_not_take_the_learners_for_silent(tiny, watch):
     seen = []
 

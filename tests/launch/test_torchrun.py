@@ -237,7 +237,7 @@ def worker(script, rank: int) -> psutil.Process:
 @pytest.mark.parametrize(
     ("rank", "where"),
     [
-        pytest.param(0, ("--standalone",), id="standalone"),
+        pytest.param(0, ("--standalone",), id="standalone", marks=pytest.mark.slow),
         pytest.param(1, ("--nnodes", "1", *STATIC), id="static", marks=pytest.mark.full),
     ],
 )

@@ -74,6 +74,7 @@ def test_with_one_actor_it_is_a2c(after, network, optimizer):
         torch.testing.assert_close(hogwild[name], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_nested_spaces_and_masks_with_one_actor_are_a2cs_too(after):
     kwargs = {"action_space": "dict", "mask": "info", "nested": True}
     settings = {"env": SpaceIdentityVectorEnv, "env_kwargs": kwargs, "network": hr.Network((16,))}

@@ -139,9 +139,7 @@ CASES = {
 @pytest.mark.parametrize(
     "name",
     [
-        name
-        if "normalised" in name or "nested obs" in name
-        else pytest.param(name, marks=pytest.mark.slow)
+        name if "nested obs" in name else pytest.param(name, marks=pytest.mark.slow)
         for name in CASES
     ],
 )

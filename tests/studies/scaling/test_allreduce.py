@@ -60,6 +60,7 @@ def test_a_world_size_that_fails_is_said_and_left_out(tmp_path, monkeypatch, cap
     assert "sums of 3 over memory: no room" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_failure_of_a_process_shows_its_output(tmp_path):
     with pytest.raises(RuntimeError, match=r"(?s)ended with code 1.*TypeError"):
         allreduce._apart("memory", 2, [256], "many", tmp_path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import signal
@@ -251,11 +253,34 @@ def test_environments_of_users_train_in_other_processes(start, tmp_path):
     assert run.output.count("top level") == 1  # no actor runs the script again
 
 
-@pytest.mark.parametrize("command", [["--help"], ["train", "ppo", "--help"]], ids=" ".join)
-def test_a_reader_that_has_seen_enough_gets_no_traceback(monkeypatch, command):
+@contextlib.contextmanager
+def unread():
+    """Let standard output be a pipe whose reader has gone."""
     read, write = os.pipe()
     os.close(read)
-    with os.fdopen(write, "w") as output:
-        monkeypatch.setattr(sys, "stdout", output)
+    with os.fdopen(write, "w") as output, contextlib.redirect_stdout(output):
+        yield
+
+
+@pytest.mark.parametrize("command", [["--help"], ["train", "ppo", "--help"]], ids=" ".join)
+def test_a_reader_that_has_seen_enough_gets_no_traceback(command):
+    with unread():
         assert main(command) == 141
         print("to nobody", flush=True)
+
+
+def test_a_run_whose_reader_has_seen_enough_goes_on(run_dir):
+    small = ["--total-steps", "640", "--run-dir", str(run_dir)]
+    with unread():
+        assert main(["train", "ppo", "--env-id", "CartPole-v1", *SERIAL, *small]) == 0
+    assert json.loads((run_dir / "summary.json").read_text())["env_steps"] >= 640
+
+
+def test_another_broken_pipe_is_no_reader_s(monkeypatch):
+    def broken(*_):
+        raise BrokenPipeError("of a worker")
+
+    monkeypatch.setattr("headrace.cli.chosen", broken)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with pytest.raises(BrokenPipeError, match="of a worker"):
+        main(["train"])

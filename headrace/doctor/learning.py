@@ -224,6 +224,10 @@ def return_lost(h: History) -> str | None:
         return None
     start, best = h.start(RETURN), h.best(RETURN)
     now = float(returns[-max(3, len(returns) // 4) :].max())  # of its last quarter the best
-    if best - start > 0.6 * abs(start) and best - now > 0.7 * (best - start):
-        return f"what was learnt is lost: the return fell from {best:,.1f} to {now:,.1f}"
+    chance = 2.5 * float(np.median(np.abs(np.diff(returns, n=2))))  # 4 deviations of mere noise
+    if best - start > 0.6 * abs(start) and best - now > max(0.7 * (best - start), chance):
+        digits = 1 if abs(best) >= 10 else 2
+        return (
+            f"what was learnt is lost: the return fell from {best:,.{digits}f} to {now:,.{digits}f}"
+        )
     return None

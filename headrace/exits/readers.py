@@ -1,4 +1,4 @@
-"""A reader that has seen enough, as ``headrace --help | head``: no traceback, and its status."""
+"""A reader that has seen enough, as in ``headrace … | head``: no traceback, and runs go on."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ def ends_with_its_reader(main: Callable[..., int]) -> Callable[..., int]:
         except BrokenPipeError:
             if not _is_left():  # another pipe, of a process
                 raise
-            # The interpreter flushes once more at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            read_by_nobody()
             return STATUS
 
     return ended
+
+
+def read_by_nobody() -> None:
+    """Let all further output of this process go nowhere; the interpreter flushes at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _is_left() -> bool:
@@ -37,4 +43,6 @@ def _is_left() -> bool:
         os.write(sys.stdout.fileno(), b"\n")
     except BrokenPipeError:
         return True
+    except (AttributeError, OSError, ValueError):  # it is no file, or closed
+        return False
     return False

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.config import Config
+from headrace.exits.readers import read_by_nobody
 from headrace.records.result import Result
 
 _PLAIN_INTERVAL_S = 5.0
@@ -38,6 +39,7 @@ class Report:
     def __init__(self, config: Config, console: Console | None = None, quiet: bool = False) -> None:
         self._config = config
         self._console = console or Console(quiet=quiet)
+        self._console.on_broken_pipe = self._go_on_unread  # type: ignore[method-assign]
         self._progress = Progress(
             TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(),
@@ -59,6 +61,11 @@ class Report:
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
+
+    def _go_on_unread(self) -> None:
+        """Print no more, for the reader has seen enough: that ends no run."""
+        self._console.quiet = True
+        read_by_nobody()
 
     def say(self, text: str) -> None:
         """A line of its own, as it is: nothing in it is markup or an emoji."""

@@ -7,6 +7,7 @@ import math
 from types import ModuleType
 
 import hypothesis
+import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from hypothesis import strategies as st
@@ -410,3 +411,23 @@ def test_the_cases_above_notice_a_rule_that_is_wrong(old):
         free = History(rows(**{"losses/approx_kl": 0.3}), SETTINGS | {"clip": None}, Discrete(2))
         found += [broken.standstill(once) is None, broken.kl_high(free) is None]
     assert not all(found)
+
+
+BLACKJACK = (
+    *(0.04, -0.16, -0.02, -0.16, 0.11, -0.07, -0.01, -0.21, -0.01, -0.07, 0.02, -0.11, 0.03),
+    *(0.2, -0.12, -0.11, -0.03, -0.11, 0.03, 0.07, -0.07, -0.01, -0.02, -0.17, -0.04, -0.16),
+)
+"""Returns of a PPO that plays well: means over 100 games of win or lose."""
+
+
+def test_returns_that_rise_and_fall_by_chance_are_not_lost():
+    def told(returns):
+        rows = [
+            {"env_steps": 1000 * (i + 1), "charts/episodic_return": value,
+             "losses/explained_variance": 0.5}
+            for i, value in enumerate(returns)
+        ]  # fmt: skip
+        return learning.return_lost(History(rows, {"total_steps": 26_000}, None))
+
+    assert [told(BLACKJACK[:end]) for end in range(13, 27)] == [None] * 14
+    assert told([*np.linspace(0.0, 0.9, 12), *[0.1] * 14]).endswith("fell from 0.74 to 0.10")

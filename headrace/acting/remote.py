@@ -31,6 +31,7 @@ from headrace.transport.slab import Slab, spec_of
 
 _WAITING = Header._fields.index("waiting_ns")
 _CLOSE_S = 5.0
+_START_S = 60.0  # of a process on a node with room: it imports torch
 _NODE_DIED = "node has died"  # in what Ray says of an actor that its node took with it
 
 
@@ -187,8 +188,9 @@ class RayFleet:
         ray = cluster.api
         self._pickled = ray.put(cloudpickle.dumps(spec))
         self._least = spec.min_actors or spec.num_actors
+        self._share = cluster.share(spec.num_places or self._least)
         self._kind = ray.remote(
-            num_cpus=cluster.share(spec.num_places or self._least),
+            num_cpus=self._share,
             max_restarts=0,
             max_task_retries=0,
             scheduling_strategy="SPREAD",
@@ -264,7 +266,8 @@ class RayFleet:
         """Kill actors that have had something to do for ``timeout_s`` and didn't.
 
         Raises:
-            ActorFailed: fewer than ``min_actors`` have found a node with room.
+            ActorFailed: fewer than ``min_actors`` have found a node, and there is no room on any,
+                or nothing has begun in a minute.
         """
         slots, homes, now = self._queue.slots, self._queue.homes, time.monotonic()
         for actor, remote in self._remotes.items():
@@ -275,13 +278,16 @@ class RayFleet:
             if homes[actor] is not None:
                 self._hung.add(actor)
                 self._kill(remote)
-            elif slots.present < self._least:
+            elif slots.present < self._least and self._is_late(waited_s):
                 raise ActorFailed(
                     f"actor {actor} didn't begin in {timeout_s:g} s (actor_timeout_s): of the "
                     f"{self._cluster.cores:g} cores of the Ray cluster "
                     f"{self._cluster.free_cores:g} are free; add nodes, or lower num_actors or "
                     "min_actors"
                 )
+
+    def _is_late(self, waited_s: float) -> bool:
+        return waited_s > _START_S or self._cluster.free_cores < self._share
 
     def _kill(self, remote: Any) -> None:
         self._cluster.api.kill(remote, no_restart=True)

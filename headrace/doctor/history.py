@@ -119,8 +119,19 @@ class History:
         return self.last("charts/updates") * each
 
     @property
+    def steps_without_end(self) -> float:
+        """Since the latest result before which an episode ended; 0 in older files with returns."""
+        counts = self.all("charts/episodes")
+        if not len(counts) or math.isnan(counts[-1]):
+            return 0.0 if len(self.known(RETURN)) else float(self.steps[-1])
+        ends = np.flatnonzero(np.diff(counts, prepend=0.0) > 0)
+        return float(self.steps[-1] - (self.steps[ends[-1]] if len(ends) else 0))
+
+    @property
     def episodes(self) -> float:
-        """About how many have ended, by the steps and their latest length; NaN: not known."""
+        """How many have ended, in older files by steps and their latest length; NaN: not known."""
+        if len(self.known("charts/episodes")):
+            return self.last("charts/episodes")
         length = self.last("charts/episodic_length")
         return float(self.steps[-1] / length) if length > 0 else math.nan
 

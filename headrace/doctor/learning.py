@@ -207,6 +207,7 @@ def flat_returns(h: History) -> str | None:
     most = h.max_entropy
     tries = most is None or last > 0.75 * most or h.first("losses/entropy") > 0.9 * most
     few = h.episodes < 100 or h.progress < 0.5  # where not all have begun to learn
+    few |= h.steps_without_end > 0.25 * h.steps[-1]
     if len(returns) >= 3 and not varies and tries and not few and not h.goes_on:
         return (
             f"every episode returns {returns[0]:g}, so that there is nothing to learn from: no "

@@ -21,10 +21,12 @@ def environment_slow(h: History) -> str | None:
 
 
 def endless_episodes(h: History) -> str | None:
-    per_env = h.steps[-1] / max(1, h.setting("num_actors", 1) * h.setting("envs_per_actor", 1))
+    waited = h.steps_without_end / (h.setting("num_actors", 1) * h.setting("envs_per_actor", 1))
     limit = h.setting("max_episode_steps", 1_000)  # of games without one few take 3,000
-    if not len(h.known(RETURN)) and per_env > 3 * limit:
-        return f"no episode has ended in {per_env:,.0f} steps of each environment"
+    longest = h.known("charts/episodic_length").max(initial=limit)
+    if waited > 3 * longest:
+        since = " since the latest that did" if len(h.known(RETURN)) else ""
+        return f"no episode has ended in {waited:,.0f} steps of each environment{since}"
     return None
 
 

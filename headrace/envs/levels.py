@@ -153,10 +153,11 @@ def _framed(observation: dict[str, Any]) -> np.ndarray:
 
 def _shrunk(observation: dict[str, Any]) -> np.ndarray:
     """The means of blocks of Doom's picture, which is 240 by 320."""
-    picture = observation["screen"]
+    picture = observation["screen"].astype(np.uint16)  # sums of slices: `mean` is slow here
     rows, columns = picture.shape[0] // HEIGHT, picture.shape[1] // WIDTH
-    blocks = picture.reshape(HEIGHT, rows, WIDTH, columns, 3)
-    return blocks.mean((1, 3), dtype=np.float32).astype(np.uint8)
+    bands = sum(picture[i::rows] for i in range(rows))
+    sums = sum(bands[:, i::columns] for i in range(columns))
+    return (sums // (rows * columns)).astype(np.uint8)
 
 
 def register_levels_envs() -> None:

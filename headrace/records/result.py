@@ -206,7 +206,7 @@ class Result:
     episode_return_min: float | None = metric(None, Latest(lambda e: min(e.returns, default=None)))
     episode_return_max: float | None = metric(None, Latest(lambda e: max(e.returns, default=None)))
     episode_length: float | None = metric("charts/episodic_length", Latest(lambda e: e.mean_length))
-    episodes: int = metric(None, Latest(lambda e: e.count))
+    episodes: int = metric("charts/episodes", Latest(lambda e: e.count))  # since the start
     tasks: Mapping[str, PartResult] | None = metric(None, Latest(lambda e: _each(e.by_task)))
     """Of each task by its name, where there are several; in files ``tasks/<name>/…``."""
     agents: Mapping[str, PartResult] | None = metric(None, Latest(lambda e: _each(e.by_agent)))

@@ -297,6 +297,18 @@ def test_episodes_are_endless_by_three_times_their_own_limit():
     assert names(rows(3, **{RETURN: None, "eval/episodic_return": None}), alone) == []
 
 
+def test_episodes_that_have_ended_may_be_endless_since_and_are_not_flat():
+    last = {RETURN: -1512.0, "eval/episodic_return": None, "losses/entropy": 0.65}
+    assert names(rows(**last | {"charts/episodes": lambda i: 30 * i})) == ["flat-returns"]
+    since = rows(**last | {"charts/episodes": 240.0})  # 2,375 steps of each environment ago
+    assert names(since, {"max_episode_steps": 700}) == ["endless-episodes"]
+    assert names(since, {"max_episode_steps": 800}) == []
+    long = rows(**last | {"charts/episodes": 240.0, "charts/episodic_length": 800.0})
+    assert names(long, {"max_episode_steps": 700}) == []
+    (found,) = examine(since, SETTINGS | {"max_episode_steps": 700}, Discrete(2))
+    assert "in 2,375 steps of each environment since the latest that did" in found.text
+
+
 @pytest.mark.parametrize(
     ("space", "nats"),
     [

@@ -49,7 +49,9 @@ class Args:
     """Compare the two; see the top of the file."""
 
     populations: int = 5
-    """Of each arm, with the seeds 0, 1 …"""
+    """Of each arm."""
+    first_seed: int = 0
+    """Their seeds are this one and those after it."""
     members: int = 6
     """Of a population."""
     turns: int = 8
@@ -168,9 +170,11 @@ def spelled(values: list[float]) -> str:
 
 def main(args: Args, console: Console) -> int:
     """Do what is missing, then report."""
-    values = asdict(args) | {"output": None, "populations": None}
+    values = asdict(args) | {"output": None, "populations": None, "first_seed": None}
     settings = {"settings": fingerprint(values)}
-    cases = grid(settings, arm=ARMS, seed=range(args.populations))
+    cases = grid(
+        settings, arm=ARMS, seed=range(args.first_seed, args.first_seed + args.populations)
+    )
     study = Study(args.output, COLUMNS)
     head(__doc__, f"{args.members} members, {args.turns} turns of {args.turn_steps} steps", console)
 

@@ -40,6 +40,7 @@ def is_poor(h: History) -> bool:
 
 
 def value_blind(h: History) -> str | None:
+    """Explained variance stays near 0 where returns don't rise."""
     explained, course = h.median("losses/explained_variance"), h.known("losses/explained_variance")
     began = h.optimiser_steps > _FEW_STEPS and h.progress > 0.25
     if not began or not len(course):
@@ -57,6 +58,7 @@ def value_blind(h: History) -> str | None:
 
 
 def entropy_collapsed(h: History) -> str | None:
+    """Entropy is a few hundredths of the greatest, at a poor return."""
     last, first = h.median("losses/entropy"), h.first("losses/entropy")
     most = h.max_entropy
     if most is None:
@@ -74,6 +76,7 @@ def entropy_collapsed(h: History) -> str | None:
 
 
 def random_policy(h: History) -> str | None:
+    """Entropy is the greatest still, under a large bonus."""
     last, first = h.median("losses/entropy"), h.first("losses/entropy")
     coef, most = h.setting("entropy_coef", 0.0), h.max_entropy
     if coef < 0.05 or h.progress < 0.25 or h.optimiser_steps < _FEW_STEPS or has_gained(h):
@@ -93,6 +96,7 @@ def random_policy(h: History) -> str | None:
 
 
 def kl_high(h: History) -> str | None:
+    """KL of the policy that acted from the one that learns, nats."""
     kl = h.lively("losses/approx_kl")
     clips = math.isfinite(h.setting("clip"))  # IMPALA, which doesn't, moves further in good health
     if kl > (0.1 if clips else 1.0):
@@ -104,6 +108,7 @@ def kl_high(h: History) -> str | None:
 
 
 def clip_fraction(h: History) -> str | None:
+    """The share of ratios at which PPO's clip stops the gradient."""
     share = h.lively("losses/clipfrac")
     if share > 0.4:
         return (
@@ -114,6 +119,7 @@ def clip_fraction(h: History) -> str | None:
 
 
 def lag_high(h: History) -> str | None:
+    """Data is many updates old, and the policy moved meanwhile."""
     lag, kl, share = (h.lively(x) for x in ("lag/mean", "losses/approx_kl", "losses/clipfrac"))
     replays = h.setting("buffer_size", 0) > 0 or h.setting("replay_fraction", 0.0) > 0
     if replays or h.setting("algo", "") == "a3c":  # whose lag is of others' gradients
@@ -128,6 +134,7 @@ def lag_high(h: History) -> str | None:
 
 
 def gradient_clipped(h: History) -> str | None:
+    """Norms are far above ``max_grad_norm`` from the beginning."""
     norms, most = h.known("losses/grad_norm"), float(h.setting("max_grad_norm", math.inf))
     early = norms[: max(1, len(norms) // 4)]  # later it may grow, of a task that is solved
     least = min(float(np.median(early)), h.median("losses/grad_norm")) if len(norms) else 0.0
@@ -140,6 +147,7 @@ def gradient_clipped(h: History) -> str | None:
 
 
 def returns_unnormalised(h: History) -> str | None:
+    """A value loss of returns in the hundreds outweighs the policy's."""
     mean = h.median(RETURN)
     loss = h.median("losses/value_loss")
     if not _is_scaled(h) and loss > 50 and abs(mean) > 50:
@@ -156,6 +164,7 @@ def _is_scaled(h: History) -> bool:
 
 
 def evaluation_far(h: History) -> str | None:
+    """The policy that acts without chance is far worse than training."""
     elsewhere = bool(h.setting("eval_env_kwargs", ""))  # and so far on purpose
     if elsewhere or h.is_game or h.optimiser_steps < _FEW_STEPS or h.progress < 0.5:
         return None
@@ -176,6 +185,7 @@ def evaluation_far(h: History) -> str | None:
 
 
 def standstill(h: History) -> str | None:
+    """An update hardly changes what the policy does."""
     early = h.all("charts/learning_rate") > 0.2 * h.setting("learning_rate", 0.0)
     kl = h.all("losses/approx_kl")[early]
     kl, entropy = kl[np.isfinite(kl)], h.known("losses/entropy")
@@ -201,6 +211,7 @@ def standstill(h: History) -> str | None:
 
 
 def flat_returns(h: History) -> str | None:
+    """All episodes return the same, whatever is tried."""
     returns, last = h.known(RETURN), h.median("losses/entropy")
     varies = any(np.ptp(h.known(name)) > 0 for name in [RETURN, *h.agents] if len(h.known(name)))
     # One that was random at first, and returned the same, hadn't found the best before.
@@ -217,6 +228,7 @@ def flat_returns(h: History) -> str | None:
 
 
 def return_lost(h: History) -> str | None:
+    """What had been gained is gone, by more than chance."""
     returns = h.known(RETURN)
     explained = h.known("losses/explained_variance")
     if len(returns) < 6 or h.progress < 0.5 or not len(explained) or h.is_game:

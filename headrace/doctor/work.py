@@ -9,6 +9,7 @@ from headrace.doctor.history import RETURN, History
 
 
 def environment_slow(h: History) -> str | None:
+    """Stepping is nearly all that actors do, and the learner waits."""
     share, speed = h.median("utilisation/environment"), h.median("charts/SPS")
     acting = h.median("utilisation/actor") * h.setting("num_actors", 1)
     step_s = share * acting / speed if speed > 0 else 0.0  # of one environment, on one actor
@@ -21,6 +22,7 @@ def environment_slow(h: History) -> str | None:
 
 
 def endless_episodes(h: History) -> str | None:
+    """None has ended for three times as long as one may take."""
     waited = h.steps_without_end / (h.setting("num_actors", 1) * h.setting("envs_per_actor", 1))
     limit = h.setting("max_episode_steps", 1_000)  # of games without one few take 3,000
     longest = h.known("charts/episodic_length").max(initial=limit)
@@ -31,11 +33,13 @@ def endless_episodes(h: History) -> str | None:
 
 
 def actors_die(h: History) -> str | None:
+    """More than one rollout was lost with its actor."""
     lost = h.last("queue/lost")
     return f"{lost:,.0f} rollouts were lost with actors that died" if lost >= 2 else None
 
 
 def rollouts_dropped(h: History) -> str | None:
+    """Nearly a third or more were thrown away for their age (``max_policy_lag``)."""
     size = h.setting("fragment_length", 1) * h.setting("envs_per_actor", 1)
     learnt, dropped = h.steps[-1] / size, h.last("lag/dropped")
     if dropped > 0.3 * (learnt + dropped):
@@ -47,6 +51,7 @@ def rollouts_dropped(h: History) -> str | None:
 
 
 def learner_idle(h: History) -> str | None:
+    """The learner waits for few environments that act all the time."""
     learner, actor = h.median("utilisation/learner"), h.median("utilisation/actor")
     count = h.setting("num_actors", 1) * h.setting("envs_per_actor", 1)
     alone = h.setting("transport", "shm") == "serial" or h.setting("algo", "") == "a3c"
@@ -57,6 +62,7 @@ def learner_idle(h: History) -> str | None:
 
 
 def actors_idle(h: History) -> str | None:
+    """Several actors wait for a learner that is busy."""
     actor, learner = h.median("utilisation/actor"), h.median("utilisation/learner")
     count, waits = h.setting("num_actors", 1), h.setting("max_lag", 0) == 0  # for the learner
     if count >= 3 and not waits and actor < 0.25 and learner > 0.8:
@@ -65,6 +71,7 @@ def actors_idle(h: History) -> str | None:
 
 
 def learners_uneven(h: History) -> str | None:
+    """Learners wait for each other rather than for data."""
     sync, learn, wait = (h.median(f"time/{name}") for name in ("sync", "learn", "wait"))
     share = sync / (sync + learn + wait) if sync + learn + wait > 0 else 0.0
     if share > 0.6:  # two learners on two cores that others use wait half of the time

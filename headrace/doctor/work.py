@@ -23,7 +23,8 @@ def environment_slow(h: History) -> str | None:
 
 def endless_episodes(h: History) -> str | None:
     """None has ended for three times as long as one may take."""
-    waited = h.steps_without_end / (h.setting("num_actors", 1) * h.setting("envs_per_actor", 1))
+    envs = h.setting("num_actors", 1) * h.setting("envs_per_actor", 1)
+    waited = h.steps_without_end / max(1, envs)
     limit = h.setting("max_episode_steps", 1_000)  # of games without one few take 3,000
     longest = h.known("charts/episodic_length").max(initial=limit)
     if waited > 3 * longest:

@@ -24,7 +24,7 @@ from headrace.transport.weights import WeightStore
 from headrace.types import Rollout
 
 if TYPE_CHECKING:
-    from headrace.acting.remote import RayFleet
+    from headrace.acting.ray_fleet import RayFleet
 
 _POLL_S = 0.5
 Taken: TypeAlias = tuple[int, Header, Rollout]  # slot, and views of it
@@ -59,7 +59,7 @@ class RolloutSource:
         if spec.cluster is None:
             self._open_here(spec, model)
         else:
-            from headrace.acting.remote import open_ray
+            from headrace.acting.ray_fleet import open_ray
 
             self._slots, self._slab, self._queue, self._fleet = open_ray(spec)
             self._weights = self._queue

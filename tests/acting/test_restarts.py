@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.acting import restarts
-from headrace.acting.remote import RayFleet
+from headrace.acting.ray_fleet import RayFleet
 from headrace.acting.restarts import Restarts
 from headrace.errors import ActorFailed
 from headrace.transport.queue import PeerDied

@@ -15,8 +15,8 @@ from headrace.records.tally import Progress, Tally
 KNOWN = {"learning_rate": 0.1, "restarts": 2, "eval_return": 3.0}
 
 FILES = [
-    "charts/frames", "charts/episodic_return", "charts/episodic_length", "charts/episodes", "charts/SPS",
-    "charts/learning_rate",
+    "charts/frames", "charts/episodic_return", "charts/episodic_length", "charts/episodes",
+    "charts/SPS", "charts/learning_rate",
     "charts/updates", "losses/policy_loss", "losses/value_loss", "losses/entropy",
     "losses/approx_kl", "losses/target_kl", "losses/clipfrac", "losses/explained_variance",
     "losses/grad_norm", "lag/mean", "lag/max", "lag/steps", "lag/steps_max", "lag/dropped",

@@ -1,0 +1,175 @@
+"""Actors on a Ray cluster: each an ordinary actor with a slot of its own, which calls fill.
+
+    trainer ──► Ray ──► actor 0 … actor n, spread over the nodes (``remote.py``)
+       │                    │
+       └── calls and results, weights in Ray's object store (``headrace/transport/ray.py``)
+
+Ray ends them with the trainer, however that ends.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import cloudpickle
+
+from headrace.acting.actor import ActorSpec
+from headrace.acting.remote import actor_class, headrace_version
+from headrace.acting.restarts import HUNG, Restarts
+from headrace.errors import ActorFailed
+from headrace.nn.policy import policy_weights
+from headrace.process.ray import RayCluster
+from headrace.transport.queue import PeerDied, Slots
+from headrace.transport.ray import Arrivals, RayQueue
+from headrace.transport.slab import spec_of
+
+_CLOSE_S = 5.0
+_START_S = 60.0  # of a process on a node with room: it imports torch
+_NODE_DIED = "node has died"  # in what Ray says of an actor that its node took with it
+
+
+class RayFleet:
+    """Starts actors on a cluster, replaces those that die, and ends them all.
+
+    Args:
+        spec: of the actors, whose ``cluster`` is theirs.
+        cluster: is left at the end.
+    """
+
+    def __init__(self, spec: ActorSpec, queue: RayQueue, cluster: RayCluster) -> None:
+        self._spec, self._queue, self._cluster = spec, queue, cluster
+        self.restarts = Restarts(spec.actor_restarts)
+        ray = cluster.api
+        self._pickled = ray.put(cloudpickle.dumps(spec))
+        self._least = spec.min_actors or spec.num_actors
+        self._share = cluster.share(spec.num_places or self._least)
+        self._kind = ray.remote(
+            num_cpus=self._share,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy="SPREAD",
+            concurrency_groups={"offers": 1},
+        )(actor_class())
+        self._remotes: dict[int, Any] = {}
+        self._hung: set[int] = set()
+        self._told, self._began = spec.num_actors, False
+
+    def start(self) -> None:
+        """Start the fewest actors that do; they come up while the learner waits.
+
+        The others begin after them, so that no learner takes another's places.
+        """
+        self._start(self._least)
+
+    def _start(self, count: int) -> None:
+        for actor in range(len(self._remotes), count):
+            self._start_one(actor)
+
+    def _start_one(self, actor: int) -> None:
+        remote = self._kind.remote()
+        args = headrace_version(), self._pickled, actor, self.restarts.count
+        self._remotes[actor] = remote
+        self._queue.connect(actor, remote, [remote.home.remote(), remote.begin.remote(*args)])
+
+    def pids(self) -> list[int]:
+        """Process ids, each of its own machine, of the actors that have begun."""
+        return [home.pid for home in self._queue.homes.values() if home is not None]
+
+    def replace(self, death: PeerDied) -> str:
+        """Start a new actor for a dead one; returns what happened.
+
+        Raises:
+            ActorFailed, NonFinite: see :meth:`Restarts.judge`.
+            WorkerFailed: the cluster is dead.
+        """
+        actor, home = death.actor, self._queue.homes[death.actor]
+        self._kill(self._remotes.pop(actor))
+        if actor in self._hung:
+            self._hung.discard(actor)
+            death.cause, death.traceback = HUNG, ""
+        elif not death.traceback:
+            self._cluster.check()
+        name = f"actor {actor} ({'not yet on a node' if home is None else home})"
+        node = home.node if home is not None and _NODE_DIED in death.cause else ""
+        line = self.restarts.judge(death, self._queue.slots.delivered(actor), name, node)
+        self._start_one(actor)
+        return line
+
+    def mend(self) -> str | None:
+        """Look at the cluster; returns who delivers again, and how many act if that changed.
+
+        Raises:
+            WorkerFailed: it is dead.
+        """
+        self._queue.look()
+        looked, present = self._cluster.check(), self._queue.slots.present
+        if present >= self._least:
+            self._began = True
+            self._start(self._spec.num_actors)
+        lines = [
+            f"actor {actor} ({self._queue.homes[actor]}) delivers again, {seconds:.1f} s after the "
+            "last rollout of the one before it"
+            for actor, seconds in self._queue.gaps.items()
+        ]
+        self._queue.gaps.clear()
+        if self._spec.min_actors and self._began and looked and present != self._told:
+            self._told = present
+            lines.append(f"{self._told} of {self._spec.num_actors} actors act")
+        return "\n".join(lines) or None
+
+    def kill_silent(self, timeout_s: float) -> None:
+        """Kill actors that have had something to do for ``timeout_s`` and didn't.
+
+        Raises:
+            ActorFailed: fewer than ``min_actors`` have found a node, and there is no room on any,
+                or nothing has begun in a minute.
+        """
+        slots, homes, now = self._queue.slots, self._queue.homes, time.monotonic()
+        for actor, remote in self._remotes.items():
+            began = slots.is_present(actor)
+            waited_s = slots.silent_s(actor) if began else now - self._queue.since_s[actor]
+            if waited_s <= timeout_s or actor in self._hung:
+                continue
+            if homes[actor] is not None:
+                self._hung.add(actor)
+                self._kill(remote)
+            elif slots.present < self._least and self._is_late(waited_s):
+                raise ActorFailed(
+                    f"actor {actor} didn't begin in {timeout_s:g} s (actor_timeout_s): of the "
+                    f"{self._cluster.cores:g} cores of the Ray cluster "
+                    f"{self._cluster.free_cores:g} are free; add nodes, or lower num_actors or "
+                    "min_actors"
+                )
+
+    def _is_late(self, waited_s: float) -> bool:
+        return waited_s > _START_S or self._cluster.free_cores < self._share
+
+    def _kill(self, remote: Any) -> None:
+        self._cluster.api.kill(remote, no_restart=True)
+
+    def close(self) -> None:
+        """End all actors, and then the cluster if it was started here; safe to call twice."""
+        self._queue.close()
+        ray, remotes = self._cluster.api, list(self._remotes.values())
+        self._remotes.clear()
+        if remotes and ray.is_initialized():
+            for remote in remotes:
+                remote.leave.options(concurrency_group="offers").remote()
+            ray.wait(
+                [r.close.remote() for r in remotes], num_returns=len(remotes), timeout=_CLOSE_S
+            )
+            for remote in remotes:
+                self._kill(remote)
+        self._cluster.close()
+
+
+def open_ray(spec: ActorSpec) -> tuple[Slots, Arrivals, RayQueue, RayFleet]:
+    """All that a learner needs of actors on a cluster."""
+    asked = str(spec.cluster)
+    cluster = RayCluster(asked.partition(":")[2] or None, f"cluster={asked!r}", spec.num_actors)
+    arrivals = Arrivals(spec.layout(), spec.num_slots)
+    sizes = spec.num_actors, spec.slots_per_actor
+    slots = Slots(arrivals, *sizes, spec.algo.max_lag == 0, True, spec.num_credits, spec.num_tasks)
+    queue = RayQueue(cluster, slots, arrivals, spec_of(policy_weights(spec.policy)))
+    return slots, arrivals, queue, RayFleet(spec, queue, cluster)

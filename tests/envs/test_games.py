@@ -253,6 +253,52 @@ def test_who_is_taken_out_before_its_turn_is_told_its_end_and_last_rewards(mute)
             assert after == (before if any(ended) else shown[1])
 
 
+class Back(CountingTurns):
+    """Agent 0 dies of its first move, and is back once all others have moved; 8 moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends = dict.fromkeys(range(3), False)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed, options)
+        self.agent_selection = 0
+
+    def step(self, action):
+        i = self.agent_selection
+        if self.terminations[i]:
+            self.agents.remove(i)
+        else:
+            self._sums[i], self._moves = 0, self._moves + 1
+            for j in self.agents:
+                self._sums[j] += self._moves
+            if self._moves in (1, 8):
+                self.terminations = {j: j == 0 or self._moves == 8 for j in range(3)}
+        dead = [j for j in self.agents if self.terminations[j]]
+        if self._moves == 3 and not dead and 0 not in self.agents:
+            self.agents, self.terminations[0], self._sums[0] = [0, 1, 2], False, 0
+        there = self.agents or [0]
+        self.agent_selection = dead[0] if dead else next(
+            j for k in (1, 2, 3) if (j := (i + k) % 3) in there)  # fmt: skip
+
+
+def test_who_comes_back_in_a_game_in_turns_begins_an_episode():
+    """Its rewards are those since its move; what came while it was away is nobody's."""
+    returns = [[], [], []]
+    for moves, found in zip(moves_of(Back), returns, strict=True):
+        total = 0.0
+        for reward, ends, before, _ in moves:
+            total += reward
+            if any(ends):
+                found.append((total, before[5]))
+                total = 0.0
+    first = 1.0  # of move 1, which it dies of
+    again = sum(range(4, 9))  # of moves 4 to 8
+    assert [value for value, _ in returns[0][:4]] == [first, again, first, again]
+    assert [value for value, _ in returns[1][:2]] == [sum(range(2, 9))] * 2
+    assert [value for value, _ in returns[2][:2]] == [sum(range(3, 9))] * 2
+
+
 def test_last_rewards_that_nobody_can_know_are_told():
     words = "took 0 out of agents before a turn that tells its last reward"
     with pytest.raises(EnvironmentFault, match=words):

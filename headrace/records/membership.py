@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from headrace.envs.names import env_name
 from headrace.envs.probe import Probe
 from headrace.errors import CheckpointError, ConfigError
 from headrace.league.draw import Seating
-from headrace.league.folder import GAME, Snapshot
+from headrace.league.folder import GAME, Snapshot, snapshots
 from headrace.league.standings import Standings
 from headrace.nn.policy import Policy
 from headrace.records import checkpoint, league, rival
@@ -76,6 +77,12 @@ def check_opponents(config: Config, found: Probe, run_dir: Path) -> None:
 def member(config: Config, *known: Any) -> Membership | None:
     """A run's :class:`Membership`, with these arguments, where it has opponents; else None."""
     return None if config.mixture is None else Membership(config, *known)
+
+
+def league_metrics(membership: Membership | None) -> dict[str, Any]:
+    """What a result says of a run's league, by the fields of Result; None where there is none."""
+    names = ("league_win_rate", "league_least_win_rate", "league_snapshots")
+    return dict(zip(names, membership.told if membership else (None,) * 3, strict=True))
 
 
 class Membership:
@@ -191,6 +198,20 @@ class Membership:
         files = checkpoint.policy_files(self._description | {"snapshot": about}, self._policy)
         self._newest = league.add(self._folder, self._run, step, files, self._branch).name
         self._latest = step
+
+    @property
+    def told(self) -> tuple[float | None, float | None, int | None]:
+        """Win rates against the newest own snapshot, and the least; how many snapshots there are.
+
+        Rates are None where there are no games, or of an exploiter, whose return tells.
+        """
+        records, count = self._standings.records, None
+        last = records.get(self._newest)
+        enough = [one.win_rate for one in records.values() if one.games >= _ENOUGH]
+        if self._folder is not None:
+            with contextlib.suppress(OSError):  # which reading its games has told of
+                count = len(snapshots(self._folder))
+        return last and last.win_rate, min(enough, default=None), count
 
     def _write_standings(self) -> None:
         assert self._folder is not None

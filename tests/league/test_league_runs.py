@@ -55,6 +55,8 @@ def test_a_run_leaves_snapshots_standings_and_games(tmp_path: Path) -> None:
     games = league.new_games(folder, "x", {})
     assert set(games) <= {one.name for one in found}
     assert sum(count for count, _ in games.values()) >= 64
+    told = [json.loads(x) for x in (tmp_path / "x/metrics.jsonl").read_text().splitlines()]
+    assert told[-1]["league/snapshots"] == len(found)
 
 
 def test_a_resumed_run_goes_on_exactly_with_the_same_league(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from headrace.envs.turns import Turns
 from headrace.league.draw import Draw, Seating
 from headrace.league.seats import Seats
 from headrace.league.turn_seats import TurnSeats
-from headrace.league.zero_sum import ZeroSum
+from headrace.league.zero_sum import held_to_zero_sum
 from headrace.learning.hogwild import ActorLearner
 from headrace.nn.policy import Policy, policy_weights
 from headrace.process import return_freed_memory
@@ -287,7 +287,7 @@ def open_collector(spec: ActorSpec, policy: Acting) -> tuple[VectorEnv, Collecto
     envs: Any = make_vec(spec.env, spec.envs_made, spec.engine, spec.env_kwargs)
     name, algo = env_name(spec.env), spec.algo
     if spec.zero_sum:
-        envs = ZeroSum(envs, name)
+        envs = held_to_zero_sum(envs, name)
     if spec.seating is not None:
         draw = Draw(spec.seating, f"{os.getpid()}-{secrets.token_hex(4)}")
         kind = TurnSeats if isinstance(envs, Turns) else Seats

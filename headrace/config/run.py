@@ -153,7 +153,8 @@ class Config:
     """Train against this policy alone: a run directory, a checkpoint, or a snapshot of the
     league."""
     zero_sum: bool = False
-    """Rewards of a game's agents add up to 0 at every step: refuse a game in which they don't."""
+    """Rewards of a game's agents add up to 0 at every step, or in turns over a whole game: refuse a
+    game in which they don't."""
     device: str = "cpu"
     """Where the learner computes: cpu, cuda, cuda:1 …"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

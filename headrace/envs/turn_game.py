@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.spaces import MultiBinary, Tuple
 from gymnasium.vector.utils import batch_space
 
-from headrace.envs.game import GAME, MAX_EMPTY, MOVED, Seats
+from headrace.envs.game import GAME, MAX_EMPTY, MOVED, RETURNS, Seats
 from headrace.errors import EnvironmentFault, shown
 from headrace.ops import tree
 
@@ -28,6 +28,9 @@ _MAX_GAMES = 1_000  # the first ones, in which an agent has no turn
 
 class TurnGame(gymnasium.Env[Any, Any]):
     """One game; ``info[TOLD]`` says whose steps are done (``MOVED``).
+
+    As a game begins ``info[RETURNS]`` has all that each agent was rewarded with in the one before,
+    also before its first move, which is no step's reward.
 
     An action is (rows of actions, whose steps begin): an agent's step is begun once, and the game
     waits where the turn is one's whose step isn't begun, so that nothing is told too early. It
@@ -52,6 +55,8 @@ class TurnGame(gymnasium.Env[Any, Any]):
         self._waited = np.zeros(count, np.int64)  # [n] moves of others, while one was there
         self._idle = np.ones(count, bool)  # [n] who has never had a turn
         self._games = 0
+        self._totals, self._asked = np.zeros(count), np.zeros(count, bool)  # [n] of this game
+        self._returns = np.full(count, np.nan)  # [n] of the game before, as this one begins
         self._mover: int | None = None  # whose turn it is, and who has been told so
 
     def reset(
@@ -65,14 +70,15 @@ class TurnGame(gymnasium.Env[Any, Any]):
         if self._env.agents:
             self._begun[self._selected()] = True
         self._go_on()
-        return self._seats.obs, self._seats.info
+        self._returns[:] = np.nan
+        return self._seats.obs, self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Begin steps, and play until it is the turn of somebody who has to be asked."""
         rows, given = action
         given = np.asarray(given, bool)
         self._begun |= given
-        self._seats.told[MOVED] = False
+        self._seats.told[MOVED], self._returns[:] = False, np.nan
         mover = self._mover
         if mover is not None and given[mover]:
             self._env.step(tree.map_leaves(lambda x: x[mover].copy(), rows))
@@ -83,9 +89,17 @@ class TurnGame(gymnasium.Env[Any, Any]):
             self._go_on()
         if given.any():
             self._begin_again()
-        return self._seats.obs, 0.0, False, False, self._seats.info
+        return self._seats.obs, 0.0, False, False, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        return {**self._seats.info, RETURNS: self._returns.copy()}
 
     def _begin(self, seed: int | None, options: Any) -> None:
+        left = getattr(self._env, "_cumulative_rewards", {})
+        for i in np.flatnonzero(~self._asked).tolist():  # who had no turn to be told
+            self._totals[i] += left.get(self._seats.ids[i], 0.0)
+        self._returns[:] = self._totals
+        self._totals[:], self._asked[:] = 0.0, False
         self._env.reset(seed=seed, options=options)
         self._away[:], self._mover, self._games = True, None, self._games + 1
         self._waited[:] = 0
@@ -121,6 +135,8 @@ class TurnGame(gymnasium.Env[Any, Any]):
                     seats.move(i, obs, reward, ends, info or {})
                 self._begun[i], self._away[i] = False, any(ends)
                 self._waited[i], self._idle[i] = 0, False
+            self._totals[i] += reward or 0.0
+            self._asked[i] = True
             if not any(ends):
                 self._mover = i
                 return
@@ -146,7 +162,9 @@ class TurnGame(gymnasium.Env[Any, Any]):
                 )
             terminated = bool(getattr(env, "terminations", {}).get(agent))
             truncated = bool(getattr(env, "truncations", {}).get(agent)) or not terminated
-            seats.move(i, seats.seen(i), earned.get(agent, 0.0), (terminated, truncated), {})
+            reward = earned.get(agent, 0.0)
+            seats.move(i, seats.seen(i), reward, (terminated, truncated), {})
+            self._totals[i] += reward
             self._begun[i], self._away[i], self._waited[i] = False, True, 0
 
     def _selected(self) -> int:

@@ -7,6 +7,7 @@ those of :class:`~headrace.envs.threads.Threads` are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
 from headrace.envs.columns import ABSENT, Columns
-from headrace.envs.game import MOVED, REWARD, TERMINATED, TRUNCATED, Game
+from headrace.envs.game import MOVED, RETURNS, REWARD, TERMINATED, TRUNCATED, Game
 from headrace.ops import tree
 from headrace.spaces.masks import MASK
 
@@ -24,6 +25,10 @@ class Turns(VectorEnv):
 
     Args:
         games: a vector environment of ``game`` (:class:`~headrace.envs.turn_game.TurnGame`).
+
+    Attributes:
+        on_end: told the number of a game that is over, and its agents' returns ``[n]``, as the next
+            one begins.
     """
 
     def __init__(self, games: VectorEnv, game: Game) -> None:
@@ -38,6 +43,7 @@ class Turns(VectorEnv):
         self._busy = np.zeros(self.num_envs, bool)  # [B] a step is begun and not done
         self._ready = np.zeros(0, np.int64)  # columns whose steps are done, and not yet received
         self._obs: Any = None
+        self.on_end: Callable[[int, np.ndarray], None] | None = None
         self._told, self._infos = np.zeros((4, self.num_envs)), dict[str, Any]()
 
     def reset(
@@ -80,6 +86,9 @@ class Turns(VectorEnv):
         grouped = tree.map_leaves(lambda x: x.reshape(*shape, *x.shape[1:]), (self._actions, given))
         obs, _, _, _, infos = self.games.step(grouped)
         self._keep(obs, infos)
+        if self.on_end is not None:
+            for g in np.flatnonzero(~np.isnan(infos[RETURNS][:, 0])).tolist():
+                self.on_end(g, infos[RETURNS][g])
         self._ready = np.flatnonzero(self._told[MOVED])
         self._busy[self._ready] = False
 

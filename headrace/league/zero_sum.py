@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from headrace.envs.columns import absent_in, agents_of
+from headrace.envs.turns import Turns
 from headrace.errors import EnvironmentFault
 
 _SLACK = 1e-5  # of the greatest reward, for those that are sums of float32
 
 
+def held_to_zero_sum(games: VectorEnv, name: str) -> VectorEnv:
+    """Games as they are, until rewards don't add up to 0: at a step, or of a whole game in turns.
+
+    In turns what one earns is told only when it moves again, so each game's returns are looked at.
+
+    Args:
+        games: columns are agents, game by game. name: for messages.
+    """
+    if not isinstance(games, Turns):
+        return ZeroSum(games, name)
+    games.on_end = partial(_check_returns, name, games.agents)
+    return games
+
+
+def _check_returns(name: str, agents: Sequence[str], game: int, returns: np.ndarray) -> None:
+    if _is_off(returns[None])[0]:
+        raise _fault(name, f"the returns of game {game}", agents, returns)
+
+
+def _is_off(rewards: np.ndarray) -> np.ndarray:
+    """``[G]`` whether rewards ``[G, n]`` don't add up to 0."""
+    return np.asarray(np.abs(rewards.sum(1)) > _SLACK * np.maximum(1.0, np.abs(rewards).max(1)))
+
+
+def _fault(name: str, what: str, agents: Sequence[str], rewards: np.ndarray) -> EnvironmentFault:
+    each = zip(agents, rewards.tolist(), strict=True)
+    told = ", ".join(f"{agent} {value:g}" for agent, value in each)
+    return EnvironmentFault(
+        f"{name} isn't zero-sum, which zero_sum=True promises: {what} add up to "
+        f"{rewards.sum():g} ({told})"
+    )
+
+
 class ZeroSum(VectorWrapper):
     """Games as they are, until the rewards of a game's agents don't add up to 0.
 
-    All agents move at once: in turns, what one earns is told only when it moves again.
+    All agents move at once.
 
     Args:
         games: columns are agents, game by game. name: for messages.
@@ -44,13 +80,8 @@ class ZeroSum(VectorWrapper):
         real = np.where(self._gone, 0.0, reward).reshape(self._shape)
         self._gone = np.logical_or(terminated, truncated)
         self._steps = np.where(begins, 0, self._steps + 1)
-        wrong = np.abs(real.sum(1)) > _SLACK * np.maximum(1.0, np.abs(real).max(1))
-        if wrong.any():
-            game = int(np.flatnonzero(wrong)[0])
-            each = zip(self.agents, real[game].tolist(), strict=True)
-            told = ", ".join(f"{agent} {value:g}" for agent, value in each)
-            raise EnvironmentFault(
-                f"{self._name} isn't zero-sum, which zero_sum=True promises: the rewards at step "
-                f"{self._steps[game]} of game {game} add up to {real[game].sum():g} ({told})"
-            )
+        if len(wrong := np.flatnonzero(_is_off(real))):
+            game = int(wrong[0])
+            what = f"the rewards at step {self._steps[game]} of game {game}"
+            raise _fault(self._name, what, self.agents, real[game])
         return returned

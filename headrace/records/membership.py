@@ -59,11 +59,6 @@ def check_opponents(config: Config, found: Probe, run_dir: Path) -> None:
             raise ConfigError(
                 f"{needs} of several agents, and {env_name(found.env)} has one: leave it out"
             )
-        if found.in_turns and name == "zero_sum":
-            raise ConfigError(
-                f"{needs} whose agents move at once, and those of {env_name(found.env)} take "
-                "turns, so what a step brings isn't told to all at once: leave it out"
-            )
     if config.mixture is None:
         return
     if config.is_sized:

@@ -2,6 +2,7 @@
 
     runs/x/checkpoints/step_<n>/      policy.safetensors, trainer.pt, config.json, SHA256SUMS
     runs/x/checkpoints/best_<n>/      the same without trainer.pt: nothing goes on from it
+    runs/x/checkpoints/rival_0/       likewise, of an exploiter: a copy of what it plays
     runs/x/checkpoints/{latest,best}  files that hold the name of one of them
 
 A checkpoint is written to a temporary name, flushed to disk and renamed; then ``latest`` is

@@ -15,6 +15,7 @@ from headrace.launch.group import LearnerGroup
 from headrace.launch.torchrun import join_torchrun, torchrun_rendezvous
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
+from headrace.recipes import for_tasks
 from headrace.records import checkpoint, recall
 from headrace.records.keywords import Settings
 from headrace.records.settings import check_resumed, from_json, replaced
@@ -57,10 +58,11 @@ def train(
             raise unknown_setting(name, algo)
     if algo is not None:
         given["algo"] = algo
+    if isinstance(env, Config):
+        settings_of = for_tasks(env) if given.get("tasks") else env
+        return run(dataclasses.replace(settings_of, **given), callbacks)
     if env is not None and given.get("tasks"):
         raise ConfigError(f"env={shown(env)} must be left out with tasks, which are in its place")
-    if isinstance(env, Config):
-        return run(dataclasses.replace(env, **given), callbacks)
     goes_on = given.get("resume") and not given.get("overwrite")
     if env is not None or not (goes_on or given.get("tasks")):
         given["env"] = env

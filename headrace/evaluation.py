@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, NamedTuple
@@ -49,7 +50,8 @@ class Evaluation:
     deterministic: bool = True
     """Whether the most likely actions were played, instead of drawn ones."""
     human_normalized: float | None = None
-    """The mean where 0 is a random player's and 1 a human's; of whole games of ALE, else None."""
+    """The mean where 0 is a random player's and 1 a human's; of whole games of ALE, else None. Of
+    several tasks the mean of theirs, each capped at 1."""
     tasks: dict[str, Evaluation] | None = None
     """Of each of several tasks by its name; all else is over the episodes of all of them."""
     agents: dict[str, Evaluation] | None = None
@@ -109,7 +111,11 @@ def evaluate(
             env = probe(env, engine, env_kwargs or {}, seed, looks_for_stacks=False).env
         names = zip(env.names, env.envs, strict=True)
         of_tasks = {name: evaluate(policy, one, **how) for name, one in names}
-        return _together(of_tasks, deterministic=deterministic, tasks=of_tasks)
+        scores = [one.human_normalized for one in of_tasks.values()]
+        capped = [min(1.0, score) for score in scores if score is not None]
+        mean = statistics.fmean(capped) if len(capped) == len(scores) else None
+        found = _together(of_tasks, deterministic=deterministic, tasks=of_tasks)
+        return replace(found, human_normalized=mean)
     num_envs = min(episodes, MAX_PARALLEL)
     engine, envs = opened(env, num_envs, engine, env_kwargs)
     with contextlib.ExitStack() as stack:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from headrace.config import Config
 from headrace.errors import ConfigError, require_choice
@@ -47,7 +49,21 @@ def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Confi
         ConfigError: as :func:`recipe`.
     """
     name, rest = take_flag(argv, "--recipe")
-    return default if name is None else recipe(name, algorithm), rest
+    if name is None:
+        return default, rest
+    found = recipe(name, algorithm)
+    return for_tasks(found) if take_flag(rest, "--tasks")[0] is not None else found, rest
+
+
+def for_tasks(config: Config) -> Config:
+    """Settings without their environment, which tasks take the place of.
+
+    Atari's games get all 18 actions each, as IMPALA's agent of 57 games had.
+    """
+    kwargs: dict[str, Any] = {**config.env_kwargs}
+    if "full_action_space" in kwargs:
+        kwargs["full_action_space"] = True
+    return replace(config, env=Config.env, tasks=(), env_kwargs=kwargs)
 
 
 def take_flag(argv: list[str], name: str) -> tuple[str | None, list[str]]:

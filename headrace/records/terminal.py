@@ -143,7 +143,8 @@ def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Pat
         f"{played['episodes']} episodes, {_ACTIONS[played.get('deterministic', True)]})"
         if played
         else missing and f"none: {missing}",
-        "human-normalised": human is not None and f"{human:.1%} (0 random, 100% human)",
+        "human-normalised": human is not None
+        and f"{human:.1%} (0 random, 100% human{', each task capped' * ('tasks' in summary)})",
         "training return": mean is not None and f"{mean:.1f} (last 100 episodes)",
         **_of_parts(summary, played, "tasks"),
         **_of_parts(summary, played, "agents"),

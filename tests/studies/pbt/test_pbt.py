@@ -22,7 +22,7 @@ from headrace.errors import NonFinite
 from headrace.records import checkpoint
 from headrace.records.files import read_jsonl
 from headrace.records.lock import Lock
-from headrace.studies.children import Children
+from headrace.studies.children import Children, Killed
 from headrace.studies.machine import wide_console
 from headrace.studies.pbt import report, turns
 from headrace.studies.pbt.command import run
@@ -200,6 +200,25 @@ def test_a_turn_that_fails_again_and_again_ends_the_command(tmp_path, capsys):
     with pytest.raises(RuntimeError, match="no memory"):
         run(population, wide_console(), train)
     assert capsys.readouterr().out.count("member 0: no memory") == turns.MOST_FAILURES
+
+
+def test_a_trainer_that_is_killed_has_more_chances_than_one_that_fails(tmp_path, capsys):
+    population = stub.population(str(tmp_path), members=2)
+    kills = iter(range(turns.MOST_KILLS - 1))
+
+    def train(population, member, hyper, until, children):
+        if next(kills, None) is not None:
+            raise Killed("ended with code -9")
+        return stub.train(population, member, hyper, until, children)
+
+    run(population, wide_console(), train)
+    assert capsys.readouterr().out.count("ended with code -9") == turns.MOST_KILLS - 1
+    assert all(one[-1].steps == stub.TOTAL for one in stub.histories(population))
+    (tmp_path / "more").mkdir()
+    kills = iter(range(99))
+    with pytest.raises(Killed):
+        run(stub.population(str(tmp_path / "more"), members=2), wide_console(), train)
+    assert turns.MOST_KILLS <= next(kills) <= 2 * turns.MOST_KILLS
 
 
 def test_a_turn_without_a_step_is_an_error_and_no_turn(tmp_path, capsys):

@@ -30,6 +30,8 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: a flag is wrong; nothing was started.
     """
     own = {"lr_schedule": "constant", **NO_END}
+    if not any(word.partition("=")[0] == "--sample" for word in argv):
+        own["optimizer"] = "rmsprop"  # whose epsilon evolves, as in the paper
     population = flags.parse(Population, "headrace pbt", argv, Config(**CONSTANT), **own)
     return run(population, wide_console())
 

@@ -28,7 +28,7 @@ from headrace.valid.fields import check_fields, settings
 NO_END: dict[str, Any] = {"stop_return": None, "target_return": None}
 OWN = {"run_dir": None, "resume": False, "overwrite": False, **NO_END}
 _DRAWS = 100  # for values that go together
-CONSTANT: dict[str, Any] = {"algo": IMPALA(lr_schedule="constant")}
+CONSTANT: dict[str, Any] = {"algo": IMPALA(lr_schedule="constant", optimizer="rmsprop")}
 
 
 @settings()

@@ -59,7 +59,7 @@ def train(
     if algo is not None:
         given["algo"] = algo
     if isinstance(env, Config):
-        settings_of = for_tasks(env) if given.get("tasks") else env
+        settings_of = for_tasks(env, given["tasks"]) if given.get("tasks") else env
         return run(dataclasses.replace(settings_of, **given), callbacks)
     if env is not None and given.get("tasks"):
         raise ConfigError(f"env={shown(env)} must be left out with tasks, which are in its place")

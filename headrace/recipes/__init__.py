@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from headrace.config import Config
+from headrace.envs.tasks import named_in
 from headrace.errors import ConfigError, require_choice
 from headrace.recipes import atari, impact_paper, tuned
 from headrace.valid.fields import checked
@@ -52,18 +53,29 @@ def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Confi
     if name is None:
         return default, rest
     found = recipe(name, algorithm)
-    return for_tasks(found) if take_flag(rest, "--tasks")[0] is not None else found, rest
+    tasks, _ = take_flag(rest, "--tasks")
+    return found if tasks is None else for_tasks(found, tasks.split(",")), rest
 
 
-def for_tasks(config: Config) -> Config:
-    """Settings without their environment, which tasks take the place of.
+def for_tasks(config: Config, tasks: Sequence[Any]) -> Config:
+    """Settings without their environment, which tasks, or a suite's name, take the place of.
 
-    Atari's games get all 18 actions each, as IMPALA's agent of 57 games had.
+    Actors and batch grow to the next that each task can have as much of. Atari's games get all 18
+    actions each, as IMPALA's agent of 57 games had.
     """
     kwargs: dict[str, Any] = {**config.env_kwargs}
     if "full_action_space" in kwargs:
         kwargs["full_action_space"] = True
-    return replace(config, env=Config.env, tasks=(), env_kwargs=kwargs)
+    count, sizes = len(named_in(tasks)), config.sizes
+    actors, batch = config.num_actors, config.batch_size
+    if isinstance(actors, int):
+        actors = -(-actors // count) * count
+    envs = sizes.envs_per_actor if isinstance(sizes.envs_per_actor, int) else 1
+    if isinstance(batch, int) and isinstance(sizes.fragment_length, int):
+        unit = count * envs * sizes.fragment_length
+        batch = -(-batch // unit) * unit
+    known: dict[str, Any] = {"num_actors": actors, "batch_size": batch, "env_kwargs": kwargs}
+    return replace(config, env=Config.env, tasks=(), **known)
 
 
 def take_flag(argv: list[str], name: str) -> tuple[str | None, list[str]]:

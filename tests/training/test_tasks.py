@@ -18,7 +18,7 @@ from headrace.envs import atari
 from headrace.envs.joined import Joined
 from headrace.envs.names import Tasks, resolve
 from headrace.envs.wrappers import Wrap
-from headrace.recipes import take_recipe
+from headrace.recipes import for_tasks, take_recipe
 from headrace.records import checkpoint, trust
 from headrace.records.files import read_jsonl
 from headrace.records.settings import check_resumed, from_json
@@ -243,6 +243,15 @@ def test_tasks_take_the_place_of_a_recipes_environment(monkeypatch):
     assert replace(config, tasks=("Pong", "Breakout"), seed=3).to_json() == found[0].to_json()
     alone, _ = take_recipe(["--recipe", "atari"], "appo", None)
     assert alone == pong
+
+
+@pytest.mark.parametrize("algo", ["impala", "appo", "ppo", "impact"])
+@pytest.mark.parametrize("suite", ["atari-5", "atari-57"])
+def test_a_recipes_sizes_grow_to_fit_a_suite(algo, suite):
+    config = replace(for_tasks(hr.recipe("atari", algo), (suite,)), tasks=(suite,))
+    chosen = choose(config, None, cores=1)  # which refuses what doesn't fit
+    assert chosen.num_actors % len(config.tasks) == 0
+    assert chosen.batch_size % (chosen.sizes.rollout_steps * len(config.tasks)) == 0
 
 
 def test_a_task_by_another_of_its_names_is_the_same_one():

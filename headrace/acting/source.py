@@ -15,11 +15,12 @@ from headrace.acting.fleet import Fleet
 from headrace.acting.inference import Inference, without_weights
 from headrace.errors import ActorFailed
 from headrace.nn.policy import Policy, policy_weights
-from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
+from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.ray import Arrivals, RayQueue
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmQueue
 from headrace.transport.slab import Slab, spec_of
+from headrace.transport.slots import Slots
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout
 

@@ -24,10 +24,11 @@ from headrace.ops import tree
 from headrace.records.files import read_jsonl
 from headrace.records.tally import Progress
 from headrace.training.intake import Intake
-from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
+from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmPort, ShmQueue
 from headrace.transport.slab import ArraySpec, Slab
+from headrace.transport.slots import Slots
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout
 from tests.distributed.runs import check_together, train

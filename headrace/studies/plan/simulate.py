@@ -5,7 +5,7 @@
              release
 
 One rollout is one job, not one job per step, so 10,000 actors take seconds. The rules are those of
-``transport/queue.py`` (who waits for what), ``acting/weight_sync.py`` (when weights are fetched:
+``transport/slots.py`` (who waits for what), ``acting/weight_sync.py`` (when weights are fetched:
 its ``Follower`` itself decides here) and ``training/intake.py`` (what is dropped).
 """
 

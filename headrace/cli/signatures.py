@@ -138,8 +138,8 @@ def league(
     Args:
         path: a run directory, or a league's folder.
         play: two snapshots that play first; a run's name stands for its newest.
-        episodes: games of them, or of every pair that has played fewer, half in either seat.
-        most: snapshots, evenly spaced, of which every pair plays.
+        episodes: games that they play now, or until which every pair plays; half in either seat.
+        most: snapshots, evenly spaced in each run, of which every pair plays.
         picture: the PNG to write; league.png in the league by default.
         seed: of games and actions.
         trust: import the code that snapshots name, though you haven't named it on this machine.

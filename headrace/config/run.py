@@ -309,7 +309,7 @@ class Config:
 
     @property
     def settled(self) -> Config:
-        """With every setting decided that may be left to ``scale_free``."""
+        """With all decided that may be left to ``scale_free``, and absolute paths to opponents."""
         network, algo, free = self.network, self.algo, self.scale_free
         of_values = free and not algo.learns_in_actors  # they have no statistics in common
         if network.normalize_observations is None:
@@ -318,7 +318,11 @@ class Config:
             network = replace(network, normalize_values=of_values)
         if algo.normalize_advantage is None:
             algo = replace(algo, normalize_advantage=of_values)
-        return replace(self, network=network, algo=algo)
+        league = self.league and os.path.abspath(self.league)
+        exploit = self.exploit
+        if exploit is not None and (league is None or os.path.exists(exploit)):
+            exploit = os.path.abspath(exploit)  # or else it is a snapshot of the league
+        return replace(self, network=network, algo=algo, league=league, exploit=exploit)
 
     def again(self, saved: bool) -> Config:
         """The settings to start this run with again, whether a checkpoint was saved or not."""

@@ -129,6 +129,11 @@ class Seats:
         """Agent ``i`` isn't there: an end once more behind an end is an absence."""
         self.told[:, i] = 0, True, False, True
 
+    def seen(self, i: int) -> Any:
+        """What agent ``i`` was shown last."""
+        space = self.game.observation_space
+        return map_space(lambda _, rows: rows[i].copy(), space, self.obs)
+
     @property
     def checks(self) -> bool:
         """Whether this step of the game is among the first, which are checked."""
@@ -229,7 +234,7 @@ class ParallelGame(gymnasium.Env[Any, Any]):
             ends = bool(terminated.get(agent, False)), bool(truncated.get(agent, False))
             if agent not in stay and not any(ends):
                 ends = False, True
-            last = obs[agent] if agent in obs else self._seen(i)
+            last = obs[agent] if agent in obs else seats.seen(i)
             seats.move(i, last, rewards.get(agent, 0.0), ends, infos.get(agent) or {})
             self._gone[i] = any(ends)
         again = {agent for agent in stay if not (terminated.get(agent) or truncated.get(agent))}
@@ -265,10 +270,6 @@ class ParallelGame(gymnasium.Env[Any, Any]):
                 self._gone[i] = False
             else:
                 self._seats.leave_out(i)
-
-    def _seen(self, i: int) -> Any:
-        space = self._seats.game.observation_space
-        return map_space(lambda _, rows: rows[i].copy(), space, self._seats.obs)
 
     def render(self) -> Any:
         """What the game shows."""

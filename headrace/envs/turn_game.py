@@ -105,6 +105,7 @@ class TurnGame(gymnasium.Env[Any, Any]):
         """Tell whoever's turn it is, and take those who have ended out of the game."""
         env, seats = self._env, self._seats
         for _ in range(2 * len(seats.ids) + 1):
+            self._part()
             if not env.agents:
                 return
             i = self._selected()
@@ -128,6 +129,25 @@ class TurnGame(gymnasium.Env[Any, Any]):
             f"{seats.name} keeps asking {shown(env.agent_selection)}, which has ended: take an "
             "agent out of agents where it has ended and step(None) is its turn"
         )
+
+    def _part(self) -> None:
+        """End those who have left ``agents`` with a move behind them and no turn to be told so."""
+        env, seats = self._env, self._seats
+        for i in np.flatnonzero(self._begun & ~self._away).tolist():
+            agent = seats.ids[i]
+            if agent in env.agents:
+                continue
+            earned = getattr(env, "_cumulative_rewards", None)
+            if earned is None:
+                raise EnvironmentFault(
+                    f"{seats.name} took {seats.game.agents[i]} out of agents before a turn that "
+                    "tells its last reward: let it end, and take it out once step(None) is its "
+                    "turn, or keep _cumulative_rewards, as PettingZoo's AECEnv does"
+                )
+            terminated = bool(getattr(env, "terminations", {}).get(agent))
+            truncated = bool(getattr(env, "truncations", {}).get(agent)) or not terminated
+            seats.move(i, seats.seen(i), earned.get(agent, 0.0), (terminated, truncated), {})
+            self._begun[i], self._away[i], self._waited[i] = False, True, 0
 
     def _selected(self) -> int:
         """The column of whose turn it is."""

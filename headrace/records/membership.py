@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,15 @@ from typing import Any
 from headrace.config import Config
 from headrace.envs.names import env_name
 from headrace.envs.probe import Probe
-from headrace.errors import ConfigError
+from headrace.errors import CheckpointError, ConfigError
 from headrace.league.draw import Seating
-from headrace.league.folder import SNAPSHOTS, Snapshot
+from headrace.league.folder import GAME, Snapshot, snapshots
 from headrace.league.standings import Standings
 from headrace.nn.policy import Policy
-from headrace.records import checkpoint, league
+from headrace.records import checkpoint, league, rival
 from headrace.records.disk import Tolerant
 from headrace.records.tally import Progress
-from headrace.spaces.json import alike, space_from_json, space_to_json
+from headrace.spaces.json import space_to_json
 from headrace.types import Group
 
 _GAMES = 256  # new games after which the win rates are written anew
@@ -70,33 +71,18 @@ def check_opponents(config: Config, found: Probe, run_dir: Path) -> None:
     where = folder_of(config, run_dir)
     if where is not None:
         league.check(where, game(config, found))
-    if config.exploit is not None:
-        rival = rival_of(config)
-        assert rival is not None
-        values = checkpoint.read_config(rival.path)
-        for kind in ("observation_space", "action_space"):
-            theirs, ours = space_from_json(values[kind]), getattr(found, kind)
-            if not alike(theirs, ours, bounds=kind == "action_space"):
-                raise ConfigError(
-                    f"exploit={config.exploit!r} plays another game: its {kind.replace('_', ' ')} "
-                    f"is {theirs}, that of {env_name(found.env)} is {ours}"
-                )
-
-
-def rival_of(config: Config) -> Snapshot | None:
-    """The policy that is to be exploited: of a snapshot in the league, a run or a checkpoint."""
-    if config.exploit is None:
-        return None
-    path = Path(config.exploit)
-    if config.league is not None and not path.exists():
-        path = Path(config.league) / SNAPSHOTS / config.exploit
-    folder = checkpoint.find(path)
-    return Snapshot(config.exploit, folder, "", 0)
+    rival.check(config, found, run_dir)
 
 
 def member(config: Config, *known: Any) -> Membership | None:
     """A run's :class:`Membership`, with these arguments, where it has opponents; else None."""
     return None if config.mixture is None else Membership(config, *known)
+
+
+def league_metrics(membership: Membership | None) -> dict[str, Any]:
+    """What a result says of a run's league, by the fields of Result; None where there is none."""
+    names = ("league_win_rate", "league_least_win_rate", "league_snapshots")
+    return dict(zip(names, membership.told if membership else (None,) * 3, strict=True))
 
 
 class Membership:
@@ -120,7 +106,7 @@ class Membership:
     ) -> None:
         self._config, self._group = config, group
         self._policy, self._progress = policy, progress
-        self._folder = folder_of(config, run_dir)
+        self._run_dir, self._folder = run_dir, folder_of(config, run_dir)
         self._game, self._name = game(config, found), run_dir.resolve().name
         self._standings, self._offsets = Standings(), dict[str, int]()
         self._written: dict[str, Any] = {}  # standings, as actors see them
@@ -136,23 +122,33 @@ class Membership:
 
         Returns:
             what actors need to know.
+
+        Raises:
+            CheckpointError: the league in which the run goes on isn't there, or the disk refuses.
         """
         self._description = description
         folder = self._folder
+        if self._group.rank == 0:
+            rival.keep(self._config, self._run_dir)
         if folder is not None and self._group.rank == 0:
+            if self._run and not (folder / GAME).exists():
+                raise CheckpointError(
+                    f"league={str(folder)!r} isn't there, in which the run {self._run} goes on: "
+                    "put it back there, or begin another run"
+                )
             league.found(folder, self._game)
             if self._run:
                 self._rewind(folder)
             else:
                 self._run = league.join(folder, self._name)
                 self._snapshot()
-        if folder is not None and self._group.size > 1:
+        if self._group.size > 1:  # rank 0 is done
             self._run = self._group.broadcast(self._run)
         mixture = self._config.mixture
         assert mixture is not None
-        rival = rival_of(self._config)
-        where = None if folder is None or rival is not None else folder.resolve()
-        return Seating(mixture, checkpoint.load_policy, where, self._run, rival)
+        only = rival.of(self._config, self._run_dir)
+        where = None if folder is None or only is not None else folder.resolve()
+        return Seating(mixture, checkpoint.load_policy, where, self._run, only)
 
     def _rewind(self, folder: Path) -> None:
         """Take back what was done behind the checkpoint, but snapshots that others may play."""
@@ -202,6 +198,20 @@ class Membership:
         files = checkpoint.policy_files(self._description | {"snapshot": about}, self._policy)
         self._newest = league.add(self._folder, self._run, step, files, self._branch).name
         self._latest = step
+
+    @property
+    def told(self) -> tuple[float | None, float | None, int | None]:
+        """Win rates against the newest own snapshot, and the least; how many snapshots there are.
+
+        Rates are None where there are no games, or of an exploiter, whose return tells.
+        """
+        records, count = self._standings.records, None
+        last = records.get(self._newest)
+        enough = [one.win_rate for one in records.values() if one.games >= _ENOUGH]
+        if self._folder is not None:
+            with contextlib.suppress(OSError):  # which reading its games has told of
+                count = len(snapshots(self._folder))
+        return last and last.win_rate, min(enough, default=None), count
 
     def _write_standings(self) -> None:
         assert self._folder is not None

@@ -267,6 +267,11 @@ class Result:
         "sync/divergence", Ratio("divergence_nano", "num_measured", unit=1e-9)
     )
     """Mean KL(behaviour || learner) that actors were told, nats."""
+    league_win_rate: float | None = metric("league/win_rate")
+    """Of a run with opponents, against its newest snapshot; None before a game against it."""
+    league_least_win_rate: float | None = metric("league/least_win_rate")
+    """The least of those against snapshots that it has played 100 games against."""
+    league_snapshots: int | None = metric("league/snapshots")  # in the league, other runs' too
 
     def scalars(self) -> dict[str, float]:
         """The metrics under the names that they have in files; absent while None."""

@@ -38,7 +38,7 @@ _FILES = [
 _BEGUN = (lock.NAME, "config.json.tmp")  # what a run leaves that dies before it writes anything
 _FOLDERS = [
     "iterations", "checkpoints", "checkpoints/step_*", "checkpoints/best_*", "checkpoints/copy_*",
-    "checkpoints/*.tmp",
+    "checkpoints/rival_*", "checkpoints/*.tmp",
     "checkpoints/latest", "checkpoints/best",  # where links were followed by what copied the run
 ]  # fmt: skip
 _FILES += [f"{folder}/{name}" for folder in _FOLDERS[2:] for name in (*sums.FILES, sums.NAME)]

@@ -28,6 +28,7 @@ _OF_THE_COMMAND = ("resume", "overwrite", "run_dir", "init_from")  # not of the 
 _KEPT = {
     "tasks": "what was learnt is counted by task",
     "league": "the run's snapshots and win rates are there",
+    "exploit": "the run plays a copy of that policy",
     "seed": "weights and random streams were made with it",
     "scale_free": "it decided when the run began (normalize_advantage may change)",
     "optimizer": "the saved moments are of that optimiser",

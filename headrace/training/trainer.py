@@ -33,7 +33,7 @@ from headrace.process import (
 )
 from headrace.records.files import RunLog
 from headrace.records.health import doctor_of
-from headrace.records.membership import member
+from headrace.records.membership import league_metrics, member
 from headrace.records.meter import Meter
 from headrace.records.result import Result, gather_episodes, own_episodes
 from headrace.records.tally import Progress, Tally
@@ -330,6 +330,7 @@ class Trainer:
         if log is None:
             return None
         known = {"learning_rate": self._learning_rate(), "eval_return": self._evaluations.latest}
+        known |= league_metrics(self._league)
         result = self._tally.result(episodes, restarts=self._restarts, **known)
         log.result(result)
         return result

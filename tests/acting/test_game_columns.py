@@ -156,32 +156,39 @@ def test_advantages_are_those_of_a_slow_reference_for_each_agent():
         advantage, _ = gae(*stream, gamma=gamma, lam=lam)
         vs = vtrace(log_ratio, *stream, gamma=gamma, rho_bar=rho_bar, c_bar=c_bar).vs
         for b in range(B):
-            column = [t for t in range(T) if not rollout.first[t + 1, b]]
-            slow = reference(rollout, column, b, gamma, lam, log_ratio.exp(), rho_bar, c_bar)
-            for t in column:
+            steps = {t: stepped(rollout, t, b) for t in range(T) if not rollout.first[t + 1, b]}
+            slow = reference(steps, gamma, lam, log_ratio[:, b].exp(), rho_bar, c_bar)
+            for t in steps:
                 assert float(advantage[t, b]) == pytest.approx(slow[t][0], abs=1e-3)
                 assert float(vs[t, b]) == pytest.approx(slow[t][1], abs=1e-3)
 
 
-def reference(rollout, column, b, gamma, lam, ratio, rho_bar, c_bar) -> dict:
+def stepped(rollout: Rollout, t: int, b: int) -> tuple[tuple, float, bool]:
+    """A step's label, reward and death, from the environment alone, not from rewards and flags."""
+    seed, agent = 5 + b // AGENTS, b % AGENTS
+    _, _, episode, step, _ = rollout.obs[t, b].int().tolist()
+    ends = step + 1 == counting_length(seed + agent, episode, LENGTH)
+    dies = ends and not counting_truncates(seed + agent, episode)
+    reward = game_reward(agent, episode, step, int(rollout.action[t, b]))
+    return (seed, agent, episode, step), reward, dies
+
+
+def reference(steps, gamma, lam, ratio, rho_bar, c_bar) -> dict:
     """GAE and V-trace by their sums, over the pieces of episodes that the labels name.
 
-    It knows how an episode ends from the environment alone, not from the rollout's flags.
+    Args:
+        steps: of a column by row: label, reward, whether it dies. ratio: ``[T]`` of the column.
     """
-    seed, agent, found = 5 + b // AGENTS, b % AGENTS, {}
-    for t in column:
-        label = tuple(rollout.obs[t, b].int().tolist())
-        rest = [s for s in column if s >= t and int(rollout.obs[s, b, 2]) == label[2]]
+    found = {}
+    for t, (label, *_) in steps.items():
+        rest = [s for s in steps if s >= t and steps[s][0][2] == label[2]]
         adv = trace = 0.0
         discount, c = 1.0, 1.0
         for k, s in enumerate(rest):
-            _, _, episode, step, _ = rollout.obs[s, b].int().tolist()
-            ends = step + 1 == counting_length(seed + agent, episode, LENGTH)
-            dies = ends and not counting_truncates(seed + agent, episode)
+            (seed, agent, episode, step), reward, dies = steps[s]
             after = 0.0 if dies else value_of((seed, agent, episode, step + 1))
-            reward = game_reward(agent, episode, step, int(rollout.action[s, b]))
             delta = reward + gamma * after - value_of((seed, agent, episode, step))
-            weight = float(ratio[s, b])
+            weight = float(ratio[s])
             adv += (gamma * lam) ** k * delta
             trace += discount * c * min(rho_bar, weight) * delta
             discount, c = discount * gamma, c * min(c_bar, weight)

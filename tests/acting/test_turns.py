@@ -20,10 +20,17 @@ from headrace.envs.make import make_vec
 from headrace.envs.names import resolve
 from headrace.nn import Network, Policy
 from headrace.ops import tree
+from headrace.ops.returns import gae, vtrace
 from headrace.transport.slab import Slab
 from headrace.types import Rollout
 from tests.acting.test_cut_rollouts import After
-from tests.acting.test_game_columns import ENGINES_AND_MASKS, TRANSPORTS, told
+from tests.acting.test_game_columns import (
+    ENGINES_AND_MASKS,
+    TRANSPORTS,
+    reference,
+    told,
+    value_of,
+)
 
 GAMES, AGENTS, T = 2, 3, 5
 B = GAMES * AGENTS
@@ -159,6 +166,39 @@ def test_statistics_are_those_of_the_agents_episodes(filled):
         lengths = torch.cat([r.episode_length[:, b] for r in rollouts])
         known = ~ends.isnan()
         assert list(zip(ends[known].tolist(), lengths[known].tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("num_steps", [2, 9])
+def test_advantages_are_those_of_a_slow_reference_for_each_agent(filled, num_steps):
+    gamma, lam, rho_bar, c_bar = 0.9, 0.8, 1.0, 0.7
+    rng, pieces = np.random.default_rng(0), 0
+    for rollout in filled(num_steps=num_steps)(90 // num_steps):
+        obs = rollout.obs.int().tolist()
+        value = torch.tensor([[value_of(x) for x in row] for row in obs], dtype=torch.float64)
+        log_ratio = torch.from_numpy(rng.normal(size=(num_steps, B)) / 2)
+        stream = rollout.reward.double(), value, rollout.terminated, rollout.first
+        advantage, _ = gae(*stream, gamma=gamma, lam=lam)
+        vs = vtrace(log_ratio, *stream, gamma=gamma, rho_bar=rho_bar, c_bar=c_bar).vs
+        for b in range(B):
+            rows = [t for t in range(num_steps) if not rollout.first[t + 1, b]]
+            steps = {t: moved(obs, t, b, int(rollout.action[t, b])) for t in rows}
+            pieces += len({label[2] for label, *_ in steps.values()}) > 1
+            slow = reference(steps, gamma, lam, log_ratio[:, b].exp(), rho_bar, c_bar)
+            for t in rows:
+                assert float(advantage[t, b]) == pytest.approx(slow[t][0], abs=1e-3)
+                assert float(vs[t, b]) == pytest.approx(slow[t][1], abs=1e-3)
+    assert pieces > 5 or num_steps == 2, "episodes end inside of fragments"
+
+
+def moved(obs: list, t: int, b: int, action: int) -> tuple[tuple, float, bool]:
+    """A move's label, reward and death, from the game's rules, not from rewards and flags."""
+    _, _, episode, step, _, move = obs[t][b]
+    agent, until = b % AGENTS, obs[t + 1][b][5]
+    reward = sum(3 * k + agent + 1 for k in range(move, until)) + 0.25 * action
+    over = until == CountingTurns.moves(episode)
+    over |= agent == 0 and step + 1 == CountingTurns.lives(episode)
+    dies = over and CountingTurns.terminates(agent, episode)
+    return (5 + b // AGENTS, agent, episode, step), reward, dies
 
 
 @pytest.mark.parametrize("num_steps", [1, T])

@@ -20,7 +20,7 @@ from headrace.envs.columns import agents_of
 from headrace.envs.make import make_vec
 from headrace.envs.names import Prepared, env_name, resolve
 from headrace.envs.probe import probe
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, EnvironmentFault
 
 
 @pytest.fixture
@@ -207,6 +207,102 @@ def test_who_leaves_has_ended_and_waits_for_the_next_game(lingers):
     assert ended[0] == [0, 0] + [1] * 6 + [0, 0, 0, 1]
     assert truncated[2].tolist() == [not lingers, False]
     assert terminated[2].tolist() == [lingers, False]
+
+
+class Abrupt(CountingTurns):
+    """Who has ended is taken out at once, with no turn to be told so; ``mute``: nor with flags."""
+
+    def __init__(self, mute: bool = False, keeps: bool = True) -> None:
+        super().__init__()
+        self._mute, self._keeps = mute, keeps
+
+    def _select(self):
+        if self._keeps:
+            self._cumulative_rewards = self._sums
+        gone = [i for i in self.agents if self.terminations[i] or self.truncations[i]]
+        self.agents = [i for i in self.agents if i not in gone]
+        if self._mute:
+            self.terminations = dict.fromkeys(self.agents, False)
+            self.truncations = dict.fromkeys(self.agents, False)
+        super()._select()
+
+
+def moves_of(env) -> list[list[tuple]]:
+    """Of each agent: reward, ends, the observations of a move and behind it; no fillers."""
+    found: list[list[tuple]] = [[], [], []]
+    with contextlib.closing(make_vec(env, 1, "sync")) as envs:
+        obs, infos = envs.reset(seed=0)
+        over, seen = infos["absent"].copy(), obs.tolist()
+        for _ in range(60):
+            obs, reward, *ends, infos = envs.step(np.zeros(3, np.int64))
+            for i in np.flatnonzero(infos["moved"]):
+                flags = tuple(bool(end[i]) for end in ends)
+                if not over[i]:
+                    found[i].append((reward[i], flags, seen[i], obs[i].tolist()))
+                over[i], seen[i] = any(flags), obs[i].tolist()
+    return found
+
+
+@pytest.mark.parametrize("mute", [False, True])
+def test_who_is_taken_out_before_its_turn_is_told_its_end_and_last_rewards(mute):
+    for got, wanted in zip(moves_of(partial(Abrupt, mute)), moves_of(CountingTurns), strict=True):
+        assert sum(any(one[1]) for one in got) > 3
+        for (reward, ends, before, after), (paid, ended, *shown) in zip(got, wanted, strict=False):
+            assert (reward, before) == (paid, shown[0])
+            assert ends == ((False, True) if mute and any(ended) else ended)
+            assert after == (before if any(ended) else shown[1])
+
+
+class Back(CountingTurns):
+    """Agent 0 dies of its first move, and is back once all others have moved; 8 moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends = dict.fromkeys(range(3), False)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed, options)
+        self.agent_selection = 0
+
+    def step(self, action):
+        i = self.agent_selection
+        if self.terminations[i]:
+            self.agents.remove(i)
+        else:
+            self._sums[i], self._moves = 0, self._moves + 1
+            for j in self.agents:
+                self._sums[j] += self._moves
+            if self._moves in (1, 8):
+                self.terminations = {j: j == 0 or self._moves == 8 for j in range(3)}
+        dead = [j for j in self.agents if self.terminations[j]]
+        if self._moves == 3 and not dead and 0 not in self.agents:
+            self.agents, self.terminations[0], self._sums[0] = [0, 1, 2], False, 0
+        there = self.agents or [0]
+        self.agent_selection = dead[0] if dead else next(
+            j for k in (1, 2, 3) if (j := (i + k) % 3) in there)  # fmt: skip
+
+
+def test_who_comes_back_in_a_game_in_turns_begins_an_episode():
+    """Its rewards are those since its move; what came while it was away is nobody's."""
+    returns = [[], [], []]
+    for moves, found in zip(moves_of(Back), returns, strict=True):
+        total = 0.0
+        for reward, ends, before, _ in moves:
+            total += reward
+            if any(ends):
+                found.append((total, before[5]))
+                total = 0.0
+    first = 1.0  # of move 1, which it dies of
+    again = sum(range(4, 9))  # of moves 4 to 8
+    assert [value for value, _ in returns[0][:4]] == [first, again, first, again]
+    assert [value for value, _ in returns[1][:2]] == [sum(range(2, 9))] * 2
+    assert [value for value, _ in returns[2][:2]] == [sum(range(3, 9))] * 2
+
+
+def test_last_rewards_that_nobody_can_know_are_told():
+    words = "took 0 out of agents before a turn that tells its last reward"
+    with pytest.raises(EnvironmentFault, match=words):
+        moves_of(partial(Abrupt, keeps=False))
 
 
 def test_what_a_callable_returns_is_recognised():

@@ -20,7 +20,7 @@ from headrace.league.folder import Games, Snapshot, newest, snapshots, standings
 from headrace.league.frozen import Frozen
 from headrace.league.opponents import Mixture
 from headrace.records import league
-from headrace.records.membership import Membership
+from headrace.records.membership import Membership, league_metrics
 from headrace.spaces.json import space_to_json
 from headrace.types import Alone
 
@@ -117,6 +117,36 @@ def test_a_full_disk_is_told_once_and_tried_again(
     assert names(folder) == ["x-0", "x-130"]
     assert standings(folder, "x").records["x-0"].games == 256
     assert len(member.told) == 6
+
+
+def test_a_league_run_tells_how_it_does(tmp_path: Path) -> None:
+    member = Member(tmp_path / "x")
+    member.begin()
+    folder = tmp_path / "x" / "league"
+    games = Games(folder, "x", "1")
+    fields = ("league_win_rate", "league_least_win_rate", "league_snapshots")
+
+    def told() -> tuple[Any, ...]:
+        found = league_metrics(member.league)
+        assert tuple(found) == fields
+        return tuple(found.values())
+
+    assert told() == (None, None, 1)
+    for _ in range(50):
+        games.add("x-0", 1.0), games.add("x-0", 0.0)
+    games.flush()
+    member.at(100)
+    assert told() == (None, pytest.approx(0.5), 2)  # nobody has played the second one yet
+    for _ in range(100):
+        games.add("x-100", 1.0)
+    games.flush()
+    member.at(150)
+    assert told() == (pytest.approx(1.0), pytest.approx(0.5), 2)
+    games.add("other-7", 0.0)
+    games.flush()
+    member.at(160)
+    assert told()[1] == pytest.approx(0.5), "one game is no rate"
+    assert league_metrics(None) == dict.fromkeys(fields)
 
 
 def test_what_cannot_be_read_of_games_moves_no_offset(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ def test_a_run_leaves_snapshots_standings_and_games(tmp_path: Path) -> None:
     games = league.new_games(folder, "x", {})
     assert set(games) <= {one.name for one in found}
     assert sum(count for count, _ in games.values()) >= 64
+    told = [json.loads(x) for x in (tmp_path / "x/metrics.jsonl").read_text().splitlines()]
+    assert told[-1]["league/snapshots"] == len(found)
 
 
 def test_a_resumed_run_goes_on_exactly_with_the_same_league(tmp_path: Path) -> None:
@@ -117,6 +119,44 @@ def test_an_exploiter_learns_against_one_policy_and_beats_it(tmp_path: Path) -> 
           callbacks=[results.append])  # fmt: skip
     assert results[-1].episode_return > 1.5  # of 3 rounds, where a fair coin gets 0
     assert not (tmp_path / "y" / "league").exists()
+
+
+def test_paths_to_opponents_hold_in_other_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what an exploiter plays stays what it was when the run began, though that goes on."""
+    from headrace.records import checkpoint, rival
+    from headrace.studies.league.command import folder_of
+
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "one")
+    train(Path("x"), league="shared", total_steps=100)
+    alone = {"opponents": None, "snapshot_every_steps": None}
+    train(Path("y"), exploit="x", total_steps=100, **alone)
+    rated = snapshots(tmp_path / "one/shared")[0].name
+    train(Path("z"), exploit=rated, league="shared", total_steps=100, **alone)
+    monkeypatch.chdir(tmp_path / "other")
+    played = weights(checkpoint.find("../one/x"))
+    hr.resume("../one/x", total_steps=400)
+    assert not list((tmp_path / "other").iterdir())
+    assert folder_of(Path("../one/x")) == tmp_path / "one/shared"
+    later = weights(checkpoint.find("../one/x"))
+    assert any(not torch.equal(played[name], later[name]) for name in played)
+    hr.resume("../one/y", total_steps=200)
+    config = hr.Config(Pennies, PPO, exploit=str(tmp_path / "one/x"))
+    kept = rival.of(config, tmp_path / "one/y")
+    assert kept is not None
+    assert kept.path.parent == tmp_path / "one/y/checkpoints"
+    for name, value in weights(kept.path).items():
+        assert torch.equal(value, played[name])
+    shutil.rmtree(tmp_path / "one/x")
+    hr.resume("../one/y", total_steps=300)
+    with pytest.raises(ConfigError, match=r"exploit='.*other/x' must be '.*one/x'"):
+        hr.resume("../one/y", total_steps=400, exploit="x")
+    shutil.rmtree(tmp_path / "one/shared")
+    with pytest.raises(CheckpointError, match=r"one/shared' isn't there, in which the run z goes"):
+        hr.resume("../one/z", total_steps=300)
 
 
 @pytest.mark.parametrize("transport", ["serial", "shm"])

@@ -8,11 +8,12 @@ import subprocess
 import sys
 
 from headrace.records.files import RunLog, read_jsonl
+from headrace.records.membership import league_metrics
 from headrace.records.meter import BY_RANK, GREATEST, SUMS, Meter
 from headrace.records.result import Episodes, Result
 from headrace.records.tally import Progress, Tally
 
-KNOWN = {"learning_rate": 0.1, "restarts": 2, "eval_return": 3.0}
+KNOWN = {"learning_rate": 0.1, "restarts": 2, "eval_return": 3.0, **league_metrics(None)}
 
 FILES = [
     "charts/frames", "charts/episodic_return", "charts/episodic_length", "charts/episodes",
@@ -24,7 +25,7 @@ FILES = [
     "eval/episodic_return",
     "utilisation/learner", "utilisation/actor", "utilisation/environment",
     "memory/learner_bytes", "memory/free_bytes", "queue/depth", "sync/pulls", "sync/bytes",
-    "sync/divergence",
+    "sync/divergence", "league/win_rate", "league/least_win_rate", "league/snapshots",
 ]  # fmt: skip
 
 
@@ -140,6 +141,7 @@ exec(compile(source.replace(mark, lines + mark), "result.py", "exec"), vars(resu
 
 import headrace as hr
 from headrace.records.files import read_jsonl
+from headrace.records.membership import league_metrics
 from headrace.records.meter import Meter
 
 rollout = Meter.rollout

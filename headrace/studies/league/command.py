@@ -6,13 +6,14 @@ import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from rich.console import Console
 
 from headrace.envs.make import make_vec
 from headrace.errors import ConfigError, require
-from headrace.league.folder import GAME, Snapshot, snapshots
+from headrace.league.folder import GAME, Snapshot, newest, snapshots
 from headrace.records import checkpoint, league, recall
 from headrace.studies.league import picture
 from headrace.studies.league.matches import MOST_GAMES, Match, all_pairs, pair, play
@@ -64,7 +65,8 @@ def show_league(
     Args:
         names: two snapshots to play against each other; none: every pair, if ``episodes`` is given,
             of at most ``most`` snapshots, evenly spaced in each run.
-        episodes: games of each pair, half of them in either seat; None: 100 with ``names``.
+        episodes: games that ``names`` play now (None: 100), or that every pair is to have played;
+            half of them in either seat.
         trusts: import code that snapshots name. output: the picture; league.png in the league.
 
     Returns:
@@ -81,13 +83,13 @@ def show_league(
     known = _games(folder)
     if names:
         one, other = pair(folder, names)
-        _say(_played(folder, [(one, other)], episodes or 100, seed, trusts)[0], console)
+        wanted = Wanted(one, other, episodes or 100, _count(known, one, other))
+        _say(_played(folder, [wanted], seed, trusts)[0], console)
     elif episodes is not None:
-        missing = [
-            (a, b) for a, b in all_pairs(_spread(every, most)) if _count(known, a, b) < episodes
-        ]
-        console.print(f"{len(missing)} pairs play {episodes} games each")
-        _played(folder, missing, episodes, seed, trusts)
+        every_pair = [(a, b, _count(known, a, b)) for a, b in all_pairs(_spread(every, most))]
+        missing = [Wanted(a, b, episodes - n, n) for a, b, n in every_pair if n < episodes]
+        console.print(f"{len(missing)} pairs play until each has {episodes} games")
+        _played(folder, missing, seed, trusts)
     known = _games(folder)
     if not known:
         console.print(
@@ -107,11 +109,30 @@ def show_league(
 
 
 def _spread(players: Sequence[Snapshot], most: int) -> list[Snapshot]:
-    """At most so many, evenly spaced, the first and the last among them."""
-    if len(players) <= most:
-        return list(players)
-    at = {round(i * (len(players) - 1) / (most - 1)) for i in range(most)}
-    return [players[i] for i in sorted(at)]
+    """At most so many, as many of each run as there are, evenly spaced from its first to its last.
+
+    The newest of a run stands for it where there is one place; more runs than places are spread.
+    """
+    of_run: dict[str, list[Snapshot]] = {}
+    for one in players:
+        of_run.setdefault(one.run, []).append(one)
+    runs = [of_run[name] for name in _even(list(of_run), most)]
+    places = [0] * len(runs)
+    for _ in range(min(most, sum(map(len, runs)))):
+        places[min((n, i) for i, n in enumerate(places) if n < len(runs[i]))[1]] += 1
+    chosen = {
+        one.name
+        for own, count in zip(runs, places, strict=True)
+        for one in ([newest(own)] if count == 1 else _even(own, count))
+    }
+    return [one for one in players if one.name in chosen]
+
+
+def _even(values: Sequence[Any], most: int) -> list[Any]:
+    """At most so many (2 or more), evenly spaced, the first and the last among them."""
+    if len(values) <= most:
+        return list(values)
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
 def _games(folder: Path) -> Games:
@@ -127,24 +148,38 @@ def _count(known: Games, a: Snapshot, b: Snapshot) -> int:
     return sum(known.get(key, (0, 0.0))[0] for key in ((a.name, b.name), (b.name, a.name)))
 
 
-def _played(
-    folder: Path, pairs: Sequence[tuple[Snapshot, Snapshot]], episodes: int, seed: int, trusts: bool
-) -> list[Match]:
+class Wanted(NamedTuple):
+    """Games that two snapshots are to play."""
+
+    one: Snapshot
+    other: Snapshot
+    games: int
+    before: int  # that they have played
+
+    def seed(self, seed: int) -> int:
+        """Of these games: another for other snapshots, and for those that they play later."""
+        names = "/".join(sorted((self.one.name, self.other.name)))
+        words = np.random.SeedSequence([seed, self.before, *names.encode()]).generate_state(1)
+        return int(words[0] >> 1)
+
+
+def _played(folder: Path, pairs: Sequence[Wanted], seed: int, trusts: bool) -> list[Match]:
     """Let pairs play in one vector of games, and keep what comes of it."""
     if not pairs:
         return []
-    first = pairs[0][0].path
+    first = pairs[0].one.path
     values = checkpoint.read_config(first)
     config, env = values["config"], recall.environment(first, values, trusts)
-    count = min(episodes, MOST_GAMES)
+    count = min(max(one.games for one in pairs), MOST_GAMES)
 
     def load(path: Path) -> Any:
         return checkpoint.load_policy(path, trusted=trusts)
 
     with contextlib.closing(make_vec(env, count, config["engine"], config["env_kwargs"])) as games:
         found = []
-        for number, players in enumerate(pairs):
-            match = play(games, players, episodes, seed + number, load)
+        for wanted in pairs:
+            players = wanted.one, wanted.other
+            match = play(games, players, wanted.games, wanted.seed(seed), load)
             league.write_match(folder, match._asdict())
             found.append(match)
     return found

@@ -54,7 +54,7 @@ def pair(league: Path, names: Sequence[str]) -> list[Snapshot]:
     """Snapshots of a league by name; a run's name stands for its newest.
 
     Raises:
-        ConfigError: there is none of a name; the message has the nearest.
+        ConfigError: there is none of a name, or both are the same; the message has the nearest.
     """
     every, found = snapshots(league), []
     for name in names:
@@ -66,6 +66,13 @@ def pair(league: Path, names: Sequence[str]) -> list[Snapshot]:
             )
         exact = [one for one in of_run if one.name == name]
         found.append(newest(exact or of_run))
+    if found[0] == found[1]:
+        others = [one for one in every if one != found[0]]
+        near = min(others, key=lambda one: abs(one.step - found[0].step), default=None)
+        raise ConfigError(
+            f"play={' '.join(names)!r} is {found[0].name} against itself, which tells nothing: "
+            f"name two snapshots{f' (nearest: {found[0].name} {near.name})' if near else ''}"
+        )
     return found
 
 

@@ -16,8 +16,9 @@ from headrace.envs.make import make_vec
 from headrace.errors import CheckpointError, ConfigError
 from headrace.league.folder import Snapshot, snapshots
 from headrace.records import league
+from headrace.studies.league import command
 from headrace.studies.league.command import folder_of, show_league
-from headrace.studies.league.matches import Match, play
+from headrace.studies.league.matches import MOST_GAMES, Match, all_pairs, play
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +92,61 @@ def test_a_run_shows_plays_rates_and_draws(run: Path, capsys: pytest.CaptureFixt
     assert "0 pairs play" in capsys.readouterr().out
 
 
+def test_games_that_a_pair_has_played_are_not_played_again(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds, games = list[int](), list[int]()
+
+    def noted(columns: Any, players: Any, episodes: int, seed: int, load: Any) -> Match:
+        seeds.append(seed), games.append(episodes)
+        return play(columns, players, episodes, seed, load)
+
+    folder = run / "league"
+    monkeypatch.setattr(command, "play", noted)
+    for file in (folder / "matches").glob("*.json"):
+        file.unlink()
+    names = [one.name for one in snapshots(folder)][:2]
+    for two in (names, names[::-1]):
+        show_league(run, two, 10, 12, 7, False)
+    show_league(run, (), 25, 12, 7, False)
+    pairs = len(list(all_pairs(snapshots(folder))))
+    assert sorted(games) == [5, 10, 10] + [25] * (pairs - 1)
+    assert len(set(seeds)) == len(seeds) == pairs + 2
+    gaps = np.diff(sorted(seeds))
+    assert (gaps >= MOST_GAMES).all(), "columns of games count on from their seed"
+    seeds.clear()
+    for file in (folder / "matches").glob("*.json"):
+        file.unlink()
+    show_league(run, names, 10, 12, 7, False)
+    show_league(run, names, 10, 12, 8, False)
+    assert seeds[0] != seeds[1]
+
+
+def test_snapshots_are_evenly_spaced_in_each_run() -> None:
+    def of(*lengths: int) -> list[Snapshot]:
+        runs = zip("ABCDEF", lengths, strict=False)
+        every = [Snapshot(f"{r}-{s}", Path(), r, s) for r, n in runs for s in range(n)]
+        return sorted(every, key=lambda one: (one.step, one.run))
+
+    def chosen(players: list[Snapshot], most: int) -> dict[str, list[int]]:
+        found = command._spread(players, most)
+        assert found == [one for one in players if one in found]
+        return {r: [x.step for x in found if x.run == r] for r in sorted({x.run for x in found})}
+
+    assert chosen(of(10, 10), 10) == {"A": [0, 2, 4, 7, 9], "B": [0, 2, 4, 7, 9]}
+    assert chosen(of(2, 10), 6) == {"A": [0, 1], "B": [0, 3, 6, 9]}
+    assert chosen(of(10), 3) == {"A": [0, 4, 9]}
+    assert chosen(of(4, 4, 4), 4) == {"A": [0, 3], "B": [3], "C": [3]}
+    assert chosen(of(3, 3, 3, 3), 2) == {"A": [2], "D": [2]}
+    assert chosen(of(3, 3), 12) == {"A": [0, 1, 2], "B": [0, 1, 2]}
+
+
 def test_bad_input_is_one_sentence(run: Path, tmp_path: Path) -> None:
     for path, names, episodes, words in (
         (tmp_path, (), None, "no league and no run that has one"),
         (run, ("x-0",), None, "two snapshots"),
         (run, ("x-0", "y"), None, "'y' is no snapshot"),
+        (run, ("x-0", "x-0"), None, "play='x-0 x-0' is x-0 against itself"),
         (run, (), 0, "episodes=0"),
     ):
         with pytest.raises(ConfigError) as caught:

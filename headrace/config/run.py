@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import re
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import tyro
-from gymnasium.envs.registration import EnvSpec
 
 from headrace.acting import lag
 from headrace.acting.actor import ActorSpec
@@ -19,6 +17,7 @@ from headrace.acting.weight_sync import SyncRule
 from headrace.algos import ALGORITHMS, APPO
 from headrace.algos.common import Hyperparameters
 from headrace.config.checks import check_algorithm, check_together
+from headrace.config.kinds import CLUSTER, ENV, KINDS, WRAPPER
 from headrace.envs import scripts
 from headrace.envs.engines import Engine
 from headrace.envs.names import Tasks, import_path
@@ -31,25 +30,6 @@ from headrace.process import num_cores
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
 from headrace.valid.words import IDS, JSON
-
-ENV = ranges.Valid(
-    "a Gymnasium id, an EnvSpec, an environment class or a callable that returns an environment",
-    lambda env: (
-        0 < len(env) <= 4096 if isinstance(env, str) else callable(env) or isinstance(env, EnvSpec)
-    ),
-)
-
-WRAPPER = ranges.Valid(
-    "a wrapper's name (a str) or a callable from Env to Env",
-    lambda wrapper: isinstance(wrapper, str) or callable(wrapper),
-)
-
-KINDS = tyro.conf.arg(metavar="KIND:SHARE,…")
-
-CLUSTER = ranges.Valid(
-    "'ray', or 'ray:' and the address of a cluster, as in 'ray:auto' or 'ray:10.0.0.1:6379'",
-    lambda text: re.fullmatch("ray(:[^:/\\s]{1,200}(:[0-9]{1,5})?)?", text) is not None,
-)
 
 
 def _named(code: Any) -> str:

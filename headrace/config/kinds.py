@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import tyro
 from gymnasium.envs.registration import EnvSpec
@@ -20,6 +22,13 @@ WRAPPER = ranges.Valid(
     "a wrapper's name (a str) or a callable from Env to Env",
     lambda wrapper: isinstance(wrapper, str) or callable(wrapper),
 )
+
+if TYPE_CHECKING:
+    PlayedBy: TypeAlias = str | Mapping[str, str]  # kept as the text
+else:
+    PlayedBy = Annotated[
+        str, tyro.conf.arg(metavar="shared|per-agent|AGENT:POLICY,…"), ranges.NOT_EMPTY
+    ]
 
 KINDS = tyro.conf.arg(metavar="KIND:SHARE,…")
 

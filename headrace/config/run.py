@@ -17,7 +17,7 @@ from headrace.acting.weight_sync import SyncRule
 from headrace.algos import ALGORITHMS, APPO
 from headrace.algos.common import Hyperparameters
 from headrace.config.checks import check_algorithm, check_together
-from headrace.config.kinds import CLUSTER, ENV, KINDS, WRAPPER
+from headrace.config.kinds import CLUSTER, ENV, KINDS, WRAPPER, PlayedBy
 from headrace.envs import scripts
 from headrace.envs.engines import Engine
 from headrace.envs.names import Tasks, import_path
@@ -25,7 +25,8 @@ from headrace.envs.tasks import named_in
 from headrace.errors import ConfigError, nearest
 from headrace.league.opponents import Mixture
 from headrace.nn.network import Network
-from headrace.nn.policy import Policy
+from headrace.nn.roster import SHARED, Roster, roster_of, written
+from headrace.nn.team import AnyPolicy
 from headrace.process import num_cores
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
@@ -117,6 +118,10 @@ class Config:
     """Of weights, environments, actions and shuffling."""
     network: Network = field(default_factory=Network)
     """The policy's torsos."""
+    policies: PlayedBy = SHARED
+    """Who plays the agents of a game: one policy all of them (shared), each its own (per-agent), or
+    the policy that is named for each, as in wolf:hunter,sheep_0:runner,sheep_1:runner; each policy
+    has its own weights, optimiser and statistics."""
     opponents: Annotated[str | None, ranges.NOT_EMPTY, KINDS] = None
     """Who plays the other seats of a game of several agents, in which shares, as in
     latest:0.5,pfsp:0.5: the policy itself (latest, every seat is trained on), its newest snapshot
@@ -204,6 +209,7 @@ class Config:
 
     def __post_init__(self) -> None:
         check_algorithm(self.algo)
+        object.__setattr__(self, "policies", written(self.policies))
         check_fields(self)
         if self.tasks:
             object.__setattr__(self, "tasks", named_in(self.tasks, self.env, type(self).env))
@@ -305,7 +311,11 @@ class Config:
         init_from = None if saved else self.init_from
         return replace(self, resume=saved, overwrite=not saved, init_from=init_from)
 
-    def actor_spec(self, env: Any, policy: Policy, **known: Any) -> ActorSpec:
+    def roster(self, agents: tuple[str, ...], name: str) -> Roster | None:
+        """Who plays whom in a game of this name; None: one policy all. See :func:`roster_of`."""
+        return roster_of(str(self.policies), agents, name)
+
+    def actor_spec(self, env: Any, policy: AnyPolicy, **known: Any) -> ActorSpec:
         """What the actors of this learner are built from: settings by name, and what is known.
 
         Args:

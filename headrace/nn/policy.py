@@ -29,7 +29,7 @@ from headrace.spaces.text import Words, text_paths
 from headrace.types import Gather, Tree
 
 
-def policy_weights(policy: Policy) -> Tree:
+def policy_weights(policy: nn.Module) -> Tree:
     """The tensors that a learner publishes and an actor overwrites: parameters and buffers."""
     return {name: value.detach() for name, value in policy.state_dict().items()}
 

@@ -152,7 +152,7 @@ class Membership:
         assert mixture is not None
         rival = rival_of(self._config)
         where = None if folder is None or rival is not None else folder.resolve()
-        return Seating(mixture, checkpoint.load_policy, where, self._run, rival)
+        return Seating(mixture, checkpoint.load_one, where, self._run, rival)
 
     def _rewind(self, folder: Path) -> None:
         """Take back what was done behind the checkpoint, but snapshots that others may play."""

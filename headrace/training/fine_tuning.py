@@ -11,7 +11,7 @@ from headrace.envs.names import env_name
 from headrace.envs.probe import Probe
 from headrace.errors import ConfigError
 from headrace.nn.network import Network, network_from_json
-from headrace.nn.policy import Policy
+from headrace.nn.team import AnyPolicy
 from headrace.records import checkpoint
 from headrace.spaces.json import alike, space_from_json
 from headrace.types import Group
@@ -56,7 +56,7 @@ def _settings(network: Network) -> dict[str, Any]:
     return replace(network, normalize_observations=inputs, normalize_values=values).to_json()
 
 
-def take_over(config: Config, policy: Policy, group: Group) -> None:
+def take_over(config: Config, policy: AnyPolicy, group: Group) -> None:
     """Copy the weights of ``init_from``, if there is one, into the policy of each learner.
 
     Raises:

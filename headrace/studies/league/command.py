@@ -139,7 +139,7 @@ def _played(
     count = min(episodes, MOST_GAMES)
 
     def load(path: Path) -> Any:
-        return checkpoint.load_policy(path, trusted=trusts)
+        return checkpoint.load_one(path, trusted=trusts)
 
     with contextlib.closing(make_vec(env, count, config["engine"], config["env_kwargs"])) as games:
         found = []

@@ -195,13 +195,19 @@ def load_one(folder: Path, network: Network | None = None, trusted: bool = False
     Raises:
         CheckpointError: there are several.
     """
+    check_one(folder, read_config(folder))
     policy = load_policy(folder, network, trusted)
-    if isinstance(policy, Team):
-        raise CheckpointError(
-            f"{folder} holds several policies ({', '.join(policy.roster.policies)}), and this "
-            "takes a checkpoint of one"
-        )
+    assert isinstance(policy, Policy)
     return policy
+
+
+def check_one(folder: Path, values: dict[str, Any]) -> None:
+    """Raise CheckpointError where a folder with this ``config.json`` holds several policies."""
+    if (who := roster_in(values)) is not None:
+        raise CheckpointError(
+            f"{folder} holds several policies ({', '.join(who.policies)}), and only a checkpoint "
+            "of one will do here"
+        )
 
 
 def load_policy(folder: Path, network: Network | None = None, trusted: bool = False) -> AnyPolicy:

@@ -74,6 +74,7 @@ def check_opponents(config: Config, found: Probe, run_dir: Path) -> None:
         rival = rival_of(config)
         assert rival is not None
         values = checkpoint.read_config(rival.path)
+        checkpoint.check_one(rival.path, values)
         for kind in ("observation_space", "action_space"):
             theirs, ours = space_from_json(values[kind]), getattr(found, kind)
             if not alike(theirs, ours, bounds=kind == "action_space"):

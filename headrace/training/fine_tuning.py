@@ -33,6 +33,7 @@ def check_init(config: Config, found: Probe, run_dir: Path) -> None:
     if folder.resolve().is_relative_to(run_dir.resolve()):
         raise ConfigError(f"{name} lies in run_dir={str(run_dir)!r}: choose another run_dir")
     values = checkpoint.read_config(folder)
+    checkpoint.check_one(folder, values)
     spaces = found.observation_space, found.action_space
     for kind, ours in zip(("observation_space", "action_space"), spaces, strict=True):
         theirs = space_from_json(values[kind])

@@ -68,12 +68,15 @@ def test_a_run_tells_of_each_policy_and_each_is_loaded(tmp_path, capsys):
     assert same(hr.load(run, policy="y"), team.policies["y"])
     with pytest.raises(ConfigError, match="policy='z' is unknown; choose x, y"):
         hr.load(run, policy="z")
-    capsys.readouterr()
+    assert "policy x " in capsys.readouterr().out
     assert main(["evaluate", str(run), "--episodes", "2", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)["policies"]) == {"x", "y"}
     with pytest.raises(ConfigError, match="they play agent_0, agent_1, agent_2, and there are"):
         hr.evaluate(team, CountingGame, 2, env_kwargs={"num_agents": 2})
-    with pytest.raises(CheckpointError, match=r"holds several policies \(x, y\)"):
+    for other in ({"init_from": str(run)}, {"exploit": str(run)}):
+        with pytest.raises(CheckpointError, match=r"holds several policies \(x, y\), and only"):
+            hr.Trainer(hr.Config(CountingGame, **other, run_dir=str(tmp_path / "other"), **how))
+    with pytest.raises(CheckpointError, match="holds several"):
         checkpoint.load_one(checkpoint.find(run))
 
 
@@ -112,7 +115,7 @@ class Renamed(Matching):
 def test_a_run_isnt_resumed_with_other_agents(tmp_path):
     how = {**SERIAL, "eval_episodes": 0, "run_dir": str(tmp_path / "run"), "total_steps": 256}
     api.run(hr.Config(Matching, QUICK, policies="per-agent", **how), draw=False)
-    with pytest.raises(CheckpointError, match="left:left,right:right, so .* with first:first,sec"):
+    with pytest.raises(CheckpointError, match=r"left:left,right:right, so .* with first:first,sec"):
         hr.resume(tmp_path / "run", env=Renamed, total_steps=512)
 
 
@@ -187,3 +190,14 @@ def test_what_several_policies_cant_do_is_refused_in_a_sentence(tiny, settings, 
     with pytest.raises(ConfigError, match=words) as raised:
         hr.Trainer(tiny(**given | settings))
     assert "\n" not in str(raised.value)
+
+
+def test_a_mapping_without_policies_is_refused_with_the_settings():
+    with pytest.raises(ConfigError, match="names no policy for 'left'"):
+        hr.Config(Matching, policies={"left": "", "right": "a"})
+
+
+def test_acting_goes_the_quicker_way_inside_a_rollout():
+    team = _constant(Matching, ("x", "y"), {"x": 0, "y": 2})
+    with team.still():
+        assert all(member._quick is not None for member in team.policies.values())

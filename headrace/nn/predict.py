@@ -32,7 +32,7 @@ def predict(
     count = len(tree.leaves(obs)[0])
     start = state is None if episode_start is None else episode_start
     first = np.broadcast_to(np.asarray(start), count).copy()
-    inputs, core = _inputs(policy, obs, state, first, action_mask, reward)
+    inputs, core = inputs_of(policy, obs, state, first, action_mask, reward)
     params, core = policy.act(inputs, torch.as_tensor(first, device=policy.device), core)
     if deterministic:
         action = policy.distribution.mode(params)
@@ -45,7 +45,7 @@ def predict(
     return (tree.map_leaves(lambda x: x[0], result) if single else result), state
 
 
-def _inputs(
+def inputs_of(
     policy: Any, obs: Any, state: Tree | None, first: np.ndarray, mask: Any, reward: Any
 ) -> tuple[Tree, Tree]:
     """Inputs and core as tensors on the policy's device."""

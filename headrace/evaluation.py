@@ -22,7 +22,8 @@ from headrace.envs.tasks import named_in
 from headrace.envs.turns import Turns
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.inputs import info_mask
-from headrace.nn.policy import Policy
+from headrace.nn.roster import Roster
+from headrace.nn.team import AnyPolicy, Team
 from headrace.ops import tree
 from headrace.spaces.json import alike
 from headrace.types import Tree
@@ -56,6 +57,8 @@ class Evaluation:
     """Of each of several tasks by its name; all else is over the episodes of all of them."""
     agents: dict[str, Evaluation] | None = None
     """Of each agent that played, by its name; all else is over the episodes of all of them."""
+    policies: dict[str, Evaluation] | None = None
+    """Of each of several policies by its name, over the episodes of its agents that played."""
 
     @staticmethod
     def of(returns: list[float], lengths: list[int]) -> Evaluation:
@@ -71,7 +74,7 @@ class Evaluation:
 
 @checked
 def evaluate(
-    policy: Policy,
+    policy: AnyPolicy,
     env: Any,
     episodes: Annotated[int, ranges.COUNT] = 20,
     seed: Annotated[int, ranges.SEED] = 1_000_000,
@@ -133,7 +136,10 @@ def evaluate(
             for name, one in zip(agents, each, strict=True)
             if one[0]
         }
-        return _together(of_agents, deterministic=deterministic, agents=of_agents)
+        known: dict[str, Any] = {"deterministic": deterministic, "agents": of_agents}
+        if isinstance(policy, Team):
+            known["policies"] = _by_policy(policy.roster, of_agents)
+        return _together(of_agents, **known)
     found, (target, wraps) = Evaluation.of(*each[0]), Prepared.split(env)
     normalized = human_normalized(target, engine, env_kwargs or {}, wraps, found.mean)
     return replace(found, deterministic=deterministic, human_normalized=normalized)
@@ -186,7 +192,18 @@ def _together(each: dict[str, Evaluation], **known: Any) -> Evaluation:
     return replace(Evaluation.of(returns, lengths), **known)
 
 
-def _check_spaces(policy: Policy, envs: VectorEnv, name: str) -> None:
+def _by_policy(roster: Roster, of_agents: dict[str, Evaluation]) -> dict[str, Evaluation]:
+    """The episodes of each policy's agents; of those that never were there is nothing."""
+    found = {}
+    for policy in roster.policies:
+        own = {agent: of_agents[agent] for agent in roster.of(policy) if agent in of_agents}
+        if own:
+            known = next(iter(own.values())).deterministic
+            found[policy] = _together(own, deterministic=known)
+    return found
+
+
+def _check_spaces(policy: AnyPolicy, envs: VectorEnv, name: str) -> None:
     """Raise ConfigError unless the policy can play here."""
     for kind in ("observation", "action"):
         ours = getattr(policy, f"{kind}_space")
@@ -196,6 +213,12 @@ def _check_spaces(policy: Policy, envs: VectorEnv, name: str) -> None:
                 f"the policy can't play {name}: its {kind} space is {ours}, the environment's is "
                 f"{theirs}"
             )
+    agents = agents_of(envs)
+    if isinstance(policy, Team) and policy.roster.agents != agents:
+        raise ConfigError(
+            f"the policies can't play {name}: they play {', '.join(policy.roster.agents)}, and "
+            f"there {'is one agent' if not agents else 'are ' + ', '.join(agents)}"
+        )
 
 
 class Moment(NamedTuple):
@@ -219,7 +242,7 @@ def drawing(seed: int, deterministic: bool) -> Iterator[None]:
 
 
 def played(
-    policy: Policy, envs: VectorEnv, seed: int, deterministic: bool = True
+    policy: AnyPolicy, envs: VectorEnv, seed: int, deterministic: bool = True
 ) -> Iterator[Moment]:
     """Play for ever: a reset, then step by step."""
     if isinstance(envs, Turns):
@@ -236,7 +259,7 @@ def played(
         begins, ends = ends, terminated | truncated
 
 
-def _in_turns(policy: Policy, envs: Turns, seed: int, deterministic: bool) -> Iterator[Moment]:
+def _in_turns(policy: AnyPolicy, envs: Turns, seed: int, deterministic: bool) -> Iterator[Moment]:
     """The same where agents move in turns: in a moment those who wait neither go on nor begin."""
     obs, infos = envs.reset(seed=seed)
     count, everyone = envs.num_envs, np.arange(envs.num_envs)

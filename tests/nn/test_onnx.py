@@ -15,6 +15,7 @@ from headrace.nn.encoder import TextEncoder
 from headrace.nn.network import Network
 from headrace.nn.onnx import _PaddedText, _Step, named
 from headrace.nn.policy import Policy
+from headrace.nn.predict import inputs_of
 
 VECTOR = Box(-2.0, 2.0, (4,))
 ACTIONS = {
@@ -85,7 +86,7 @@ def run_both(policy, session, count, steps=10):
         onnx = dict(zip(outputs, session.run(None, feed), strict=True))
         kwargs = {"episode_start": first} if carried else {}
         given = reward if t else None
-        inputs, core = policy._inputs(obs, state, first, None, given)
+        inputs, core = inputs_of(policy, obs, state, first, None, given)
         with torch.inference_mode():
             params, _ = policy.act(inputs, torch.as_tensor(first), core)
         action, state = policy.predict(obs, state, reward=given, **kwargs)

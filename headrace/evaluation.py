@@ -22,7 +22,9 @@ from headrace.envs.turns import Turns
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.inputs import info_mask
 from headrace.nn.policy import Policy
+from headrace.nn.quick import quick
 from headrace.ops import tree
+from headrace.process import torch_threads
 from headrace.spaces.json import alike
 from headrace.types import Tree
 from headrace.valid import ranges
@@ -115,6 +117,8 @@ def evaluate(
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(envs))
         stack.enter_context(policy.still())
+        if quick(policy.torso) is not None:  # threads would cost more than they bring
+            stack.enter_context(torch_threads(1))
         stack.enter_context(drawing(seed, deterministic))
         _check_spaces(policy, envs, env_name(env))
         moments, agents = played(policy, envs, seed, deterministic), agents_of(envs)

@@ -22,9 +22,11 @@ from headrace.envs.tasks import named_in
 from headrace.envs.turns import Turns
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.inputs import info_mask
+from headrace.nn.quick import quick
 from headrace.nn.roster import Roster
 from headrace.nn.team import AnyPolicy, Team
 from headrace.ops import tree
+from headrace.process import torch_threads
 from headrace.spaces.json import alike
 from headrace.types import Tree
 from headrace.valid import ranges
@@ -124,6 +126,9 @@ def evaluate(
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(envs))
         stack.enter_context(policy.still())
+        one = policy.alike if isinstance(policy, Team) else policy
+        if quick(one.torso) is not None:  # threads would cost more than they bring
+            stack.enter_context(torch_threads(1))
         stack.enter_context(drawing(seed, deterministic))
         _check_spaces(policy, envs, env_name(env))
         moments, agents = played(policy, envs, seed, deterministic), agents_of(envs)

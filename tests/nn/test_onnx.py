@@ -26,9 +26,9 @@ ACTIONS = {
 SENSES = {
     "action_mask": Box(0, 1, (5,), np.int8),
     "camera": Box(0, 255, (20, 24, 3), np.uint8),
-    "command": MultiDiscrete([6] * 5),
+    "command": MultiDiscrete([6] * 3),
     "map": Box(0, 3, (20, 22, 2), np.uint8),
-    "mission": Text(8, charset="abc "),
+    "mission": Text(4, charset="abc "),
     "place": Tuple([Box(-1.0, 1.0, (2, 2), np.float64), Discrete(3, start=5)]),
     "switches": MultiBinary(2),
 }

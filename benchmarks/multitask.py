@@ -182,9 +182,10 @@ def report(table: Sequence[dict[str, Any]], args: Args, console: Console) -> Non
         scores = [min(1.0, score) for score in known]
         if scores:
             least, mean = min(scores), mean_se(scores)[0]
+            above = sum(score > 1.0 for score in known)
             console.print(
                 f"{who}: {mean:.2f} of the experts' score on average over tasks, each capped at 1; "
-                f"{least:.2f} at least"
+                f"{least:.2f} at least; better than the experts on {above} of {len(known)} tasks"
             )
 
 

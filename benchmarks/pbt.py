@@ -54,7 +54,7 @@ class Args:
     """Their seeds are this one and those after it."""
     members: int = 6
     """Of a population."""
-    turns: int = 8
+    turns: int = 24
     """Of a member."""
     turn_steps: int = 2560
     """Environment steps of a turn."""

@@ -33,8 +33,9 @@ from headrace.process import num_cores
 from headrace.studies.machine import machine, show, wide_console, write_csv
 from headrace.studies.means import grouped
 from headrace.studies.plan.measure import Costs, measure
+from headrace.studies.plan.scenario import Outcome
 from headrace.studies.plan.settings import Plan
-from headrace.studies.plan.simulate import Outcome, simulate
+from headrace.studies.plan.simulate import simulate
 
 WARM_UP_S = 1.5  # of a run, after its first update
 QUIET_CORES = 0.3  # that others may take in a round that counts

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from headrace.algos.common import Hyperparameters
 from headrace.callbacks import Calls
 from headrace.config import Config, unknown_setting
-from headrace.errors import ConfigError, shown
+from headrace.errors import ConfigError, require, shown
 from headrace.launch.group import LearnerGroup
 from headrace.launch.torchrun import join_torchrun, torchrun_rendezvous
 from headrace.nn.network import Network
-from headrace.nn.policy import Policy
+from headrace.nn.team import AnyPolicy, Team
+from headrace.recipes import for_tasks
 from headrace.records import checkpoint, recall
 from headrace.records.keywords import Settings
 from headrace.records.settings import check_resumed, from_json, replaced
@@ -34,7 +35,7 @@ def train(
     algo: Hyperparameters | None = None,
     callbacks: Iterable[Any] = (),
     **settings: Unpack[Settings],
-) -> Policy:
+) -> AnyPolicy:
     """Train on an environment and return the policy; results are in its run directory.
 
     Args:
@@ -57,10 +58,11 @@ def train(
             raise unknown_setting(name, algo)
     if algo is not None:
         given["algo"] = algo
+    if isinstance(env, Config):
+        settings_of = for_tasks(env, given["tasks"]) if given.get("tasks") else env
+        return run(dataclasses.replace(settings_of, **given), callbacks)
     if env is not None and given.get("tasks"):
         raise ConfigError(f"env={shown(env)} must be left out with tasks, which are in its place")
-    if isinstance(env, Config):
-        return run(dataclasses.replace(env, **given), callbacks)
     goes_on = given.get("resume") and not given.get("overwrite")
     if env is not None or not (goes_on or given.get("tasks")):
         given["env"] = env
@@ -72,7 +74,7 @@ def train(
 @checked
 def resume(
     run_dir: str | Path, callbacks: Iterable[Any] = (), trust: bool = False, **settings: Any
-) -> Policy:
+) -> AnyPolicy:
     """Continue a run from its latest checkpoint, with some settings replaced.
 
     What changes is told in a line. The algorithm, the network, the environment's spaces, ``seed``,
@@ -126,7 +128,8 @@ def load(
     which: str = "latest",
     network: Network | None = None,
     trust: bool = False,
-) -> Policy:
+    policy: str | None = None,
+) -> AnyPolicy:
     """The policy of a run directory or checkpoint folder, ready for ``predict``.
 
     Args:
@@ -134,11 +137,19 @@ def load(
             training return at a checkpoint).
         network: what it was trained with, if its own torso can't be imported by name.
         trust: import an own torso that it names, though you haven't named it on this machine.
+        policy: which of several, by its name; None: all of them, as one that plays a whole game.
 
     Raises:
+        ConfigError: there is no ``policy`` of this name.
         CheckpointError: it is missing, corrupt or not headrace's, or names a torso and isn't yours.
     """
-    return checkpoint.load_policy(checkpoint.find(run_dir, which), network, trust)
+    found = checkpoint.load_policy(checkpoint.find(run_dir, which), network, trust)
+    if policy is None:
+        return found
+    require(isinstance(found, Team), "policy", policy, f"None: {run_dir} holds one policy only")
+    assert isinstance(found, Team)
+    found.roster.check(policy)
+    return found.policies[policy]
 
 
 def run(
@@ -146,7 +157,7 @@ def run(
     callbacks: Iterable[Any] = (),
     started: float | None = None,
     draw: bool = True,
-) -> Policy:
+) -> AnyPolicy:
     """Train with progress on the terminal, evaluate, draw, and write ``summary.json``.
 
     Under torchrun every process calls this; only rank 0 reports and writes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, NamedTuple
@@ -21,8 +22,11 @@ from headrace.envs.tasks import named_in
 from headrace.envs.turns import Turns
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.inputs import info_mask
-from headrace.nn.policy import Policy
+from headrace.nn.quick import quick
+from headrace.nn.roster import Roster
+from headrace.nn.team import AnyPolicy, Team
 from headrace.ops import tree
+from headrace.process import torch_threads
 from headrace.spaces.json import alike
 from headrace.types import Tree
 from headrace.valid import ranges
@@ -49,11 +53,14 @@ class Evaluation:
     deterministic: bool = True
     """Whether the most likely actions were played, instead of drawn ones."""
     human_normalized: float | None = None
-    """The mean where 0 is a random player's and 1 a human's; of whole games of ALE, else None."""
+    """The mean where 0 is a random player's and 1 a human's; of whole games of ALE, else None. Of
+    several tasks the mean of theirs, each capped at 1."""
     tasks: dict[str, Evaluation] | None = None
     """Of each of several tasks by its name; all else is over the episodes of all of them."""
     agents: dict[str, Evaluation] | None = None
     """Of each agent that played, by its name; all else is over the episodes of all of them."""
+    policies: dict[str, Evaluation] | None = None
+    """Of each of several policies by its name, over the episodes of its agents that played."""
 
     @staticmethod
     def of(returns: list[float], lengths: list[int]) -> Evaluation:
@@ -69,7 +76,7 @@ class Evaluation:
 
 @checked
 def evaluate(
-    policy: Policy,
+    policy: AnyPolicy,
     env: Any,
     episodes: Annotated[int, ranges.COUNT] = 20,
     seed: Annotated[int, ranges.SEED] = 1_000_000,
@@ -109,12 +116,19 @@ def evaluate(
             env = probe(env, engine, env_kwargs or {}, seed, looks_for_stacks=False).env
         names = zip(env.names, env.envs, strict=True)
         of_tasks = {name: evaluate(policy, one, **how) for name, one in names}
-        return _together(of_tasks, deterministic=deterministic, tasks=of_tasks)
+        scores = [one.human_normalized for one in of_tasks.values()]
+        capped = [min(1.0, score) for score in scores if score is not None]
+        mean = statistics.fmean(capped) if len(capped) == len(scores) else None
+        found = _together(of_tasks, deterministic=deterministic, tasks=of_tasks)
+        return replace(found, human_normalized=mean)
     num_envs = min(episodes, MAX_PARALLEL)
     engine, envs = opened(env, num_envs, engine, env_kwargs)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(envs))
         stack.enter_context(policy.still())
+        one = policy.alike if isinstance(policy, Team) else policy
+        if quick(one.torso) is not None:  # threads would cost more than they bring
+            stack.enter_context(torch_threads(1))
         stack.enter_context(drawing(seed, deterministic))
         _check_spaces(policy, envs, env_name(env))
         moments, agents = played(policy, envs, seed, deterministic), agents_of(envs)
@@ -127,7 +141,10 @@ def evaluate(
             for name, one in zip(agents, each, strict=True)
             if one[0]
         }
-        return _together(of_agents, deterministic=deterministic, agents=of_agents)
+        known: dict[str, Any] = {"deterministic": deterministic, "agents": of_agents}
+        if isinstance(policy, Team):
+            known["policies"] = _by_policy(policy.roster, of_agents)
+        return _together(of_agents, **known)
     found, (target, wraps) = Evaluation.of(*each[0]), Prepared.split(env)
     normalized = human_normalized(target, engine, env_kwargs or {}, wraps, found.mean)
     return replace(found, deterministic=deterministic, human_normalized=normalized)
@@ -180,7 +197,18 @@ def _together(each: dict[str, Evaluation], **known: Any) -> Evaluation:
     return replace(Evaluation.of(returns, lengths), **known)
 
 
-def _check_spaces(policy: Policy, envs: VectorEnv, name: str) -> None:
+def _by_policy(roster: Roster, of_agents: dict[str, Evaluation]) -> dict[str, Evaluation]:
+    """The episodes of each policy's agents; of those that never were there is nothing."""
+    found = {}
+    for policy in roster.policies:
+        own = {agent: of_agents[agent] for agent in roster.of(policy) if agent in of_agents}
+        if own:
+            known = next(iter(own.values())).deterministic
+            found[policy] = _together(own, deterministic=known)
+    return found
+
+
+def _check_spaces(policy: AnyPolicy, envs: VectorEnv, name: str) -> None:
     """Raise ConfigError unless the policy can play here."""
     for kind in ("observation", "action"):
         ours = getattr(policy, f"{kind}_space")
@@ -190,6 +218,12 @@ def _check_spaces(policy: Policy, envs: VectorEnv, name: str) -> None:
                 f"the policy can't play {name}: its {kind} space is {ours}, the environment's is "
                 f"{theirs}"
             )
+    agents = agents_of(envs)
+    if isinstance(policy, Team) and policy.roster.agents != agents:
+        raise ConfigError(
+            f"the policies can't play {name}: they play {', '.join(policy.roster.agents)}, and "
+            f"there {'is one agent' if not agents else 'are ' + ', '.join(agents)}"
+        )
 
 
 class Moment(NamedTuple):
@@ -213,7 +247,7 @@ def drawing(seed: int, deterministic: bool) -> Iterator[None]:
 
 
 def played(
-    policy: Policy, envs: VectorEnv, seed: int, deterministic: bool = True
+    policy: AnyPolicy, envs: VectorEnv, seed: int, deterministic: bool = True
 ) -> Iterator[Moment]:
     """Play for ever: a reset, then step by step."""
     if isinstance(envs, Turns):
@@ -230,7 +264,7 @@ def played(
         begins, ends = ends, terminated | truncated
 
 
-def _in_turns(policy: Policy, envs: Turns, seed: int, deterministic: bool) -> Iterator[Moment]:
+def _in_turns(policy: AnyPolicy, envs: Turns, seed: int, deterministic: bool) -> Iterator[Moment]:
     """The same where agents move in turns: in a moment those who wait neither go on nor begin."""
     obs, infos = envs.reset(seed=seed)
     count, everyone = envs.num_envs, np.arange(envs.num_envs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import os
 import signal
@@ -10,6 +11,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+# Tests run beside their own processes: a second thread of torch or BLAS would only wait in circles.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import psutil
 import pytest
@@ -29,6 +33,16 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
 def pytest_configure(config) -> None:
     if not hasattr(config, "workerinput"):  # workers only run what the one process reports
         config.pluginmanager.register(budget.Seconds(), "seconds-by-file")
+
+
+def pytest_sessionstart(session) -> None:
+    gc.disable()  # for what is imported and collected stays
+
+
+def pytest_collection_finish(session) -> None:
+    """Let no collection of garbage look at thousands of tests and all modules again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config, items) -> None:
@@ -51,11 +65,17 @@ def one_thread():
 
 @pytest.fixture(autouse=True)
 def nothing_drawn(request, monkeypatch):
-    """Runs draw no picture and no report, a second each, but in tests that are marked ``draws``."""
+    """Runs draw no picture and no report, a second each, but in tests that are marked ``draws``.
+
+    Nor are panels of a study's picture arranged, which takes longer than to draw them.
+    """
     if request.node.get_closest_marker("draws") is None:
         monkeypatch.setenv(UNDRAWN, "1")
         for name in DRAWS:
             monkeypatch.setattr(ending, name, lambda *_: None)
+        if drawing := sys.modules.get("headrace.studies.drawing"):
+            plain = drawing.Figure
+            monkeypatch.setattr(drawing, "Figure", lambda layout, **size: plain(**size))
 
 
 @pytest.fixture(scope="module")  # other tests look for processes that were left behind

@@ -2,7 +2,8 @@
 
 Two workers take the files between them, the longest first; then the tests marked ``serial`` run
 alone. The closing lines are those of both, and the seconds of each file beside its budget. On one
-core everything runs in turn.
+core everything runs in turn. Bytecode is kept in any case: without it each worker would rewrite all
+assertions, and each process compile all of the package.
 """
 
 from __future__ import annotations
@@ -58,12 +59,13 @@ def main(arguments: list[str]) -> int:
 
 def _run(arguments: list[str], seconds: Counter[str], full: bool) -> int:
     """Run pytest; adds the seconds of its files."""
+    kept = {name: x for name, x in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "seconds.json"
         code = subprocess.run(
             [sys.executable, "-m", "pytest", *arguments],
             cwd=TESTS.parent,
-            env=os.environ | {budget.COLLECTED: str(path)} | ({FULL: "1"} if full else {}),
+            env=kept | {budget.COLLECTED: str(path)} | ({FULL: "1"} if full else {}),
             check=False,
         ).returncode
         if path.exists():

@@ -163,13 +163,13 @@ def test_what_goes_to_the_hub_names_no_place_of_this_machine():
 def test_a_strangers_run_is_not_imported_to_be_saved(tmp_path, monkeypatch):
     asked = []
 
-    def load_policy(folder, trusted):
+    def load_one(folder, trusted):
         asked.append(trusted)
         raise CheckpointError("names a torso")
 
     monkeypatch.setattr(hub, "needed", lambda *_: MagicMock())
     monkeypatch.setattr(hub, "_check_name", lambda *_: None)
-    monkeypatch.setattr(hub.checkpoint, "load_policy", load_policy)
+    monkeypatch.setattr(hub.checkpoint, "load_one", load_one)
     with pytest.raises(CheckpointError, match="names a torso"):
         hub.save(zoo.folder("cartpole"), "me/cartpole")
     with pytest.raises(CheckpointError, match="names a torso"):

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from gymnasium.wrappers import TransformObservation
 
 import headrace as hr
 from headrace.cli import main
 from headrace.errors import ConfigError
+from headrace.process import torch_threads
 from headrace.records.video import record_video
 
 
@@ -154,3 +156,20 @@ def test_an_environment_without_pictures_is_one_sentence_that_names_it(env, tmp_
         record_video(policy, env, tmp_path / "videos", 0)
     assert "\n" not in str(info.value)
     assert not (tmp_path / "videos").exists()
+
+
+@pytest.mark.parametrize(("conv", "expected"), [(None, 1), ("nature", 2)])
+def test_a_second_thread_is_used_where_there_is_work_for_it(conv, expected):
+    image = Box(0, 255, (36, 36, 1), np.uint8)
+    space = Pictures.observation_space if conv is None else image
+    policy = hr.Policy(space, Discrete(2), hr.Network(conv=conv) if conv else hr.Network())
+    make = Pictures if conv is None else lambda: TransformObservation(Pictures(), seen, image)
+    used: list[int] = []
+
+    def seen(obs):
+        return np.zeros(image.shape, np.uint8)
+
+    with torch_threads(2):
+        hr.evaluate(policy, make, 1, on_step=lambda: used.append(torch.get_num_threads()))
+        assert torch.get_num_threads() == 2
+    assert set(used) == {expected}

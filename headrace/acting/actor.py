@@ -40,6 +40,7 @@ from headrace.league.turn_seats import TurnSeats
 from headrace.league.zero_sum import held_to_zero_sum
 from headrace.learning.hogwild import ActorLearner
 from headrace.nn.policy import Policy, policy_weights
+from headrace.nn.team import AnyPolicy
 from headrace.process import return_freed_memory
 from headrace.transport.calls import End
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
@@ -61,7 +62,7 @@ class ActorSpec:
     """
 
     env: Any  # an EnvSpec, an Env class, a callable or Tasks (``headrace.envs.names.resolve``)
-    policy: Policy  # on the CPU
+    policy: AnyPolicy  # on the CPU
     algo: Hyperparameters
     envs_per_actor: int
     fragment_length: int
@@ -147,6 +148,7 @@ class Actor:
         policy = spec.policy
         self._learner: ActorLearner | None = None
         if memory.model is not None:
+            assert isinstance(policy, Policy)
             self._learner = ActorLearner(policy, spec.algo, index, spec.num_actors, memory.model)
         self._state: Tree = policy_weights(policy)
         self._slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, memory.slots)
@@ -157,6 +159,7 @@ class Actor:
         )
         acting: Acting = policy
         if memory.line is not None:  # weights are fetched where they are
+            assert isinstance(policy, Policy)
             asks = memory.line, self._follower, 2 * spec.actor_timeout_s, env_name(spec.env)
             acting, self._state = Asker(policy, *asks), None
         self._envs, self._collector = open_collector(spec, acting)

@@ -24,7 +24,7 @@ from headrace.envs.columns import absent_in
 from headrace.envs.stack_rows import StackRows, held, with_stacks
 from headrace.errors import EnvironmentFault, NonFinite
 from headrace.nn.inputs import info_mask
-from headrace.nn.policy import Policy
+from headrace.nn.team import AnyPolicy
 from headrace.ops import tree
 from headrace.ops.returns import reverse_linear_recurrence
 from headrace.transport.slab import ArraySpec, spec_of
@@ -32,7 +32,7 @@ from headrace.types import METRICS_BYTES, Rollout, Tree
 
 
 def rollout_spec(
-    policy: Policy,
+    policy: AnyPolicy,
     num_steps: int,
     num_envs: int,
     gamma: float | None = None,

@@ -50,6 +50,7 @@ class Inference:
 
     def __init__(self, spec: ActorSpec, weights: Tensor) -> None:
         self._timeout_s = spec.actor_timeout_s / 2  # before its actors count as silent
+        assert isinstance(spec.policy, Policy)
         times = spec.max_wait_ms / 1000, min(BEAT_S, self._timeout_s / 4)
         known = spec.policy, spec.device, *times, spec.processors
         self._pickled, self._weights = cloudpickle.dumps(known), weights

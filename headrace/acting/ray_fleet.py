@@ -20,9 +20,10 @@ from headrace.acting.restarts import HUNG, Restarts
 from headrace.errors import ActorFailed
 from headrace.nn.policy import policy_weights
 from headrace.process.ray import RayCluster
-from headrace.transport.queue import PeerDied, Slots
+from headrace.transport.queue import PeerDied
 from headrace.transport.ray import Arrivals, RayQueue
 from headrace.transport.slab import spec_of
+from headrace.transport.slots import Slots
 
 _CLOSE_S = 5.0
 _START_S = 60.0  # of a process on a node with room: it imports torch

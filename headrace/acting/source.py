@@ -14,12 +14,14 @@ from headrace.acting.actor import Actor, ActorSpec, Memory
 from headrace.acting.fleet import Fleet
 from headrace.acting.inference import Inference, without_weights
 from headrace.errors import ActorFailed
-from headrace.nn.policy import Policy, policy_weights
-from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
+from headrace.nn.policy import policy_weights
+from headrace.nn.team import AnyPolicy
+from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.ray import Arrivals, RayQueue
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmQueue
 from headrace.transport.slab import Slab, spec_of
+from headrace.transport.slots import Slots
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout
 
@@ -85,7 +87,7 @@ class RolloutSource:
             spec = without_weights(spec)
         self._fleet = Fleet(spec, queue, self._memory, inference)
 
-    def publish(self, policy: Policy, version: int, epoch: int) -> None:
+    def publish(self, policy: AnyPolicy, version: int, epoch: int) -> None:
         """Make the policy's weights the ones that actors pull next."""
         is_first = self._weights.latest() is None
         self._weights.publish(version, epoch, policy_weights(policy))

@@ -51,5 +51,6 @@ class A3C(A2C):
             "device": ("cpu", gradients),
             "max_policy_lag": (None, learnt),
             "weight_sync": ("every", "which acts with the newest weights only"),
+            "policies": ("shared", "whose actors learn one policy"),
             "num_learners": (1, "whose actors learn by themselves (use num_actors)"),
         }

@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 
@@ -88,6 +88,11 @@ class IMPACT(common.Hyperparameters):
     def steps_per_batch(self) -> int:
         """K: a batch is the whole of an optimiser step each time that it is traversed."""
         return self.passes
+
+    @property
+    def only(self) -> dict[str, tuple[Any, str]]:
+        """Policies would each want their new data at another time."""
+        return super().only | {"policies": ("shared", "whose updates are not one batch each")}
 
     def max_updates(self, num_batches: int) -> int:
         """The buffer takes N batches in as many steps, then none in ``(K - 1) * N`` steps."""

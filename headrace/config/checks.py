@@ -16,6 +16,7 @@ from headrace.algos import ALGORITHMS
 from headrace.envs import tasks
 from headrace.errors import ConfigError, require, shown
 from headrace.league.opponents import LATEST, Mixture
+from headrace.nn.roster import SHARED, mapping
 from headrace.process import check_device
 from headrace.transport.calls import MAX_CALLERS
 
@@ -37,6 +38,7 @@ def check_together(config: Any) -> None:
     require(config.init_from is None or not config.resume, "init_from", config.init_from, valid)
     _check_choices(config)
     _check_league(config)
+    _check_policies(config)
     synchronous = config.algo.max_lag == 0
     config.sizes.check_batch(synchronous)
     _check_times(config)
@@ -76,6 +78,25 @@ def _check_league(config: Any) -> None:
     chance = config.deterministic and opponents is not None and config.league is not None
     valid = "False with a league that other runs may join at any time"
     require(not chance, "deterministic", True, valid)
+
+
+def _check_policies(config: Any) -> None:
+    """Several policies, against what is of one, or of one process."""
+    if config.policies == SHARED:
+        return
+    mapping(config.policies)  # raises unless it is one
+    for name, alone, why in (
+        ("tasks", (), "which are of a game's agents"),
+        ("opponents", None, "which play each other"),
+        ("exploit", None, "which play each other"),
+        ("init_from", None, "which begin with weights of their own"),
+        ("num_learners", 1, "each of which has its learner in this one's process"),
+        ("cluster", None, "whose actors are processes of this machine"),
+    ):
+        valid = f"{alone!r} with policies={shown(config.policies)}, {why}"
+        require(getattr(config, name) == alone, name, getattr(config, name), valid)
+    valid = "'auto' or 'actor' with several policies, of which each actor has copies"
+    require(config.inference != "shared", "inference", "shared", valid)
 
 
 def _check_choices(config: Any) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import re
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import tyro
-from gymnasium.envs.registration import EnvSpec
 
 from headrace.acting import lag
 from headrace.acting.actor import ActorSpec
@@ -19,6 +17,7 @@ from headrace.acting.weight_sync import SyncRule
 from headrace.algos import ALGORITHMS, APPO
 from headrace.algos.common import Hyperparameters
 from headrace.config.checks import check_algorithm, check_together
+from headrace.config.kinds import CLUSTER, ENV, KINDS, WRAPPER, PlayedBy
 from headrace.envs import scripts
 from headrace.envs.engines import Engine
 from headrace.envs.names import Tasks, import_path
@@ -26,30 +25,12 @@ from headrace.envs.tasks import named_in
 from headrace.errors import ConfigError, nearest
 from headrace.league.opponents import Mixture
 from headrace.nn.network import Network
-from headrace.nn.policy import Policy
+from headrace.nn.roster import SHARED, Roster, roster_of, written
+from headrace.nn.team import AnyPolicy
 from headrace.process import num_cores
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
 from headrace.valid.words import IDS, JSON
-
-ENV = ranges.Valid(
-    "a Gymnasium id, an EnvSpec, an environment class or a callable that returns an environment",
-    lambda env: (
-        0 < len(env) <= 4096 if isinstance(env, str) else callable(env) or isinstance(env, EnvSpec)
-    ),
-)
-
-WRAPPER = ranges.Valid(
-    "a wrapper's name (a str) or a callable from Env to Env",
-    lambda wrapper: isinstance(wrapper, str) or callable(wrapper),
-)
-
-KINDS = tyro.conf.arg(metavar="KIND:SHARE,…")
-
-CLUSTER = ranges.Valid(
-    "'ray', or 'ray:' and the address of a cluster, as in 'ray:auto' or 'ray:10.0.0.1:6379'",
-    lambda text: re.fullmatch("ray(:[^:/\\s]{1,200}(:[0-9]{1,5})?)?", text) is not None,
-)
 
 
 def _named(code: Any) -> str:
@@ -137,6 +118,10 @@ class Config:
     """Of weights, environments, actions and shuffling."""
     network: Network = field(default_factory=Network)
     """The policy's torsos."""
+    policies: PlayedBy = SHARED
+    """Who plays the agents of a game: one policy all of them (shared), each its own (per-agent), or
+    the policy that is named for each, as in wolf:hunter,sheep_0:runner,sheep_1:runner; each policy
+    has its own weights, optimiser and statistics."""
     opponents: Annotated[str | None, ranges.NOT_EMPTY, KINDS] = None
     """Who plays the other seats of a game of several agents, in which shares, as in
     latest:0.5,pfsp:0.5: the policy itself (latest, every seat is trained on), its newest snapshot
@@ -225,6 +210,7 @@ class Config:
 
     def __post_init__(self) -> None:
         check_algorithm(self.algo)
+        object.__setattr__(self, "policies", written(self.policies))
         check_fields(self)
         if self.tasks:
             object.__setattr__(self, "tasks", named_in(self.tasks, self.env, type(self).env))
@@ -330,7 +316,11 @@ class Config:
         init_from = None if saved else self.init_from
         return replace(self, resume=saved, overwrite=not saved, init_from=init_from)
 
-    def actor_spec(self, env: Any, policy: Policy, **known: Any) -> ActorSpec:
+    def roster(self, agents: tuple[str, ...], name: str) -> Roster | None:
+        """Who plays whom in a game of this name; None: one policy all. See :func:`roster_of`."""
+        return roster_of(str(self.policies), agents, name)
+
+    def actor_spec(self, env: Any, policy: AnyPolicy, **known: Any) -> ActorSpec:
         """What the actors of this learner are built from: settings by name, and what is known.
 
         Args:

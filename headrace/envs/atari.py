@@ -20,7 +20,13 @@ from headrace.valid.ranges import FACTOR, NOT_EMPTY, Range
 
 _VECTOR, _SINGLE = "ale_py.vector_env:AtariVectorEnv", "ale_py.env:AtariEnv"
 _SKIPPING = {"AtariPreprocessing": "frame_skip", "MaxAndSkipObservation": "skip"}  # 4 by default
-_HARMLESS = {*_SKIPPING, "FrameStackObservation", "ResizeObservation", "GrayscaleObservation"}
+_HARMLESS = {
+    *_SKIPPING,
+    "FrameStackObservation",
+    "ResizeObservation",
+    "GrayscaleObservation",
+    "Joined",
+}  # which pads spaces, and leaves rewards as they are
 _SIDE, _STACK = Range(1, 1024), Range(1, 64)  # pixels, pictures
 _FRAMES, _FEW_FRAMES = Range(1, 10**9), Range(1, 1000)
 

@@ -95,8 +95,8 @@ class Seats:
             whose = f"{self.ids[0]}'s"
             if other := difference(*each[0], *spaces, whose=whose):
                 raise ConfigError(
-                    f"the agents {self.ids[0]} and {agent} of {self.name} can't share a policy: "
-                    f"of {agent} {other}"
+                    f"the agents {self.ids[0]} and {agent} of {self.name} need the same spaces, "
+                    f"whoever plays them: of {agent} {other}"
                 )
         return each[0]
 

@@ -30,7 +30,7 @@ from headrace.spaces.masks import MASK
 from headrace.spaces.observations import TASK
 from headrace.spaces.text import is_text, plain_text
 
-_OBSERVATION = "observation"  # the part beside it, of an observation that isn't a Dict
+OBSERVATION = "observation"  # the part beside it, of an observation that isn't a Dict
 Spaces = tuple[gymnasium.Space, gymnasium.Space]  # of observations and actions
 
 
@@ -120,7 +120,10 @@ def _is_vector(space: gymnasium.Space) -> bool:
 
 
 def _longer(x: np.ndarray, size: int) -> np.ndarray:
-    return np.pad(x, (0, size - len(x)))
+    """With zeros at the end of its last axis."""
+    longer = np.zeros((*x.shape[:-1], size), x.dtype)
+    longer[..., : x.shape[-1]] = x
+    return longer
 
 
 def _acted(a: gymnasium.Space, b: gymnasium.Space) -> gymnasium.Space | None:
@@ -145,7 +148,7 @@ def _with_task(space: gymnasium.Space, count: int) -> Dict:
             f"the tasks' observations have a part {TASK!r} already, so task_id=True and "
             "per_task_values=True must be left out"
         )
-    parts = dict(space.items()) if isinstance(space, Dict) else {_OBSERVATION: space}
+    parts = dict(space.items()) if isinstance(space, Dict) else {OBSERVATION: space}
     return Dict({**parts, TASK: Discrete(count)})
 
 
@@ -174,45 +177,58 @@ class Joined(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """As :meth:`gymnasium.Env.step`."""
-        obs, reward, terminated, truncated, info = self.env.step(self._own(action))
+        own = own_action(action, self.env.action_space, self.action_space)
+        obs, reward, terminated, truncated, info = self.env.step(own)
         return self._shown(obs), reward, terminated, truncated, self._masked(info)
 
     def _shown(self, obs: Any) -> Any:
         space = self.observation_space
         if self._task is None:
-            return _fitted(obs, space)
+            return fitted(obs, space)
         if not isinstance(self.env.observation_space, Dict):
-            obs = {_OBSERVATION: obs}
+            obs = {OBSERVATION: obs}
         assert isinstance(space, Dict)
-        parts = {key: _fitted(obs[key], part) for key, part in space.items() if key != TASK}
+        parts = {key: fitted(obs[key], part) for key, part in space.items() if key != TASK}
         return {**parts, TASK: np.int64(self._task)}
 
-    def _own(self, action: Any) -> Any:
-        """The task's own action; a choice that it doesn't have, which no mask allows: its last."""
-        own = self.env.action_space
-        if own == self.action_space:
-            return action
-        if isinstance(own, Discrete):
-            return own.start + min(int(action), int(own.n) - 1)
-        assert isinstance(own, Box)
-        share = (np.clip(action[: own.shape[0]], -1.0, 1.0) + 1.0) / 2.0
-        return (own.low + share * (own.high - own.low)).astype(own.dtype)
-
     def _masked(self, info: dict[str, Any]) -> dict[str, Any]:
-        own, whole = self.env.action_space, self.action_space
-        if not (isinstance(own, Discrete) and isinstance(whole, Discrete) and own.n < whole.n):
-            return info
-        mask = np.asarray(info.get(MASK, np.ones(int(own.n), np.int8)))
-        return {**info, MASK: _longer(mask, int(whole.n))}
+        return masked(info, self.env.action_space, self.action_space)
 
 
-def _fitted(obs: Any, space: gymnasium.Space) -> Any:
-    """An observation as the joined space has it."""
+def own_action(action: Any, own: gymnasium.Space[Any], whole: gymnasium.Space[Any]) -> Any:
+    """A task's own actions for those ``[..., *]`` of the joined space.
+
+    A choice that it doesn't have, which no mask allows, is its last.
+    """
+    if own == whole:
+        return action
+    if isinstance(own, Discrete):
+        return own.start + np.minimum(action, int(own.n) - 1)
+    assert isinstance(own, Box)
+    share = (np.clip(np.asarray(action)[..., : own.shape[0]], -1.0, 1.0) + 1.0) / 2.0
+    return (own.low + share * (own.high - own.low)).astype(own.dtype)
+
+
+def masked(
+    info: dict[str, Any],
+    own: gymnasium.Space[Any],
+    whole: gymnasium.Space[Any],
+    batch: tuple[int, ...] = (),
+) -> dict[str, Any]:
+    """Infos with a mask ``[*batch, choices]`` of the task's own choices, where it lacks some."""
+    if not (isinstance(own, Discrete) and isinstance(whole, Discrete) and own.n < whole.n):
+        return info
+    mask = info.get(MASK, np.ones((*batch, int(own.n)), np.int8))
+    return {**info, MASK: _longer(np.asarray(list(mask)), int(whole.n))}
+
+
+def fitted(obs: Any, space: gymnasium.Space[Any], axes: int = 0) -> Any:
+    """An observation as the joined space has it; ``axes``: before its own, of a batch."""
     if isinstance(space, Box):
         obs = np.asarray(obs, space.dtype)
-        return obs if obs.shape == space.shape else _longer(obs, space.shape[0])
+        return obs if obs.shape[axes:] == space.shape else _longer(obs, space.shape[0])
     if isinstance(space, Dict):
-        return {key: _fitted(obs[key], part) for key, part in space.items()}
+        return {key: fitted(obs[key], part, axes) for key, part in space.items()}
     if isinstance(space, Tuple):
-        return tuple(_fitted(x, part) for x, part in zip(obs, space, strict=True))
+        return tuple(fitted(x, part, axes) for x, part in zip(obs, space, strict=True))
     return obs

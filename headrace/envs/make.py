@@ -22,8 +22,11 @@ from headrace.envs import atari, engines
 from headrace.envs.agreement import difference
 from headrace.envs.contract import CHECKED_STEPS
 from headrace.envs.engines import Order, Unavailable
+from headrace.envs.joined import Joined
+from headrace.envs.joined_vector import JoinedVector
 from headrace.envs.names import Prepared, resolve
 from headrace.envs.packages import package_of
+from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError, require_choice
 from headrace.valid import ranges
 from headrace.valid.fields import checked
@@ -93,9 +96,9 @@ def opened(
     order = Order(target, wrapped, num_envs, dict(env_kwargs or {}), seed, checked_steps)
     atari.frames_per_step(target, order.kwargs, wrapped)  # complains of a double skip
     reasons: dict[str, str] = {}
-    for name in _candidates(order) if engine == "auto" else [engine]:
+    for name in _candidates(_split(order)[0]) if engine == "auto" else [engine]:
         try:
-            envs = engines.in_columns(engines.ENGINES[name](order))
+            envs = _made(name, order)
             if engine == "auto":
                 _check_agrees(name, envs, order)
             return name, envs
@@ -111,6 +114,22 @@ def opened(
         f"engine={engine!r} can't make {order.name} because {reasons[engine]}; "
         + (f"engine={' or '.join(others)} can" if others else "no other engine can either")
     )
+
+
+def _made(engine: str, order: Order) -> VectorEnv:
+    """What an engine makes; tasks are joined around all environments where it has those at once."""
+    bare, joined = _split(order)
+    if joined is None or engine not in ("native", "envpool"):
+        return engines.in_columns(engines.ENGINES[engine](order))
+    return JoinedVector(engines.in_columns(engines.ENGINES[engine](bare)), **joined.kwargs)
+
+
+def _split(order: Order) -> tuple[Order, Wrap | None]:
+    """An order without the wrapper that joins tasks, and that one."""
+    if not order.wrappers or order.wrappers[-1].function is not Joined:
+        return order, None
+    *others, joined = order.wrappers
+    return dataclasses.replace(order, wrappers=tuple(others)), joined
 
 
 def env_seed(seed: int, actor: int, num_envs: int, generation: int = 0) -> int:
@@ -171,7 +190,7 @@ def _check_agrees(name: str, envs: VectorEnv, order: Order) -> None:
 
 def _works(engine: str, order: Order) -> bool:
     try:
-        engines.ENGINES[engine](dataclasses.replace(order, num_envs=1)).close()
+        _made(engine, dataclasses.replace(order, num_envs=1)).close()
     except Exception:  # the user's environment may raise anything
         return False
     return True

@@ -8,7 +8,7 @@ import functools
 import importlib
 import importlib.util
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from headrace.envs.atari_scores import SCORES
 from headrace.envs.packages import bring, is_installed, package_of
 from headrace.envs.wrappers import Wrap, as_wrap
 from headrace.envs.zoo import Zoo, known, zoo
-from headrace.errors import ConfigError, nearest, shown
+from headrace.errors import ConfigError, nearest, require, shown
 
 Target: TypeAlias = EnvSpec | Callable[..., Any]
 
@@ -117,11 +117,14 @@ def resolve(env: Any, wrappers: Iterable[Any] = ()) -> Any:
         are wrappers, or a script's function may make what is registered here only. Of tasks each.
 
     Raises:
-        ConfigError: the id or a wrapper is unknown, or ``env`` is of another type.
+        ConfigError: the id or a wrapper is unknown, or ``env`` is of another type, or a task is
+            there twice.
     """
     if isinstance(env, Tasks):
         wrappers = tuple(wrappers)
-        return dataclasses.replace(env, envs=tuple(resolve(one, wrappers) for one in env.envs))
+        each = tuple(resolve(one, wrappers) for one in env.envs)
+        check_once([env_name(one) for one in each])  # by whatever ids they were given
+        return dataclasses.replace(env, envs=each)
     env, before = Prepared.split(env)
     if isinstance(env, str):
         env = _find(env)
@@ -226,6 +229,12 @@ def env_name(env: Any) -> str:
     if isinstance(env, functools.partial):
         return env_name(env.func)
     return getattr(env, "__name__", type(env).__name__)
+
+
+def check_once(names: Sequence[str]) -> None:
+    """Raise ConfigError if a task of these names is there twice."""
+    twice = [name for name in names if names.count(name) > 1]
+    require(not twice, "tasks", ",".join(names), f"each task once, not {twice and twice[0]} twice")
 
 
 def import_path(env: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.envs.names import env_name
+from headrace.envs.names import check_once, env_name
 from headrace.envs.suites import SUITES
 from headrace.errors import ConfigError, require
 
@@ -21,9 +21,7 @@ def named_in(given: Sequence[Any], env: Any = None, default: Any = None) -> tupl
     """
     each = [SUITES[x].ids if isinstance(x, str) and x in SUITES else [x] for x in given]
     tasks = tuple(task for some in each for task in some)
-    names = [env_name(task) for task in tasks]
-    twice = [name for name in names if names.count(name) > 1]
-    require(not twice, "tasks", ",".join(names), f"each task once, not {twice and twice[0]} twice")
+    check_once([env_name(task) for task in tasks])
     in_place = env == default or env == tasks[0]
     require(in_place, "env", env, "left out with tasks, which are in its place")
     return tasks

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from headrace.config import Config
 from headrace.errors import CheckpointError, HeadraceError, on_one_line
 from headrace.evaluating.evaluator import Evaluator, Played
-from headrace.nn.policy import Policy
+from headrace.nn.team import AnyPolicy
 from headrace.process import stop_signals
 from headrace.records import checkpoint
 from headrace.records.disk import told, write_json
@@ -30,7 +30,7 @@ class Run(Protocol):
     interrupted: bool
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> AnyPolicy:
         """As it was saved."""
 
     def summary(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from headrace.config import Config
 from headrace.evaluating.ending import keep_best
 from headrace.evaluating.evaluator import Evaluator, Played
-from headrace.nn.policy import Policy
+from headrace.nn.team import AnyPolicy
 from headrace.records.files import RunLog
 from headrace.records.tally import Progress
 from headrace.types import Group
@@ -50,7 +50,12 @@ class Evaluations:
         return target is not None and mean is not None and mean >= target
 
     def after_update(
-        self, policy: Policy, progress: Progress, seconds: float, crossed: bool, log: RunLog | None
+        self,
+        policy: AnyPolicy,
+        progress: Progress,
+        seconds: float,
+        crossed: bool,
+        log: RunLog | None,
     ) -> None:
         """Take in what is over, and begin what is due.
 
@@ -71,7 +76,7 @@ class Evaluations:
             self.latest = self._group.broadcast(self.latest)
         progress.leave_out(time.monotonic() - start)
 
-    def end(self, policy: Policy, progress: Progress, log: RunLog | None) -> None:
+    def end(self, policy: AnyPolicy, progress: Progress, log: RunLog | None) -> None:
         """Play to its end what is in progress or due, unless the run was interrupted."""
         if log is None:
             return
@@ -81,7 +86,7 @@ class Evaluations:
             self._take(self._evaluator.wait(self._interrupted), log)
         self._evaluator.close()
 
-    def _begin(self, policy: Policy, env_steps: int, seconds: float) -> None:
+    def _begin(self, policy: AnyPolicy, env_steps: int, seconds: float) -> None:
         self._due = False
         self._evaluator.begin(policy, env_steps, seconds)
 

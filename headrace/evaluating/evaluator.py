@@ -22,7 +22,7 @@ import cloudpickle
 from headrace.config import Config
 from headrace.errors import WorkerFailed
 from headrace.evaluation import Evaluation, evaluate
-from headrace.nn.policy import Policy
+from headrace.nn.team import AnyPolicy
 from headrace.process import Child, cores, torch_threads
 
 _BEAT_S = 0.5
@@ -34,7 +34,7 @@ class Played:
     """An evaluation, and what played it."""
 
     evaluation: Evaluation
-    policy: Policy  # as it was then, on the CPU
+    policy: AnyPolicy  # as it was then, on the CPU
     env_steps: int  # that it had been trained for
     seconds: float  # of training until then
 
@@ -43,7 +43,7 @@ class Played:
 class _Task:
     """The evaluation in progress."""
 
-    policy: Policy
+    policy: AnyPolicy
     env_steps: int
     seconds: float
     child: Child | None = None
@@ -92,7 +92,7 @@ class Evaluator:
         child = None if self._task is None else self._task.child
         return [] if child is None else [child.pid]
 
-    def begin(self, policy: Policy, env_steps: int, seconds: float) -> None:
+    def begin(self, policy: AnyPolicy, env_steps: int, seconds: float) -> None:
         """Evaluate a copy of the policy from the next :meth:`take` on; none may be in progress.
 
         Args:

@@ -90,7 +90,7 @@ def save(
     run_dir = Path(run_dir)
     folder = checkpoint.find(run_dir)
     values = shareable(checkpoint.read_config(folder))
-    policy = checkpoint.load_policy(folder, trusted=trust)
+    policy = checkpoint.load_one(folder, trusted=trust)
     if not (run_dir / "summary.json").exists():
         raise CheckpointError(f"{run_dir} holds no summary.json: a run is saved when it has ended")
     summary = pathless(json.loads((run_dir / "summary.json").read_text(encoding="utf-8")))
@@ -190,7 +190,7 @@ def load(
             raise
         except errors.EntryNotFoundError as error:
             raise CheckpointError(f"{repo_id} on the Hub holds no policy of headrace") from error
-    return checkpoint.load_policy(Path(files[0]).parent, trusted=trust)
+    return checkpoint.load_one(Path(files[0]).parent, trusted=trust)
 
 
 def _check_name(repo_id: str) -> None:

@@ -126,7 +126,7 @@ class LearnerGroup:
         """The policy of the latest checkpoint, which is read once."""
         latest = checkpoint.find(self.run_dir)
         if self._loaded is None or self._loaded[0] != latest:
-            self._loaded = latest, checkpoint.load_policy(latest, self.config.network)
+            self._loaded = latest, checkpoint.load_one(latest, self.config.network)
         return self._loaded[1]
 
     def summary(self) -> dict[str, Any]:

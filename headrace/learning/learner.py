@@ -166,6 +166,14 @@ class Learner:
             moments = self.targets.mean, self.targets.deviation
             self.policy.popart.move(self.policy.value_head, *moments)
 
+    def published(self, version: int) -> None:
+        """The weights as they are now are what actors fetch as this version."""
+        self.ages.published(version, self.num_steps)
+
+    def take_lags(self) -> dict[str, int]:
+        """How old what was learnt from was, since the last call; see :meth:`Ages.take`."""
+        return self.ages.take()
+
     def watch(self, fresh: Fresh, num_steps: int) -> None:
         """An update whose ``num_steps`` optimiser steps the actors have done themselves."""
         self._observe(fresh())

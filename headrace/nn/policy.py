@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headrace.errors import ConfigError
 from headrace.nn.encoder import Encoder
 from headrace.nn.inputs import Inputs, mask_source
 from headrace.nn.network import Network, orthogonal
 from headrace.nn.own_torso import OwnTorso
 from headrace.nn.popart import PopArt
 from headrace.nn.precision import Precision, halved
+from headrace.nn.predict import predict
 from headrace.nn.quick import QuickTorso, quick
 from headrace.nn.recurrent import Recurrent
 from headrace.nn.task_values import TaskPopArt
@@ -30,7 +29,7 @@ from headrace.spaces.text import Words, text_paths
 from headrace.types import Gather, Tree
 
 
-def policy_weights(policy: Policy) -> Tree:
+def policy_weights(policy: nn.Module) -> Tree:
     """The tensors that a learner publishes and an actor overwrites: parameters and buffers."""
     return {name: value.detach() for name, value in policy.state_dict().items()}
 
@@ -231,45 +230,11 @@ class Policy(nn.Module):
                 part, a number that isn't finite), or the network uses the previous reward and there
                 is none.
         """
-        obs, single = spaces.checked(self.observation_space, obs)
-        if single:
-            action_mask, reward = (
-                tree.map_leaves(lambda x: None if x is None else np.asarray(x)[None], x)
-                for x in (action_mask, reward)
-            )
-        count = len(tree.leaves(obs)[0])
-        start = state is None if episode_start is None else episode_start
-        first = np.broadcast_to(np.asarray(start), count).copy()
-        inputs, core = self._inputs(obs, state, first, action_mask, reward)
-        params, core = self.act(inputs, torch.as_tensor(first, device=self._device), core)
-        if deterministic:
-            action = self.distribution.mode(params)
-        else:
-            noise = self.distribution.noise((count,), None).to(self._device)
-            action = self.distribution.sample(params, noise)
-        action = tree.map_leaves(lambda x: x.cpu().numpy(), action)
-        result = self.env_action(action)
-        state = {"core": core, "action": action} if self.inputs.previous else core
-        return (tree.map_leaves(lambda x: x[0], result) if single else result), state
-
-    def _inputs(
-        self, obs: Any, state: Tree | None, first: np.ndarray, mask: Any, reward: Any
-    ) -> tuple[Tree, Tree]:
-        """Inputs and core as tensors on the policy's device."""
-        core = self.initial_core(len(first)) if state is None else state
-        action = None
-        if self.inputs.previous and state is not None:
-            core, action = state["core"], state["action"]
-            if reward is None:
-                raise ConfigError(
-                    "predict() needs reward=…, the previous step's, because the network was built "
-                    "with previous_action_reward=True"
-                )
-        inputs = self.inputs.compose(obs, mask, action, reward, first)
-        return tree.map_leaves(lambda x: torch.as_tensor(x, device=self._device), inputs), core
+        return predict(self, obs, state, episode_start, deterministic, action_mask, reward)
 
     @property
-    def _device(self) -> torch.device:
+    def device(self) -> torch.device:
+        """Where its weights are."""
         return self.policy_head.weight.device
 
     def export_onnx(self, path: str | Path) -> Path:

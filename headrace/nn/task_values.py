@@ -16,6 +16,7 @@ from headrace.spaces.observations import TASK
 from headrace.types import Tree
 
 _SHARE = 0.1  # of the newest update in the averages, as of a single task
+_LEAST = 1e-12  # of a variance, where targets have long been zero
 SUMS = "task_targets/"  # what names of sums begin with
 
 
@@ -104,15 +105,16 @@ class TaskPopArt(nn.Module):
         unit = old_scale if old_scale > 0 else 1.0
         square = unit**2 * square + 2 * unit * mean * old_mean + old_mean**2
         mean = unit * mean + old_mean
-        if not square > 0:
-            return
+        square = max(square, mean**2)  # which rounding may have made less
         weight, first, second = self.averages[:, k]
+        if not square > 0 and not second > 0:  # nothing but zeros so far
+            return
         weight += _SHARE * (1.0 - weight)
         first += _SHARE * (mean - first)
         second += _SHARE * (square - second)
         center, size = float(first / weight), float(second / weight)
         self.mean[k] = center
-        self.scale[k] = max(size - center**2, 1e-6 * size) ** 0.5
+        self.scale[k] = max(size - center**2, 1e-6 * size, _LEAST) ** 0.5
         if old_scale > 0:
             new_mean, new_scale = float(self.mean[k]), float(self.scale[k])  # in float32
             head.weight[k] *= old_scale / new_scale

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from headrace.config import Config
+from headrace.envs.tasks import named_in
 from headrace.errors import ConfigError, require_choice
 from headrace.recipes import atari, impact_paper, tuned
 from headrace.valid.fields import checked
@@ -47,7 +50,32 @@ def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Confi
         ConfigError: as :func:`recipe`.
     """
     name, rest = take_flag(argv, "--recipe")
-    return default if name is None else recipe(name, algorithm), rest
+    if name is None:
+        return default, rest
+    found = recipe(name, algorithm)
+    tasks, _ = take_flag(rest, "--tasks")
+    return found if tasks is None else for_tasks(found, tasks.split(",")), rest
+
+
+def for_tasks(config: Config, tasks: Sequence[Any]) -> Config:
+    """Settings without their environment, which tasks, or a suite's name, take the place of.
+
+    Actors and batch grow to the next that each task can have as much of. Atari's games get all 18
+    actions each, as IMPALA's agent of 57 games had.
+    """
+    kwargs: dict[str, Any] = {**config.env_kwargs}
+    if "full_action_space" in kwargs:
+        kwargs["full_action_space"] = True
+    count, sizes = len(named_in(tasks)), config.sizes
+    actors, batch = config.num_actors, config.batch_size
+    if isinstance(actors, int):
+        actors = -(-actors // count) * count
+    envs = sizes.envs_per_actor if isinstance(sizes.envs_per_actor, int) else 1
+    if isinstance(batch, int) and isinstance(sizes.fragment_length, int):
+        unit = count * envs * sizes.fragment_length
+        batch = -(-batch // unit) * unit
+    known: dict[str, Any] = {"num_actors": actors, "batch_size": batch, "env_kwargs": kwargs}
+    return replace(config, env=Config.env, tasks=(), **known)
 
 
 def take_flag(argv: list[str], name: str) -> tuple[str | None, list[str]]:

@@ -27,6 +27,8 @@ from safetensors import SafetensorError
 from headrace.errors import CheckpointError, shown
 from headrace.nn.network import Network, network_from_json
 from headrace.nn.policy import Policy
+from headrace.nn.roster import Roster
+from headrace.nn.team import AnyPolicy, Team
 from headrace.records import recall, sums, trust
 from headrace.records.disk import json_text, remove_folder, replace_text, told
 from headrace.records.folders import Files, newest_whole, pointed, saved, write
@@ -35,7 +37,7 @@ from headrace.spaces.json import space_from_json
 FORMAT = 3
 
 
-def save(run_dir: Path, config: dict[str, Any], policy: Policy, trainer: dict[str, Any]) -> Path:
+def save(run_dir: Path, config: dict[str, Any], policy: AnyPolicy, trainer: dict[str, Any]) -> Path:
     """Write ``checkpoints/step_<n>`` and point ``latest`` to it; returns its path.
 
     Args:
@@ -52,7 +54,7 @@ def save(run_dir: Path, config: dict[str, Any], policy: Policy, trainer: dict[st
 
 
 def save_policy(
-    run_dir: Path, config: dict[str, Any], policy: Policy, env_steps: int, name: str = "best"
+    run_dir: Path, config: dict[str, Any], policy: AnyPolicy, env_steps: int, name: str = "best"
 ) -> Path:
     """Write the policy alone as ``checkpoints/<name>_<n>`` and point ``name`` to it.
 
@@ -68,7 +70,7 @@ def save_policy(
     return target
 
 
-def policy_files(config: dict[str, Any], policy: Policy) -> Files:
+def policy_files(config: dict[str, Any], policy: AnyPolicy) -> Files:
     """What a folder that holds a policy consists of; ``config`` is what ``config.json`` holds."""
     weights = {name: value.detach().cpu().clone() for name, value in policy.state_dict().items()}
     return {
@@ -175,15 +177,42 @@ def read_config(folder: Path) -> dict[str, Any]:
             )
         network_from_json(values["config"]["network"])
         bool(values["info_mask"])
+        roster_in(values)
         for name in ("observation_space", "action_space"):
             space_from_json(values[name])
         return dict(values)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _corrupt(folder / "config.json", repr(error)) from error
 
 
-def load_policy(folder: Path, network: Network | None = None, trusted: bool = False) -> Policy:
-    """The policy of a checkpoint folder, on the CPU, in evaluation mode.
+def roster_in(values: dict[str, Any]) -> Roster | None:
+    """Who plays whom, by a ``config.json``; None: there is one policy."""
+    return Roster.from_json(values["policies"]) if values.get("policies") else None
+
+
+def load_one(folder: Path, network: Network | None = None, trusted: bool = False) -> Policy:
+    """The only policy of a checkpoint folder; arguments and errors as for :func:`load_policy`.
+
+    Raises:
+        CheckpointError: there are several.
+    """
+    check_one(folder, read_config(folder))
+    policy = load_policy(folder, network, trusted)
+    assert isinstance(policy, Policy)
+    return policy
+
+
+def check_one(folder: Path, values: dict[str, Any]) -> None:
+    """Raise CheckpointError where a folder with this ``config.json`` holds several policies."""
+    if (who := roster_in(values)) is not None:
+        raise CheckpointError(
+            f"{folder} holds several policies ({', '.join(who.policies)}), and only a checkpoint "
+            "of one will do here"
+        )
+
+
+def load_policy(folder: Path, network: Network | None = None, trusted: bool = False) -> AnyPolicy:
+    """The policy of a checkpoint folder, on the CPU, in evaluation mode; of several the team.
 
     Args:
         network: what it was trained with; None: as written in its ``config.json``.
@@ -203,17 +232,14 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
         names = ("normalize_observations", "normalize_values")
         left = [name for name in names if getattr(network, name) is None]
         network = replace(network, **{name: written.get(name) for name in left})
-    policy = Policy(
-        space_from_json(values["observation_space"]),
-        space_from_json(values["action_space"]),
-        network,
-        values["info_mask"],
-    )
+    spaces = (space_from_json(values[f"{kind}_space"]) for kind in ("observation", "action"))
+    made, who = (*spaces, network, values["info_mask"]), roster_in(values)
+    policy = Policy(*made) if who is None else Team.of(who, *made)
     load_weights(folder, policy)
     return policy.eval()
 
 
-def load_weights(folder: Path, policy: Policy) -> None:
+def load_weights(folder: Path, policy: AnyPolicy) -> None:
     """Copy a checkpoint's weights into ``policy``, in place.
 
     Raises:
@@ -227,7 +253,8 @@ def load_weights(folder: Path, policy: Policy) -> None:
         raise _corrupt(file, error) from error
     ours = {name: list(value.shape) for name, value in policy.state_dict().items()}
     theirs = {name: list(value.shape) for name, value in weights.items()}
-    if policy.core is not None and any(name.startswith("torso.join.") for name in theirs):
+    recurrent = policy.network.core is not None
+    if recurrent and any(name.startswith("torso.join.") for name in theirs):
         raise CheckpointError(
             f"{file} was written by an older version, whose recurrent policies of several inputs "
             "had a layer that joined them before the core: train it anew"

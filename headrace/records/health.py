@@ -11,7 +11,7 @@ from gymnasium.envs.registration import registry
 from headrace.config import Config
 from headrace.doctor.doctor import Doctor, Finding, examine, speaking
 from headrace.errors import CheckpointError, on_one_line
-from headrace.nn.policy import Policy
+from headrace.nn.team import AnyPolicy
 from headrace.records.curves import Run, read_run
 from headrace.records.files import append_jsonl, read_jsonl
 from headrace.records.settings import flat_settings
@@ -28,7 +28,7 @@ class Told(NamedTuple):
     earlier: bool = False  # the whole course shows it no more
 
 
-def doctor_of(config: Config, policy: Policy, notify: Callable[[str], None]) -> Doctor | None:
+def doctor_of(config: Config, policy: AnyPolicy, notify: Callable[[str], None]) -> Doctor | None:
     """Who looks at a run with these settings while it goes on; None, and a line, if that fails."""
     try:
         settings = known(flat_settings(config.to_json())) | {"resume": config.resume}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
+from headrace.config.kinds import PlayedBy
 from headrace.nn.network import Network
 
 
@@ -28,6 +29,7 @@ class Settings(TypedDict, total=False):
     scale_free: bool
     seed: int
     network: Network
+    policies: PlayedBy
     opponents: str | None
     league: str | None
     snapshot_every_steps: int | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -43,8 +44,14 @@ def graphics() -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Of Python and of the packages that are installed, by name."""
-    found = {"Python": platform.python_version()}
-    for package in PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+    found = {package: _version(package) for package in PACKAGES}
+    known = {package: number for package, number in found.items() if number is not None}
+    return {"Python": platform.python_version()} | known
+
+
+@functools.cache  # to read all that a package says of itself takes a millisecond
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

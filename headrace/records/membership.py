@@ -143,7 +143,7 @@ class Membership:
         assert mixture is not None
         only = rival.of(self._config, self._run_dir)
         where = None if folder is None or only is not None else folder.resolve()
-        return Seating(mixture, checkpoint.load_policy, where, self._run, only)
+        return Seating(mixture, checkpoint.load_one, where, self._run, only)
 
     def _rewind(self, folder: Path) -> None:
         """Take back what was done behind the checkpoint, but snapshots that others may play."""

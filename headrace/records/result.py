@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from headrace.envs.names import Tasks
+from headrace.records.parts import PartResult, PolicyResult
 from headrace.types import Group
 
 EPISODE_WINDOW = 100
@@ -125,22 +126,6 @@ def mean_return(saved: list[dict[str, Any]]) -> float | None:
 
 
 @dataclass(frozen=True)
-class PartResult:
-    """Of one of several tasks, or one of a game's agents: its last training episodes, and steps."""
-
-    episode_return: float | None
-    episode_length: float | None
-    episodes: int  # since the start
-    env_steps: int  # that were learnt from, since the start
-
-    def scalars(self) -> dict[str, float]:
-        """The metrics by the last part of their names in files; absent while None."""
-        values = {"episodic_return": self.episode_return, "episodic_length": self.episode_length}
-        values |= {"episodes": self.episodes, "env_steps": self.env_steps}
-        return {name: float(value) for name, value in values.items() if value is not None}
-
-
-@dataclass(frozen=True)
 class Mean:
     """A source: the mean of what a learner noted under the field's name."""
 
@@ -211,6 +196,8 @@ class Result:
     """Of each task by its name, where there are several; in files ``tasks/<name>/…``."""
     agents: Mapping[str, PartResult] | None = metric(None, Latest(lambda e: _each(e.by_agent)))
     """Of each agent of a game by its name; in files ``agents/<name>/…``."""
+    policies: Mapping[str, PolicyResult] | None = metric()
+    """Of each policy by its name, where there are several; in files ``policies/<name>/…``."""
     sps: float = metric("charts/SPS")  # environment steps per second since the previous result
     learning_rate: float = metric("charts/learning_rate")
     updates: int = metric("charts/updates")
@@ -278,8 +265,8 @@ class Result:
         values = {f.metadata["file"]: getattr(self, f.name) for f in fields(self)}
         of_parts = {
             f"{kind}/{part}/{name}": value
-            for kind, parts in (("tasks", self.tasks), ("agents", self.agents))
-            for part, one in (parts or {}).items()
+            for kind in ("tasks", "agents", "policies")
+            for part, one in (getattr(self, kind) or {}).items()
             for name, value in one.scalars().items()
         }
         known = {k: float(v) for k, v in values.items() if k is not None and v is not None}

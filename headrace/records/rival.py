@@ -62,7 +62,9 @@ def check(config: Config, found: Probe, run_dir: Path) -> None:
     if config.exploit is None:
         return
     kept = folders.saved(run_dir / "checkpoints", _KIND) if config.resume else []
-    values = checkpoint.read_config(kept[-1] if kept else _named(config))
+    folder = kept[-1] if kept else _named(config)
+    values = checkpoint.read_config(folder)
+    checkpoint.check_one(folder, values)
     for kind in ("observation_space", "action_space"):
         theirs, ours = space_from_json(values[kind]), getattr(found, kind)
         if not alike(theirs, ours, bounds=kind == "action_space"):

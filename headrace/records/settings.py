@@ -27,6 +27,7 @@ _OF_THE_COMMAND = ("resume", "overwrite", "run_dir", "init_from")  # not of the 
 # What can't change when a run is resumed, and why; none of the network's fields can.
 _KEPT = {
     "tasks": "what was learnt is counted by task",
+    "policies": "each has weights and statistics of its own",
     "league": "the run's snapshots and win rates are there",
     "exploit": "the run plays a copy of that policy",
     "seed": "weights and random streams were made with it",

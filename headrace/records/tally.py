@@ -9,9 +9,13 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from headrace.config import Config
+from headrace.envs.names import env_name
+from headrace.learning.team import METRICS
+from headrace.nn.roster import Roster
 from headrace.process.memory import free_bytes, resident_bytes
 from headrace.records.bottleneck import Spent, compare
 from headrace.records.meter import SUMS, Meter
+from headrace.records.parts import by_policy
 from headrace.records.result import Episodes, Result
 
 
@@ -84,10 +88,12 @@ class Tally:
         self._first_update_s: float | None = None
         self._first_steps = self._last_steps = 0
         self._first_time = self._last_time = started
+        self._roster: Roster | None = None
 
     def begin(self, episodes: Episodes) -> None:
         """Training begins, after these episodes of all learners."""
-        self._episodes = episodes
+        self._episodes, config = episodes, self._config
+        self._roster = config.roster(episodes.agents, env_name(config.env))
         self._first_time = self._last_time = time.monotonic()
         self._first_steps = self._last_steps = self._progress.env_steps
 
@@ -110,7 +116,8 @@ class Tally:
         progress, num_learners = self._progress, self._config.num_learners
         values = meter.values(progress.state_dict(), self._episodes, num_learners)
         copied = progress.pulls * self._weights_bytes
-        return values | {"updates": progress.updates, "sync_bytes": copied}
+        own = by_policy(self._roster, self._episodes.by_agent, meter.means(), METRICS)
+        return values | {"updates": progress.updates, "sync_bytes": copied, "policies": own}
 
     def result(self, episodes: Episodes, **known: Any) -> Result:
         """What happened since the last result; the ``episodes`` are of all learners."""
@@ -159,7 +166,7 @@ class Tally:
             "episodic_return": values["episode_return"],
             **{
                 kind: values[kind] and {k: asdict(one) for k, one in values[kind].items()}
-                for kind in ("tasks", "agents")
+                for kind in ("tasks", "agents", "policies")
             },
             "utilisation": groups["utilisation"],
             "time": groups["time"],

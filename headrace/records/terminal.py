@@ -143,10 +143,12 @@ def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Pat
         f"{played['episodes']} episodes, {_ACTIONS[played.get('deterministic', True)]})"
         if played
         else missing and f"none: {missing}",
-        "human-normalised": human is not None and f"{human:.1%} (0 random, 100% human)",
+        "human-normalised": human is not None
+        and f"{human:.1%} (0 random, 100% human{', each task capped' * ('tasks' in summary)})",
         "training return": mean is not None and f"{mean:.1f} (last 100 episodes)",
         **_of_parts(summary, played, "tasks"),
         **_of_parts(summary, played, "agents"),
+        **{f"policy {k}": v for k, v in _of_parts(summary, played, "policies").items()},
         "environment steps": f"{summary['env_steps']:,} in {summary['seconds_total']:.1f} s",
         "frames": frames and f"{frames:,}, {summary['frames_per_step']} a step",
         "speed": f"{summary['sps']:,.0f} steps/s after the first update",
@@ -175,7 +177,7 @@ def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Pat
 
 
 def _of_parts(summary: dict[str, Any], played: dict[str, Any] | None, kind: str) -> dict[str, str]:
-    """A row for each of several tasks, or of a game's agents."""
+    """A row for each of several tasks, of a game's agents, or of several policies."""
     evaluated = (played or {}).get(kind) or {}
     return {
         name: " · ".join(_of_part(one, evaluated.get(name)))

@@ -17,7 +17,7 @@ from headrace.envs.make import make_vec
 from headrace.envs.names import env_name
 from headrace.errors import ConfigError
 from headrace.evaluation import drawing, played
-from headrace.nn.policy import Policy
+from headrace.nn.team import AnyPolicy
 from headrace.process import torch_threads
 from headrace.records.disk import told
 from headrace.spaces import walk
@@ -38,7 +38,7 @@ class _OtherSpaces(ConfigError):
 
 
 def record_video(
-    policy: Policy,
+    policy: AnyPolicy,
     env: Any,
     folder: Path,
     seed: int,
@@ -81,7 +81,7 @@ def record_video(
 
 
 def _first_that_shows(
-    policy: Policy, env: Any, kwargs: dict[str, Any], engine: str, seed: int
+    policy: AnyPolicy, env: Any, kwargs: dict[str, Any], engine: str, seed: int
 ) -> VectorEnv:
     """One environment with the policy's spaces that gives pictures."""
     native = "native" if engine == "auto" else engine
@@ -113,7 +113,7 @@ def _first_that_shows(
     )
 
 
-def _check_spaces(policy: Policy, envs: VectorEnv) -> None:
+def _check_spaces(policy: AnyPolicy, envs: VectorEnv) -> None:
     ours = policy.inputs.observation_space, policy.inputs.action_space
     theirs = envs.single_observation_space, envs.single_action_space
     if found := difference(*ours, *theirs, whose="the policy's"):

@@ -27,6 +27,10 @@ _LOOK_S = 0.25  # between two looks at what runs
 Watch = Callable[[int], None]
 
 
+class Killed(RuntimeError):
+    """A signal ended a process, as where memory is short: it may do better another time."""
+
+
 @dataclass(frozen=True)
 class Ended:
     """What is left of a process."""
@@ -38,11 +42,12 @@ class Ended:
 
     def error(self, name: str) -> RuntimeError:
         """How it ended, with the end of its output."""
+        kind = Killed if self.code < 0 and not self.timed_out else RuntimeError
         late = f"took longer than {self.wall_s:.0f} s"
         how = late if self.timed_out else f"ended with code {self.code}"
         text = self.output.read_text(encoding="utf-8", errors="replace")
         end = text[-_SHOWN_CHARACTERS:].strip()
-        return RuntimeError(f"{name} {how}; the end of {self.output.name}:\n{end}")
+        return kind(f"{name} {how}; the end of {self.output.name}:\n{end}")
 
 
 class Children:

@@ -10,6 +10,8 @@ import tyro
 
 from headrace.algos import ALGORITHMS
 from headrace.config import Config
+from headrace.envs.names import env_name
+from headrace.envs.probe import probe
 from headrace.errors import ConfigError, nearest
 from headrace.recipes import take_recipe
 from headrace.records.settings import replaced
@@ -36,9 +38,7 @@ def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **own:
         raise ConfigError(f"{name!r} is no algorithm; choose {', '.join(ALGORITHMS)}.{hint}")
     base = dataclasses.replace(default, algo=ALGORITHMS[name]())
     config, rest = take_recipe(rest, name, base)
-    if not config.is_sized:  # a recipe may leave that to the run; a study has to know
-        config = choose(config, None, cores=1)
-    return tyro.cli(
+    study: Any = tyro.cli(
         kind,
         prog=prog,
         description=kind.__doc__,
@@ -46,3 +46,16 @@ def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **own:
         default=kind(config=replaced(config, own)),  # type: ignore[call-arg]
         config=(tyro.conf.OmitArgPrefixes,),
     )
+    if study.config.is_sized:  # a recipe may leave that to the run; a study has to know
+        return study
+    return dataclasses.replace(study, config=choose(study.config, None, cores=1))
+
+
+def check_made(config: Config) -> None:
+    """Raise ConfigError where the environment of a study's runs, or a task of theirs, can't be."""
+    probe(config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers)
+
+
+def named(config: Config) -> str:
+    """The environment of a study's runs, or their tasks."""
+    return ", ".join(map(env_name, config.tasks or (config.env,)))

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from headrace.config import Config
 from headrace.envs.probe import Probe
 from headrace.errors import CheckpointError, NonFinite
-from headrace.learning.learner import Learner
-from headrace.nn.policy import Policy
+from headrace.learning.team import AnyLearner
+from headrace.nn.team import AnyPolicy, Team
 from headrace.process import signals_held
 from headrace.records import checkpoint, rundir, trust
 from headrace.records.disk import Tolerant, told, write_json
@@ -26,8 +26,8 @@ from headrace.types import Group
 class Saved(NamedTuple):
     """What a checkpoint holds, as one learner has it."""
 
-    policy: Policy
-    learner: Learner
+    policy: AnyPolicy
+    learner: AnyLearner
     progress: Progress
     episodes: Episodes
     league: Membership | None = None
@@ -73,6 +73,8 @@ class Archive:
             "action_space": space_to_json(found.action_space),
             "info_mask": found.info_mask,
         }
+        if isinstance(saved.policy, Team):
+            self.description["policies"] = saved.policy.roster.to_json()
         self._lock: Lock | None = None
         try:
             if group.rank == 0 and locks:
@@ -191,7 +193,7 @@ class Archive:
         found: tuple[Any, ...] = ()
         if self._group.rank == 0:
             folder = checkpoint.find(self._run_dir)
-            self._check_spaces(folder)
+            self._check_same(folder)
             checkpoint.load_weights(folder, policy)
             found = str(folder), policy.state_dict(), checkpoint.load_trainer(folder)
         name, weights, state = self._group.broadcast(found)
@@ -207,8 +209,14 @@ class Archive:
         except (KeyError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"{name}/trainer.pt doesn't fit this run: {error!r}") from error
 
-    def _check_spaces(self, folder: Path) -> None:
+    def _check_same(self, folder: Path) -> None:
         saved = checkpoint.read_config(folder)
+        before, now = (list(x.get("policies", {}).items()) for x in (saved, self.description))
+        if before != now:
+            raise CheckpointError(
+                f"{folder} was trained with policies {_agents(before)}, so it can't be resumed "
+                f"with {_agents(now)}"
+            )
         for name in ("observation_space", "action_space"):
             theirs, ours = (space_from_json(d[name]) for d in (saved, self.description))
             if theirs != ours:
@@ -216,6 +224,10 @@ class Archive:
                     f"{folder} was trained with {name} {_line(theirs)}, so it can't be resumed on "
                     f"{self.description['config']['env']}, whose {name} is {_line(ours)}"
                 )
+
+
+def _agents(played_by: list[tuple[str, str]]) -> str:
+    return ",".join(map(":".join, played_by)) or "shared"
 
 
 def _line(space: object) -> str:

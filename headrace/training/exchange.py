@@ -22,7 +22,8 @@ from torch import Tensor
 
 from headrace.distributed.ranks import learners
 from headrace.errors import LearnerFailed
-from headrace.nn.policy import Policy, policy_weights
+from headrace.nn.policy import policy_weights
+from headrace.nn.team import AnyPolicy
 from headrace.ops import tree
 from headrace.records.meter import BY_RANK, Iteration, Meter
 from headrace.records.result import Episodes
@@ -180,7 +181,7 @@ def _compare(checksums: list[float]) -> None:
         )
 
 
-def checksum(policy: Policy) -> int:
+def checksum(policy: AnyPolicy) -> int:
     """CRC-32 of all weights and running statistics."""
     value = 0
     for leaf in tree.leaves(policy_weights(policy)):

@@ -11,7 +11,7 @@ from headrace.envs.names import env_name
 from headrace.envs.probe import Probe
 from headrace.errors import ConfigError
 from headrace.nn.network import Network, network_from_json
-from headrace.nn.policy import Policy
+from headrace.nn.team import AnyPolicy
 from headrace.records import checkpoint
 from headrace.spaces.json import alike, space_from_json
 from headrace.types import Group
@@ -33,6 +33,7 @@ def check_init(config: Config, found: Probe, run_dir: Path) -> None:
     if folder.resolve().is_relative_to(run_dir.resolve()):
         raise ConfigError(f"{name} lies in run_dir={str(run_dir)!r}: choose another run_dir")
     values = checkpoint.read_config(folder)
+    checkpoint.check_one(folder, values)
     spaces = found.observation_space, found.action_space
     for kind, ours in zip(("observation_space", "action_space"), spaces, strict=True):
         theirs = space_from_json(values[kind])
@@ -56,7 +57,7 @@ def _settings(network: Network) -> dict[str, Any]:
     return replace(network, normalize_observations=inputs, normalize_values=values).to_json()
 
 
-def take_over(config: Config, policy: Policy, group: Group) -> None:
+def take_over(config: Config, policy: AnyPolicy, group: Group) -> None:
     """Copy the weights of ``init_from``, if there is one, into the policy of each learner.
 
     Raises:

@@ -14,6 +14,7 @@ from headrace.envs.probe import Probe, step_cost
 from headrace.learning import costs
 from headrace.learning.chunks import max_steps
 from headrace.nn.policy import Policy
+from headrace.nn.team import AnyPolicy, Team
 from headrace.process import num_cores
 from headrace.records import checkpoint
 from headrace.training.precision import act_s, learn_s
@@ -40,7 +41,7 @@ class Costs(NamedTuple):
 
 
 def settle(
-    config: Config, policy: Policy, found: Probe, group: Group, notify: Callable[[str], None]
+    config: Config, policy: AnyPolicy, found: Probe, group: Group, notify: Callable[[str], None]
 ) -> Config:
     """The settings with a choice of who acts. Rank 0 decides; a resumed run keeps its choice.
 
@@ -58,13 +59,13 @@ def settle(
     return replace(config, inference=chosen)
 
 
-def _chosen(config: Config, policy: Policy, found: Probe) -> tuple[Inference, str]:
+def _chosen(config: Config, policy: AnyPolicy, found: Probe) -> tuple[Inference, str]:
     if config.inference != AUTO:
         return config.inference, ""  # type: ignore[return-value]
     share = config.per_learner
     here = config.transport == "shm" and config.cluster is None
     unable = not here or config.algo.learns_in_actors or config.deterministic
-    if unable or share.num_actors > MAX_CALLERS:
+    if unable or isinstance(policy, Team) or share.num_actors > MAX_CALLERS:
         return "actor", ""
     if config.resume:
         saved = checkpoint.read_config(checkpoint.find(Path(str(config.run_dir))))["config"]

@@ -10,7 +10,8 @@ from headrace.acting.weight_sync import divergence
 from headrace.config import Config
 from headrace.distributed.preemption import Preemption
 from headrace.learning.hogwild import own_metrics
-from headrace.learning.learner import Learner, gather
+from headrace.learning.learner import gather
+from headrace.learning.team import AnyLearner
 from headrace.records.meter import Meter
 from headrace.records.result import Episodes
 from headrace.training.ahead import Ahead
@@ -34,7 +35,7 @@ class Intake:
         config: Config,
         source: RolloutSource,
         episodes: Episodes,
-        learner: Learner,
+        learner: AnyLearner,
         preemption: Preemption,
         ahead: Ahead | None = None,
     ) -> None:

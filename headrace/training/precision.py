@@ -18,6 +18,7 @@ from headrace.learning.chunks import max_steps
 from headrace.learning.costs import example, step_cost
 from headrace.nn.policy import Policy
 from headrace.nn.precision import Precision, halved
+from headrace.nn.team import AnyPolicy, Team
 from headrace.ops import tree
 from headrace.records import checkpoint
 from headrace.types import Group
@@ -36,7 +37,9 @@ class Share(NamedTuple):
     both: float
 
 
-def settle(config: Config, policy: Policy, group: Group, notify: Callable[[str], None]) -> Config:
+def settle(
+    config: Config, policy: AnyPolicy, group: Group, notify: Callable[[str], None]
+) -> Config:
     """The settings with a precision, which is also the policy's from now on.
 
     Rank 0 decides. Nothing is measured for a network without images, a run that is resumed, or one
@@ -45,7 +48,8 @@ def settle(config: Config, policy: Policy, group: Group, notify: Callable[[str],
     Args:
         notify: called with a line about what was chosen, or isn't fast.
     """
-    chosen, line = _chosen(config, policy) if group.rank == 0 else ("float32", "")
+    one = policy.alike if isinstance(policy, Team) else policy
+    chosen, line = _chosen(config, one) if group.rank == 0 else ("float32", "")
     if group.size > 1:
         chosen = group.broadcast(chosen)
     if line:

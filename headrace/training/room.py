@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.config import Config
 from headrace.errors import ConfigError
-from headrace.nn.policy import Policy
+from headrace.nn.team import AnyPolicy, Team
 from headrace.process import allow_open_files
 from headrace.process.memory import free_bytes
 from headrace.transport.slab import num_bytes
@@ -23,7 +23,7 @@ _FILES, _ASKING_FILES, _OTHER_FILES = (
 )  # open ones, of an actor, where it asks, of the rest
 
 
-def needed(config: Config, policy: Policy, env: Any = None) -> int:
+def needed(config: Config, policy: AnyPolicy, env: Any = None) -> int:
     """Bytes of the rollouts, batches and memories of all learners of this machine.
 
     That is the slots that actors fill, and what a learner's algorithm holds at a time
@@ -35,12 +35,21 @@ def needed(config: Config, policy: Policy, env: Any = None) -> int:
     assert isinstance(width, int)
     columns = share.rollouts_per_update * width
     if share.device == "cpu":  # else they lie elsewhere, but for the batch on its way
-        columns = share.algo.columns_held(columns)
+        columns = _held(share, policy, columns)
     slots = spec.num_slots if config.cluster is None else share.num_credits  # others are empty
     return config.learners_here * (slot * slots + -(-slot * columns // width))
 
 
-def check_room(config: Config, policy: Policy, env: Any = None) -> None:
+def _held(config: Config, policy: AnyPolicy, columns: int) -> int:
+    """Columns in memory with a batch of so many; several policies learn from parts beside it."""
+    if not isinstance(policy, Team):
+        return config.algo.columns_held(columns)
+    games, who = columns // len(policy.roster.agents), policy.roster
+    parts = [config.algo.columns_held(games * len(who.of(name))) for name in who.policies]
+    return columns + sum(parts)
+
+
+def check_room(config: Config, policy: AnyPolicy, env: Any = None) -> None:
     """Raise ConfigError where that is more memory than is free, with the setting that mends it."""
     free = free_bytes()
     if free is None or (wanted := needed(config, policy, env)) <= _MOST * free:

@@ -18,8 +18,8 @@ from headrace.envs.probe import Probe, check_evaluated, probe
 from headrace.envs.scripts import refuse_training
 from headrace.errors import ConfigError, require
 from headrace.learning.hogwild import SharedModel
-from headrace.learning.learner import Learner
-from headrace.nn.policy import Policy
+from headrace.learning.team import AnyLearner, TeamLearner
+from headrace.nn.team import AnyPolicy
 from headrace.process import torch_threads
 from headrace.process.ray import check_installed
 from headrace.records import checkpoint
@@ -29,6 +29,7 @@ from headrace.spaces import walk
 from headrace.spaces.images import image_shape, is_image
 from headrace.training import inference, precision
 from headrace.training.fine_tuning import check_init, take_over
+from headrace.training.policies import check_minibatches, new_learner, new_policy, roster
 from headrace.training.sizes import choose, sized
 from headrace.types import Group
 
@@ -73,6 +74,7 @@ def begin(
         start_fork_server()
     made = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
     found = probe(*made)
+    roster(config, found)  # complains before anything is measured
     was_auto = config.stacked_frames == "auto"
     held: Any = held_stacks(config, found) if group.rank == 0 else ""
     held = group.broadcast(held) if group.size > 1 else held
@@ -90,6 +92,7 @@ def begin(
         chosen = replace(config, **Sizes(*group.broadcast(list(chosen.sizes)))._asdict())
     check_agents(chosen, found)
     check_opponents(chosen, found, Path(name))
+    check_minibatches(chosen, found)
     return chosen, found, Path(name)
 
 
@@ -131,7 +134,7 @@ def held_stacks(config: Config, found: Probe) -> Any:
 
 def built(
     config: Config, found: Probe, group: Group, notify: Callable[[str], None]
-) -> tuple[Config, Policy, Learner]:
+) -> tuple[Config, AnyPolicy, AnyLearner]:
     """The policy and one of its learners, the same weights on each; in which precision, who acts.
 
     Args:
@@ -143,19 +146,12 @@ def built(
     # One thread: the bits of the initial weights must not depend on the number of cores.
     with torch.random.fork_rng(devices=[]), torch_threads(1):
         torch.manual_seed(config.seed)
-        spaces = found.observation_space, found.action_space
-        policy = Policy(*spaces, config.network, found.info_mask)
+        policy = new_policy(config, found)
         take_over(config, policy, group)
         found.check_step()
         config = precision.settle(config, policy, group, notify)
         config = inference.settle(config, policy, found, group, notify)
-        learner = Learner(
-            policy,
-            config.per_learner.algo,
-            num_threads=config.resolved_learner_threads,
-            device=device,
-            group=group,
-        )
+        learner = new_learner(config, policy, device, group)
     if config.compile and learner.by_hand and group.rank == 0:
         notify(
             "warning: compile=True does nothing here, where gradients are computed by hand "
@@ -166,7 +162,7 @@ def built(
     return config, policy, learner
 
 
-def large_network(config: Config, policy: Policy, is_game: bool = False) -> str | None:
+def large_network(config: Config, policy: AnyPolicy, is_game: bool = False) -> str | None:
     """A warning where the default network is larger than images of a usual size make it.
 
     Args:
@@ -190,9 +186,9 @@ def large_network(config: Config, policy: Policy, is_game: bool = False) -> str 
     )
 
 
-def shared_model(config: Config, learner: Learner) -> SharedModel | None:
+def shared_model(config: Config, learner: AnyLearner) -> SharedModel | None:
     """What actors apply gradients to, if they compute any."""
-    if not config.algo.learns_in_actors:
+    if not config.algo.learns_in_actors or isinstance(learner, TeamLearner):
         return None
     sizes = config.num_actors, config.rollouts_per_update
     return SharedModel(learner, *sizes, shared=config.transport == "shm")

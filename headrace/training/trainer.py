@@ -239,7 +239,7 @@ class Trainer:
         return source
 
     def _publish(self, source: RolloutSource) -> None:
-        self.learner.ages.published(self.updates, self.learner.num_steps)
+        self.learner.published(self.updates)
         source.publish(self.policy, self.updates, self.progress.epoch)
 
     def _open_log(self, stack: contextlib.ExitStack) -> RunLog | None:
@@ -267,7 +267,7 @@ class Trainer:
                 updating = self._shared or self.learner
                 metrics = updating.update(intake.fresh, *self._rates())
                 meter.note(**metrics)
-                meter.count(**self.learner.ages.take(), lost=source.lost())
+                meter.count(**self.learner.take_lags(), lost=source.lost())
                 own = mean_metrics(self.learner.own) or meter.means()
         except Stopped:
             return None

@@ -29,8 +29,9 @@ import torch
 from headrace.errors import WorkerFailed
 from headrace.ops import tree
 from headrace.process.ray import RayCluster, fetch
-from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
+from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.slab import Slab, views
+from headrace.transport.slots import Slots
 
 _FETCH_S = 60.0  # for what is in the store, or on its way there
 _LOST_S = 1.0  # to learn what became of a dead actor's call

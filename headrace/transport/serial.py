@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.transport.queue import Slots
+from headrace.transport.slots import Slots
 
 
 class SerialQueue:

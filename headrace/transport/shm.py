@@ -20,7 +20,8 @@ import struct
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
-from headrace.transport.queue import PeerDied, Slots
+from headrace.transport.queue import PeerDied
+from headrace.transport.slots import Slots
 
 _NUMBER = struct.Struct("<q")
 

@@ -31,9 +31,9 @@ def folder(name: str) -> Path:
 
 def load(name: str) -> Policy:
     """The policy of this name, ready for ``predict``; errors as :func:`folder`."""
-    from headrace.records.checkpoint import load_policy
+    from headrace.records.checkpoint import load_one
 
-    return load_policy(folder(name))
+    return load_one(folder(name))
 
 
 def report(name: str) -> dict[str, Any]:

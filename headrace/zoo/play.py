@@ -13,7 +13,7 @@ from headrace import zoo
 from headrace.envs.make import make_vec
 from headrace.errors import CheckpointError, ConfigError, nearest
 from headrace.evaluation import drawing, played, whole_episodes
-from headrace.nn.policy import Policy
+from headrace.nn.team import AnyPolicy
 from headrace.records import checkpoint, recall
 from headrace.records.video import record_video
 
@@ -68,7 +68,7 @@ class Player:
         return recall.environment(self.folder, {"config": self.config}, trusted=True)
 
     @functools.cached_property
-    def policy(self) -> Policy:
+    def policy(self) -> AnyPolicy:
         """The policy of the checkpoint."""
         return checkpoint.load_policy(self.folder, trusted=self.trust)
 

@@ -24,7 +24,7 @@ so that a jammer has to go where it can be seen."""
 SENSOR_RANGE_M = 20_000.0
 """How far a small telescope sees a satellite: all that stays near."""
 FIELD_DEG = 5.0
-"""Half of the field of view: 900 m to each side at 10 km, where a single burn leaves it."""
+"""Half of the field of view: 900 m to a side at 10 km, 90 m at 1 km, where one burn leaves it."""
 SUN_DEG = 40.0
 """No sensor looks so near to the Sun: about what baffles of star trackers ask for."""
 NOISE_M, NOISE_PER_RANGE = 10.0, 0.005

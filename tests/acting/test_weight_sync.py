@@ -24,10 +24,11 @@ from headrace.ops import tree
 from headrace.records.files import read_jsonl
 from headrace.records.tally import Progress
 from headrace.training.intake import Intake
-from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
+from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmPort, ShmQueue
 from headrace.transport.slab import ArraySpec, Slab
+from headrace.transport.slots import Slots
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout
 from tests.distributed.runs import check_together, train
@@ -279,7 +280,7 @@ def test_a_greater_threshold_means_fewer_fetches(tiny, finish, tmp_path, transpo
     for threshold in (1e-4, 0.02, FAR):
         config = adaptive(
             tiny, threshold, algo=hr.APPO(max_lag=1, learning_rate=0.01, **WHOLE),
-            transport=transport, total_steps=4000, run_dir=str(tmp_path / str(threshold)),
+            transport=transport, total_steps=2500, run_dir=str(tmp_path / str(threshold)),
         )  # fmt: skip
         trainer, results = finish(config)
         pulls.append(trainer.progress.pulls)
@@ -302,7 +303,7 @@ def test_a_greater_threshold_means_fewer_fetches(tiny, finish, tmp_path, transpo
 def test_a_fetch_comes_before_rollouts_are_too_old(tiny, finish, algo, transport):
     limit = algo.max_updates(algo.max_lag) + 2
     config = adaptive(
-        tiny, FAR, algo=algo, transport=transport, max_policy_lag=limit, total_steps=5000
+        tiny, FAR, algo=algo, transport=transport, max_policy_lag=limit, total_steps=2500
     )
     assert config.sync.max_lag == 3
     trainer, results = finish(config)

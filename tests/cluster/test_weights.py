@@ -6,9 +6,11 @@ import copy
 import math
 import warnings
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 from torch import nn
 from worlds import CountingEnv
 
@@ -18,7 +20,6 @@ from headrace.cluster.places.local import LocalNode
 from tests.cluster.parts import (
     Categorical,
     CountingAgent,
-    EverythingEnv,
     Gaussian,
     Numpy,
     Plain,
@@ -299,6 +300,18 @@ def test_actions_are_measured_in_the_observations_that_they_were_taken_in(counti
     assert envs.step(agent)[-1]["divergence"].tolist() == [0.0, 0.0]
 
 
+class Pushed(gymnasium.Env):
+    """Takes two numbers, and costs nothing else."""
+
+    observation_space, action_space = Box(-1.0, 1.0, (1,)), Box(-1.0, 1.0, (2,))
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
 class Estimated(nn.Module):
     """Says how likely actions are, and not what they were drawn from."""
 
@@ -330,7 +343,7 @@ def test_the_estimate_is_within_5_percent_of_the_kl_of_categoricals(make, monkey
 
 def test_the_estimate_is_within_5_percent_of_the_kl_of_gaussians(make, monkeypatch):
     monkeypatch.setattr(drift, "MAX_OBSERVATIONS", 10**6)
-    envs = make(EverythingEnv, LocalConfig(nodes=2), envs_per_node=64, kl_threshold=1e9)
+    envs = make(Pushed, LocalConfig(nodes=2), envs_per_node=64, kl_threshold=1e9)
     envs.reset(seed=0)
     agent = Gaussian()
     envs.collect(estimated := Estimated(agent), 100)

@@ -12,10 +12,11 @@ from tests.docs.test_docs import ROOT, shorter
 def test_the_page_on_games_runs_from_top_to_bottom(tmp_path):
     page = (ROOT / "docs/games.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(python|bash)\n(.*?)```", page, re.DOTALL)
-    assert [language for language, _ in blocks] == ["bash", "python"]
+    assert [language for language, _ in blocks] == ["bash", "python", "python"]
     for line in shorter(shorter(blocks[0][1])).splitlines():
         run(tmp_path, "-m", "headrace", *line.split()[1:])
     assert (tmp_path / "runs/tictactoe/episode.mp4").exists()
-    (tmp_path / "script.py").write_text(shorter(blocks[1][1]))
+    (tmp_path / "script.py").write_text("\n".join(shorter(text) for _, text in blocks[1:]))
     run(tmp_path, "script.py")
     assert (tmp_path / "runs/matching/summary.json").exists()
+    assert (tmp_path / "runs/two-policies/summary.json").exists()

@@ -42,7 +42,13 @@ def num_noops(game, num_envs, seed, **kwargs):
 
 
 @pytest.mark.parametrize(
-    ("size", "sticky"), [((84, 84), 0.0), ((42, 42), 0.0), ((210, 160), 0.25)], ids=str
+    ("size", "sticky"),
+    [
+        ((84, 84), 0.0),
+        pytest.param((42, 42), 0.0, marks=pytest.mark.slow),
+        ((210, 160), 0.25),
+    ],
+    ids=str,
 )
 def test_a_step_is_the_brightest_of_the_last_two_of_four_frames(size, sticky):
     (height, width), name = size, "SpaceInvaders"

@@ -53,7 +53,10 @@ class Priceless(Matching):
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        (Unequal, "agents left and right of Unequal can't share a policy: of right its action sp"),
+        (
+            Unequal,
+            "agents left and right of Unequal need the same spaces, whoever plays them",
+        ),
         (Talking, "Talking's left has a Text at 'said' in its spaces, which agents of a game"),
         (Nameless, "Nameless doesn't say which agents there may be: give it possible_agents"),
         (Wrong, r"Wrong's right returned float32 of shape \(4,\) as its observation"),

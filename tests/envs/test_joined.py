@@ -10,10 +10,14 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
 
 from headrace.envs.joined import Joined, join
+from headrace.envs.joined_vector import JoinedVector
+from headrace.envs.make import make_vec, opened
 from headrace.envs.names import Tasks, env_of, envs_of, resolve
 from headrace.envs.probe import probe
 from headrace.envs.tasks import named_in
+from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
+from headrace.spaces.masks import MASK
 
 
 class Told(gymnasium.Env):
@@ -211,3 +215,54 @@ def test_a_suite_stands_for_its_tasks():
     assert tasks[:2] == ("ALE/BattleZone-v5", "ALE/DoubleDunk-v5")
     assert len(tasks) == 6
     assert tasks[-1] == "CartPole-v1"
+
+
+@pytest.mark.parametrize("task", [None, 1])
+@pytest.mark.parametrize(
+    ("name", "observation", "action"),
+    [
+        ("CartPole-v1", Box(-np.inf, np.inf, (6,), np.float32), Discrete(5)),
+        ("Pendulum-v1", Box(-9.0, 9.0, (3,), np.float32), Box(-1.0, 1.0, (2,), np.float32)),
+    ],
+)
+def test_environments_stepped_together_are_joined_as_single_ones(name, observation, action, task):
+    parts = {"observation": observation, "task": Discrete(2)}
+    spaces = observation if task is None else Dict(parts), action
+    known = {"observation_space": spaces[0], "action_space": spaces[1], "task": task}
+    singles = make_vec(name, 3, "sync", wrappers=[Wrap(Joined, "joined", known)])
+    together = JoinedVector(make_vec(name, 3, "sync"), **known)
+    assert singles.action_space == together.action_space
+    assert singles.observation_space == together.observation_space
+    one, other = (envs.reset(seed=4) for envs in (singles, together))
+    singles.action_space.seed(0)
+    for _ in range(40):
+        assert_same(one[0], other[0])
+        assert np.array_equal(np.stack(one[-1].get(MASK, [0])), other[-1].get(MASK, [0]))
+        allowed = np.stack(one[-1].get(MASK, np.ones((3, 1))))
+        actions = singles.action_space.sample()
+        if allowed.shape[1] > 1:  # also a choice that the task doesn't have
+            assert allowed.tolist() == [[1, 1, 0, 0, 0]] * 3
+        one, other = singles.step(actions), together.step(actions)
+        for x, y in zip(one[1:4], other[1:4], strict=True):
+            assert np.array_equal(x, y)
+    singles.close()
+    together.close()
+
+
+def assert_same(a, b):
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        assert all(np.array_equal(a[key], b[key]) for key in a)
+    else:
+        assert np.array_equal(a, b)
+
+
+def test_an_engine_that_steps_many_at_once_still_does_when_they_are_joined():
+    known = {"observation_space": Box(-np.inf, np.inf, (6,)), "action_space": Discrete(5)}
+    wraps = [Wrap(Joined, "joined", known)]
+    for engine, name in (("native", "native"), ("auto", "native"), ("sync", "sync")):
+        taken, envs = opened("CartPole-v1", 2, engine, wrappers=wraps)
+        assert taken == name
+        assert isinstance(envs, JoinedVector) == (name == "native")
+        assert envs.reset(seed=0)[0].shape == (2, 6)
+        envs.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import gymnasium
@@ -128,11 +128,21 @@ def same(a: Stream, b: Stream) -> bool:
     )
 
 
+@pytest.fixture(scope="module")
+def streams():
+    return {}
+
+
 @pytest.fixture
-def stream(case):
-    envs = case.make()
-    yield play(envs, case.steps)
-    envs.close()
+def stream(case, streams):
+    """What a case shows, played once for all tests, which can't change it."""
+    if id(case) not in streams:
+        envs = case.make()
+        streams[id(case)] = play(envs, case.steps)
+        envs.close()
+        for field in fields(Stream):
+            getattr(streams[id(case)], field.name).setflags(write=False)
+    return streams[id(case)]
 
 
 def test_it_is_a_vector_env_in_next_step_mode_whose_steps_lie_in_its_spaces(case):

@@ -113,8 +113,8 @@ def test_threads_that_race_give_bit_identical_weights(algo):
     weights = []
     for _ in range(2):
         learner = Learner(make_policy(), algo, num_threads=4, chunk_steps=24)
-        for _ in range(5):
-            learner.update(lambda: make_batch(columns=200), 1e-3)
+        for _ in range(3):
+            learner.update(lambda: make_batch(columns=120), 1e-3)
         weights.append([p.clone() for p in learner.policy.parameters()])
         learner.close()
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))

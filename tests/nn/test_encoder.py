@@ -9,6 +9,7 @@ from gymnasium.vector.utils import batch_space
 
 import headrace as hr
 from headrace.errors import ConfigError, EnvironmentFault
+from headrace.nn.predict import inputs_of
 from headrace.ops import tree
 from headrace.spaces import observations as spaces
 from headrace.spaces.images import as_channels
@@ -80,7 +81,7 @@ def test_predict_reads_the_same_pixels_alike_in_any_integer_type():
     policy = policy_for(IMAGE)
     obs = observations(IMAGE, 3)
     params = [
-        policy.act(policy._inputs(x, None, np.ones(3, bool), None, None)[0], None, ())[0]
+        policy.act(inputs_of(policy, x, None, np.ones(3, bool), None, None)[0], None, ())[0]
         for x in (obs, obs.astype(np.int64))
     ]
     assert torch.equal(*params)
@@ -166,7 +167,7 @@ def test_a_string_is_read_as_the_words_that_it_has_without_being_named():
 
     def params(*texts):
         obs = {"task": texts, "x": np.zeros((len(texts), 2), np.float32)}
-        inputs, _ = policy._inputs(obs, None, np.ones(len(texts), bool), None, None)
+        inputs, _ = inputs_of(policy, obs, None, np.ones(len(texts), bool), None, None)
         assert inputs["task"].dtype == torch.int32
         return policy.act(inputs, None, ())[0]
 

@@ -15,6 +15,7 @@ from headrace.nn.encoder import TextEncoder
 from headrace.nn.network import Network
 from headrace.nn.onnx import _PaddedText, _Step, named
 from headrace.nn.policy import Policy
+from headrace.nn.predict import inputs_of
 
 VECTOR = Box(-2.0, 2.0, (4,))
 ACTIONS = {
@@ -25,9 +26,9 @@ ACTIONS = {
 SENSES = {
     "action_mask": Box(0, 1, (5,), np.int8),
     "camera": Box(0, 255, (20, 24, 3), np.uint8),
-    "command": MultiDiscrete([6] * 5),
+    "command": MultiDiscrete([6] * 3),
     "map": Box(0, 3, (20, 22, 2), np.uint8),
-    "mission": Text(8, charset="abc "),
+    "mission": Text(4, charset="abc "),
     "place": Tuple([Box(-1.0, 1.0, (2, 2), np.float64), Discrete(3, start=5)]),
     "switches": MultiBinary(2),
 }
@@ -85,7 +86,7 @@ def run_both(policy, session, count, steps=10):
         onnx = dict(zip(outputs, session.run(None, feed), strict=True))
         kwargs = {"episode_start": first} if carried else {}
         given = reward if t else None
-        inputs, core = policy._inputs(obs, state, first, None, given)
+        inputs, core = inputs_of(policy, obs, state, first, None, given)
         with torch.inference_mode():
             params, _ = policy.act(inputs, torch.as_tensor(first), core)
         action, state = policy.predict(obs, state, reward=given, **kwargs)

@@ -73,6 +73,28 @@ def test_each_tasks_mean_and_scale_follow_its_own_targets():
     assert popart.scale[1] > 0
 
 
+def test_statistics_fade_where_all_targets_are_zero():
+    popart, head = TaskPopArt(1), nn.Linear(2, 1)
+    task, valid = torch.zeros(3, 1, dtype=torch.int64), torch.ones(3, 1, dtype=torch.bool)
+
+    def learn(targets: list[float]) -> None:
+        units = popart.of({"task": torch.cat([task, task[:1]])}, 3)
+        sums = units.sums(torch.tensor(targets)[:, None], valid)
+        popart.note({name: float(x) for name, x in sums.items()})
+        popart.shift(head)
+
+    learn([0.0, 0.0, 0.0])
+    assert popart.scale[0] == 0.0  # nothing is known yet
+    learn([0.0, 0.0, 1.0])
+    first = 1 / 3
+    for i in range(200):
+        learn([0.0, 0.0, 0.0])
+        first *= 0.9
+        assert float(popart.mean[0]) == pytest.approx(0.1 * first / (1 - 0.9 ** (i + 2)), abs=1e-6)
+    assert 0 < float(popart.scale[0]) < 1e-3
+    assert all(parameter.isfinite().all() for parameter in head.parameters())
+
+
 def test_values_stay_what_they_were_when_statistics_move():
     generator, popart, head = np.random.default_rng(1), TaskPopArt(3), nn.Linear(4, 3)
     hidden = torch.randn(60, 4, dtype=torch.float64)

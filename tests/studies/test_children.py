@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import sys
 import textwrap
 import threading
 import time
@@ -12,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from headrace.studies.children import Children
+from headrace.studies.children import Children, Killed
 
 SLEEPER = """
     import subprocess, sys, time
@@ -79,6 +80,15 @@ def test_a_command_is_asked_to_stop_before_it_is_killed(tmp_path):
     assert 1.0 < ended.wall_s < 20.0
     assert (tmp_path / "output.txt").read_text().split() == ["started", "stopping"]
     assert len(set(seen)) == 1
+
+
+def test_a_process_that_a_signal_ended_is_told_from_one_that_failed(tmp_path):
+    for code, kind in (
+        (f"os.kill(os.getpid(), {signal.SIGKILL})", Killed),
+        ("1 / 0", RuntimeError),
+    ):
+        ended = Children().run([sys.executable, "-c", f"import os; {code}"], tmp_path / "log", 30.0)
+        assert type(ended.error("it")) is kind
 
 
 def test_after_its_time_a_module_is_killed_with_what_it_started(sleeper, gone):

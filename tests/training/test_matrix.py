@@ -88,7 +88,7 @@ def test_the_selection_is_small():
     assert len(selection()) <= 25
 
 
-@pytest.mark.parametrize("case", selection()[::5], ids=name)  # the full form has the others too
+@pytest.mark.parametrize("case", selection()[::8], ids=name)  # the full form has the others too
 def test_a_selection_of_settings_learns_the_identity(case, tmp_path):
     assert share_of_optimum(case, tmp_path) >= 0.85
 

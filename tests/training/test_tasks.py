@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import headrace as hr
 from headrace.cli.commands import evaluate
 from headrace.cli.training import config_of
+from headrace.envs import atari
+from headrace.envs.joined import Joined
+from headrace.envs.names import Tasks, resolve
+from headrace.envs.wrappers import Wrap
+from headrace.recipes import for_tasks, take_recipe
 from headrace.records import checkpoint, trust
 from headrace.records.files import read_jsonl
 from headrace.records.settings import check_resumed, from_json
@@ -150,6 +156,19 @@ def test_a_run_of_tasks_goes_on_and_is_loaded_and_evaluated(tiny, finish, tmp_pa
     assert config["env"] == TASKS[0]
 
 
+def test_the_score_of_several_games_is_the_mean_of_theirs_each_capped(monkeypatch):
+    wrap = Wrap(Joined, "the joining of tasks", {})
+    score = atari.human_normalized(resolve("Breakout"), "sync", {}, (wrap,), 30.5)
+    assert score == pytest.approx(1.0, abs=0.01)  # spaces are padded, rewards are as they were
+    scores = iter([0.2, 3.0, 0.2, None])
+    monkeypatch.setattr("headrace.evaluation.human_normalized", lambda *_: next(scores))
+    spaces = CountingEnv().observation_space, CountingEnv().action_space
+    policy = hr.Policy(*spaces, hr.Network(hidden=(4,)))
+    tasks = Tasks((Quick, Slow), joined=True)
+    assert hr.evaluate(policy, tasks, 1).human_normalized == pytest.approx(0.6)
+    assert hr.evaluate(policy, tasks, 1).human_normalized is None
+
+
 def test_learners_share_out_the_actors_of_each_task(tiny, tmp_path):
     results = []
     settings = {"num_actors": 4, "num_learners": 2, "run_dir": str(tmp_path / "two")}
@@ -208,6 +227,36 @@ def test_tasks_that_cant_be_are_refused_before_a_run_begins(tasks, words, tmp_pa
     with pytest.raises(hr.ConfigError, match=words):
         hr.train(tasks=tasks, run_dir=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_tasks_take_the_place_of_a_recipes_environment(monkeypatch):
+    pong = hr.recipe("atari", "appo")
+    found = []
+    monkeypatch.setattr("headrace.api.run", lambda config, callbacks: found.append(config))
+    hr.train(pong, tasks=("Pong", "Breakout"), seed=3)
+    config, rest = take_recipe(["--recipe", "atari", "--tasks", "Pong,Breakout"], "appo", None)
+    assert rest == ["--tasks", "Pong,Breakout"]
+    assert (
+        config.env_kwargs == found[0].env_kwargs == {**pong.env_kwargs, "full_action_space": True}
+    )
+    assert found[0].tasks == ("Pong", "Breakout")
+    assert replace(config, tasks=("Pong", "Breakout"), seed=3).to_json() == found[0].to_json()
+    alone, _ = take_recipe(["--recipe", "atari"], "appo", None)
+    assert alone == pong
+
+
+@pytest.mark.parametrize("algo", ["impala", "appo", "ppo", "impact"])
+@pytest.mark.parametrize("suite", ["atari-5", "atari-57"])
+def test_a_recipes_sizes_grow_to_fit_a_suite(algo, suite):
+    config = replace(for_tasks(hr.recipe("atari", algo), (suite,)), tasks=(suite,))
+    chosen = choose(config, None, cores=1)  # which refuses what doesn't fit
+    assert chosen.num_actors % len(config.tasks) == 0
+    assert chosen.batch_size % (chosen.sizes.rollout_steps * len(config.tasks)) == 0
+
+
+def test_a_task_by_another_of_its_names_is_the_same_one():
+    with pytest.raises(hr.ConfigError, match="each task once, not ALE/Pong-v5 twice"):
+        resolve(Tasks(("Pong", "ALE/Pong-v5")))
 
 
 def test_an_environment_beside_tasks_is_refused():

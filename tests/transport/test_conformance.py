@@ -11,11 +11,12 @@ from typing import ClassVar
 import pytest
 import torch
 
-from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, Slots
+from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.ray import Arrivals, Failed, RayQueue
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmPort, ShmQueue
 from headrace.transport.slab import ArraySpec, Slab
+from headrace.transport.slots import Slots
 
 SPEC = {"value": ArraySpec((4,), torch.int64), "noise": ArraySpec((3,), torch.float32)}
 NUM_ACTORS, PER_ACTOR = 3, 2

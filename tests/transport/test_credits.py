@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tries import examples
 
-from headrace.transport import queue
-from headrace.transport.queue import NUM_HEADER_FIELDS, Header, Slots
+from headrace.transport import slots as slots_module
+from headrace.transport.queue import NUM_HEADER_FIELDS, Header
 from headrace.transport.serial import SerialQueue
 from headrace.transport.slab import ArraySpec, Slab
+from headrace.transport.slots import Slots
 from tests.ops.test_mutants import mutate
 
 SPEC = {"value": ArraySpec((1,), torch.int64)}
@@ -114,7 +115,7 @@ def test_a_bound_that_is_not_kept_and_a_turn_that_is_unfair_are_seen():
         ("return num_open, -last if num_open else last", "return 0, -last"),
         ("min(able, key=self._turn) if self._scarce else able[0]", "able[0]"),
     ):
-        broken = mutate(queue, "Slots", old, new).Slots
+        broken = mutate(slots_module, "Slots", old, new).Slots
         with pytest.raises((AssertionError, IndexError)):
             for seed in range(40):
                 check_any_order(5, 1, 2, seed, broken)
@@ -163,7 +164,7 @@ def test_credits_that_tasks_take_from_each_other_and_batches_of_any_task_are_see
         ("self._committed[task :: self._num_tasks]", "self._committed"),
         ("[total // num_tasks] * num_tasks", "[total] * num_tasks"),
     ):
-        broken = mutate(queue, "Slots", old, new).Slots
+        broken = mutate(slots_module, "Slots", old, new).Slots
         with pytest.raises((AssertionError, IndexError)):
             for seed in range(20):
                 check_tasks(2, 3, 1, 2, seed, broken)

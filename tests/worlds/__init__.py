@@ -3,7 +3,7 @@
 ``CountingEnv`` labels every step. ``IdentityEnv`` has a known optimum that is learnt in seconds,
 ``SpaceIdentityEnv`` is the same for every action space, with or without action masks,
 ``CountingGame`` and ``CountingTurns`` label what agents see and do, ``Matching`` is a game that is
-learnt in seconds,
+learnt in seconds, and so is ``Apart``, which no policy that both agents share can play,
 ``MemoryEnv`` needs a policy that remembers, ``BrightQuarter`` one that sees. ``Stacks``
 shows its latest pictures. ``FaultyEnv``
 breaks on purpose and ``SlowEnv`` takes its time. Those of the first four with ``Vector`` in their
@@ -20,7 +20,7 @@ from worlds.counting import (
     counting_truncates,
 )
 from worlds.faulty import FaultyEnv, SlowEnv
-from worlds.games import CountingGame, CountingTurns, Matching, game_reward
+from worlds.games import Apart, CountingGame, CountingTurns, Matching, game_reward
 from worlds.identity import IdentityEnv, IdentityVectorEnv
 from worlds.images import BrightQuarter
 from worlds.memory import MemoryEnv, MemoryVectorEnv
@@ -33,6 +33,7 @@ from worlds.space_identity import (
 from worlds.stacks import Stacks
 
 __all__ = [
+    "Apart",
     "BrightQuarter",
     "CountingEnv",
     "CountingGame",

@@ -279,3 +279,19 @@ class Matching:
 
     def close(self):
         pass
+
+
+class Apart(Matching):
+    """Both see the same, and both are rewarded where they don't do the same: one of two actions."""
+
+    def action_space(self, agent):
+        return Discrete(2)
+
+    def _shown(self):
+        self._number = dict.fromkeys(self.possible_agents, 0)
+        return {a: np.zeros(3, np.float32) for a in self.possible_agents}
+
+    def step(self, actions):
+        differ = float(len(set(actions.values())) == 2)
+        obs, _, *others = super().step(actions)
+        return obs, dict.fromkeys(self.possible_agents, differ), *others

@@ -173,7 +173,7 @@ def _played(folder: Path, pairs: Sequence[Wanted], seed: int, trusts: bool) -> l
     count = min(max(one.games for one in pairs), MOST_GAMES)
 
     def load(path: Path) -> Any:
-        return checkpoint.load_policy(path, trusted=trusts)
+        return checkpoint.load_one(path, trusted=trusts)
 
     with contextlib.closing(make_vec(env, count, config["engine"], config["env_kwargs"])) as games:
         found = []

@@ -12,7 +12,6 @@ from pathlib import Path
 from rich.console import Console
 
 from headrace.config import Config
-from headrace.envs.names import resolve
 from headrace.records.disk import told
 from headrace.studies import flags
 from headrace.studies.identity import alone, check_same
@@ -31,6 +30,8 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: a flag is wrong; nothing was started.
     """
     own = {"lr_schedule": "constant", **NO_END}
+    if not any(word.partition("=")[0] == "--sample" for word in argv):
+        own["optimizer"] = "rmsprop"  # whose epsilon evolves, as in the paper
     population = flags.parse(Population, "headrace pbt", argv, Config(**CONSTANT), **own)
     return run(population, wide_console())
 
@@ -46,9 +47,9 @@ def run(population: Population, console: Console, train: Train = train_member) -
             another population; nothing was started.
         CheckpointError: the folder's file system has no locks; nothing was started.
     """
-    env = population.config.to_json()["env"]
+    env = flags.named(population.config)
     population.check()
-    resolve(population.config.env)
+    flags.check_made(population.config)
     identity, folder = population.identity, Path(population.output)
     with told(folder, "used as output"):
         folder.mkdir(parents=True, exist_ok=True)

@@ -127,6 +127,7 @@ class Member:
         before, description = checkpoint.load_trainer(own), checkpoint.read_config(own)
         state = before | {name: state[name] for name in _LEARNT}
         state["learner"] = _own_generator(state["learner"], before["learner"])
+        state["episodes"] = _own_counts(state["episodes"], before["episodes"])
         digest = hashlib.sha256(weights).hexdigest()
         description["config"] |= {"algo": values["config"]["algo"]}
         target = write(
@@ -166,6 +167,18 @@ def _own_generator(theirs: dict[str, Any], own: dict[str, Any]) -> dict[str, Any
     found = {name: value for name, value in theirs.items() if name != "ages"}
     kept = {k: v for k, v in own.get("state", {}).items() if k == "generator"}
     return found | {"state": found.get("state", {}) | kept}
+
+
+def _own_counts(theirs: Any, own: Any) -> Any:
+    """The latest episodes of another, of each task too, with the own counts of what was done."""
+    if isinstance(theirs, list) and theirs and isinstance(theirs[0], dict):
+        return [_own_counts(*pair) for pair in zip(theirs, own, strict=True)]
+    if not isinstance(theirs, dict):
+        return theirs
+    return {
+        key: own[key] if key in ("count", "env_steps") else _own_counts(value, own[key])
+        for key, value in theirs.items()
+    }
 
 
 def _read(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any], bytes, tuple[str, int]]:

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from rich.console import Console
 
 from headrace.records.disk import replace_text, told
+from headrace.studies import flags
 from headrace.studies.drawing import picture
 from headrace.studies.machine import markdown, show
 from headrace.studies.pbt.member import Event, Member
@@ -88,9 +89,9 @@ def write(population: Population, members: Sequence[Member], console: Console) -
         return
     rows, folder = rows_of(histories), Path(population.output)
     show(rows[:10], "The best members", console, wrap=True)
-    env, total = population.config.to_json()["env"], population.config.total_steps
+    env, total = flags.named(population.config), population.config.total_steps
     title = f"{population.config.algo_name} on {env}, {len(members)} members"
-    units = "returns" if population.players is None else "0 random, 1 the reference"
+    units = "returns" if population.suite is None else "0 random, 1 the reference"
     page = [
         f"# Population: {title}",
         f"Turns of {population.turn_steps:,} of {total:,} steps; from {population.burn_in:,} steps "

@@ -13,13 +13,14 @@ import tyro
 
 from headrace.algos import IMPALA
 from headrace.config import Config
-from headrace.envs.atari_scores import Players
-from headrace.envs.suites import SUITES
+from headrace.envs.names import env_name, resolve
+from headrace.envs.suites import SUITES, Suite
 from headrace.errors import ConfigError, require
 from headrace.records.settings import replaced
-from headrace.studies import sample
+from headrace.studies import flags, sample
 from headrace.studies.sample import Parameter
 from headrace.studies.scores import references
+from headrace.studies.scores.runs import Score
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
 
@@ -27,7 +28,7 @@ from headrace.valid.fields import check_fields, settings
 NO_END: dict[str, Any] = {"stop_return": None, "target_return": None}
 OWN = {"run_dir": None, "resume": False, "overwrite": False, **NO_END}
 _DRAWS = 100  # for values that go together
-CONSTANT: dict[str, Any] = {"algo": IMPALA(lr_schedule="constant")}
+CONSTANT: dict[str, Any] = {"algo": IMPALA(lr_schedule="constant", optimizer="rmsprop")}
 
 
 @settings()
@@ -119,21 +120,22 @@ class Population:
         return self.interval or max(1, self.config.total_steps // 50)
 
     @cached_property
-    def players(self) -> Players | None:
+    def suite(self) -> Suite | None:
         """What scores are normalised by; None: they are returns.
 
         Raises:
             ConfigError: a reference score is missing.
         """
-        env = self.config.to_json()["env"]
-        if self.references is not None:
-            suite = references.read(self.references)
-            return suite.references[suite.task(env)]
-        atari = SUITES["atari-57"]
+        given = self.references is not None
+        suite = references.read(str(self.references)) if given else SUITES["atari-57"]
         try:
-            return atari.references[atari.task(env)]
+            for task in self.config.tasks or (self.config.env,):
+                suite.task(env_name(resolve(task)))
         except ConfigError:
+            if given:
+                raise
             return None
+        return suite
 
     @property
     def lead(self) -> float:
@@ -144,17 +146,20 @@ class Population:
         """
         if self.threshold is not None:
             return self.threshold
-        if self.players is None:
+        if self.suite is None:
             raise ConfigError(
-                f"there is no reference score of {self.config.to_json()['env']}, so say in units "
-                "of its returns by how much another member must be better to be copied, as "
+                f"there is no reference score of {flags.named(self.config)}, so say in units of "
+                "returns by how much another member must be better to be copied, as "
                 "--threshold 10; or --references with a file of headrace references"
             )
         return 0.05
 
-    def fitness(self, value: float) -> float:
-        """A return as members are compared in."""
-        return value if self.players is None else self.players.normalized(value)
+    def fitness(self, score: Score) -> float:
+        """What a run's score is compared by: of several tasks the mean capped normalised score."""
+        if self.suite is None:
+            return score.value
+        found = self.suite.scores({task: [value] for task, value in score.tasks.items()})
+        return found.mean if len(score.tasks) > 1 else next(iter(found.normalized.values()))
 
     @property
     def identity(self) -> dict[str, Any]:

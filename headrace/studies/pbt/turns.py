@@ -13,12 +13,13 @@ import numpy as np
 from headrace.errors import CheckpointError, HeadraceError, NonFinite
 from headrace.records.disk import told
 from headrace.records.lock import Lock, Taken
-from headrace.studies.children import Children
+from headrace.studies.children import Children, Killed
 from headrace.studies.pbt.member import Event, Member
 from headrace.studies.pbt.settings import Population
 from headrace.studies.scores.runs import score_of
 
 MOST_FAILURES = 3  # of a member in a row, in one process, that aren't training's
+MOST_KILLS = 10  # likewise, where a signal ended the process that trained
 MOST_BREAKDOWNS = 10  # of a member's training in a row
 _LOOK_S = 0.1  # between two looks for a member that nobody trains
 
@@ -96,7 +97,8 @@ class Turns:
         except (RuntimeError, HeadraceError) as error:
             self._failures[member.number] += 1
             self.say(f"member {member.number}: {error}")
-            if self._failures[member.number] >= MOST_FAILURES:
+            most = MOST_KILLS if isinstance(error, Killed) else MOST_FAILURES
+            if self._failures[member.number] >= most:
                 raise
             return
         del self._failures[member.number]
@@ -106,9 +108,7 @@ class Turns:
             self.say(f"member {member.number}: {event.note}")
             _check_hope(member)
         else:
-            event = member.trained(
-                event.hyper, score.env_steps, self.population.fitness(score.value)
-            )
+            event = member.trained(event.hyper, score.env_steps, self.population.fitness(score))
             self.say(f"member {member.number}: {event.steps:,} steps, score {event.score:.4g}")
         if self._goes_on(event.steps):
             self._evolve(member, event)

@@ -15,13 +15,14 @@ from headrace.envs.make import opened
 from headrace.envs.names import env_of
 from headrace.envs.probe import probe, timed
 from headrace.envs.turns import Turns
-from headrace.learning.learner import Learner, gather
-from headrace.nn.policy import Policy, policy_weights
+from headrace.learning.learner import gather
+from headrace.nn.policy import policy_weights
 from headrace.ops import stacks, tree
 from headrace.records.meter import Meter
 from headrace.records.result import Episodes
 from headrace.studies.stopwatch import Time, measure_time
 from headrace.training.exchange import Exchange
+from headrace.training.policies import new_learner, new_policy
 from headrace.training.precision import settle
 from headrace.training.run import check_agents, held_stacks
 from headrace.transport.slab import Slab, spec_of
@@ -47,7 +48,7 @@ def actor_spec(config: Config) -> ActorSpec:
     found = probe(*made)
     held = held_stacks(config, found)
     config = replace(config, engine=found.engine, stacked_frames=held)
-    policy = Policy(found.observation_space, found.action_space, config.network, found.info_mask)
+    policy = new_policy(config, found)
     found.check_step()
     check_agents(config, found)
     config = settle(config, policy, Alone(), lambda line: None)
@@ -143,10 +144,7 @@ class Learning:
         acting.fill()
         self._config, self._slot = config, acting.slot
         self._policy = copy.deepcopy(spec.policy)
-        threads = config.resolved_learner_threads
-        self._learner = Learner(
-            self._policy, config.algo, num_threads=threads, device=config.device
-        )
+        self._learner = new_learner(config, self._policy, config.device, Alone())
         self._weights = WeightStore(spec_of(policy_weights(self._policy)), shared=True)
         self._exchange, self._episodes = Exchange(Alone()), Episodes()
         self._updates = self._batches = 0

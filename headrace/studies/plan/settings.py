@@ -12,8 +12,8 @@ from headrace.errors import require
 from headrace.studies.plan.arithmetic import Envs, Setup
 from headrace.studies.plan.durations import Duration, Shape, rollout_duration
 from headrace.studies.plan.measure import Costs
+from headrace.studies.plan.scenario import Scenario
 from headrace.studies.plan.sharing import Cores
-from headrace.studies.plan.simulate import Scenario
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
 

@@ -16,7 +16,8 @@ from headrace.studies.drawing import draw_curves
 from headrace.studies.machine import machine, show, write_csv
 from headrace.studies.means import Row, grouped
 from headrace.studies.scaling import allreduce, figures, picture
-from headrace.studies.scaling.model import Timing, assumptions, extrapolate, fit
+from headrace.studies.scaling.assumptions import assumptions
+from headrace.studies.scaling.model import Timing, extrapolate, fit
 from headrace.studies.scaling.settings import Scaling, predictable
 
 # Columns of the tables: the heading, the figure, the factor of its unit and the digits.

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from headrace.envs.names import resolve
 from headrace.envs.suites import Scores, Suite
+from headrace.envs.tasks import named_in
 from headrace.errors import CheckpointError, ConfigError, require
 from headrace.studies import drawing, statistics
 from headrace.studies.machine import show, wide_console
@@ -47,11 +48,12 @@ def measure_references(
     require(1 <= episodes <= 10**6, "episodes", episodes, "between 1 and 1000000")
     require(0 <= seed < 2**31, "seed", seed, ranges.SEED.words)
     references.before(output)  # complains before anything is measured
+    envs = list(named_in(envs))
     for env in envs:
         resolve(env)
     found = references.expert_runs(envs, expert)
     random = {env: references.random_returns(env, episodes, seed, env_kwargs) for env in envs}
-    sources = {score_of(run).env: f"final evaluation of {run}" for run in expert}
+    sources = {env: f"final evaluation of {run}" for run in expert for env in score_of(run).tasks}
     references.write(output, random, found, sources)
     written = references.before(output)
     for env, returns in random.items():
@@ -171,8 +173,9 @@ def _returns(runs: Sequence[Path]) -> dict[str, Mapping[str, Sequence[float]]]:
         return {runs[0].stem: _of_file(runs[0])}
     found: dict[str, Mapping[str, Sequence[float]]] = {}
     for name, scores in grouped(map(score_of, runs), lambda one: one.algorithm).items():
-        by_env = grouped(scores, lambda one: one.env)
-        found[name] = {env: [one.value for one in each] for env, each in by_env.items()}
+        pairs = [pair for one in scores for pair in one.tasks.items()]
+        by_env = grouped(pairs, lambda pair: pair[0])
+        found[name] = {env: [value for _, value in each] for env, each in by_env.items()}
     return found
 
 

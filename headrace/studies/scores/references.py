@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,17 +73,17 @@ def expert_runs(envs: Sequence[str], runs: Sequence[Path]) -> dict[str, float]:
     """The final evaluations of trained experts, by the environment of theirs.
 
     Raises:
-        ConfigError: a run is of none of ``envs``, or of the same as another.
+        ConfigError: a run has a task that is none of ``envs``, or is another's as well.
         CheckpointError: it holds no final evaluation.
     """
     found: dict[str, float] = {}
     for path in runs:
-        score = score_of(path)
-        if score.env not in envs or score.env in found:
-            is_there = "is named twice" if score.env in found else "is none of those named"
-            hint = nearest(score.env, envs)
-            raise ConfigError(f"expert {path} was trained on {score.env}, which {is_there}.{hint}")
-        found[score.env] = score.value
+        for env, value in score_of(path).tasks.items():
+            if env not in envs or env in found:
+                is_there = "is named twice" if env in found else "is none of those named"
+                hint = nearest(env, envs)
+                raise ConfigError(f"expert {path} was trained on {env}, which {is_there}.{hint}")
+            found[env] = value
     return found
 
 
@@ -142,15 +143,19 @@ def read(name: str) -> Suite:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{file} holds no reference scores ({error!r})") from error
     for task, (low, high) in numbers.items():
-        if not isinstance(low, int | float):
+        if not _is_number(low):
             raise ConfigError(
                 f"the random score of {task} in {file} is {shown(low)}, which is no number: "
                 f"`headrace references {task} --output {file}` measures it again"
             )
-        if high is None or low == high:
-            what = "missing" if high is None else f"that of random actions, {low}"
+        if not _is_number(high) or high <= low:
+            what = "missing" if high is None else f"{shown(high)}, not above random's {low:g}"
             raise ConfigError(
                 f"the reference score of {task} in {file} is {what}: `headrace references {task} "
                 f"--expert RUN --output {file}` takes it from a trained expert's run"
             )
     return Suite(file.stem, {task: Players(*map(float, both)) for task, both in numbers.items()})
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.errors import CheckpointError, shown
+
+Means = tuple[float | None, dict[str, float | None]]  # of all episodes, and by task
 
 
 class Score(NamedTuple):
     """A run's score in its environment's own units."""
 
-    env: str
     algorithm: str
-    seed: int
     value: float
     """Mean return of its final evaluation, or else of its last 100 training episodes."""
-    returns: list[float]
-    """Of each episode of that evaluation; empty: there was none."""
+    tasks: dict[str, float]
+    """The same of each environment that it was trained on, by its id."""
     env_steps: int
 
 
@@ -41,9 +42,20 @@ def score_of(run_dir: Path) -> Score:
     except (OSError, ValueError, KeyError) as error:
         why = f"{shown(str(run_dir))} is no run that has ended ({type(error).__name__})"
         raise CheckpointError(why) from error
-    evaluation = summary.get("evaluation") or {}
-    value = evaluation.get("mean", summary.get("episodic_return"))
-    if value is None:
+    value, tasks = _evaluated(summary) if summary.get("evaluation") else _trained(summary)
+    if value is None or None in tasks.values():
         raise CheckpointError(f"{run_dir} has no score: no episode ended, nor was it evaluated")
-    known = config["env"], config["algo"]["name"], config["seed"]
-    return Score(*known, float(value), evaluation.get("returns", []), summary["env_steps"])
+    found = {name: float(mean) for name, mean in tasks.items() if mean is not None}
+    of_each = found or {config["env"]: float(value)}
+    return Score(config["algo"]["name"], float(value), of_each, summary["env_steps"])
+
+
+def _evaluated(summary: Mapping[str, Any]) -> Means:
+    parts = summary["evaluation"].get("tasks") or {}
+    return summary["evaluation"]["mean"], {name: one["mean"] for name, one in parts.items()}
+
+
+def _trained(summary: Mapping[str, Any]) -> Means:
+    parts = summary.get("tasks") or {}
+    own = {name: one["episode_return"] for name, one in parts.items()}
+    return summary.get("episodic_return"), own

@@ -10,7 +10,6 @@ from pathlib import Path
 from rich.console import Console
 
 from headrace.config import Config
-from headrace.envs.names import resolve
 from headrace.errors import HeadraceError
 from headrace.studies import flags
 from headrace.studies.children import Children
@@ -46,10 +45,10 @@ def run(sweep: Sweep, console: Console, measure: Measure = measured) -> int:
         CheckpointError: the folder's file system has no locks; nothing was started.
     """
     sweep.check()
-    resolve(sweep.config.env)
+    flags.check_made(sweep.config)
     first = Store(sweep)
     drawn = ", ".join(one.name for one in sweep.parameters)
-    env = sweep.config.to_json()["env"]
+    env = flags.named(sweep.config)
     head(Sweep.__doc__, f"{sweep.config.algo_name} on {env}: {drawn}", console)
     given_up: set[int] = set()
     stores = threading.local()

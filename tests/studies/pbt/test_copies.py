@@ -10,7 +10,7 @@ import pytest
 
 from headrace.records import checkpoint
 from headrace.studies.pbt import report
-from headrace.studies.pbt.member import Event, Member
+from headrace.studies.pbt.member import Event, Member, _own_counts
 from headrace.studies.pbt.turns import Turns
 
 
@@ -56,6 +56,17 @@ def test_a_copy_brings_optimiser_and_hyperparameters_and_keeps_steps_and_seed(tm
     stub.train(population, own, own.latest().hyper, 80, None)
     marks = stub.check_whole(checkpoint.find(own.run_dir))
     assert marks[-2:] == [[1, 100], [0, 80]]
+
+
+def test_what_a_member_did_itself_is_still_counted_after_a_copy():
+    def saved(i):
+        of_task = {"returns": [1.0 * i], "lengths": [2.0 * i], "count": 3 * i, "env_steps": 4 * i}
+        return [of_task | {"by_task": {"a": of_task}}]
+
+    (found,) = _own_counts(saved(5), saved(1))
+    for one in (found, found["by_task"]["a"]):
+        assert (one["returns"], one["lengths"]) == ([5.0], [10.0])
+        assert (one["count"], one["env_steps"]) == (3, 4)
 
 
 def test_a_copy_has_no_score_where_its_source_went_on_behind_it(tmp_path):

@@ -22,7 +22,7 @@ from headrace.errors import NonFinite
 from headrace.records import checkpoint
 from headrace.records.files import read_jsonl
 from headrace.records.lock import Lock
-from headrace.studies.children import Children
+from headrace.studies.children import Children, Killed
 from headrace.studies.machine import wide_console
 from headrace.studies.pbt import report, turns
 from headrace.studies.pbt.command import run
@@ -120,7 +120,8 @@ def test_200_kills_at_random_instants(tmp_path, seed):
     assert check(killed(tmp_path, 20, seed)) >= 5
 
 
-def test_decisions_do_not_depend_on_who_takes_them(tmp_path):
+def test_decisions_do_not_depend_on_who_takes_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "draw", lambda *_: None)  # which takes most of the time
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         run(stub.population(str(tmp_path / name), members=3), wide_console(), stub.train)
@@ -132,7 +133,7 @@ def test_decisions_do_not_depend_on_who_takes_them(tmp_path):
 
 
 def test_more_members_than_jobs_take_turns_fairly(tmp_path):
-    population = stub.population(str(tmp_path), members=9, jobs=2)
+    population = stub.population(str(tmp_path), members=5, jobs=2)
     order = []
 
     def train(population, member, hyper, until, children):
@@ -141,9 +142,9 @@ def test_more_members_than_jobs_take_turns_fairly(tmp_path):
         return stub.train(population, member, hyper, until, children)
 
     run(population, wide_console(), train)
-    assert len(order) == 9 * 10
+    assert len(order) == 5 * 10
     for end in range(len(order)):
-        counts = [order[:end].count(number) for number in range(9)]
+        counts = [order[:end].count(number) for number in range(5)]
         assert max(counts) - min(counts) <= 2
     assert order[:2] == [0, 1]
 
@@ -200,6 +201,25 @@ def test_a_turn_that_fails_again_and_again_ends_the_command(tmp_path, capsys):
     with pytest.raises(RuntimeError, match="no memory"):
         run(population, wide_console(), train)
     assert capsys.readouterr().out.count("member 0: no memory") == turns.MOST_FAILURES
+
+
+def test_a_trainer_that_is_killed_has_more_chances_than_one_that_fails(tmp_path, capsys):
+    population = stub.population(str(tmp_path), members=2)
+    kills = iter(range(turns.MOST_KILLS - 1))
+
+    def train(population, member, hyper, until, children):
+        if next(kills, None) is not None:
+            raise Killed("ended with code -9")
+        return stub.train(population, member, hyper, until, children)
+
+    run(population, wide_console(), train)
+    assert capsys.readouterr().out.count("ended with code -9") == turns.MOST_KILLS - 1
+    assert all(one[-1].steps == stub.TOTAL for one in stub.histories(population))
+    (tmp_path / "more").mkdir()
+    kills = iter(range(99))
+    with pytest.raises(Killed):
+        run(stub.population(str(tmp_path / "more"), members=2), wide_console(), train)
+    assert turns.MOST_KILLS <= next(kills) <= 2 * turns.MOST_KILLS
 
 
 def test_a_turn_without_a_step_is_an_error_and_no_turn(tmp_path, capsys):

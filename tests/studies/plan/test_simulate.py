@@ -15,8 +15,9 @@ from headrace.acting.weight_sync import sync_rule
 from headrace.errors import ConfigError
 from headrace.studies.plan.durations import Duration, rollout_duration
 from headrace.studies.plan.picture import draw
+from headrace.studies.plan.scenario import Scenario
 from headrace.studies.plan.sharing import Cores
-from headrace.studies.plan.simulate import Scenario, simulate
+from headrace.studies.plan.simulate import simulate
 
 ACT, UPDATE = 0.010, 0.005
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.studies.scaling.assumptions import assumptions
 from headrace.studies.scaling.model import (
     Cost,
     Link,
     Timing,
-    assumptions,
     extrapolate,
     fit,
     fit_allreduce,

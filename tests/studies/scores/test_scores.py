@@ -187,6 +187,38 @@ def test_references_are_measured_and_scores_are_normalised_by_them(tmp_path, cap
     assert "mean" in capsys.readouterr().out
 
 
+def of_tasks(path, seed=0, **means):
+    """A run of several games that has ended."""
+    finished(path, "ALE/Pong-v5", 1e6, seed)
+    tasks = {f"ALE/{game}-v5": {"mean": mean} for game, mean in means.items()}
+    summary = {"env_steps": 10, "evaluation": {"mean": 1e6, "tasks": tasks}}
+    (path / "summary.json").write_text(json.dumps(summary))
+    return path
+
+
+def test_a_run_of_several_tasks_scores_in_each(tmp_path, capsys):
+    runs = [of_tasks(tmp_path / f"{i}", i, Pong=-20.7, Breakout=30.5) for i in range(2)]
+    found = score(runs, "atari-57")["ppo"]
+    assert list(found.normalized) == ["ALE/Breakout-v5", "ALE/Pong-v5"]
+    assert found.mean == pytest.approx(0.5)
+    (runs[0] / "summary.json").write_text(json.dumps({
+        "env_steps": 10, "episodic_return": 7.0,
+        "tasks": {"Pong-v5": {"episode_return": 14.6}, "Freeway-v5": {"episode_return": 0.0}},
+    }))  # fmt: skip
+    assert score(runs[:1], "atari-57")["ppo"].mean == pytest.approx(0.5)  # without an evaluation
+    experts = references.expert_runs(["ALE/Pong-v5", "ALE/Breakout-v5"], runs[1:])
+    assert experts == {"ALE/Pong-v5": -20.7, "ALE/Breakout-v5": 30.5}
+    with pytest.raises(ConfigError, match="trained on ALE/Pong-v5, which is named twice"):
+        references.expert_runs(["ALE/Pong-v5", "ALE/Breakout-v5"], runs[1:] * 2)
+
+
+def test_a_suites_name_stands_for_its_tasks(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(references, "random_returns", lambda env, *_: seen.append(env) or [1.0])
+    assert main(["references", "atari-5", "--output", str(tmp_path / "own.json")]) == 0
+    assert seen == SUITES["atari-5"].ids
+
+
 def test_returns_may_come_from_a_file(tmp_path, capsys):
     file = tmp_path / "returns.json"
     file.write_text(json.dumps({"Breakout-v5": [30.5, 30.5], "Boxing-v5": 6.1}))
@@ -266,6 +298,18 @@ def test_a_random_score_that_is_no_number_is_named(tmp_path, random):
     file = tmp_path / "own.json"
     file.write_text(json.dumps({"tasks": {"CartPole-v1": {"random": random, "reference": 1.0}}}))
     with pytest.raises(ConfigError, match=r"random score of CartPole-v1 in .* no number.*again"):
+        references.read(str(file))
+
+
+@pytest.mark.parametrize(
+    ("high", "words"),
+    [(None, "missing"), (-5.0, "-5.0, not above random's 0"), ("x", "'x', not above random's 0"),
+     (math.nan, "nan, not above"), (0.0, "0.0, not above")],
+)  # fmt: skip
+def test_a_reference_score_is_above_the_random_one(tmp_path, high, words):
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps({"tasks": {"CartPole-v1": {"random": 0.0, "reference": high}}}))
+    with pytest.raises(ConfigError, match=f"reference score of CartPole-v1 in .* is {words}"):
         references.read(str(file))
 
 

@@ -19,6 +19,7 @@ import headrace as hr
 from headrace.cli import main
 from headrace.errors import ConfigError
 from headrace.records.files import read_jsonl
+from headrace.studies import flags
 from headrace.studies.machine import wide_console
 from headrace.studies.sweep import report
 from headrace.studies.sweep.command import run
@@ -258,6 +259,7 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path, change, words):
         (["--sample", "learning-rat=uniform:0.1,0.2"], "'learning_rate'"),
         (["--preset", "impala", "--sampler", "tpe"], "sampler='tpe'"),
         (["--run-dir", "x", "--preset", "impala"], "run_dir='x'"),
+        (["--tasks", "CartPole-v1,Nowhere-v0", "--preset", "impala"], "Nowhere-v0"),
     ],
 )
 def test_a_wrong_command_is_one_sentence(tmp_path, monkeypatch, capsys, words, told):
@@ -269,6 +271,14 @@ def test_a_wrong_command_is_one_sentence(tmp_path, monkeypatch, capsys, words, t
     assert status == 2
     assert told in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
+
+
+def test_sizes_that_are_left_open_suit_the_tasks_of_all_trials():
+    words = ["appo", "--tasks", "CartPole-v1,Acrobot-v1,Pendulum-v1", "--preset", "impala"]
+    sweep = flags.parse(Sweep, "headrace sweep", words, hr.Config())
+    assert sweep.config.is_sized
+    assert sweep.config.num_actors == 3
+    assert flags.named(sweep.config) == "CartPole-v1, Acrobot-v1, Pendulum-v1"
 
 
 def test_the_papers_protocol_is_the_same_combinations_for_all():

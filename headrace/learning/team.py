@@ -1,0 +1,141 @@
+"""Several policies trained at once: each by a learner of its own, on the columns of its agents.
+
+    batch of all columns ──► chaser's columns ──► Learner: loss, gradient, optimiser, statistics
+                        ╰──► runner's columns ──► Learner: the same of its own
+
+No number passes from one to the other, so each learns what it would learn alone from its columns.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from headrace.algos.common import Hyperparameters
+from headrace.errors import NonFinite
+from headrace.learning.learner import Learner
+from headrace.learning.metrics import mean_metrics
+from headrace.nn.team import Team
+from headrace.types import Alone, Batch, Fresh
+
+METRICS = "policies/"  # a policy's own metrics are named policies/<its name>/<metric>
+
+
+class TeamLearner:
+    """Owns a :class:`Learner` for each policy of a team; they learn one after the other.
+
+    Args:
+        policy: moved to ``device``. algorithm: the same for all.
+        num_threads, device: of each, see :class:`Learner`.
+    """
+
+    def __init__(
+        self,
+        policy: Team,
+        algorithm: Hyperparameters,
+        num_threads: int = 1,
+        *,
+        device: str = "cpu",
+    ) -> None:
+        self.policy, self.group = policy.to(device), Alone()
+        how: dict[str, Any] = {"num_threads": num_threads, "device": device, "group": self.group}
+        self.learners = {
+            name: Learner(member, algorithm, **how) for name, member in policy.policies.items()
+        }
+        self.device = torch.device(device)
+        self.own: list[dict[str, float]] = []
+
+    @property
+    def by_hand(self) -> bool:
+        """See :class:`Learner`."""
+        return all(one.by_hand for one in self.learners.values())
+
+    def update(
+        self, fresh: Fresh, learning_rate: float, entropy_coef: float | None = None
+    ) -> dict[str, float]:
+        """An update of every policy from one batch of all columns.
+
+        A policy learns nothing where none of its agents was in the game.
+
+        Returns:
+            metrics that are means over policies, and each policy's own under ``METRICS``.
+
+        Raises:
+            NonFinite: as :meth:`Learner.step`; names the policy.
+        """
+        batch, each = fresh(), dict[str, dict[str, float]]()
+        self.own = []
+        for (name, learner), part in zip(self.learners.items(), self._parts(batch), strict=True):
+            if not part.valid.any():
+                continue
+            try:
+                each[name] = learner.update(partial(_same, part), learning_rate, entropy_coef)
+            except NonFinite as error:
+                raise NonFinite(f"policy {name}: {error}") from error
+            self.own += learner.own
+        metrics = mean_metrics(list(each.values()))
+        for name, own in each.items():
+            metrics |= {f"{METRICS}{name}/{metric}": value for metric, value in own.items()}
+        return metrics
+
+    def _parts(self, batch: Batch) -> Iterator[Batch]:
+        """What each policy learns from, one after the other, for each is a copy."""
+        return (self.policy.part(batch, columns) for columns in self.policy.rows(batch.core))
+
+    def published(self, version: int) -> None:
+        """See :class:`Learner`."""
+        for one in self.learners.values():
+            one.published(version)
+
+    def take_lags(self) -> dict[str, int]:
+        """See :class:`Learner`; over all policies."""
+        found: dict[str, int] = {}
+        for one in self.learners.values():
+            for name, value in one.take_lags().items():
+                merge = max if name.endswith("_max") else operator.add
+                found[name] = merge(found.get(name, 0), value)
+        return found
+
+    def log_ratio(self, batch: Batch) -> Tensor:
+        """See :meth:`Learner.log_ratio`: of each column by its own policy."""
+        found = torch.empty_like(batch.log_prob)
+        learners, every = self.learners.values(), self.policy.rows(batch.core)
+        for learner, columns in zip(learners, every, strict=True):
+            found[:, columns] = learner.log_ratio(self.policy.part(batch, columns))
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Each learner's, by the policy's name."""
+        each = {name: one.state_dict() for name, one in self.learners.items()}
+        return {"policies": each}
+
+    def own_state(self) -> dict[str, Any]:
+        """Likewise."""
+        return {name: one.own_state() for name, one in self.learners.items()}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        for name, one in self.learners.items():
+            one.load_state_dict(saved["policies"][name])
+
+    def load_own_state(self, of_ranks: list[dict[str, Any]]) -> None:
+        """Restore what :meth:`own_state` returned."""
+        for name, one in self.learners.items():
+            one.load_own_state([state[name] for state in of_ranks])
+
+    def close(self) -> None:
+        """Stop the threads."""
+        for one in self.learners.values():
+            one.close()
+
+
+AnyLearner: TypeAlias = Learner | TeamLearner
+
+
+def _same(batch: Batch) -> Batch:
+    return batch

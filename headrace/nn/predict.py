@@ -1,0 +1,62 @@
+"""Actions for observations that a user gives, one or a batch of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.errors import ConfigError
+from headrace.ops import tree
+from headrace.spaces import observations as spaces
+from headrace.types import Tree
+
+
+def predict(
+    policy: Any,
+    obs: Any,
+    state: Tree | None,
+    episode_start: Any,
+    deterministic: bool,
+    action_mask: Any,
+    reward: Any,
+) -> tuple[Any, Tree]:
+    """What :meth:`Policy.predict` says; ``policy`` acts, has ``inputs``, and is on a ``device``."""
+    obs, single = spaces.checked(policy.observation_space, obs)
+    if single:
+        action_mask, reward = (
+            tree.map_leaves(lambda x: None if x is None else np.asarray(x)[None], x)
+            for x in (action_mask, reward)
+        )
+    count = len(tree.leaves(obs)[0])
+    start = state is None if episode_start is None else episode_start
+    first = np.broadcast_to(np.asarray(start), count).copy()
+    inputs, core = inputs_of(policy, obs, state, first, action_mask, reward)
+    params, core = policy.act(inputs, torch.as_tensor(first, device=policy.device), core)
+    if deterministic:
+        action = policy.distribution.mode(params)
+    else:
+        noise = policy.distribution.noise((count,), None).to(policy.device)
+        action = policy.distribution.sample(params, noise)
+    action = tree.map_leaves(lambda x: x.cpu().numpy(), action)
+    result = policy.env_action(action)
+    state = {"core": core, "action": action} if policy.inputs.previous else core
+    return (tree.map_leaves(lambda x: x[0], result) if single else result), state
+
+
+def inputs_of(
+    policy: Any, obs: Any, state: Tree | None, first: np.ndarray, mask: Any, reward: Any
+) -> tuple[Tree, Tree]:
+    """Inputs and core as tensors on the policy's device."""
+    core = policy.initial_core(len(first)) if state is None else state
+    action = None
+    if policy.inputs.previous and state is not None:
+        core, action = state["core"], state["action"]
+        if reward is None:
+            raise ConfigError(
+                "predict() needs reward=…, the previous step's, because the network was built "
+                "with previous_action_reward=True"
+            )
+    inputs = policy.inputs.compose(obs, mask, action, reward, first)
+    return tree.map_leaves(lambda x: torch.as_tensor(x, device=policy.device), inputs), core

@@ -120,8 +120,13 @@ def test_200_kills_at_random_instants(tmp_path, seed):
     assert check(killed(tmp_path, 20, seed)) >= 5
 
 
-def test_decisions_do_not_depend_on_who_takes_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)  # which takes most of the time
+@pytest.fixture
+def undrawn(monkeypatch):
+    """A population ends without its picture, which takes most of a test's time."""
+    monkeypatch.setattr(report, "draw", lambda *_: None)
+
+
+def test_decisions_do_not_depend_on_who_takes_them(tmp_path, undrawn):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         run(stub.population(str(tmp_path / name), members=3), wide_console(), stub.train)
@@ -132,7 +137,7 @@ def test_decisions_do_not_depend_on_who_takes_them(tmp_path, monkeypatch):
     assert any(event.kind == "copied" for history in every[0] for event in history)
 
 
-def test_more_members_than_jobs_take_turns_fairly(tmp_path):
+def test_more_members_than_jobs_take_turns_fairly(tmp_path, undrawn):
     population = stub.population(str(tmp_path), members=5, jobs=2)
     order = []
 
@@ -164,7 +169,7 @@ def test_a_member_that_somebody_trains_is_left_to_them(tmp_path):
     assert first.latest().steps == 40
 
 
-def test_a_member_whose_training_breaks_down_is_replaced(tmp_path):
+def test_a_member_whose_training_breaks_down_is_replaced(tmp_path, undrawn):
     population = stub.population(str(tmp_path), members=3, burn_in=0, threshold=1e6)
 
     def train(population, member, hyper, until, children):

@@ -12,6 +12,7 @@ import sys
 import textwrap
 
 import pytest
+import warm
 
 import headrace as hr
 from headrace.cli import main
@@ -237,7 +238,7 @@ TRAININGS = {
 }
 
 
-def test_environments_of_users_train_in_other_processes(start, tmp_path):
+def test_environments_of_users_train_in_other_processes(tmp_path):
     """All in one script, one after the other, because starting Python takes the time."""
     environment = textwrap.dedent(ENVIRONMENT)
     (tmp_path / "walks.py").write_text(environment)
@@ -245,12 +246,11 @@ def test_environments_of_users_train_in_other_processes(start, tmp_path):
     trainings = [textwrap.dedent(text) + report for text in TRAININGS.values()]
     script = environment + 'print("top level", flush=True)\n' + "".join(trainings)
     (tmp_path / "script.py").write_text(script)
-    run = start("script.py")
-    assert run.wait(60) == 0, run.output
-    steps = [int(x.split()[1]) for x in run.output.splitlines() if x.startswith("trained")]
+    output = warm.run(tmp_path, "script.py")
+    steps = [int(x.split()[1]) for x in output.splitlines() if x.startswith("trained")]
     assert len(steps) == len(TRAININGS)
     assert min(steps) >= 1000
-    assert run.output.count("top level") == 1  # no actor runs the script again
+    assert output.count("top level") == 1  # no actor runs the script again
 
 
 @contextlib.contextmanager

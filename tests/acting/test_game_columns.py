@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import math
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import VectorEnv
 from worlds import CountingGame, counting_length, counting_truncates, game_reward
 
 import headrace as hr
@@ -27,8 +27,6 @@ from headrace.types import Rollout
 GAMES, AGENTS, LENGTH, T = 2, 4, 3, 7
 B = GAMES * AGENTS
 
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
-TRANSPORTS = ["serial", "shm", pytest.param("ray", marks=[needs_ray, pytest.mark.ray])]
 SHORT = [("sync", "none"), ("threads", "obs"), ("async", "info")]
 ENGINES_AND_MASKS = [
     pytest.param(engine, mask, marks=[] if (engine, mask) in SHORT else [pytest.mark.full])
@@ -196,26 +194,28 @@ def reference(steps, gamma, lam, ratio, rho_bar, c_bar) -> dict:
     return found
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_each_step_arrives_once_over_every_transport(transport, request, tiny):
-    here = {"cluster": "ray", "transport": "shm"}
-    if transport == "ray":
-        request.getfixturevalue("ray_cluster")
-    how = here if transport == "ray" else {"transport": transport}
-    shape = {"num_actors": 1, "envs_per_actor": B, "fragment_length": T}
-    named = {"env": CountingGame, "env_kwargs": {"num_agents": AGENTS}}
-    config = tiny(**named, algo=hr.APPO(), **shape, **how, batch_size=None)
-    with opened("sync") as envs:
+def arrived(config: hr.Config, envs: VectorEnv, num: int) -> list[Rollout]:
+    """The first rollouts of a run's one actor, by its transport; ``envs``, which are closed, show
+    its spaces and agents."""
+    with contextlib.closing(envs):
         policy = hr.Policy(envs.single_observation_space, envs.single_action_space)
         names = agents_of(envs)
     source = RolloutSource(config.actor_spec(resolve(config.env), policy, agents=names), print)
     rollouts = []
     with contextlib.closing(source):
         source.publish(policy, 0, 0)
-        for _ in range(8):
+        for _ in range(num):
             [(slot, _, rollout)] = source.take(1, lambda: False)
             rollouts.append(Rollout(**tree.map_leaves(torch.clone, vars(rollout))))
             source.release([slot])
+    return rollouts
+
+
+def test_each_step_arrives_once_over_every_transport(way, tiny):
+    shape = {"num_actors": 1, "envs_per_actor": B, "fragment_length": T}
+    named = {"env": CountingGame, "env_kwargs": {"num_agents": AGENTS}}
+    config = tiny(**named, algo=hr.APPO(), **shape, **way, batch_size=None)
+    rollouts = arrived(config, make_vec(**named, num_envs=GAMES), 8)
     first = int(rollouts[0].obs[0, 0, 0])
     for b in range(B):
         check_once(told(rollouts, b), first + b // AGENTS, b % AGENTS)

@@ -14,10 +14,8 @@ from worlds import CountingTurns
 import headrace as hr
 from headrace.acting.collector import Collector, rollout_spec
 from headrace.acting.own_pace import OwnPace
-from headrace.acting.source import RolloutSource
 from headrace.envs.columns import agents_of
 from headrace.envs.make import make_vec
-from headrace.envs.names import resolve
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.ops.returns import gae, vtrace
@@ -26,7 +24,7 @@ from headrace.types import Rollout
 from tests.acting.test_cut_rollouts import After
 from tests.acting.test_game_columns import (
     ENGINES_AND_MASKS,
-    TRANSPORTS,
+    arrived,
     reference,
     told,
     value_of,
@@ -256,24 +254,9 @@ def test_who_ends_before_its_first_turn_has_no_step_in_that_game(filled):
         assert ended in (len(steps), len(steps) - 1)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_each_move_arrives_once_over_every_transport(transport, request, tiny):
-    how = {"transport": transport}
-    if transport == "ray":
-        request.getfixturevalue("ray_cluster")
-        how = {"cluster": "ray", "transport": "shm"}
+def test_each_move_arrives_once_over_every_transport(way, tiny):
     shape = {"num_actors": 1, "envs_per_actor": B, "fragment_length": T}
-    config = tiny(env=CountingTurns, algo=hr.APPO(), **shape, **how, batch_size=None)
-    with contextlib.closing(make_vec(CountingTurns, GAMES)) as envs:
-        policy = hr.Policy(envs.single_observation_space, envs.single_action_space)
-        names = agents_of(envs)
-    source = RolloutSource(config.actor_spec(resolve(config.env), policy, agents=names), print)
-    rollouts = []
-    with contextlib.closing(source):
-        source.publish(policy, 0, 0)
-        for _ in range(24):
-            [(slot, _, rollout)] = source.take(1, lambda: False)
-            rollouts.append(Rollout(**tree.map_leaves(torch.clone, vars(rollout))))
-            source.release([slot])
+    config = tiny(env=CountingTurns, algo=hr.APPO(), **shape, **way, batch_size=None)
+    rollouts = arrived(config, make_vec(CountingTurns, GAMES), 24)
     seeds = [int(x) for x in rollouts[0].obs[0, :, 0] if x]
     check_moves(rollouts, min(seeds))

@@ -16,7 +16,7 @@ from tests.distributed.data import LR, LSTM, UPDATES, make_learner, parameters, 
 from tests.distributed.threads import ThreadGroup, run_learners
 from tests.distributed.traces import Trace, check_same
 
-SIZES = pytest.mark.parametrize("size", [2, 3])
+SIZES = pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3])
 
 
 def split_by_each(algo: Any, learner: Learner, states: list[Any], batch: Batch) -> list[Batch]:

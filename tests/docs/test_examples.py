@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+import warm
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import headrace as hr
@@ -219,13 +220,12 @@ def test_dqns_policy_explores_with_its_epsilon(example):
     assert "epsilon" in network.state_dict()  # so that it travels with the weights
 
 
-def test_the_page_on_clusterenv_runs_from_top_to_bottom(start):
+def test_the_page_on_clusterenv_runs_from_top_to_bottom(tmp_path):
     page = (EXAMPLES.parent / "docs/clusterenv.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 3
     assert len([line for line in blocks[0].splitlines() if line.strip()]) <= 10
-    script = start("-c", "\n".join(blocks))
-    assert script.wait(60) == 0, script.output
-    assert "torch.Size([65, 32, 4])" in script.output
-    assert "torch.Size([32, 8])" in script.output  # a recurrent agent's states
-    assert "weight_syncs" in script.output
+    output = warm.run(tmp_path, "-c", "\n".join(blocks))
+    assert "torch.Size([65, 32, 4])" in output
+    assert "torch.Size([32, 8])" in output  # a recurrent agent's states
+    assert "weight_syncs" in output

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
+import headrace as hr
 from headrace.acting.fleet import start_fork_server
 from tests.launch.ranks import Crew
 
@@ -28,6 +29,25 @@ def crew():
     yield start
     for one in crews:
         one.end()
+
+
+@pytest.fixture
+def watch():
+    """Iterates over a LearnerGroup; returns it, its results, and what it said but for the doctor's.
+
+    ``act(group, result)`` is called with every result.
+    """
+
+    def run(config, act=lambda group, result: None):
+        said: list[str] = []
+        results = []
+        with hr.LearnerGroup(config, notify=said.append) as group:
+            for result in group:
+                results.append(result)
+                act(group, result)
+        return group, results, [line for line in said if not line.startswith("doctor: ")]
+
+    return run
 
 
 @pytest.fixture

@@ -31,17 +31,6 @@ pytestmark = [needs_ray, pytest.mark.ray]
 FOR_EVER = 10**9
 
 
-def watch(config, act=lambda group, result: None):
-    """Iterates over a LearnerGroup; returns it, its results, and what it said but the doctor's."""
-    said: list[str] = []
-    results = []
-    with hr.LearnerGroup(config, notify=said.append) as group:
-        for result in group:
-            results.append(result)
-            act(group, result)
-    return group, results, [line for line in said if not line.startswith("doctor: ")]
-
-
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(
     "place",
@@ -54,7 +43,9 @@ def watch(config, act=lambda group, result: None):
         ),
     ],
 )
-def test_one_seed_gives_the_same_weights_wherever_learners_and_actors_are(tiny, tmp_path, place):
+def test_one_seed_gives_the_same_weights_wherever_learners_and_actors_are(
+    tiny, watch, tmp_path, place
+):
     found = []
     for name, where in (("here", {"transport": "serial"}), ("there", place)):
         config = tiny(num_learners=2, num_actors=2, run_dir=str(tmp_path / name), **where)
@@ -69,7 +60,9 @@ def test_one_seed_gives_the_same_weights_wherever_learners_and_actors_are(tiny, 
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_killed_learner_is_told_in_a_line_and_all_go_on_from_the_last_checkpoint(tiny, gone):
+def test_a_killed_learner_is_told_in_a_line_and_all_go_on_from_the_last_checkpoint(
+    tiny, watch, gone
+):
     killed = []
 
     def kill(group, result) -> None:
@@ -106,7 +99,7 @@ class Breaks(gymnasium.Wrapper):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_what_a_learner_raises_comes_with_its_traceback(tiny):
+def test_what_a_learner_raises_comes_with_its_traceback(tiny, watch):
     config = tiny(env=Breaks, num_learners=2, transport="serial", cluster="ray", engine="sync")
     with pytest.raises(LearnerFailed) as caught:
         watch(config)
@@ -115,7 +108,7 @@ def test_what_a_learner_raises_comes_with_its_traceback(tiny):
     assert 'raise RuntimeError("the motor is on fire")' in text
 
 
-def test_learners_without_room_are_told(tiny, ray_cluster):
+def test_learners_without_room_are_told(tiny, watch, ray_cluster):
     ray = ray_cluster.api
     holder = ray.remote(num_cpus=6)(type("Holder", (), {"held": lambda self: True})).remote()
     assert ray.get(holder.held.remote(), timeout=60)

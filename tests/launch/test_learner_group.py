@@ -35,25 +35,6 @@ ALGOS = {
 FOR_EVER = 10**9
 
 
-@pytest.fixture
-def watch():
-    """Iterates over a LearnerGroup; returns it, its results, and what it said but for the doctor's.
-
-    ``act(group, result)`` is called with every result.
-    """
-
-    def run(config, act=lambda group, result: None):
-        said: list[str] = []
-        results = []
-        with hr.LearnerGroup(config, notify=said.append) as group:
-            for result in group:
-                results.append(result)
-                act(group, result)
-        return group, results, [line for line in said if not line.startswith("doctor: ")]
-
-    return run
-
-
 def saved_weights(run_dir: str | Path) -> dict[str, torch.Tensor]:
     """Of the latest checkpoint."""
     return hr.load(run_dir).state_dict()

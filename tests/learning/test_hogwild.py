@@ -242,7 +242,7 @@ def test_actors_learn_while_the_trainer_takes_no_step(tiny):
         assert not torch.equal(flat(trainer.policy), before)
 
 
-@pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
+@pytest.mark.parametrize("optimizer", ["rmsprop", pytest.param("adam", marks=pytest.mark.slow)])
 def test_two_processes_solve_the_identity(tmp_path, optimizer):
     config = hr.Config(
         IdentityVectorEnv,

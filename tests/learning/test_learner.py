@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from functools import partial
 
 import gymnasium
 import pytest
@@ -78,7 +79,7 @@ def test_cutting_a_batch_into_chunks_and_threads_leaves_its_gradient(algo):
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("kind", [hr.A2C, hr.PPO])
+@pytest.mark.parametrize("kind", [hr.A2C, partial(hr.PPO, epochs=2, minibatches=2)])
 def test_the_entropy_bonus_has_the_weight_that_an_update_is_given(kind, fused):
     def updated(coef: float, given: float | None) -> torch.Tensor:
         learner = Learner(make_policy(), kind(entropy_coef=coef, fused=fused))

@@ -76,7 +76,7 @@ def held_to_its_bound(results: list[hr.Result], bound: int) -> int:
 
 @pytest.mark.parametrize("case", SERIAL, ids=lambda case: str(SERIAL.index(case)))
 def test_in_one_process_lag_keeps_its_bound(case, tiny, finish):
-    config = config_of(tiny, case, "serial", total_steps=1500)
+    config = config_of(tiny, case, "serial", total_steps=1000)
     trainer, results = finish(config)
     most = held_to_its_bound(results, config.lag_bound)
     assert trainer.progress.dropped == 0
@@ -93,10 +93,10 @@ def test_in_one_process_lag_keeps_its_bound(case, tiny, finish):
 @pytest.mark.filterwarnings("ignore:num_actors=4")
 @pytest.mark.parametrize("case", SHM, ids=lambda case: str(SHM.index(case)))
 def test_between_processes_lag_keeps_its_bound(case, tiny, finish):
-    config = config_of(tiny, case, "shm", total_steps=1500)
+    config = config_of(tiny, case, "shm", total_steps=1000)
     trainer, results = finish(config)
     held_to_its_bound(results, config.lag_bound)
-    assert trainer.env_steps >= 1500
+    assert trainer.env_steps >= 1000
 
 
 def test_a_straggler_is_dropped_and_counted_and_the_run_goes_on(tiny, finish, tmp_path):

@@ -60,5 +60,5 @@ def test_a_recurrent_policy_remembers_the_cue(algo, core, tmp_path):
 
 
 def test_a_feed_forward_policy_is_no_better_than_a_guess(tmp_path):
-    reached = success(ALGOS["ppo"], None, tmp_path, total_steps=40_000)
+    reached = success(ALGOS["ppo"], None, tmp_path, total_steps=20_000)
     assert abs(reached - MEMORYLESS_OPTIMUM) < 0.1  # 400 episodes: standard error 0.022

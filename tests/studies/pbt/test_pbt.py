@@ -120,8 +120,13 @@ def test_200_kills_at_random_instants(tmp_path, seed):
     assert check(killed(tmp_path, 20, seed)) >= 5
 
 
-def test_decisions_do_not_depend_on_who_takes_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)  # which takes most of the time
+@pytest.fixture
+def undrawn(monkeypatch):
+    """A population ends without its picture, which takes most of a test's time."""
+    monkeypatch.setattr(report, "draw", lambda *_: None)
+
+
+def test_decisions_do_not_depend_on_who_takes_them(tmp_path, undrawn):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         run(stub.population(str(tmp_path / name), members=3), wide_console(), stub.train)
@@ -132,8 +137,8 @@ def test_decisions_do_not_depend_on_who_takes_them(tmp_path, monkeypatch):
     assert any(event.kind == "copied" for history in every[0] for event in history)
 
 
-def test_more_members_than_jobs_take_turns_fairly(tmp_path):
-    population = stub.population(str(tmp_path), members=5, jobs=2)
+def test_more_members_than_jobs_take_turns_fairly(tmp_path, undrawn):
+    population = stub.population(str(tmp_path), members=9, jobs=2)
     order = []
 
     def train(population, member, hyper, until, children):
@@ -142,9 +147,9 @@ def test_more_members_than_jobs_take_turns_fairly(tmp_path):
         return stub.train(population, member, hyper, until, children)
 
     run(population, wide_console(), train)
-    assert len(order) == 5 * 10
+    assert len(order) == 9 * 10
     for end in range(len(order)):
-        counts = [order[:end].count(number) for number in range(5)]
+        counts = [order[:end].count(number) for number in range(9)]
         assert max(counts) - min(counts) <= 2
     assert order[:2] == [0, 1]
 
@@ -164,7 +169,7 @@ def test_a_member_that_somebody_trains_is_left_to_them(tmp_path):
     assert first.latest().steps == 40
 
 
-def test_a_member_whose_training_breaks_down_is_replaced(tmp_path):
+def test_a_member_whose_training_breaks_down_is_replaced(tmp_path, undrawn):
     population = stub.population(str(tmp_path), members=3, burn_in=0, threshold=1e6)
 
     def train(population, member, hyper, until, children):

@@ -1,0 +1,18 @@
+"""What the tests of actors share."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
+
+
+@pytest.fixture(params=["serial", "shm", pytest.param("ray", marks=[needs_ray, pytest.mark.ray])])
+def way(request):
+    """The settings of each transport."""
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+        return {"cluster": "ray", "transport": "shm"}
+    return {"transport": request.param}

@@ -21,7 +21,7 @@ from headrace.errors import NonFinite
 from headrace.learning.learner import Learner
 from headrace.learning.metrics import mean_metrics
 from headrace.nn.team import Team
-from headrace.types import Alone, Batch, Fresh
+from headrace.types import Alone, Batch, Fresh, Group
 
 METRICS = "policies/"  # a policy's own metrics are named policies/<its name>/<metric>
 
@@ -31,7 +31,7 @@ class TeamLearner:
 
     Args:
         policy: moved to ``device``. algorithm: the same for all.
-        num_threads, device: of each, see :class:`Learner`.
+        num_threads, device: of each, see :class:`Learner`. group: of this learner alone.
     """
 
     def __init__(
@@ -41,8 +41,9 @@ class TeamLearner:
         num_threads: int = 1,
         *,
         device: str = "cpu",
+        group: Group | None = None,
     ) -> None:
-        self.policy, self.group = policy.to(device), Alone()
+        self.policy, self.group = policy.to(device), Alone() if group is None else group
         how: dict[str, Any] = {"num_threads": num_threads, "device": device, "group": self.group}
         self.learners = {
             name: Learner(member, algorithm, **how) for name, member in policy.policies.items()

@@ -182,6 +182,7 @@ def _of_parts(summary: dict[str, Any], played: dict[str, Any] | None, kind: str)
     return {
         name: " · ".join(_of_part(one, evaluated.get(name)))
         for name, one in (summary.get(kind) or {}).items()
+        if tuple(one.get("agents", ())) != (name,)  # its agent's row says the same
     }
 
 

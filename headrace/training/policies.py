@@ -50,5 +50,5 @@ def new_learner(config: Config, policy: AnyPolicy, device: str, group: Group) ->
     """What trains it on a device, with the settings of one of the group's learners."""
     algo, threads = config.per_learner.algo, config.resolved_learner_threads
     if isinstance(policy, Team):
-        return TeamLearner(policy, algo, num_threads=threads, device=device)
+        return TeamLearner(policy, algo, num_threads=threads, device=device, group=group)
     return Learner(policy, algo, num_threads=threads, device=device, group=group)

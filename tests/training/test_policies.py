@@ -48,6 +48,7 @@ def test_a_run_tells_of_each_policy_and_each_is_loaded(tmp_path, capsys):
         CountingGame, hr.PPO(), [results.append], policies=played_by, run_dir=str(run), **how
     )
     last, line = results[-1], read_jsonl(run / "metrics.jsonl")[-1]
+    assert min(r.time_wait for r in results) > 0.0  # not counted as learning
     x, y = (last.policies[name] for name in ("x", "y"))
     assert x.agents == ("agent_0", "agent_2")
     assert x.env_steps == sum(last.agents[name].env_steps for name in x.agents)

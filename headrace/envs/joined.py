@@ -21,6 +21,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
+from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
 
 from headrace.envs.names import Tasks, resolve
 from headrace.envs.wrappers import Wrap
@@ -30,7 +32,7 @@ from headrace.spaces.masks import MASK
 from headrace.spaces.observations import TASK
 from headrace.spaces.text import is_text, plain_text
 
-OBSERVATION = "observation"  # the part beside it, of an observation that isn't a Dict
+_OBSERVATION = "observation"  # the part beside it, of an observation that isn't a Dict
 Spaces = tuple[gymnasium.Space, gymnasium.Space]  # of observations and actions
 
 
@@ -54,7 +56,7 @@ def join(tasks: Tasks, spaces: Sequence[Spaces]) -> Tasks:
         if tasks.shown or each != (own, action):
             known: dict[str, Any] = {"observation_space": observation, "action_space": action}
             known |= {"task": number if tasks.shown else None}
-            env = resolve(env, [Wrap(Joined, "the joining of tasks", known)])
+            env = resolve(env, [Wrap(Joined, "the joining of tasks", known, JoinedVector)])
         envs.append(env)
     return replace(tasks, envs=tuple(envs), joined=True)
 
@@ -148,7 +150,7 @@ def _with_task(space: gymnasium.Space, count: int) -> Dict:
             f"the tasks' observations have a part {TASK!r} already, so task_id=True and "
             "per_task_values=True must be left out"
         )
-    parts = dict(space.items()) if isinstance(space, Dict) else {OBSERVATION: space}
+    parts = dict(space.items()) if isinstance(space, Dict) else {_OBSERVATION: space}
     return Dict({**parts, TASK: Discrete(count)})
 
 
@@ -168,7 +170,7 @@ class Joined(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> None:
         super().__init__(env)
         self.observation_space, self.action_space = observation_space, action_space
-        self._task = task
+        self._task = None if task is None else np.int64(task)
 
     def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
         """As :meth:`gymnasium.Env.reset`."""
@@ -177,25 +179,72 @@ class Joined(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """As :meth:`gymnasium.Env.step`."""
-        own = own_action(action, self.env.action_space, self.action_space)
+        own = _own_action(action, self.env.action_space, self.action_space)
         obs, reward, terminated, truncated, info = self.env.step(own)
         return self._shown(obs), reward, terminated, truncated, self._masked(info)
 
     def _shown(self, obs: Any) -> Any:
-        space = self.observation_space
-        if self._task is None:
-            return fitted(obs, space)
-        if not isinstance(self.env.observation_space, Dict):
-            obs = {OBSERVATION: obs}
-        assert isinstance(space, Dict)
-        parts = {key: fitted(obs[key], part) for key, part in space.items() if key != TASK}
-        return {**parts, TASK: np.int64(self._task)}
+        return _shown_by(obs, self.env.observation_space, self.observation_space, self._task)
 
     def _masked(self, info: dict[str, Any]) -> dict[str, Any]:
-        return masked(info, self.env.action_space, self.action_space)
+        return _masked_by(info, self.env.action_space, self.action_space)
 
 
-def own_action(action: Any, own: gymnasium.Space[Any], whole: gymnasium.Space[Any]) -> Any:
+class JoinedVector(VectorWrapper):
+    """What :class:`~headrace.envs.joined.Joined` is around a single one.
+
+    Args:
+        envs: of one agent each. task: their number, which observations show; None: they don't.
+    """
+
+    def __init__(
+        self,
+        envs: VectorEnv,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        task: int | None = None,
+    ) -> None:
+        super().__init__(envs)
+        self.single_observation_space = observation_space
+        self.single_action_space = action_space
+        self.observation_space = batch_space(observation_space, envs.num_envs)
+        self.action_space = batch_space(action_space, envs.num_envs)
+        self._task = None if task is None else np.full(envs.num_envs, task, np.int64)
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        """As :meth:`gymnasium.vector.VectorEnv.reset`."""
+        obs, infos = self.env.reset(**given)
+        return self._shown(obs), self._masked(infos)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """As :meth:`gymnasium.vector.VectorEnv.step`."""
+        own = _own_action(actions, self.env.single_action_space, self.single_action_space)
+        obs, reward, terminated, truncated, infos = self.env.step(own)
+        return self._shown(obs), reward, terminated, truncated, self._masked(infos)
+
+    def _shown(self, obs: Any) -> Any:
+        spaces = self.env.single_observation_space, self.single_observation_space
+        return _shown_by(obs, *spaces, self._task, axes=1)
+
+    def _masked(self, infos: dict[str, Any]) -> dict[str, Any]:
+        spaces = self.env.single_action_space, self.single_action_space
+        return _masked_by(infos, *spaces, batch=(self.num_envs,))
+
+
+def _shown_by(
+    obs: Any, own: gymnasium.Space[Any], whole: gymnasium.Space[Any], task: Any, axes: int = 0
+) -> Any:
+    """Observations as the joined space has them, with the task's number, or those of a batch."""
+    if task is None:
+        return _fitted(obs, whole, axes)
+    if not isinstance(own, Dict):
+        obs = {_OBSERVATION: obs}
+    assert isinstance(whole, Dict)
+    parts = {key: _fitted(obs[key], part, axes) for key, part in whole.items() if key != TASK}
+    return {**parts, TASK: task}
+
+
+def _own_action(action: Any, own: gymnasium.Space[Any], whole: gymnasium.Space[Any]) -> Any:
     """A task's own actions for those ``[..., *]`` of the joined space.
 
     A choice that it doesn't have, which no mask allows, is its last.
@@ -209,7 +258,7 @@ def own_action(action: Any, own: gymnasium.Space[Any], whole: gymnasium.Space[An
     return (own.low + share * (own.high - own.low)).astype(own.dtype)
 
 
-def masked(
+def _masked_by(
     info: dict[str, Any],
     own: gymnasium.Space[Any],
     whole: gymnasium.Space[Any],
@@ -222,13 +271,13 @@ def masked(
     return {**info, MASK: _longer(np.asarray(list(mask)), int(whole.n))}
 
 
-def fitted(obs: Any, space: gymnasium.Space[Any], axes: int = 0) -> Any:
+def _fitted(obs: Any, space: gymnasium.Space[Any], axes: int = 0) -> Any:
     """An observation as the joined space has it; ``axes``: before its own, of a batch."""
     if isinstance(space, Box):
         obs = np.asarray(obs, space.dtype)
         return obs if obs.shape[axes:] == space.shape else _longer(obs, space.shape[0])
     if isinstance(space, Dict):
-        return {key: fitted(obs[key], part, axes) for key, part in space.items()}
+        return {key: _fitted(obs[key], part, axes) for key, part in space.items()}
     if isinstance(space, Tuple):
-        return tuple(fitted(x, part, axes) for x, part in zip(obs, space, strict=True))
+        return tuple(_fitted(x, part, axes) for x, part in zip(obs, space, strict=True))
     return obs

@@ -22,8 +22,6 @@ from headrace.envs import atari, engines
 from headrace.envs.agreement import difference
 from headrace.envs.contract import CHECKED_STEPS
 from headrace.envs.engines import Order, Unavailable
-from headrace.envs.joined import Joined
-from headrace.envs.joined_vector import JoinedVector
 from headrace.envs.names import Prepared, resolve
 from headrace.envs.packages import package_of
 from headrace.envs.wrappers import Wrap
@@ -117,19 +115,19 @@ def opened(
 
 
 def _made(engine: str, order: Order) -> VectorEnv:
-    """What an engine makes; tasks are joined around all environments where it has those at once."""
-    bare, joined = _split(order)
-    if joined is None or engine not in ("native", "envpool"):
+    """What an engine makes, its last wrapper around all where it steps them at once."""
+    bare, last = _split(order)
+    if last is None or last.together is None or engine not in ("native", "envpool"):
         return engines.in_columns(engines.ENGINES[engine](order))
-    return JoinedVector(engines.in_columns(engines.ENGINES[engine](bare)), **joined.kwargs)
+    return last.together(engines.in_columns(engines.ENGINES[engine](bare)), **last.kwargs)
 
 
 def _split(order: Order) -> tuple[Order, Wrap | None]:
-    """An order without the wrapper that joins tasks, and that one."""
-    if not order.wrappers or order.wrappers[-1].function is not Joined:
+    """An order without its last wrapper, if that can be around many at once, and that one."""
+    if not order.wrappers or order.wrappers[-1].together is None:
         return order, None
-    *others, joined = order.wrappers
-    return dataclasses.replace(order, wrappers=tuple(others)), joined
+    *others, last = order.wrappers
+    return dataclasses.replace(order, wrappers=tuple(others)), last
 
 
 def env_seed(seed: int, actor: int, num_envs: int, generation: int = 0) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
+from gymnasium.vector import VectorEnv
 
 from headrace.errors import ConfigError, nearest
 from headrace.valid.names import imported
@@ -21,6 +22,7 @@ class Wrap:
     function: Callable[..., Any]
     name: str
     kwargs: dict[str, Any] = field(default_factory=dict)
+    together: Callable[..., VectorEnv] | None = None  # that does it to many stepped at once
 
     def __call__(self, env: gymnasium.Env) -> gymnasium.Env:
         try:

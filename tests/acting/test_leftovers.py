@@ -209,6 +209,8 @@ def test_what_is_stopped_is_killed_before_what_could_kill_it(monkeypatch):
             stack.callback(sleepers[-1].kill)
         for one in sleepers[1::2]:
             os.kill(one.pid, signal.SIGSTOP)
+            while psutil.Process(one.pid).status() != psutil.STATUS_STOPPED:
+                time.sleep(0.001)
         kill = os.kill
         monkeypatch.setattr(os, "kill", lambda pid, number: (order.append(pid), kill(pid, number)))
         end_kin([os.getpid()], ["/order"])

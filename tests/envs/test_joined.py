@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
 
-from headrace.envs.joined import Joined, join
-from headrace.envs.joined_vector import JoinedVector
+from headrace.envs.joined import Joined, JoinedVector, join
 from headrace.envs.make import make_vec, opened
 from headrace.envs.names import Tasks, env_of, envs_of, resolve
 from headrace.envs.probe import probe
@@ -259,7 +258,7 @@ def assert_same(a, b):
 
 def test_an_engine_that_steps_many_at_once_still_does_when_they_are_joined():
     known = {"observation_space": Box(-np.inf, np.inf, (6,)), "action_space": Discrete(5)}
-    wraps = [Wrap(Joined, "joined", known)]
+    wraps = [Wrap(Joined, "joined", known, JoinedVector)]
     for engine, name in (("native", "native"), ("auto", "native"), ("sync", "sync")):
         taken, envs = opened("CartPole-v1", 2, engine, wrappers=wraps)
         assert taken == name

@@ -19,6 +19,7 @@ import headrace as hr
 from headrace.algos.replay import as_dict, from_dict
 from headrace.learning.ages import Ages
 from headrace.learning.learner import Learner
+from headrace.records.membership import league_metrics
 from headrace.records.result import Episodes
 from headrace.records.tally import Progress, Tally
 from tests.algos.test_replay import marked
@@ -112,7 +113,8 @@ def test_a_straggler_is_dropped_and_counted_and_the_run_goes_on(tiny, finish, tm
 
 
 def test_where_most_is_dropped_the_run_says_so(tiny):
-    tally, known = Tally(Progress(), tiny(), 0, 0.0), {"learning_rate": 0.1, "eval_return": None}
+    tally = Tally(Progress(), tiny(), 0, 0.0)
+    known = {"learning_rate": 0.1, "eval_return": None, **league_metrics(None)}
     tally._total.count(dropped=3, num_rollouts=2)
     with pytest.warns(UserWarning, match="most rollouts are dropped.*max_lag"):
         tally.result(Episodes(), restarts=0, **known)

@@ -59,8 +59,9 @@ def train(
     if algo is not None:
         given["algo"] = algo
     if isinstance(env, Config):
-        settings_of = for_tasks(env, given["tasks"]) if given.get("tasks") else env
-        return run(dataclasses.replace(settings_of, **given), callbacks)
+        tasks = given.get("tasks")
+        base = for_tasks(env, tasks) if tasks and isinstance(tasks, list | tuple) else env
+        return run(dataclasses.replace(base, **given), callbacks)
     if env is not None and given.get("tasks"):
         raise ConfigError(f"env={shown(env)} must be left out with tasks, which are in its place")
     goes_on = given.get("resume") and not given.get("overwrite")

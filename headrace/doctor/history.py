@@ -124,8 +124,9 @@ class History:
         counts = self.all("charts/episodes")
         if not len(counts) or math.isnan(counts[-1]):
             return 0.0 if len(self.known(RETURN)) else float(self.steps[-1])
+        steps, counts = self.steps[np.isfinite(counts)], counts[np.isfinite(counts)]
         ends = np.flatnonzero(np.diff(counts, prepend=0.0) > 0)
-        return float(self.steps[-1] - (self.steps[ends[-1]] if len(ends) else 0))
+        return float(steps[-1] - (steps[ends[-1]] if len(ends) else 0))
 
     @property
     def episodes(self) -> float:

@@ -211,6 +211,11 @@ class JoinedVector(VectorWrapper):
         self.action_space = batch_space(action_space, envs.num_envs)
         self._task = None if task is None else np.full(envs.num_envs, task, np.int64)
 
+    @property
+    def frames_per_step(self) -> int:
+        """Of a game of ALE that tells them itself; 0: it doesn't."""
+        return int(getattr(self.env, "frames_per_step", 0))
+
     def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
         """As :meth:`gymnasium.vector.VectorEnv.reset`."""
         obs, infos = self.env.reset(**given)

@@ -26,7 +26,7 @@ _ATARI_5 = {
     "Phoenix": 0.1241,
     "Qbert": 0.0805,
 }
-_GAME = re.compile(r"(?:ALE/)?(\w+?)(?:NoFrameskip|Deterministic)?-v\d+")
+_GAME = re.compile(r"(?:ALE/)?(\w+?)(?:NoFrameskip|Deterministic)?(?:-v\d+)?")
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Suite:
         return list(self.envs or self.references)
 
     def task(self, name: str) -> str:
-        """The task that an environment's id or level stands for, as ``PongNoFrameskip-v4`` for
-        ``ALE/Pong-v5``.
+        """The task that an environment's id or level stands for, as ``PongNoFrameskip-v4`` or
+        ``Pong`` for ``ALE/Pong-v5``.
 
         Raises:
             ConfigError: the suite has no reference score for it; names the nearest that it has.

@@ -64,7 +64,7 @@ def for_tasks(config: Config, tasks: Sequence[Any]) -> Config:
     actions each, as IMPALA's agent of 57 games had.
     """
     kwargs: dict[str, Any] = {**config.env_kwargs}
-    if "full_action_space" in kwargs:
+    if "full_action_space" in kwargs and not config.tasks:
         kwargs["full_action_space"] = True
     count, sizes = len(named_in(tasks)), config.sizes
     actors, batch = config.num_actors, config.batch_size

@@ -131,7 +131,7 @@ def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Pat
     """Return, speed, where the time went, lag, and the paths of what was written."""
     played, missing = summary.get("evaluation"), summary.get("no_evaluation")
     human = played and played.get("human_normalized")
-    frames = summary.get("frames")
+    frames, capped = summary.get("frames"), ", each task capped" if summary.get("tasks") else ""
     mean = summary["episodic_return"]
     warned = [one["name"] for one in summary.get("warnings", ()) if "earlier" not in one]
     first, plan = summary["seconds_to_first_update"], summary.get("plan")
@@ -143,8 +143,7 @@ def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Pat
         f"{played['episodes']} episodes, {_ACTIONS[played.get('deterministic', True)]})"
         if played
         else missing and f"none: {missing}",
-        "human-normalised": human is not None
-        and f"{human:.1%} (0 random, 100% human{', each task capped' * ('tasks' in summary)})",
+        "human-normalised": human is not None and f"{human:.1%} (0 random, 100% human{capped})",
         "training return": mean is not None and f"{mean:.1f} (last 100 episodes)",
         **_of_parts(summary, played, "tasks"),
         **_of_parts(summary, played, "agents"),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from headrace.config import Config
 from headrace.errors import CheckpointError, ConfigError, shown
 from headrace.records.disk import write_json
 from headrace.records.lock import Lock, Taken
@@ -60,8 +61,9 @@ def check_same(file: Path, what: str, identity: dict[str, Any]) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} can't be read ({error}): choose another --output") from error
     own = _flat(json.loads(json.dumps(ours)))
+    since = _flat(plain({"config": Config().to_json()}))  # settings that it is older than
     for name in [*own, *theirs]:
-        there, here = theirs.get(name), own.get(name)
+        there, here = theirs.get(name, since.get(name)), own.get(name)
         if there != here:
             raise ConfigError(
                 f"{file.parent} holds {what} with {name}={shown(there)}, not {shown(here)}: give "

@@ -305,6 +305,8 @@ def test_episodes_that_have_ended_may_be_endless_since_and_are_not_flat():
     assert names(since, {"max_episode_steps": 800}) == []
     long = rows(**last | {"charts/episodes": 240.0, "charts/episodic_length": 800.0})
     assert names(long, {"max_episode_steps": 700}) == []
+    older = [{k: x for k, x in row.items() if k != "charts/episodes"} for row in since[:-1]]
+    assert names([*older, since[-1]], {"max_episode_steps": 700}) == ["flat-returns"]
     (found,) = examine(since, SETTINGS | {"max_episode_steps": 700}, Discrete(2))
     assert "in 2,375 steps of each environment since the latest that did" in found.text
 

@@ -243,6 +243,8 @@ def test_tasks_take_the_place_of_a_recipes_environment(monkeypatch):
     assert replace(config, tasks=("Pong", "Breakout"), seed=3).to_json() == found[0].to_json()
     alone, _ = take_recipe(["--recipe", "atari"], "appo", None)
     assert alone == pong
+    with pytest.raises(hr.ConfigError, match="tasks='atari-5' must be"):
+        hr.train(pong, tasks="atari-5")
 
 
 @pytest.mark.parametrize("algo", ["impala", "appo", "ppo", "impact"])

@@ -131,6 +131,7 @@ def ray_actor_class() -> type:
             if self.stopped.wait(delay_s if self.sequence < count else 60.0):
                 return None
             if fault == "kill" and self.sequence == count - 1:
+                time.sleep(1.0)  # until what it returned before has left its process
                 os.kill(os.getpid(), 9)
             if fault == "raise" and self.sequence == count - 1:
                 return Failed("Traceback: the simulator broke")

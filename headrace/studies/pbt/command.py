@@ -48,8 +48,8 @@ def run(population: Population, console: Console, train: Train = train_member) -
         CheckpointError: the folder's file system has no locks; nothing was started.
     """
     env = flags.named(population.config)
-    population.check()
     flags.check_made(population.config)
+    population.check()
     identity, folder = population.identity, Path(population.output)
     with told(folder, "used as output"):
         folder.mkdir(parents=True, exist_ok=True)

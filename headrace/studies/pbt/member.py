@@ -163,7 +163,13 @@ class Member:
 
 
 def _own_generator(theirs: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Another's state of a learner, to go on from: without ages, and with the own generator."""
+    """Another's state of a learner, to go on from: without ages, and with the own generator.
+
+    Of several policies each has both.
+    """
+    if "policies" in theirs:
+        both = theirs["policies"], own["policies"]
+        return {"policies": {name: _own_generator(*(x[name] for x in both)) for name in both[0]}}
     found = {name: value for name, value in theirs.items() if name != "ages"}
     kept = {k: v for k, v in own.get("state", {}).items() if k == "generator"}
     return found | {"state": found.get("state", {}) | kept}

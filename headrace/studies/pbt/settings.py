@@ -128,9 +128,11 @@ class Population:
         """
         given = self.references is not None
         suite = references.read(str(self.references)) if given else SUITES["atari-57"]
+        # By the names that scores have: those of tasks are resolved, a single one is as given.
+        names = [env_name(resolve(task)) for task in self.config.tasks]
         try:
-            for task in self.config.tasks or (self.config.env,):
-                suite.task(env_name(resolve(task)))
+            for name in names or [self.config.to_json()["env"]]:
+                suite.task(name)
         except ConfigError:
             if given:
                 raise

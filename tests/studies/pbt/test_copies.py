@@ -10,7 +10,7 @@ import pytest
 
 from headrace.records import checkpoint
 from headrace.studies.pbt import report
-from headrace.studies.pbt.member import Event, Member, _own_counts
+from headrace.studies.pbt.member import Event, Member, _own_counts, _own_generator
 from headrace.studies.pbt.turns import Turns
 
 
@@ -67,6 +67,14 @@ def test_what_a_member_did_itself_is_still_counted_after_a_copy():
     for one in (found, found["by_task"]["a"]):
         assert (one["returns"], one["lengths"]) == ([5.0], [10.0])
         assert (one["count"], one["env_steps"]) == (3, 4)
+
+
+def test_each_of_several_policies_keeps_its_own_generator():
+    def saved(i):
+        return {"policies": {name: {"ages": i, "state": {"generator": i, "m": i}} for name in "ab"}}
+
+    one = {"state": {"generator": 1, "m": 5}}
+    assert _own_generator(saved(5), saved(1)) == {"policies": {"a": one, "b": one}}
 
 
 def test_a_copy_has_no_score_where_its_source_went_on_behind_it(tmp_path):

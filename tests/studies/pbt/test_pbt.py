@@ -151,7 +151,7 @@ def test_more_members_than_jobs_take_turns_fairly(tmp_path, undrawn):
     for end in range(len(order)):
         counts = [order[:end].count(number) for number in range(9)]
         assert max(counts) - min(counts) <= 2
-    assert order[:2] == [0, 1]
+    assert sorted(order[:2]) == [0, 1]  # of two threads either may be the first to say so
 
 
 def test_a_member_that_somebody_trains_is_left_to_them(tmp_path):

@@ -62,6 +62,8 @@ def test_the_papers_numbers_are_the_defaults():
     assert names == ["entropy_coef", "learning_rate", "optimizer_eps"]
     human = Score("impala", 14.6, {"PongNoFrameskip-v4": 14.6}, 1)
     assert paper.fitness(human) == pytest.approx(1.0)
+    short = Population(config=hr.Config("Pong", CONSTANT, total_steps=50_000_000))
+    assert short.fitness(Score("impala", 14.6, {"Pong": 14.6}, 1)) == pytest.approx(1.0)
     better = Score("impala", 21.0, {"PongNoFrameskip-v4": 21.0}, 1)
     assert paper.fitness(better) > 1.1  # of one task nothing is capped
 
@@ -97,6 +99,15 @@ def test_a_folder_of_another_population_is_refused(tmp_path):
     run(stub.population(str(tmp_path), members=2), wide_console(), stub.train)
     with pytest.raises(ConfigError, match=r"holds a population with members=2, not 3"):
         run(stub.population(str(tmp_path), members=3), wide_console(), stub.train)
+
+
+def test_a_folder_from_before_a_setting_existed_goes_on(tmp_path):
+    run(stub.population(str(tmp_path), members=2), wide_console(), stub.train)
+    file = tmp_path / "population.json"
+    identity = json.loads(file.read_text())
+    del identity["config"]["policies"]
+    file.write_text(json.dumps(identity))
+    assert run(stub.population(str(tmp_path), members=2), wide_console(), stub.train) == 0
 
 
 def test_a_recipes_return_to_stop_at_is_left_out(monkeypatch):

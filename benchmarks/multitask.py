@@ -53,6 +53,7 @@ COLUMNS = (
     "algo",
     "conv",
     "lstm",
+    "hidden",
     "task",
     "mean",
     "std",
@@ -72,6 +73,8 @@ class Args:
     """Layers of pictures."""
     lstm: int = 0
     """Units; 0: none."""
+    agents_hidden: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer of the agents' perceptron; experts have the default."""
     agents: tuple[Literal["blind", "told", "values"], ...] = ("blind", "told", "values")
     """What they are told."""
     seeds: int = 3
@@ -92,13 +95,16 @@ def cases_of(args: Args) -> list[Case]:
     settings = {"task_steps": args.task_steps, "envs": args.envs, "tasks": ",".join(tasks)}
     settings |= {"algo": args.algo, "conv": args.conv, "lstm": args.lstm}
     whos = [f"{EXPERT} {task}" for task in tasks] + list(args.agents)
-    return grid(settings, who=whos, seed=range(args.seeds))
+    cases = grid(settings, who=whos, seed=range(args.seeds))
+    wide = ",".join(map(str, args.agents_hidden))
+    return [case | {"hidden": wide if case["who"] in AGENTS else ""} for case in cases]
 
 
 def config_of(args: Args, who: str, seed: int) -> hr.Config:
     """The settings of an expert or agent."""
     tasks = named_in(args.tasks) if who in AGENTS else (who.removeprefix(f"{EXPERT} "),)
     core = {"core": "lstm", "core_size": args.lstm} if args.lstm else {}
+    wide = {"hidden": args.agents_hidden} if who in AGENTS else {}
     name = "".join(c if c.isalnum() else "-" for c in f"{who}-{seed}")
     return hr.Config(
         tasks=tasks,
@@ -108,7 +114,7 @@ def config_of(args: Args, who: str, seed: int) -> hr.Config:
         fragment_length=64,
         total_steps=args.task_steps * len(tasks),
         seed=seed,
-        network=hr.Network(conv=args.conv, **core, **AGENTS.get(who, {})),
+        network=hr.Network(conv=args.conv, **core, **wide, **AGENTS.get(who, {})),
         eval_episodes=args.episodes,
         run_dir=str(args.output / "runs" / name),
         overwrite=True,

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import tyro
 from rich.console import Console
 
@@ -33,6 +34,7 @@ import headrace as hr
 from headrace.envs.names import env_name, resolve
 from headrace.envs.probe import probe
 from headrace.envs.tasks import named_in
+from headrace.studies import statistics as of_runs
 from headrace.studies.machine import head, show, wide_console, write_csv
 from headrace.studies.means import mean_se, means, plus_minus
 from headrace.studies.table import Case, Study, grid
@@ -195,6 +197,38 @@ def report(table: Sequence[dict[str, Any]], args: Args, console: Console) -> Non
             )
 
 
+def compare(rows: Sequence[Case], table: Sequence[dict[str, Any]], console: Console) -> None:
+    """Over all runs, as rliable has it; of one seed, or where a task has no scores, nothing."""
+    ends = {
+        row["task"]: (row["random"], row["return"])
+        for row in table
+        if row["who"] == EXPERT and row["score"] is not None
+    }
+    of_who: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        if row["task"] in ends:
+            low, top = ends[row["task"]]
+            who = of_who.setdefault(row["who"].partition(" ")[0], {})
+            who.setdefault(row["task"], []).append((row["mean"] - low) / (top - low))
+    counts = {len(scores) for tasks in of_who.values() for scores in tasks.values()}
+    if len(counts) != 1 or counts == {1}:
+        return
+    scores = {who: np.array([tasks[task] for task in ends]).T for who, tasks in of_who.items()}
+    pairs = [(who, EXPERT) for who in scores if who != EXPERT]
+    capped = {who: np.minimum(each, 1.0) for who, each in scores.items()}
+    iqm, better = of_runs.interquartile(capped), of_runs.improvement(scores, pairs)
+    shown = [
+        {
+            "who": who,
+            "interquartile mean": iqm[who].text(),
+            "beats an expert": better[who, EXPERT].text() if who != EXPERT else "",
+        }
+        for who in scores
+    ]
+    title = "Over tasks and seeds, with 95% intervals (rliable): means of scores capped at 1"
+    show(shown, title, console)
+
+
 def draw(table: Sequence[dict[str, Any]], file: Path) -> None:
     """A bar for each task and who played it, with standard errors over seeds."""
     import matplotlib.pyplot as plt
@@ -241,6 +275,7 @@ def main(argv: list[str] | None = None) -> int:
     names = {env_name(resolve(task)): task for task in tasks}
     table = scored(rows, {k: random_return(v, args.episodes) for k, v in names.items()})
     report(table, args, console)
+    compare(rows, table, console)
     draw(table, args.output / "scores.png")
     console.print(f"picture: {args.output / 'scores.png'}")
     return 0

@@ -49,14 +49,10 @@ def _interval() -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarr
     Raises:
         ConfigError: rliable isn't installed.
     """
-    from headrace.studies.statistics import interquartile
+    from headrace.studies.statistics import over_runs
 
-    def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        found = interquartile({"": values[:, None, :]})[""]
-        return found.value, found.low, found.high
-
-    interval(np.zeros((2, 1)))  # raises, if at all, before anything is drawn
-    return interval
+    over_runs(np.zeros((2, 1)))  # raises, if at all, before anything is drawn
+    return over_runs
 
 
 def doctor(runs: list[Path], json: bool = False) -> None:

@@ -6,9 +6,9 @@ r"""One agent on several tasks against an expert on each (Espeholt et al. 2018, 
 
 Four tasks whose observations and actions differ: CartPole, Acrobot, LunarLander and a Pendulum with
 five torques. An expert trains on one of them for ``--task-steps``; the agent on all for as many
-steps of each, with the same settings and network. Both are evaluated by the deterministic policy.
-A score of 0 is the mean return of random actions and 1 that of the experts over all seeds; where
-experts are no better than that, there is none. A run
+steps of each, with the same settings, and the wider perceptron that several tasks have. Both are
+evaluated by the deterministic policy. A score of 0 is the mean return of random actions and 1 that
+of the experts over all seeds; where experts are no better than that, there is none. A run
 that has ended is not repeated; runs.csv, summary.csv and scores.png are written. The second line is
 the same for ten levels that pip installs (``headrace/envs/levels.py``), as IMPALA's paper played
 thirty of DeepMind Lab: shallow network, LSTM, instructions in words, and no task's number shown.
@@ -55,7 +55,6 @@ COLUMNS = (
     "algo",
     "conv",
     "lstm",
-    "hidden",
     "task",
     "mean",
     "std",
@@ -75,16 +74,14 @@ class Args:
     """Layers of pictures."""
     lstm: int = 0
     """Units; 0: none."""
-    agents_hidden: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer of the agents' perceptron; experts have the default."""
     agents: tuple[Literal["blind", "told", "values"], ...] = ("blind", "told", "values")
     """What they are told."""
     seeds: int = 3
     """Of each expert and agent: 0, 1 …"""
     task_steps: int = 500_000
     """Environment steps of each task, of an expert and of an agent."""
-    envs: int = 16
-    """Environments of each task."""
+    envs: int | None = None
+    """Environments of each task, which one actor steps; None: as runs have by default."""
     episodes: int = 50
     """Of an evaluation of each task."""
     output: Path = Path("runs/benchmarks/multitask")
@@ -97,26 +94,24 @@ def cases_of(args: Args) -> list[Case]:
     settings = {"task_steps": args.task_steps, "envs": args.envs, "tasks": ",".join(tasks)}
     settings |= {"algo": args.algo, "conv": args.conv, "lstm": args.lstm}
     whos = [f"{EXPERT} {task}" for task in tasks] + list(args.agents)
-    cases = grid(settings, who=whos, seed=range(args.seeds))
-    wide = ",".join(map(str, args.agents_hidden))
-    return [case | {"hidden": wide if case["who"] in AGENTS else ""} for case in cases]
+    return grid(settings, who=whos, seed=range(args.seeds))
 
 
 def config_of(args: Args, who: str, seed: int) -> hr.Config:
     """The settings of an expert or agent."""
     tasks = named_in(args.tasks) if who in AGENTS else (who.removeprefix(f"{EXPERT} "),)
     core = {"core": "lstm", "core_size": args.lstm} if args.lstm else {}
-    wide = {"hidden": args.agents_hidden} if who in AGENTS else {}
+    sizes: dict[str, Any] = {}
+    if args.envs is not None:
+        sizes = {"num_actors": len(tasks), "envs_per_actor": args.envs, "fragment_length": 64}
     name = "".join(c if c.isalnum() else "-" for c in f"{who}-{seed}")
     return hr.Config(
         tasks=tasks,
         algo=hr.APPO() if args.algo == "appo" else hr.IMPALA(),
-        num_actors=len(tasks),
-        envs_per_actor=args.envs,
-        fragment_length=64,
+        **sizes,
         total_steps=args.task_steps * len(tasks),
         seed=seed,
-        network=hr.Network(conv=args.conv, **core, **wide, **AGENTS.get(who, {})),
+        network=hr.Network(conv=args.conv, **core, **AGENTS.get(who, {})),
         eval_episodes=args.episodes,
         run_dir=str(args.output / "runs" / name),
         overwrite=True,

@@ -228,8 +228,8 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
     if network is None:
         trust.check(folder, values, trusted, ("torso",))
         network = network_from_json(recall.network(values["config"]))
-    else:  # what the run's scale_free decided
-        names = ("normalize_observations", "normalize_values")
+    else:  # what the run decided
+        names = ("hidden", "normalize_observations", "normalize_values")
         left = [name for name in names if getattr(network, name) is None]
         network = replace(network, **{name: written.get(name) for name in left})
     spaces = (space_from_json(values[f"{kind}_space"]) for kind in ("observation", "action"))

@@ -145,6 +145,7 @@ def test_a_run_of_tasks_goes_on_and_is_loaded_and_evaluated(tiny, finish, tmp_pa
         assert after[name].episodes >= before[name].episodes
     assert before[TASKS[0]].episodes > 0
     policy = hr.load(tmp_path / "run")
+    assert policy.network.hidden == (256, 256)
     assert policy.observation_space["observation"].shape == (6,)
     assert policy.observation_space["task"].n == 2
     found = hr.evaluate(policy, list(TASKS), 2)
@@ -177,6 +178,16 @@ def test_learners_share_out_the_actors_of_each_task(tiny, tmp_path):
     tasks = results[-1].tasks
     assert sum(one.env_steps for one in tasks.values()) == results[-1].env_steps
     assert all(one.episodes > 0 for one in tasks.values())
+
+
+def test_several_tasks_have_a_wider_perceptron_unless_told_otherwise(tiny):
+    def width(tasks, **network) -> tuple[int, ...] | None:
+        return tiny(tasks=tasks, num_actors=2, network=hr.Network(**network)).settled.network.hidden
+
+    assert width(TASKS) == (256, 256)
+    assert width(TASKS[:1]) == (64, 64)
+    assert width(TASKS, hidden=(64,)) == (64,)
+    assert hr.Config().settled.network.hidden == (64, 64)
 
 
 @pytest.mark.parametrize("algo", [hr.APPO(), hr.PPO(), hr.IMPACT()], ids=["appo", "ppo", "impact"])

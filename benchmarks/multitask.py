@@ -6,12 +6,12 @@ r"""One agent on several tasks against an expert on each (Espeholt et al. 2018, 
 
 Four tasks whose observations and actions differ: CartPole, Acrobot, LunarLander and a Pendulum with
 five torques. An expert trains on one of them for ``--task-steps``; the agent on all for as many
-steps of each, with the same settings, and the wider perceptron that several tasks have. Both are
-evaluated by the deterministic policy. A score of 0 is the mean return of random actions and 1 that
-of the experts over all seeds; where experts are no better than that, there is none. A run
-that has ended is not repeated; runs.csv, summary.csv and scores.png are written. The second line is
-the same for ten levels that pip installs (``headrace/envs/levels.py``), as IMPALA's paper played
-thirty of DeepMind Lab: shallow network, LSTM, instructions in words, and no task's number shown.
+steps of each, with the same settings and network. Both are evaluated by the deterministic policy.
+A score of 0 is the mean return of random actions and 1 that of the experts over all seeds; where
+experts are no better than that, there is none. A run that has ended is not repeated, and one that
+was cut short goes on; runs.csv, summary.csv and scores.png are written. The second line is the same
+for ten levels that pip installs (``headrace/envs/levels.py``), as IMPALA's paper played thirty of
+DeepMind Lab: shallow network, LSTM, instructions in words, and no task's number shown.
 
 Agents: ``blind`` is not told which task it plays, ``told`` is (``--task-id``), ``values`` has
 values of each task besides (``--task-id --per-task-values``).
@@ -22,7 +22,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,13 +31,15 @@ import tyro
 from rich.console import Console
 
 import headrace as hr
+from headrace.api import resume_config
 from headrace.envs.names import env_name, resolve
 from headrace.envs.probe import probe
 from headrace.envs.tasks import named_in
+from headrace.records import checkpoint
 from headrace.studies import statistics as of_runs
 from headrace.studies.machine import head, show, wide_console, write_csv
 from headrace.studies.means import mean_se, means, plus_minus
-from headrace.studies.table import Case, Study, grid
+from headrace.studies.table import Case, Study, fingerprint, grid
 
 TASKS = ("CartPole-v1", "Acrobot-v1", "LunarLander-v3", "multitask_envs:PendulumOfFive-v0")
 AGENTS = {
@@ -55,6 +57,7 @@ COLUMNS = (
     "algo",
     "conv",
     "lstm",
+    "hidden",
     "task",
     "mean",
     "std",
@@ -80,8 +83,10 @@ class Args:
     """Of each expert and agent: 0, 1 …"""
     task_steps: int = 500_000
     """Environment steps of each task, of an expert and of an agent."""
-    envs: int | None = None
-    """Environments of each task, which one actor steps; None: as runs have by default."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Units of each hidden layer of the perceptron, of experts and agents alike."""
+    envs: int = 16
+    """Environments of each task, which one actor steps, 64 steps at a time."""
     episodes: int = 50
     """Of an evaluation of each task."""
     output: Path = Path("runs/benchmarks/multitask")
@@ -93,6 +98,7 @@ def cases_of(args: Args) -> list[Case]:
     tasks = named_in(args.tasks)
     settings = {"task_steps": args.task_steps, "envs": args.envs, "tasks": ",".join(tasks)}
     settings |= {"algo": args.algo, "conv": args.conv, "lstm": args.lstm}
+    settings |= {"hidden": "-".join(map(str, args.hidden))}
     whos = [f"{EXPERT} {task}" for task in tasks] + list(args.agents)
     return grid(settings, who=whos, seed=range(args.seeds))
 
@@ -101,26 +107,27 @@ def config_of(args: Args, who: str, seed: int) -> hr.Config:
     """The settings of an expert or agent."""
     tasks = named_in(args.tasks) if who in AGENTS else (who.removeprefix(f"{EXPERT} "),)
     core = {"core": "lstm", "core_size": args.lstm} if args.lstm else {}
-    sizes: dict[str, Any] = {}
-    if args.envs is not None:
-        sizes = {"num_actors": len(tasks), "envs_per_actor": args.envs, "fragment_length": 64}
     name = "".join(c if c.isalnum() else "-" for c in f"{who}-{seed}")
+    name += f"-{fingerprint(asdict(args) | {'output': None, 'seeds': None, 'agents': None})}"
     return hr.Config(
         tasks=tasks,
         algo=hr.APPO() if args.algo == "appo" else hr.IMPALA(),
-        **sizes,
+        num_actors=len(tasks),
+        envs_per_actor=args.envs,
+        fragment_length=64,
         total_steps=args.task_steps * len(tasks),
         seed=seed,
-        network=hr.Network(conv=args.conv, **core, **AGENTS.get(who, {})),
+        network=hr.Network(args.hidden, conv=args.conv, **core, **AGENTS.get(who, {})),
         eval_episodes=args.episodes,
         run_dir=str(args.output / "runs" / name),
-        overwrite=True,
     )
 
 
 def measure(args: Args, case: Case) -> list[Case]:
-    """Train, and evaluate on each task."""
+    """Train, or go on with a run that was cut short, and evaluate on each task."""
     config = config_of(args, case["who"], case["seed"])
+    saved = checkpoint.exists(Path(str(config.run_dir)))
+    config = resume_config(config.run_dir, trust=True) if saved else config.again(saved=False)
     with hr.Trainer(config, notify=lambda line: None) as trainer:
         for _ in trainer:
             pass
@@ -262,17 +269,17 @@ def main(argv: list[str] | None = None) -> int:
     cases = cases_of(args)
     for case in study.missing(cases):
         rows = measure(args, case)
-        for row in rows:
-            study.append(row)
+        study.append(*rows)
         told = ", ".join(f"{row['task']} {row['mean']:.1f}" for row in rows)
         console.print(f"{case['who']}, seed {case['seed']}: {told}", soft_wrap=True)
     rows = [row for row in study.rows if any(_is_of(row, case) for case in cases)]
     names = {env_name(resolve(task)): task for task in tasks}
     table = scored(rows, {k: random_return(v, args.episodes) for k, v in names.items()})
     report(table, args, console)
-    compare(rows, table, console)
     draw(table, args.output / "scores.png")
     console.print(f"picture: {args.output / 'scores.png'}")
+    if of_runs.are_there():
+        compare(rows, table, console)
     return 0
 
 

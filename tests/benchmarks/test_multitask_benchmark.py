@@ -22,7 +22,7 @@ def multitask(monkeypatch):
 
 
 def test_experts_and_agents_have_the_same_steps_of_each_task(multitask):
-    args = multitask.Args(seeds=2, task_steps=1000, envs=16)
+    args = multitask.Args(seeds=2, task_steps=1000)
     cases = multitask.cases_of(args)
     assert len(cases) == 2 * (4 + 3)
     configs = [multitask.config_of(args, case["who"], case["seed"]) for case in cases]

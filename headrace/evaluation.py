@@ -22,6 +22,7 @@ from headrace.envs.tasks import named_in
 from headrace.envs.turns import Turns
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.inputs import info_mask
+from headrace.nn.policy import Policy
 from headrace.nn.quick import quick
 from headrace.nn.roster import Roster
 from headrace.nn.team import AnyPolicy, Team
@@ -109,6 +110,8 @@ def evaluate(
         shown = policy.network.task_id or policy.network.per_task_values
         env = Tasks(named_in(env), shown)
     env = resolve(env)
+    if isinstance(env, Tasks) and isinstance(policy, Policy) and env.shown:
+        _check_order(env.names, policy.tasks)
     if isinstance(env, Tasks):
         how: dict[str, Any] = {"env_kwargs": env_kwargs, "deterministic": deterministic}
         how |= {"episodes": episodes, "seed": seed, "engine": engine, "on_step": on_step}
@@ -148,6 +151,15 @@ def evaluate(
     found, (target, wraps) = Evaluation.of(*each[0]), Prepared.split(env)
     normalized = human_normalized(target, engine, env_kwargs or {}, wraps, found.mean)
     return replace(found, deterministic=deterministic, human_normalized=normalized)
+
+
+def _check_order(names: tuple[str, ...], known: tuple[str, ...]) -> None:
+    """Raise ConfigError where a policy would be told other numbers of tasks than in training."""
+    if names != known and sorted(names) == sorted(known):
+        raise ConfigError(
+            f"tasks={','.join(names)} must be in the order in which the policy was trained on "
+            f"them, for it is told their numbers: {','.join(known)}"
+        )
 
 
 def whole_episodes(

@@ -75,8 +75,14 @@ def evaluate(
             print(f"  {name}: return {one.mean:.2f} ± {one.std:.2f}, length {one.mean_length:.1f}")
     for name, one in films.items():
         how = seed, kwargs, config["engine"], deterministic
-        path = record_video(policy, one, Path(str(video), name.replace("/", "-")), *how)
-        print(f"video: {path}", file=sys.stderr)
+        try:
+            path = record_video(policy, one, Path(str(video), name.replace("/", "-")), *how)
+        except ConfigError as error:
+            if len(films) == 1:
+                raise
+            print(f"headrace: {name}: {error}", file=sys.stderr)  # other tasks may be drawn
+        else:
+            print(f"video: {path}", file=sys.stderr)
 
 
 def play(
@@ -176,6 +182,7 @@ def references(
     episodes: int = 100,
     seed: int = 0,
     env_kwargs: str = "{}",
+    wrapper: tuple[str, ...] = (),
     output: Path = Path("references.json"),
 ) -> None:
     """Measure what random actions score, and take an expert's score, to normalise others by.
@@ -186,6 +193,7 @@ def references(
         episodes: of random actions, per environment.
         seed: of environments and actions.
         env_kwargs: keyword arguments of all environments, as a JSON object.
+        wrapper: around all of them, as for training; may be repeated.
         output: the file, in which other tasks stay as they are.
     """
     import json
@@ -199,4 +207,4 @@ def references(
         kwargs = None
     require(isinstance(kwargs, dict), "env_kwargs", env_kwargs, "a JSON object")
     import_from_here()
-    measure_references(envs, list(expert), episodes, seed, kwargs, output)
+    measure_references(envs, list(expert), episodes, seed, kwargs, wrapper, output)

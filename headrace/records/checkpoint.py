@@ -235,6 +235,9 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
     spaces = (space_from_json(values[f"{kind}_space"]) for kind in ("observation", "action"))
     made, who = (*spaces, network, values["info_mask"]), roster_in(values)
     policy = Policy(*made) if who is None else Team.of(who, *made)
+    if isinstance(policy, Policy):
+        named = values["config"].get("tasks") or ()
+        policy.tasks = tuple(name.rpartition(":")[2] for name in named)
     load_weights(folder, policy)
     return policy.eval()
 

@@ -67,6 +67,9 @@ class Episodes:
     @property
     def mean_length(self) -> float | None:
         """Likewise."""
+        if self.tasks:
+            lengths = [one.mean_length for one in self.by_task.values()]
+            return None if None in lengths else float(np.mean(lengths))  # type: ignore[arg-type]
         return sum(self.lengths) / len(self.lengths) if self.lengths else None
 
     def state_dict(self) -> dict[str, Any]:

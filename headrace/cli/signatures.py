@@ -121,13 +121,18 @@ def play(
 def plot(runs: list[Path], output: Path | None = None) -> None:
     """Draw learning curves of runs.
 
+    Runs that differ in their seed only are one curve, their interquartile mean with its 95%
+    bootstrap interval.
+
     Args:
         runs: run directories.
         output: the PNG to write; curve.png in the first run by default.
     """
+    from headrace.cli.reports import interval_of
     from headrace.records import plot as curves
 
-    print(f"picture: {curves.plot(runs, output)}")
+    runs = list(dict.fromkeys(runs))
+    print(f"picture: {curves.plot(runs, output, interval_of(runs)[0])}")
 
 
 def league(

@@ -18,7 +18,7 @@ from headrace.envs.columns import absent_in, agents_of
 from headrace.envs.make import opened
 from headrace.envs.names import Prepared, Tasks, env_name, resolve
 from headrace.envs.probe import probe
-from headrace.envs.tasks import named_in
+from headrace.envs.tasks import check_order, named_in
 from headrace.envs.turns import Turns
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.inputs import info_mask
@@ -111,7 +111,7 @@ def evaluate(
         env = Tasks(named_in(env), shown)
     env = resolve(env)
     if isinstance(env, Tasks) and isinstance(policy, Policy) and env.shown:
-        _check_order(env.names, policy.tasks)
+        check_order(env.names, policy.tasks)
     if isinstance(env, Tasks):
         how: dict[str, Any] = {"env_kwargs": env_kwargs, "deterministic": deterministic}
         how |= {"episodes": episodes, "seed": seed, "engine": engine, "on_step": on_step}
@@ -151,15 +151,6 @@ def evaluate(
     found, (target, wraps) = Evaluation.of(*each[0]), Prepared.split(env)
     normalized = human_normalized(target, engine, env_kwargs or {}, wraps, found.mean)
     return replace(found, deterministic=deterministic, human_normalized=normalized)
-
-
-def _check_order(names: tuple[str, ...], known: tuple[str, ...]) -> None:
-    """Raise ConfigError where a policy would be told other numbers of tasks than in training."""
-    if names != known and sorted(names) == sorted(known):
-        raise ConfigError(
-            f"tasks={','.join(names)} must be in the order in which the policy was trained on "
-            f"them, for it is told their numbers: {','.join(known)}"
-        )
 
 
 def whole_episodes(

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.cli.reports import doctor, report, watch
 from headrace.errors import ConfigError, require
+
+if TYPE_CHECKING:
+    from headrace.evaluation import Evaluation
 
 __all__ = ["doctor", "evaluate", "league", "play", "plot", "references", "report", "score", "watch"]
 
@@ -64,17 +69,9 @@ def evaluate(
     if json:
         print(result.to_json())
     else:
-        normalized = result.human_normalized
-        human = "" if normalized is None else f", human-normalised {normalized:.1%}"
-        print(
-            f"{result.episodes} episodes: return {result.mean:.2f} ± {result.std:.2f} "
-            f"(standard deviation over episodes; min {result.min:.2f}, max {result.max:.2f}), "
-            f"length {result.mean_length:.1f}{human}"
-        )
-        for name, one in (result.tasks or result.agents or {}).items():
-            print(f"  {name}: return {one.mean:.2f} ± {one.std:.2f}, length {one.mean_length:.1f}")
+        print("\n".join(_lines_of(result)))
+    how = seed, kwargs, config["engine"], deterministic
     for name, one in films.items():
-        how = seed, kwargs, config["engine"], deterministic
         try:
             path = record_video(policy, one, Path(str(video), name.replace("/", "-")), *how)
         except ConfigError as error:
@@ -83,6 +80,23 @@ def evaluate(
             print(f"headrace: {name}: {error}", file=sys.stderr)  # other tasks may be drawn
         else:
             print(f"video: {path}", file=sys.stderr)
+
+
+def _lines_of(result: Evaluation) -> Iterator[str]:
+    """An evaluation in words, and each of its tasks or agents."""
+    yield (
+        f"{result.episodes} episodes: return {result.mean:.2f} ± {result.std:.2f} "
+        f"(standard deviation over episodes; min {result.min:.2f}, max {result.max:.2f}), "
+        f"length {result.mean_length:.1f}{_human(result)}"
+    )
+    for name, one in (result.tasks or result.agents or {}).items():
+        of_it = f"return {one.mean:.2f} ± {one.std:.2f}, length {one.mean_length:.1f}"
+        yield f"  {name}: {of_it}{_human(one)}"
+
+
+def _human(result: Evaluation) -> str:
+    score = result.human_normalized
+    return "" if score is None else f", human-normalised {score:.1%}"
 
 
 def play(

@@ -22,7 +22,7 @@ from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
 from headrace.recipes import for_tasks, take_recipe
 from headrace.records import checkpoint, trust
-from headrace.records.files import read_jsonl
+from headrace.records.files import RunLog, read_jsonl
 from headrace.records.settings import check_resumed, from_json
 from headrace.training import intake
 from headrace.training.sizes import choose
@@ -196,7 +196,7 @@ def test_callables_of_one_name_are_told_how_they_differ():
     assert resolve(Tasks(tuple(made))).names == ("CountingEnv", "Longer")
 
 
-def test_the_score_of_several_games_is_the_mean_of_theirs_each_capped(monkeypatch):
+def test_the_score_of_several_games_is_the_mean_of_theirs_each_capped(monkeypatch, tmp_path):
     wrap = Wrap(Joined, "the joining of tasks", {})
     score = atari.human_normalized(resolve("Breakout"), "sync", {}, (wrap,), 30.5)
     assert score == pytest.approx(1.0, abs=0.01)  # spaces are padded, rewards are as they were
@@ -205,7 +205,13 @@ def test_the_score_of_several_games_is_the_mean_of_theirs_each_capped(monkeypatc
     spaces = CountingEnv().observation_space, CountingEnv().action_space
     policy = hr.Policy(*spaces, hr.Network(hidden=(4,)))
     tasks = Tasks((Quick, Slow), joined=True)
-    assert hr.evaluate(policy, tasks, 1).human_normalized == pytest.approx(0.6)
+    found = hr.evaluate(policy, tasks, 1)
+    assert found.human_normalized == pytest.approx(0.6)
+    log = RunLog(tmp_path, 0)
+    log.evaluation(found, 10, 1.0)
+    log.close()
+    (line,) = read_jsonl(tmp_path / "evaluations.jsonl")
+    assert line["tasks_human_normalized"] == {"Quick": 0.2, "Slow": 3.0}
     assert hr.evaluate(policy, tasks, 1).human_normalized is None
 
 

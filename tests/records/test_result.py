@@ -7,6 +7,8 @@ import pickle
 import subprocess
 import sys
 
+import numpy as np
+
 from headrace.records.files import RunLog, read_jsonl
 from headrace.records.membership import league_metrics
 from headrace.records.meter import BY_RANK, GREATEST, SUMS, Meter

@@ -18,9 +18,12 @@ def roster(config: Config, found: Probe) -> Roster | None:
     """Who plays whom; None: one policy plays all there is.
 
     Raises:
-        ConfigError: the setting doesn't fit the environment's agents.
+        ConfigError: the setting doesn't fit the environment's agents, or their spaces.
     """
-    return config.roster(found.agents, env_name(found.env))
+    who = config.roster(found.agents, env_name(found.env))
+    if who is None:
+        found.check_shared()
+    return who
 
 
 def check_minibatches(config: Config, found: Probe) -> None:
@@ -43,7 +46,7 @@ def new_policy(config: Config, found: Probe) -> AnyPolicy:
     """With new weights, drawn from torch's generator policy by policy."""
     made = found.observation_space, found.action_space, config.network, found.info_mask
     who = roster(config, found)
-    return Policy(*made) if who is None else Team.of(who, *made)
+    return Policy(*made) if who is None else Team.of(who, *made, found.own_spaces)
 
 
 def new_learner(config: Config, policy: AnyPolicy, device: str, group: Group) -> AnyLearner:

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from headrace.envs.game import GAME, REWARD, TERMINATED, TOLD, TRUNCATED, Game
+from headrace.envs.agents import GAME, REWARD, TERMINATED, TOLD, TRUNCATED, Game
 from headrace.ops import tree
 from headrace.spaces.masks import MASK
 
@@ -41,7 +41,7 @@ class Columns(VectorEnv):
     """
 
     def __init__(self, games: VectorEnv, game: Game) -> None:
-        self.games, self.agents = games, game.agents
+        self.games, self.agents, self.own_spaces = games, game.agents, game.own
         self._shape = games.num_envs, len(game.agents)
         self.num_envs = games.num_envs * len(game.agents)
         self.single_observation_space = game.observation_space

@@ -17,9 +17,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from headrace.envs import atari
 from headrace.envs.adapters import EnvPool, next_step
+from headrace.envs.agents import GAME, is_in_turns
 from headrace.envs.columns import Columns, agents_of
 from headrace.envs.contract import CHECKED_STEPS, check_first_steps
-from headrace.envs.game import GAME, ParallelGame, is_game, is_in_turns
+from headrace.envs.game import ParallelGame, is_game
 from headrace.envs.infos import take_any_infos
 from headrace.envs.names import Target, env_name, in_envpool
 from headrace.envs.old_gym import GymEnv, is_gym

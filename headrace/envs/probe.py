@@ -26,6 +26,7 @@ from headrace.envs.names import Prepared, Tasks, env_name, envs_of, resolve
 from headrace.envs.stacks import may_be_stack, shows_stacks
 from headrace.envs.turns import Turns
 from headrace.errors import ConfigError, EnvironmentFault, HeadraceError, require
+from headrace.spaces.joining import Spaces
 from headrace.spaces.masks import MASK, sample_allowed
 
 
@@ -43,11 +44,23 @@ class Probe:
     frames_per_step: int = 1  # of a game of ALE, whose actions are repeated
     agents: tuple[str, ...] = ()  # of a game of several, each a column; (): of one
     in_turns: bool = False  # its agents move one at a time (AEC)
+    own_spaces: tuple[Spaces, ...] = ()  # of each agent, where they differ; () where they don't
 
     @property
     def num_columns(self) -> int:
         """Of one environment in a rollout."""
         return max(1, len(self.agents))
+
+    def check_shared(self) -> None:
+        """Raise ConfigError where agents' spaces differ, so that none may be taken for another."""
+        for agent, own in zip(self.agents, self.own_spaces, strict=False):
+            whose = f"{self.agents[0]}'s"
+            if other := difference(*self.own_spaces[0], *own, whose=whose):
+                raise ConfigError(
+                    f"policies='shared' needs agents of the same spaces, and of {agent} of "
+                    f"{env_name(self.env)} {other}: give --policies per-agent, or the policy of "
+                    "each"
+                )
 
     def check_step(self) -> None:
         """Raise what was wrong with the first step, once the spaces are known to be supported."""
@@ -97,9 +110,9 @@ def probe(
         target, wraps = Prepared.split(env)
         frames = getattr(envs, "frames_per_step", 0)  # envpool's tell themselves
         frames = frames or atari.frames_per_step(target, env_kwargs, wraps)
-        agents = agents_of(envs)
+        agents, own = agents_of(envs), getattr(envs, "own_spaces", ())
         found = Probe(env, *spaces, MASK in infos, by, fault, stacks, frames, agents)
-        return replace(found, in_turns=isinstance(envs, Turns))
+        return replace(found, in_turns=isinstance(envs, Turns), own_spaces=own)
 
 
 def _of_tasks(tasks: Tasks, how: tuple[Any, ...]) -> Probe:

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.spaces import MultiBinary, Tuple
 from gymnasium.vector.utils import batch_space
 
-from headrace.envs.game import GAME, MAX_EMPTY, MOVED, RETURNS, Seats
+from headrace.envs.agents import GAME, MAX_EMPTY, MOVED, RETURNS, Seats
 from headrace.errors import EnvironmentFault, shown
 from headrace.ops import tree
 
@@ -81,7 +81,8 @@ class TurnGame(gymnasium.Env[Any, Any]):
         self._seats.told[MOVED], self._returns[:] = False, np.nan
         mover = self._mover
         if mover is not None and given[mover]:
-            self._env.step(tree.map_leaves(lambda x: x[mover].copy(), rows))
+            row = tree.map_leaves(lambda x: x[mover].copy(), rows)
+            self._env.step(self._seats.action(mover, row))
             self._mover = None
             self._wait()
             self._seats.count_step()
@@ -163,7 +164,7 @@ class TurnGame(gymnasium.Env[Any, Any]):
             terminated = bool(getattr(env, "terminations", {}).get(agent))
             truncated = bool(getattr(env, "truncations", {}).get(agent)) or not terminated
             reward = earned.get(agent, 0.0)
-            seats.move(i, seats.seen(i), reward, (terminated, truncated), {})
+            seats.move(i, None, reward, (terminated, truncated), {})
             self._totals[i] += reward
             self._begun[i], self._away[i], self._waited[i] = False, True, 0
 

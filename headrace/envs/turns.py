@@ -14,8 +14,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
+from headrace.envs.agents import MOVED, RETURNS, REWARD, TERMINATED, TRUNCATED, Game
 from headrace.envs.columns import ABSENT, Columns
-from headrace.envs.game import MOVED, RETURNS, REWARD, TERMINATED, TRUNCATED, Game
 from headrace.ops import tree
 from headrace.spaces.masks import MASK
 
@@ -34,6 +34,7 @@ class Turns(VectorEnv):
     def __init__(self, games: VectorEnv, game: Game) -> None:
         self._rows = Columns(games, game)  # takes apart what the games tell
         self.games, self.agents, self.num_envs = games, game.agents, self._rows.num_envs
+        self.own_spaces = game.own
         self.single_observation_space = game.observation_space
         self.single_action_space = game.action_space
         self.observation_space = batch_space(game.observation_space, self.num_envs)

@@ -200,7 +200,7 @@ class Policy(nn.Module):
 
     def env_action(self, action: Tree) -> Any:
         """What the environments receive for arrays of actions; see ``spaces.actions.to_env``."""
-        return to_env(self.action_space, action, self.network.squash_actions)
+        return to_env(self.inputs.action_space, action, self.network.squash_actions)
 
     @torch.inference_mode()
     def predict(

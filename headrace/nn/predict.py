@@ -10,6 +10,8 @@ import torch
 from headrace.errors import ConfigError
 from headrace.ops import tree
 from headrace.spaces import observations as spaces
+from headrace.spaces.joining import fitted, masked, own_action
+from headrace.spaces.masks import MASK
 from headrace.types import Tree
 
 
@@ -30,6 +32,11 @@ def predict(
             for x in (action_mask, reward)
         )
     count = len(tree.leaves(obs)[0])
+    own, whole = policy.action_space, policy.inputs.action_space
+    if own is not whole:  # an agent's, of a game whose agents' spaces are joined
+        obs = fitted(obs, policy.inputs.observation_space, axes=1)
+        mask = {} if action_mask is None else {MASK: action_mask}
+        action_mask = masked(mask, own, whole, batch=(count,)).get(MASK)
     start = state is None if episode_start is None else episode_start
     first = np.broadcast_to(np.asarray(start), count).copy()
     inputs, core = inputs_of(policy, obs, state, first, action_mask, reward)
@@ -41,6 +48,8 @@ def predict(
         action = policy.distribution.sample(params, noise)
     action = tree.map_leaves(lambda x: x.cpu().numpy(), action)
     result = policy.env_action(action)
+    if own is not whole:
+        result = own_action(result, own, whole)
     state = {"core": core, "action": action} if policy.inputs.previous else core
     return (tree.map_leaves(lambda x: x[0], result) if single else result), state
 

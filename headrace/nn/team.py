@@ -12,7 +12,7 @@ the environment and the learners knows of several policies.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,7 +28,8 @@ from headrace.nn.precision import Precision
 from headrace.nn.predict import predict
 from headrace.nn.roster import Roster
 from headrace.ops import tree
-from headrace.spaces import observations as spaces
+from headrace.spaces import observations
+from headrace.spaces.joining import Spaces
 from headrace.types import Batch, Tree
 
 AGENT, OWN = "agent", "own"  # in a team's core: [B] int64, and the core of its members
@@ -49,7 +50,8 @@ class Team(nn.Module):
         self._numbers: Tensor  # [n] of each agent, of its member
         one, self.network = self.alike, self.alike.network
         self.inputs, self.distribution = one.inputs, one.distribution
-        self.observation_space, self.action_space = one.observation_space, one.action_space
+        self.observation_space = one.inputs.observation_space
+        self.action_space = one.inputs.action_space
 
     @staticmethod
     def of(
@@ -58,10 +60,22 @@ class Team(nn.Module):
         action_space: gymnasium.Space,
         network: Network | None = None,
         info_mask: bool = False,
+        own: Sequence[Spaces] = (),
     ) -> Team:
-        """With new members; the arguments behind ``roster`` are those of :class:`Policy`."""
+        """With new members; the arguments behind ``roster`` are those of :class:`Policy`.
+
+        Args:
+            own: spaces of each agent, where they differ and those of columns are joined. A member
+                whose agents have the same takes their observations, and gives their actions.
+        """
         made = observation_space, action_space, network, info_mask
-        return Team(roster, [Policy(*made) for _ in roster.policies])
+        team = Team(roster, [Policy(*made) for _ in roster.policies])
+        spaces = dict(zip(roster.agents, own, strict=False))
+        for name, member in team.policies.items():
+            first, *others = (spaces.get(agent, made[:2]) for agent in roster.of(name))
+            if all(first == other for other in others):
+                member.observation_space, member.action_space = first
+        return team
 
     @property
     def policies(self) -> dict[str, Policy]:
@@ -153,7 +167,7 @@ class Team(nn.Module):
         return predict(self, obs, state, episode_start, deterministic, action_mask, reward)
 
     def _check_whole(self, obs: Any) -> None:
-        checked, single = spaces.checked(self.observation_space, obs)
+        checked, single = observations.checked(self.observation_space, obs)
         count, agents = len(tree.leaves(checked)[0]), self.roster.agents
         if single or count % len(agents):
             raise ConfigError(

@@ -32,6 +32,7 @@ from headrace.nn.team import AnyPolicy, Team
 from headrace.records import recall, sums, trust
 from headrace.records.disk import json_text, remove_folder, replace_text, told
 from headrace.records.folders import Files, newest_whole, pointed, saved, write
+from headrace.spaces.joining import Spaces
 from headrace.spaces.json import space_from_json
 
 FORMAT = 3
@@ -178,6 +179,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         network_from_json(values["config"]["network"])
         bool(values["info_mask"])
         roster_in(values)
+        _own_spaces_in(values)
         for name in ("observation_space", "action_space"):
             space_from_json(values[name])
         return dict(values)
@@ -188,6 +190,12 @@ def read_config(folder: Path) -> dict[str, Any]:
 def roster_in(values: dict[str, Any]) -> Roster | None:
     """Who plays whom, by a ``config.json``; None: there is one policy."""
     return Roster.from_json(values["policies"]) if values.get("policies") else None
+
+
+def _own_spaces_in(values: dict[str, Any]) -> list[Spaces]:
+    """The spaces of each agent, where they differ."""
+    each = values.get("agent_spaces", ())
+    return [(space_from_json(observed), space_from_json(acted)) for observed, acted in each]
 
 
 def load_one(folder: Path, network: Network | None = None, trusted: bool = False) -> Policy:
@@ -232,9 +240,11 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
         names = ("hidden", "normalize_observations", "normalize_values")
         left = [name for name in names if getattr(network, name) is None]
         network = replace(network, **{name: written.get(name) for name in left})
-    spaces = (space_from_json(values[f"{kind}_space"]) for kind in ("observation", "action"))
-    made, who = (*spaces, network, values["info_mask"]), roster_in(values)
-    policy = Policy(*made) if who is None else Team.of(who, *made)
+    observed, acted = (
+        space_from_json(values[f"{kind}_space"]) for kind in ("observation", "action")
+    )
+    made, who = (observed, acted, network, values["info_mask"]), roster_in(values)
+    policy = Policy(*made) if who is None else Team.of(who, *made, _own_spaces_in(values))
     if isinstance(policy, Policy):
         named = values["config"].get("tasks") or ()
         policy.tasks = tuple(name.rpartition(":")[2] for name in named)

@@ -75,6 +75,8 @@ class Archive:
         }
         if isinstance(saved.policy, Team):
             self.description["policies"] = saved.policy.roster.to_json()
+            own = [list(map(space_to_json, spaces)) for spaces in found.own_spaces]
+            self.description["agent_spaces"] = own
         self._lock: Lock | None = None
         try:
             if group.rank == 0 and locks:

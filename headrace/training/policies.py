@@ -18,9 +18,12 @@ def roster(config: Config, found: Probe) -> Roster | None:
     """Who plays whom; None: one policy plays all there is.
 
     Raises:
-        ConfigError: the setting doesn't fit the environment's agents.
+        ConfigError: the setting doesn't fit the environment's agents, or their spaces.
     """
-    return config.roster(found.agents, env_name(found.env))
+    who = config.roster(found.agents, env_name(found.env))
+    if who is None:
+        found.check_shared()
+    return who
 
 
 def check_minibatches(config: Config, found: Probe) -> None:
@@ -44,7 +47,7 @@ def new_policy(config: Config, found: Probe) -> AnyPolicy:
     made = found.observation_space, found.action_space, config.network, found.info_mask
     who = roster(config, found)
     if who is not None:
-        return Team.of(who, *made)
+        return Team.of(who, *made, found.own_spaces)
     policy = Policy(*made)
     policy.tasks = found.env.names if isinstance(found.env, Tasks) else ()
     return policy

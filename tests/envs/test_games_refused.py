@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Dict, Discrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, Text
 from worlds import CountingGame, CountingTurns, Matching
 
 import headrace as hr
@@ -27,7 +27,7 @@ def test_a_package_that_is_missing_is_told_with_what_brings_it(monkeypatch):
 
 class Unequal(Matching):
     def action_space(self, agent):
-        return Discrete(3 + (agent == "right"))
+        return Discrete(3) if agent == "left" else Box(0, 1, (3,))
 
 
 class Talking(Matching):
@@ -55,7 +55,8 @@ class Priceless(Matching):
     [
         (
             Unequal,
-            "agents left and right of Unequal need the same spaces, whoever plays them",
+            r"Unequal's agents 'left' and 'right' can't be joined: the action space of one is "
+            r"Discrete\(3\), of the other Box\(0.0, 1.0, \(3,\), float32\) \(give them spaces",
         ),
         (Talking, "Talking's left has a Text at 'said' in its spaces, which agents of a game"),
         (Nameless, "Nameless doesn't say which agents there may be: give it possible_agents"),

@@ -4,6 +4,7 @@
 ``SpaceIdentityEnv`` is the same for every action space, with or without action masks,
 ``CountingGame`` and ``CountingTurns`` label what agents see and do, ``Matching`` is a game that is
 learnt in seconds, and so is ``Apart``, which no policy that both agents share can play,
+``Unlike`` and ``UnlikeTurns`` are games whose agents' spaces differ,
 ``MemoryEnv`` needs a policy that remembers, ``BrightQuarter`` one that sees. ``Stacks``
 shows its latest pictures. ``FaultyEnv``
 breaks on purpose and ``SlowEnv`` takes its time. Those of the first four with ``Vector`` in their
@@ -31,6 +32,7 @@ from worlds.space_identity import (
     random_return,
 )
 from worlds.stacks import Stacks
+from worlds.unlike import Unlike, UnlikeTurns
 
 __all__ = [
     "Apart",
@@ -49,6 +51,8 @@ __all__ = [
     "SpaceIdentityEnv",
     "SpaceIdentityVectorEnv",
     "Stacks",
+    "Unlike",
+    "UnlikeTurns",
     "counting_length",
     "counting_reward",
     "counting_truncates",

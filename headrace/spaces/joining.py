@@ -1,0 +1,166 @@
+"""Spaces that differ, joined: one that holds the values of several, and how they come into it.
+
+| spaces that differ | joined |
+|---|---|
+| vectors (Box of one dimension) observed | the longest; shorter ones end in zeros |
+| Box of the same shape observed | the same with the widest bounds |
+| Discrete observed; texts | the most values; the longest, of all characters |
+| Dict or Tuple of the same parts observed | part by part |
+| Discrete actions | the most choices; ``info["action_mask"]`` allows one's own |
+| vectors of actions | the longest between -1 and 1, scaled to one's own bounds, the rest ignored |
+
+Others can't be joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
+
+from headrace.errors import ConfigError
+from headrace.spaces.images import is_image
+from headrace.spaces.masks import MASK
+from headrace.spaces.text import is_text, plain_text
+
+Spaces: TypeAlias = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]  # of observations and actions
+
+
+def joined(names: Sequence[str], spaces: Sequence[Spaces], what: str, hint: str) -> Spaces:
+    """The spaces that hold those of all.
+
+    Args:
+        names, spaces: of each. what, hint: say whose they are, and what may help, in messages.
+
+    Raises:
+        ConfigError: there are none; names two whose spaces can't be joined.
+    """
+    observed, acted = zip(*spaces, strict=True)
+    words = names, what, hint
+    return _of_all("observation", observed, *words), _of_all("action", acted, *words)
+
+
+def _of_all(
+    kind: str, spaces: Sequence[gymnasium.Space[Any]], names: Sequence[str], what: str, hint: str
+) -> gymnasium.Space[Any]:
+    pair = _observed if kind == "observation" else _acted
+    whole = spaces[0]
+    for i, space in enumerate(spaces):
+        joined = pair(whole, space)
+        if joined is None:
+            other = next((j for j in range(i) if pair(spaces[j], space) is None), 0)
+            raise ConfigError(
+                f"{what} {names[other]!r} and {names[i]!r} can't be joined: the {kind} space of "
+                f"one is {_line(spaces[other])}, of the other {_line(space)} ({hint})"
+            )
+        whole = joined
+    return whole
+
+
+def _line(space: gymnasium.Space) -> str:
+    return " ".join(str(space).split())
+
+
+def _observed(a: gymnasium.Space, b: gymnasium.Space) -> gymnasium.Space | None:
+    """What holds the observations of both; None: nothing does."""
+    if a == b:
+        return a
+    if isinstance(a, Box) and isinstance(b, Box):
+        return _boxes(a, b)
+    if isinstance(a, Discrete) and isinstance(b, Discrete) and a.start == b.start:
+        return Discrete(int(max(a.n, b.n)), start=int(a.start))
+    if is_text(a) and is_text(b):
+        x, y = plain_text(a), plain_text(b)
+        characters = "".join(sorted({*x.characters, *y.characters}))
+        most, least = max(x.max_length, y.max_length), min(x.min_length, y.min_length)
+        return Text(most, min_length=least, charset=characters)
+    if isinstance(a, Dict) and isinstance(b, Dict) and a.keys() == b.keys():
+        parts = {key: joined for key in a if (joined := _observed(a[key], b[key])) is not None}
+        return Dict(parts) if len(parts) == len(a) else None
+    if isinstance(a, Tuple) and isinstance(b, Tuple) and len(a) == len(b):
+        each = [_observed(x, y) for x, y in zip(a, b, strict=True)]
+        known = [joined for joined in each if joined is not None]
+        return Tuple(known) if len(known) == len(a) else None
+    return None
+
+
+def _boxes(a: Box, b: Box) -> Box | None:
+    if a.shape != b.shape and not (_is_vector(a) and _is_vector(b)):
+        return None
+    if a.dtype != b.dtype and not all(np.issubdtype(x.dtype, np.floating) for x in (a, b)):
+        return None
+    dtype: Any = np.result_type(a.dtype, b.dtype)
+    if a.shape == b.shape:
+        return Box(np.minimum(a.low, b.low), np.maximum(a.high, b.high), dtype=dtype)
+    size = max(a.shape[0], b.shape[0])
+    (low, high), (b_low, b_high) = ([_longer(x, size) for x in (s.low, s.high)] for s in (a, b))
+    return Box(np.minimum(low, b_low), np.maximum(high, b_high), dtype=dtype)
+
+
+def _is_vector(space: gymnasium.Space) -> bool:
+    return isinstance(space, Box) and len(space.shape) == 1 and not is_image(space)
+
+
+def _longer(x: np.ndarray, size: int) -> np.ndarray:
+    """With zeros at the end of its last axis."""
+    longer = np.zeros((*x.shape[:-1], size), x.dtype)
+    longer[..., : x.shape[-1]] = x
+    return longer
+
+
+def _acted(a: gymnasium.Space, b: gymnasium.Space) -> gymnasium.Space | None:
+    """What holds the actions of both; None: nothing does."""
+    if a == b:
+        return a
+    if isinstance(a, Discrete) and isinstance(b, Discrete):
+        return Discrete(int(max(a.n, b.n)))
+    if _is_scalable(a) and _is_scalable(b):
+        return Box(-1.0, 1.0, (max(a.shape[0], b.shape[0]),), np.float32)  # type: ignore[index]
+    return None
+
+
+def _is_scalable(space: gymnasium.Space) -> bool:
+    floats = _is_vector(space) and np.issubdtype(np.dtype(space.dtype), np.floating)
+    return floats and space.is_bounded("both")  # type: ignore[attr-defined, no-any-return]
+
+
+def own_action(action: Any, own: gymnasium.Space[Any], whole: gymnasium.Space[Any]) -> Any:
+    """One's own actions for those ``[..., *]`` of the joined space.
+
+    A choice that isn't one's own, which no mask allows, is one's last.
+    """
+    if own == whole:
+        return action
+    if isinstance(own, Discrete):
+        return own.start + np.minimum(action, int(own.n) - 1)
+    assert isinstance(own, Box)
+    share = (np.clip(np.asarray(action)[..., : own.shape[0]], -1.0, 1.0) + 1.0) / 2.0
+    return (own.low + share * (own.high - own.low)).astype(own.dtype)
+
+
+def masked(
+    info: dict[str, Any],
+    own: gymnasium.Space[Any],
+    whole: gymnasium.Space[Any],
+    batch: tuple[int, ...] = (),
+) -> dict[str, Any]:
+    """Infos with a mask ``[*batch, choices]`` of one's own choices, where some are lacking."""
+    if not (isinstance(own, Discrete) and isinstance(whole, Discrete) and own.n < whole.n):
+        return info
+    mask = info.get(MASK, np.ones((*batch, int(own.n)), np.int8))
+    return {**info, MASK: _longer(np.asarray(list(mask)), int(whole.n))}
+
+
+def fitted(obs: Any, space: gymnasium.Space[Any], axes: int = 0) -> Any:
+    """An observation as the joined space has it; ``axes``: before its own, of a batch."""
+    if isinstance(space, Box):
+        obs = np.asarray(obs, space.dtype)
+        return obs if obs.shape[axes:] == space.shape else _longer(obs, space.shape[0])
+    if isinstance(space, Dict):
+        return {key: fitted(obs[key], part, axes) for key, part in space.items()}
+    if isinstance(space, Tuple):
+        return tuple(fitted(x, part, axes) for x, part in zip(obs, space, strict=True))
+    return obs

@@ -10,7 +10,8 @@ import pytest
 
 import headrace as hr
 from headrace.errors import ConfigError
-from headrace.recipes import recipe
+from headrace.league.folder import snapshots
+from headrace.recipes import recipe, take_recipe
 from headrace_ssa import SimpleSatelliteVectorEnv
 from headrace_ssa.dominance import match, players
 from headrace_ssa.simple import optimal_return
@@ -69,6 +70,52 @@ def test_the_recipes_of_the_large_games_train(name, algorithm, tmp_path):
         results = list(trainer)
     assert results[-1].env_steps == 128
     assert results[-1].entropy > 1.0  # of the actions that the mask allows
+
+
+def shortened(config, run_dir, **settings):
+    """Few columns of games of 20 steps, a few updates."""
+    return dataclasses.replace(
+        config,
+        env_kwargs={"horizon": 20},
+        envs_per_actor=8,
+        fragment_length=8,
+        batch_size=64,
+        total_steps=300,
+        transport="serial",
+        eval_episodes=0,
+        run_dir=str(run_dir),
+        **settings,
+    )
+
+
+def test_the_recipe_of_the_wargame_trains_a_league_and_an_exploiter_of_it(tmp_path):
+    whole = recipe("orbital")
+    assert whole.snapshot_steps == whole.total_steps // 20
+    for config in (
+        shortened(whole, tmp_path / "main", snapshot_every_steps=100),
+        shortened(
+            take_recipe(["--recipe", "orbital", "--exploit", "x"], "appo", None)[0],
+            tmp_path / "exploiter",
+            exploit=str(tmp_path / "main"),
+            init_from=str(tmp_path / "main"),
+        ),
+    ):
+        with contextlib.closing(hr.Trainer(config)) as trainer:
+            last = list(trainer)[-1]
+        assert last.env_steps >= 300
+    assert len(snapshots(tmp_path / "main/league")) >= 3
+    games = list((tmp_path / "main/league/runs/main").glob("games-*.jsonl"))
+    assert sum(file.stat().st_size for file in games) > 0  # snapshots were met
+    assert not (tmp_path / "exploiter/league").exists()
+
+
+def test_the_recipes_opponents_stay_unless_one_policy_is_to_be_exploited():
+    kept, rest = take_recipe(["--recipe", "orbital", "--seed", "3"], "appo", None)
+    assert kept == recipe("orbital")
+    assert rest == ["--seed", "3"]
+    alone, rest = take_recipe(["--recipe=orbital", "--exploit=runs/x"], "appo", None)
+    assert alone == dataclasses.replace(kept, opponents=None)
+    assert rest == ["--exploit=runs/x"]
 
 
 @pytest.mark.full  # the long form of the one above, for the wargame

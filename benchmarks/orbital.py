@@ -117,11 +117,11 @@ STUDIES = {
 
 
 def main(args: Args) -> None:
-    """Run the studies, print, and write a CSV of each."""
+    """Run the studies, print, and write a CSV of each; what happened in games is in these alone."""
     args.output.mkdir(parents=True, exist_ok=True)
     for name in args.studies.split(","):
         rows = STUDIES[name](args)
-        print_table(name, rows)
+        print_table(name, [{k: v for k, v in one.items() if " of " not in k} for one in rows])
         write_csv(args.output / f"{name}.csv", rows)
     print(f"results in {args.output}")
 

@@ -54,11 +54,11 @@ def rise(rated: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "snapshots": len(rated),
         "first": first["value"],
-        "se of first": first["se"],
+        "first se": first["se"],
         "last": last["value"],
-        "se of last": last["se"],
+        "last se": last["se"],
         "best": best["value"],
-        "steps of best": best["steps"],
+        "best steps": best["steps"],
         "rank correlation": float(ordered.statistic),
     }
 

@@ -110,9 +110,9 @@ def test_ratings_that_rise_have_a_rank_correlation_of_1(orbital):
     assert rise(rated[:3])["rank correlation"] == pytest.approx(1.0)
     whole = rise(rated)
     assert whole["rank correlation"] == pytest.approx(0.8)  # 1 - 6 (1 + 1) / (4 * 15)
-    assert (whole["first"], whole["se of first"]) == (1200.0, 10.0)
-    assert (whole["last"], whole["se of last"]) == (1600.0, 13.0)
-    assert (whole["best"], whole["steps of best"]) == (1700.0, 2)
+    assert (whole["first"], whole["first se"]) == (1200.0, 10.0)
+    assert (whole["last"], whole["last se"]) == (1600.0, 13.0)
+    assert (whole["best"], whole["best steps"]) == (1700.0, 2)
 
 
 def test_an_exploiter_begins_as_the_final_policy_and_meets_it(orbital, runs, tmp_path, monkeypatch):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 
+import imageio.v2 as imageio
 import numpy as np
 import pytest
+import torch
 
 import headrace as hr
+from headrace.cli import main
 from headrace.errors import ConfigError
 from headrace.league.folder import snapshots
 from headrace.recipes import recipe, take_recipe
@@ -77,6 +80,7 @@ def shortened(config, run_dir, **settings):
     return dataclasses.replace(
         config,
         env_kwargs={"horizon": 20},
+        eval_env_kwargs={"horizon": 3},
         envs_per_actor=8,
         fragment_length=8,
         batch_size=64,
@@ -88,25 +92,41 @@ def shortened(config, run_dir, **settings):
     )
 
 
-def test_the_recipe_of_the_wargame_trains_a_league_and_an_exploiter_of_it(tmp_path):
+@pytest.fixture(scope="module")
+def league_run(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("runs") / "main"
+    config = shortened(recipe("orbital"), run_dir, snapshot_every_steps=100)
+    with contextlib.closing(hr.Trainer(config)) as trainer:
+        assert list(trainer)[-1].env_steps >= 300
+    return run_dir
+
+
+def test_the_recipe_of_the_wargame_trains_a_league(league_run):
     whole = recipe("orbital")
     assert whole.snapshot_steps == whole.total_steps // 20
-    for config in (
-        shortened(whole, tmp_path / "main", snapshot_every_steps=100),
-        shortened(
-            take_recipe(["--recipe", "orbital", "--exploit", "x"], "appo", None)[0],
-            tmp_path / "exploiter",
-            exploit=str(tmp_path / "main"),
-            init_from=str(tmp_path / "main"),
-        ),
-    ):
-        with contextlib.closing(hr.Trainer(config)) as trainer:
-            last = list(trainer)[-1]
-        assert last.env_steps >= 300
-    assert len(snapshots(tmp_path / "main/league")) >= 3
-    games = list((tmp_path / "main/league/runs/main").glob("games-*.jsonl"))
+    assert len(snapshots(league_run / "league")) >= 3
+    games = list((league_run / "league/runs/main").glob("games-*.jsonl"))
     assert sum(file.stat().st_size for file in games) > 0  # snapshots were met
+
+
+def test_an_exploiter_of_the_wargames_league_begins_as_its_policy(league_run, tmp_path):
+    found, _ = take_recipe(["--recipe", "orbital", "--exploit", "x"], "appo", None)
+    whose = {"exploit": str(league_run), "init_from": str(league_run)}
+    config = shortened(found, tmp_path / "exploiter", **whose)
+    with contextlib.closing(hr.Trainer(config)) as trainer:
+        begins = trainer.policy.policy_head.weight.clone()
+        last = list(trainer)[-1]
+    assert torch.equal(begins, hr.load(league_run).policy_head.weight)
+    assert last.env_steps >= 300
     assert not (tmp_path / "exploiter/league").exists()
+
+
+def test_a_run_of_the_wargame_is_filmed(league_run, tmp_path, capsys):
+    main(["evaluate", str(league_run), "--episodes", "2", "--video", str(tmp_path)])
+    assert "blue: return" in capsys.readouterr().out
+    frames = imageio.mimread(tmp_path / "episode.mp4")
+    assert len(frames) == 4  # of three steps
+    assert frames[0].shape == (400, 800, 3)
 
 
 def test_the_recipes_opponents_stay_unless_one_policy_is_to_be_exploited():

@@ -146,6 +146,7 @@ def test_self_play_learns_to_watch_within_seconds(tmp_path):
         whole,
         algo=dataclasses.replace(whole.algo, lr_schedule="constant"),
         total_steps=65_000,
+        fragment_length=16,
         batch_size=4096,
         transport="serial",  # the same every time
         eval_episodes=0,

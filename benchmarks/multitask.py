@@ -58,6 +58,7 @@ COLUMNS = (
     "conv",
     "lstm",
     "hidden",
+    "learning_rate",
     "task",
     "mean",
     "std",
@@ -72,7 +73,9 @@ class Args:
     tasks: tuple[str, ...] = TASKS
     """Ids, or the name of a suite."""
     algo: Literal["appo", "impala"] = "appo"
-    """With its default settings."""
+    """With its default settings, but for what follows."""
+    learning_rate: float | None = None
+    """Of experts and agents; None: the algorithm's."""
     conv: Literal["auto", "nature", "impala_shallow", "impala_deep"] = "auto"
     """Layers of pictures."""
     lstm: int = 0
@@ -98,7 +101,7 @@ def cases_of(args: Args) -> list[Case]:
     tasks = named_in(args.tasks)
     settings = {"task_steps": args.task_steps, "envs": args.envs, "tasks": ",".join(tasks)}
     settings |= {"algo": args.algo, "conv": args.conv, "lstm": args.lstm}
-    settings |= {"hidden": "-".join(map(str, args.hidden))}
+    settings |= {"hidden": "-".join(map(str, args.hidden)), "learning_rate": args.learning_rate}
     whos = [f"{EXPERT} {task}" for task in tasks] + list(args.agents)
     return grid(settings, who=whos, seed=range(args.seeds))
 
@@ -106,12 +109,14 @@ def cases_of(args: Args) -> list[Case]:
 def config_of(args: Args, who: str, seed: int) -> hr.Config:
     """The settings of an expert or agent."""
     tasks = named_in(args.tasks) if who in AGENTS else (who.removeprefix(f"{EXPERT} "),)
+    rate = {} if args.learning_rate is None else {"learning_rate": args.learning_rate}
+    algo = hr.APPO(**rate) if args.algo == "appo" else hr.IMPALA(**rate)
     core = {"core": "lstm", "core_size": args.lstm} if args.lstm else {}
     name = "".join(c if c.isalnum() else "-" for c in f"{who}-{seed}")
     name += f"-{fingerprint(asdict(args) | {'output': None, 'seeds': None, 'agents': None})}"
     return hr.Config(
         tasks=tasks,
-        algo=hr.APPO() if args.algo == "appo" else hr.IMPALA(),
+        algo=algo,
         num_actors=len(tasks),
         envs_per_actor=args.envs,
         fragment_length=64,

@@ -32,8 +32,6 @@ from headrace_ssa import OrbitalDominanceVectorEnv
 from headrace_ssa.dominance import match
 from headrace_ssa.dominance.players import PLAYERS
 
-FILMED = 2_000_000  # the first game of matches
-
 
 def speed(args: Args) -> list[dict[str, Any]]:
     """Random actions, some of which masks forbid; all games end, and begin anew, at once.
@@ -86,12 +84,12 @@ def one_match(args: Args) -> list[dict[str, Any]]:
 
 
 def film(args: Args) -> list[dict[str, Any]]:
-    """A game of the two that the arguments name, the first of them blue, as ``film.mp4``."""
+    """The first game of a match of the two that the arguments name, the first of them blue."""
     import imageio.v2 as imageio
 
     envs = OrbitalDominanceVectorEnv(2, render_mode="rgb_array")
     sides, path = (player(args.first), player(args.second)), args.output / "film.mp4"
-    obs, infos = envs.reset(seed=FILMED)
+    obs, infos = envs.reset(seed=match.FIRST_GAME)
     total, over = 0.0, False
     fps = envs.metadata["render_fps"]
     with imageio.get_writer(path, fps=fps, macro_block_size=1) as video:

@@ -10,6 +10,7 @@ from headrace.errors import require
 from headrace_ssa.dominance.env import OrbitalDominanceVectorEnv
 from headrace_ssa.dominance.players import Player
 
+FIRST_GAME = 2_000_000  # its seed, where nobody asks for another
 WHAT = ("points", "custody", "inspections", "burnt", "jammed", "collided")
 
 
@@ -31,7 +32,7 @@ class Match(NamedTuple):
 
 
 def play(
-    first: Player, second: Player, pairs: int, seed: int = 2_000_000, **settings: Any
+    first: Player, second: Player, pairs: int, seed: int = FIRST_GAME, **settings: Any
 ) -> Match:
     """``pairs`` games in which the first player is blue, and the same ones in which it is red.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import imageio.v2 as imageio
+import numpy as np
 import pytest
 
 import headrace as hr
@@ -164,6 +165,18 @@ def test_policies_that_remember_are_refused(orbital, monkeypatch, network):
     monkeypatch.setattr(hr, "load", lambda folder: SimpleNamespace(network=network))
     with pytest.raises(ConfigError, match=r"run_dir='runs/x' must be .* the present alone"):
         orbital.policy_player("runs/x")
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_policy_plays_its_likeliest_actions_or_draws_them(runs, monkeypatch, deterministic):
+    def predict(obs, deterministic, action_mask):
+        return np.full(len(obs), int(deterministic)) * action_mask[:, 1], None
+
+    policy = SimpleNamespace(network=Network(), predict=predict)
+    monkeypatch.setattr(hr, "load", lambda folder: policy)
+    act = runs.policy_player("runs/x", deterministic)
+    actions = act(np.zeros((2, 5)), np.array([[1, 1], [1, 0]]))
+    assert actions.tolist() == [int(deterministic), 0]
 
 
 def test_a_film_shows_a_game_of_any_two(orbital, tmp_path, monkeypatch):

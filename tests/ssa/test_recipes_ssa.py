@@ -145,7 +145,7 @@ def test_self_play_learns_to_watch_within_seconds(tmp_path):
     config = dataclasses.replace(
         whole,
         algo=dataclasses.replace(whole.algo, lr_schedule="constant"),
-        total_steps=65_000,
+        total_steps=130_000,
         fragment_length=16,
         batch_size=4096,
         transport="serial",  # the same every time

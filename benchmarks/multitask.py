@@ -8,10 +8,10 @@ Four tasks whose observations and actions differ: CartPole, Acrobot, LunarLander
 five torques. An expert trains on one of them for ``--task-steps``; the agent on all for as many
 steps of each, with the same settings and network. Both are evaluated by the deterministic policy.
 A score of 0 is the mean return of random actions and 1 that of the experts over all seeds; where
-experts are no better than that, there is none. A run
-that has ended is not repeated; runs.csv, summary.csv and scores.png are written. The second line is
-the same for ten levels that pip installs (``headrace/envs/levels.py``), as IMPALA's paper played
-thirty of DeepMind Lab: shallow network, LSTM, instructions in words, and no task's number shown.
+experts are no better than that, there is none. A run that has ended is not repeated, and one that
+was cut short goes on; runs.csv, summary.csv and scores.png are written. The second line is the same
+for ten levels that pip installs (``headrace/envs/levels.py``), as IMPALA's paper played thirty of
+DeepMind Lab: shallow network, LSTM, instructions in words, and no task's number shown.
 
 Agents: ``blind`` is not told which task it plays, ``told`` is (``--task-id``), ``values`` has
 values of each task besides (``--task-id --per-task-values``).
@@ -22,20 +22,24 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import tyro
 from rich.console import Console
 
 import headrace as hr
+from headrace.api import resume_config
 from headrace.envs.names import env_name, resolve
 from headrace.envs.probe import probe
 from headrace.envs.tasks import named_in
+from headrace.records import checkpoint
+from headrace.studies import statistics as of_runs
 from headrace.studies.machine import head, show, wide_console, write_csv
 from headrace.studies.means import mean_se, means, plus_minus
-from headrace.studies.table import Case, Study, grid
+from headrace.studies.table import Case, Study, fingerprint, grid
 
 TASKS = ("CartPole-v1", "Acrobot-v1", "LunarLander-v3", "multitask_envs:PendulumOfFive-v0")
 AGENTS = {
@@ -54,6 +58,7 @@ COLUMNS = (
     "conv",
     "lstm",
     "hidden",
+    "learning_rate",
     "task",
     "mean",
     "std",
@@ -68,21 +73,23 @@ class Args:
     tasks: tuple[str, ...] = TASKS
     """Ids, or the name of a suite."""
     algo: Literal["appo", "impala"] = "appo"
-    """With its default settings."""
+    """With its default settings, but for what follows."""
+    learning_rate: float | None = None
+    """Of experts and agents; None: the algorithm's."""
     conv: Literal["auto", "nature", "impala_shallow", "impala_deep"] = "auto"
     """Layers of pictures."""
     lstm: int = 0
     """Units; 0: none."""
-    agents_hidden: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer of the agents' perceptron; experts have the default."""
     agents: tuple[Literal["blind", "told", "values"], ...] = ("blind", "told", "values")
     """What they are told."""
     seeds: int = 3
     """Of each expert and agent: 0, 1 …"""
     task_steps: int = 500_000
     """Environment steps of each task, of an expert and of an agent."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Units of each hidden layer of the perceptron, of experts and agents alike."""
     envs: int = 16
-    """Environments of each task."""
+    """Environments of each task, which one actor steps, 64 steps at a time."""
     episodes: int = 50
     """Of an evaluation of each task."""
     output: Path = Path("runs/benchmarks/multitask")
@@ -94,36 +101,38 @@ def cases_of(args: Args) -> list[Case]:
     tasks = named_in(args.tasks)
     settings = {"task_steps": args.task_steps, "envs": args.envs, "tasks": ",".join(tasks)}
     settings |= {"algo": args.algo, "conv": args.conv, "lstm": args.lstm}
+    settings |= {"hidden": "-".join(map(str, args.hidden)), "learning_rate": args.learning_rate}
     whos = [f"{EXPERT} {task}" for task in tasks] + list(args.agents)
-    cases = grid(settings, who=whos, seed=range(args.seeds))
-    wide = ",".join(map(str, args.agents_hidden))
-    return [case | {"hidden": wide if case["who"] in AGENTS else ""} for case in cases]
+    return grid(settings, who=whos, seed=range(args.seeds))
 
 
 def config_of(args: Args, who: str, seed: int) -> hr.Config:
     """The settings of an expert or agent."""
     tasks = named_in(args.tasks) if who in AGENTS else (who.removeprefix(f"{EXPERT} "),)
+    rate = {} if args.learning_rate is None else {"learning_rate": args.learning_rate}
+    algo = hr.APPO(**rate) if args.algo == "appo" else hr.IMPALA(**rate)
     core = {"core": "lstm", "core_size": args.lstm} if args.lstm else {}
-    wide = {"hidden": args.agents_hidden} if who in AGENTS else {}
     name = "".join(c if c.isalnum() else "-" for c in f"{who}-{seed}")
+    name += f"-{fingerprint(asdict(args) | {'output': None, 'seeds': None, 'agents': None})}"
     return hr.Config(
         tasks=tasks,
-        algo=hr.APPO() if args.algo == "appo" else hr.IMPALA(),
+        algo=algo,
         num_actors=len(tasks),
         envs_per_actor=args.envs,
         fragment_length=64,
         total_steps=args.task_steps * len(tasks),
         seed=seed,
-        network=hr.Network(conv=args.conv, **core, **wide, **AGENTS.get(who, {})),
+        network=hr.Network(args.hidden, conv=args.conv, **core, **AGENTS.get(who, {})),
         eval_episodes=args.episodes,
         run_dir=str(args.output / "runs" / name),
-        overwrite=True,
     )
 
 
 def measure(args: Args, case: Case) -> list[Case]:
-    """Train, and evaluate on each task."""
+    """Train, or go on with a run that was cut short, and evaluate on each task."""
     config = config_of(args, case["who"], case["seed"])
+    saved = checkpoint.exists(Path(str(config.run_dir)))
+    config = resume_config(config.run_dir, trust=True) if saved else config.again(saved=False)
     with hr.Trainer(config, notify=lambda line: None) as trainer:
         for _ in trainer:
             pass
@@ -195,6 +204,38 @@ def report(table: Sequence[dict[str, Any]], args: Args, console: Console) -> Non
             )
 
 
+def compare(rows: Sequence[Case], table: Sequence[dict[str, Any]], console: Console) -> None:
+    """Over all runs, as rliable has it; of one seed, or where a task has no scores, nothing."""
+    ends = {
+        row["task"]: (row["random"], row["return"])
+        for row in table
+        if row["who"] == EXPERT and row["score"] is not None
+    }
+    of_who: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        if row["task"] in ends:
+            low, top = ends[row["task"]]
+            who = of_who.setdefault(row["who"].partition(" ")[0], {})
+            who.setdefault(row["task"], []).append((row["mean"] - low) / (top - low))
+    counts = {len(scores) for tasks in of_who.values() for scores in tasks.values()}
+    if len(counts) != 1 or counts == {1}:
+        return
+    scores = {who: np.array([tasks[task] for task in ends]).T for who, tasks in of_who.items()}
+    pairs = [(who, EXPERT) for who in scores if who != EXPERT]
+    capped = {who: np.minimum(each, 1.0) for who, each in scores.items()}
+    iqm, better = of_runs.interquartile(capped), of_runs.improvement(scores, pairs)
+    shown = [
+        {
+            "who": who,
+            "interquartile mean": iqm[who].text(),
+            "beats an expert": better[who, EXPERT].text() if who != EXPERT else "",
+        }
+        for who in scores
+    ]
+    title = "Over tasks and seeds, with 95% intervals (rliable): means of scores capped at 1"
+    show(shown, title, console)
+
+
 def draw(table: Sequence[dict[str, Any]], file: Path) -> None:
     """A bar for each task and who played it, with standard errors over seeds."""
     import matplotlib.pyplot as plt
@@ -233,8 +274,7 @@ def main(argv: list[str] | None = None) -> int:
     cases = cases_of(args)
     for case in study.missing(cases):
         rows = measure(args, case)
-        for row in rows:
-            study.append(row)
+        study.append(*rows)
         told = ", ".join(f"{row['task']} {row['mean']:.1f}" for row in rows)
         console.print(f"{case['who']}, seed {case['seed']}: {told}", soft_wrap=True)
     rows = [row for row in study.rows if any(_is_of(row, case) for case in cases)]
@@ -243,6 +283,8 @@ def main(argv: list[str] | None = None) -> int:
     report(table, args, console)
     draw(table, args.output / "scores.png")
     console.print(f"picture: {args.output / 'scores.png'}")
+    if of_runs.are_there():
+        compare(rows, table, console)
     return 0
 
 

@@ -18,10 +18,11 @@ from headrace.envs.columns import absent_in, agents_of
 from headrace.envs.make import opened
 from headrace.envs.names import Prepared, Tasks, env_name, resolve
 from headrace.envs.probe import probe
-from headrace.envs.tasks import named_in
+from headrace.envs.tasks import check_order, named_in
 from headrace.envs.turns import Turns
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.inputs import info_mask
+from headrace.nn.policy import Policy
 from headrace.nn.quick import quick
 from headrace.nn.roster import Roster
 from headrace.nn.team import AnyPolicy, Team
@@ -109,6 +110,8 @@ def evaluate(
         shown = policy.network.task_id or policy.network.per_task_values
         env = Tasks(named_in(env), shown)
     env = resolve(env)
+    if isinstance(env, Tasks) and isinstance(policy, Policy) and env.shown:
+        check_order(env.names, policy.tasks)
     if isinstance(env, Tasks):
         how: dict[str, Any] = {"env_kwargs": env_kwargs, "deterministic": deterministic}
         how |= {"episodes": episodes, "seed": seed, "engine": engine, "on_step": on_step}

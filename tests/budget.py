@@ -25,7 +25,7 @@ BUDGETS_S = {
     "training/test_matrix.py": 35,
     "docs/test_examples.py": 25,
     "cluster/test_ray.py": 30,
-    "docs/test_lesson.py": 20,
+    "docs/test_lesson.py": 30,
     "acting/test_remote.py": 35,
     "transport/test_conformance.py": 20,
     "studies/scaling/test_scaling.py": 25,

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ import tyro
 
 from headrace.errors import CheckpointError, ConfigError, require
 from headrace.process.display import has_display
-from headrace.records.curves import Run, read_run
+from headrace.records.curves import Interval, Run, read_run
 from headrace.records.health import as_json, findings
 
 _LOOK_S = 0.25
@@ -33,30 +33,33 @@ def report(runs: list[Path], output: Path | None = None) -> None:
     """
     from headrace.report.page import write
 
-    paths, interval, notes = list(dict.fromkeys(runs)), None, []
-    if len(paths) > 1:
-        try:
-            interval = _interval()
-        except ConfigError as error:
-            notes.append(f"Curves have no intervals: {error}")
-            print(f"headrace: {notes[0]}", file=sys.stderr)
+    paths = list(dict.fromkeys(runs))
+    interval, notes = interval_of(paths)
     print(f"report: {write(paths, output, interval, notes)}")
 
 
-def _interval() -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def interval_of(runs: list[Path]) -> tuple[Interval | None, list[str]]:
+    """How several runs get an interval; None, and the sentence it prints that says why not."""
+    if len(runs) < 2:
+        return None, []
+    try:
+        return _interval(), []
+    except ConfigError as error:
+        note = f"Curves have no intervals: {error}"
+        print(f"headrace: {note}", file=sys.stderr)
+        return None, [note]
+
+
+def _interval() -> Interval:
     """Of values ``[runs, points]`` their interquartile mean and its interval.
 
     Raises:
         ConfigError: rliable isn't installed.
     """
-    from headrace.studies.statistics import interquartile
+    from headrace.studies.statistics import over_runs
 
-    def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        found = interquartile({"": values[:, None, :]})[""]
-        return found.value, found.low, found.high
-
-    interval(np.zeros((2, 1)))  # raises, if at all, before anything is drawn
-    return interval
+    over_runs(np.zeros((2, 1)))  # raises, if at all, before anything is drawn
+    return over_runs
 
 
 def doctor(runs: list[Path], json: bool = False) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.cli.reports import doctor, report, watch
 from headrace.errors import ConfigError, require
+
+if TYPE_CHECKING:
+    from headrace.evaluation import Evaluation
 
 __all__ = ["doctor", "evaluate", "league", "play", "plot", "references", "report", "score", "watch"]
 
@@ -64,19 +69,34 @@ def evaluate(
     if json:
         print(result.to_json())
     else:
-        normalized = result.human_normalized
-        human = "" if normalized is None else f", human-normalised {normalized:.1%}"
-        print(
-            f"{result.episodes} episodes: return {result.mean:.2f} ± {result.std:.2f} "
-            f"(standard deviation over episodes; min {result.min:.2f}, max {result.max:.2f}), "
-            f"length {result.mean_length:.1f}{human}"
-        )
-        for name, one in (result.tasks or result.agents or {}).items():
-            print(f"  {name}: return {one.mean:.2f} ± {one.std:.2f}, length {one.mean_length:.1f}")
+        print("\n".join(_lines_of(result)))
+    how = seed, kwargs, config["engine"], deterministic
     for name, one in films.items():
-        how = seed, kwargs, config["engine"], deterministic
-        path = record_video(policy, one, Path(str(video), name.replace("/", "-")), *how)
-        print(f"video: {path}", file=sys.stderr)
+        try:
+            path = record_video(policy, one, Path(str(video), name.replace("/", "-")), *how)
+        except ConfigError as error:
+            if len(films) == 1:
+                raise
+            print(f"headrace: {name}: {error}", file=sys.stderr)  # other tasks may be drawn
+        else:
+            print(f"video: {path}", file=sys.stderr)
+
+
+def _lines_of(result: Evaluation) -> Iterator[str]:
+    """An evaluation in words, and each of its tasks or agents."""
+    yield (
+        f"{result.episodes} episodes: return {result.mean:.2f} ± {result.std:.2f} "
+        f"(standard deviation over episodes; min {result.min:.2f}, max {result.max:.2f}), "
+        f"length {result.mean_length:.1f}{_human(result)}"
+    )
+    for name, one in (result.tasks or result.agents or {}).items():
+        of_it = f"return {one.mean:.2f} ± {one.std:.2f}, length {one.mean_length:.1f}"
+        yield f"  {name}: {of_it}{_human(one)}"
+
+
+def _human(result: Evaluation) -> str:
+    score = result.human_normalized
+    return "" if score is None else f", human-normalised {score:.1%}"
 
 
 def play(
@@ -115,13 +135,18 @@ def play(
 def plot(runs: list[Path], output: Path | None = None) -> None:
     """Draw learning curves of runs.
 
+    Runs that differ in their seed only are one curve, their interquartile mean with its 95%
+    bootstrap interval.
+
     Args:
         runs: run directories.
         output: the PNG to write; curve.png in the first run by default.
     """
+    from headrace.cli.reports import interval_of
     from headrace.records import plot as curves
 
-    print(f"picture: {curves.plot(runs, output)}")
+    runs = list(dict.fromkeys(runs))
+    print(f"picture: {curves.plot(runs, output, interval_of(runs)[0])}")
 
 
 def league(
@@ -176,6 +201,7 @@ def references(
     episodes: int = 100,
     seed: int = 0,
     env_kwargs: str = "{}",
+    wrapper: tuple[str, ...] = (),
     output: Path = Path("references.json"),
 ) -> None:
     """Measure what random actions score, and take an expert's score, to normalise others by.
@@ -186,6 +212,7 @@ def references(
         episodes: of random actions, per environment.
         seed: of environments and actions.
         env_kwargs: keyword arguments of all environments, as a JSON object.
+        wrapper: around all of them, as for training; may be repeated.
         output: the file, in which other tasks stay as they are.
     """
     import json
@@ -199,4 +226,4 @@ def references(
         kwargs = None
     require(isinstance(kwargs, dict), "env_kwargs", env_kwargs, "a JSON object")
     import_from_here()
-    measure_references(envs, list(expert), episodes, seed, kwargs, output)
+    measure_references(envs, list(expert), episodes, seed, kwargs, wrapper, output)

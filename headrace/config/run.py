@@ -58,6 +58,9 @@ def unknown_setting(name: str, algo: Hyperparameters | None = None) -> ConfigErr
     return ConfigError(f"setting {name!r} is unknown.{_unknown(name, algo)}")
 
 
+_WIDE = (256, 256)  # units of a perceptron that learns several tasks
+
+
 @settings(_unknown)
 @dataclass(frozen=True)
 class Config:
@@ -296,8 +299,10 @@ class Config:
 
     @property
     def settled(self) -> Config:
-        """With all decided that may be left to ``scale_free``, and absolute paths to opponents."""
+        """With all decided that may be left to the run, and absolute paths to opponents."""
         network, algo, free = self.network, self.algo, self.scale_free
+        if network.hidden is None:
+            network = replace(network, hidden=_WIDE if len(self.tasks) > 1 else network.units)
         of_values = free and not algo.learns_in_actors  # they have no statistics in common
         if network.normalize_observations is None:
             network = replace(network, normalize_observations=free and network.torso is None)

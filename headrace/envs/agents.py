@@ -74,6 +74,7 @@ class Seats:
             Contract(SimpleNamespace(observation_space=own), f"{name}'s {agent}")
             for agent, (own, _) in zip(game.agents, spaces, strict=True)
         ]
+        self._acts_alike = [acted == game.action_space for _, acted in spaces]
         for i in range(len(game.own)):
             self._mask(i, {})
 
@@ -122,8 +123,9 @@ class Seats:
 
     def action(self, i: int, action: Any) -> Any:
         """What agent ``i`` does where its column does this."""
-        own, whole = self.game.own, self.game.action_space
-        return joining.own_action(action, own[i][1], whole) if own else action
+        if self._acts_alike[i]:  # comparing Boxes takes 40 µs
+            return action
+        return joining.own_action(action, self.game.own[i][1], self.game.action_space)
 
     @property
     def checks(self) -> bool:

@@ -227,14 +227,15 @@ def env_name(env: Any) -> str:
     if isinstance(env, Tasks):
         return f"{len(env.envs)} tasks"
     if isinstance(env, functools.partial):
-        return env_name(env.func)
+        return getattr(env, "__name__", None) or env_name(env.func)
     return getattr(env, "__name__", type(env).__name__)
 
 
 def check_once(names: Sequence[str]) -> None:
     """Raise ConfigError if a task of these names is there twice."""
     twice = [name for name in names if names.count(name) > 1]
-    require(not twice, "tasks", ",".join(names), f"each task once, not {twice and twice[0]} twice")
+    valid = f"each task once, not {twice and twice[0]} twice (callables need a __name__ each)"
+    require(not twice, "tasks", ",".join(names), valid)
 
 
 def import_path(env: Any) -> str:

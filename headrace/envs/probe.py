@@ -121,13 +121,16 @@ def _of_tasks(tasks: Tasks, how: tuple[Any, ...]) -> Probe:
     for one in found:
         valid = "environments of one agent, which games of several can't be learnt beside"
         require(not one.agents, "tasks", ",".join(tasks.names), valid)
+    engines = {one.engine for one in found}
+    if len(engines) > 1:  # single environments are stepped then
+        found = [probe(env, "sync", *how[1:]) for env in tasks.envs]
     if not tasks.joined:
         tasks = join(tasks, [(one.observation_space, one.action_space) for one in found])
         found = [
             one if one.env is env else probe(env, *how)
             for one, env in zip(found, tasks.envs, strict=True)
         ]
-    first, engines = found[0], {one.engine for one in found}
+    first, engines = found[0], engines | {one.engine for one in found}
     frames = {one.frames_per_step for one in found}
     return replace(
         first,

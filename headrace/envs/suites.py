@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.envs import atari_scores, dmlab_scores, levels
@@ -52,16 +52,22 @@ class Suite:
         """Of the environments to train on, in the suite's order."""
         return list(self.envs or self.references)
 
+    @property
+    def is_atari(self) -> bool:
+        """Whether its tasks are games of Atari, and the reference a human."""
+        return all(task in _ATARI_57 for task in self.references) and bool(self.references)
+
     def task(self, name: str) -> str:
         """The task that an environment's id or level stands for, as ``PongNoFrameskip-v4`` or
-        ``Pong`` for ``ALE/Pong-v5``.
+        ``Pong`` for ``ALE/Pong-v5``, and what DMLab-30's are trained on for what they are tested
+        on.
 
         Raises:
             ConfigError: the suite has no reference score for it; names the nearest that it has.
         """
-        game = _GAME.fullmatch(name)
-        names = (name, name.rpartition("/")[2], _atari(game[1]) if game else name)
-        found = next((one for one in names if one in self.references), None)
+        found = the_same(name, self.references)
+        if found is None and (trained := the_same(name, self.envs)) is not None:
+            found = self.tasks[self.envs.index(trained)]
         if found is None:
             hint = nearest(name, self.references) or f" It has {', '.join(self.tasks[:3])} …"
             if not self.references:
@@ -83,6 +89,26 @@ class Suite:
                 raise ConfigError(f"task {name!r} of suite {self.name} is there {how}")
             by_task[task] = self.references[task].normalized(statistics.fmean(episodes))
         return Scores(self, {task: by_task[task] for task in self.tasks if task in by_task})
+
+
+def the_same(name: str, names: Iterable[str]) -> str | None:
+    """Which of ``names`` is an environment of this name, however they are spelled; None: none."""
+    names = list(names)
+    if name in names:
+        return name
+    own = _spellings(name)
+    return next((one for one in names if own & _spellings(one)), None)
+
+
+def _spellings(name: str) -> set[str]:
+    """A name without the module that registers it; a level of DeepMind Lab; a game of Atari."""
+    bare = name.rpartition(":")[2]
+    found, game, level = {bare}, _GAME.fullmatch(bare), bare.rpartition("/")[2]
+    if game and game[1] in atari_scores.SCORES:
+        found.add(_atari(game[1]))
+    if level in dmlab_scores.SCORES or f"dmlab/{level}" in _DMLAB:
+        found.add(level)
+    return found
 
 
 @dataclass(frozen=True)

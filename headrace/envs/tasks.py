@@ -68,3 +68,12 @@ def _check_multiple(name: str, value: Any, unit: int, why: str) -> None:
         low = value // unit * unit
         near = " or ".join(str(x) for x in (low, low + unit) if x > 0)
         raise ConfigError(f"{name}={value} must be a multiple of {unit}, {why}; nearest: {near}")
+
+
+def check_order(names: tuple[str, ...], known: tuple[str, ...]) -> None:
+    """Raise ConfigError where a policy would be told other numbers of tasks than in training."""
+    if names != known and sorted(names) == sorted(known):
+        raise ConfigError(
+            f"tasks={','.join(names)} must be in the order in which the policy was trained on "
+            f"them, for it is told their numbers: {','.join(known)}"
+        )

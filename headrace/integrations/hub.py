@@ -220,7 +220,7 @@ def card(repo_id: str, config: dict[str, Any], summary: dict[str, Any]) -> str:
     """The README of a policy: what it plays, how well, how it was trained and how it is loaded."""
     hub = needed("huggingface_hub", "hub")
     env, algorithm = (
-        config["env"] or ", ".join(config["tasks"]) or "own environment",
+        ", ".join(config.get("tasks") or ()) or config["env"] or "own environment",
         config["algo"]["name"],
     )
     played = summary.get("evaluation")

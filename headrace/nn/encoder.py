@@ -64,15 +64,15 @@ class Encoder(nn.Module):
         self._first_layer: tuple[nn.Module, ...] = () if self.mlp is None else (self.mlp[0],)
         normalizes = network.normalize_observations and num_values
         self.normalizer = Normalizer(num_values) if normalizes else None
-        widths = [network.hidden[-1]] if num_inputs else []
+        widths = [network.units[-1]] if num_inputs else []
         widths += [cast(int, part.num_outputs) for part in self.parts]
         if self._beside:
             widths.append(num_previous)
         if not widths:
             raise ConfigError(f"observation space {inputs.observation_space} is empty")
         join = len(widths) > 1 and network.core is None
-        self.join = dense(sum(widths), network.hidden[-1], network.activation) if join else None
-        self.num_outputs = network.hidden[-1] if join else sum(widths)
+        self.join = dense(sum(widths), network.units[-1], network.activation) if join else None
+        self.num_outputs = network.units[-1] if join else sum(widths)
         self.is_vector = not self._paths
         self.is_dense = self.is_vector and not self._beside and self.mlp is not None
 

@@ -73,8 +73,9 @@ else:
 class Network:
     """The shape of a policy network."""
 
-    hidden: Annotated[tuple[Annotated[int, ranges.WIDTH], ...], ranges.A_FEW] = (64, 64)
-    """Units of each hidden layer of the multi-layer perceptron."""
+    hidden: Annotated[tuple[Annotated[int, ranges.WIDTH], ...] | None, ranges.A_FEW] = None
+    """Units of each hidden layer of the multi-layer perceptron; None: two layers of 64, or of 256
+    where one network learns several tasks."""
     activation: Literal["tanh", "relu", "elu"] = "tanh"
     """Non-linearity after each hidden layer: tanh, relu or elu."""
     shared: bool | None = None
@@ -136,6 +137,11 @@ class Network:
                 "its observations itself (leave one of the two out)"
             )
 
+    @property
+    def units(self) -> tuple[int, ...]:
+        """``hidden``, or what that is for one task."""
+        return (64, 64) if self.hidden is None else self.hidden
+
     def to_json(self) -> dict[str, Any]:
         """A plain dict that :func:`network_from_json` reads back."""
         fields: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -167,8 +173,8 @@ def dense(num_inputs: int, num_outputs: int, activation: str) -> nn.Sequential:
 
 
 def mlp(num_inputs: int, network: Network) -> nn.Sequential:
-    """``[..., num_inputs] -> [..., hidden[-1]]``."""
+    """``[..., num_inputs] -> [..., units[-1]]``."""
     layers: list[nn.Module] = []
-    for num_in, num_out in itertools.pairwise((num_inputs, *network.hidden)):
+    for num_in, num_out in itertools.pairwise((num_inputs, *network.units)):
         layers += dense(num_in, num_out, network.activation)
     return nn.Sequential(*layers)

@@ -89,6 +89,7 @@ class Policy(nn.Module):
         free = torch.full((self.distribution.num_free,), network.log_std_init)
         self.log_std = nn.Parameter(free) if len(free) else None
         self._quick: QuickTorso | None = None
+        self.tasks: tuple[str, ...] = ()  # names of several that it is trained on, by their numbers
 
     def initial_core(self, num_envs: int) -> Tree:
         """Recurrent state at the start of an episode, ``[num_envs, ...]``; () without a core."""

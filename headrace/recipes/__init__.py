@@ -46,6 +46,8 @@ def recipe(name: str, algorithm: str = "appo") -> Config:
 def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Config, list[str]]:
     """The recipe that ``--recipe NAME`` asks for, or ``default``, and the other arguments.
 
+    With ``--exploit`` among these the recipe has no opponents: that policy is the only one.
+
     Raises:
         ConfigError: as :func:`recipe`.
     """
@@ -53,6 +55,8 @@ def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Confi
     if name is None:
         return default, rest
     found = recipe(name, algorithm)
+    if take_flag(rest, "--exploit")[0] is not None:
+        found = replace(found, opponents=None)
     tasks, _ = take_flag(rest, "--tasks")
     return found if tasks is None else for_tasks(found, tasks.split(",")), rest
 

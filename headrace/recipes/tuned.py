@@ -103,13 +103,14 @@ def conjunction(algorithm: str = "appo") -> Config:
 
 
 def orbital(algorithm: str = "appo") -> Config:
-    """Self-play in the wargame: one policy learns from both columns of every game.
+    """A league in the wargame: one policy against itself, and against its own snapshots.
 
-    After 7 to 13 minutes on two cores it beat each scripted player by 35 points of a game or more,
-    24 standard errors at least, with three seeds out of three (``docs/orbital.md`` has the matches
-    and their command). A custody lasts and pays step by step, so half a revolution of foresight is
-    enough; the entropy bonus is there to keep the two sides from settling on an answer to only one
-    way to play.
+    Most columns are of games against itself, in which both sides are trained on; a part is of games
+    against snapshots that it rarely beats, so that it doesn't forget how to. A custody lasts and
+    pays step by step, so half a revolution of foresight is enough; the entropy bonus is there to
+    keep the two sides from settling on an answer to only one way to play. Each snapshot that plays
+    in an actor costs a forward pass at each step, for which many columns are cheaper than few.
+    ``docs/orbital.md`` has matches against scripted players.
     """
     algos = {
         "appo": APPO(learning_rate=5e-4, epochs=2, minibatches=4, max_lag=2, **_ORBITAL),
@@ -120,9 +121,10 @@ def orbital(algorithm: str = "appo") -> Config:
         env="headrace/OrbitalDominance-v0",
         algo=algos[algorithm],
         network=Network(hidden=(128, 128)),
+        opponents="latest:0.7,pfsp:0.3",
         num_actors=1,
-        envs_per_actor=128,
-        fragment_length=32,
+        envs_per_actor=256,
+        fragment_length=16 if algorithm == "ppo" else 32,
         batch_size=None if algorithm == "ppo" else 8192,
         total_steps=8_000_000,
         scale_free=False,

@@ -236,8 +236,8 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
     if network is None:
         trust.check(folder, values, trusted, ("torso",))
         network = network_from_json(recall.network(values["config"]))
-    else:  # what the run's scale_free decided
-        names = ("normalize_observations", "normalize_values")
+    else:  # what the run decided
+        names = ("hidden", "normalize_observations", "normalize_values")
         left = [name for name in names if getattr(network, name) is None]
         network = replace(network, **{name: written.get(name) for name in left})
     observed, acted = (
@@ -245,6 +245,9 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
     )
     made, who = (observed, acted, network, values["info_mask"]), roster_in(values)
     policy = Policy(*made) if who is None else Team.of(who, *made, _own_spaces_in(values))
+    if isinstance(policy, Policy):
+        named = values["config"].get("tasks") or ()
+        policy.tasks = tuple(name.rpartition(":")[2] for name in named)
     load_weights(folder, policy)
     return policy.eval()
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,7 +17,9 @@ from headrace.errors import CheckpointError
 from headrace.records.files import read_jsonl
 from headrace.records.settings import flat_settings
 
-Curve = tuple[Sequence[float], Sequence[float]]  # x, growing, and y
+Curve: TypeAlias = tuple[Sequence[float], Sequence[float]]  # x, growing, and y
+# Of values [runs, points] an estimate and the ends of its interval, [points] each.
+Interval: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
 GRID_POINTS = 100
 _MOST_TOLD = 4
 
@@ -113,21 +114,6 @@ def _tells(name: str, mine: dict[str, Any], other: dict[str, Any]) -> bool:
         return True
     defaults = {f.name: f.default for f in dataclasses.fields(ALGORITHMS[mine["algo"]])}
     return name not in SIZES and (name not in defaults or mine[name] != defaults[name])
-
-
-def mean_curve(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x, mean and standard error over curves, interpolated where all of them have values.
-
-    Empty curves are left out. The error of a single curve is 0: it has no band.
-
-    Raises:
-        ValueError: no x is common to all curves.
-    """
-    if not (full := [curve for curve in curves if len(curve[0])]):
-        return np.zeros(0), np.zeros(0), np.zeros(0)
-    x, y = on_grid(full)
-    se = y.std(axis=0, ddof=1) / math.sqrt(len(y)) if len(y) > 1 else np.zeros(len(x))
-    return x, y.mean(axis=0), se
 
 
 def on_grid(full: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:

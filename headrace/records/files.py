@@ -142,6 +142,9 @@ class RunLog:
         for kind, parts in (("tasks", evaluation.tasks), ("agents", evaluation.agents)):
             if parts is not None:
                 line[kind] = {name: one.mean for name, one in parts.items()}
+        scores = {k: one.human_normalized for k, one in (evaluation.tasks or {}).items()}
+        if any(score is not None for score in scores.values()):
+            line["tasks_human_normalized"] = scores
         self._note(self._evaluations, line)
         self.flush()
 

@@ -40,7 +40,7 @@ def doctor_of(config: Config, policy: AnyPolicy, notify: Callable[[str], None]) 
 
 def known(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings, and the ``max_episode_steps`` of an environment that Gymnasium knows."""
-    spec = registry.get(str(settings.get("env")))
+    spec = None if settings.get("tasks") else registry.get(str(settings.get("env")))
     theirs = spec and spec.max_episode_steps
     limit = (settings.get("env_kwargs") or {}).get("max_episode_steps", theirs)
     is_one = isinstance(limit, int) and limit > 0

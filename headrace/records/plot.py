@@ -8,23 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.records.curves import Curve, Run, by_settings, mean_curve, read_run
+from headrace.records.curves import Curve, Interval, Run, by_settings, on_grid, read_run
 
-LEVEL = 0.95
 _RETURN, _EVALUATED = "return (last 100 episodes)", "return evaluated during training"
 _SECONDS = "seconds since the start"
 
 
-def plot(run_dirs: Sequence[Path], output: Path | None = None) -> Path:
+def plot(
+    run_dirs: Sequence[Path], output: Path | None = None, interval: Interval | None = None
+) -> Path:
     """Draw return against steps, return against seconds, and steps per second.
 
-    Runs that differ in their seed only are one curve: their mean, with the 95% t-interval of that
-    mean as its band, over the steps that all of them have. Returns are those of evaluations where
-    each of several runs has more than one, else those of training.
+    Runs that differ in their seed only are one curve with a band, over the steps that all of them
+    have. Returns are those of evaluations where each of several runs has more than one, else those
+    of training.
 
     Args:
         run_dirs: of one or more runs.
         output: the PNG, whose path is returned; ``curve.png`` in the first run by default.
+        interval: of several runs' values; None: their mean is drawn without one.
 
     Raises:
         CheckpointError: a directory holds no metrics.
@@ -33,7 +35,7 @@ def plot(run_dirs: Sequence[Path], output: Path | None = None) -> Path:
     if not run_dirs:
         raise ConfigError("plot needs a run directory, or several: headrace plot runs/one runs/two")
     paths = list(dict.fromkeys(run_dirs))
-    figure = draw([read_run(path) for path in paths])
+    figure = draw([read_run(path) for path in paths], interval)
     path = output or paths[0] / "curve.png"
     try:
         figure.savefig(path, dpi=110)
@@ -42,7 +44,7 @@ def plot(run_dirs: Sequence[Path], output: Path | None = None) -> Path:
     return path
 
 
-def draw(runs: Sequence[Run]) -> Any:
+def draw(runs: Sequence[Run], interval: Interval | None = None) -> Any:
     """The figure of these runs, three panels.
 
     Returns:
@@ -66,7 +68,7 @@ def draw(runs: Sequence[Run]) -> Any:
             text = f"{name} ({_count(group, x, of, evaluations)})" if several else name
             if len(runs) == 1:
                 text = runs[0].path.name
-            _draw_group(panel, [run.curve(x, of, evaluations) for run in group], text)
+            _draw_group(panel, [run.curve(x, of, evaluations) for run in group], text, interval)
         panel.set(xlabel=x_label, ylabel=label)
         panel.grid(alpha=0.3)
     axes[2].set_ylim(bottom=0)
@@ -74,9 +76,10 @@ def draw(runs: Sequence[Run]) -> Any:
         for text in axes[0].legend(fontsize="small").get_texts():
             text.set_parse_math(False)
     if several:
+        what = "mean" if interval is None else "interquartile mean and its 95% bootstrap interval"
         figure.supxlabel(
-            f"Mean of the runs that differ in their seed only, and the {LEVEL:.0%} t-interval of "
-            "that mean; a curve covers what all of its runs have.",
+            f"Runs that differ in their seed only are one curve, their {what}, over what all of "
+            "them have.",
             fontsize="small",
         )
     return figure
@@ -89,20 +92,18 @@ def _count(group: Sequence[Run], x: str, y: str, evaluations: bool) -> str:
     return f"{len(have)} {noun}" + ("s" if len(have) != 1 else "")
 
 
-def _draw_group(panel: Any, curves: Sequence[Curve], label: str) -> None:
-    """A line, and around the mean of several its interval."""
+def _draw_group(panel: Any, curves: Sequence[Curve], label: str, interval: Interval | None) -> None:
+    """A line, and around that of several runs its interval."""
     label = textwrap.fill(label.lstrip("_"), 44)  # Matplotlib leaves out what begins with _
     full = [curve for curve in curves if len(curve[0])]
     if len(full) < 2:
         panel.plot(*(full[0] if full else ([], [])), label=label)
         return
-    from scipy.stats import t  # a second, which only the curves of several runs need
-
     try:
-        x, mean, error = mean_curve(full)
+        x, values = on_grid(full)
     except ValueError:  # one ended before another's first point
         panel.plot([], [], label=f"{label}: nothing in common")
         return
-    half = float(t.ppf((1 + LEVEL) / 2, len(full) - 1)) * error
+    mean, low, high = (values.mean(0),) * 3 if interval is None else interval(values)
     (line,) = panel.plot(x, mean, label=label)
-    panel.fill_between(x, mean - half, mean + half, alpha=0.2, color=line.get_color(), linewidth=0)
+    panel.fill_between(x, low, high, alpha=0.2, color=line.get_color(), linewidth=0)

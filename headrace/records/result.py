@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -59,15 +59,22 @@ class Episodes:
     @property
     def mean_return(self) -> float | None:
         """Mean over the window, None before the first episode; of tasks the mean of theirs."""
-        if self.tasks:
-            means = [one.mean_return for one in self.by_task.values()]
-            return None if None in means else float(np.mean(means))  # type: ignore[arg-type]
-        return float(np.mean(self.returns)) if self.returns else None
+        return self._mean(lambda one: one.returns)
 
     @property
     def mean_length(self) -> float | None:
         """Likewise."""
-        return sum(self.lengths) / len(self.lengths) if self.lengths else None
+        return self._mean(lambda one: one.lengths)
+
+    def _mean(self, values: Callable[[Episodes], Sequence[float]]) -> float | None:
+        each = [values(one) for one in self.by_task.values()] or [values(self)]
+        return float(np.mean([np.mean(x) for x in each])) if all(each) else None
+
+    @property
+    def windows(self) -> list[float]:
+        """Returns of the window, of tasks of all of theirs."""
+        each = [one.returns for one in self.by_task.values()] or [self.returns]
+        return [value for returns in each for value in returns]
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds."""
@@ -188,8 +195,8 @@ class Result:
     frames: int | None = metric("charts/frames")  # that these were; None: a step is one frame
     seconds: float = metric()  # since the trainer was built
     episode_return: float | None = metric("charts/episodic_return", Latest(lambda e: e.mean_return))
-    episode_return_min: float | None = metric(None, Latest(lambda e: min(e.returns, default=None)))
-    episode_return_max: float | None = metric(None, Latest(lambda e: max(e.returns, default=None)))
+    episode_return_min: float | None = metric(None, Latest(lambda e: min(e.windows, default=None)))
+    episode_return_max: float | None = metric(None, Latest(lambda e: max(e.windows, default=None)))
     episode_length: float | None = metric("charts/episodic_length", Latest(lambda e: e.mean_length))
     episodes: int = metric("charts/episodes", Latest(lambda e: e.count))  # since the start
     tasks: Mapping[str, PartResult] | None = metric(None, Latest(lambda e: _each(e.by_task)))

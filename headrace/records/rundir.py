@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -111,7 +112,7 @@ def begin(run_dir: Path, overwrite: bool) -> None:
 
 def default_run_dir(env_name: str, algo_name: str) -> Path:
     """``runs/<environment>-<algorithm>-<time>``."""
-    name = env_name.replace("/", "-").replace(":", "-")
+    name = re.sub("[/: ]", "-", env_name)
     return Path("runs") / f"{name}-{algo_name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 

@@ -39,7 +39,7 @@ _KEPT_WITH_REPLAY = {
     "stacked_frames": "the saved replay holds pictures in that way",
     "fragment_length": "the saved replay holds trajectories of that length",
 }
-_LEFT_TO_THE_RUN = ("normalize_observations", "normalize_values")
+_LEFT_TO_THE_RUN = ("hidden", "normalize_observations", "normalize_values")
 
 
 @checked
@@ -92,7 +92,7 @@ def replaced(config: Config, settings: dict[str, Any]) -> Config:
     """A config with some settings replaced: its own fields, its algorithm's and its network's.
 
     Args:
-        settings: by the fields' names. What a network that is given whole leaves to ``scale_free``
+        settings: by the fields' names. What a network that is given whole leaves to the run
             stays as it is.
 
     Raises:

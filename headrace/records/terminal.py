@@ -132,7 +132,7 @@ def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Pat
     played, missing = summary.get("evaluation"), summary.get("no_evaluation")
     human = played and played.get("human_normalized")
     frames, capped = summary.get("frames"), ", each task capped" if summary.get("tasks") else ""
-    mean = summary["episodic_return"]
+    mean, of_each = summary["episodic_return"], " of each task" if summary.get("tasks") else ""
     warned = [one["name"] for one in summary.get("warnings", ()) if "earlier" not in one]
     first, plan = summary["seconds_to_first_update"], summary.get("plan")
     busy, lag, sync = summary["utilisation"], summary["lag"], summary["sync"]
@@ -144,7 +144,7 @@ def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Pat
         if played
         else missing and f"none: {missing}",
         "human-normalised": human is not None and f"{human:.1%} (0 random, 100% human{capped})",
-        "training return": mean is not None and f"{mean:.1f} (last 100 episodes)",
+        "training return": mean is not None and f"{mean:.1f} (last 100 episodes{of_each})",
         **_of_parts(summary, played, "tasks"),
         **_of_parts(summary, played, "agents"),
         **{f"policy {k}": v for k, v in _of_parts(summary, played, "policies").items()},

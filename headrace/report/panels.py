@@ -8,17 +8,15 @@ are one curve, an estimate over runs with its interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from headrace.records.curves import Curve, Run, on_grid
+from headrace.records.curves import Curve, Interval, Run, on_grid
 
 Array: TypeAlias = np.ndarray
-# Of values [runs, points] an estimate and the ends of its interval, [points] each.
-Interval: TypeAlias = Callable[[Array], tuple[Array, Array, Array]]
 
 MOST_POINTS = 400  # of a curve
 

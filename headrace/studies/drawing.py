@@ -11,7 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headrace.records.curves import Curve, mean_curve
+from headrace.records.curves import Curve, on_grid
+from headrace.studies import statistics
 
 Series = Mapping[str, Sequence[Curve]]  # by the name in the legend: one curve per run
 
@@ -34,7 +35,7 @@ def picture(
 def curves(
     panel: Axes, series: Series, *, runs: bool = False, dashed: Collection[str] = ()
 ) -> None:
-    """The runs' mean with a band of one standard error.
+    """The runs' interquartile mean and its interval, which :func:`band` names.
 
     Args:
         runs: draw each run, too.
@@ -45,11 +46,27 @@ def curves(
         for x, y in each if runs else ():
             panel.plot(x, y, marker=".", alpha=0.3, linewidth=0.8, **look)
         panel.plot([], [], label=name, **look)
-        with contextlib.suppress(ValueError):  # one ended before another's first point
-            at, mean, se = mean_curve(each)
-            panel.plot(at, mean, linewidth=2.0 if runs else None, **look)
-            panel.fill_between(at, mean - se, mean + se, alpha=0.2, color=f"C{i}", linewidth=0)
+        if full := [curve for curve in each if len(curve[0])]:
+            with contextlib.suppress(ValueError):  # one ended before another's first point
+                at, values = on_grid(full)
+                mean, low, high = _middle(values)
+                panel.plot(at, mean, linewidth=2.0 if runs else None, **look)
+                panel.fill_between(at, low, high, alpha=0.2, color=f"C{i}", linewidth=0)
     panel.grid(alpha=0.3)
+
+
+def _middle(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of ``[runs, points]`` what :func:`band` names; one run has no interval."""
+    if len(values) > 1 and statistics.are_there():
+        return statistics.over_runs(values)
+    mean = statistics.middle(values[:, None, :])
+    return mean, mean, mean
+
+
+def band() -> str:
+    """What :func:`curves` draws of several runs."""
+    interval = " and its 95% interval" if statistics.are_there() else ""
+    return f"interquartile mean{interval} over runs"
 
 
 def draw_curves(
@@ -79,4 +96,4 @@ def draw_curves(
             if list(series) != named:
                 panel.legend(fontsize="small")
             named = named or list(series)
-        axes[0].set(ylabel=f"{ylabel}\nmean and its standard error")
+        axes[0].set(ylabel=f"{ylabel}\n{band()}")

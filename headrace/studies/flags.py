@@ -53,7 +53,8 @@ def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **own:
 
 def check_made(config: Config) -> None:
     """Raise ConfigError where the environment of a study's runs, or a task of theirs, can't be."""
-    probe(config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers)
+    known = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
+    probe(*known, looks_for_stacks=False)
 
 
 def named(config: Config) -> str:

@@ -7,6 +7,7 @@ bootstraps that are stratified by task, by rliable.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,13 +37,25 @@ class Estimate:
 
 def interquartile(scores: Mapping[str, Array]) -> dict[str, Estimate]:
     """Means of the middle half of all runs and tasks, by name; for each entry of the last axes."""
+    return _bootstrapped(dict(scores), middle)
 
-    def iqm(values: Array) -> Array:
-        flat = np.sort(values.reshape(-1, *values.shape[2:]), axis=0)
-        cut = len(flat) // 4
-        return np.atleast_1d(flat[cut : len(flat) - cut].mean(0))
 
-    return _bootstrapped(dict(scores), iqm)
+def middle(values: Array) -> Array:
+    """The mean of the middle half of ``[runs, tasks, …]``: ``[…]``, or ``[1]`` without others."""
+    flat = np.sort(values.reshape(-1, *values.shape[2:]), axis=0)
+    cut = len(flat) // 4
+    return np.atleast_1d(flat[cut : len(flat) - cut].mean(0))
+
+
+def over_runs(values: Array) -> tuple[Array, Array, Array]:
+    """Of ``[runs, points]`` the interquartile mean of the runs, and the ends of its interval."""
+    found = interquartile({"": values[:, None, :]})[""]
+    return found.value, found.low, found.high
+
+
+def are_there() -> bool:
+    """Whether rliable is installed."""
+    return importlib.util.find_spec("rliable") is not None
 
 
 def improvement(

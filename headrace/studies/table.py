@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -80,24 +81,30 @@ class Study:
             )
         self.rows = [dict(zip(header, map(_parsed, line), strict=True)) for line in lines]
 
-    def append(self, row: Case) -> None:
-        """Add a finished run; it is on the disk when this returns.
+    def append(self, *rows: Case) -> None:
+        """Add what a finished run came to; it is on the disk when this returns, all or nothing.
 
         Raises:
             ValueError: a column is missing, unknown, or holds a line break.
         """
+        lines = [self._values(row) for row in rows]
+        text = io.StringIO()
+        new = not self._path.exists() or not self._path.stat().st_size
+        csv.writer(text, lineterminator="\n").writerows([self._columns] * new + lines)
+        with self._path.open("a", newline="", encoding="utf-8") as file:
+            file.write(text.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
+        for values in lines:
+            self.rows.append(dict(zip(self._columns, map(_parsed, values), strict=True)))
+
+    def _values(self, row: Case) -> list[Any]:
         if set(row) != set(self._columns):
             raise ValueError(f"a run has {sorted(row)}, but the columns are {self._columns}")
         values = [row[name] for name in self._columns]
         if any("\n" in str(value) or "\r" in str(value) for value in values):
             raise ValueError(f"a value of {dict(row)} holds a line break")
-        new = not self._path.exists() or not self._path.stat().st_size
-        with self._path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerows([self._columns, values] if new else [values])
-            file.flush()
-            os.fsync(file.fileno())
-        self.rows.append(dict(zip(self._columns, map(_parsed, values), strict=True)))
+        return values
 
     def row(self, case: Case) -> dict[str, Any] | None:
         """The run of a case; None while it has not ended."""

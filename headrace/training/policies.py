@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.config import Config
-from headrace.envs.names import env_name
+from headrace.envs.names import Tasks, env_name
 from headrace.envs.probe import Probe
 from headrace.errors import ConfigError
 from headrace.learning.learner import Learner
@@ -46,7 +46,11 @@ def new_policy(config: Config, found: Probe) -> AnyPolicy:
     """With new weights, drawn from torch's generator policy by policy."""
     made = found.observation_space, found.action_space, config.network, found.info_mask
     who = roster(config, found)
-    return Policy(*made) if who is None else Team.of(who, *made, found.own_spaces)
+    if who is not None:
+        return Team.of(who, *made, found.own_spaces)
+    policy = Policy(*made)
+    policy.tasks = found.env.names if isinstance(found.env, Tasks) else ()
+    return policy
 
 
 def new_learner(config: Config, policy: AnyPolicy, device: str, group: Group) -> AnyLearner:

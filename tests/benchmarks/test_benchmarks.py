@@ -9,13 +9,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.records.curves import mean_curve
+from headrace.records.curves import on_grid
 from headrace.studies.machine import wide_console
 from headrace.studies.means import mean_se
 
@@ -142,12 +143,10 @@ def test_mean_and_standard_error_are_those_of_their_definition():
     assert math.isnan(mean_se([5.0])[1])
 
 
-def test_curves_are_averaged_where_all_of_them_have_values():
-    curves = [([0, 10], [0, 10]), ([2, 8], [4, 10]), ([], [])]
-    x, mean, error = mean_curve(curves)
+def test_curves_are_compared_where_all_of_them_have_values():
+    x, values = on_grid([([0, 10], [0, 10]), ([2, 8], [4, 10])])
     assert (x[0], x[-1]) == (2, 8)
-    assert (mean[0], mean[-1]) == pytest.approx((3, 9))
-    assert error == pytest.approx(1.0)
+    assert values[:, [0, -1]] == pytest.approx(np.array([[2, 8], [4, 10]]))
 
 
 # -- corrections -----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from gymnasium.envs.registration import registry
+from rich.console import Console
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -67,3 +68,23 @@ def test_a_score_is_0_for_random_actions_and_1_for_the_mean_of_the_experts(multi
 def test_random_actions_are_whole_episodes(multitask):
     assert multitask.random_return("MountainCar-v0", 2) == -200.0
     assert multitask.random_return("multitask_envs:PendulumOfFive-v0", 1) < 0
+
+
+def test_runs_are_compared_over_tasks_and_seeds(multitask):
+    rows = [
+        {"who": who, "task": task, "mean": mean}
+        for who, task, mean in (
+            ("expert A", "A", 90.0), ("expert A", "A", 110.0), ("expert B", "B", 10.0),
+            ("expert B", "B", 10.0), ("told", "A", 200.0), ("told", "A", 50.0),
+            ("told", "B", 5.0), ("told", "B", 5.0), ("expert C", "C", 0.0), ("told", "C", 0.0),
+        )
+    ]  # fmt: skip
+    table = multitask.scored(rows, {"A": 0.0, "B": 0.0, "C": 1.0})
+    console = Console(record=True, width=160)
+    multitask.compare(rows, table, console)
+    told = next(line for line in console.export_text().splitlines() if "told" in line)
+    assert "0.50 (" in told  # the middle two of 1 (capped), 0.5, 0.5 and 0.5
+    assert "0.25 (" in told  # of 4 pairs of A it wins 2; it never wins in B
+    console = Console(record=True, width=160)
+    multitask.compare([row for row in rows if row["mean"] < 100], table, console)
+    assert not console.export_text()  # seeds are missing

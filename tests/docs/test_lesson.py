@@ -53,10 +53,24 @@ def test_the_python_of_the_page_runs_as_one_script(tmp_path):
 
 
 def test_the_commands_of_the_page_on_the_small_game_run(tmp_path):
-    train, evaluate, plan = [c for c in commands() if "headrace/SSAConjunction-v0" not in c]
+    train, evaluate, plan = [c for c in commands() if "runs/l" not in " ".join(c)]
     run(tmp_path, *train)
     assert "100 episodes: return" in run(tmp_path, *evaluate)
     assert "25,600" in run(tmp_path, *plan)
+
+
+def test_the_commands_of_the_page_on_the_wargame_run(tmp_path):
+    """With short games, few steps and few games of the league."""
+    league = [c for c in commands() if "runs/league" in c]
+    assert len(league) == 4
+    for command in league:
+        line = re.sub(r"(--total-steps) \S+", r"\1 20_000", " ".join(command))
+        line = re.sub(r"( league .+ --episodes) \d+", r"\1 4", line)
+        short = ["--env-kwargs", '{"horizon": 4}'] if " train " in line else []
+        run(tmp_path, *line.split(), *short)
+    assert (tmp_path / "runs/league/league/league.png").exists()
+    assert (tmp_path / "runs/exploiter/summary.json").exists()
+    assert (tmp_path / "runs/league/episode.mp4").exists()
 
 
 @pytest.mark.slow

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from scipy.stats import t
 
 import headrace as hr
 from headrace.cli import main
 from headrace.errors import CheckpointError, ConfigError
+from headrace.records import plot as plots
 from headrace.records.curves import read_run
 from headrace.records.plot import draw, plot
+from headrace.studies import statistics
 
 
 @pytest.fixture
@@ -37,28 +39,44 @@ def write(tmp_path):
     return run
 
 
-def drawn(*folders) -> Figure:
-    return draw([read_run(folder) for folder in folders])
+def drawn(*folders, interval=None) -> Figure:
+    return draw([read_run(folder) for folder in folders], interval)
 
 
 def labels(figure: Figure) -> list[str]:
     return [text.get_text().replace("\n", " ") for text in figure.axes[0].get_legend().get_texts()]
 
 
-def test_seeds_are_one_curve_with_the_t_interval_of_their_mean(write):
-    slopes = [1.0, 2.0, 6.0]
-    figure = drawn(*[write(f"s{i}", slope, seed=i) for i, slope in enumerate(slopes)])
+def test_seeds_are_one_curve_with_their_interval(write):
+    def interval(values):
+        return values.mean(0), values.min(0), values.max(0)
+
+    folders = [write(f"s{i}", slope, seed=i) for i, slope in enumerate([1.0, 2.0, 6.0])]
+    figure = drawn(*folders, interval=interval)
     panel = figure.axes[0]
     (line,) = panel.get_lines()
     x, y = line.get_xdata(), line.get_ydata()
     np.testing.assert_allclose([x[0], x[-1]], [0, 200])
     np.testing.assert_allclose(y, 3.0 * x)
-    half = t.ppf(0.975, 2) * np.std(slopes, ddof=1) / np.sqrt(3)
     band = panel.collections[0].get_paths()[0].get_extents()
-    np.testing.assert_allclose([band.y0, band.y1], [200 * (3 - half), 200 * (3 + half)])
+    np.testing.assert_allclose([band.y0, band.y1], [0.0, 200 * 6.0])
     np.testing.assert_allclose(figure.axes[1].get_lines()[0].get_xdata()[-1], 20.0)
     assert labels(figure) == ["ppo on CartPole-v1 (3 seeds)"]
-    assert "95% t-interval of that mean" in figure.get_supxlabel()
+    assert "interquartile mean and its 95% bootstrap interval" in figure.get_supxlabel()
+
+
+def test_the_command_takes_the_interval_of_rliable(write, capsys, monkeypatch):
+    monkeypatch.setattr("headrace.studies.statistics.REPEATS", 20)
+    taken = []
+    monkeypatch.setattr(plots, "draw", lambda runs, interval: taken.append(interval) or Figure())
+    folders = [str(write(f"s{i}", 1.0, seed=i)) for i in range(2)]
+    assert main(["plot", *folders]) == 0
+    assert main(["plot", folders[0]]) == 0
+    assert taken == [statistics.over_runs, None]
+    monkeypatch.setitem(sys.modules, "rliable.library", None)
+    assert main(["plot", *folders]) == 0
+    assert taken[2] is None
+    assert "headrace: Curves have no intervals: " in capsys.readouterr().err
 
 
 def test_a_mean_ends_where_its_first_run_ends(write):

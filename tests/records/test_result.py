@@ -7,6 +7,8 @@ import pickle
 import subprocess
 import sys
 
+import numpy as np
+
 from headrace.records.files import RunLog, read_jsonl
 from headrace.records.membership import league_metrics
 from headrace.records.meter import BY_RANK, GREATEST, SUMS, Meter
@@ -174,3 +176,14 @@ def test_a_new_metric_is_one_line_of_the_table_also_where_actors_learn(tmp_path)
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_figures_of_several_tasks_are_over_the_windows_of_all():
+    episodes = Episodes(2, tasks=("quick", "slow"))
+    assert (episodes.mean_return, episodes.mean_length, episodes.windows) == (None, None, [])
+    episodes.add(np.array([[-9.0]]), np.array([[90.0]]), task=1)
+    assert episodes.mean_return is None  # of which one hasn't ended an episode
+    for value in (1.0, 2.0, 3.0):
+        episodes.add(np.array([[value]]), np.array([[10.0]]), task=0)
+    assert (episodes.mean_return, episodes.mean_length) == ((2.5 - 9.0) / 2, 50.0)
+    assert episodes.windows == [2.0, 3.0, -9.0]  # the last two of all are 2 and 3

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 
+import imageio.v2 as imageio
 import numpy as np
 import pytest
+import torch
 
 import headrace as hr
+from headrace.cli import main
 from headrace.errors import ConfigError
-from headrace.recipes import recipe
+from headrace.league.folder import snapshots
+from headrace.recipes import recipe, take_recipe
 from headrace_ssa import SimpleSatelliteVectorEnv
 from headrace_ssa.dominance import match, players
 from headrace_ssa.simple import optimal_return
@@ -71,6 +75,69 @@ def test_the_recipes_of_the_large_games_train(name, algorithm, tmp_path):
     assert results[-1].entropy > 1.0  # of the actions that the mask allows
 
 
+def shortened(config, run_dir, **settings):
+    """Few columns of games of 20 steps, a few updates."""
+    return dataclasses.replace(
+        config,
+        env_kwargs={"horizon": 20},
+        eval_env_kwargs={"horizon": 3},
+        envs_per_actor=8,
+        fragment_length=8,
+        batch_size=64,
+        total_steps=300,
+        transport="serial",
+        eval_episodes=0,
+        run_dir=str(run_dir),
+        **settings,
+    )
+
+
+@pytest.fixture(scope="module")
+def league_run(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("runs") / "main"
+    config = shortened(recipe("orbital"), run_dir, snapshot_every_steps=100)
+    with contextlib.closing(hr.Trainer(config)) as trainer:
+        assert list(trainer)[-1].env_steps >= 300
+    return run_dir
+
+
+def test_the_recipe_of_the_wargame_trains_a_league(league_run):
+    whole = recipe("orbital")
+    assert whole.snapshot_steps == whole.total_steps // 20
+    assert len(snapshots(league_run / "league")) >= 3
+    games = list((league_run / "league/runs/main").glob("games-*.jsonl"))
+    assert sum(file.stat().st_size for file in games) > 0  # snapshots were met
+
+
+def test_an_exploiter_of_the_wargames_league_begins_as_its_policy(league_run, tmp_path):
+    found, _ = take_recipe(["--recipe", "orbital", "--exploit", "x"], "appo", None)
+    whose = {"exploit": str(league_run), "init_from": str(league_run)}
+    config = shortened(found, tmp_path / "exploiter", **whose)
+    with contextlib.closing(hr.Trainer(config)) as trainer:
+        begins = trainer.policy.policy_head.weight.clone()
+        last = list(trainer)[-1]
+    assert torch.equal(begins, hr.load(league_run).policy_head.weight)
+    assert last.env_steps >= 300
+    assert not (tmp_path / "exploiter/league").exists()
+
+
+def test_a_run_of_the_wargame_is_filmed(league_run, tmp_path, capsys):
+    main(["evaluate", str(league_run), "--episodes", "2", "--video", str(tmp_path)])
+    assert "blue: return" in capsys.readouterr().out
+    frames = imageio.mimread(tmp_path / "episode.mp4")
+    assert len(frames) == 4  # of three steps
+    assert frames[0].shape == (400, 800, 3)
+
+
+def test_the_recipes_opponents_stay_unless_one_policy_is_to_be_exploited():
+    kept, rest = take_recipe(["--recipe", "orbital", "--seed", "3"], "appo", None)
+    assert kept == recipe("orbital")
+    assert rest == ["--seed", "3"]
+    alone, rest = take_recipe(["--recipe=orbital", "--exploit=runs/x"], "appo", None)
+    assert alone == dataclasses.replace(kept, opponents=None)
+    assert rest == ["--exploit=runs/x"]
+
+
 @pytest.mark.full  # the long form of the one above, for the wargame
 def test_self_play_learns_to_watch_within_seconds(tmp_path):
     """A shortened recipe, with its first learning rate, beats random actions and none at all."""
@@ -79,6 +146,7 @@ def test_self_play_learns_to_watch_within_seconds(tmp_path):
         whole,
         algo=dataclasses.replace(whole.algo, lr_schedule="constant"),
         total_steps=65_000,
+        fragment_length=16,
         batch_size=4096,
         transport="serial",  # the same every time
         eval_episodes=0,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from rliable import library, metrics
 
-from headrace.studies import statistics
+from headrace.studies import drawing, statistics
 
 
 @pytest.fixture(autouse=True)
@@ -49,3 +50,28 @@ def test_numpys_global_generator_stays_as_it_was():
     np.random.seed(5)
     statistics.interquartile(drawn())
     assert np.random.random() == expected
+
+
+def test_a_picture_has_the_middle_of_its_runs_and_their_interval(monkeypatch):
+    runs = [([0, 10], [height, height]) for height in (0.0, 1.0, 2.0, 3.0, 50.0)]
+    mid, low, high = ends_of(runs)
+    assert mid == pytest.approx(2.0)  # of 1, 2 and 3; their mean with the others is 11.2
+    assert low < 1.0
+    assert high > 25.0  # where 50 is drawn twice
+    assert "interval" in drawing.band()
+    monkeypatch.setattr(statistics, "are_there", lambda: False)
+    assert ends_of(runs) == (2.0, 2.0, 2.0)
+    assert "interval" not in drawing.band()
+
+
+def test_a_single_run_is_drawn_as_it_is():
+    assert ends_of([([0, 10], [4.0, 4.0]), ([], [])]) == (4.0, 4.0, 4.0)
+
+
+def ends_of(runs) -> tuple[float, float, float]:
+    """The line's height, and the band's ends, of level curves."""
+    panel = Figure().subplots()
+    drawing.curves(panel, {"name": runs})
+    (band,) = panel.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    return float(panel.lines[1].get_ydata()[0]), float(heights.min()), float(heights.max())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections import Counter
@@ -16,11 +17,12 @@ from headrace.cli.commands import evaluate
 from headrace.cli.training import config_of
 from headrace.envs import atari
 from headrace.envs.joined import Joined
-from headrace.envs.names import Tasks, resolve
+from headrace.envs.names import Tasks, env_name, resolve
 from headrace.envs.wrappers import Wrap
+from headrace.errors import ConfigError
 from headrace.recipes import for_tasks, take_recipe
 from headrace.records import checkpoint, trust
-from headrace.records.files import read_jsonl
+from headrace.records.files import RunLog, read_jsonl
 from headrace.records.settings import check_resumed, from_json
 from headrace.training import intake
 from headrace.training.sizes import choose
@@ -116,6 +118,8 @@ def test_each_task_is_told_apart_in_results_files_and_evaluations(tiny, tmp_path
     assert list(last) == ["Quick", "Slow"]
     mean = np.mean([one.episode_return for one in last.values()])
     assert results[-1].episode_return == pytest.approx(mean)  # each task counts alike
+    length = np.mean([one.episode_length for one in last.values()])
+    assert results[-1].episode_length == pytest.approx(length)
     line = read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]
     assert line["tasks/Slow/episodic_return"] == pytest.approx(last["Slow"].episode_return)
     assert line["tasks/Quick/env_steps"] == last["Quick"].env_steps > 0
@@ -130,6 +134,7 @@ def test_each_task_is_told_apart_in_results_files_and_evaluations(tiny, tmp_path
     assert of_each["Slow"]["mean_length"] >= 20 > of_each["Quick"]["mean_length"]
     assert summary["evaluation"]["episodes"] == 6
     shown = capsys.readouterr().out
+    assert "last 100 episodes of each task" in shown
     assert "Slow " in shown
     assert f"evaluated {of_each['Slow']['mean']:.1f}" in shown
 
@@ -145,10 +150,13 @@ def test_a_run_of_tasks_goes_on_and_is_loaded_and_evaluated(tiny, finish, tmp_pa
         assert after[name].episodes >= before[name].episodes
     assert before[TASKS[0]].episodes > 0
     policy = hr.load(tmp_path / "run")
+    assert policy.network.hidden == (256, 256)
     assert policy.observation_space["observation"].shape == (6,)
     assert policy.observation_space["task"].n == 2
     found = hr.evaluate(policy, list(TASKS), 2)
     assert list(found.tasks) == list(TASKS)
+    with pytest.raises(ConfigError, match="tasks=Acrobot-v1,CartPole-v1 must be in the order"):
+        hr.evaluate(policy, list(TASKS[::-1]), 2)
     evaluate([str(tmp_path / "run"), "--episodes", "2"])
     assert "Acrobot-v1: return" in capsys.readouterr().out
     config = checkpoint.read_config(tmp_path / "run")["config"]
@@ -156,7 +164,39 @@ def test_a_run_of_tasks_goes_on_and_is_loaded_and_evaluated(tiny, finish, tmp_pa
     assert config["env"] == TASKS[0]
 
 
-def test_the_score_of_several_games_is_the_mean_of_theirs_each_capped(monkeypatch):
+def test_tasks_that_draw_nothing_leave_films_of_the_others(tiny, finish, tmp_path, capsys, drawn):
+    finish(tiny(tasks=(Quick, "CartPole-v1"), num_actors=2))
+    evaluate([str(tmp_path / "run"), "--episodes", "1", "--video", str(tmp_path / "films")])
+    said = capsys.readouterr().err
+    assert "headrace: Quick: " in said
+    assert "video: " in said
+    assert drawn == ["CartPole-v1"]
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Names of environments that were filmed, where filming what isn't drawn is refused."""
+    names = []
+
+    def film(policy, env, path, *_):
+        if env_name(env) == "Quick":
+            raise ConfigError("it can't be drawn")
+        names.append(env_name(env))
+        return path
+
+    monkeypatch.setattr("headrace.records.video.record_video", film)
+    return names
+
+
+def test_callables_of_one_name_are_told_how_they_differ():
+    made = [functools.partial(CountingEnv, episode_length=n) for n in (5, 6)]
+    with pytest.raises(ConfigError, match=r"not CountingEnv twice .*a __name__ each"):
+        resolve(Tasks(tuple(made)))
+    made[1].__name__ = "Longer"
+    assert resolve(Tasks(tuple(made))).names == ("CountingEnv", "Longer")
+
+
+def test_the_score_of_several_games_is_the_mean_of_theirs_each_capped(monkeypatch, tmp_path):
     wrap = Wrap(Joined, "the joining of tasks", {})
     score = atari.human_normalized(resolve("Breakout"), "sync", {}, (wrap,), 30.5)
     assert score == pytest.approx(1.0, abs=0.01)  # spaces are padded, rewards are as they were
@@ -165,7 +205,13 @@ def test_the_score_of_several_games_is_the_mean_of_theirs_each_capped(monkeypatc
     spaces = CountingEnv().observation_space, CountingEnv().action_space
     policy = hr.Policy(*spaces, hr.Network(hidden=(4,)))
     tasks = Tasks((Quick, Slow), joined=True)
-    assert hr.evaluate(policy, tasks, 1).human_normalized == pytest.approx(0.6)
+    found = hr.evaluate(policy, tasks, 1)
+    assert found.human_normalized == pytest.approx(0.6)
+    log = RunLog(tmp_path, 0)
+    log.evaluation(found, 10, 1.0)
+    log.close()
+    (line,) = read_jsonl(tmp_path / "evaluations.jsonl")
+    assert line["tasks_human_normalized"] == {"Quick": 0.2, "Slow": 3.0}
     assert hr.evaluate(policy, tasks, 1).human_normalized is None
 
 
@@ -177,6 +223,16 @@ def test_learners_share_out_the_actors_of_each_task(tiny, tmp_path):
     tasks = results[-1].tasks
     assert sum(one.env_steps for one in tasks.values()) == results[-1].env_steps
     assert all(one.episodes > 0 for one in tasks.values())
+
+
+def test_several_tasks_have_a_wider_perceptron_unless_told_otherwise(tiny):
+    def width(tasks, **network) -> tuple[int, ...] | None:
+        return tiny(tasks=tasks, num_actors=2, network=hr.Network(**network)).settled.network.hidden
+
+    assert width(TASKS) == (256, 256)
+    assert width(TASKS[:1]) == (64, 64)
+    assert width(TASKS, hidden=(64,)) == (64,)
+    assert hr.Config().settled.network.hidden == (64, 64)
 
 
 @pytest.mark.parametrize("algo", [hr.APPO(), hr.PPO(), hr.IMPACT()], ids=["appo", "ppo", "impact"])

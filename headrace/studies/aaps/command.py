@@ -157,7 +157,7 @@ def _draw(aaps: Aaps, by_name: Mapping[str, Sequence[Row]], output: Path) -> Non
             for kind, names in kinds.items()
             if names
         }
-        title = f"{aaps.env_id}: mean and standard error of {aaps.repeats} seeds"
+        title = f"{aaps.env_id}: {aaps.repeats} seeds"
         draw_curves(panels, title, ylabel, output / f"{figure}.png")
 
 

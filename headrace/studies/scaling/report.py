@@ -117,7 +117,7 @@ def _draw_returns(scaling: Scaling, rows: Sequence[Row], cores: int, path: Path)
         for x, label in axes.items()
     }
     if evaluated:
-        title = f"{scaling.title}; mean over runs, band of one standard error"
+        title = scaling.title
         ylabel, level = "return of the deterministic policy", scaling.config.target_return
         draw_curves(panels, title, ylabel, path, level=level, runs=True, dashed=dashed)
     return bool(evaluated)

@@ -14,11 +14,12 @@ from headrace.envs.names import resolve
 from headrace.envs.suites import Scores, Suite
 from headrace.envs.tasks import named_in
 from headrace.errors import CheckpointError, ConfigError, require
+from headrace.records.curves import by_settings as by_settings_of
 from headrace.studies import drawing, statistics
 from headrace.studies.machine import show, wide_console
 from headrace.studies.means import grouped, mean_se
 from headrace.studies.scores import references
-from headrace.studies.scores.runs import score_of
+from headrace.studies.scores.runs import Score, score_of
 from headrace.valid import ranges
 
 TAUS = np.linspace(0.0, 1.5, 61)  # scores at which performance profiles are drawn
@@ -37,6 +38,7 @@ def measure_references(
     episodes: int,
     seed: int,
     env_kwargs: dict[str, Any],
+    wrappers: Sequence[str],
     output: Path,
 ) -> None:
     """Measure random scores, take experts' from their runs, and write both.
@@ -50,13 +52,17 @@ def measure_references(
     references.before(output)  # complains before anything is measured
     envs = list(named_in(envs))
     for env in envs:
-        resolve(env)
+        resolve(env, wrappers)
     found = references.expert_runs(envs, expert)
-    random = {env: references.random_returns(env, episodes, seed, env_kwargs) for env in envs}
-    sources = {env: f"final evaluation of {run}" for run in expert for env in score_of(run).tasks}
-    references.write(output, random, found, sources)
-    written = references.before(output)
-    for env, returns in random.items():
+    sources = {
+        env: f"final evaluation of {run}"
+        for run in expert
+        for env in references.expert_runs(envs, [run])
+    }
+    for env in envs:
+        returns = references.random_returns(env, episodes, seed, env_kwargs, wrappers)
+        references.write(output, {env: returns}, found, sources)
+        written = references.before(output)
         mean, se = mean_se(returns)
         reference = written[env]["reference"]
         high = "missing (--expert RUN)" if reference is None else f"{reference:g}"
@@ -69,9 +75,11 @@ def score(
 ) -> dict[str, Scores]:
     """Print what runs, or a JSON file of returns by task, score in a suite; by algorithm.
 
-    Runs of an algorithm on the same task are seeds: the mean of theirs is the task's return. Where
-    there are several algorithms, or a picture is asked for, with as many seeds of each on the same
-    tasks, they are compared, with intervals from two seeds on. Episodes of a file are no seeds.
+    Runs of an algorithm on the same task are seeds: the mean of theirs is the task's return. Runs
+    of one task and runs of several are told apart, and runs of the same task by the settings of
+    algorithm and network that differ. Where there are several kinds, or a picture is asked for,
+    with as many seeds of each on the same tasks, they are compared, with intervals from two seeds
+    on. Episodes of a file are no seeds.
 
     Args:
         picture: the PNG of performance profiles to write.
@@ -82,7 +90,7 @@ def score(
     """
     require(bool(runs), "runs", runs, "at least one run directory or file of returns")
     players, console = references.read(suite), console or wide_console()
-    returns = _returns(runs)
+    returns = _returns(runs, players)
     found = {name: players.scores(of) for name, of in returns.items()}
     tasks = [
         task for task in players.tasks if any(task in one.normalized for one in found.values())
@@ -167,16 +175,49 @@ def draw_profiles(found: Mapping[str, statistics.Estimate], path: Path) -> None:
         panel.grid(alpha=0.3)
 
 
-def _returns(runs: Sequence[Path]) -> dict[str, Mapping[str, Sequence[float]]]:
-    """By algorithm, or the name of a file: returns by task."""
+def _returns(runs: Sequence[Path], suite: Suite) -> dict[str, Mapping[str, Sequence[float]]]:
+    """By kind of run, or the name of a file: returns by task."""
     if _is_file(runs):
         return {runs[0].stem: _of_file(runs[0])}
+    paths = [path.resolve() for path in runs]
+    twice = [str(path) for path in runs if paths.count(path.resolve()) > 1]
+    require(not twice, "runs", twice and twice[0], "each run once: it is no other seed of itself")
     found: dict[str, Mapping[str, Sequence[float]]] = {}
-    for name, scores in grouped(map(score_of, runs), lambda one: one.algorithm).items():
+    for name, scores in _kinds([_checked(path, suite) for path in runs]).items():
         pairs = [pair for one in scores for pair in one.tasks.items()]
-        by_env = grouped(pairs, lambda pair: pair[0])
+        by_env = grouped(pairs, lambda pair: suite.task(pair[0]))
         found[name] = {env: [value for _, value in each] for env, each in by_env.items()}
     return found
+
+
+def _checked(path: Path, suite: Suite) -> Score:
+    one = score_of(path)
+    if suite.is_atari and one.unlike_humans:
+        raise ConfigError(
+            f"{path} was evaluated in {one.unlike_humans[0]} with clipped rewards, or lives as "
+            f"episodes, or wrappers that may change returns, which no score of {suite.name} is of: "
+            "train with eval_env_kwargs that leave these out, as --recipe atari does"
+        )
+    return one
+
+
+def _kinds(scores: Sequence[Score]) -> dict[str, list[Score]]:
+    """Runs that count as seeds of each other, or as one agent's on different tasks."""
+    kinds: list[list[Score]] = []
+    for some in grouped(scores, lambda one: (one.algorithm, len(one.tasks) > 1)).values():
+        by_task = grouped(((task, one) for one in some for task in one.tasks), lambda pair: pair[0])
+        alike = all(_are_alike([one for _, one in pairs]) for pairs in by_task.values())
+        by_settings = grouped(some, lambda one: json.dumps(one.run.settings, sort_keys=True))
+        kinds += [some] if alike else list(by_settings.values())
+    if len({kind[0].algorithm for kind in kinds}) == len(kinds):
+        return {kind[0].algorithm: kind for kind in kinds}
+    labels = by_settings_of([kind[0].run for kind in kinds])
+    by_path = {runs[0].path: name for name, runs in labels.items()}
+    return {by_path[kind[0].run.path]: kind for kind in kinds}
+
+
+def _are_alike(scores: Sequence[Score]) -> bool:
+    return all(one.run.settings == scores[0].run.settings for one in scores)
 
 
 def _is_file(runs: Sequence[Path]) -> bool:

@@ -17,7 +17,7 @@ from headrace.envs.atari_scores import Players
 from headrace.envs.columns import agents_of
 from headrace.envs.make import opened
 from headrace.envs.names import resolve
-from headrace.envs.suites import Suite, suite
+from headrace.envs.suites import Suite, suite, the_same
 from headrace.errors import ConfigError, nearest, require, shown
 from headrace.evaluation import MAX_PARALLEL, Moment, whole_episodes
 from headrace.nn.inputs import info_mask
@@ -25,10 +25,15 @@ from headrace.records.disk import told, write_json
 from headrace.studies.scores.runs import score_of
 
 EPISODES = 100
+MOST_STEPS = 200_000  # of an episode of random actions: 27,000 are the longest of Atari
 
 
 def random_returns(
-    env: str, episodes: int = EPISODES, seed: int = 0, env_kwargs: Mapping[str, Any] | None = None
+    env: str,
+    episodes: int = EPISODES,
+    seed: int = 0,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[str] = (),
 ) -> list[float]:
     """Returns of whole episodes of actions drawn uniformly from the action space.
 
@@ -36,17 +41,18 @@ def random_returns(
 
     Raises:
         ConfigError: there is no such environment, or it is a game of several agents, or its actions
-            can't be drawn.
+            can't be drawn, or no episode ends in ``MOST_STEPS``.
     """
     num_envs = min(episodes, MAX_PARALLEL)
-    _, envs = opened(resolve(env), num_envs, env_kwargs=dict(env_kwargs or {}))
+    _, envs = opened(resolve(env, wrappers), num_envs, env_kwargs=dict(env_kwargs or {}))
     with contextlib.closing(envs):
         valid = "an environment of one agent, whose score a reference is"
         require(not agents_of(envs), "env", env, valid)
-        return whole_episodes(_played(envs, seed), num_envs, episodes)[0][0]
+        return whole_episodes(_played(env, envs, seed), num_envs, episodes)[0][0]
 
 
-def _played(envs: VectorEnv, seed: int) -> Iterator[Moment]:
+def _played(env: str, envs: VectorEnv, seed: int) -> Iterator[Moment]:
+    since = np.zeros(envs.num_envs, np.int64)  # steps of the episode that goes on
     rng = np.random.default_rng(seed)
     envs.action_space.seed(seed)
     obs, infos = envs.reset(seed=seed)
@@ -57,6 +63,12 @@ def _played(envs: VectorEnv, seed: int) -> Iterator[Moment]:
         action = _drawn(envs, info_mask(infos), rng)
         obs, reward, terminated, truncated, infos = envs.step(action)
         begins, ends = ends, terminated | truncated
+        since = np.where(ends, 0, since + 1)
+        if since.max() >= MOST_STEPS:
+            raise ConfigError(
+                f"an episode of {env} goes on after {MOST_STEPS:,} steps of random actions: give "
+                """it a limit, as --wrapper 'TimeLimit:{"max_episode_steps":1000}' does"""
+            )
 
 
 def _drawn(envs: VectorEnv, mask: Any, rng: np.random.Generator) -> Any:
@@ -70,7 +82,7 @@ def _drawn(envs: VectorEnv, mask: Any, rng: np.random.Generator) -> Any:
 
 
 def expert_runs(envs: Sequence[str], runs: Sequence[Path]) -> dict[str, float]:
-    """The final evaluations of trained experts, by the environment of theirs.
+    """The final evaluations of trained experts, by the environment of theirs as ``envs`` has it.
 
     Raises:
         ConfigError: a run has a task that is none of ``envs``, or is another's as well.
@@ -78,11 +90,14 @@ def expert_runs(envs: Sequence[str], runs: Sequence[Path]) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for path in runs:
-        for env, value in score_of(path).tasks.items():
-            if env not in envs or env in found:
+        for trained, value in score_of(path).tasks.items():
+            env = the_same(trained, envs)
+            if env is None or env in found:
                 is_there = "is named twice" if env in found else "is none of those named"
-                hint = nearest(env, envs)
-                raise ConfigError(f"expert {path} was trained on {env}, which {is_there}.{hint}")
+                hint = nearest(trained, envs)
+                raise ConfigError(
+                    f"expert {path} was trained on {trained}, which {is_there}.{hint}"
+                )
             found[env] = value
     return found
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headrace.algos import ALGORITHMS
 from headrace.errors import CheckpointError, shown
+from headrace.nn.network import Network
+from headrace.records.curves import Run
+from headrace.records.settings import flat_settings
 
 Means = tuple[float | None, dict[str, float | None]]  # of all episodes, and by task
 
@@ -21,6 +26,10 @@ class Score(NamedTuple):
     tasks: dict[str, float]
     """The same of each environment that it was trained on, by its id."""
     env_steps: int
+    run: Run
+    """Without curves; its settings are those of algorithm and network, and how many tasks."""
+    unlike_humans: list[str]
+    """Games of Atari whose evaluated returns aren't of whole games with unclipped rewards."""
 
 
 def check_ended(run_dir: Path) -> None:
@@ -47,7 +56,26 @@ def score_of(run_dir: Path) -> Score:
         raise CheckpointError(f"{run_dir} has no score: no episode ended, nor was it evaluated")
     found = {name: float(mean) for name, mean in tasks.items() if mean is not None}
     of_each = found or {config["env"]: float(value)}
-    return Score(config["algo"]["name"], float(value), of_each, summary["env_steps"])
+    run = Run(run_dir, _learning(config), config.get("seed"), [], [])
+    told = (config["algo"]["name"], float(value), of_each, summary["env_steps"])
+    return Score(*told, run, _unlike_humans(summary, config["env"]))
+
+
+def _learning(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What algorithm and network were, and of how many tasks; not where, for how long or how."""
+    try:
+        flat = flat_settings(dict(config))
+    except (KeyError, TypeError, ValueError):  # of another version
+        return {"algo": config["algo"]["name"]}
+    fields = (ALGORITHMS[flat["algo"]], Network)
+    names = ["algo", *(f.name for kind in fields for f in dataclasses.fields(kind))]
+    return {name: flat[name] for name in names} | {"tasks": len(flat["tasks"]) or 1}
+
+
+def _unlike_humans(summary: Mapping[str, Any], env: str) -> list[str]:
+    played = summary.get("evaluation") or {}
+    each = played.get("tasks") or {env: played}
+    return [name for name, one in each.items() if one.get("human_normalized", 0.0) is None]
 
 
 def _evaluated(summary: Mapping[str, Any]) -> Means:

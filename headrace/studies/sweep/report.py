@@ -13,7 +13,7 @@ from rich.console import Console
 from headrace.errors import CheckpointError
 from headrace.records.curves import Curve, read_run
 from headrace.records.disk import replace_text, told
-from headrace.studies.drawing import curves, picture
+from headrace.studies.drawing import band, curves, picture
 from headrace.studies.machine import markdown, show
 from headrace.studies.means import mean_se
 from headrace.studies.sweep.settings import Sweep
@@ -131,7 +131,7 @@ def draw(
     with picture(path, title, (5.0 * panels, 4.0), ncols=panels) as (_, axes):
         names = {t.number: f"{i}: trial {t.number}" for i, t in enumerate(best[:BEST], 1)}
         curves(axes[0], {name: run_curves(sweep, number) for number, name in names.items()})
-        axes[0].set(xlabel="environment steps", ylabel="training return, ± standard error")
+        axes[0].set(xlabel="environment steps", ylabel=f"training return\n{band()}")
         if names:
             axes[0].legend(fontsize="small")
         scores = [_score(trial) for trial in best]

@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 import headrace as hr
+from headrace.algos import ALGORITHMS
 from headrace.cli import main
 from headrace.envs.atari_scores import Players
 from headrace.envs.suites import SUITES, Suite, suite
 from headrace.errors import CheckpointError, ConfigError
+from headrace.records.settings import replaced
 from headrace.studies.pbt import training
 from headrace.studies.scores import references
-from headrace.studies.scores.command import score
+from headrace.studies.scores.command import measure_references, score
 from headrace.studies.scores.references import random_returns
 from headrace.studies.sweep import trials
 
@@ -90,9 +92,21 @@ def test_a_game_is_known_by_any_of_its_ids(name):
     assert SUITES["atari-57"].task(name) == "ALE/Pong-v5"
 
 
-def test_a_level_is_known_by_its_path():
+def test_a_level_is_known_by_its_path_and_by_the_one_that_is_trained_on():
     name = "contributed/dmlab30/rooms_watermaze"
     assert SUITES["dmlab-30"].task(name) == "rooms_watermaze"
+    found = [SUITES["dmlab-30"].task(env) for env in SUITES["dmlab-30"].ids]
+    assert found == SUITES["dmlab-30"].tasks
+
+
+def test_an_own_reference_is_known_by_an_id_with_or_without_its_module():
+    players = Players(0.0, 1.0)
+    own = Suite("own", {"mine:Own-v0": players, "Pong": players, "Other-v1": players})
+    names = ("Own-v0", "mine:Own-v0", "ALE/Pong-v5", "theirs:Other-v1")
+    assert [own.task(name) for name in names] == ["mine:Own-v0", "mine:Own-v0", "Pong", "Other-v1"]
+    for name in ("Other-v0", "levels/Other-v1"):
+        with pytest.raises(ConfigError, match="no reference score"):
+            own.task(name)
 
 
 def test_the_median_of_57_games_is_estimated_from_five():
@@ -159,12 +173,25 @@ def test_random_actions_are_uniform_repeat_and_keep_to_masks():
         del gymnasium.registry["Masked-v0"]
 
 
-def finished(path, env="CartPole-v1", mean=250.0, seed=0, algo="ppo"):
-    """A run directory, as far as scores read it."""
+def test_random_actions_that_end_no_episode_are_told(monkeypatch):
+    monkeypatch.setattr(references, "MOST_STEPS", 50)
+    with pytest.raises(ConfigError, match=r"of CliffWalking-v1 goes on after 50 .*--wrapper"):
+        random_returns("CliffWalking-v1", episodes=1)
+    limit = ['TimeLimit:{"max_episode_steps":5}']
+    assert len(random_returns("CliffWalking-v1", episodes=2, wrappers=limit)) == 2
+
+
+def finished(path, env="CartPole-v1", mean=250.0, seed=0, algo="ppo", whole=0.5, **settings):
+    """A run directory, as far as scores read it.
+
+    Args:
+        whole: the human-normalised score; None: returns aren't of whole games.
+    """
     path.mkdir()
-    summary = {"env_steps": 10, "evaluation": {"mean": mean, "returns": [mean]}}
+    played = {"mean": mean, "returns": [mean], "human_normalized": whole}
+    summary = {"env_steps": 10, "evaluation": played}
     (path / "summary.json").write_text(json.dumps(summary))
-    config = {"env": env, "algo": {"name": algo}, "seed": seed}
+    config = replaced(hr.Config(env=env, algo=ALGORITHMS[algo](), seed=seed), settings).to_json()
     (path / "config.json").write_text(json.dumps({"config": config}))
     return path
 
@@ -189,7 +216,8 @@ def test_references_are_measured_and_scores_are_normalised_by_them(tmp_path, cap
 
 def of_tasks(path, seed=0, **means):
     """A run of several games that has ended."""
-    finished(path, "ALE/Pong-v5", 1e6, seed)
+    names = tuple(f"ALE/{game}-v5" for game in means)
+    finished(path, hr.Config.env, 1e6, seed, tasks=names)
     tasks = {f"ALE/{game}-v5": {"mean": mean} for game, mean in means.items()}
     summary = {"env_steps": 10, "evaluation": {"mean": 1e6, "tasks": tasks}}
     (path / "summary.json").write_text(json.dumps(summary))
@@ -210,6 +238,49 @@ def test_a_run_of_several_tasks_scores_in_each(tmp_path, capsys):
     assert experts == {"ALE/Pong-v5": -20.7, "ALE/Breakout-v5": 30.5}
     with pytest.raises(ConfigError, match="trained on ALE/Pong-v5, which is named twice"):
         references.expert_runs(["ALE/Pong-v5", "ALE/Breakout-v5"], runs[1:] * 2)
+
+
+def test_runs_of_other_settings_on_the_same_task_are_no_seeds(tmp_path):
+    runs = [
+        finished(tmp_path / f"{rate}-{seed}", "ALE/Pong-v5", mean, seed, learning_rate=rate)
+        for rate, mean in ((1e-3, 14.6), (1e-4, -20.7))
+        for seed in (0, 1)
+    ]
+    found = score(runs, "atari-57")
+    assert {name: one.mean for name, one in found.items()} == pytest.approx(
+        {"learning_rate=0.001": 1.0, "learning_rate=0.0001": 0.0}
+    )
+    other = finished(tmp_path / "other", "ALE/Boxing-v5", 12.1, learning_rate=1e-2)
+    assert list(score([runs[0], other], "atari-57")) == ["ppo"]  # experts may differ
+    with pytest.raises(ConfigError, match=r"runs=.* must be each run once"):
+        score([runs[0], runs[0]], "atari-57")
+
+
+def test_an_agent_of_several_tasks_is_no_seed_of_experts(tmp_path):
+    expert = finished(tmp_path / "expert", "ALE/Pong-v5", 14.6)
+    agent = of_tasks(tmp_path / "agent", Pong=-20.7, Breakout=30.5)
+    found = score([expert, agent], "atari-57")
+    assert {len(one.normalized) for one in found.values()} == {1, 2}
+    assert found["tasks=2"].normalized["ALE/Pong-v5"] == pytest.approx(0.0)
+
+
+def test_returns_that_are_not_of_whole_games_have_no_score(tmp_path):
+    run = finished(tmp_path / "clipped", "ALE/Pong-v5", whole=None)
+    with pytest.raises(ConfigError, match="clipped was evaluated in ALE/Pong-v5 with clipped"):
+        score([run], "atari-5")
+
+
+def test_what_was_measured_before_an_interruption_stays(tmp_path, monkeypatch):
+    def returns(env, *_):
+        if env == "Acrobot-v1":
+            raise KeyboardInterrupt
+        return [1.0]
+
+    monkeypatch.setattr(references, "random_returns", returns)
+    file = tmp_path / "own.json"
+    with pytest.raises(KeyboardInterrupt):
+        measure_references(["CartPole-v1", "Acrobot-v1"], [], 1, 0, {}, [], file)
+    assert list(references.before(file)) == ["CartPole-v1"]
 
 
 def test_a_suites_name_stands_for_its_tasks(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ GAME = "game"  # in the metadata of such an environment: its Game
 TOLD = "told"  # in its infos: [4, n] float64, see Seats.told
 REWARD, TERMINATED, TRUNCATED, MOVED = range(4)  # rows of it
 RETURNS = "returns"  # in infos of games in turns: [n] float64 of the game that ended, or NaN
+SEEN: Any = object()  # in place of an observation: what the agent was shown last
 MAX_EMPTY = 100  # games, one behind the other, that end in their reset
 
 
@@ -86,7 +87,7 @@ class Seats:
                 _check_kind(space, f"{self.name}'s {agent}")
         if not any(difference(*each[0], *spaces) for spaces in each):
             return Game(agents, *each[0], in_turns)
-        hint = "give them spaces of one kind, which docs/games.md lists"
+        hint = "docs/games.md tells which can be"
         whole = joining.joined(agents, each, f"{self.name}'s agents", hint)
         return Game(agents, *whole, in_turns, each)
 
@@ -109,9 +110,9 @@ class Seats:
         """Agent ``i`` is told what came of its action, and what it sees next.
 
         Args:
-            obs: None: what it was shown last. ends: terminated, truncated.
+            obs: or ``SEEN``, of who leaves with nothing new to see. ends: terminated, truncated.
         """
-        if self._left > 0 and obs is not None:
+        if self._left > 0 and obs is not SEEN:
             self._contracts[i].check_step((obs, reward, *ends, info))
         self._show(i, obs, info)
         self.told[:, i] = reward, *ends, True
@@ -153,7 +154,7 @@ class Seats:
 
     def _show(self, i: int, obs: Any, info: Any) -> None:
         space = self.game.observation_space
-        if obs is not None:
+        if obs is not SEEN:
             obs = joining.fitted(obs, space) if self.game.own else obs
             map_space(lambda _, rows, value: rows.__setitem__(i, value), space, self.obs, obs)
         self._mask(i, info)

@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 
-from headrace.envs.agents import GAME, MAX_EMPTY, Seats
+from headrace.envs.agents import GAME, MAX_EMPTY, SEEN, Seats
 from headrace.errors import EnvironmentFault, shown
 
 
@@ -84,7 +84,8 @@ class ParallelGame(gymnasium.Env[Any, Any]):
             ends = bool(terminated.get(agent, False)), bool(truncated.get(agent, False))
             if agent not in stay and not any(ends):
                 ends = False, True
-            seats.move(i, obs.get(agent), rewards.get(agent, 0.0), ends, infos.get(agent) or {})
+            last, reward = obs.get(agent, SEEN), rewards.get(agent, 0.0)
+            seats.move(i, last, reward, ends, infos.get(agent) or {})
             self._gone[i] = any(ends)
         again = {agent for agent in stay if not (terminated.get(agent) or truncated.get(agent))}
         self._come({a: obs[a] for a in ids if a in again and a in obs}, infos, gone)

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.spaces import MultiBinary, Tuple
 from gymnasium.vector.utils import batch_space
 
-from headrace.envs.agents import GAME, MAX_EMPTY, MOVED, RETURNS, Seats
+from headrace.envs.agents import GAME, MAX_EMPTY, MOVED, RETURNS, SEEN, Seats
 from headrace.errors import EnvironmentFault, shown
 from headrace.ops import tree
 
@@ -164,7 +164,7 @@ class TurnGame(gymnasium.Env[Any, Any]):
             terminated = bool(getattr(env, "terminations", {}).get(agent))
             truncated = bool(getattr(env, "truncations", {}).get(agent)) or not terminated
             reward = earned.get(agent, 0.0)
-            seats.move(i, None, reward, (terminated, truncated), {})
+            seats.move(i, SEEN, reward, (terminated, truncated), {})
             self._totals[i] += reward
             self._begun[i], self._away[i], self._waited[i] = False, True, 0
 

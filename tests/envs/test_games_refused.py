@@ -44,6 +44,11 @@ class Wrong(Matching):
         return super()._shown() | {"right": np.zeros(4, np.float32)}
 
 
+class Blind(Matching):
+    def _shown(self):
+        return super()._shown() | {"right": None} if self._steps else super()._shown()
+
+
 class Priceless(Matching):
     def step(self, actions):
         obs, rewards, *rest = super().step(actions)
@@ -56,11 +61,12 @@ class Priceless(Matching):
         (
             Unequal,
             r"Unequal's agents 'left' and 'right' can't be joined: the action space of one is "
-            r"Discrete\(3\), of the other Box\(0.0, 1.0, \(3,\), float32\) \(give them spaces",
+            r"Discrete\(3\), of the other Box\(0.0, 1.0, \(3,\), float32\) \(docs/games.md tells",
         ),
         (Talking, "Talking's left has a Text at 'said' in its spaces, which agents of a game"),
         (Nameless, "Nameless doesn't say which agents there may be: give it possible_agents"),
         (Wrong, r"Wrong's right returned float32 of shape \(4,\) as its observation"),
+        (Blind, "Blind's right returned None as its observation"),
         (Priceless, "Priceless's left returned nan as its reward at step 1"),
     ],
 )

@@ -18,7 +18,7 @@ from headrace.envs.suites import SUITES, Suite
 from headrace.errors import ConfigError, require
 from headrace.records.settings import replaced
 from headrace.studies import flags, sample
-from headrace.studies.sample import Parameter
+from headrace.studies.sample import Parameter, seed_of
 from headrace.studies.scores import references
 from headrace.studies.scores.runs import Score
 from headrace.valid import ranges
@@ -178,6 +178,10 @@ class Population:
     def member_dir(self, member: int) -> Path:
         """Where a member's run and history are."""
         return Path(self.output) / "members" / f"{member:03d}"
+
+    def seed_of(self, member: int) -> int:
+        """Of a member's run; populations of neighbouring seeds share none."""
+        return seed_of(self.config.seed, member)
 
     def rng(self, *where: int) -> np.random.Generator:
         """Of decisions, which don't depend on who takes them, or how often that is tried."""

@@ -16,16 +16,13 @@ from headrace.studies.pbt.member import Member
 from headrace.studies.pbt.settings import Population
 from headrace.studies.scores.runs import check_ended
 
-SEEDS = 2**31  # seeds are below
-
 
 def train_member(
     population: Population, member: Member, hyper: dict[str, float], until: int, children: Children
 ) -> dict[str, Any]:
     """Train a member's run until so many steps, with these hyperparameters; see ``turns.Train``."""
-    seed = (population.config.seed + member.number) % SEEDS
-    own = {"run_dir": str(member.run_dir), "seed": seed, "total_steps": until}
-    config = replaced(population.config, {**own, **hyper})
+    own = {"run_dir": str(member.run_dir), "seed": population.seed_of(member.number)}
+    config = replaced(population.config, {**own, "total_steps": until, **hyper})
     request = {"config": config.to_json(), "hyper": hyper}
     output = member.folder / "output.log"
     found: dict[str, Any] = children.call(train_run, request, population.timeout_s, output)

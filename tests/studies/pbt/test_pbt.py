@@ -257,7 +257,7 @@ def test_a_whole_small_population(tmp_path, monkeypatch, capsys, forked_children
         config = json.loads((member.run_dir / "config.json").read_text())["config"]
         last = [event for event in member.history() if event.kind != "trained"][-1]
         assert config["algo"]["learning_rate"] == last.hyper["learning_rate"]
-        assert config["seed"] == number
+        assert config["seed"] == Population(output="runs/pbt").seed_of(number)
     assert Path("runs/pbt/population.md").read_text().startswith("# Population: ppo on CartPole-v1")
     own, other = (Member(i, Path(f"runs/pbt/members/00{i}")) for i in range(2))
     before = own.latest().steps

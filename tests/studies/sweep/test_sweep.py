@@ -127,6 +127,15 @@ def test_a_trial_without_all_its_values_gets_the_rest(tmp_path):
     assert store.claim(set()) is None  # somebody works on it
 
 
+def test_sweeps_of_neighbouring_seeds_draw_other_values(tmp_path):
+    claims = []
+    for seed in (0, 1):
+        config, output = hr.Config(seed=seed), str(tmp_path / str(seed))
+        store = Store(Sweep(sample=SAMPLE, trials=2, sampler="tpe", config=config, output=output))
+        claims += [store.claim(set()) for _ in range(2)]
+    assert len({claim.values["learning_rate"] for claim in claims}) == 4
+
+
 def test_who_is_cut_short_goes_on_with_the_next_command(tmp_path, capsys):
     sweep = Sweep(sample=SAMPLE, trials=3, sampler="random", output=str(tmp_path))
 

@@ -168,7 +168,7 @@ class Population:
         """All that members depend on; a population that goes on has the same."""
         own = ("interval", "burn_in", "factor", "probability", "references")
         return {
-            "config": self.config.to_json(),
+            "config": self.config.settled.to_json(),
             "parameters": {p.name: [p.kind, list(p.values)] for p in self.parameters},
             "members": self.members,
             "threshold": self.lead,

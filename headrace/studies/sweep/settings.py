@@ -92,7 +92,7 @@ class Sweep:
         """All that trials depend on; a sweep that goes on has the same."""
         parameters = {p.name: [p.kind, list(p.values)] for p in self.parameters}
         own = {"seeds": self.seeds, "sampler": self.draws, "prune": self.prune}
-        return {"config": self.base.to_json(), "parameters": parameters, **own}
+        return {"config": self.base.settled.to_json(), "parameters": parameters, **own}
 
     def trial_dir(self, number: int) -> Path:
         """Where a trial's runs write."""

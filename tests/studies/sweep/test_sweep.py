@@ -261,6 +261,21 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path, change, words):
         Store(Sweep(**(known | change)))
 
 
+@pytest.mark.parametrize(("before", "goes_on"), [([64, 64], True), (None, True), ([32], False)])
+def test_a_folder_that_says_what_is_now_left_to_the_run_goes_on(tmp_path, before, goes_on):
+    sweep = Sweep(sample=SAMPLE, output=str(tmp_path))
+    Store(sweep)
+    file = tmp_path / "sweep.json"
+    identity = json.loads(file.read_text())
+    identity["config"]["network"]["hidden"] = before
+    file.write_text(json.dumps(identity))
+    if goes_on:
+        Store(sweep)
+        return
+    with pytest.raises(ConfigError, match=r"hidden=\[32\], not \[64, 64\]"):
+        Store(sweep)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
 from typing import Any
 
-from headrace.api import resume_config
-from headrace.api import run as train
-from headrace.errors import NonFinite
-from headrace.records import checkpoint
 from headrace.records.settings import from_json, replaced
 from headrace.studies.children import Children
 from headrace.studies.pbt.member import Member
 from headrace.studies.pbt.settings import Population
-from headrace.studies.scores.runs import check_ended
+from headrace.studies.run import train_to_end
 
 
 def train_member(
@@ -36,15 +30,5 @@ def train_run(request: dict[str, Any]) -> dict[str, Any]:
         RuntimeError: it was interrupted, as by a signal to all processes of a job.
     """
     config = from_json(request["config"])
-    run_dir = Path(config.run_dir or "")
-    if checkpoint.exists(run_dir):
-        goes_on = resume_config(run_dir, total_steps=config.total_steps, **request["hyper"])
-        config = dataclasses.replace(goes_on, overwrite=False)
-    else:
-        config = config.again(saved=False)
-    try:
-        train(config, draw=False)
-    except NonFinite as error:
-        return {"error": str(error)}
-    check_ended(run_dir)
-    return {}
+    why = train_to_end(config, total_steps=config.total_steps, **request["hyper"])
+    return {} if why is None else {"error": why}

@@ -7,13 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.api import resume_config
-from headrace.api import run as train
 from headrace.config import Config
-from headrace.errors import CheckpointError, ConfigError, NonFinite
-from headrace.records import checkpoint
+from headrace.errors import CheckpointError, ConfigError
 from headrace.records.settings import from_json
 from headrace.studies.children import Children
+from headrace.studies.run import train_to_end
 from headrace.studies.scores.runs import check_ended, score_of
 from headrace.studies.sweep.settings import Sweep
 from headrace.studies.sweep.store import NAME, Claim, Store, optuna, storage
@@ -88,15 +86,10 @@ def train_run(request: dict[str, Any]) -> dict[str, Any]:
         RuntimeError: it was interrupted, as by a signal to all processes of a job.
     """
     config = from_json(request["config"])
-    run_dir = Path(config.run_dir or "")
-    saved = checkpoint.exists(run_dir)
-    config = resume_config(run_dir) if saved else config.again(saved=False)
     reports = None if request["prune"] == "none" else _Reports(request, config.total_steps)
-    try:
-        train(config, [] if reports is None else [reports], draw=False)
-    except NonFinite as error:
-        return {"error": str(error)}
-    check_ended(run_dir)
+    why = train_to_end(config, [] if reports is None else [reports])
+    if why is not None:
+        return {"error": why}
     return {"pruned": True} if reports is not None and reports.pruned else {}
 
 

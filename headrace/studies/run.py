@@ -10,20 +10,21 @@ from typing import Any
 from headrace.api import resume_config
 from headrace.api import run as train
 from headrace.config import Config
-from headrace.errors import NonFinite
+from headrace.errors import ConfigError, NonFinite
 from headrace.records import checkpoint, trust
 from headrace.records.plain import plain
 from headrace.studies.scores.runs import check_ended
 
 
 def train_to_end(config: Config, callbacks: Iterable[Any] = (), **settings: Any) -> str | None:
-    """Train a run to its end; why training broke down, if it did.
+    """Train a run to its end; why it has none, if what was drawn for it is to blame.
 
     Args:
         config: with its run directory. settings: that change where the run goes on.
 
     Returns:
-        why training broke down; None: it came to its end.
+        why training broke down, or what is wrong with a setting, which may show only where the
+        environment or the free memory is known; None: it came to its end.
 
     Raises:
         CheckpointError: the run directory is another's, and names other code than ``config``.
@@ -36,7 +37,7 @@ def train_to_end(config: Config, callbacks: Iterable[Any] = (), **settings: Any)
         config = config.again(saved=False)
     try:
         train(config, callbacks, draw=False)
-    except NonFinite as error:
+    except (NonFinite, ConfigError) as error:
         return str(error)
     check_ended(run_dir)
     return None

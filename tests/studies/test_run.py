@@ -1,4 +1,4 @@
-"""A study's run that begins and goes on."""
+"""A study's run that begins, goes on, or is refused where its environment is known."""
 
 from __future__ import annotations
 
@@ -34,3 +34,10 @@ def test_another_users_run_goes_on_if_it_names_the_code_that_the_command_names(
     for other in ({"env_kwargs": {"length": 3}}, {"env": "CartPole-v1"}):
         with pytest.raises(CheckpointError, match="isn't signed by you on this machine"):
             train_run(request(tmp_path, **({"env": "worlds:CountingEnv"} | other)) | known)
+
+
+@pytest.mark.parametrize("study", KNOWN)
+def test_a_setting_that_the_environment_refuses_is_told(tmp_path, study):
+    train_run, known = KNOWN[study]
+    found = train_run(request(tmp_path, stacked_frames="once") | known)
+    assert "stacked_frames='once'" in found["error"]

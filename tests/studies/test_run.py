@@ -12,7 +12,10 @@ from headrace.studies.pbt.training import train_run as pbt
 from headrace.studies.sweep.trials import train_run as sweep
 
 SIZES = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 4, "eval_episodes": 0}
-KNOWN = {"pbt": (pbt, {"hyper": {"learning_rate": 1e-3}}), "sweep": (sweep, {"prune": "none"})}
+KNOWN = {
+    "pbt": (pbt, {"hyper": {"learning_rate": 1e-3}}),
+    "sweep": (sweep, {"prune": "none", "suite": None}),
+}
 
 
 def request(tmp_path, **settings) -> dict:

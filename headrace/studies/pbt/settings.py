@@ -13,13 +13,12 @@ import tyro
 
 from headrace.algos import IMPALA
 from headrace.config import Config
-from headrace.envs.names import env_name, resolve
-from headrace.envs.suites import SUITES, Suite
+from headrace.envs.suites import Suite
 from headrace.errors import ConfigError, require
 from headrace.records.settings import replaced
 from headrace.studies import flags, sample
+from headrace.studies.fitness import fitness, suite_of
 from headrace.studies.sample import Parameter, seed_of
-from headrace.studies.scores import references
 from headrace.studies.scores.runs import Score
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
@@ -126,18 +125,7 @@ class Population:
         Raises:
             ConfigError: a reference score is missing.
         """
-        given = self.references is not None
-        suite = references.read(str(self.references)) if given else SUITES["atari-57"]
-        # By the names that scores have: those of tasks are resolved, a single one is as given.
-        names = [env_name(resolve(task)) for task in self.config.tasks]
-        try:
-            for name in names or [self.config.to_json()["env"]]:
-                suite.task(name)
-        except ConfigError:
-            if given:
-                raise
-            return None
-        return suite
+        return suite_of(self.config, self.references)
 
     @property
     def lead(self) -> float:
@@ -158,10 +146,7 @@ class Population:
 
     def fitness(self, score: Score) -> float:
         """What a run's score is compared by: of several tasks the mean capped normalised score."""
-        if self.suite is None:
-            return score.value
-        found = self.suite.scores({task: [value] for task, value in score.tasks.items()})
-        return found.mean if len(score.tasks) > 1 else next(iter(found.normalized.values()))
+        return fitness(self.suite, score.value, score.tasks)
 
     @property
     def identity(self) -> dict[str, Any]:

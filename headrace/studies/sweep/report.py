@@ -13,6 +13,7 @@ from rich.console import Console
 from headrace.errors import CheckpointError
 from headrace.records.curves import Curve, read_run
 from headrace.records.disk import replace_text, told
+from headrace.studies import flags
 from headrace.studies.drawing import band, curves, picture
 from headrace.studies.machine import markdown, show
 from headrace.studies.means import mean_se
@@ -87,6 +88,16 @@ def run_curves(sweep: Sweep, number: int) -> list[Curve]:
     return found
 
 
+def _units(sweep: Sweep) -> str:
+    """What scores are, in words."""
+    tasks = len(sweep.config.tasks)
+    if sweep.suite is None:
+        alone = "where those of one may outweigh all others (--references would weigh them alike)"
+        return f"the mean return over {tasks} tasks, {alone}," if tasks > 1 else "the mean return"
+    what = f"mean over {tasks} tasks of scores, capped at 1," if tasks > 1 else "score"
+    return f"the {what} by {sweep.suite.name} (0 random, 1 the reference)"
+
+
 def write(sweep: Sweep, store: Store, console: Console) -> None:
     """``sweep.md``, ``sweep.png`` and a table of the best."""
     trials = store.trials()
@@ -96,11 +107,11 @@ def write(sweep: Sweep, store: Store, console: Console) -> None:
         return
     folder = Path(sweep.output)
     show(rows[:10], "The best trials", console, wrap=True)
-    title = f"{sweep.base.algo_name} on {sweep.base.to_json()['env']}"
+    title = f"{sweep.base.algo_name} on {flags.named(sweep.config)}"
     parts = [
         f"# Sweep: {title}",
         f"{len(rows)} of {sweep.trials} trials of {sweep.base.total_steps:,} steps, {sweep.seeds} "
-        f"seed(s) each, drawn by {sweep.draws}. A score is the mean return of a run's final "
+        f"seed(s) each, drawn by {sweep.draws}. A score is {_units(sweep)} of a run's final "
         "evaluation, or without one of its last 100 training episodes; ± is the standard error "
         "over seeds.",
         "![The best three, scores by rank, importances](sweep.png)",

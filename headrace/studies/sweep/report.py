@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from headrace.errors import CheckpointError
 from headrace.records.curves import Curve, read_run
 from headrace.records.disk import replace_text, told
-from headrace.studies import flags
+from headrace.studies import flags, statistics
 from headrace.studies.drawing import band, curves, picture
 from headrace.studies.machine import markdown, show
 from headrace.studies.means import mean_se
@@ -76,6 +77,18 @@ def _spelled(trial: Any) -> str:
     return f"{mean:.4g}" if math.isnan(se) else f"{mean:.4g} ± {se:.2g}"
 
 
+def _over_seeds(trials: Sequence[Any]) -> list[str]:
+    """The best trials' interquartile means, where each has several seeds."""
+    best = [t for t in ranked(trials) if len(t.user_attrs.get("scores", [])) > 1][:BEST]
+    if not best or not statistics.are_there():
+        return []
+    scores = {str(t.number): np.array(t.user_attrs["scores"])[:, None] for t in best}
+    found = statistics.interquartile(scores)
+    table = [{"trial": trial, "interquartile mean": one.text()} for trial, one in found.items()]
+    words = "Of the best trials, with the 95% bootstrap interval over seeds."
+    return ["## Interquartile means", words, markdown(table)]
+
+
 def run_curves(sweep: Sweep, number: int) -> list[Curve]:
     """Return against steps of each of a trial's runs."""
     found = []
@@ -117,6 +130,7 @@ def write(sweep: Sweep, store: Store, console: Console) -> None:
         "![The best three, scores by rank, importances](sweep.png)",
         markdown(rows),
     ]
+    parts += _over_seeds(trials)
     if failed := [t for t in trials if "error" in t.user_attrs]:
         parts += ["## Without a score", *(f"- trial {t.number}: {t.user_attrs['error']}"
                                           for t in failed)]  # fmt: skip

@@ -112,6 +112,16 @@ def test_trials_are_pruned_by_the_scores_that_rank_them(tmp_path):
     assert trial.intermediate_values == {100: pytest.approx(0.5, abs=0.01)}
 
 
+def test_the_best_trials_of_several_seeds_have_interquartile_means(tmp_path):
+    sweep = Sweep(sample=SAMPLE, trials=4, seeds=4, sampler="random", output=str(tmp_path))
+    seeds = [0.0, 2.0, 3.0, 70.0]
+    run(sweep, wide_console(), lambda _, claim, i, *__: {"score": seeds[i] + claim.number})
+    table = (tmp_path / "sweep.md").read_text().partition("## Interquartile means")[2]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    found = [[cell.strip().partition(" ")[0] for cell in row] for row in rows[2:5]]
+    assert found == [["3", "5.50"], ["2", "4.50"], ["1", "3.50"]]
+
+
 def test_importances_find_what_matters(tmp_path):
     sweep = Sweep(sample=SAMPLE, trials=24, sampler="random", output=str(tmp_path))
     assert (

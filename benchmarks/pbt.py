@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tyro
 from pbt_env import LENGTH, Aim
 from rich.console import Console
@@ -29,6 +30,7 @@ from headrace.errors import NonFinite
 from headrace.records import checkpoint
 from headrace.records.curves import Curve
 from headrace.records.settings import replaced
+from headrace.studies import statistics
 from headrace.studies.children import Children
 from headrace.studies.drawing import draw_curves
 from headrace.studies.machine import head, show, wide_console, write_csv
@@ -145,21 +147,42 @@ def best_curve(args: Args, arm: str, seed: int) -> Curve:
 def write(args: Args, rows: list[dict[str, Any]], console: Console) -> None:
     """The table, the difference, and the picture."""
     best = {(row["arm"], row["seed"]): row["best"] for row in rows}
+    both = ("best", "mean")
     seeds = sorted({seed for _, seed in best if all((arm, seed) in best for arm in ARMS)})
     table = []
     for arm, name in ARMS.items():
         of = [row for row in rows if row["arm"] == arm and row["seed"] in seeds]
-        texts = {key: spelled([row[key] for row in of]) for key in ("best", "mean")}
+        texts = {key: spelled([row[key] for row in of]) for key in both}
         table.append({"": name, "populations": len(of), **texts})
+    lines = add_statistics(table, rows, seeds, both) if statistics.are_there() else []
     show(table, f"Score at the end, mean ± standard error of {len(seeds)} populations", console)
     gains = [best["population", seed] - best["sweep", seed] for seed in seeds]
     mean, se = mean_se(gains)
     console.print(f"best of the population less best of the sweep: {spelled(gains)} "
                   f"({mean / se if se else math.nan:.1f} standard errors)")  # fmt: skip
+    for line in lines:
+        console.print(line)
     write_csv(args.output / "summary.csv", table)
     series = {name: [best_curve(args, arm, s) for s in seeds] for arm, name in ARMS.items()}
     title = f"Best of {args.members} members, {len(seeds)} populations"
     draw_curves({"environment steps of a member": series}, title, "score", args.output / "pbt.png")
+
+
+def add_statistics(
+    table: list[dict[str, Any]], rows: list[dict[str, Any]], seeds: list[int], names: Sequence[str]
+) -> list[str]:
+    """Add interquartile means to the table; how probably an arm beats the other, in words."""
+    lines: list[str] = []
+    pair = ("population", "sweep")
+    for name in names if len(seeds) > 1 else ():
+        found = {(row["arm"], row["seed"]): row[name] for row in rows}
+        scores = {arm: np.array([[found[arm, seed]] for seed in seeds]) for arm in ARMS}
+        middles = statistics.interquartile(scores)
+        for row, arm in zip(table, ARMS, strict=True):
+            row[f"{name}, interquartile mean (95%)"] = middles[arm].text()
+        better = statistics.improvement(scores, [pair])[pair].text()
+        lines.append(f"probability that the {name} of a population beats a sweep's: {better}")
+    return lines
 
 
 def spelled(values: list[float]) -> str:

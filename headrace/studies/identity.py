@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headrace.config import Config
-from headrace.errors import CheckpointError, ConfigError, shown
+from headrace.errors import CheckpointError, ConfigError, HeadraceError, shown
 from headrace.records.disk import write_json
 from headrace.records.lock import Lock, Taken
 from headrace.records.plain import plain
+from headrace.records.settings import from_json
 
 _LOOK_S = 0.01  # between two tries to be alone
 
@@ -47,7 +47,7 @@ def check_same(file: Path, what: str, identity: dict[str, Any]) -> None:
 
     Args:
         what: the folder holds, with its article.
-        identity: a run's ``config`` and ``parameters`` that are drawn among it.
+        identity: a run's ``config``, settled, and ``parameters`` that are drawn among it.
 
     Raises:
         ConfigError: they are others; names one that differs. Or the file is none of headrace's.
@@ -57,18 +57,26 @@ def check_same(file: Path, what: str, identity: dict[str, Any]) -> None:
         write_json(file, ours)
         return
     try:
-        theirs = _flat(json.loads(file.read_text(encoding="utf-8")))
+        theirs = _flat(_settled(json.loads(file.read_text(encoding="utf-8"))))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} can't be read ({error}): choose another --output") from error
     own = _flat(json.loads(json.dumps(ours)))
-    since = _flat(plain({"config": Config().to_json()}))  # settings that it is older than
     for name in [*own, *theirs]:
-        there, here = theirs.get(name, since.get(name)), own.get(name)
+        there, here = theirs.get(name), own.get(name)
         if there != here:
             raise ConfigError(
                 f"{file.parent} holds {what} with {name}={shown(there)}, not {shown(here)}: give "
                 "the same settings, or another --output"
             )
+
+
+def _settled(values: Any) -> Any:
+    """Settings that were written down, also by older versions, with what was left to the run."""
+    try:
+        config = from_json(values["config"]).settled.to_json()
+    except (HeadraceError, KeyError, TypeError):  # they are compared as they are
+        return values
+    return json.loads(json.dumps({**values, "config": plain(config)}))
 
 
 def _flat(values: Any, path: str = "") -> dict[str, Any]:

@@ -69,6 +69,11 @@ class Parameter:
         return min(int(found), self.values[1]) if self.whole else min(max(found, low), high)
 
 
+def seed_of(*numbers: int) -> int:
+    """A seed from 0 to 2**31 - 1, which depends on all of these numbers, none of them negative."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
+
+
 def parse(texts: Sequence[str], config: Config) -> list[Parameter]:
     """Parameters from their texts; of the same setting, the last one counts.
 

@@ -56,6 +56,21 @@ def test_both_arms_train_the_same_members(benchmark):
     assert own.lead < 1 < other.lead
 
 
+def test_a_population_that_always_wins_beats_the_sweep_with_probability_1(benchmark):
+    score = {"population": 0.8, "sweep": 0.6}
+    rows = [
+        {"arm": arm, "seed": seed, "best": at + 0.01 * seed, "mean": 0.5}
+        for arm, at in score.items()
+        for seed in range(5)
+    ]
+    table = [{}, {}]
+    lines = benchmark.add_statistics(table, rows, list(range(5)), ("best", "mean"))
+    found = [row["best, interquartile mean (95%)"].partition(" ")[0] for row in table]
+    assert found == ["0.82", "0.62"]
+    assert [line.rpartition(": ")[2] for line in lines] == ["1.00 (1.00–1.00)", "0.50 (0.50–0.50)"]
+    assert benchmark.add_statistics([{}, {}], rows, [0], ("best",)) == []  # has no interval
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_whole_small_comparison(benchmark, tmp_path, capsys):

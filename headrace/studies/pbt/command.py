@@ -24,7 +24,7 @@ from headrace.studies.workers import work
 
 
 def main(argv: Sequence[str]) -> int:
-    """``headrace pbt [ALGORITHM] [--recipe NAME] [flags]``.
+    """``headrace pbt [ALGORITHM] [--recipe NAME] [flags]``; 1 if a member was given up.
 
     Raises:
         ConfigError: a flag is wrong; nothing was started.
@@ -46,6 +46,7 @@ def run(population: Population, console: Console, train: Train = train_member) -
         ConfigError: there is no such environment, the threshold isn't known, or the folder holds
             another population; nothing was started.
         CheckpointError: the folder's file system has no locks; nothing was started.
+        HeadraceError: no member can be trained.
     """
     env = flags.named(population.config)
     flags.check_made(population.config)
@@ -62,4 +63,4 @@ def run(population: Population, console: Console, train: Train = train_member) -
     work(population.jobs, turns.turn)
     with alone(folder):
         report.write(population, turns.members, console)
-    return 0
+    return 1 if turns.given_up else 0

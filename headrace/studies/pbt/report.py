@@ -59,11 +59,12 @@ def founders(histories: Histories) -> list[int]:
 def rows_of(histories: Histories) -> list[dict[str, str]]:
     """A row per member, the best first."""
     began = founders(histories)
-    order = sorted(range(len(histories)), key=lambda i: -(_score(histories[i]) or -1e300))
+    scores = [_score(history) for history in histories]
+    order = sorted(range(len(histories)), key=lambda i: (scores[i] is None, -(scores[i] or 0.0)))
     return [
         {
             "member": str(i),
-            "score": "none" if (score := _score(histories[i])) is None else f"{score:.4g}",
+            "score": "none" if (score := scores[i]) is None else f"{score:.4g}",
             "steps": f"{histories[i][-1].steps:,}",
             "copied": str(sum(event.kind == "copied" for event in histories[i])),
             "founder": str(began[i]),

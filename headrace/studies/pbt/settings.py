@@ -13,13 +13,12 @@ import tyro
 
 from headrace.algos import IMPALA
 from headrace.config import Config
-from headrace.envs.names import env_name, resolve
-from headrace.envs.suites import SUITES, Suite
+from headrace.envs.suites import Suite
 from headrace.errors import ConfigError, require
 from headrace.records.settings import replaced
 from headrace.studies import flags, sample
-from headrace.studies.sample import Parameter
-from headrace.studies.scores import references
+from headrace.studies.fitness import fitness, suite_of
+from headrace.studies.sample import Parameter, seed_of
 from headrace.studies.scores.runs import Score
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
@@ -126,18 +125,7 @@ class Population:
         Raises:
             ConfigError: a reference score is missing.
         """
-        given = self.references is not None
-        suite = references.read(str(self.references)) if given else SUITES["atari-57"]
-        # By the names that scores have: those of tasks are resolved, a single one is as given.
-        names = [env_name(resolve(task)) for task in self.config.tasks]
-        try:
-            for name in names or [self.config.to_json()["env"]]:
-                suite.task(name)
-        except ConfigError:
-            if given:
-                raise
-            return None
-        return suite
+        return suite_of(self.config, self.references)
 
     @property
     def lead(self) -> float:
@@ -158,17 +146,14 @@ class Population:
 
     def fitness(self, score: Score) -> float:
         """What a run's score is compared by: of several tasks the mean capped normalised score."""
-        if self.suite is None:
-            return score.value
-        found = self.suite.scores({task: [value] for task, value in score.tasks.items()})
-        return found.mean if len(score.tasks) > 1 else next(iter(found.normalized.values()))
+        return fitness(self.suite, score.value, score.tasks)
 
     @property
     def identity(self) -> dict[str, Any]:
         """All that members depend on; a population that goes on has the same."""
         own = ("interval", "burn_in", "factor", "probability", "references")
         return {
-            "config": self.config.to_json(),
+            "config": self.config.settled.to_json(),
             "parameters": {p.name: [p.kind, list(p.values)] for p in self.parameters},
             "members": self.members,
             "threshold": self.lead,
@@ -178,6 +163,10 @@ class Population:
     def member_dir(self, member: int) -> Path:
         """Where a member's run and history are."""
         return Path(self.output) / "members" / f"{member:03d}"
+
+    def seed_of(self, member: int) -> int:
+        """Of a member's run; populations of neighbouring seeds share none."""
+        return seed_of(self.config.seed, member)
 
     def rng(self, *where: int) -> np.random.Generator:
         """Of decisions, which don't depend on who takes them, or how often that is tried."""

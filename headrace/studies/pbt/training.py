@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
 from typing import Any
 
-from headrace.api import resume_config
-from headrace.api import run as train
-from headrace.errors import NonFinite
-from headrace.records import checkpoint
 from headrace.records.settings import from_json, replaced
 from headrace.studies.children import Children
 from headrace.studies.pbt.member import Member
 from headrace.studies.pbt.settings import Population
-from headrace.studies.scores.runs import check_ended
-
-SEEDS = 2**31  # seeds are below
+from headrace.studies.run import train_to_end
 
 
 def train_member(
     population: Population, member: Member, hyper: dict[str, float], until: int, children: Children
 ) -> dict[str, Any]:
     """Train a member's run until so many steps, with these hyperparameters; see ``turns.Train``."""
-    seed = (population.config.seed + member.number) % SEEDS
-    own = {"run_dir": str(member.run_dir), "seed": seed, "total_steps": until}
-    config = replaced(population.config, {**own, **hyper})
+    own = {"run_dir": str(member.run_dir), "seed": population.seed_of(member.number)}
+    config = replaced(population.config, {**own, "total_steps": until, **hyper})
     request = {"config": config.to_json(), "hyper": hyper}
     output = member.folder / "output.log"
     found: dict[str, Any] = children.call(train_run, request, population.timeout_s, output)
@@ -39,15 +30,5 @@ def train_run(request: dict[str, Any]) -> dict[str, Any]:
         RuntimeError: it was interrupted, as by a signal to all processes of a job.
     """
     config = from_json(request["config"])
-    run_dir = Path(config.run_dir or "")
-    if checkpoint.exists(run_dir):
-        goes_on = resume_config(run_dir, total_steps=config.total_steps, **request["hyper"])
-        config = dataclasses.replace(goes_on, overwrite=False)
-    else:
-        config = config.again(saved=False)
-    try:
-        train(config, draw=False)
-    except NonFinite as error:
-        return {"error": str(error)}
-    check_ended(run_dir)
-    return {}
+    why = train_to_end(config, total_steps=config.total_steps, **request["hyper"])
+    return {} if why is None else {"error": why}

@@ -6,11 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.errors import CheckpointError, HeadraceError, NonFinite
+from headrace.errors import CheckpointError, HeadraceError
 from headrace.records.disk import told
 from headrace.records.lock import Lock, Taken
 from headrace.studies.children import Children, Killed
@@ -28,6 +28,14 @@ Train = Callable[[Population, Member, dict[str, float], int, Children], dict[str
 The run's ``summary.json`` has its steps and its evaluation."""
 
 
+class _Stuck(NamedTuple):
+    """A member whose training failed again and again."""
+
+    event: Event  # its latest then
+    done: int  # turns that this process had done then
+    why: str
+
+
 @dataclass
 class Turns:
     """A process that takes part in a population.
@@ -39,7 +47,10 @@ class Turns:
     population: Population
     train: Train
     say: Callable[[str], None] = print
+    given_up: set[int] = field(default_factory=set)  # members that this process leaves as they are
     _failures: Counter[int] = field(default_factory=Counter)
+    _stuck: dict[int, _Stuck] = field(default_factory=dict)
+    _done: int = 0  # turns
 
     def __post_init__(self) -> None:
         count = range(self.population.members)
@@ -48,15 +59,17 @@ class Turns:
     def turn(self, children: Children) -> bool:
         """One turn of the member that is furthest behind among those that nobody trains.
 
+        One that can't be trained lets others go first, until one of them has had a turn.
+
         Returns:
             whether any member has turns left.
 
         Raises:
-            RuntimeError: a member's training failed again and again.
+            HeadraceError: training failed again and again, of all members or before any had a turn.
         """
         steps = {one.number: _steps(one) for one in self.members}
-        left = [n for n in sorted(steps, key=lambda n: (steps[n], n)) if self._goes_on(steps[n])]
-        for number in left:
+        left = [n for n in steps if self._goes_on(steps[n]) and n not in self.given_up]
+        for number in sorted(left, key=lambda n: (self._waits(n), steps[n], n)):
             member = self.members[number]
             with told(member.folder):
                 member.folder.mkdir(parents=True, exist_ok=True)
@@ -84,6 +97,11 @@ class Turns:
         if event is None:
             event = Event("born", 0, self.population.drawn(member.number))
             member.note(event)
+        stuck = self._stuck.pop(member.number, None)
+        if stuck is not None and stuck.event == event:  # nobody else got it any further
+            event = self._broke_down(member, event, stuck.why)
+            if member.number in self.given_up:
+                return
         if event.kind in ("trained", "failed"):  # and whoever trained it got no further
             event = self._evolve(member, event)
         until = min(event.steps + self.population.turn_steps, self.population.config.total_steps)
@@ -95,23 +113,73 @@ class Turns:
                     where = f"ended at {score.env_steps:,} steps, where it began"
                     raise RuntimeError(f"its training {where}, and was to go on until {until:,}")
         except (RuntimeError, HeadraceError) as error:
-            self._failures[member.number] += 1
-            self.say(f"member {member.number}: {error}")
-            most = MOST_KILLS if isinstance(error, Killed) else MOST_FAILURES
-            if self._failures[member.number] >= most:
-                raise
+            self._failed(member, event, error)
             return
         del self._failures[member.number]
         if "error" in found:
-            event = Event("failed", event.steps, event.hyper, note=found["error"])
-            member.note(event)
-            self.say(f"member {member.number}: {event.note}")
-            _check_hope(member)
+            event = self._broke_down(member, event, found["error"])
         else:
             event = member.trained(event.hyper, score.env_steps, self.population.fitness(score))
+            self._done += 1
             self.say(f"member {member.number}: {event.steps:,} steps, score {event.score:.4g}")
-        if self._goes_on(event.steps):
+        if self._goes_on(event.steps) and member.number not in self.given_up:
             self._evolve(member, event)
+
+    def _waits(self, number: int) -> bool:
+        """Whether a member can't be trained, and nobody else has been since that was seen."""
+        stuck = self._stuck.get(number)
+        return stuck is not None and stuck.done == self._done
+
+    def _failed(self, member: Member, event: Event, error: Exception) -> None:
+        """After training failed for another reason: the same again, or else it breaks down.
+
+        Raises:
+            HeadraceError: nobody can be trained, as where the disk is full: members stay as they
+                are. Or nobody ever was.
+        """
+        self._failures[member.number] += 1
+        self.say(f"member {member.number}: {error}")
+        most = MOST_KILLS if isinstance(error, Killed) else MOST_FAILURES
+        if self._failures[member.number] < most:
+            return
+        del self._failures[member.number]
+        lines = str(error).splitlines() or [type(error).__name__]
+        why = " ".join(dict.fromkeys((lines[0], lines[-1])))
+        self._stuck[member.number] = _Stuck(event, self._done, why)
+        fresh = not any(e.kind == "trained" for one in self.members for e in one.history())
+        if fresh:
+            self._broke_down(member, event, why)
+        others = [one.number for one in self.members if one.number not in self.given_up]
+        if fresh or all(map(self._waits, others)):
+            whose = f"member {member.number}, before any had a turn," if fresh else "every member"
+            raise HeadraceError(
+                f"training of {whose} failed {most} times in a row: {why} (all that it printed is "
+                f"in {member.folder / 'output.log'})"
+            )
+
+    def _broke_down(self, member: Member, event: Event, why: str) -> Event:
+        """Note that training isn't possible with what a member is made of.
+
+        It is given up where that was so again and again, whatever its hyperparameters.
+
+        Raises:
+            HeadraceError: so it was, and no member was ever trained, or all are given up.
+        """
+        event = Event("failed", event.steps, event.hyper, note=why)
+        member.note(event)
+        self.say(f"member {member.number}: {why}")
+        kinds = [one.kind for one in member.history()[-2 * MOST_BREAKDOWNS :]]
+        if kinds.count("failed") >= MOST_BREAKDOWNS and "trained" not in kinds:
+            self.given_up.add(member.number)
+            why = (
+                f"training of member {member.number} broke down {MOST_BREAKDOWNS} times in a row, "
+                f"with other hyperparameters each time: {why}"
+            )
+            every = [one.kind for other in self.members for one in other.history()]
+            if "trained" not in every or len(self.given_up) == len(self.members):
+                raise HeadraceError(why)
+            self.say(f"{why}; it stays as it is")
+        return event
 
     def _evolve(self, member: Member, event: Event) -> Event:
         """What follows a turn: exploit, then explore; noted."""
@@ -163,17 +231,6 @@ class Turns:
             f"{event.source_steps:,} steps)"
         )
         return event
-
-
-def _check_hope(member: Member) -> None:
-    """Raise NonFinite where training breaks down whatever the hyperparameters."""
-    latest = member.history()[-2 * MOST_BREAKDOWNS :]
-    kinds = [event.kind for event in latest]
-    if kinds.count("failed") >= MOST_BREAKDOWNS and "trained" not in kinds:
-        raise NonFinite(
-            f"training of member {member.number} broke down {MOST_BREAKDOWNS} times in a row, with "
-            f"other hyperparameters each time: {latest[-1].note}"
-        )
 
 
 def _steps(member: Member) -> int:

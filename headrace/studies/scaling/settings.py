@@ -13,6 +13,7 @@ import tyro
 from headrace.algos import PPO
 from headrace.config import Config
 from headrace.errors import ConfigError, require
+from headrace.studies import flags
 from headrace.studies.scaling.model import Link, Mode
 from headrace.studies.table import Case, fingerprint, grid
 from headrace.valid import ranges
@@ -99,7 +100,7 @@ class Scaling:
     @property
     def title(self) -> str:
         """What is measured."""
-        name, env, first = self.config.algo_name, self.config.to_json()["env"], self.config.seed
+        name, env, first = self.config.algo_name, flags.named(self.config), self.config.seed
         seeds = f"seeds {first} to {first + self.repeats - 1}"
         return f"{name} on {env}, {self.mode}, {seeds if self.repeats > 1 else f'seed {first}'}"
 

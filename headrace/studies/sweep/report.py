@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from headrace.errors import CheckpointError
 from headrace.records.curves import Curve, read_run
 from headrace.records.disk import replace_text, told
+from headrace.studies import flags, statistics
 from headrace.studies.drawing import band, curves, picture
 from headrace.studies.machine import markdown, show
 from headrace.studies.means import mean_se
@@ -75,6 +77,18 @@ def _spelled(trial: Any) -> str:
     return f"{mean:.4g}" if math.isnan(se) else f"{mean:.4g} ± {se:.2g}"
 
 
+def _over_seeds(trials: Sequence[Any]) -> list[str]:
+    """The best trials' interquartile means, where each has several seeds."""
+    best = [t for t in ranked(trials) if len(t.user_attrs.get("scores", [])) > 1][:BEST]
+    if not best or not statistics.are_there():
+        return []
+    scores = {str(t.number): np.array(t.user_attrs["scores"])[:, None] for t in best}
+    found = statistics.interquartile(scores)
+    table = [{"trial": trial, "interquartile mean": one.text()} for trial, one in found.items()]
+    words = "Of the best trials, with the 95% bootstrap interval over seeds."
+    return ["## Interquartile means", words, markdown(table)]
+
+
 def run_curves(sweep: Sweep, number: int) -> list[Curve]:
     """Return against steps of each of a trial's runs."""
     found = []
@@ -87,6 +101,16 @@ def run_curves(sweep: Sweep, number: int) -> list[Curve]:
     return found
 
 
+def _units(sweep: Sweep) -> str:
+    """What scores are, in words."""
+    tasks = len(sweep.config.tasks)
+    if sweep.suite is None:
+        alone = "where those of one may outweigh all others (--references would weigh them alike)"
+        return f"the mean return over {tasks} tasks, {alone}," if tasks > 1 else "the mean return"
+    what = f"mean over {tasks} tasks of scores, capped at 1," if tasks > 1 else "score"
+    return f"the {what} by {sweep.suite.name} (0 random, 1 the reference)"
+
+
 def write(sweep: Sweep, store: Store, console: Console) -> None:
     """``sweep.md``, ``sweep.png`` and a table of the best."""
     trials = store.trials()
@@ -96,16 +120,17 @@ def write(sweep: Sweep, store: Store, console: Console) -> None:
         return
     folder = Path(sweep.output)
     show(rows[:10], "The best trials", console, wrap=True)
-    title = f"{sweep.base.algo_name} on {sweep.base.to_json()['env']}"
+    title = f"{sweep.base.algo_name} on {flags.named(sweep.config)}"
     parts = [
         f"# Sweep: {title}",
         f"{len(rows)} of {sweep.trials} trials of {sweep.base.total_steps:,} steps, {sweep.seeds} "
-        f"seed(s) each, drawn by {sweep.draws}. A score is the mean return of a run's final "
+        f"seed(s) each, drawn by {sweep.draws}. A score is {_units(sweep)} of a run's final "
         "evaluation, or without one of its last 100 training episodes; ± is the standard error "
         "over seeds.",
         "![The best three, scores by rank, importances](sweep.png)",
         markdown(rows),
     ]
+    parts += _over_seeds(trials)
     if failed := [t for t in trials if "error" in t.user_attrs]:
         parts += ["## Without a score", *(f"- trial {t.number}: {t.user_attrs['error']}"
                                           for t in failed)]  # fmt: skip

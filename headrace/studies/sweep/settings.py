@@ -4,14 +4,17 @@
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from headrace.config import Config
+from headrace.envs.suites import Suite
 from headrace.errors import ConfigError, require
 from headrace.records.settings import replaced
+from headrace.studies.fitness import suite_of
 from headrace.studies.sample import IMPALA, Parameter, parse
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
@@ -47,6 +50,10 @@ class Sweep:
     prune: Literal["none", "median", "halving"] = "none"
     """End trials early: median, below the median of others at as many steps; halving, outside the
     best quarter at 1/16, 1/4 … of the steps."""
+    references: Annotated[str | None, ranges.NOT_EMPTY] = None
+    """A suite, or a file of headrace references, whose scores trials are ranked by: of several
+    tasks the mean of their capped scores. None: several of Atari's 57 games have theirs, all else
+    is ranked by its mean return."""
     output: Annotated[str, ranges.NOT_EMPTY] = "runs/sweep"
     """Folder of the sweep: journal, runs, page and picture."""
     timeout_s: Annotated[float, ranges.SECONDS] = 86_400.0
@@ -87,12 +94,29 @@ class Sweep:
         default = "tpe" if self.preset == "none" else "random"
         return default if self.sampler == "auto" else self.sampler
 
+    @cached_property
+    def suite(self) -> Suite | None:
+        """What scores are normalised by; None: they are returns.
+
+        Raises:
+            ConfigError: a reference score is missing.
+        """
+        if self.references is None and len(self.config.tasks) < 2:
+            return None  # of one task any units rank alike
+        return suite_of(self.config, self.references)
+
+    @property
+    def suite_name(self) -> str | None:
+        """Its name, or file."""
+        return None if self.suite is None else self.references or self.suite.name
+
     @property
     def identity(self) -> dict[str, Any]:
         """All that trials depend on; a sweep that goes on has the same."""
         parameters = {p.name: [p.kind, list(p.values)] for p in self.parameters}
         own = {"seeds": self.seeds, "sampler": self.draws, "prune": self.prune}
-        return {"config": self.base.to_json(), "parameters": parameters, **own}
+        own["references"] = self.suite_name
+        return {"config": self.base.settled.to_json(), "parameters": parameters, **own}
 
     def trial_dir(self, number: int) -> Path:
         """Where a trial's runs write."""
@@ -109,9 +133,10 @@ class Sweep:
         return replaced(self.base, {**values, **own})
 
     def check(self) -> None:
-        """Raise ConfigError where nothing is drawn."""
+        """Raise ConfigError where nothing is drawn, or a reference score is missing."""
         if not self.parameters:
             raise ConfigError(
                 "headrace sweep needs something to draw: --sample "
                 "learning-rate=loguniform:1e-5,1e-2, or --preset impala"
             )
+        _ = self.suite

@@ -20,7 +20,7 @@ from headrace.errors import CheckpointError, ConfigError
 from headrace.records.disk import told
 from headrace.records.lock import Lock, Taken
 from headrace.studies.identity import alone, check_same
-from headrace.studies.sample import Parameter
+from headrace.studies.sample import Parameter, seed_of
 from headrace.studies.sweep.settings import Sweep
 
 NAME = "sweep"
@@ -166,7 +166,7 @@ class Store:
             self.study.enqueue_trial(drawn)  # in one line of the journal
             trials = self.trials()
         self.study.sampler = optuna().samplers.TPESampler(
-            seed=self._sweep.config.seed + number, constant_liar=True
+            seed=seed_of(self._sweep.config.seed, number), constant_liar=True
         )
         if number < len(trials) and trials[number].state != states.WAITING:
             trial = optuna().trial.Trial(self.study, trials[number]._trial_id)

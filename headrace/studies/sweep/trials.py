@@ -7,18 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.api import resume_config
-from headrace.api import run as train
 from headrace.config import Config
-from headrace.errors import CheckpointError, ConfigError, NonFinite
-from headrace.records import checkpoint
+from headrace.envs.suites import Suite
+from headrace.errors import CheckpointError, ConfigError
 from headrace.records.settings import from_json
 from headrace.studies.children import Children
-from headrace.studies.scores.runs import check_ended, score_of
+from headrace.studies.fitness import fitness, suite_of
+from headrace.studies.run import train_to_end
+from headrace.studies.scores.runs import Score, check_ended, score_of
 from headrace.studies.sweep.settings import Sweep
 from headrace.studies.sweep.store import NAME, Claim, Store, optuna, storage
 
-REPORTS = 16  # of a run's return to the journal, where trials are pruned
+REPORTS = 16  # of a run's score to the journal, where trials are pruned
 
 Measure = Callable[[Sweep, Claim, int, Children], dict[str, Any]]
 
@@ -27,27 +27,30 @@ def measured(sweep: Sweep, claim: Claim, repeat: int, children: Children) -> dic
     """Train one of a trial's runs, or go on with it.
 
     Returns:
-        ``score``, its mean return; or ``pruned``, True; or ``error``, why there is none.
+        ``score``, see ``fitness``; or ``pruned``, True; or ``error``, why there is none.
     """
     config = sweep.run_config(claim.number, claim.values, repeat)
     folder = Path(config.run_dir or "")
-    if (score := _ended(config)) is not None:
-        return {"score": score}
-    before = repeat * config.total_steps
-    request = {"config": config.to_json(), "output": sweep.output, "trial": claim.trial_id}
-    request |= {"prune": sweep.prune, "before": before, "seeds": sweep.seeds}
-    output = folder.with_name(folder.name + ".log")
-    found: dict[str, Any] = children.call(train_run, request, sweep.timeout_s, output)
-    return found or {"score": score_of(folder).value}
+    if (score := _ended(config)) is None:
+        before = repeat * config.total_steps
+        request = {"config": config.to_json(), "output": sweep.output, "trial": claim.trial_id}
+        request |= {"prune": sweep.prune, "before": before, "seeds": sweep.seeds}
+        request["suite"] = sweep.suite_name
+        output = folder.with_name(folder.name + ".log")
+        found: dict[str, Any] = children.call(train_run, request, sweep.timeout_s, output)
+        if found:
+            return found
+        score = score_of(folder)
+    return {"score": fitness(sweep.suite, score.value, score.tasks)}
 
 
-def _ended(config: Config) -> float | None:
+def _ended(config: Config) -> Score | None:
     """The score of a run that came to its end before."""
     with contextlib.suppress(CheckpointError, RuntimeError):
         score = score_of(Path(config.run_dir or ""))
         check_ended(Path(config.run_dir or ""))
         if score.env_steps >= config.total_steps:
-            return score.value
+            return score
     return None
 
 
@@ -88,22 +91,20 @@ def train_run(request: dict[str, Any]) -> dict[str, Any]:
         RuntimeError: it was interrupted, as by a signal to all processes of a job.
     """
     config = from_json(request["config"])
-    run_dir = Path(config.run_dir or "")
-    saved = checkpoint.exists(run_dir)
-    config = resume_config(run_dir) if saved else config.again(saved=False)
-    reports = None if request["prune"] == "none" else _Reports(request, config.total_steps)
-    try:
-        train(config, [] if reports is None else [reports], draw=False)
-    except NonFinite as error:
-        return {"error": str(error)}
-    check_ended(run_dir)
+    suite = suite_of(config, request["suite"]) if request["suite"] else None
+    reports = None if request["prune"] == "none" else _Reports(request, config, suite)
+    why = train_to_end(config, [] if reports is None else [reports])
+    if why is not None:
+        return {"error": why}
     return {"pruned": True} if reports is not None and reports.pruned else {}
 
 
 class _Reports:
-    """A callback that tells the journal a run's return, and ends it where it should be pruned."""
+    """A callback that tells the journal a run's score, and ends it where it should be pruned."""
 
-    def __init__(self, request: dict[str, Any], total_steps: int) -> None:
+    def __init__(self, request: dict[str, Any], config: Config, suite: Suite | None) -> None:
+        total_steps, self._suite = config.total_steps, suite
+        self._env = config.to_json()["env"]
         self._before, self._interval = request["before"], max(1, total_steps // REPORTS)
         study = optuna().load_study(
             study_name=NAME,
@@ -120,7 +121,9 @@ class _Reports:
         if result.episode_return is None or due <= max(self._latest, self._before):
             return True
         self._latest = due
-        self._trial.report(result.episode_return, due)
+        parts = {name: float(one.episode_return) for name, one in (result.tasks or {}).items()}
+        tasks = parts or {self._env: result.episode_return}
+        self._trial.report(fitness(self._suite, result.episode_return, tasks), due)
         self.pruned = bool(self._trial.should_prune())
         return not self.pruned
 

@@ -142,6 +142,13 @@ def test_settings_that_evolve_never_contradict_each_other():
             hyper = population.perturbed(hyper, rng)
 
 
+def test_a_score_of_0_has_its_place_among_others():
+    hyper = {"learning_rate": 1.0}
+    scores = [-3.0, 0.0, None, 0.5, -0.25]
+    every = [[Event("born" if x is None else "trained", 10, hyper, x)] for x in scores]
+    assert [row["member"] for row in report.rows_of(every)] == ["3", "1", "4", "0", "2"]
+
+
 def test_lineage_goes_back_through_copies():
     hyper = {"learning_rate": 1.0}
     born = Event("born", 0, hyper)

@@ -18,13 +18,12 @@ from warm import Program
 
 import headrace as hr
 from headrace.cli import main
-from headrace.errors import NonFinite
 from headrace.records import checkpoint
 from headrace.records.files import read_jsonl
 from headrace.records.lock import Lock
-from headrace.studies.children import Children, Killed
+from headrace.studies.children import Children
 from headrace.studies.machine import wide_console
-from headrace.studies.pbt import report, turns
+from headrace.studies.pbt import report
 from headrace.studies.pbt.command import run
 from headrace.studies.pbt.member import Member
 from headrace.studies.pbt.settings import Population
@@ -169,75 +168,6 @@ def test_a_member_that_somebody_trains_is_left_to_them(tmp_path):
     assert first.latest().steps == 40
 
 
-def test_a_member_whose_training_breaks_down_is_replaced(tmp_path, undrawn):
-    population = stub.population(str(tmp_path), members=3, burn_in=0, threshold=1e6)
-
-    def train(population, member, hyper, until, children):
-        if member.number == 1 and until == 80 and not failed:
-            failed.append(hyper)
-            return {"error": "the loss is NaN"}
-        return stub.train(population, member, hyper, until, children)
-
-    failed: list = []
-    run(population, wide_console(), train)
-    kinds = [(event.kind, event.steps) for event in stub.histories(population)[1]]
-    at = kinds.index(("failed", 40))
-    assert kinds[at + 1 :][:2] == [("copied", 40), ("trained", 80)]
-    copied = stub.histories(population)[1][at + 1]
-    assert copied.note == "the loss is NaN"
-    there = {0: stub.score(0, 80), 2: stub.score(2, 40)}  # the others, as they were then
-    assert copied.source == max(there, key=lambda number: there[number])
-
-
-def test_training_that_always_breaks_down_ends_with_its_reason(tmp_path):
-    population = stub.population(str(tmp_path), members=2)
-    with pytest.raises(NonFinite, match=r"broke down 10 times in a row.*the loss is NaN"):
-        run(population, wide_console(), lambda *_: {"error": "the loss is NaN"})
-    drawn = {tuple(event.hyper.values()) for event in stub.histories(population)[0]}
-    assert len(drawn) > 3  # it was tried with others
-
-
-def test_a_turn_that_fails_again_and_again_ends_the_command(tmp_path, capsys):
-    population = stub.population(str(tmp_path), members=2)
-
-    def train(population, member, hyper, until, children):
-        raise RuntimeError("no memory")
-
-    with pytest.raises(RuntimeError, match="no memory"):
-        run(population, wide_console(), train)
-    assert capsys.readouterr().out.count("member 0: no memory") == turns.MOST_FAILURES
-
-
-def test_a_trainer_that_is_killed_has_more_chances_than_one_that_fails(tmp_path, capsys):
-    population = stub.population(str(tmp_path), members=2)
-    kills = iter(range(turns.MOST_KILLS - 1))
-
-    def train(population, member, hyper, until, children):
-        if next(kills, None) is not None:
-            raise Killed("ended with code -9")
-        return stub.train(population, member, hyper, until, children)
-
-    run(population, wide_console(), train)
-    assert capsys.readouterr().out.count("ended with code -9") == turns.MOST_KILLS - 1
-    assert all(one[-1].steps == stub.TOTAL for one in stub.histories(population))
-    (tmp_path / "more").mkdir()
-    kills = iter(range(99))
-    with pytest.raises(Killed):
-        run(stub.population(str(tmp_path / "more"), members=2), wide_console(), train)
-    assert turns.MOST_KILLS <= next(kills) <= 2 * turns.MOST_KILLS
-
-
-def test_a_turn_without_a_step_is_an_error_and_no_turn(tmp_path, capsys):
-    population = stub.population(str(tmp_path), members=2)
-
-    def train(population, member, hyper, until, children):
-        return stub.train(population, member, hyper, min(until, 80), children)
-
-    with pytest.raises(RuntimeError, match=r"ended at 80 steps, where it began.*until 120"):
-        run(population, wide_console(), train)
-    assert [e.steps for e in stub.histories(population)[0] if e.kind == "trained"] == [40, 80]
-
-
 @pytest.mark.timeout(60)
 def test_a_whole_small_population(tmp_path, monkeypatch, capsys, forked_children):
     """Ordinary runs, of which one copies the other and goes on."""
@@ -257,7 +187,7 @@ def test_a_whole_small_population(tmp_path, monkeypatch, capsys, forked_children
         config = json.loads((member.run_dir / "config.json").read_text())["config"]
         last = [event for event in member.history() if event.kind != "trained"][-1]
         assert config["algo"]["learning_rate"] == last.hyper["learning_rate"]
-        assert config["seed"] == number
+        assert config["seed"] == Population(output="runs/pbt").seed_of(number)
     assert Path("runs/pbt/population.md").read_text().startswith("# Population: ppo on CartPole-v1")
     own, other = (Member(i, Path(f"runs/pbt/members/00{i}")) for i in range(2))
     before = own.latest().steps

@@ -95,6 +95,14 @@ def test_without_a_reference_score_the_threshold_has_to_be_given(tmp_path):
     assert Population(**known, threshold=7.0).lead == 7.0
 
 
+def test_no_member_has_the_seed_of_another_nor_of_a_population_beside_it():
+    config = hr.Config(algo=CONSTANT)
+    several = [Population(config=replace(config, seed=seed)) for seed in (0, 1, 2**31 - 1)]
+    seeds = [one.seed_of(member) for one in several for member in range(24)]
+    assert len(set(seeds)) == 3 * 24
+    assert all(0 <= seed < 2**31 for seed in seeds)
+
+
 def test_a_folder_of_another_population_is_refused(tmp_path):
     run(stub.population(str(tmp_path), members=2), wide_console(), stub.train)
     with pytest.raises(ConfigError, match=r"holds a population with members=2, not 3"):

@@ -131,6 +131,11 @@ def test_preemption_holds_for_every_world_size():
     assert case_config(flags, 4, 0).preempt_fraction == 0.5
 
 
+def test_a_study_of_several_tasks_is_titled_after_all(tmp_path):
+    config = replace(Scaling().config, tasks=("CartPole-v1", "Acrobot-v1"), num_actors=2)
+    assert Scaling(config=config).title.startswith("ppo on CartPole-v1, Acrobot-v1, ")
+
+
 def test_seeds_are_outermost():
     cases = cases_of(Scaling(world_sizes=(1, 4), repeats=2))
     assert [(c["world_size"], c["seed"]) for c in cases] == [(1, 0), (4, 0), (1, 1), (4, 1)]

@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -25,7 +24,6 @@ from headrace.studies.sweep import report
 from headrace.studies.sweep.command import run
 from headrace.studies.sweep.settings import Sweep
 from headrace.studies.sweep.store import Store, storage
-from headrace.studies.sweep.trials import _Reports as Reports
 
 STUB = Path(__file__).with_name("stub.py")
 SAMPLE = ("learning_rate=loguniform:1e-5,1e-2", "entropy_coef=uniform:0,0.1")
@@ -127,6 +125,15 @@ def test_a_trial_without_all_its_values_gets_the_rest(tmp_path):
     assert store.claim(set()) is None  # somebody works on it
 
 
+def test_sweeps_of_neighbouring_seeds_draw_other_values(tmp_path):
+    claims = []
+    for seed in (0, 1):
+        config, output = hr.Config(seed=seed), str(tmp_path / str(seed))
+        store = Store(Sweep(sample=SAMPLE, trials=2, sampler="tpe", config=config, output=output))
+        claims += [store.claim(set()) for _ in range(2)]
+    assert len({claim.values["learning_rate"] for claim in claims}) == 4
+
+
 def test_who_is_cut_short_goes_on_with_the_next_command(tmp_path, capsys):
     sweep = Sweep(sample=SAMPLE, trials=3, sampler="random", output=str(tmp_path))
 
@@ -152,43 +159,6 @@ def test_who_is_cut_short_goes_on_with_the_next_command(tmp_path, capsys):
     assert [row["trial"] for row in report.rows_of(Store(sweep).trials())] == ["1", "0", "2"]
 
 
-@pytest.mark.parametrize("prune", ["none", "median", "halving"])
-def test_a_trial_that_is_worse_than_others_ends_early_where_it_is_asked_for(tmp_path, prune):
-    """Trials 0 to 5 return what their number says; the journal knows what each was like when."""
-    config = hr.Config(total_steps=1600)
-    sweep = Sweep(
-        sample=SAMPLE, trials=6, sampler="random", prune=prune, config=config, output=str(tmp_path)
-    )
-    heard = {}
-
-    def measure(sweep, claim, repeat, children):
-        request = {"prune": prune, "before": 0, "seeds": 1, "output": sweep.output}
-        reports = None if prune == "none" else Reports(request | {"trial": claim.trial_id}, 1600)
-        heard[claim.number] = 0
-        for steps in range(50, 1601, 50):
-            result = SimpleNamespace(env_steps=steps, episode_return=-float(claim.number))
-            heard[claim.number] = steps
-            if reports is not None and not reports(result):
-                return {"pruned": True}
-        return {"score": -float(claim.number)}
-
-    assert run(sweep, wide_console(), measure) == 0
-    trials = Store(sweep).trials()
-    states = [trial.state.name for trial in trials]
-    if prune == "none":
-        assert states == ["COMPLETE"] * 6
-        assert set(heard.values()) == {1600}
-        return
-    assert states[0] == "COMPLETE"
-    assert states[-1] == "PRUNED"
-    assert trials[-1].value == -5.0  # what it reported last
-    assert "(pruned)" in report.rows_of(trials)[-1]["score"]
-    first = {"median": 200, "halving": 100}[prune]  # the least steps at which it may happen
-    assert heard[5] == first
-    if prune == "median":  # of four at least
-        assert states == ["COMPLETE"] * 4 + ["PRUNED"] * 2
-
-
 def test_values_that_contradict_each_other_end_their_trial_alone(tmp_path, capsys):
     sample = ("rho_bar=choice:0.5,4.0", "c_bar=choice:0.25,2.0")
     config = hr.Config(algo=hr.IMPALA())
@@ -199,40 +169,6 @@ def test_values_that_contradict_each_other_end_their_trial_alone(tmp_path, capsy
     for trial in Store(sweep).trials():
         contradictory = trial.params["rho_bar"] < trial.params["c_bar"]
         assert ("scores" in trial.user_attrs) != contradictory
-
-
-def test_importances_find_what_matters(tmp_path):
-    sweep = Sweep(sample=SAMPLE, trials=24, sampler="random", output=str(tmp_path))
-    assert (
-        run(sweep, wide_console(), lambda s, claim, *_: {"score": claim.values["entropy_coef"]})
-        == 0
-    )
-    shares = report.importances(Store(sweep).study)
-    assert list(shares) == ["entropy_coef", "learning_rate"]
-    assert sum(shares.values()) == pytest.approx(1.0)
-    assert shares["entropy_coef"] > 0.8
-    ranks = [float(row["score"]) for row in report.rows_of(Store(sweep).trials())]
-    assert ranks == sorted(ranks, reverse=True)
-    assert "decides whether a trial is among the best" in (tmp_path / "sweep.md").read_text()
-
-
-@pytest.mark.parametrize(("trials", "best"), [(9, None), (10, 5), (20, 5), (80, 8)])
-def test_importances_are_of_at_least_five_best_trials(tmp_path, monkeypatch, trials, best):
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator
-    chosen, choose = [], evaluator._get_top_quantile_trials
-
-    def choosing(self, *args):
-        chosen.append(choose(self, *args))
-        return chosen[-1]
-
-    monkeypatch.setattr(evaluator, "_get_top_quantile_trials", choosing)
-    study = optuna.create_study(direction="maximize")
-    for i in range(trials):
-        ranges = {"x": optuna.distributions.FloatDistribution(0, trials)}
-        study.add_trial(optuna.create_trial(params={"x": i}, distributions=ranges, value=i))
-    assert list(report.importances(study)) == ([] if best is None else ["x"])
-    if best is not None:
-        assert sorted(t.value for t in chosen[0]) == list(range(trials - best, trials))
 
 
 @pytest.mark.parametrize(
@@ -250,6 +186,21 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path, change, words):
     Store(Sweep(**known, trials=99, jobs=7))  # which changes no trial
     with pytest.raises(ConfigError, match=words):
         Store(Sweep(**(known | change)))
+
+
+@pytest.mark.parametrize(("before", "goes_on"), [([64, 64], True), (None, True), ([32], False)])
+def test_a_folder_that_says_what_is_now_left_to_the_run_goes_on(tmp_path, before, goes_on):
+    sweep = Sweep(sample=SAMPLE, output=str(tmp_path))
+    Store(sweep)
+    file = tmp_path / "sweep.json"
+    identity = json.loads(file.read_text())
+    identity["config"]["network"]["hidden"] = before
+    file.write_text(json.dumps(identity))
+    if goes_on:
+        Store(sweep)
+        return
+    with pytest.raises(ConfigError, match=r"hidden=\[32\], not \[64, 64\]"):
+        Store(sweep)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""A study's run, in a process of its own: it begins, or goes on where it was cut short."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from headrace.api import resume_config
+from headrace.api import run as train
+from headrace.config import Config
+from headrace.errors import ConfigError, NonFinite
+from headrace.records import checkpoint, trust
+from headrace.records.plain import plain
+from headrace.studies.scores.runs import check_ended
+
+
+def train_to_end(config: Config, callbacks: Iterable[Any] = (), **settings: Any) -> str | None:
+    """Train a run to its end; why it has none, if what was drawn for it is to blame.
+
+    Args:
+        config: with its run directory. settings: that change where the run goes on.
+
+    Returns:
+        why training broke down, or what is wrong with a setting, which may show only where the
+        environment or the free memory is known; None: it came to its end.
+
+    Raises:
+        CheckpointError: the run directory is another's, and names other code than ``config``.
+        RuntimeError: it was interrupted, as by a signal to all processes of a job.
+    """
+    run_dir = Path(config.run_dir or "")
+    if checkpoint.exists(run_dir):
+        config = resume_config(run_dir, trust=_names_the_same(config), **settings)
+    else:
+        config = config.again(saved=False)
+    try:
+        train(config, callbacks, draw=False)
+    except (NonFinite, ConfigError) as error:
+        return str(error)
+    check_ended(run_dir)
+    return None
+
+
+def _names_the_same(config: Config) -> bool:
+    """Whether a run directory names no code but what the study's own command has named here."""
+    saved = checkpoint.read_config(checkpoint.find(config.run_dir or ""))["config"]
+    return _code(saved) == _code(config.to_json())
+
+
+def _code(config: dict[str, Any]) -> Any:
+    every = config | config["network"]
+    named = {name: every.get(name) or None for name in (*trust.CODE, "env_file")}
+    return json.loads(json.dumps(plain(named)))

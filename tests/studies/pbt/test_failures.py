@@ -1,0 +1,149 @@
+"""headrace pbt: members whose training breaks down, fails or is killed."""
+
+from __future__ import annotations
+
+import populations as stub
+import pytest
+
+from headrace.errors import HeadraceError
+from headrace.studies.children import Killed
+from headrace.studies.machine import wide_console
+from headrace.studies.pbt import report, turns
+from headrace.studies.pbt.command import run
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """A population ends without its picture, which takes most of a test's time."""
+    monkeypatch.setattr(report, "draw", lambda *_: None)
+
+
+def test_a_member_whose_training_breaks_down_is_replaced(tmp_path, undrawn):
+    population = stub.population(str(tmp_path), members=3, burn_in=0, threshold=1e6)
+
+    def train(population, member, hyper, until, children):
+        if member.number == 1 and until == 80 and not failed:
+            failed.append(hyper)
+            return {"error": "the loss is NaN"}
+        return stub.train(population, member, hyper, until, children)
+
+    failed: list = []
+    run(population, wide_console(), train)
+    kinds = [(event.kind, event.steps) for event in stub.histories(population)[1]]
+    at = kinds.index(("failed", 40))
+    assert kinds[at + 1 :][:2] == [("copied", 40), ("trained", 80)]
+    copied = stub.histories(population)[1][at + 1]
+    assert copied.note == "the loss is NaN"
+    there = {0: stub.score(0, 80), 2: stub.score(2, 40)}  # the others, as they were then
+    assert copied.source == max(there, key=lambda number: there[number])
+
+
+def test_training_that_always_breaks_down_ends_with_its_reason(tmp_path):
+    population = stub.population(str(tmp_path), members=2)
+    with pytest.raises(HeadraceError, match=r"broke down 10 times in a row.*the loss is NaN"):
+        run(population, wide_console(), lambda *_: {"error": "the loss is NaN"})
+    drawn = {tuple(event.hyper.values()) for event in stub.histories(population)[0]}
+    assert len(drawn) > 3  # it was tried with others
+
+
+def refuses(number: int, hopeless: bool = False):
+    """A turn's training, which fails for a member from 80 steps on, until it is another's copy."""
+
+    def train(population, member, hyper, until, children):
+        bad = hopeless or not any(event.kind == "copied" for event in member.history())
+        if member.number == number and until > 80 and bad:
+            raise RuntimeError("train ended with code 1; the end of output.log:\n...\nno memory")
+        return stub.train(population, member, hyper, until, children)
+
+    return train
+
+
+def test_a_member_whose_turn_fails_again_and_again_is_replaced(tmp_path, undrawn, capsys):
+    population = stub.population(str(tmp_path), members=3, threshold=1e6)
+    assert run(population, wide_console(), refuses(1)) == 0
+    assert capsys.readouterr().out.count("member 1: train ended") == turns.MOST_FAILURES + 1
+    histories = stub.histories(population)
+    assert all(history[-1].steps == stub.TOTAL for history in histories)
+    kinds = [(event.kind, event.steps) for event in histories[1]]
+    at = kinds.index(("failed", 80))
+    assert kinds[at + 1 :][:2] == [("copied", 80), ("trained", 120)]
+    assert histories[1][at].note == "train ended with code 1; the end of output.log: no memory"
+
+
+def test_a_member_that_nothing_helps_is_given_up_and_the_others_go_on(tmp_path, undrawn, capsys):
+    population = stub.population(str(tmp_path), members=3, threshold=1e6)
+    for failures in (turns.MOST_BREAKDOWNS, turns.MOST_BREAKDOWNS + 1):  # and the command again
+        assert run(population, wide_console(), refuses(1, hopeless=True)) == 1
+        assert "member 1 broke down 10 times in a row" in capsys.readouterr().out
+        histories = stub.histories(population)
+        assert [history[-1].steps for history in histories] == [stub.TOTAL, 80, stub.TOTAL]
+        assert [event.kind for event in histories[1]].count("failed") == failures
+    assert (tmp_path / "population.md").exists()
+
+
+def test_where_no_member_can_be_trained_all_stay_as_they_are(tmp_path):
+    population = stub.population(str(tmp_path), members=3, threshold=1e6)
+    tries = []
+
+    def train(population, member, hyper, until, children):
+        if until > 80:
+            tries.append(member.number)
+            raise RuntimeError("the disk is full")
+        return stub.train(population, member, hyper, until, children)
+
+    with pytest.raises(HeadraceError, match=r"every member failed 3 times in a row: the disk is"):
+        run(population, wide_console(), train)
+    assert tries == [0] * 3 + [1] * 3 + [2] * 3
+    assert "failed" not in {e.kind for history in stub.histories(population) for e in history}
+
+
+def test_before_any_turn_a_failure_ends_the_command_and_its_member_draws_anew(
+    tmp_path, undrawn, capsys
+):
+    population = stub.population(str(tmp_path), members=2)
+
+    def train(population, member, hyper, until, children):
+        raise RuntimeError("no memory")
+
+    told = r"of member 0, before any had a turn, failed 3 times .* no memory \(.*000/output.log\)"
+    with pytest.raises(HeadraceError, match=told):
+        run(population, wide_console(), train)
+    assert capsys.readouterr().out.count("member 0: no memory") == turns.MOST_FAILURES + 1
+    drawn = {}
+
+    def well(population, member, hyper, until, children):
+        drawn.setdefault(member.number, hyper)
+        return stub.train(population, member, hyper, until, children)
+
+    assert run(population, wide_console(), well) == 0
+    assert drawn[0] == population.drawn(0, 2) != population.drawn(0)
+
+
+def test_a_trainer_that_is_killed_has_more_chances_than_one_that_fails(tmp_path, capsys):
+    population = stub.population(str(tmp_path), members=2)
+    kills = iter(range(turns.MOST_KILLS - 1))
+
+    def train(population, member, hyper, until, children):
+        if next(kills, None) is not None:
+            raise Killed("ended with code -9")
+        return stub.train(population, member, hyper, until, children)
+
+    run(population, wide_console(), train)
+    assert capsys.readouterr().out.count("ended with code -9") == turns.MOST_KILLS - 1
+    assert all(one[-1].steps == stub.TOTAL for one in stub.histories(population))
+    (tmp_path / "more").mkdir()
+    kills = iter(range(99))
+    with pytest.raises(HeadraceError, match=r"member 0, .* failed 10 times .*ended with code -9"):
+        run(stub.population(str(tmp_path / "more"), members=2), wide_console(), train)
+    assert turns.MOST_KILLS <= next(kills) <= 2 * turns.MOST_KILLS
+
+
+def test_a_turn_without_a_step_is_an_error_and_no_turn(tmp_path, capsys):
+    population = stub.population(str(tmp_path), members=2)
+
+    def train(population, member, hyper, until, children):
+        return stub.train(population, member, hyper, min(until, 80), children)
+
+    with pytest.raises(HeadraceError, match=r"ended at 80 steps, where it began.*until 120"):
+        run(population, wide_console(), train)
+    assert [e.steps for e in stub.histories(population)[0] if e.kind == "trained"] == [40, 80]

@@ -141,8 +141,8 @@ def test_a_predicted_action_is_one_that_the_mask_and_the_space_allow():
         assert policy.predict(np.zeros(3, np.float32), action_mask=np.array(mask))[0] == action
     scout = Team.of(roster, *made, found.own_spaces).policies["scout"]
     with torch.no_grad():
-        scout.policy_head.bias.copy_(torch.arange(4.0))
-    assert scout.predict(np.zeros((3, 2), np.float32))[0].tolist() == [1, 1, 1]
+        scout.policy_head.bias.copy_(torch.tensor([1.0, 0.0, 2.0, 3.0]))
+    assert scout.predict(np.zeros((3, 2), np.float32))[0].tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("given", [{}, {"opponents": "latest:0.5,uniform:0.5"}])

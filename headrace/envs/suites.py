@@ -66,7 +66,7 @@ class Suite:
             ConfigError: the suite has no reference score for it; names the nearest that it has.
         """
         found = the_same(name, self.references)
-        if found is None and (trained := the_same(name, self.envs)) is not None:
+        if found is None and self.tasks and (trained := the_same(name, self.envs)) is not None:
             found = self.tasks[self.envs.index(trained)]
         if found is None:
             hint = nearest(name, self.references) or f" It has {', '.join(self.tasks[:3])} …"

@@ -22,7 +22,6 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 
 from headrace.errors import ConfigError
-from headrace.spaces.images import is_image
 from headrace.spaces.masks import MASK
 from headrace.spaces.text import is_text, plain_text
 
@@ -101,6 +100,8 @@ def _boxes(a: Box, b: Box) -> Box | None:
 
 
 def _is_vector(space: gymnasium.Space) -> bool:
+    from headrace.spaces.images import is_image  # and with it torch, a second
+
     return isinstance(space, Box) and len(space.shape) == 1 and not is_image(space)
 
 

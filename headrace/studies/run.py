@@ -28,16 +28,22 @@ def train_to_end(config: Config, callbacks: Iterable[Any] = (), **settings: Any)
 
     Raises:
         CheckpointError: the run directory is another's, and names other code than ``config``.
+        ConfigError: a run that had begun can't go on, which is the machine's fault.
         RuntimeError: it was interrupted, as by a signal to all processes of a job.
     """
     run_dir = Path(config.run_dir or "")
-    if checkpoint.exists(run_dir):
+    begun = checkpoint.exists(run_dir)
+    if begun:
         config = resume_config(run_dir, trust=_names_the_same(config), **settings)
     else:
         config = config.again(saved=False)
     try:
         train(config, callbacks, draw=False)
-    except (NonFinite, ConfigError) as error:
+    except NonFinite as error:
+        return str(error)
+    except ConfigError as error:
+        if begun:
+            raise
         return str(error)
     check_ended(run_dir)
     return None

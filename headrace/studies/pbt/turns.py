@@ -51,6 +51,7 @@ class Turns:
     _failures: Counter[int] = field(default_factory=Counter)
     _stuck: dict[int, _Stuck] = field(default_factory=dict)
     _done: int = 0  # turns
+    _busy: set[int] = field(default_factory=set)  # members that this process trains now
 
     def __post_init__(self) -> None:
         count = range(self.population.members)
@@ -59,17 +60,20 @@ class Turns:
     def turn(self, children: Children) -> bool:
         """One turn of the member that is furthest behind among those that nobody trains.
 
-        One that can't be trained lets others go first, until one of them has had a turn.
+        One that can't be trained lets others go first, until one of them has had a turn here.
 
         Returns:
             whether any member has turns left.
 
         Raises:
-            HeadraceError: training failed again and again, of all members or before any had a turn.
+            HeadraceError: training failed again and again, of every member that has turns left.
         """
         steps = {one.number: _steps(one) for one in self.members}
         left = [n for n in steps if self._goes_on(steps[n]) and n not in self.given_up]
-        for number in sorted(left, key=lambda n: (self._waits(n), steps[n], n)):
+        first = [n for n in left if not self._waits(n)]
+        if left and not first:
+            self._check_hope(len(left))
+        for number in sorted(first or left, key=lambda n: (steps[n], n)):
             member = self.members[number]
             with told(member.folder):
                 member.folder.mkdir(parents=True, exist_ok=True)
@@ -77,11 +81,13 @@ class Turns:
                 lock = Lock(member.folder, required=True)
             except Taken:  # somebody trains it
                 continue
+            self._busy.add(number)
             try:
                 if _steps(member) == steps[number]:  # else another one had a turn of it just now
                     lock.sign()
                     self._take(member, children)
             finally:
+                self._busy.discard(number)
                 lock.release()
             return True
         if left:
@@ -126,16 +132,15 @@ class Turns:
             self._evolve(member, event)
 
     def _waits(self, number: int) -> bool:
-        """Whether a member can't be trained, and nobody else has been since that was seen."""
+        """Whether a member can't be trained here, and nobody else was since that was seen."""
         stuck = self._stuck.get(number)
         return stuck is not None and stuck.done == self._done
 
     def _failed(self, member: Member, event: Event, error: Exception) -> None:
-        """After training failed for another reason: the same again, or else it breaks down.
+        """After training failed for another reason: the same again, or else others go first.
 
         Raises:
-            HeadraceError: nobody can be trained, as where the disk is full: members stay as they
-                are. Or nobody ever was.
+            HeadraceError: several failed so, and no member was ever trained.
         """
         self._failures[member.number] += 1
         self.say(f"member {member.number}: {error}")
@@ -144,18 +149,25 @@ class Turns:
             return
         del self._failures[member.number]
         lines = str(error).splitlines() or [type(error).__name__]
-        why = " ".join(dict.fromkeys((lines[0], lines[-1])))
+        why = f"failed {most} times in a row: {' '.join(dict.fromkeys((lines[0], lines[-1])))}"
         self._stuck[member.number] = _Stuck(event, self._done, why)
-        fresh = not any(e.kind == "trained" for one in self.members for e in one.history())
-        if fresh:
-            self._broke_down(member, event, why)
-        others = [one.number for one in self.members if one.number not in self.given_up]
-        if fresh or all(map(self._waits, others)):
-            whose = f"member {member.number}, before any had a turn," if fresh else "every member"
-            raise HeadraceError(
-                f"training of {whose} failed {most} times in a row: {why} (all that it printed is "
-                f"in {member.folder / 'output.log'})"
-            )
+        untried = self._done == 0 and not self._busy - {member.number}
+        if untried and len(self._stuck) >= MOST_FAILURES:
+            self._check_hope(len(self._stuck))
+
+    def _check_hope(self, count: int) -> None:
+        """Raise HeadraceError where so many members fail, and none has ever got anywhere.
+
+        A full disk, or a package that isn't here, is no reason to replace them.
+        """
+        ended = [n for n, one in enumerate(self.members) if not self._goes_on(_steps(one))]
+        if ended or not self._stuck:  # so it is these members' own
+            return
+        number, stuck = next(iter(self._stuck.items()))
+        raise HeadraceError(
+            f"training of {count} members, none of which got any further, {stuck.why} (all that "
+            f"it printed is in {self.members[number].folder / 'output.log'})"
+        )
 
     def _broke_down(self, member: Member, event: Event, why: str) -> Event:
         """Note that training isn't possible with what a member is made of.

@@ -395,12 +395,12 @@ def test_a_child_that_was_interrupted_has_not_ended(tmp_path, monkeypatch, study
         summary = {"env_steps": 10, "episodic_return": 9.0, "interrupted": True}
         (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
 
-    monkeypatch.setattr(study, "train", interrupted)
+    monkeypatch.setattr("headrace.studies.run.train", interrupted)
     with pytest.raises(RuntimeError, match="run was interrupted at 10 steps"):
-        study.train_run({"config": config.to_json(), "prune": "none", "hyper": {}})
+        study.train_run({"config": config.to_json(), "prune": "none", "hyper": {}, "suite": None})
     assert trials._ended(config) is None
     (tmp_path / "run" / "summary.json").write_text('{"env_steps": 10, "episodic_return": 9.0}')
-    assert trials._ended(config) == 9.0
+    assert trials._ended(config).value == 9.0
 
 
 def test_a_run_says_whether_it_was_interrupted(tiny):

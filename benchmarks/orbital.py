@@ -8,11 +8,11 @@
 ``speed`` steps games with random actions on one core. ``scripted`` lets all scripted players meet.
 ``trained`` trains the recipe ``orbital`` by ``headrace train`` and lets each policy meet all
 scripted players. ``league`` rates the snapshots of the same runs by games among them.
-``exploiter`` trains a policy against the final one of each run, and lets the two meet. Runs are
-trained once, and kept in the folder of results. ``match`` lets any two meet: a scripted player's
-name, or a run directory; ``film`` shows a game of the two. All matches are paired: the same games
-are played with the seats changed, so that a return is that of a game, averaged over both seats, and
-its standard error is that over pairs.
+``exploiter`` trains a policy against the final one of each run, and lets the two meet. Runs but for
+exploiters are trained once, and kept in the folder of results. ``match`` lets any two meet: a
+scripted player's name, or a run directory; ``film`` shows a game of the two. All matches are
+paired: the same games are played with the seats changed, so that a return is that of a game,
+averaged over both seats, and its standard error is that over pairs.
 """
 
 from __future__ import annotations

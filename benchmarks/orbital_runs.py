@@ -82,13 +82,19 @@ def run_of(args: Args, seed: int) -> Run:
 
 
 def train(algorithm: str, folder: Path, seed: int, **flags: Any) -> float:
-    """Train the recipe ``orbital`` by the command; seconds of the clock.
+    """Train the recipe ``orbital`` by the command, anew each time; seconds of the clock.
 
     Args:
         flags: of the command, beside those that every run has.
+
+    Raises:
+        RuntimeError: it failed, or was not done in ``LIMIT_S``.
     """
     whole = {"recipe": "orbital", "seed": seed, "overwrite": True, "eval_episodes": 0} | flags
-    return train_command(algorithm, folder, LIMIT_S, **whole).wall_s
+    ended = train_command(algorithm, folder, LIMIT_S, **whole)
+    if ended.timed_out:
+        raise RuntimeError(f"{folder} was not trained in {LIMIT_S:g} s")
+    return ended.wall_s
 
 
 def policy_player(run_dir: Path | str, deterministic: bool = True) -> Player:

@@ -54,8 +54,8 @@ class Suite:
 
     @property
     def is_atari(self) -> bool:
-        """Whether its tasks are games of Atari, and the reference a human."""
-        return all(task in _ATARI_57 for task in self.references) and bool(self.references)
+        """Whether its references are humans' scores in games of Atari."""
+        return SUITES.get(self.name) is self and all(task in _ATARI_57 for task in self.references)
 
     def task(self, name: str) -> str:
         """The task that an environment's id or level stands for, as ``PongNoFrameskip-v4`` or

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.envs.names import check_once, env_name
-from headrace.envs.suites import SUITES
+from headrace.envs.suites import SUITES, the_same
 from headrace.errors import ConfigError, require
 
 
@@ -72,6 +72,7 @@ def _check_multiple(name: str, value: Any, unit: int, why: str) -> None:
 
 def check_order(names: tuple[str, ...], known: tuple[str, ...]) -> None:
     """Raise ConfigError where a policy would be told other numbers of tasks than in training."""
+    known = tuple(the_same(name, names) or name.rpartition(".")[2] for name in known)
     if names != known and sorted(names) == sorted(known):
         raise ConfigError(
             f"tasks={','.join(names)} must be in the order in which the policy was trained on "

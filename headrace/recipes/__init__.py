@@ -43,10 +43,14 @@ def recipe(name: str, algorithm: str = "appo") -> Config:
         raise ConfigError(f"recipe {name} has no setting for algorithm {algorithm!r}") from error
 
 
+_WITHOUT_OPPONENTS = ("--exploit", "--tasks", "--policies", "--cluster")
+
+
 def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Config, list[str]]:
     """The recipe that ``--recipe NAME`` asks for, or ``default``, and the other arguments.
 
-    With ``--exploit`` among these the recipe has no opponents: that policy is the only one.
+    With ``--exploit``, ``--tasks``, ``--policies`` or ``--cluster`` among these the recipe has no
+    opponents, for these leave none a place; ``--opponents`` gives it some again.
 
     Raises:
         ConfigError: as :func:`recipe`.
@@ -55,7 +59,7 @@ def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Confi
     if name is None:
         return default, rest
     found = recipe(name, algorithm)
-    if take_flag(rest, "--exploit")[0] is not None:
+    if any(take_flag(rest, flag)[0] is not None for flag in _WITHOUT_OPPONENTS):
         found = replace(found, opponents=None)
     tasks, _ = take_flag(rest, "--tasks")
     return found if tasks is None else for_tasks(found, tasks.split(",")), rest

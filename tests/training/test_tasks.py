@@ -18,6 +18,7 @@ from headrace.cli.training import config_of
 from headrace.envs import atari
 from headrace.envs.joined import Joined
 from headrace.envs.names import Tasks, env_name, resolve
+from headrace.envs.tasks import check_order
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
 from headrace.recipes import for_tasks, take_recipe
@@ -223,6 +224,15 @@ def test_learners_share_out_the_actors_of_each_task(tiny, tmp_path):
     tasks = results[-1].tasks
     assert sum(one.env_steps for one in tasks.values()) == results[-1].env_steps
     assert all(one.episodes > 0 for one in tasks.values())
+
+
+@pytest.mark.parametrize("known", [("Pong", "Breakout"), ("games:ALE/Pong-v5", "ALE/Breakout-v5")])
+def test_tasks_in_another_order_are_refused_however_they_are_spelled(known):
+    with pytest.raises(ConfigError, match="must be in the order"):
+        check_order(("ALE/Breakout-v5", "ALE/Pong-v5"), known)
+    check_order(("ALE/Pong-v5", "ALE/Breakout-v5"), known)
+    with pytest.raises(ConfigError, match="must be in the order"):
+        check_order(("B", "A"), ("Outer.A", "Outer.B"))
 
 
 def test_several_tasks_have_a_wider_perceptron_unless_told_otherwise(tiny):

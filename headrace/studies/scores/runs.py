@@ -66,7 +66,7 @@ def _learning(config: Mapping[str, Any]) -> dict[str, Any]:
     try:
         flat = flat_settings(dict(config))
     except (KeyError, TypeError, ValueError):  # of another version
-        return {"algo": config["algo"]["name"]}
+        return {"algo": config["algo"]["name"], "tasks": len(config.get("tasks") or ()) or 1}
     fields = (ALGORITHMS[flat["algo"]], Network)
     names = ["algo", *(f.name for kind in fields for f in dataclasses.fields(kind))]
     return {name: flat[name] for name in names} | {"tasks": len(flat["tasks"]) or 1}

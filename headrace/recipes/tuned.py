@@ -122,7 +122,6 @@ def orbital(algorithm: str = "appo") -> Config:
         algo=algos[algorithm],
         network=Network(hidden=(128, 128)),
         opponents="latest:0.7,pfsp:0.3",
-        snapshot_every_steps=400_000,
         num_actors=1,
         envs_per_actor=256,
         fragment_length=16 if algorithm == "ppo" else 32,

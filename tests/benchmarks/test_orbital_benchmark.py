@@ -54,7 +54,7 @@ def trains(runs, monkeypatch):
         )
         with contextlib.closing(hr.Trainer(config)) as trainer:
             list(trainer)
-        return SimpleNamespace(wall_s=1.5)
+        return SimpleNamespace(wall_s=1.5, timed_out=False)
 
     monkeypatch.setattr(runs, "train_command", train_command)
     return asked
@@ -73,7 +73,7 @@ def test_trained_policies_meet_every_scripted_player(orbital, runs, tmp_path, mo
     monkeypatch.setattr(
         runs,
         "train_command",
-        lambda *args, **flags: asked.append(flags) or SimpleNamespace(wall_s=1.5),
+        lambda *args, **flags: asked.append(flags) or SimpleNamespace(wall_s=1.5, timed_out=False),
     )
     args = orbital.Args(studies="trained,trained", seeds=1, pairs=6, output=tmp_path)
     orbital.main(args)
@@ -121,7 +121,7 @@ def test_an_exploiter_begins_as_the_final_policy_and_meets_it(orbital, runs, tmp
 
     def train_command(algorithm, folder, limit_s, **flags):
         asked.append((folder, flags))
-        return SimpleNamespace(wall_s=2.0)
+        return SimpleNamespace(wall_s=2.0, timed_out=False)
 
     def stand_in(folder, deterministic=True):
         name = "pursuit" if folder.name.endswith("exploiter") else "hold"

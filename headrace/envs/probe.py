@@ -123,7 +123,10 @@ def _of_tasks(tasks: Tasks, how: tuple[Any, ...]) -> Probe:
         require(not one.agents, "tasks", ",".join(tasks.names), valid)
     engines = {one.engine for one in found}
     if len(engines) > 1:  # single environments are stepped then
-        found = [probe(env, "sync", *how[1:]) for env in tasks.envs]
+        found = [
+            one if one.engine == "sync" else probe(env, "sync", *how[1:])
+            for one, env in zip(found, tasks.envs, strict=True)
+        ]
     if not tasks.joined:
         tasks = join(tasks, [(one.observation_space, one.action_space) for one in found])
         found = [

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import headrace as hr
@@ -22,8 +23,9 @@ from headrace.envs.tasks import check_order
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
 from headrace.recipes import for_tasks, take_recipe
-from headrace.records import checkpoint, trust
+from headrace.records import checkpoint, health, trust
 from headrace.records.files import RunLog, read_jsonl
+from headrace.records.rundir import default_run_dir
 from headrace.records.settings import check_resumed, from_json
 from headrace.training import intake
 from headrace.training.sizes import choose
@@ -187,6 +189,20 @@ def drawn(monkeypatch):
 
     monkeypatch.setattr("headrace.records.video.record_video", film)
     return names
+
+
+def test_what_only_comes_in_vectors_is_refused_beside_single_environments(tiny, tmp_path):
+    with pytest.raises(ConfigError, match="engine='sync' can't make CartPoleVectorEnv"):
+        hr.train(tiny(tasks=(CartPoleVectorEnv, Quick), num_actors=2, run_dir=str(tmp_path / "r")))
+    assert not (tmp_path / "r").exists()
+
+
+def test_several_tasks_have_a_folder_without_blanks_and_no_limit_of_one():
+    name = env_name(Tasks(("CartPole-v1", "ALE/Pong-v5")))
+    assert default_run_dir(name, "appo").name.startswith("2-tasks-appo-")
+    alone = {"env": "CartPole-v1", "tasks": []}
+    assert health.known(alone)["max_episode_steps"] == 500
+    assert health.known(alone | {"tasks": ["CartPole-v1", "Own-v0"]})["max_episode_steps"] is None
 
 
 def test_callables_of_one_name_are_told_how_they_differ():

@@ -81,6 +81,8 @@ SHARES = {
     "more actors than credits": (hr.IMPALA(minibatches=1), {"batch_size": 32}),
     "serial": (hr.IMPALA(minibatches=1), {"transport": "serial"}),
     "synchronous": (hr.A2C(), {}),
+    "several passes": (hr.APPO(), {}),
+    "a buffer of batches": (hr.IMPACT(), {}),
 }
 ALIKE = ("serial", "more actors than credits")
 

@@ -13,6 +13,7 @@ import weakref
 from pathlib import Path
 
 from headrace.errors import CheckpointError
+from headrace.records.disk import told
 
 NAME = "lock"
 
@@ -35,12 +36,12 @@ class Lock:
 
     Raises:
         Taken: somebody else has it.
-        CheckpointError: the file system has no locks.
-        OSError: the file can't be opened.
+        CheckpointError: the file can't be opened, or the file system has no locks.
     """
 
     def __init__(self, run_dir: Path, required: bool = False) -> None:
-        self._descriptor = os.open(run_dir / NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        with told(run_dir / NAME):
+            self._descriptor = os.open(run_dir / NAME, os.O_RDWR | os.O_CREAT, 0o644)
         self.release = weakref.finalize(self, os.close, self._descriptor)
         _held.add(self)
         try:
@@ -60,8 +61,10 @@ class Lock:
             warnings.warn(f"{where}: take care that only one process trains there", stacklevel=2)
 
     def sign(self) -> None:
-        """Write down who holds it."""
-        if self.release.alive:
+        """Write down who holds it, if the disk has room for it: it is only a note."""
+        if not self.release.alive:
+            return
+        with contextlib.suppress(OSError):
             mine = {
                 "pid": os.getpid(),
                 "host": socket.gethostname(),

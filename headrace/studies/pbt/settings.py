@@ -190,15 +190,26 @@ class Population:
         return found
 
     def perturbed(self, hyper: dict[str, float], rng: np.random.Generator) -> dict[str, float]:
-        """Each value changed with ``probability``, unless that made it an invalid one."""
+        """Each value changed with ``probability``, unless that made it an invalid one.
+
+        One between 0 and 1 that the factor would take too high, as a discount, is changed in what
+        1 is above it, up and down: else it could only ever fall.
+        """
         found = dict(hyper)
         for name, value in hyper.items():
             changes, up = rng.random() < self.probability, rng.random() < 0.5
             if changes:
                 new = value * self.factor if up else value / self.factor
-                try:
-                    replaced(self.config, {**found, name: new})
-                except ConfigError:
-                    continue
-                found[name] = new
+                if value < 1.0 and not self._is_valid(found, name, value * self.factor):
+                    above = 1.0 - value
+                    new = 1.0 - (above / self.factor if up else above * self.factor)
+                if self._is_valid(found, name, new):
+                    found[name] = new
         return found
+
+    def _is_valid(self, hyper: dict[str, float], name: str, value: float) -> bool:
+        try:
+            replaced(self.config, {**hyper, name: value})
+        except ConfigError:
+            return False
+        return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -48,9 +47,10 @@ class Turns:
     train: Train
     say: Callable[[str], None] = print
     given_up: set[int] = field(default_factory=set)  # members that this process leaves as they are
-    _failures: Counter[int] = field(default_factory=Counter)
+    _failures: dict[int, tuple[Event, int]] = field(default_factory=dict)  # since which event
     _stuck: dict[int, _Stuck] = field(default_factory=dict)
     _done: int = 0  # turns
+    _blamed: int = -1  # turns that were done when a member was replaced without proof
     _busy: set[int] = field(default_factory=set)  # members that this process trains now
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Turns:
         left = [n for n in steps if self._goes_on(steps[n]) and n not in self.given_up]
         first = [n for n in left if not self._waits(n)]
         if left and not first:
-            self._check_hope(len(left))
+            self._check_hope(left)
         for number in sorted(first or left, key=lambda n: (steps[n], n)):
             member = self.members[number]
             with told(member.folder):
@@ -103,11 +103,6 @@ class Turns:
         if event is None:
             event = Event("born", 0, self.population.drawn(member.number))
             member.note(event)
-        stuck = self._stuck.pop(member.number, None)
-        if stuck is not None and stuck.event == event:  # nobody else got it any further
-            event = self._broke_down(member, event, stuck.why)
-            if member.number in self.given_up:
-                return
         if event.kind in ("trained", "failed"):  # and whoever trained it got no further
             event = self._evolve(member, event)
         until = min(event.steps + self.population.turn_steps, self.population.config.total_steps)
@@ -121,7 +116,8 @@ class Turns:
         except (RuntimeError, HeadraceError) as error:
             self._failed(member, event, error)
             return
-        del self._failures[member.number]
+        self._failures.pop(member.number, None)
+        self._stuck.pop(member.number, None)
         if "error" in found:
             event = self._broke_down(member, event, found["error"])
         else:
@@ -139,34 +135,48 @@ class Turns:
     def _failed(self, member: Member, event: Event, error: Exception) -> None:
         """After training failed for another reason: the same again, or else others go first.
 
+        If they can be trained it has one more try, and is replaced if that fails as well.
+
         Raises:
-            HeadraceError: several failed so, and no member was ever trained.
+            HeadraceError: several failed so, and no member was ever trained here.
         """
-        self._failures[member.number] += 1
-        self.say(f"member {member.number}: {error}")
-        most = MOST_KILLS if isinstance(error, Killed) else MOST_FAILURES
-        if self._failures[member.number] < most:
+        number = member.number
+        self.say(f"member {number}: {error}")
+        stuck = self._stuck.pop(number, None)
+        if stuck is not None and stuck.event == event:  # others could be trained, it can't
+            self._broke_down(member, event, stuck.why)
             return
-        del self._failures[member.number]
+        since, count = self._failures.pop(number, (event, 0))
+        count = count + 1 if since == event else 1  # somebody else may have got it further
+        most = MOST_KILLS if isinstance(error, Killed) else MOST_FAILURES
+        if count < most:
+            self._failures[number] = event, count
+            return
         lines = str(error).splitlines() or [type(error).__name__]
         why = f"failed {most} times in a row: {' '.join(dict.fromkeys((lines[0], lines[-1])))}"
-        self._stuck[member.number] = _Stuck(event, self._done, why)
-        untried = self._done == 0 and not self._busy - {member.number}
+        self._stuck[number] = _Stuck(event, self._done, why)
+        untried = self._done == 0 and not self._busy - {number}
         if untried and len(self._stuck) >= MOST_FAILURES:
-            self._check_hope(len(self._stuck))
+            self._check_hope(list(self._stuck))
 
-    def _check_hope(self, count: int) -> None:
-        """Raise HeadraceError where so many members fail, and none has ever got anywhere.
+    def _check_hope(self, left: list[int]) -> None:
+        """Raise HeadraceError where nobody who has turns left could be trained of late.
 
-        A full disk, or a package that isn't here, is no reason to replace them.
+        A full disk, or a package that isn't here, is no reason to replace them. The last one, when
+        others have ended, is taken to be at fault itself, but once only until it was trained.
         """
-        ended = [n for n, one in enumerate(self.members) if not self._goes_on(_steps(one))]
-        if ended or not self._stuck:  # so it is these members' own
+        ended = any(not self._goes_on(_steps(one)) for one in self.members)
+        if ended and len(left) == 1 and self._blamed != self._done:
+            self._blamed = self._done
             return
-        number, stuck = next(iter(self._stuck.items()))
+        number = next((n for n in left if n in self._stuck), None)
+        if number is None:  # another thread has trained it meanwhile
+            return
+        several = len(left) > 1
+        who = f"{len(left)} members, none of which got" if several else "1 member, which didn't get"
         raise HeadraceError(
-            f"training of {count} members, none of which got any further, {stuck.why} (all that "
-            f"it printed is in {self.members[number].folder / 'output.log'})"
+            f"training of {who} any further, {self._stuck[number].why} (all that it "
+            f"printed is in {self.members[number].folder / 'output.log'})"
         )
 
     def _broke_down(self, member: Member, event: Event, why: str) -> Event:

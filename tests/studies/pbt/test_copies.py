@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import populations as stub
@@ -124,11 +125,22 @@ def test_settings_change_with_the_given_probability_and_factor():
     assert 0.09 < ((logs[:, 0] != 0) & (logs[:, 1] != 0)).mean() < 0.135  # each by itself
 
 
-def test_a_change_to_an_invalid_value_is_left_out():
+def test_a_discount_is_changed_in_its_way_to_1_up_and_down_alike():
     population = stub.population("x", sample=("gamma=uniform:0.9,0.99",), probability=1.0)
-    found = {population.perturbed({"gamma": 0.9}, np.random.default_rng(i))["gamma"]
+    found = Counter(
+        round(1 - population.perturbed({"gamma": 0.9}, np.random.default_rng(i))["gamma"], 6)
+        for i in range(100)
+    )
+    assert set(found) == {round(0.1 / 1.2, 6), round(0.1 * 1.2, 6)}
+    assert min(found.values()) > 30
+
+
+def test_a_change_to_an_invalid_value_is_left_out():
+    population = stub.population("x", sample=("c_bar=uniform:0.25,1.0",), probability=1.0)
+    top = population.config.algo.rho_bar
+    found = {population.perturbed({"c_bar": top}, np.random.default_rng(i))["c_bar"]
              for i in range(20)}  # fmt: skip
-    assert found == {0.9, 0.75}
+    assert found == {top, top / 1.2}
 
 
 def test_settings_that_evolve_never_contradict_each_other():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import time
 
 import populations as stub
 import pytest
 
-from headrace.errors import HeadraceError
-from headrace.records.lock import Lock
+from headrace.errors import CheckpointError, HeadraceError
+from headrace.records.lock import Lock, Taken
 from headrace.studies.children import Killed
 from headrace.studies.machine import wide_console
 from headrace.studies.pbt import report, turns
@@ -64,7 +65,7 @@ def refuses(number: int, hopeless: bool = False):
 def test_a_member_whose_turn_fails_again_and_again_is_replaced(tmp_path, undrawn, capsys):
     population = stub.population(str(tmp_path), members=3, threshold=1e6)
     assert run(population, wide_console(), refuses(1)) == 0
-    assert capsys.readouterr().out.count("member 1: train ended") == turns.MOST_FAILURES
+    assert capsys.readouterr().out.count("member 1: train ended") == turns.MOST_FAILURES + 1
     histories = stub.histories(population)
     assert all(history[-1].steps == stub.TOTAL for history in histories)
     kinds = [(event.kind, event.steps) for event in histories[1]]
@@ -128,6 +129,81 @@ def test_a_host_on_which_nothing_trains_leaves_members_to_others(tmp_path):
         while here.turn(None):
             pass
     assert {e.kind for history in stub.histories(population) for e in history} == {"born"}
+
+
+def near_the_end(tmp_path, ended: int, members: int):
+    """A population of which some have ended, and the others have a turn left."""
+    population = stub.population(str(tmp_path), members=members, threshold=1e6)
+    for number in range(members):
+        steps = stub.TOTAL if number < ended else stub.TOTAL - stub.TURN
+        stub.member_of(population, number, score=float(number), steps=steps)
+    return population
+
+
+def test_a_host_on_which_nothing_trains_replaces_nobody_of_the_last_either(tmp_path):
+    population = near_the_end(tmp_path, ended=1, members=4)
+    with pytest.raises(HeadraceError, match=r"of 3 members, .* no such package"):
+        run(population, wide_console(), broken)
+    assert "failed" not in {e.kind for history in stub.histories(population) for e in history}
+    assert run(population, wide_console(), stub.train) == 0  # by a host that can
+
+
+def test_the_last_member_is_replaced_once_and_is_then_the_hosts_fault(tmp_path, undrawn):
+    population = near_the_end(tmp_path / "lost", ended=2, members=3)
+    with pytest.raises(HeadraceError, match=r"of 1 member, which .* no such package"):
+        run(population, wide_console(), broken)
+    assert [e.kind for e in stub.histories(population)[2]].count("failed") == 1
+    population = near_the_end(tmp_path / "saved", ended=2, members=3)
+    assert run(population, wide_console(), refuses(2)) == 0
+    assert [e.kind for e in stub.histories(population)[2]][-2:] == ["copied", "trained"]
+
+
+def test_members_that_a_host_failed_for_a_while_are_tried_once_more(tmp_path, undrawn, capsys):
+    population = stub.population(str(tmp_path), members=3, threshold=1e6)
+    tries = []
+
+    def train(population, member, hyper, until, children):
+        if until == 120 and member.number < 2:
+            tries.append(member.number)
+            if len(tries) <= 2 * turns.MOST_FAILURES:
+                raise RuntimeError("no memory")
+        return stub.train(population, member, hyper, until, children)
+
+    assert run(population, wide_console(), train) == 0
+    assert sorted(tries) == [0] * (turns.MOST_FAILURES + 1) + [1] * (turns.MOST_FAILURES + 1)
+    assert "failed" not in {e.kind for history in stub.histories(population) for e in history}
+
+
+def test_failures_before_somebody_else_trained_a_member_dont_count(tmp_path):
+    population = stub.population(str(tmp_path), members=2, threshold=1e6)
+    here, elsewhere = turns.Turns(population, broken), turns.Turns(population, stub.train)
+    assert elsewhere.turn(None)  # so that both are born
+    assert elsewhere.turn(None)
+    for _ in range(4):  # twice each member
+        for _ in range(turns.MOST_FAILURES - 1):
+            assert here.turn(None)
+        assert elsewhere.turn(None)
+    assert not here._stuck
+
+
+def test_a_full_disk_is_told_where_a_lock_cant_be_made(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("headrace.records.lock.os.open", full)
+    with pytest.raises(CheckpointError, match=r"lock can't be written \(No space left"):
+        Lock(tmp_path)
+
+
+def test_a_lock_that_cant_be_signed_is_held_all_the_same(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    held = Lock(tmp_path)
+    monkeypatch.setattr("headrace.records.lock.os.pwrite", full)
+    held.sign()
+    with pytest.raises(Taken):
+        Lock(tmp_path)
 
 
 def broken(*_):

@@ -36,8 +36,8 @@ def join(tasks: Tasks, spaces: Sequence[Spaces]) -> Tasks:
     """
     names = tasks.names
     hint = "wrappers may make them alike, which docs/tasks.md tells"
-    observation, action = joining.joined(names, spaces, "tasks", hint)
-    own = observation
+    observation, action = joining.joined(names, spaces, "tasks", hint, apart=True)
+    own, observed = observation, [space for space, _ in spaces]
     if tasks.shown:
         observation = _with_task(observation, len(names))
     envs = []
@@ -45,6 +45,7 @@ def join(tasks: Tasks, spaces: Sequence[Spaces]) -> Tasks:
         if tasks.shown or each != (own, action):
             known: dict[str, Any] = {"observation_space": observation, "action_space": action}
             known |= {"task": number if tasks.shown else None}
+            known |= {"place": joining.place(each[0], observed)}
             env = resolve(env, [Wrap(Joined, "the joining of tasks", known, JoinedVector)])
         envs.append(env)
     return replace(tasks, envs=tuple(envs), joined=True)
@@ -65,6 +66,7 @@ class Joined(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         task: its number, which observations show; None: they don't.
+        place: of its observations, see :func:`headrace.spaces.joining.place`.
     """
 
     def __init__(
@@ -73,11 +75,12 @@ class Joined(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
         task: int | None = None,
+        place: Any = 0,
     ) -> None:
         super().__init__(env)
         self.observation_space, self.action_space = observation_space, action_space
         self._acts_alike = env.action_space == action_space  # comparing Boxes takes 50 µs
-        self._task = None if task is None else np.int64(task)
+        self._task, self._place = None if task is None else np.int64(task), place
 
     def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
         """As :meth:`gymnasium.Env.reset`."""
@@ -93,7 +96,8 @@ class Joined(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._shown(obs), reward, terminated, truncated, self._masked(info)
 
     def _shown(self, obs: Any) -> Any:
-        return _shown_by(obs, self.env.observation_space, self.observation_space, self._task)
+        spaces = self.env.observation_space, self.observation_space
+        return _shown_by(obs, *spaces, self._task, self._place)
 
     def _masked(self, info: dict[str, Any]) -> dict[str, Any]:
         return joining.masked(info, self.env.action_space, self.action_space)
@@ -104,6 +108,7 @@ class JoinedVector(VectorWrapper):
 
     Args:
         envs: of one agent each. task: their number, which observations show; None: they don't.
+        place: of their observations.
     """
 
     def __init__(
@@ -112,6 +117,7 @@ class JoinedVector(VectorWrapper):
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
         task: int | None = None,
+        place: Any = 0,
     ) -> None:
         super().__init__(envs)
         self.single_observation_space = observation_space
@@ -120,6 +126,7 @@ class JoinedVector(VectorWrapper):
         self.action_space = batch_space(action_space, envs.num_envs)
         self._acts_alike = envs.single_action_space == action_space
         self._task = None if task is None else np.full(envs.num_envs, task, np.int64)
+        self._place = place
 
     @property
     def frames_per_step(self) -> int:
@@ -141,7 +148,7 @@ class JoinedVector(VectorWrapper):
 
     def _shown(self, obs: Any) -> Any:
         spaces = self.env.single_observation_space, self.single_observation_space
-        return _shown_by(obs, *spaces, self._task, axes=1)
+        return _shown_by(obs, *spaces, self._task, self._place, axes=1)
 
     def _masked(self, infos: dict[str, Any]) -> dict[str, Any]:
         spaces = self.env.single_action_space, self.single_action_space
@@ -149,15 +156,22 @@ class JoinedVector(VectorWrapper):
 
 
 def _shown_by(
-    obs: Any, own: gymnasium.Space[Any], whole: gymnasium.Space[Any], task: Any, axes: int = 0
+    obs: Any,
+    own: gymnasium.Space[Any],
+    whole: gymnasium.Space[Any],
+    task: Any,
+    at: Any,
+    axes: int = 0,
 ) -> Any:
     """Observations as the joined space has them, with the task's number, or those of a batch."""
     if task is None:
-        return joining.fitted(obs, whole, axes)
+        return joining.fitted(obs, whole, axes, at)
     if not isinstance(own, Dict):
-        obs = {_OBSERVATION: obs}
+        obs, at = {_OBSERVATION: obs}, {_OBSERVATION: at}
     assert isinstance(whole, Dict)
     parts = {
-        key: joining.fitted(obs[key], part, axes) for key, part in whole.items() if key != TASK
+        key: joining.fitted(obs[key], part, axes, at[key] if at else 0)
+        for key, part in whole.items()
+        if key != TASK
     }
     return {**parts, TASK: task}

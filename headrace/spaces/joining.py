@@ -9,7 +9,9 @@
 | Discrete actions | the most choices; ``info["action_mask"]`` allows one's own |
 | vectors of actions | the longest between -1 and 1, scaled to one's own bounds, the rest ignored |
 
-Others can't be joined.
+Others can't be joined. Tasks' vectors stand apart: those of each length have columns of their own
+and zeros in the rest, since statistics of observations are kept by column, and the third number of
+CartPole has nothing to do with LunarLander's.
 """
 
 from __future__ import annotations
@@ -28,18 +30,61 @@ from headrace.spaces.text import is_text, plain_text
 Spaces: TypeAlias = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]  # of observations and actions
 
 
-def joined(names: Sequence[str], spaces: Sequence[Spaces], what: str, hint: str) -> Spaces:
+def joined(
+    names: Sequence[str], spaces: Sequence[Spaces], what: str, hint: str, apart: bool = False
+) -> Spaces:
     """The spaces that hold those of all.
 
     Args:
         names, spaces: of each. what, hint: say whose they are, and what may help, in messages.
+        apart: whether observed vectors of each length have columns of their own, see :func:`place`.
 
     Raises:
         ConfigError: there are none; names two whose spaces can't be joined.
     """
     observed, acted = zip(*spaces, strict=True)
     words = names, what, hint
-    return _of_all("observation", observed, *words), _of_all("action", acted, *words)
+    observation = _of_all("observation", observed, *words)
+    return _apart(observation, observed) if apart else observation, _of_all("action", acted, *words)
+
+
+def place(own: gymnasium.Space[Any], observed: Sequence[gymnasium.Space[Any]]) -> Any:
+    """Where one's vectors begin among those of all that are joined ``apart``: an int.
+
+    Of a Dict or Tuple, those of its parts. Shorter vectors come first, so the order of all doesn't
+    matter.
+    """
+    if isinstance(own, Dict):
+        return {k: place(part, [space[k] for space in observed]) for k, part in own.items()}  # type: ignore[index]
+    if isinstance(own, Tuple):
+        return tuple(place(part, [x[i] for x in observed]) for i, part in enumerate(own))  # type: ignore[index]
+    if not _is_vector(own):
+        return 0
+    lengths = {int(space.shape[0]) for space in observed}  # type: ignore[index]
+    mine = int(own.shape[0])  # type: ignore[index]
+    return sum((length for length in lengths if length < mine), 0)
+
+
+def _apart(
+    whole: gymnasium.Space[Any], observed: Sequence[gymnasium.Space[Any]]
+) -> gymnasium.Space[Any]:
+    """The joined space with columns of their own for vectors of each length."""
+    if isinstance(whole, Dict):
+        return Dict({k: _apart(part, [x[k] for x in observed]) for k, part in whole.items()})  # type: ignore[index]
+    if isinstance(whole, Tuple):
+        return Tuple([_apart(part, [x[i] for x in observed]) for i, part in enumerate(whole)])  # type: ignore[index]
+    if not _is_vector(whole):
+        return whole
+    lengths = {int(space.shape[0]) for space in observed}  # type: ignore[index]
+    if len(lengths) == 1:
+        return whole
+    low, high = [], []
+    for length in sorted(lengths):
+        alike = [space for space in observed if space.shape == (length,)]
+        low.append(np.minimum.reduce([space.low for space in alike]))  # type: ignore[attr-defined]
+        high.append(np.maximum.reduce([space.high for space in alike]))  # type: ignore[attr-defined]
+    bounds = np.minimum(np.concatenate(low), 0), np.maximum(np.concatenate(high), 0)
+    return Box(*bounds, dtype=whole.dtype)  # type: ignore[arg-type]
 
 
 def _of_all(
@@ -105,10 +150,10 @@ def _is_vector(space: gymnasium.Space) -> bool:
     return isinstance(space, Box) and len(space.shape) == 1 and not is_image(space)
 
 
-def _longer(x: np.ndarray, size: int) -> np.ndarray:
-    """With zeros at the end of its last axis."""
+def _longer(x: np.ndarray, size: int, at: int = 0) -> np.ndarray:
+    """With zeros before ``at`` and at the end of its last axis."""
     longer = np.zeros((*x.shape[:-1], size), x.dtype)
-    longer[..., : x.shape[-1]] = x
+    longer[..., at : at + x.shape[-1]] = x
     return longer
 
 
@@ -155,13 +200,22 @@ def masked(
     return {**info, MASK: _longer(np.asarray(list(mask)), int(whole.n))}
 
 
-def fitted(obs: Any, space: gymnasium.Space[Any], axes: int = 0) -> Any:
-    """An observation as the joined space has it; ``axes``: before its own, of a batch."""
+def fitted(obs: Any, space: gymnasium.Space[Any], axes: int = 0, at: Any = 0) -> Any:
+    """An observation as the joined space has it.
+
+    Args:
+        axes: before its own, of a batch. at: its :func:`place`; 0: from the first column on.
+    """
     if isinstance(space, Box):
         obs = np.asarray(obs, space.dtype)
-        return obs if obs.shape[axes:] == space.shape else _longer(obs, space.shape[0])
+        return obs if obs.shape[axes:] == space.shape else _longer(obs, space.shape[0], at)
     if isinstance(space, Dict):
-        return {key: fitted(obs[key], part, axes) for key, part in space.items()}
+        return {
+            key: fitted(obs[key], part, axes, at[key] if at else 0) for key, part in space.items()
+        }
     if isinstance(space, Tuple):
-        return tuple(fitted(x, part, axes) for x, part in zip(obs, space, strict=True))
+        each = at or [0] * len(space)
+        return tuple(
+            fitted(x, part, axes, one) for x, part, one in zip(obs, space, each, strict=True)
+        )
     return obs

@@ -62,23 +62,38 @@ def vector(size: int, low: float = -1.0, high: float = 1.0) -> Box:
     return Box(low, high, (size,), np.float32)
 
 
-def test_shorter_vectors_end_in_zeros_and_bounds_hold_all():
-    short, long = joined((vector(2, 1.0, 3.0), Discrete(2)), (vector(4, -2.0, 5.0), Discrete(2)))
+def test_vectors_of_each_length_have_columns_of_their_own():
+    long, short, other, alike = envs = joined(
+        (vector(4, -2.0, 5.0), Discrete(2)),
+        (vector(2, 1.0, 3.0), Discrete(2)),
+        (vector(3, 1.0, 9.0), Discrete(2)),
+        (vector(2, -7.0, 1.0), Discrete(2)),
+    )
     space = short.observation_space
-    assert space == long.observation_space
-    assert space.low.tolist() == [-2.0, -2.0, -2.0, -2.0]
-    assert space.high.tolist() == [5.0, 5.0, 5.0, 5.0]
-    obs, _ = short.reset()
-    own, _ = short.env.reset()
-    assert obs.tolist() == [*own.tolist(), 0.0, 0.0]
-    assert space.contains(obs)
-    assert not isinstance(long, Joined) or long.reset()[0].shape == (4,)
+    assert space.low.tolist() == [-7.0] * 2 + [0.0] * 3 + [-2.0] * 4
+    assert space.high.tolist() == [3.0] * 2 + [9.0] * 3 + [5.0] * 4
+    columns = {long: slice(5, 9), short: slice(0, 2), other: slice(2, 5), alike: slice(0, 2)}
+    for env in envs:
+        assert env.observation_space == space
+        obs, own = env.reset()[0], env.env.reset()[0]
+        expected = np.zeros(9, np.float32)
+        expected[columns[env]] = own
+        assert obs.tolist() == expected.tolist()
+        assert space.contains(obs)
+
+
+def test_columns_dont_depend_on_the_order_of_tasks():
+    both = (vector(4), Discrete(2)), (vector(2, 0.0, 3.0), Discrete(2))
+    one, other = joined(*both), joined(*both[::-1])[::-1]
+    for a, b in zip(one, other, strict=True):
+        assert a.observation_space == b.observation_space
+        assert a.reset()[0].tolist() == b.reset()[0].tolist()
 
 
 def test_a_task_whose_spaces_are_the_joined_ones_is_left_as_it_is():
-    short, long = joined((vector(2), Discrete(2)), (vector(4), Discrete(3)))
-    assert isinstance(short, Joined)
-    assert isinstance(long, Told)
+    two, three = joined((vector(4), Discrete(2)), (vector(4), Discrete(3)))
+    assert isinstance(two, Joined)
+    assert isinstance(three, Told)
 
 
 def test_choices_that_a_task_lacks_are_masked_in_reset_and_step():
@@ -122,12 +137,15 @@ def test_parts_texts_and_codes_are_joined_one_by_one():
     b = Dict(x=vector(3), y=Tuple([Discrete(5), Text(8, charset="bc")]))
     first, second = joined((a, Discrete(2)), (b, Discrete(2)))
     space = first.observation_space
-    assert space["x"].shape == (3,)
+    assert space["x"].shape == (4,)
     assert space["y"][0] == Discrete(5)
     assert space["y"][1].max_length == 8
     assert set(space["y"][1].characters) == set("abc")
-    for env in (first, second):
-        assert space.contains(env.reset()[0])
+    for env, columns in ((first, slice(0, 1)), (second, slice(1, 4))):
+        obs, own = env.reset()[0], env.env.reset()[0]
+        assert space.contains(obs)
+        assert obs["x"][columns].tolist() == own["x"].tolist()
+        assert np.count_nonzero(obs["x"]) == len(own["x"])
 
 
 def test_the_tasks_number_is_a_part_of_the_observation_where_it_is_shown():
@@ -137,6 +155,10 @@ def test_the_tasks_number_is_a_part_of_the_observation_where_it_is_shown():
         obs = env.step(0)[0]
         assert obs["task"] == number
         assert env.observation_space.contains(obs)
+    one, two = joined((vector(2), Discrete(2)), (vector(3), Discrete(2)), shown=True)
+    assert one.reset()[0]["observation"][2:].tolist() == [0.0] * 3
+    assert two.reset()[0]["observation"][:2].tolist() == [0.0] * 2
+    assert np.count_nonzero(two.reset()[0]["observation"][2:]) == 3
     space = Dict(a=vector(1))
     one, _ = joined((space, Discrete(2)), (space, Discrete(2)), shown=True)
     assert one.observation_space == Dict(a=vector(1), task=Discrete(2))
@@ -185,7 +207,7 @@ def test_real_environments_are_joined_by_the_first_look_and_step():
     found = probe(tasks, "auto", {}, 0)
     assert found.engine == "sync"
     assert found.info_mask
-    assert found.observation_space.shape == (6,)
+    assert found.observation_space.shape == (2 + 4 + 6,)
     assert found.action_space == Discrete(3)
     assert found.env.names == tasks.names
     again = probe(found.env, "auto", {}, 0)  # joined already
@@ -227,7 +249,7 @@ def test_a_suite_stands_for_its_tasks():
 def test_environments_stepped_together_are_joined_as_single_ones(name, observation, action, task):
     parts = {"observation": observation, "task": Discrete(2)}
     spaces = observation if task is None else Dict(parts), action
-    known = {"observation_space": spaces[0], "action_space": spaces[1], "task": task}
+    known = {"observation_space": spaces[0], "action_space": spaces[1], "task": task, "place": 2}
     singles = make_vec(name, 3, "sync", wrappers=[Wrap(Joined, "joined", known)])
     together = JoinedVector(make_vec(name, 3, "sync"), **known)
     assert singles.action_space == together.action_space

@@ -129,7 +129,11 @@ def config_of(args: Args, who: str, seed: int) -> hr.Config:
 
 
 def measure(args: Args, case: Case) -> list[Case]:
-    """Train, or go on with a run that was cut short, and evaluate on each task."""
+    """Train, or go on with a run that was cut short, and evaluate on each task.
+
+    Raises:
+        SystemExit: it was interrupted, or its evaluation failed.
+    """
     config = config_of(args, case["who"], case["seed"])
     saved = checkpoint.exists(Path(str(config.run_dir)))
     config = resume_config(config.run_dir, trust=True) if saved else config.again(saved=False)
@@ -137,6 +141,11 @@ def measure(args: Args, case: Case) -> list[Case]:
         for _ in trainer:
             pass
         summary = trainer.finish()
+    if "evaluation" not in summary:
+        raise SystemExit(
+            f"{case['who']}, seed {case['seed']}: the run was not evaluated ({config.run_dir}); "
+            "give the command again, which goes on from here"
+        )
     return [
         {**case, "task": task, "mean": one["mean"], "std": one["std"],
          "env_steps": summary["env_steps"]}

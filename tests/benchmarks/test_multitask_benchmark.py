@@ -88,3 +88,23 @@ def test_runs_are_compared_over_tasks_and_seeds(multitask):
     console = Console(record=True, width=160)
     multitask.compare([row for row in rows if row["mean"] < 100], table, console)
     assert not console.export_text()  # seeds are missing
+
+
+def test_a_run_that_was_interrupted_is_a_sentence(multitask, monkeypatch, tmp_path):
+    class Interrupted:
+        def __init__(self, config, notify):
+            self.finish = dict
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def __iter__(self):
+            return iter(())
+
+    monkeypatch.setattr(multitask.hr, "Trainer", Interrupted)
+    args = multitask.Args(output=tmp_path, agents=("blind",), seeds=1)
+    with pytest.raises(SystemExit, match="blind, seed 0: the run was not evaluated.*again"):
+        multitask.measure(args, multitask.cases_of(args)[-1])

@@ -14,6 +14,10 @@ class ConfigError(HeadraceError, ValueError):
     """A setting is wrong; nothing was started."""
 
 
+class NoRoom(ConfigError):
+    """A run needs more memory or open files than are free here now; another time there may be."""
+
+
 class EnvironmentFault(HeadraceError, RuntimeError):
     """An environment broke its contract (NaN, wrong shape)."""
 

@@ -28,6 +28,8 @@ LOWEST_M, HIGHEST_M = 400e3, 1_000e3
 FLATTEST = np.radians(10.0)
 """Left out is what is less inclined: two orbits have to cross at an angle."""
 
+_COUNTERS = ("EPHEMERIS_TYPE", "ELEMENT_SET_NO", "REV_AT_EPOCH")  # of OMM, which may be null
+
 
 class Catalogue(NamedTuple):
     """Shapes of orbits, ``[M]`` each."""
@@ -64,7 +66,7 @@ def _read(path: str, where: Path, mtime_ns: int, size: int) -> Catalogue:
             "catalogue needs the package sgp4: pip install 'headrace[catalogue]'"
         ) from error
     try:
-        text = where.read_text(encoding="utf-8")
+        text = where.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     satellites = []
@@ -215,11 +217,21 @@ def _satellite(api: Any, record: Any) -> Any:
             raise ValueError(f"numbers {record[0][2:7]} and {record[1][2:7]} differ")
     else:
         satellite = api.Satrec()
-        omm.initialize(satellite, {key: str(value) for key, value in record.items()})
+        omm.initialize(satellite, _fields(record))
     numbers = satellite.no_kozai, satellite.ecco, satellite.inclo
     if not np.isfinite(numbers).all() or satellite.no_kozai <= 0.0:
         raise ValueError("numbers are missing")
     return satellite
+
+
+def _fields(record: Any) -> dict[str, str]:
+    """Fields of OMM as the package reads them: fewer are valid to it than to those who write."""
+    fields = {
+        key: "0" if key in _COUNTERS and not value else str(value) for key, value in record.items()
+    }
+    if "." not in fields["EPOCH"]:
+        fields["EPOCH"] += ".0"
+    return fields | {"NORAD_CAT_ID": "0"}  # it knows none above 339,999
 
 
 def _shapes(satellites: list[Any]) -> Catalogue:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, ConfigError
 from headrace.league.folder import Games, Snapshot, View, newest
 from headrace.league.frozen import Load
 from headrace.league.opponents import NAIVE, Mixture, probabilities
@@ -77,11 +77,11 @@ class Draw:
         at = self._rng.choice(len(rates), p=probabilities(kind, rates))
         return there[int(at)]
 
-    def another(self, lost: Snapshot, error: CheckpointError) -> Snapshot:
+    def another(self, lost: Snapshot, error: CheckpointError | ConfigError) -> Snapshot:
         """An opponent instead of one that can't be read, which isn't drawn again.
 
         Raises:
-            CheckpointError: ``error``, where there is no other.
+            CheckpointError, ConfigError: ``error``, where there is no other.
         """
         view = self._view
         self._lost.add(lost.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, ConfigError
 from headrace.league.draw import Draw
 from headrace.league.folder import Snapshot
 from headrace.league.frozen import Frozen
@@ -81,7 +81,7 @@ class Table:
         while True:
             try:
                 self._frozen.policy(one)
-            except CheckpointError as error:
+            except (CheckpointError, ConfigError) as error:
                 one = self._draw.another(one, error)
             else:
                 return one

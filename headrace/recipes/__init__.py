@@ -43,14 +43,21 @@ def recipe(name: str, algorithm: str = "appo") -> Config:
         raise ConfigError(f"recipe {name} has no setting for algorithm {algorithm!r}") from error
 
 
-_WITHOUT_OPPONENTS = ("--exploit", "--tasks", "--policies", "--cluster")
+# Flags that leave them no place, and what is no such thing.
+_WITHOUT_OPPONENTS = {
+    "--exploit": "None",
+    "--tasks": "",
+    "--policies": "shared",
+    "--cluster": "None",
+}
 
 
 def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Config, list[str]]:
     """The recipe that ``--recipe NAME`` asks for, or ``default``, and the other arguments.
 
-    With ``--exploit``, ``--tasks``, ``--policies`` or ``--cluster`` among these the recipe has no
-    opponents, for these leave none a place; ``--opponents`` gives it some again.
+    With ``--exploit``, ``--tasks``, ``--policies`` or ``--cluster`` among these, but for the values
+    that they have anyway, the recipe has no opponents, for these leave none a place;
+    ``--opponents`` gives it some again.
 
     Raises:
         ConfigError: as :func:`recipe`.
@@ -59,7 +66,8 @@ def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Confi
     if name is None:
         return default, rest
     found = recipe(name, algorithm)
-    if any(take_flag(rest, flag)[0] is not None for flag in _WITHOUT_OPPONENTS):
+    named = {flag: take_flag(rest, flag)[0] for flag in _WITHOUT_OPPONENTS}
+    if any(value not in (None, _WITHOUT_OPPONENTS[flag]) for flag, value in named.items()):
         found = replace(found, opponents=None)
     tasks, _ = take_flag(rest, "--tasks")
     return found if tasks is None else for_tasks(found, tasks.split(",")), rest

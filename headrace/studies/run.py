@@ -10,7 +10,7 @@ from typing import Any
 from headrace.api import resume_config
 from headrace.api import run as train
 from headrace.config import Config
-from headrace.errors import ConfigError, NonFinite
+from headrace.errors import ConfigError, NonFinite, NoRoom
 from headrace.records import checkpoint, trust
 from headrace.records.plain import plain
 from headrace.studies.scores.runs import check_ended
@@ -24,11 +24,12 @@ def train_to_end(config: Config, callbacks: Iterable[Any] = (), **settings: Any)
 
     Returns:
         why training broke down, or what is wrong with a setting, which may show only where the
-        environment or the free memory is known; None: it came to its end.
+        environment is known; None: it came to its end.
 
     Raises:
         CheckpointError: the run directory is another's, and names other code than ``config``.
-        ConfigError: a run that had begun can't go on, which is the machine's fault.
+        ConfigError: memory or files are short, or a run that had begun can't go on, which is the
+            machine's fault.
         RuntimeError: it was interrupted, as by a signal to all processes of a job.
     """
     run_dir = Path(config.run_dir or "")
@@ -42,7 +43,7 @@ def train_to_end(config: Config, callbacks: Iterable[Any] = (), **settings: Any)
     except NonFinite as error:
         return str(error)
     except ConfigError as error:
-        if begun:
+        if begun or isinstance(error, NoRoom):
             raise
         return str(error)
     check_ended(run_dir)

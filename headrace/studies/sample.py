@@ -116,7 +116,7 @@ def _parsed(text: str) -> Parameter:
         hint = nearest(kind.lower(), KINDS)
         raise ConfigError(f"sample={shown(text)}: choose {', '.join(KINDS)} as its kind.{hint}")
     require(name not in _OWN, "sample", text, f"of another setting: {name} is the study's to set")
-    values = tuple(_value(part) for part in ends.split(","))
+    values = _values(kind, ends)
     if kind != "choice":
         _check_range(text, kind, values)
     elif len(set(map(str, values))) < max(2, len(values)):
@@ -124,6 +124,13 @@ def _parsed(text: str) -> Parameter:
     if kind in ("uniform", "loguniform"):
         values = tuple(map(float, values))
     return Parameter(name, kind, values)  # type: ignore[arg-type]
+
+
+def _values(kind: str, ends: str) -> tuple[Any, ...]:
+    if kind == "choice":  # commas may stand inside lists
+        with contextlib.suppress(ValueError, RecursionError):
+            return tuple(json.loads(f"[{ends}]"))
+    return tuple(_value(part) for part in ends.split(","))
 
 
 def _value(text: str) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.config import Config
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, NoRoom
 from headrace.nn.team import AnyPolicy, Team
 from headrace.process import allow_open_files
 from headrace.process.memory import free_bytes
@@ -50,7 +50,7 @@ def _held(config: Config, policy: AnyPolicy, columns: int) -> int:
 
 
 def check_room(config: Config, policy: AnyPolicy, env: Any = None) -> None:
-    """Raise ConfigError where that is more memory than is free, with the setting that mends it."""
+    """Raise NoRoom where that is more memory than is free, with the setting that mends it."""
     free = free_bytes()
     if free is None or (wanted := needed(config, policy, env)) <= _MOST * free:
         return
@@ -59,12 +59,12 @@ def check_room(config: Config, policy: AnyPolicy, env: Any = None) -> None:
             shown = (
                 config.resolved_batch_size if name == "batch_size" else getattr(config.algo, name)
             )
-            raise ConfigError(
+            raise NoRoom(
                 f"{name}={shown} makes "
                 f"rollouts and batches of {wanted / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB of "
                 f"memory are free (nearest: {value:,})".replace(",", "")
             )
-    raise ConfigError(
+    raise NoRoom(
         f"rollouts and batches of these settings take {wanted / 1e9:.1f} GB, and {free / 1e9:.1f} "
         "GB of memory are free: fewer num_actors, envs_per_actor or a shorter fragment_length"
     )
@@ -74,14 +74,14 @@ def check_files(config: Config) -> None:
     """Let this learner have as many files open as its actors take.
 
     Raises:
-        ConfigError: the system doesn't.
+        NoRoom: the system doesn't.
     """
     each = _FILES + _ASKING_FILES * (config.inference == "shared")
     count = config.per_learner.num_actors if config.transport == "shm" else 0
     wanted = _OTHER_FILES + each * count
     if (allowed := allow_open_files(wanted)) < wanted:
         near = max(1, (allowed - _OTHER_FILES) // each) * config.num_learners
-        raise ConfigError(
+        raise NoRoom(
             f"num_actors={config.num_actors} takes {wanted} open files of a learner, and "
             f"{allowed} are allowed: raise that limit (ulimit -n), or nearest: {near}"
         )

@@ -97,9 +97,9 @@ def begin(
 
 
 def check_agents(config: Config, found: Probe) -> None:
-    """Raise ConfigError unless every actor steps whole games."""
+    """Raise ConfigError unless every actor steps whole games; opponents fill up any."""
     count, each = found.num_columns, config.per_learner.envs_per_actor
-    if each % count == 0:
+    if each % count == 0 or config.mixture is not None:
         return
     low = each // count * count
     near = " or ".join(str(x) for x in (low, low + count) if x > 0)

@@ -165,6 +165,19 @@ def test_actors_in_processes_play_the_league_too(tmp_path: Path, transport: str)
     assert league.new_games(tmp_path / "x" / "league", "x", {})
 
 
+@pytest.mark.parametrize("opponents", ["uniform", "latest:0.5,pfsp:0.5"])
+def test_columns_of_opponents_need_no_whole_games(tmp_path: Path, opponents: str) -> None:
+    """As many columns as a mixture of games of every seat and of one is told to be nearest."""
+    how: dict[str, Any] = {"algo": hr.A2C(), "opponents": opponents, "total_steps": 100}
+    if opponents != "uniform":
+        with pytest.raises(ConfigError, match=r"envs_per_actor=2 must be .*\(nearest: 3\)"):
+            train(tmp_path / "x", envs_per_actor=2, **how)
+    train(tmp_path / "x", envs_per_actor=3, **how)
+    assert json.loads((tmp_path / "x/summary.json").read_text())["env_steps"] >= 100
+    with pytest.raises(ConfigError, match=r"multiple of 2, the seats of a game.*nearest: 2"):
+        train(tmp_path / "y", envs_per_actor=3, **how | {"opponents": "latest"})
+
+
 def test_a_win_rate_takes_a_snapshot_early(tmp_path: Path) -> None:
     from headrace.records.membership import Membership
 

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from headrace.errors import CheckpointError, EnvironmentFault
+from headrace.errors import CheckpointError, ConfigError, EnvironmentFault
 from headrace.league.draw import Draw, Seating
 from headrace.league.folder import Snapshot
 from headrace.league.opponents import Mixture
@@ -97,7 +97,7 @@ class Fixed:
         names = [self.names[i % len(self.names)] for i in at]
         return [Snapshot(name, Path(name), "run", 0) for name in names]
 
-    def another(self, lost: Snapshot, error: CheckpointError) -> Snapshot:
+    def another(self, lost: Snapshot, error: Exception) -> Snapshot:
         return self.opponents(1)[0]
 
     def note(self, opponent: Snapshot, score: float) -> None:
@@ -253,10 +253,13 @@ def test_unfair_rewards_are_refused_with_agents_and_step() -> None:
     assert all(word in text for word in ("Ledger", "step 2", "game 0", "red", "blue", "grey", "3"))
 
 
-def test_an_opponent_that_is_gone_is_drawn_again() -> None:
+@pytest.mark.parametrize("error", [CheckpointError, ConfigError])
+def test_an_opponent_that_cannot_be_read_is_drawn_again(error: type[Exception]) -> None:
+    """It is gone, or its code can't be imported here."""
+
     def load(path: Path) -> Policy:
         if path.name == "gone":
-            raise CheckpointError("gone")
+            raise error("gone")
         return policy(0)
 
     envs = seats(Ledger(3, agents=2), 3, "uniform", Fixed("a", "gone", "a", "gone", load=load))

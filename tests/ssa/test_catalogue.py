@@ -45,13 +45,18 @@ def files(tmp_path):
     """The same objects in each format, by its name."""
     tle = tmp_path / "objects.tle"
     tle.write_text("\n".join(f"OBJECT {i}\n{a}\n{b}" for i, (a, b) in enumerate(COMPLETE)) + "\n")
-    with (tmp_path / "objects.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(FIELDS[0]))
+    return {"tle": tle, **written(tmp_path, FIELDS)}
+
+
+def written(folder, fields):
+    """Objects in each format of OMM."""
+    with (folder / "objects.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(fields[0]))
         writer.writeheader()
-        writer.writerows(FIELDS)
-    (tmp_path / "objects.json").write_text(json.dumps(FIELDS, indent=1))
-    (tmp_path / "objects.xml").write_text(xml(FIELDS))
-    return {kind: tmp_path / f"objects.{kind}" for kind in ("tle", "csv", "json", "xml")}
+        writer.writerows(fields)
+    (folder / "objects.json").write_text(json.dumps(fields, indent=1))
+    (folder / "objects.xml").write_text(xml(fields).replace(">None<", "><"))
+    return {kind: folder / f"objects.{kind}" for kind in ("csv", "json", "xml")}
 
 
 PARTS = {
@@ -116,6 +121,28 @@ def test_every_format_gives_the_same_orbits(files, kind):
     assert len(lines.a) >= 3
     for one, two in zip(lines, other, strict=True):
         assert np.allclose(one, two, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "xml"])
+def test_what_the_package_does_not_read_and_orbits_do_not_need_loses_no_object(files, kind):
+    """Numbers beyond 339,999, epochs of whole seconds, and counters that are left empty."""
+    wanted = catalogue.read(files[kind])
+    empty = dict.fromkeys(("REV_AT_EPOCH", "ELEMENT_SET_NO", "EPHEMERIS_TYPE"))
+    fields = [
+        {**one, **empty, "NORAD_CAT_ID": "799500123", "EPOCH": one["EPOCH"].partition(".")[0]}
+        for one in FIELDS
+    ]
+    found = catalogue.read(written(files[kind].parent, fields)[kind])
+    for one, two in zip(wanted, found, strict=True):
+        assert np.allclose(one, two, rtol=1e-6, atol=1e-9)
+
+
+def test_a_file_may_begin_with_a_mark_of_its_encoding(tmp_path):
+    lines = "\n".join(line for pair in COMPLETE for line in pair)
+    for name, encoding in (("plain", "utf-8"), ("marked", "utf-8-sig")):
+        (tmp_path / name).write_text(lines, encoding=encoding)
+    plain, marked = (catalogue.read(tmp_path / name) for name in ("plain", "marked"))
+    assert marked.a.tolist() == plain.a.tolist()
 
 
 @pytest.mark.parametrize(

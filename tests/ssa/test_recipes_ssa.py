@@ -136,6 +136,9 @@ def test_the_recipes_opponents_stay_unless_one_policy_is_to_be_exploited():
     alone, rest = take_recipe(["--recipe=orbital", "--exploit=runs/x"], "appo", None)
     assert alone == dataclasses.replace(kept, opponents=None)
     assert rest == ["--exploit=runs/x"]
+    for named in (["--policies", "shared"], ["--exploit", "None"], ["--cluster=None"]):
+        assert take_recipe(["--recipe", "orbital", *named], "appo", None) == (kept, named)
+    assert take_recipe(["--recipe=orbital", "--policies=per-agent"], "appo", None)[0] == alone
 
 
 @pytest.mark.full  # the long form of the one above, for the wargame

@@ -7,9 +7,10 @@ import json
 import pytest
 
 import headrace as hr
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, NoRoom
 from headrace.studies.pbt.training import train_run as pbt
 from headrace.studies.sweep.trials import train_run as sweep
+from headrace.training import room
 
 SIZES = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 4, "eval_episodes": 0}
 KNOWN = {
@@ -44,3 +45,13 @@ def test_a_setting_that_the_environment_refuses_is_told(tmp_path, study):
     train_run, known = KNOWN[study]
     found = train_run(request(tmp_path, stacked_frames="once") | known)
     assert "stacked_frames='once'" in found["error"]
+
+
+@pytest.mark.parametrize("study", KNOWN)
+def test_a_run_for_which_memory_was_short_begins_when_there_is_some(tmp_path, monkeypatch, study):
+    train_run, known = KNOWN[study]
+    with monkeypatch.context() as short:
+        short.setattr(room, "free_bytes", lambda: 1)
+        with pytest.raises(NoRoom, match="GB of memory are free"):
+            train_run(request(tmp_path, env="CartPole-v1") | known)
+    assert train_run(request(tmp_path, env="CartPole-v1") | known) == {}

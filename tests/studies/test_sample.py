@@ -24,6 +24,13 @@ def test_parameters_are_named_as_flags_or_fields():
     assert sizes.values == ("linear", "constant")
 
 
+def test_choices_may_be_lists_and_dicts_of_several():
+    texts = ["hidden=choice:[64,64],[256,256]", 'env_kwargs=choice:{"a":1,"b":2},{}']
+    hidden, kwargs = parse(texts, hr.Config())
+    assert hidden.values == ([64, 64], [256, 256])
+    assert kwargs.values == ({"a": 1, "b": 2}, {})
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

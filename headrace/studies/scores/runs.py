@@ -17,6 +17,10 @@ from headrace.records.settings import flat_settings
 Means = tuple[float | None, dict[str, float | None]]  # of all episodes, and by task
 
 
+class NoScore(CheckpointError):
+    """A run has ended without anything to score."""
+
+
 class Score(NamedTuple):
     """A run's score in its environment's own units."""
 
@@ -43,7 +47,7 @@ def score_of(run_dir: Path) -> Score:
     """The score of a run that has ended.
 
     Raises:
-        CheckpointError: it holds no summary, or neither evaluation nor episode ended.
+        CheckpointError: it holds no summary. NoScore: neither evaluation nor episode ended.
     """
     try:
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
@@ -53,7 +57,7 @@ def score_of(run_dir: Path) -> Score:
         raise CheckpointError(why) from error
     value, tasks = _evaluated(summary) if summary.get("evaluation") else _trained(summary)
     if value is None or None in tasks.values():
-        raise CheckpointError(f"{run_dir} has no score: no episode ended, nor was it evaluated")
+        raise NoScore(f"{run_dir} has no score: no episode ended, nor was it evaluated")
     found = {name: float(mean) for name, mean in tasks.items() if mean is not None}
     of_each = found or {config["env"]: float(value)}
     run = Run(run_dir, _learning(config), config.get("seed"), [], [])

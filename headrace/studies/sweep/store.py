@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import time
 from pathlib import Path
@@ -162,7 +163,7 @@ class Store:
         trials = self.trials()
         if number == len(trials) and self._sweep.draws == "random":
             rng = np.random.default_rng([self._sweep.config.seed, number])
-            drawn = {one.name: one.draw(rng) for one in self._sweep.parameters}
+            drawn = {one.name: _hashable(one.draw(rng)) for one in self._sweep.parameters}
             self.study.enqueue_trial(drawn)  # in one line of the journal
             trials = self.trials()
         self.study.sampler = optuna().samplers.TPESampler(
@@ -200,8 +201,15 @@ def _suggested(trial: Any, parameter: Parameter) -> Any:
     """The value that a trial has of a parameter, or now gets."""
     name, log = parameter.name, parameter.log
     if parameter.kind == "choice":
-        return trial.suggest_categorical(name, parameter.values)
+        given = {text: x for x in parameter.values if (text := _hashable(x)) is not x}
+        found = trial.suggest_categorical(name, [_hashable(x) for x in parameter.values])
+        return given.get(found, found)
     low, high = parameter.values
     if parameter.whole:
         return trial.suggest_int(name, low, high, log=log)
     return trial.suggest_float(name, low, high, log=log)
+
+
+def _hashable(choice: Any) -> Any:
+    """What Optuna is given for a choice, whose importances need hashes: of a list its JSON text."""
+    return json.dumps(choice) if isinstance(choice, list | dict) else choice

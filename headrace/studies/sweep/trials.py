@@ -14,7 +14,7 @@ from headrace.records.settings import from_json
 from headrace.studies.children import Children
 from headrace.studies.fitness import fitness, suite_of
 from headrace.studies.run import train_to_end
-from headrace.studies.scores.runs import Score, check_ended, score_of
+from headrace.studies.scores.runs import NoScore, Score, check_ended, score_of
 from headrace.studies.sweep.settings import Sweep
 from headrace.studies.sweep.store import NAME, Claim, Store, optuna, storage
 
@@ -40,7 +40,10 @@ def measured(sweep: Sweep, claim: Claim, repeat: int, children: Children) -> dic
         found: dict[str, Any] = children.call(train_run, request, sweep.timeout_s, output)
         if found:
             return found
-        score = score_of(folder)
+        try:
+            score = score_of(folder)
+        except NoScore as error:
+            return {"error": str(error)}
     return {"score": fitness(sweep.suite, score.value, score.tasks)}
 
 
@@ -106,10 +109,11 @@ class _Reports:
         total_steps, self._suite = config.total_steps, suite
         self._env = config.to_json()["env"]
         self._before, self._interval = request["before"], max(1, total_steps // REPORTS)
+        self._end = total_steps * request["seeds"]
         study = optuna().load_study(
             study_name=NAME,
             storage=storage(Path(request["output"])),
-            pruner=pruner(request["prune"], total_steps * request["seeds"]),
+            pruner=pruner(request["prune"], self._end),
         )
         self._trial = optuna().trial.Trial(study, request["trial"])
         told = study.trials[self._trial.number].intermediate_values
@@ -124,7 +128,8 @@ class _Reports:
         parts = {name: float(one.episode_return) for name, one in (result.tasks or {}).items()}
         tasks = parts or {self._env: result.episode_return}
         self._trial.report(fitness(self._suite, result.episode_return, tasks), due)
-        self.pruned = bool(self._trial.should_prune())
+        goes_on = self._before + result.env_steps < self._end
+        self.pruned = goes_on and bool(self._trial.should_prune())
         return not self.pruned
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import optuna
@@ -154,3 +155,70 @@ def test_importances_are_of_at_least_five_best_trials(tmp_path, monkeypatch, tri
     assert list(report.importances(study)) == ([] if best is None else ["x"])
     if best is not None:
         assert sorted(t.value for t in chosen[0]) == list(range(trials - best, trials))
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_lists_and_dicts_are_drawn_and_reported_as_any_choice(tmp_path, sampler):
+    hidden, kwargs = ([64], [256, 256]), ({}, {"render_mode": None})
+    sample = ("hidden=choice:[64],[256,256]", 'env_kwargs=choice:{},{"render_mode":null}')
+    sweep = Sweep(sample=sample, trials=12, sampler=sampler, output=str(tmp_path))
+    seen = []
+
+    def measure(sweep, claim, repeat, children):
+        seen.append(claim.values["hidden"])
+        assert claim.values["hidden"] in hidden
+        assert claim.values["env_kwargs"] in kwargs
+        return {"score": float(len(claim.values["hidden"]))}
+
+    assert run(sweep, wide_console(), measure) == 0
+    assert all(one in seen for one in hidden)
+    assert next(iter(report.importances(Store(sweep).study))) == "hidden"
+    page = (tmp_path / "sweep.md").read_text()
+    assert "| [256, 256] | {} |" in page
+    assert "## Importances" in page
+
+
+def test_a_trial_that_was_trained_to_its_end_is_not_thrown_out(tmp_path):
+    """The second is the better one until its last report, at a rung of halving."""
+    config = hr.Config(total_steps=1600)
+    sweep = Sweep(
+        sample=SAMPLE, trials=2, sampler="random", prune="halving", config=config,
+        output=str(tmp_path), seeds=2,
+    )  # fmt: skip
+
+    def measure(sweep, claim, repeat, children):
+        request = {"prune": "halving", "before": 1600 * repeat, "seeds": 2, "suite": None}
+        request |= {"output": sweep.output, "trial": claim.trial_id}
+        reports = Reports(request, config, None)
+        for steps in range(100, 1601, 100):
+            ends = repeat == 1 and steps == 1600
+            mean = -1.0 if claim.number == 1 and ends else float(claim.number)
+            result = SimpleNamespace(env_steps=steps, episode_return=mean, tasks=None)
+            if not reports(result):
+                return {"pruned": True}
+        return {"score": mean}
+
+    assert run(sweep, wide_console(), measure) == 0
+    assert [t.state.name for t in Store(sweep).trials()] == ["COMPLETE", "COMPLETE"]
+
+
+def test_a_run_without_a_score_ends_its_trial_and_the_page_says_why(tmp_path, capsys):
+    sweep = Sweep(sample=SAMPLE, trials=1, sampler="random", output=str(tmp_path))
+
+    class Ended:
+        def call(self, function, request, *_):
+            folder = Path(request["config"]["run_dir"])
+            folder.mkdir(parents=True)
+            summary = {"env_steps": 9, "episodic_return": None, "tasks": None}
+            (folder / "summary.json").write_text(json.dumps(summary))
+            (folder / "config.json").write_text(json.dumps({"config": request["config"]}))
+            return {}
+
+    def measure(sweep, claim, repeat, children):
+        return measured(sweep, claim, repeat, Ended())
+
+    assert run(sweep, wide_console(), measure) == 0
+    assert "cut short" not in capsys.readouterr().out
+    page = (tmp_path / "sweep.md").read_text()
+    assert "- trial 0: " in page
+    assert "seed-0 has no score: no episode ended, nor was it evaluated" in page

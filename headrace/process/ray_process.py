@@ -62,9 +62,9 @@ def not_there(error: ModuleNotFoundError) -> str:
 
 
 def cause_of(error: Exception) -> str:
-    """What one of Ray's errors says, in a line."""
+    """What one of Ray's errors says, in a line: it says first what, and last why."""
     if isinstance(cause := getattr(error, "cause", None), Exception):  # raised by the call
         return f"{cause} (node {getattr(error, 'ip', 'unknown')})"
-    lines = [" ".join(line.split()) for line in str(error).strip().splitlines()]
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     known = [x for x in lines if x.startswith(("The actor died because", "The actor is dead"))]
-    return f"{type(error).__name__}: {(known or lines or [''])[0]}"
+    return f"{type(error).__name__}: {' … '.join(known[:1] or lines[:1] + lines[1:][-1:])}"

@@ -133,19 +133,6 @@ def test_faults_of_actors_are_told_as_those_of_processes_are(make):
         envs.step(np.zeros(2, int))
 
 
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore:.*died")
-def test_a_cluster_whose_raylet_was_killed_is_told(make):
-    envs = make(CountingEnv, RayConfig(nodes=1, timeout_s=300, start_timeout_s=300))
-    envs.reset(seed=0)
-    for process in psutil.Process().children(recursive=True):
-        if "raylet" in process.name():
-            process.kill()
-    with pytest.raises(WorkerFailed, match="every node of the cluster is dead"):
-        while True:
-            envs.step(np.zeros(envs.num_envs, int))
-
-
 @pytest.mark.usefixtures("ray_cluster")
 def test_actors_run_ahead_and_weights_arrive_a_step_later(make):
     settings = {"weight_sync": "every", "runs_ahead": True}
@@ -259,3 +246,16 @@ def test_ray_is_left_alone_once_this_nodes_raylet_has_ended():
     for call in (lambda: whole.wait([node], 1.0), lambda: node.send(Request("act")), node.receive):
         with pytest.raises(WorkerFailed, match="raylet"):
             call()
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.*died")
+def test_a_cluster_whose_raylet_was_killed_is_told(make):
+    envs = make(CountingEnv, RayConfig(nodes=1, timeout_s=300, start_timeout_s=300))
+    envs.reset(seed=0)
+    for process in psutil.Process().children(recursive=True):
+        if "raylet" in process.name():
+            process.kill()
+    with pytest.raises(WorkerFailed, match=r"the raylet of this node, .* has ended"):
+        while True:
+            envs.step(np.zeros(envs.num_envs, int))

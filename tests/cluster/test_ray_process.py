@@ -16,7 +16,7 @@ from headrace.acting.remote import actor_class
 from headrace.cluster.places.ray import worker_class
 from headrace.launch.cluster import learner_class
 from headrace.process.ray_doors import why_not
-from headrace.process.ray_process import Home
+from headrace.process.ray_process import Home, cause_of
 
 CLASSES = [actor_class, worker_class, learner_class]
 HOMES = """
@@ -47,6 +47,19 @@ def test_a_node_without_headrace_is_told(kind, monkeypatch):
         ModuleNotFoundError, match=r"^headrace isn't installed on .*: install it on"
     ):
         kind()().home()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("No.\nTraceback\n\n  ERROR: none  found\n", "No. … ERROR: none found"),
+        ("dead\nThe actor died because of x.\nmore", "The actor died because of x."),
+        ("one line", "one line"),
+        ("", ""),
+    ],
+)
+def test_of_what_ray_says_what_and_why_are_kept(text, told):
+    assert cause_of(ValueError(text)) == f"ValueError: {told}"
 
 
 class AuthenticationError(Exception):

@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 # Tests run beside their own processes: a second thread of torch or BLAS would only wait in circles.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import cloudpickle
 import psutil
 import pytest
 import torch
@@ -86,6 +88,21 @@ def ray_cluster():
     cluster = RayCluster(None, "a test", 6)
     yield cluster
     cluster.close()
+
+
+@pytest.fixture
+def only_here(monkeypatch):
+    """Pickles what ``build`` makes of a function whose module no other process can import."""
+
+    def pickled(build) -> bytes:
+        module = types.ModuleType("only_here")
+        exec("def make():\n    pass", module.__dict__)
+        monkeypatch.setitem(sys.modules, "only_here", module)
+        found = cloudpickle.dumps(build(module.make))
+        monkeypatch.delitem(sys.modules, "only_here")  # as on another machine
+        return found
+
+    return pickled
 
 
 @pytest.fixture

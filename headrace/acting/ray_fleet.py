@@ -15,11 +15,12 @@ from typing import Any
 import cloudpickle
 
 from headrace.acting.actor import ActorSpec
-from headrace.acting.remote import actor_class, headrace_version
+from headrace.acting.remote import actor_class
 from headrace.acting.restarts import HUNG, Restarts
 from headrace.errors import ActorFailed
 from headrace.nn.policy import policy_weights
 from headrace.process.ray import RayCluster
+from headrace.process.ray_process import headrace_version
 from headrace.transport.queue import PeerDied
 from headrace.transport.ray import Arrivals, RayQueue
 from headrace.transport.slab import spec_of
@@ -133,8 +134,9 @@ class RayFleet:
             if waited_s <= timeout_s or actor in self._hung:
                 continue
             if homes[actor] is not None:
-                self._hung.add(actor)
-                self._kill(remote)
+                if began or waited_s > _START_S:
+                    self._hung.add(actor)
+                    self._kill(remote)
             elif slots.present < self._least and self._is_late(waited_s):
                 raise ActorFailed(
                     f"actor {actor} didn't begin in {timeout_s:g} s (actor_timeout_s): of the "
@@ -144,7 +146,9 @@ class RayFleet:
                 )
 
     def _is_late(self, waited_s: float) -> bool:
-        return waited_s > _START_S or self._cluster.free_cores < self._share
+        free = self._cluster.free_cores
+        held = self._cluster.cores - free > self._share * len(self._remotes) + 0.001  # by others
+        return waited_s > _START_S or (held and free < self._share)
 
     def _kill(self, remote: Any) -> None:
         self._cluster.api.kill(remote, no_restart=True)

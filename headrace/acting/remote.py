@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import socket
 import time
 from dataclasses import replace
 from typing import Any
@@ -16,8 +13,9 @@ from headrace.acting.actor import Actor, Memory
 from headrace.acting.restarts import last_words
 from headrace.nn.policy import policy_weights
 from headrace.process import keep_freed_memory, let_children_hear
+from headrace.process.ray_process import not_there, other_version, process_class
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header
-from headrace.transport.ray import Failed, Home, Offered
+from headrace.transport.ray import Failed, Offered
 from headrace.transport.slab import Slab, spec_of
 
 _WAITING = Header._fields.index("waiting_ns")
@@ -66,21 +64,12 @@ class RemoteActor:
 
 
 def actor_class() -> type:
-    """What Ray runs: it travels by value, so it can tell where headrace can't be imported."""
+    """What Ray runs."""
 
-    class HeadraceActor:
+    class HeadraceActor(process_class()):  # type: ignore[misc]
         def __init__(self) -> None:
             self.actor: Any = None
             self.leaving = False
-
-        def home(self) -> Any:
-            import importlib.util
-
-            if importlib.util.find_spec("headrace") is None:
-                raise ModuleNotFoundError("headrace isn't installed there")
-            from headrace.acting import remote
-
-            return remote.home()
 
         def begin(self, version: str, *args: Any) -> Any:
             from headrace.acting import remote
@@ -114,40 +103,20 @@ def actor_class() -> type:
     return HeadraceActor
 
 
-def headrace_version() -> str:
-    """Of this process."""
-    return str(importlib.import_module("headrace").__version__)
-
-
-def home() -> Home:
-    """Where this process is."""
-    try:
-        log = os.readlink("/proc/self/fd/2")
-    except OSError:
-        log = "unknown"
-    return Home(socket.gethostname(), os.getpid(), log)
-
-
 def begin(version: str, *args: Any) -> RemoteActor | Failed:
     """An actor, in its process.
 
     Args:
         version: of headrace at the learner. args: of :class:`RemoteActor`.
     """
-    if (here := headrace_version()) != version:
-        words = (
-            f"headrace is {here} there and {version} at the learner: install the same everywhere"
-        )
+    if words := other_version(version, "at the learner"):
         return Failed(words, False)
     torch.set_num_threads(1)
     let_children_hear()
     try:
         return RemoteActor(*args)
     except ModuleNotFoundError as error:
-        return Failed(
-            f"{error} there: install it on every node (what your script defines travels by itself)",
-            False,
-        )
+        return Failed(not_there(error), False)
     except Exception as error:
         return Failed(last_words(error), False)
 

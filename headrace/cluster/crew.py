@@ -50,7 +50,8 @@ class Crew:
         assert index not in self._deadlines, f"worker {index} is busy"
         limit_s = self._config.timeout_s
         if index not in self._up:
-            limit_s += self._config.start_timeout_s
+            replaces = self._setups[index].generation > 0  # others are asked at first what they are
+            limit_s = self._config.start_timeout_s + (limit_s if replaces else 0.0)
         try:
             self._deadlines[index] = (time.monotonic() + limit_s, limit_s)
             self._nodes[index].send(request)

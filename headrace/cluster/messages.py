@@ -62,7 +62,9 @@ class Fault(NamedTuple):
 class Node(Protocol):
     """One worker, wherever it runs."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The worker's, and where it runs."""
 
     def send(self, request: Request) -> None:
         """Ask for something; answers come in order."""

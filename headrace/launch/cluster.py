@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 
-from headrace.acting.remote import headrace_version
 from headrace.config import Config
 from headrace.distributed.ranks import Rendezvous
 from headrace.errors import LearnerFailed
@@ -30,30 +29,27 @@ from headrace.launch.learner import learn
 from headrace.launch.store import RayStore, store_class
 from headrace.process import let_children_hear
 from headrace.process.ray import RayCluster, node_address
-from headrace.transport.ray import Home, cause_of
+from headrace.process.ray_process import (
+    Home,
+    cause_of,
+    headrace_version,
+    other_version,
+    process_class,
+)
 
 _HEAR_S = 1.0  # how long a learner waits for something to say
 _SIOCGIFADDR = 0x8915
 
 
 def learner_class() -> type:
-    """What Ray runs: it travels by value, so it can tell where headrace can't be imported."""
+    """What Ray runs."""
 
-    class HeadraceLearner:
+    class HeadraceLearner(process_class()):  # type: ignore[misc]
         def __init__(self) -> None:
             import queue
 
             self.said: Any = queue.Queue()
             self.words: Any = queue.Queue()
-
-        def home(self) -> Any:
-            import importlib.util
-
-            if importlib.util.find_spec("headrace") is None:
-                raise ModuleNotFoundError("headrace isn't installed there")
-            from headrace.acting import remote
-
-            return remote.home()
 
         def run(self, *args: Any) -> bool:
             from headrace.launch import cluster
@@ -94,9 +90,8 @@ def run(
         store: the actor that holds what learners meet through.
         folder: where the run was started, which the first learner's paths begin at.
     """
-    if (here := headrace_version()) != version:
-        words = f"headrace is {here} there and {version} where the run was started"
-        send(("failed", "ConfigError", f"{words}: install the same everywhere", ""))
+    if words := other_version(version, "where the run was started"):
+        send(("failed", "ConfigError", words, ""))
         return False
     rank, size, local_rank, num_here = met
     os.environ["LOCAL_WORLD_SIZE"] = str(num_here)
@@ -199,7 +194,7 @@ class ClusterLearners:
                 break
         for rank, ref in enumerate(asked):
             try:
-                self._homes.append(ray.get(ref, timeout=0))
+                self._homes.append(Home(*ray.get(ref, timeout=0)))
             except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
                 raise LearnerFailed(f"learner {rank} didn't begin: {cause_of(error)}") from error
         nodes = [one.node for one in self._homes]

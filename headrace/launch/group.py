@@ -271,8 +271,10 @@ class LearnerGroup:
     def _cause(self, learners: Learners, lost: list[int]) -> HeadraceError:
         """The failure that led to the others, as far as can be told."""
         failures = [one.failure for one in self._learners if one.failure is not None]
-        if fatal := [failure for failure in failures if isinstance(failure, _FATAL)]:
-            return fatal[0]
+        for rank, one in enumerate(self._learners):
+            if isinstance(one.failure, _FATAL):
+                here = f"{learners.name(rank)}: " if rank else ""
+                return type(one.failure)(f"{here}{one.failure}")
         for rank, one in enumerate(self._learners):
             if one.failure is not None and not isinstance(one.failure, OthersLost):
                 trace = f"\n\nIts traceback:\n{one.traceback.rstrip()}"

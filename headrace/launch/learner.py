@@ -12,6 +12,7 @@ import cloudpickle
 
 from headrace.distributed.ranks import Ranks, Rendezvous
 from headrace.errors import HeadraceError
+from headrace.process.ray_process import not_there
 from headrace.training.trainer import Trainer
 
 _HEARTBEAT_S = 1.0
@@ -78,7 +79,8 @@ def learn(
         group.close()
     except BaseException as error:
         name = type(error).__name__ if isinstance(error, HeadraceError) else "LearnerFailed"
-        mouth.say("failed", name, str(error) or name, traceback.format_exc())
+        words = not_there(error) if isinstance(error, ModuleNotFoundError) else str(error)
+        mouth.say("failed", name, words or name, traceback.format_exc())
         return False
     return True
 

@@ -9,7 +9,6 @@ import importlib.util
 import logging
 import math
 import os
-import secrets
 import select
 import socket
 import struct
@@ -18,10 +17,11 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.errors import ConfigError, WorkerFailed
 from headrace.process.fork_server import marked
+from headrace.process.ray_doors import close_doors, reach, why_not
 from headrace.process.signals import handlers_kept
 
 # With these, a node counts as dead after 4 * (1 + 2) s of silence, not 80; Ray's system config.
@@ -32,52 +32,64 @@ HEALTH = {
     "health_check_failure_threshold": 4,
 }
 _LOOK_S = 4.0  # between two looks at which nodes live
-_REACH_S = 10.0  # for an address to answer, and for a cluster to say which nodes it has
+_REACH_S = 10.0  # for a cluster to say which nodes it has
 
 
 class RayCluster:
     """A Ray cluster; left as it was found, except for one that is started here.
 
-    That one listens on the loopback interface only, to who has its token.
+    That one listens on the loopback interface only, to who has its token, and ends with the last
+    who uses it.
 
     Args:
         address: as ``ray.init`` takes it; None: what this program is connected to, or a new one.
         asker: the setting that asks for it, for messages.
-        num_cpus, num_gpus: what one that is started here says that it has.
+        num_cpus: what one that is started here says that it has.
 
     Raises:
         ConfigError: Ray isn't installed, or was imported without a token, or this program is
             connected to another cluster.
-        WorkerFailed: there is no cluster at this address, or it doesn't let this program in.
+        WorkerFailed: nothing answers at this address, or it has other versions, or doesn't let
+            this program in.
     """
 
-    def __init__(
-        self, address: str | None, asker: str, num_cpus: float, num_gpus: float = 0
-    ) -> None:
+    _users: ClassVar[int] = 0  # of the connection that the first of them made
+    _address: ClassVar[str | None] = None  # which that one asked for
+
+    def __init__(self, address: str | None, asker: str, num_cpus: float) -> None:
         check_installed(asker)
-        self._started = False
+        self._counts = False  # among those
         self._where = "on this machine" if address is None else f"at {address!r}"
         if address is None and not _is_connected():
-            _close_doors(asker)
+            close_doors(asker)
         self.api: Any = importlib.import_module("ray")
         self._looked = time.monotonic()
         if _is_connected():
             inside = self.api.get_runtime_context().get_actor_id() is not None
-            if address not in (None, "auto") and not inside:
+            if address not in (None, "auto", RayCluster._address) and not inside:
                 raise ConfigError(
                     f"{asker}: address={address!r}, but this program is connected to a Ray "
                     "cluster already; call ray.shutdown() before, or leave address out"
                 )
+            self._counts = RayCluster._users > 0
+            RayCluster._users += self._counts
             return
         settings: dict[str, Any] = {"address": address or "local", "log_to_driver": False}
         if address is None:
             settings |= {
                 "num_cpus": math.ceil(max(1.0, num_cpus)),
-                "num_gpus": math.ceil(num_gpus) or None,
                 "include_dashboard": False,
                 "_system_config": dict(HEALTH),  # Ray adds to it
             }
         self._connect(settings)
+        RayCluster._address = settings["address"]
+        RayCluster._users += 1
+        self._counts = True
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it was started here, and so has what this program asked for and no more."""
+        return self._counts and RayCluster._address == "local"
 
     @functools.cached_property
     def _raylet(self) -> tuple[int | None, Path]:
@@ -97,13 +109,11 @@ class RayCluster:
     def _connect(self, settings: dict[str, Any]) -> None:
         local = settings["address"] == "local"
         try:
-            _reach(settings["address"])
+            reach(settings["address"])
             with handlers_kept(), marked() if local else contextlib.nullcontext():
                 self.api.init(logging_level=logging.WARNING, **settings)
         except Exception as error:  # Ray raises several kinds
-            cause = " ".join(str(error).split())
-            raise WorkerFailed(f"Ray: there is no cluster {self._where} ({cause})") from error
-        self._started = True
+            raise WorkerFailed(f"Ray: {why_not(error, self._where, local)}") from error
 
     @property
     def cores(self) -> float:
@@ -120,6 +130,13 @@ class RayCluster:
         """The name of a resource that only this node has."""
         [mine] = [node for node in self.api.nodes() if node["NodeID"] == self._here]
         return f"node:{mine['NodeManagerAddress']}"
+
+    def room(self, cores: float, gpus: float) -> float:
+        """How many processes that ask for so much its nodes hold, if nobody else does."""
+        asked = {kind: round(1e4 * n) for kind, n in (("CPU", cores), ("GPU", gpus)) if n}
+        nodes = [x["Resources"] for x in self.api.nodes() if x["Alive"]]
+        each = [[round(1e4 * x.get(kind, 0)) // n for kind, n in asked.items()] for x in nodes]
+        return sum(min(one, default=math.inf) for one in each)
 
     def share(self, count: int) -> float:
         """The part of a core, 1 at most, that ``count`` processes can have each where they fit."""
@@ -178,10 +195,16 @@ class RayCluster:
             _within(end_all, _REACH_S)
 
     def close(self) -> None:
-        """Leave the cluster, and end it if it was started here; safe to call twice."""
-        if self._started:
-            self._started = False
-            self.api.shutdown()
+        """Leave the cluster, and end it if it was started here; safe to call twice.
+
+        Others in this program who use it stay connected.
+        """
+        if self._counts:
+            self._counts = False
+            RayCluster._users -= 1
+            if RayCluster._users == 0:
+                RayCluster._address = None
+                self.api.shutdown()
         raylet, _ = self.__dict__.pop("_raylet", (None, None))
         if raylet is not None:
             os.close(raylet)
@@ -232,36 +255,6 @@ def fetch(ref: Any, timeout_s: float) -> Any:
 def _is_connected() -> bool:
     ray = sys.modules.get("ray")
     return ray is not None and ray.is_initialized()
-
-
-def _close_doors(asker: str) -> None:
-    """Let a cluster that is started here listen on the loopback interface, to who has its token.
-
-    Ray reads this when it is imported.
-
-    Raises:
-        ConfigError: it has been imported without a token.
-    """
-    if "ray" not in sys.modules:  # no machines but this one: loopback only
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("SPT_NOENV", "1")  # its processes stay known by their variables
-    if os.environ.get("RAY_AUTH_MODE") == "token":
-        return
-    if "ray" in sys.modules:
-        raise ConfigError(
-            f"{asker}: this program imported ray before, without RAY_AUTH_MODE=token, so a "
-            "cluster that is started now would let anybody in; import it later, set "
-            "RAY_AUTH_MODE, or start the cluster yourself with ray.init()"
-        )
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-
-
-def _reach(address: str) -> None:
-    """Raise OSError unless something listens there: Ray itself would try for long."""
-    host, _, port = address.rpartition(":")
-    if host and port.isdigit() and "/" not in host:
-        socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
 
 
 def _within(call: Callable[[], Any], seconds: float) -> Any:

@@ -29,6 +29,7 @@ import torch
 from headrace.errors import WorkerFailed
 from headrace.ops import tree
 from headrace.process.ray import RayCluster, fetch
+from headrace.process.ray_process import Home, cause_of
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.slab import Slab, views
 from headrace.transport.slots import Slots
@@ -43,17 +44,6 @@ class Failed(NamedTuple):
 
     words: str
     begun: bool = True  # False: there was no environment yet
-
-
-class Home(NamedTuple):
-    """Where an actor turned out to run."""
-
-    node: str  # host name
-    pid: int
-    log: str  # file of its error output
-
-    def __str__(self) -> str:
-        return f"node {self.node}, process {self.pid}, log {self.log}"
 
 
 class Arrivals:
@@ -148,7 +138,7 @@ class RayQueue:
         """Call this Ray actor for the actor's slots once it has begun.
 
         Args:
-            begun: references to what it returns first: its :class:`Home`, and None once it has.
+            begun: references to what it returns first: where it is, and None once it has begun.
         """
         self._actors[actor], self.homes[actor] = remote, None
         self._calls[actor] = deque((ref, None) for ref in begun)
@@ -194,8 +184,8 @@ class RayQueue:
         if isinstance(result, Failed):
             self._lose(actor, "", *result)
         _, slot = self._calls[actor].popleft()
-        if isinstance(result, Home):
-            self.homes[actor], self.since_s[actor] = result, time.monotonic()
+        if slot is None and result is not None:
+            self.homes[actor], self.since_s[actor] = Home(*result), time.monotonic()
         elif slot is None:
             self.slots.join(actor)
             self._grant()
@@ -240,15 +230,6 @@ class RayQueue:
         self._actors.clear()
         self._calls.clear()
         self._newest = None
-
-
-def cause_of(error: Exception) -> str:
-    """What one of Ray's errors says, in a line."""
-    if isinstance(cause := getattr(error, "cause", None), Exception):  # raised by the call
-        return f"{cause} (node {getattr(error, 'ip', 'unknown')})"
-    lines = [" ".join(line.split()) for line in str(error).strip().splitlines()]
-    known = [x for x in lines if x.startswith(("The actor died because", "The actor is dead"))]
-    return f"{type(error).__name__}: {(known or lines or [''])[0]}"
 
 
 class Offered:

@@ -8,13 +8,10 @@ import itertools
 import os
 import re
 import signal
-import sys
 import threading
 import time
-import types
 from dataclasses import replace
 
-import cloudpickle
 import pytest
 import torch
 
@@ -195,14 +192,11 @@ def test_environments_that_break_are_told_as_on_one_machine(tiny, tmp_path, mode
     assert words in said[0] if once else sum("(restart " in line for line in said) == 1
 
 
-def test_an_environment_that_only_the_head_can_import_is_told(tiny, monkeypatch):
-    module = types.ModuleType("only_here")
-    monkeypatch.setitem(sys.modules, "only_here", module)
-    exec("def make():\n    pass", module.__dict__)
+def test_an_environment_that_only_the_head_can_import_is_told(tiny, only_here):
     spec, _ = spec_of(tiny(env=COUNTING, cluster="ray"))
-    pickled = cloudpickle.dumps(replace(spec, env=module.make))
-    monkeypatch.delitem(sys.modules, "only_here")  # as on another machine
-    failed = remote.begin(remote.headrace_version(), pickled, 0, 0)
+    failed = remote.begin(
+        ray_fleet.headrace_version(), only_here(lambda make: replace(spec, env=make)), 0, 0
+    )
     assert failed == ("No module named 'only_here' there: install it on every node (what your "
                       "script defines travels by itself)", False)  # fmt: skip
 
@@ -227,11 +221,22 @@ def test_actors_without_room_are_told(opened, ray_cluster):
         ray.kill(holder)
 
 
-def test_an_actor_whose_process_is_slow_to_start_is_no_lack_of_room(opened):
+def test_an_actor_whose_process_is_slow_to_start_is_no_lack_of_room(opened, monkeypatch):
     source, _, _ = opened(num_actors=2, min_actors=1)
     source._fleet.kill_silent(0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(process_ray.RayCluster, "free_cores", 0.0)
+        patch.setattr(process_ray.RayCluster, "cores", 1.0)  # the actor's own
+        source._fleet.kill_silent(0.0)
+        patch.setattr(process_ray.RayCluster, "cores", 1.5)
+        with pytest.raises(ActorFailed, match="didn't begin in 0 s"):
+            source._fleet.kill_silent(0.0)
     assert source._fleet.mend() is None  # that nobody acts yet is no news
+    while source._queue.homes[0] is None:
+        source._queue._receive(1.0)
+    source._fleet.kill_silent(0.0)  # it has a node, and imports torch there
     assert one(source)[1].actor in (0, 1)
+    assert source.num_restarts == 0
 
 
 def test_actors_join_once_there_is_room_and_nobody_waits_for_them(opened, ray_cluster):
@@ -306,8 +311,11 @@ def test_learners_share_out_places_and_the_fewest_actors(tiny):
 
 def test_a_cluster_that_is_not_there_and_ray_that_is_not_installed_are_told(monkeypatch):
     monkeypatch.setattr(process_ray, "_is_connected", lambda: False)
-    with pytest.raises(WorkerFailed, match=r"^Ray: there is no cluster at '127.0.0.1:9' \("):
-        process_ray.RayCluster("127.0.0.1:9", "cluster='ray:127.0.0.1:9'", 1)
+    for address in ("127.0.0.1:9", "auto"):
+        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+        words = rf"^Ray: nothing answers at '{address}': start it with `ray start --head`, or open"
+        with pytest.raises(WorkerFailed, match=words):
+            process_ray.RayCluster(address, f"cluster='ray:{address}'", 1)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         ConfigError, match=r"^cluster='ray' needs Ray.*pip install 'headrace\[ray\]"

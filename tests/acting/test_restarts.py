@@ -10,8 +10,8 @@ from headrace.acting import restarts
 from headrace.acting.ray_fleet import RayFleet
 from headrace.acting.restarts import Restarts
 from headrace.errors import ActorFailed
+from headrace.process.ray_process import Home
 from headrace.transport.queue import PeerDied
-from headrace.transport.ray import Home
 
 
 def death(actor: int, traceback: str = "") -> PeerDied:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import numpy as np
@@ -16,6 +17,7 @@ from headrace.cluster.crew import Crew
 from headrace.cluster.drift import Drift
 from headrace.cluster.messages import Answer, Fault, Request, WorkerSetup
 from headrace.cluster.places.local import LocalConfig
+from headrace.errors import WorkerFailed
 
 
 class Node:
@@ -74,6 +76,22 @@ def test_a_hung_worker_is_found_while_another_answers_all_the_time():
     assert hung.killed
     assert crew.waiting == {1}
     assert crew.receive()[0] == 1
+
+
+@pytest.mark.filterwarnings("ignore:worker 0.* gave no answer")
+def test_who_is_new_has_the_time_to_come_up_and_a_replacement_that_to_answer_too():
+    setups = [WorkerSetup(None, 1, "sync", {}, None, 0, 0)]
+    config = Nowhere(nodes=1, timeout_s=300.0, start_timeout_s=0.05)
+    crew = Crew(config, setups)
+    crew.send(0, Request("hang"))
+    with pytest.raises(WorkerFailed, match=r"gave no answer in 0\.05 s; it never came up"):
+        crew.receive()
+    crew = Crew(dataclasses.replace(config, timeout_s=0.1), setups)
+    crew.send(0, Request("describe"))
+    crew.receive()
+    for reason in ("gave no answer in 0.1 s", "gave no answer in 0.15 s"):
+        crew.send(0, Request("hang"))
+        assert crew.receive()[1].reason.endswith(reason)
 
 
 @pytest.mark.filterwarnings("ignore:worker 0.0. was interrupted")

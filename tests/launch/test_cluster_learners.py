@@ -10,6 +10,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import cloudpickle
 import gymnasium
@@ -19,8 +20,9 @@ import torch
 import torch.distributed as dist
 
 import headrace as hr
-from headrace.errors import LearnerFailed
+from headrace.errors import ConfigError, LearnerFailed
 from headrace.launch import cluster
+from headrace.launch.learner import learn
 from headrace.launch.store import RayStore, store_class
 from headrace.process.ray import shared
 from headrace.records.files import read_jsonl
@@ -141,6 +143,34 @@ def test_another_version_on_a_node_is_told():
     [(kind, name, words, _)] = said
     assert (kind, name) == ("failed", "ConfigError")
     assert words.startswith("headrace is 0.1.0 there and 0.0.1 where the run was started: install")
+
+
+def test_what_only_the_head_can_import_is_told(only_here):
+    said, left = [], []
+
+    def send(message) -> None:
+        if left:
+            raise BrokenPipeError
+        said.append(message)
+
+    assert not learn(only_here(lambda make: (make, None, 0.0)), None, send, None)
+    left.append(True)  # it says no more that it is alive
+    kind, name, words, _ = said[-1]
+    assert (kind, name) == ("failed", "LearnerFailed")
+    assert words.startswith("No module named 'only_here' there: install it on every node (what")
+
+
+def test_what_ends_a_run_names_who_said_it():
+    group, learners = (
+        hr.LearnerGroup.__new__(hr.LearnerGroup),
+        SimpleNamespace(name=lambda rank: f"learner {rank} (node n{rank})"),
+    )
+    error = ConfigError("headrace is 0.1.0 there and 0.0.1 where the run was started")
+    for rank, words in ((0, f"{error}"), (1, f"learner 1 (node n1): {error}")):
+        group._learners = [SimpleNamespace(failure=error if r == rank else None) for r in range(2)]
+        cause = group._cause(learners, [rank])
+        assert isinstance(cause, ConfigError)
+        assert str(cause) == words
 
 
 def test_a_learner_meets_the_others_by_the_address_of_its_node(ray_cluster, monkeypatch):

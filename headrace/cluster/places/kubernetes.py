@@ -73,6 +73,7 @@ class KubernetesPlace:
                 nodes=config.nodes,
                 gpus_per_node=config.gpus_per_node,
                 runtime_env=config.runtime_env,
+                start_timeout_s=config.start_timeout_s,
             ).open()
             self._stack = stack.pop_all()
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+import warnings
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import cloudpickle
 
 from headrace.cluster.messages import Answer, Fault, Node, Place, Request, WorkerSetup
+from headrace.errors import WorkerFailed
+from headrace.process import let_children_hear
 from headrace.process.ray import RayCluster
+from headrace.process.ray_process import (
+    Home,
+    cause_of,
+    headrace_version,
+    not_there,
+    other_version,
+    process_class,
+)
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
 
@@ -27,7 +39,7 @@ class RayConfig:
     nodes: Annotated[int, ranges.NODES] = 2
     """Workers, each with ``envs_per_node`` environments."""
     cpus_per_node: Annotated[float, ranges.UNITS] = 1.0
-    """Cores that Ray keeps for each worker."""
+    """Cores that Ray keeps for each worker, on a cluster that isn't started here."""
     gpus_per_node: Annotated[float, ranges.UNITS] = 0.0
     """GPUs that Ray keeps for each worker."""
     runtime_env: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +59,7 @@ class RayConfig:
 
         Raises:
             ConfigError: Ray isn't installed.
-            WorkerFailed: there is no cluster at this address.
+            WorkerFailed: see :class:`RayCluster`; or one that is started here hasn't the GPUs.
         """
         return RayPlace(self)
 
@@ -57,23 +69,61 @@ class RayPlace:
 
     def __init__(self, config: RayConfig) -> None:
         self._config = config
-        units = config.nodes * config.cpus_per_node, config.nodes * config.gpus_per_node
-        self._cluster = RayCluster(config.address, "RayConfig", *units)
-        self._ray = self._cluster.api
+        cores = config.nodes * config.cpus_per_node
+        self._cluster = RayCluster(config.address, "RayConfig", cores)
+        # One that was started here is shared by all in this program, and keeps cores for nobody.
+        self._cores = 0.0 if self._cluster.is_own else config.cpus_per_node
+        if lack := self._lack():
+            if self._cluster.is_own:
+                self._cluster.close()
+                raise WorkerFailed(lack)
+            told = f"{lack} (waiting start_timeout_s={config.start_timeout_s:g} s for more nodes)"
+            warnings.warn(told, RuntimeWarning, stacklevel=2)
+
+    def _lack(self) -> str:
+        """What to say if the cluster can't have all workers at once, whoever else uses it."""
+        config = self._config
+        room = self._cluster.room(self._cores, config.gpus_per_node)
+        if room >= config.nodes:
+            return ""
+        there = self._cluster.api.cluster_resources()
+        return (
+            f"RayConfig: of nodes={config.nodes} workers, with cpus_per_node="
+            f"{config.cpus_per_node:g} and gpus_per_node={config.gpus_per_node:g}, the Ray cluster "
+            f"has room for {room:g}: its nodes have {there.get('CPU', 0):g} cores and "
+            f"{there.get('GPU', 0):g} GPUs, all together; add nodes, or lower nodes, "
+            "cpus_per_node or gpus_per_node"
+        )
 
     def start(self, setup: WorkerSetup) -> Node:
-        return RayNode(setup, self._config, self._ray)  # which may have to wait for room
+        return RayNode(setup, self._config, self._cluster, self._cores)  # may wait for room
 
     def wait(self, nodes: list[Any], timeout_s: float) -> list[Node]:
         by_ref = {node.ref: node for node in nodes}
         deadline = time.monotonic() + timeout_s
         while True:
+            self._cluster.check_here()
             left_s = max(0.0, deadline - time.monotonic())
             slice_s = min(left_s, _SLICE_S)
-            ready, _ = self._ray.wait(list(by_ref), num_returns=1, timeout=slice_s)
+            ready, _ = self._cluster.api.wait(list(by_ref), num_returns=1, timeout=slice_s)
+            if not ready:
+                self._check_room(nodes)
             if ready or left_s <= slice_s:
                 return [by_ref[ref] for ref in ready]
             self._cluster.check()
+
+    def _check_room(self, nodes: list[Any]) -> None:
+        """Raise WorkerFailed if one has waited for room on a node for too long."""
+        limit_s, cluster = self._config.start_timeout_s, self._cluster
+        for node in nodes:
+            if time.monotonic() - node.began_s > limit_s and not node.is_placed():
+                gpus = cluster.api.available_resources().get("GPU", 0)
+                raise WorkerFailed(
+                    self._lack()
+                    or f"{node.name} didn't begin in {limit_s:g} s (start_timeout_s): of the "
+                    f"{cluster.cores:g} cores of the Ray cluster {cluster.free_cores:g} are free, "
+                    f"and {gpus:g} GPUs; add nodes, or lower nodes, cpus_per_node or gpus_per_node"
+                )
 
     def close(self, nodes: list[Any]) -> None:
         for node in nodes:
@@ -84,55 +134,95 @@ class RayPlace:
 class RayNode:
     """One actor."""
 
-    def __init__(self, setup: WorkerSetup, config: RayConfig, ray: Any) -> None:
-        self._ray = ray
-        self.name = f"worker {setup.index} (Ray actor, start {setup.generation + 1})"
+    def __init__(
+        self, setup: WorkerSetup, config: RayConfig, cluster: RayCluster, cores: float
+    ) -> None:
+        self._ray, self._cluster, self._setup = cluster.api, cluster, setup
+        self.began_s = time.monotonic()
         self.ref: Any = None
-        actor = ray.remote(
-            num_cpus=config.cpus_per_node,
+        actor = self._ray.remote(
+            num_cpus=cores,
             num_gpus=config.gpus_per_node,
             runtime_env=config.runtime_env or None,
             max_restarts=0,
             max_task_retries=0,
             scheduling_strategy="SPREAD",
-        )(_Actor)
-        self._actor = actor.remote(cloudpickle.dumps(setup))
-        self._runs_ahead = setup.runs_ahead
+        )(worker_class())
+        self._actor = actor.remote(headrace_version(), cloudpickle.dumps(setup))
+        self._home = self._actor.home.remote()
+
+    def is_placed(self) -> bool:
+        """Whether it has found a node with room."""
+        return bool(self._ray.wait([self._home], timeout=0)[0])
+
+    @property
+    def name(self) -> str:
+        where = ""
+        with contextlib.suppress(Exception):  # of Ray: it isn't there, or never was
+            where = f", {Home(*self._ray.get(self._home, timeout=0))}"
+        return f"worker {self._setup.index} (Ray actor, start {self._setup.generation + 1}{where})"
 
     def send(self, request: Request) -> None:
+        self._cluster.check_here()
         self.ref = self._actor.handle.remote(cloudpickle.dumps(request))
-        if self._runs_ahead:
+        if self._setup.runs_ahead:
             self._actor.prepare.remote()  # in turn, when the answer is on its way
 
     def receive(self) -> Answer | Fault:
+        self._cluster.check_here()
         kinds = self._ray.exceptions
         try:
-            return self._ray.get(self.ref, timeout=60.0)
+            _, answer = self._ray.get([self._home, self.ref], timeout=60.0)
         except (kinds.RayError, kinds.GetTimeoutError) as error:
-            cause = str(error).strip().splitlines()[0]
-            return Fault(f"died ({type(error).__name__}: {cause})")
+            return Fault(f"died ({cause_of(error)})")
+        return answer
 
     def kill(self) -> None:
         self._ray.kill(self._actor)
 
 
-class _Actor:
-    """What Ray runs; answers as a worker process does (``headrace/cluster/places/local.py``)."""
+def worker_class() -> type:
+    """What Ray runs."""
 
-    def __init__(self, setup: bytes) -> None:
+    class HeadraceWorker(process_class()):  # type: ignore[misc]
+        def __init__(self, *args: Any) -> None:
+            self.args = args
+            self.worker: Any = None
+
+        def handle(self, packed: bytes) -> Any:
+            from headrace.cluster.places import ray
+
+            self.worker = self.worker or ray.RemoteWorker(*self.args)
+            return self.worker.handle(packed)
+
+        def prepare(self) -> None:
+            if self.worker is not None:
+                self.worker.prepare()
+
+    return HeadraceWorker
+
+
+class RemoteWorker:
+    """Answers as a worker process does (``headrace/cluster/places/local.py``).
+
+    Args:
+        version: of headrace where it was started. setup: a :class:`WorkerSetup`, pickled.
+    """
+
+    def __init__(self, version: str, setup: bytes) -> None:
         import torch
-
-        from headrace.process import let_children_hear
 
         torch.set_num_threads(1)
         let_children_hear()
         self._setup = setup
         self._worker: Any = None
-        self._failed: Any = None  # what prepare() says with the next answer
+        self._failed: Fault | None = None  # what it says with the next answer
+        if words := other_version(version, "where the ClusterEnv is"):
+            self._failed = Fault(words)
 
     def handle(self, packed: bytes) -> Any:
         """The Answer to a Request, or a Fault."""
-        from headrace.cluster.worker import Worker, fault_of
+        from headrace.cluster.worker import Worker
 
         if self._failed is not None:
             return self._failed
@@ -141,14 +231,21 @@ class _Actor:
                 self._worker = Worker(cloudpickle.loads(self._setup))
             return self._worker.handle(cloudpickle.loads(packed))
         except Exception as error:
-            return fault_of(error)
+            return _fault_of(error)
 
     def prepare(self) -> None:
         """See ``Worker.prepare``."""
-        from headrace.cluster.worker import fault_of
-
         try:
             if self._worker is not None:
                 self._worker.prepare()
         except Exception as error:
-            self._failed = fault_of(error)
+            self._failed = _fault_of(error)
+
+
+def _fault_of(error: Exception) -> Fault:
+    from headrace.cluster.worker import fault_of
+
+    fault, lacks = fault_of(error), error.__cause__ or error  # the cause: of what an agent raised
+    if isinstance(lacks, ModuleNotFoundError):
+        return fault._replace(reason=not_there(lacks))
+    return fault

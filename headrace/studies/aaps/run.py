@@ -23,7 +23,7 @@ from torch.distributions import Categorical
 
 from headrace.algos import PPO
 from headrace.cluster import ClusterEnv, LocalConfig
-from headrace.cluster.settings import as_env_config
+from headrace.cluster.settings import EnvConfig, as_env_config
 from headrace.errors import ConfigError, require
 from headrace.evaluation import evaluate
 from headrace.learning.learner import Learner, gather
@@ -36,7 +36,8 @@ from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
 
 WINDOW = 100  # latest training episodes whose mean return is reported
-THRESHOLDS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)
+PAPER_THRESHOLDS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)  # ClusterEnv, section IV-A
+THRESHOLDS = (0.001, EnvConfig.kl_threshold, *PAPER_THRESHOLDS[1:])
 
 
 @settings()
@@ -126,6 +127,7 @@ class Aaps:
 PRESETS = {
     "machine": Aaps(),
     "paper": Aaps(  # ClusterEnv, section IV-A
+        kl_thresholds=PAPER_THRESHOLDS,
         nodes=4,
         envs_per_node=64,
         num_steps=1024,

@@ -12,6 +12,7 @@ import torch
 from tensorboard.backend.event_processing import event_accumulator
 
 import headrace as hr
+from headrace.cluster.settings import EnvConfig
 from headrace.errors import ConfigError
 from headrace.studies.aaps import command as aaps
 from headrace.studies.aaps.command import COLUMNS, equal_intervals
@@ -27,7 +28,8 @@ def test_the_papers_settings():
     assert (paper.nodes, paper.envs_per_node, paper.total_steps) == (4, 64, 5_000_000)
     assert (paper.num_steps, paper.minibatches, paper.epochs) == (1024, 8, 30)
     assert (paper.learning_rate, paper.gamma, paper.lam) == (5e-4, 0.99, 0.95)
-    assert paper.kl_thresholds == THRESHOLDS == (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)
+    assert paper.kl_thresholds == (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)
+    assert sorted({*paper.kl_thresholds, EnvConfig.kl_threshold}) == [*THRESHOLDS]
     assert PRESETS["machine"].iterations >= 200
 
 

@@ -1,0 +1,183 @@
+"""Games of cooperation: what one policy for all agents comes to, beside published returns.
+
+    python benchmarks/cooperative.py
+    python benchmarks/cooperative.py --games spread --seeds 0 1 2 3 4
+
+A run that is there isn't done again, and one that was cut short goes on. Returns are in the units
+of the publications; docs/games.md says what theirs are of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tyro
+from common import keep, kept
+
+import headrace as hr
+from headrace.errors import ConfigError, require, require_choice
+from headrace.records.curves import read_run
+from headrace.studies.machine import machine, show, wide_console
+from headrace.studies.means import mean_se
+from headrace.studies.run import train_to_end
+
+FIRST_SEED = 3_000_000  # of the games that are played; apart from training's
+SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)  # of a run, at which its curve is told
+
+
+class Game(NamedTuple):
+    """How it is learnt and played, and what was published, in units of factor * ours + plus."""
+
+    config: hr.Config
+    played: int
+    deterministic: bool
+    published: dict[str, str]
+    factor: float = 1.0
+    plus: float = 0.0
+
+
+GAMES = {
+    # The paper sums over its three agents, each of which has the distances and its collisions
+    # whole, PettingZoo's the half of both; and one with itself in each of the 25 steps.
+    "spread": Game(
+        hr.Config(
+            env="mpe2:simple_spread_v3",
+            algo=hr.PPO(
+                learning_rate=1e-3, epochs=10, minibatches=8, gamma=0.95, entropy_coef=0.01
+            ),
+            total_steps=3_000_000,
+            num_actors=2,
+            envs_per_actor=96,
+            fragment_length=26,
+        ),
+        played=1000,
+        deterministic=False,
+        published={"IPPO": "-133.9 ± 3.7", "MAPPO": "-133.5 ± 3.1"},
+        factor=6.0,
+        plus=-75.0,
+    ),
+    "multiwalker": Game(
+        hr.Config(
+            env="pettingzoo:sisl/multiwalker_v9",
+            algo=hr.PPO(learning_rate=5e-4, epochs=10),
+            total_steps=5_000_000,
+            num_actors=2,
+            envs_per_actor=48,
+            fragment_length=128,
+        ),
+        played=100,
+        deterministic=True,
+        published={"PPO": "7.9"},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Args:
+    """Train games of cooperation and play them; see the top of the file."""
+
+    games: tuple[str, ...] = tuple(GAMES)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    total_steps: int | None = None
+    """Agents' steps of each run; None: the game's own."""
+    played: int | None = None
+    """Games that each player plays; None: the game's own."""
+    output: Path = Path("runs/cooperative")
+
+    def __post_init__(self) -> None:
+        for name in self.games:
+            require_choice("games", name, GAMES)
+        for name in ("total_steps", "played"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, name, value, "1 or more (nearest: 1)")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run is kept by, beside its game and seed."""
+
+    total_steps: int
+    played: int
+
+
+def in_games(game: Game, returns: np.ndarray) -> dict[str, float]:
+    """Mean and standard error of agents' returns ``[agents, played]``, as they were published."""
+    mean, error = mean_se(game.factor * returns.mean(0) + game.plus)
+    return {"mean": mean, "se": error}
+
+
+def random_play(game: Game, played: int) -> dict[str, float]:
+    """What random actions return, and the microseconds of an agent's step in the game alone."""
+    envs = hr.make_vec(game.config.env, played)
+    envs.reset(seed=FIRST_SEED)
+    envs.action_space.seed(FIRST_SEED)
+    returns, running, steps = np.zeros(envs.num_envs), np.ones(envs.num_envs, bool), 0
+    start = time.process_time()
+    while running.any():
+        _, reward, terminated, truncated, _ = envs.step(envs.action_space.sample())
+        returns += running * reward
+        running &= ~(terminated | truncated)
+        steps += envs.num_envs
+    step_us = 1e6 * (time.process_time() - start) / steps
+    envs.close()
+    return in_games(game, returns.reshape(played, -1).T) | {"step_us": step_us}
+
+
+def trained(game: Game, folder: Path, seed: int, asked: Asked) -> dict[str, Any]:
+    """How a seed's policy plays, its run's curve and seconds; trained now unless it is there."""
+    path = folder.with_suffix(".json")
+    if there := kept(path, asked):
+        return there
+    run = {"seed": seed, "run_dir": str(folder), "total_steps": asked.total_steps}
+    if failed := train_to_end(dataclasses.replace(game.config, eval_episodes=0, **run)):
+        raise RuntimeError(f"{folder}: {failed}")
+    play = {"seed": FIRST_SEED, "deterministic": game.deterministic}
+    found = hr.evaluate(hr.load(folder), game.config.env, asked.played, **play)
+    each = np.array([one.returns for one in (found.agents or {}).values()])
+    steps, curve = read_run(folder).curve("env_steps", "charts/episodic_return")
+    at = game.factor * np.interp(np.array(SHARES) * asked.total_steps, steps, curve) + game.plus
+    seconds = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["seconds_total"]
+    return keep(path, asked, in_games(game, each) | {"curve": at.tolist(), "seconds": seconds})
+
+
+def report(game: Game, runs: dict[str, dict[str, Any]], asked: Asked) -> None:
+    """A row for each player: what its games return, and its training's returns on the way."""
+    rows = []
+    for name, run in runs.items():
+        row = {"player": name, "return": f"{run['mean']:.1f} ± {run['se']:.1f}"}
+        if curve := run.get("curve"):
+            told = zip(SHARES, curve, strict=True)
+            row |= {f"at {share:.0%}": f"{value:.1f}" for share, value in told}
+            row["seconds"] = f"{run['seconds']:.0f}"
+        rows.append(row)
+    rows += [{"player": name, "return": what} for name, what in game.published.items()]
+    names = dict.fromkeys(key for row in rows for key in row)
+    title = f"{game.config.env}, {asked.total_steps:,} steps, {asked.played} games; {machine()}"
+    show([dict.fromkeys(names, "") | row for row in rows], title, wide_console())
+
+
+def main(args: Args) -> None:
+    """Train what is missing; a game's table once its runs are there."""
+    for name in args.games:
+        game = GAMES[name]
+        steps = args.total_steps or game.config.total_steps
+        asked = Asked(steps, args.played or game.played)
+        runs = {"random": random_play(game, asked.played)}
+        for seed in args.seeds:
+            runs[f"seed {seed}"] = trained(game, args.output / f"{name}-{seed}", seed, asked)
+        report(game, runs, asked)
+        print(f"the game alone takes {runs['random']['step_us']:.0f} µs per agent's step")
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args))
+    except ConfigError as error:
+        sys.exit(f"cooperative.py: {error}")

@@ -9,9 +9,9 @@
 | Discrete actions | the most choices; ``info["action_mask"]`` allows one's own |
 | vectors of actions | the longest between -1 and 1, scaled to one's own bounds, the rest ignored |
 
-Others can't be joined. Tasks' vectors stand apart: those of each length have columns of their own
-and zeros in the rest, since statistics of observations are kept by column, and the third number of
-CartPole has nothing to do with LunarLander's.
+Others can't be joined. Tasks' vectors stand apart: those that differ in length or bounds have
+columns of their own and zeros in the rest, since statistics of observations are kept by column, and
+the third number of CartPole has nothing to do with LunarLander's.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from headrace.errors import ConfigError
 from headrace.spaces.masks import MASK
 from headrace.spaces.text import is_text, plain_text
 
+_Key: TypeAlias = tuple[int, tuple[float, ...]]
 Spaces: TypeAlias = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]  # of observations and actions
 
 
@@ -37,7 +38,7 @@ def joined(
 
     Args:
         names, spaces: of each. what, hint: say whose they are, and what may help, in messages.
-        apart: whether observed vectors of each length have columns of their own, see :func:`place`.
+        apart: whether observed vectors that differ have columns of their own, see :func:`place`.
 
     Raises:
         ConfigError: there are none; names two whose spaces can't be joined.
@@ -51,8 +52,7 @@ def joined(
 def place(own: gymnasium.Space[Any], observed: Sequence[gymnasium.Space[Any]]) -> Any:
     """Where one's vectors begin among those of all that are joined ``apart``: an int.
 
-    Of a Dict or Tuple, those of its parts. Shorter vectors come first, so the order of all doesn't
-    matter.
+    Of a Dict or Tuple, those of its parts. The order of all doesn't matter.
     """
     if isinstance(own, Dict):
         return {k: place(part, [space[k] for space in observed]) for k, part in own.items()}  # type: ignore[index]
@@ -60,31 +60,36 @@ def place(own: gymnasium.Space[Any], observed: Sequence[gymnasium.Space[Any]]) -
         return tuple(place(part, [x[i] for x in observed]) for i, part in enumerate(own))  # type: ignore[index]
     if not _is_vector(own):
         return 0
-    lengths = {int(space.shape[0]) for space in observed}  # type: ignore[index]
-    mine = int(own.shape[0])  # type: ignore[index]
-    return sum((length for length in lengths if length < mine), 0)
+    apart = _distinct(observed)
+    return sum(length for length, _ in list(apart)[: list(apart).index(_key(own))])
 
 
 def _apart(
     whole: gymnasium.Space[Any], observed: Sequence[gymnasium.Space[Any]]
 ) -> gymnasium.Space[Any]:
-    """The joined space with columns of their own for vectors of each length."""
+    """The joined space with columns of their own for vectors that differ."""
     if isinstance(whole, Dict):
         return Dict({k: _apart(part, [x[k] for x in observed]) for k, part in whole.items()})  # type: ignore[index]
     if isinstance(whole, Tuple):
         return Tuple([_apart(part, [x[i] for x in observed]) for i, part in enumerate(whole)])  # type: ignore[index]
     if not _is_vector(whole):
         return whole
-    lengths = {int(space.shape[0]) for space in observed}  # type: ignore[index]
-    if len(lengths) == 1:
+    boxes = _distinct(observed).values()
+    if len(boxes) == 1:
         return whole
-    low, high = [], []
-    for length in sorted(lengths):
-        alike = [space for space in observed if space.shape == (length,)]
-        low.append(np.minimum.reduce([space.low for space in alike]))  # type: ignore[attr-defined]
-        high.append(np.maximum.reduce([space.high for space in alike]))  # type: ignore[attr-defined]
-    bounds = np.minimum(np.concatenate(low), 0), np.maximum(np.concatenate(high), 0)
-    return Box(*bounds, dtype=whole.dtype)  # type: ignore[arg-type]
+    low, high = (
+        np.concatenate(ends) for ends in zip(*((x.low, x.high) for x in boxes), strict=True)
+    )
+    return Box(np.minimum(low, 0), np.maximum(high, 0), dtype=whole.dtype)  # type: ignore[arg-type]
+
+
+def _distinct(vectors: Sequence[Any]) -> dict[_Key, Box]:
+    """Those that differ, the shortest first."""
+    return dict(sorted({_key(vector): vector for vector in vectors}.items()))
+
+
+def _key(vector: Any) -> _Key:
+    return len(vector.low), (*vector.low.tolist(), *vector.high.tolist())
 
 
 def _of_all(

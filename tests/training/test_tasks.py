@@ -156,7 +156,7 @@ def test_a_run_of_tasks_goes_on_and_is_loaded_and_evaluated(tiny, finish, tmp_pa
     assert before[TASKS[0]].episodes > 0
     policy = hr.load(tmp_path / "run")
     assert policy.network.hidden == (256, 256)
-    assert policy.observation_space["observation"].shape == (6,)
+    assert policy.observation_space["observation"].shape == (4 + 6,)
     assert policy.observation_space["task"].n == 2
     found = hr.evaluate(policy, list(TASKS), 2)
     assert list(found.tasks) == list(TASKS)

@@ -59,6 +59,7 @@ def test_the_commands_of_the_page_on_the_small_game_run(tmp_path):
     assert "25,600" in run(tmp_path, *plan)
 
 
+@pytest.mark.slow  # test_docs.py runs nearly the same commands of the wargame's own page
 def test_the_commands_of_the_page_on_the_wargame_run(tmp_path):
     """With short games, few steps and few games of the league."""
     league = [c for c in commands() if "runs/league" in c]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.algos.common import Hyperparameters
 from headrace.callbacks import Calls
 from headrace.config import Config, unknown_setting
-from headrace.errors import ConfigError, require, shown
+from headrace.errors import ConfigError, WorkerFailed, require, shown
 from headrace.launch.group import LearnerGroup
 from headrace.launch.torchrun import join_torchrun, torchrun_rendezvous
 from headrace.nn.network import Network
@@ -173,7 +174,7 @@ def run(
     calls = Calls(callbacks if leads else (), report.say)
     if leads and config.resume and config.run_dir is not None:
         report.say(check_resumed(_saved_config(config.run_dir), config))
-    with report, _trainer(config, started, report, group) as trainer:
+    with _way_on(config), report, _trainer(config, started, report, group) as trainer:
         report.begin(trainer.config, trainer.run_dir)
         if hint := few_steps(trainer.config):
             report.say(hint)
@@ -190,6 +191,20 @@ def run(
     if group is not None:
         group.close()
     return policy
+
+
+@contextlib.contextmanager
+def _way_on(config: Config) -> Iterator[None]:
+    """Say how a run that was resumed goes on where its cluster is gone."""
+    try:
+        yield
+    except WorkerFailed as error:
+        if not config.resume or config.cluster is None:
+            raise
+        raise WorkerFailed(
+            f"{error}; without the cluster the run goes on with --cluster None, on another one "
+            "with --cluster ray:ADDRESS"
+        ) from error
 
 
 def _trainer(

@@ -17,8 +17,9 @@ from headrace.cli.flags import parsed
 from headrace.errors import ConfigError, LaunchFailed
 from headrace.exits.ctrl_c import STATUS
 from headrace.process.ray import check_installed
+from headrace.provision.kubernetes.entry import RUNS
 from headrace.provision.kubernetes.following import Hopeless, Kubernetes
-from headrace.provision.kubernetes.manifest import RUNS, KubernetesJob, manifest
+from headrace.provision.kubernetes.manifest import KubernetesJob, manifest
 from headrace.provision.orders import Orders
 from headrace.provision.slurm.following import Following, Log, cancelled, log_of
 from headrace.provision.slurm.job import Job, script
@@ -35,14 +36,18 @@ class Command(NamedTuple):
     again: list[str]  # where its run directory has one of its own
     run_dir: str | None  # as the user named it
     trains: bool  # it is a run of headrace
+    grows: bool = True  # as far as is known here, it has use for nodes that come later
 
 
-def command_of(argv: list[str], python: str, on_cluster: bool, has_seeds: bool) -> Command:
+def command_of(
+    argv: list[str], python: str, on_cluster: bool, has_seeds: bool, sees_runs: bool = True
+) -> Command:
     """The command behind ``--``, checked as far as it can be here.
 
     Args:
         python: the program, as it is called on the nodes.
         on_cluster: its actors live on a Ray cluster. has_seeds: there is a run for each seed.
+        sees_runs: run directories are where this program finds them.
 
     Raises:
         ConfigError: there is none, or it could not train.
@@ -61,7 +66,8 @@ def command_of(argv: list[str], python: str, on_cluster: bool, has_seeds: bool) 
     if take_flag(rest, "--cluster")[0] is not None:
         raise ConfigError("--cluster is set by headrace launch: leave it out")
     program = [python, "-m", "headrace"]
-    cluster = ["--cluster", "ray:{address}"] if on_cluster else []
+    goes_on = name == "resume" or "--resume" in rest
+    cluster = _cluster(rest, on_cluster, goes_on)
     if name == "resume":
         if has_seeds:
             raise ConfigError("--array is for headrace train: a run that goes on has its seed")
@@ -70,14 +76,17 @@ def command_of(argv: list[str], python: str, on_cluster: bool, has_seeds: bool) 
     if has_seeds and take_flag(rest, "--seed")[0] is not None:
         raise ConfigError("--seed is set by --array: leave one of them out")
     run_dir, others = take_flag(rest, "--run-dir")
-    goes_on = "--resume" in others
-    _check(others[0], [*others[1:], *(["--run-dir", run_dir] if goes_on and run_dir else [])])
+    grows = True
+    if sees_runs or not goes_on:
+        run = ["--run-dir", run_dir] if goes_on and run_dir else []
+        grows = _check(others[0], [*others[1:], *run, *cluster])
     if has_seeds:
         others = [*others, "--seed", "{seed}"]
     again = [*program, "resume", "{run}", *(["--trust"] if "--trust" in others else []), *cluster]
     words = [*program, "train", *others, "--run-dir", "{run}", *cluster]
     replaces = goes_on or "--overwrite" in others
-    return Command(words, words if replaces else [*words, "--overwrite"], again, run_dir, True)
+    anew = words if replaces else [*words, "--overwrite"]
+    return Command(words, anew, again, run_dir, True, grows)
 
 
 def _dashed(word: str) -> str:
@@ -86,11 +95,21 @@ def _dashed(word: str) -> str:
     return name.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
-def _check(algorithm: str, argv: list[str]) -> None:
-    """Raise ConfigError for settings that the job would end with."""
+def _cluster(rest: list[str], on_cluster: bool, goes_on: bool) -> list[str]:
+    """Flags for where actors live; a run that goes on may have had a cluster, which is gone."""
+    if on_cluster:
+        return ["--cluster", "ray:{address}"]
+    least = [] if take_flag(rest, "--min-actors")[0] else ["--min-actors", "None"]
+    return ["--cluster", "None", *least] if goes_on else []
+
+
+def _check(algorithm: str, argv: list[str]) -> bool:
+    """Raise ConfigError for settings that the job would end with; whether actors may come later."""
     from headrace.cli.training import config_of
 
-    config_of(algorithm, take_flag(argv, "--device")[1])  # which only the nodes may have
+    known = [word.replace("{address}", "auto") for word in argv]
+    config = config_of(algorithm, take_flag(known, "--device")[1])  # which only the nodes may have
+    return config.min_actors is not None and config.num_actors != "auto"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +158,8 @@ def slurm(argv: list[str]) -> int:
     if ways.dry_run:
         print(text, end="")
         return 0
+    if ray:
+        check_installed("headrace launch slurm")
     check_cluster(job)
     Path(log).parent.mkdir(parents=True, exist_ok=True)
     before = {} if "%" in log else {Path(log): Log(Path(log))}
@@ -172,7 +193,13 @@ def k8s(argv: list[str]) -> int:
     flags, words = _divided(argv)
     job, ways = parsed("headrace launch k8s", flags, _K8S, KubernetesJob, Ways)
     on_cluster = job.nodes > 1 or job.max_nodes is not None
-    command = command_of(words, "python", on_cluster, has_seeds=False)
+    command = command_of(words, "python", on_cluster, has_seeds=False, sees_runs=False)
+    if not command.grows and (job.max_nodes or 0) > job.nodes:
+        raise ConfigError(
+            f"k8s: max_nodes={job.max_nodes} must be left out with nodes={job.nodes}, whose cores "
+            "the actors share, unless --num-actors asks for more actors than those cores and "
+            "--min-actors lets some of them wait for others"
+        )
     name = f"{job.job_name}-{secrets.token_hex(3)}"
     run_dir = os.path.join(RUNS, command.run_dir or name) if command.trains else ""
     if run_dir and not os.path.normpath(run_dir).startswith(f"{RUNS}/"):

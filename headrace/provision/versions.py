@@ -8,7 +8,7 @@ import platform
 
 def versions() -> dict[str, str]:
     """Of Python, Ray and headrace here; "none" where one isn't installed."""
-    found = {"Python": ".".join(platform.python_version_tuple()[:2])}
+    found = {"Python": platform.python_version()}
     for package in ("ray", "headrace"):
         try:
             found[package] = importlib.metadata.version(package)

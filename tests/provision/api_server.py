@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import kmock
+from kuberay import labels, selected
 
 JOBS, CLAIMS = ("batch", "v1", "jobs"), ("", "v1", "persistentvolumeclaims")
 PODS, RAYJOBS = ("", "v1", "pods"), ("ray.io", "v1", "rayjobs")
+CLUSTER = "x-1"
 KINDS = {PODS: "Pod", CLAIMS: "PersistentVolumeClaim", JOBS: "Job", RAYJOBS: "RayJob"}
 VERBS = {"get", "list", "watch", "create", "update", "patch", "delete"}
 CHECKED = {  # tells kubectl that the server itself looks for unknown fields
@@ -43,16 +45,24 @@ class Operator:
         self.emulator, self.folder, self.flags = emulator, folder, flags
 
     def listed(self, request: Any) -> dict[str, Any]:
-        """The pods of a job, which are in trouble if their image is."""
+        """The pods that a selector finds: a head, and a submitter unless the image is bad."""
         waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
         state = {"waiting": waiting} if "bad-image" in self.flags else {"running": {}}
-        pod = {
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": "head", "namespace": "lab", "labels": {"job": "x"}},
-            "spec": {"containers": [{"name": "main", "image": "x"}]},
-            "status": {"containerStatuses": [{"name": "main", "image": "x", "state": state}]},
-        }  # fmt: skip
-        return {"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [pod]}
+        pods = [
+            {
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": kind, "namespace": "lab", "labels": self.labels(kind)},
+                "spec": {"containers": [{"name": "main", "image": "x"}]},
+                "status": {"containerStatuses": [{"name": "main", "image": "x", "state": state}]},
+            }
+            for kind in (("head",) if "bad-image" in self.flags else ("head", "submitter"))
+        ]  # fmt: skip
+        found = selected(pods, request.params.get("labelSelector", ""))
+        return {"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": found}
+
+    def labels(self, kind: str) -> dict[str, str]:
+        made = json.loads((self.folder / "made.json").read_text())
+        return labels(made, kind, CLUSTER) | ({"job": "x"} if kind == "submitter" else {})
 
     async def work(self) -> None:
         while True:
@@ -85,7 +95,15 @@ class Operator:
             fails = "fails" in self.flags
             stages.append(("Failed", "FAILED") if fails else ("Complete", "SUCCEEDED"))
         for stage, status in stages:
-            history.patch({"status": {"jobDeploymentStatus": stage, "jobStatus": status}})
+            history.patch(
+                {
+                    "status": {
+                        "jobDeploymentStatus": stage,
+                        "jobStatus": status,
+                        "rayClusterName": CLUSTER,
+                    }
+                }
+            )
             await asyncio.sleep(2.5)
 
 
@@ -111,7 +129,7 @@ async def serve(folder: Path, flags: list[str]) -> None:
     }  # fmt: skip
     emulator["/openapi/v3"] << {"paths": {"apis/ray.io/v1": {"serverRelativeURL": "/openapi/v3/x"}}}
     emulator["/openapi/v3/x"] << CHECKED
-    emulator["/api/v1/namespaces/lab/pods/head/log"] << b"the run says this\n"
+    emulator["/api/v1/namespaces/lab/pods/submitter/log"] << b"the run says this\n"
     emulator["/api/v1/namespaces/lab/pods"] << operator.listed
     async with kmock.Server(emulator, host="127.0.0.1") as server:
         access = {

@@ -160,3 +160,10 @@ def launch(tmp_path) -> Iterator:
     for one in started:
         one.process.kill()
         one.process.wait(10)
+
+
+def await_file(path: Path, timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ case "$*" in
     *"delete rayjob"*) kind=delete ;;
     *"get pods"*) kind=pods ;;
     *logs*) kind=logs ;;
-    *) cat > /dev/null; [ ! -e refuses ] || { echo "error: no answer" >&2; exit 1; }; exit ;;
+    *) cat > made; [ ! -e refuses ] || { echo "error: no answer" >&2; exit 1; }; exit ;;
 esac
 count=$(($(cat "$kind.count" 2> /dev/null || echo 0) + 1))
 echo $count > "$kind.count"
@@ -33,14 +34,33 @@ while [ ! -e "$kind-$count" ]; do
     count=$((count - 1))
 done
 if grep -q "^error" "$kind-$count"; then cat "$kind-$count" >&2; exit 1; fi
+if [ $kind = pods ]; then exec %s %s "$*" made < "$kind-$count"; fi
 cat "$kind-$count"
 """
+KUBERAY = Path(__file__).with_name("kuberay.py")
 WORDS = ["launch", "k8s", "--namespace", "lab", "--", "train", "appo", "--recipe", "cartpole"]
 REFUSED = "error: the server is busy"
 
 
-def status(stage: str, end: str = "") -> str:
-    return json.dumps({"status": {"jobDeploymentStatus": stage, "jobStatus": end}})
+def status(stage: str, end: str = "", reason: str = "") -> str:
+    known = {"jobDeploymentStatus": stage, "jobStatus": end, "rayClusterName": "x-1"}
+    return json.dumps({"status": known | {"reason": reason}})
+
+
+def pods(*found: dict, kind: str = "head", cluster: str = "x-1") -> str:
+    """A list of pods of one kind with these states."""
+    about = {"name": kind, "of": (kind, cluster)}
+    return json.dumps({"items": [{"metadata": about, "status": one} for one in found]})
+
+
+def can_t_start(part: str = "containerStatuses") -> dict:
+    waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
+    return {part: [{"image": "x", "state": {"waiting": waiting}}]}
+
+
+def without_node(why: str) -> dict:
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    return {"conditions": [scheduled | {"message": why}]}
 
 
 RUNNING, DONE = status("Running", "RUNNING"), status("Complete", "SUCCEEDED")
@@ -55,7 +75,7 @@ def kubectl(tmp_path, monkeypatch):
 
     def put(get: list[str], **others: list[str]):
         program = tmp_path / "kubectl"
-        program.write_text(KUBECTL)
+        program.write_text(KUBECTL % (sys.executable, KUBERAY))
         program.chmod(0o755)
         for kind, answers in {"get": get, "pods": ["{}"], **others}.items():
             for count, answer in enumerate(answers, 1):
@@ -105,14 +125,51 @@ def test_a_pod_list_that_fails_ends_no_run(kubectl):
     assert len(called("get pods")) == 2
 
 
-def test_a_pod_that_can_t_start_ends_the_job(kubectl, capsys):
-    waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
-    pod = {"containerStatuses": [{"image": "x", "state": {"waiting": waiting}}]}
-    pods = json.dumps({"items": [{"metadata": {"name": "head"}, "status": pod}]})
-    called = kubectl([status("Initializing")], pods=[pods])
+@pytest.mark.parametrize(
+    ("kind", "part", "stage"),
+    [
+        ("head", "containerStatuses", "Initializing"),
+        ("worker", "containerStatuses", "Initializing"),
+        ("worker", "initContainerStatuses", "Initializing"),
+        ("submitter", "containerStatuses", "Running"),
+    ],
+)
+def test_a_pod_that_can_t_start_ends_the_job(kubectl, capsys, kind, part, stage):
+    called = kubectl([status(stage)], pods=[pods(can_t_start(part), kind=kind)])
     assert main(WORDS) == 2
-    assert "pod head can't start: ImagePullBackOff (no such image)" in capsys.readouterr().err
+    assert f"pod {kind} can't start: ImagePullBackOff (no such image)" in capsys.readouterr().err
     assert len(called("delete rayjob")) == 1
+
+
+def test_a_pod_of_a_cluster_that_was_lost_ends_nothing(kubectl):
+    kubectl([status("Initializing"), DONE], pods=[pods(can_t_start(), cluster="x-0")])
+    assert main(WORDS) == 0
+
+
+def test_pods_that_fit_no_node_are_told_once(kubectl, capsys):
+    few, more = (f"0/{count} nodes are available: insufficient nvidia.com/gpu" for count in (3, 4))
+    waits, still = (pods(without_node(why), without_node(why)) for why in (few, more))
+    kubectl([*[status("Initializing")] * 3, DONE], pods=[waits, waits, still])
+    assert main(WORDS) == 0
+    told = capsys.readouterr().err
+    assert [told.count(f"pod head waits for a node: {why}\n") for why in (few, more)] == [1, 1]
+
+
+def test_a_command_that_failed_is_not_tried_again_on_another_cluster(kubectl):
+    called = kubectl([RUNNING, status("Retrying", "FAILED", "AppFailed"), RUNNING])
+    assert main(WORDS) == 1
+    assert len(called("get rayjob")) == 2
+    assert len(called("delete rayjob")) == 1
+
+
+def test_a_job_that_kuberay_refuses_has_failed(kubectl):
+    kubectl([status("New"), status("ValidationFailed", reason="ValidationFailed")])
+    assert main(WORDS) == 1
+
+
+def test_a_job_that_a_lost_cluster_took_with_it_goes_on_with_the_next(kubectl):
+    kubectl([RUNNING, status("Retrying", "RUNNING", "AppFailed"), RUNNING, DONE])
+    assert main(WORDS) == 0
 
 
 def test_a_run_that_somebody_deleted_is_told(kubectl, capsys):

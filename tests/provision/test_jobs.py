@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -14,92 +15,19 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.cli import main
-from headrace.cli.launch import command_of
+from headrace.cluster.places.slurm import SlurmPlace
 from headrace.errors import ConfigError, LaunchFailed
 from headrace.provision import ray_node
 from headrace.provision.orders import Orders, steps_saved
 from headrace.provision.ray_node import RayNode, new_cluster, own_folder
+from headrace.provision.slurm import following, meeting
 from headrace.provision.slurm import job as slurm_job
-from headrace.provision.slurm import meeting
-from headrace.provision.slurm.following import Log, log_of
+from headrace.provision.slurm.following import Following, Log, log_of
 from headrace.provision.slurm.job import Job, script
 from headrace.provision.slurm.meeting import Listener, Pulse, found, offered
 from headrace.provision.slurm.node import NodeOrders
 from headrace.provision.slurm.queue import State, _state, check_cluster
 from headrace.provision.versions import difference, versions
-
-ROOT = Path(__file__).parents[2]
-CARTPOLE = ["train", "appo", "--recipe", "cartpole"]
-
-
-def headrace(*words: str) -> list[str]:
-    return [sys.executable, "-m", "headrace", *words]
-
-
-def test_a_run_is_begun_with_its_flags_and_goes_on_by_its_run_directory():
-    begun = command_of(CARTPOLE, sys.executable, on_cluster=True, has_seeds=False)
-    cluster = ["--cluster", "ray:{address}"]
-    assert begun.words == headrace(*CARTPOLE, "--run-dir", "{run}", *cluster)
-    assert begun.anew == [*begun.words, "--overwrite"]
-    assert begun.again == headrace("resume", "{run}", *cluster)
-    replaces = command_of([*CARTPOLE, "--overwrite"], sys.executable, True, False)
-    assert replaces.anew == replaces.words
-    alone = command_of([*CARTPOLE, "--run-dir=x"], sys.executable, on_cluster=False, has_seeds=True)
-    assert alone.words == headrace(*CARTPOLE, "--seed", "{seed}", "--run-dir", "{run}")
-    assert alone.run_dir == "x"
-    resumed = command_of(["resume", "x", "--total_steps=9"], sys.executable, False, False)
-    assert resumed.words == headrace("resume", "{run}", "--total-steps=9")
-    assert resumed.anew == resumed.again == resumed.words
-    assert resumed.run_dir == "x"
-    program = command_of(["python", "x.py"], "python", on_cluster=True, has_seeds=False)
-    assert program.words == program.anew == program.again == ["python", "x.py"]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ([], "needs a command behind --"),
-        (["train", "apo"], "headrace train needs an algorithm first: a2c"),
-        (["resume"], "headrace resume needs a run directory first"),
-        (["resume", "runs/x"], "--array is for headrace train"),
-        ([*CARTPOLE, "--fragment-length", "0"], "fragment_length=0 must be 1 or more"),
-        ([*CARTPOLE, "--cluster", "ray"], "--cluster is set by headrace launch"),
-        ([*CARTPOLE, "--seed", "3"], "--seed is set by --array"),
-    ],
-)
-def test_a_command_that_could_not_run_is_refused_before_it_is_submitted(words, says):
-    with pytest.raises(ConfigError, match=says):
-        command_of(words, sys.executable, on_cluster=True, has_seeds=True)
-
-
-def test_a_run_directory_that_is_in_use_is_refused_before_it_is_submitted(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs/x").mkdir(parents=True)
-    (tmp_path / "runs/x/config.json").touch()
-    words = ["launch", "slurm", "--dry-run", "--", *CARTPOLE, "--run_dir", "runs/x"]
-    assert main(words) == 2
-    assert "run_dir='runs/x' exists already" in capsys.readouterr().err
-    assert main([*words[:-1], "runs/y"]) == 0
-
-
-def test_the_page_s_commands_are_understood(monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
-    for page in ("slurm", "kubernetes"):
-        text = (ROOT / f"docs/{page}.md").read_text()
-        [line] = [x for x in text.splitlines() if x.startswith("headrace launch")]
-        flags, words = line.split(" -- ")
-        assert main([*flags.split()[1:], "--dry-run", "--", *words.split()]) == 0
-        assert "train" in capsys.readouterr().out
-
-
-def test_a_device_that_only_the_nodes_have_is_no_reason_to_refuse():
-    command = command_of(
-        [*CARTPOLE, "--device", "cuda"], sys.executable, on_cluster=True, has_seeds=False
-    )
-    assert command.words[-6:-4] == ["--device", "cuda"]
 
 
 def test_the_script_asks_for_what_the_job_says_and_carries_its_orders():
@@ -142,13 +70,6 @@ def test_a_time_limit_that_leaves_no_time_to_run_is_refused_before_it_is_submitt
         script(job, for_ray, "l")
     script(job, alone, "l")
     script(Job(time_limit="8"), for_ray, "l")
-
-
-@pytest.mark.parametrize("name", ["50%", "a\\b"])
-def test_a_run_directory_that_slurm_would_read_otherwise_is_refused(capsys, name):
-    words = ["launch", "slurm", "--dry-run", "--", *CARTPOLE, "--run-dir", f"runs/{name}"]
-    assert main(words) == 2
-    assert "must be without % and \\, which SLURM takes" in capsys.readouterr().err
 
 
 class TestOrders:
@@ -303,8 +224,30 @@ def test_a_log_gives_whole_lines_that_are_new(tmp_path):
     assert log_of("runs/%A/seed-%a.log", "8_3") == Path("runs/8/seed-3.log")
 
 
+@pytest.mark.parametrize(
+    ("before", "last", "exit_code"),
+    [("FAILED", [], 7), ("COMPLETED", [], 0), ("PREEMPTED", ["RUNNING", "COMPLETED"], 0)],
+)
+def test_seeds_that_slurm_has_forgotten_count(tmp_path, monkeypatch, before, last, exit_code):
+    def state(seed: int, name: str) -> State:
+        return State(f"8_{seed}", name, "None", 0, "node1", 7 if name == "FAILED" else 0)
+
+    answers = [[state(0, before), state(1, "RUNNING")]]
+    answers += [[state(0, name), state(1, "RUNNING")] for name in last]
+    answers += [[state(1, "COMPLETED")]] * 2
+    monkeypatch.setattr(following, "_LOOK_S", 0.01)
+    monkeypatch.setattr(following, "states", lambda job: answers.pop(0))
+    logs = {tmp_path / f"{seed}.log": Log(tmp_path / f"{seed}.log") for seed in range(2)}
+    for path in logs:
+        path.write_text("begun\n")
+    follower = Following("8", f"{tmp_path}/%a.log", logs, lambda text: None, lambda text: None)
+    assert follower.to_the_end() == exit_code
+    assert answers == []
+
+
 def test_another_version_on_a_node_is_told_with_the_remedy():
     assert difference(versions()) == ""
+    assert versions()["Python"] == platform.python_version()  # which Ray compares whole
     words = difference(versions() | {"Python": "3.9"})
     assert "Python 3." in words
     assert "not 3.9 as the first node has: install the same there" in words
@@ -393,12 +336,48 @@ def test_a_node_that_can_t_start_ray_leaves_no_folder(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_program_under_salloc_on_a_machine_that_is_no_node_is_told(tmp_path, monkeypatch):
+@pytest.fixture
+def inside(tmp_path, monkeypatch):
+    """Puts this program into a job of two nodes, of which this machine is none."""
     (tmp_path / "scontrol").write_text("#!/bin/sh\necho node1\necho node2\n")
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for name, value in {"JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": "2", "JOB_ID": "9"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     monkeypatch.delenv("SLURMD_NODENAME", raising=False)
+
+
+def opened(**settings) -> None:
+    hr.ClusterEnv({"env_name": "CartPole-v1"}, hr.SlurmConfig(**settings))
+
+
+@pytest.mark.usefixtures("inside")
+def test_a_program_under_salloc_on_a_machine_that_is_no_node_is_told():
     with pytest.raises(ConfigError, match=r"is no node of job 9 \(node1, node2\): start it"):
-        hr.ClusterEnv({"env_name": "CartPole-v1"}, hr.SlurmConfig(nodes=2))
+        opened(nodes=2)
+
+
+@pytest.mark.usefixtures("inside")
+@pytest.mark.parametrize(
+    ("told", "there"),
+    [({}, 0), ({"PER": "1"}, 1), ({"PER": "a100"}, 1), ({"ON": "2"}, 2), ({"PER": "a100:4"}, 4)],
+)
+def test_what_the_job_that_a_program_is_in_has_not_is_refused(monkeypatch, told, there):
+    for where in ("PER", "ON"):
+        monkeypatch.delenv(f"SLURM_GPUS_{where}_NODE", raising=False)
+    for where, value in told.items():
+        monkeypatch.setenv(f"SLURM_GPUS_{where}_NODE", value)
+    says = f"{there + 1}, but this program runs in job 9, which has {there} .nearest: {there}"
+    with pytest.raises(ConfigError, match=f"SlurmConfig: gpus_per_node={says}"):
+        opened(gpus_per_node=there + 1)
+    with pytest.raises(ConfigError, match="nodes=3, but this program runs in job 9, which has 2"):
+        opened(nodes=3, gpus_per_node=there)
+
+
+def test_a_place_without_ray_and_a_second_one_are_refused(monkeypatch):
+    monkeypatch.setattr(SlurmPlace, "entered", True)
+    with pytest.raises(ConfigError, match="SlurmConfig: one ClusterEnv with SlurmConfig for a pro"):
+        opened()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="SlurmConfig needs Ray, which isn't installed"):
+        opened()

@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,10 @@ import yaml
 
 from headrace.cli import main
 from headrace.errors import ConfigError
-from headrace.provision.kubernetes.manifest import RUNS, KubernetesJob, manifest
+from headrace.provision.kubernetes.entry import RUNS
+from headrace.provision.kubernetes.manifest import LABEL, KubernetesJob, manifest
 from headrace.provision.orders import Orders
+from tests.provision.conftest import await_file
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".venv-clusters/bin"
@@ -59,9 +60,10 @@ def templates(made: dict) -> list[dict]:
 @pytest.mark.cluster
 def test_every_pod_of_every_variant_is_valid_to_the_letter(tools):
     pods = [
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": template["spec"]}
+        {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {"name": "x", **about}}
         for made in variants()
         for template in templates(made)
+        for about in [template["metadata"]]
     ]
     misspelt = json.loads(json.dumps(pods[0]))
     misspelt["spec"]["containers"][0]["securityContxt"] = {}
@@ -82,6 +84,7 @@ def test_every_pod_of_every_variant_is_valid_to_the_letter(tools):
 
 def test_no_pod_has_rights_that_it_does_not_need():
     for made in variants():
+        assert {template["metadata"]["labels"][LABEL] for template in templates(made)} == {"x"}
         scales = made["spec"]["rayClusterSpec"].get("enableInTreeAutoscaling", False)
         for template in templates(made):
             spec = template["spec"]
@@ -145,30 +148,11 @@ def test_a_dry_run_prints_the_manifest_of_a_run_in_the_volume(capsys):
     assert orders.command[-2:] == ["--cluster", "ray:{address}"]
 
 
-def test_what_the_pod_runs_begins_and_goes_on_from_a_checkpoint_of_its_own(tmp_path):
-    run_dir = tmp_path / "runs/run"
-    show = [sys.executable, "-c", "import sys; print(*sys.argv[1:])"]
-    begin = [*show, "begin", "{run}", "{address}"]
-    orders = Orders(begin, [*begin, "--overwrite"], [*show, "again"], str(run_dir))
-
-    def runs() -> str:
-        words = [sys.executable, "-m", "headrace.provision.kubernetes.entry"]
-        known = os.environ | {"HEADRACE_ORDERS": orders.write()}
-        return subprocess.run(
-            words, env=known, capture_output=True, text=True, timeout=30, check=True
-        ).stdout.strip()
-
-    assert runs() == f"begin {run_dir} auto"
-    run_dir.mkdir()
-    assert runs() == f"begin {run_dir} auto --overwrite"
-    (run_dir / "checkpoints/step_8").mkdir(parents=True)
-    assert runs() == "again"
-
-
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
         (["--max-nodes", "1"], r"max_nodes=1 must be nodes=2 or more"),
+        (["--max-nodes", "3"], r"max_nodes=3 must be left out with nodes=2, .* --min-actors lets"),
         (["--memory-per-node", "8"], "memory_per_node='8' must be a number and Mi, Gi or Ti"),
         (["--job-name", "A_b"], "job_name='A_b' must be lower-case letters"),
     ],
@@ -176,6 +160,28 @@ def test_what_the_pod_runs_begins_and_goes_on_from_a_checkpoint_of_its_own(tmp_p
 def test_wrong_settings_are_told_in_a_sentence(flags, says, capsys):
     assert main(["launch", "k8s", *flags, *WORDS]) == 2
     assert re.search(says, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        (["--max-nodes", "2"], 0),
+        (["--max-nodes", "3", "--min-actors", "2"], 2),  # as many actors as there are cores
+        (["--max-nodes", "3", "--num-actors", "16"], 2),
+        (["--max-nodes", "3", "--num-actors", "16", "--min-actors", "2"], 0),
+    ],
+)
+def test_more_nodes_are_for_actors_that_wait_for_them(flags, code):
+    words = [*flags[:2], "--dry-run", *WORDS, *flags[2:]]
+    assert main(["launch", "k8s", *words]) == code
+
+
+def test_a_run_in_the_volume_is_not_looked_for_here(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["launch", "k8s", "--dry-run", *WORDS[:3], "--resume", "--run-dir", "a"]) == 0
+    made = yaml.safe_load(capsys.readouterr().out)
+    orders = Orders.read(templates(made)[1]["spec"]["containers"][0]["env"][1]["value"])
+    assert "--resume" in orders.command
 
 
 def test_a_run_directory_outside_the_volume_is_refused(capsys):
@@ -212,13 +218,6 @@ def server(tools, tmp_path, monkeypatch):
     for one in started:
         one.kill()
         one.wait(10)
-
-
-def await_file(path: Path, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not path.exists():
-        assert time.monotonic() < deadline, path
-        time.sleep(0.05)
 
 
 @pytest.mark.cluster

@@ -38,6 +38,10 @@ with hr.ClusterEnv({"type": make, "envs_per_node": 3}, config) as envs:
     if sys.argv[2:]:
         time.sleep(100)
 print("closed", any(name.startswith("RAY_") for name in os.environ), flush=True)
+try:
+    hr.ClusterEnv({"type": make}, config)
+except hr.ConfigError as error:
+    print(error, flush=True)
 """
 
 
@@ -231,9 +235,19 @@ def test_workers_run_on_the_job_s_nodes_and_are_gone_afterwards(slurm, driver, t
     assert code == 0, output
     assert "stepped (6, 4) " in output
     assert "closed False" in output
+    assert "SlurmConfig: one ClusterEnv with SlurmConfig for a program" in output
     assert {"node1", "node2"} <= acted(tmp_path / "notes")
     assert slurm.left() == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["driver.py", "notes", "output.txt"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"), [([], 0), (["--gres=gpu:2"], 2), (["--gpus-per-node=1"], 1)]
+)
+def test_a_program_in_an_allocation_knows_its_gpus(slurm, asked, found):
+    code = "from headrace.provision.slurm.allocation import gpus_per_node as n; print(n())"
+    step = ["srun", "--nodes=1", "--ntasks=1", "--overlap", sys.executable, "-c", code]
+    assert int(slurm.ask("salloc", "--nodes=1", "--quiet", *asked, *step)) == found
 
 
 def test_the_example_of_ppo_learns_on_the_nodes_of_a_job(slurm, tmp_path):

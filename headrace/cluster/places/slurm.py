@@ -19,10 +19,11 @@ from typing import Annotated, Any
 from headrace.cluster.messages import Node, Place, WorkerSetup
 from headrace.cluster.places.ray import RayConfig
 from headrace.errors import ConfigError, LaunchFailed, WorkerFailed
+from headrace.process.ray import check_installed
 from headrace.provision.orders import Orders
 from headrace.provision.ray_node import Ray
 from headrace.provision.slurm import meeting
-from headrace.provision.slurm.allocation import Allocation
+from headrace.provision.slurm.allocation import Allocation, gpus_per_node
 from headrace.provision.slurm.following import cancelled
 from headrace.provision.slurm.job import LINE, NAME, OPTION, TIME, Job, script
 from headrace.provision.slurm.node import NodeOrders
@@ -82,9 +83,16 @@ class SlurmConfig:
         """Bring the cluster up and connect to it.
 
         Raises:
-            ConfigError: there is no SLURM here, or it hasn't what is asked for.
+            ConfigError: there is no SLURM or Ray here, or it hasn't what is asked for, or this
+                program had another of these environments.
             WorkerFailed: the job waits for too long, or its nodes don't come up.
         """
+        check_installed("SlurmConfig")
+        if SlurmPlace.entered:  # Ray keeps the first one's token for good
+            raise ConfigError(
+                "SlurmConfig: one ClusterEnv with SlurmConfig for a program, and this one has had "
+                "its own: start another program for the next"
+            )
         if "ray" in sys.modules and os.environ.get("RAY_AUTH_MODE") != "token":
             raise ConfigError(
                 "SlurmConfig: this program imported ray before, without RAY_AUTH_MODE=token, so "
@@ -96,6 +104,8 @@ class SlurmConfig:
 class SlurmPlace:
     """A Ray cluster that exists for this place alone."""
 
+    entered = False  # this program has been in the cluster of such a place
+
     def __init__(self, config: SlurmConfig) -> None:
         self._config, self._job = config, ""
         self._stack = contextlib.ExitStack()
@@ -103,6 +113,7 @@ class SlurmPlace:
         try:
             ray = self._inside() if "SLURM_JOB_NODELIST" in os.environ else self._outside()
             os.environ |= ray.environment
+            SlurmPlace.entered = True
             self._ray = RayConfig(
                 address=ray.address,
                 nodes=config.nodes,
@@ -118,12 +129,13 @@ class SlurmPlace:
 
     def _inside(self) -> Ray:
         """On the nodes of the allocation that this program is in."""
-        there, config = int(os.environ.get("SLURM_JOB_NUM_NODES", 1)), self._config
-        if config.nodes > there:
-            raise ConfigError(
-                f"SlurmConfig: nodes={config.nodes}, but this program runs in job "
-                f"{os.environ.get('SLURM_JOB_ID')}, which has {there} (nearest: {there})"
-            )
+        config, nodes = self._config, int(os.environ.get("SLURM_JOB_NUM_NODES", 1))
+        for name, there in (("nodes", nodes), ("gpus_per_node", gpus_per_node())):
+            if (asked := getattr(config, name)) > there:
+                raise ConfigError(
+                    f"SlurmConfig: {name}={asked}, but this program runs in job "
+                    f"{os.environ.get('SLURM_JOB_ID')}, which has {there} (nearest: {there})"
+                )
         allocation = Allocation(config.gpus_per_node, config.start_timeout_s, None)
         return self._stack.enter_context(allocation).ray
 

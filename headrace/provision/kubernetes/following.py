@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from headrace.errors import ConfigError, LaunchFailed
+from headrace.provision.kubernetes.manifest import LABEL
 from headrace.provision.programs import called, require_programs
 
 _LOOK_S = 2.0
@@ -23,8 +24,10 @@ _HOPELESS = {
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError",
     "CreateContainerError", "CrashLoopBackOff", "RunContainerError",
 }  # fmt: skip
-_BEFORE = ("New", "Initializing", "Waiting", "Retrying")  # stages in which pods come up
-_BY_JOB = "ray.io/originated-from-cr-name"  # the label by which KubeRay's pods know their RayJob
+_ENDS = ("Complete", "Failed", "ValidationFailed")
+_STARTING = ("New", "Initializing", "Running")  # stages in which pods come up
+_BEFORE = ("New", "Initializing", "Waiting", "Retrying")  # stages in which nothing runs
+_CLUSTER = "ray.io/cluster"  # KubeRay's label of Ray's pods
 
 
 class Hopeless(LaunchFailed):
@@ -40,6 +43,7 @@ class Kubernetes:
             remedy="install it and let it reach your cluster, or print the manifest with --dry-run",
         )
         self._flags = [] if namespace is None else ["--namespace", namespace]
+        self._told: set[str] = set()  # why pods have no node
 
     def ask(self, *words: str, stdin: str = "") -> str:
         """What kubectl prints; raises LaunchFailed."""
@@ -102,7 +106,8 @@ class Kubernetes:
                 if what != told:
                     say(f"rayjob {name}: {what} {status.get('message', '')}".rstrip())
                     told = what
-                if stage in ("Complete", "Failed"):
+                failed = end == "FAILED" and status.get("reason") == "AppFailed"
+                if failed or stage in _ENDS:  # another cluster mends no command
                     return 0 if end == "SUCCEEDED" else 1
                 output.show(end == "RUNNING" and stage not in _BEFORE)
                 time.sleep(_LOOK_S)
@@ -114,7 +119,7 @@ class Kubernetes:
         silent_since = None
         while True:
             try:
-                return self._look(name)
+                return self._look(name, say)
             except Hopeless:
                 raise
             except LaunchFailed as error:
@@ -130,23 +135,35 @@ class Kubernetes:
                     ) from None
                 time.sleep(_PAUSE_S)
 
-    def _look(self, name: str) -> dict[str, Any]:
+    def _look(self, name: str, say: Callable[[str], None]) -> dict[str, Any]:
         found = self.ask("get", "rayjob", name, "--ignore-not-found", "--output=json")
         if not found.strip():
             raise Hopeless(f"rayjob {name} is gone: somebody has deleted it")
         status = json.loads(found).get("status", {})
-        if status.get("jobDeploymentStatus", "New") in _BEFORE:
-            self._check_pods(name)
+        stage, end = status.get("jobDeploymentStatus", "New"), status.get("jobStatus", "")
+        if stage in _STARTING and end in ("", "PENDING"):
+            self._check_pods(name, status.get("rayClusterName"), say)
         return status
 
-    def _check_pods(self, name: str) -> None:
-        found = self.ask("get", "pods", f"--selector={_BY_JOB}={name}", "--output=json")
+    def _check_pods(self, name: str, cluster: str | None, say: Callable[[str], None]) -> None:
+        """Raise Hopeless for a pod that can't start; say why one has no node."""
+        found = self.ask("get", "pods", f"--selector={LABEL}={name}", "--output=json")
         for pod in json.loads(found).get("items", []):
-            for one in pod.get("status", {}).get("containerStatuses", []):
+            about, status = pod["metadata"], pod.get("status", {})
+            if about.get("labels", {}).get(_CLUSTER, cluster) != cluster:  # which was lost
+                continue
+            for one in status.get("conditions", []):
+                why = one.get("message") or one.get("reason") or "no reason is given"
+                is_placed = (one["type"], one["status"]) != ("PodScheduled", "False")
+                if not is_placed and why not in self._told:
+                    self._told.add(why)
+                    say(f"pod {about['name']} waits for a node: {why}")
+            kinds = ("initContainerStatuses", "containerStatuses")
+            for one in (one for kind in kinds for one in status.get(kind, [])):
                 waiting = one.get("state", {}).get("waiting", {})
                 if waiting.get("reason") in _HOPELESS:
                     raise Hopeless(
-                        f"pod {pod['metadata']['name']} can't start: {waiting['reason']} "
+                        f"pod {about['name']} can't start: {waiting['reason']} "
                         f"({waiting.get('message') or one.get('image')}); see the image, and "
                         "whether its nodes may pull it"
                     )

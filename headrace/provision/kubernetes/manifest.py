@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from headrace.errors import ConfigError
-from headrace.provision.kubernetes.entry import VARIABLE
+from headrace.provision.kubernetes.entry import RUNS, VARIABLE
 from headrace.provision.orders import Orders
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
 
-RUNS = "/runs"  # where the volume is
+LABEL = "headrace/job"  # with the RayJob's name, on all its pods: KubeRay labels some only
 _USER = 1000  # of the image
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 NAME = ranges.Valid(
@@ -68,7 +68,8 @@ def manifest(job: KubernetesJob, orders: Orders, name: str, ray_version: str) ->
     if job.namespace is not None:
         metadata["namespace"] = job.namespace
     scales = job.max_nodes is not None
-    head = _pod(job, "ray-head", orders, scales)
+    label = {"metadata": {"labels": {LABEL: name}}}
+    head = label | _pod(job, "ray-head", orders, scales)
     cluster: dict[str, Any] = {
         "rayVersion": ray_version,
         "authOptions": {"mode": "token"},
@@ -87,7 +88,7 @@ def manifest(job: KubernetesJob, orders: Orders, name: str, ray_version: str) ->
                 "minReplicas": job.nodes - 1,
                 "maxReplicas": (job.max_nodes or job.nodes) - 1,
                 "rayStartParams": {},
-                "template": _pod(job, "ray-worker", None, False),
+                "template": label | _pod(job, "ray-worker", None, False),
             }
         ]
     return {
@@ -99,7 +100,7 @@ def manifest(job: KubernetesJob, orders: Orders, name: str, ray_version: str) ->
             "backoffLimit": job.retries,
             "shutdownAfterJobFinishes": True,
             "rayClusterSpec": cluster,
-            "submitterPodTemplate": _submitter(job),
+            "submitterPodTemplate": label | _submitter(job),
         },
     }
 

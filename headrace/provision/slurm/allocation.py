@@ -209,6 +209,13 @@ class Allocation:
                     self._srun.wait(5.0)
 
 
+def gpus_per_node() -> int:
+    """Of the job that this process is in, as SLURM tells it ("2", "a100:2", "a100")."""
+    told = (os.environ.get(f"SLURM_GPUS_{where}_NODE", "0") for where in ("PER", "ON"))
+    counts = (text.rpartition(":")[2] for text in told)
+    return max(int(count) if count.isdigit() else 1 for count in counts)
+
+
 def _address(host: str) -> str:
     """How SLURM itself reaches a node."""
     return fields_of(called("scontrol", "-o", "show", "node", host)).get("NodeAddr", host)

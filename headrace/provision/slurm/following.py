@@ -61,6 +61,7 @@ class Following:
         self._job, self._pattern, self._show, self._say = job, pattern, show, say
         self._logs, self._told = before, dict[str, str]()
         self._seen: set[str] = set()  # jobs that have printed something
+        self._last: dict[str, State] = {}  # SLURM forgets those of an array one by one
 
     def to_the_end(self) -> int:
         """Follow until all have ended; the highest exit status."""
@@ -69,6 +70,7 @@ class Following:
             now = self._states()
             for one in now:
                 self._tell(one)
+                self._last[one.job] = one
             for one in now:
                 self._print(one)
             if all(one.ended for one in now):
@@ -81,7 +83,8 @@ class Following:
                 for one in now:
                     self._print(one)
             pause_s = min(_SELDOM_S, pause_s * 1.2)
-        for one in now:
+        ended = [one for one in self._last.values() if one.ended]
+        for one in ended:
             self._print(one)
             if one.job not in self._seen and one.name != "CANCELLED":
                 where = log_of(self._pattern, one.job).parent
@@ -90,7 +93,7 @@ class Following:
                     f"nodes write to {where}? Choose --run-dir on a file system that this machine "
                     "and all nodes share"
                 )
-        return max(one.exit_code or (0 if one.name == "COMPLETED" else 1) for one in now)
+        return max(one.exit_code or (0 if one.name == "COMPLETED" else 1) for one in ended)
 
     def _states(self) -> list[State]:
         for attempt in range(_TRIES):

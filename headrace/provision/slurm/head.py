@@ -21,7 +21,7 @@ from pathlib import Path
 from headrace.errors import HeadraceError, LaunchFailed
 from headrace.provision.orders import Orders, steps_saved
 from headrace.provision.programs import called
-from headrace.provision.slurm.allocation import Allocation
+from headrace.provision.slurm.allocation import Allocation, gpus_per_node
 from headrace.provision.slurm.meeting import Listener, offered
 from headrace.provision.slurm.queue import states
 
@@ -84,10 +84,10 @@ class Head:
         return self._requeued()
 
     def _nodes(self) -> Allocation:
-        gpus = int(os.environ.get("SLURM_GPUS_PER_NODE", "0").rpartition(":")[2])
         shared = self.run_dir and self.run_dir.absolute().parent
         peer = os.environ.get("SLURM_SUBMIT_HOST", "") if self._orders.meet else ""
-        return Allocation(gpus, self._orders.start_timeout_s, shared, peer, self._told)
+        timeout_s = self._orders.start_timeout_s
+        return Allocation(gpus_per_node(), timeout_s, shared, peer, self._told)
 
     def _told(self) -> bool:
         """Whether SLURM has told this process, or the nodes, to end."""

@@ -155,13 +155,14 @@ def test_actors_run_ahead_and_weights_arrive_a_step_later(make):
 
 
 TWO = """
-import gymnasium, headrace as hr, ray
+import headrace as hr
 make = lambda **settings: hr.ClusterEnv(
     {"env_name": "CartPole-v1", "envs_per_node": 2}, hr.RayConfig(nodes=1, **settings)
 )
 try:
     make(gpus_per_node=64)
 except hr.errors.WorkerFailed as error:
+    import ray  # not earlier: it reads its token then
     print(error, ray.is_initialized())
 training = make()
 evaluation = make()

@@ -16,7 +16,7 @@ BUDGETS_S = {
     "provision/test_slurm.py": 310,
     "docs/test_docs.py": 80,
     "provision/test_kubernetes.py": 50,
-    "provision/test_following.py": 10,
+    "provision/test_following.py": 15,
     "provision/test_commands.py": 15,
     "provision/test_pods.py": 60,
     "launch/test_learner_group.py": 80,

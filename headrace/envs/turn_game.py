@@ -23,7 +23,16 @@ from headrace.errors import EnvironmentFault, shown
 from headrace.ops import tree
 
 _MAX_MOVES = 10_000  # of others while an agent that is there has no turn
-_MAX_GAMES = 1_000  # the first ones, in which an agent has no turn
+MAX_GAMES = 1_000
+"""The first ones, of a run or of an environment, after which an agent should have had a turn."""
+
+
+def no_turn(name: str, agent: str, how_long: str) -> EnvironmentFault:
+    """What is raised of a game's agent that never moves."""
+    return EnvironmentFault(
+        f"{name}'s {agent} had no turn in {how_long}, so nothing can be learnt for it: leave it "
+        "out of possible_agents"
+    )
 
 
 class TurnGame(gymnasium.Env[Any, Any]):
@@ -104,8 +113,8 @@ class TurnGame(gymnasium.Env[Any, Any]):
         self._env.reset(seed=seed, options=options)
         self._away[:], self._mover, self._games = True, None, self._games + 1
         self._waited[:] = 0
-        if self._games > _MAX_GAMES and self._idle.any():
-            self._tell_idle(int(self._idle.argmax()), f"{_MAX_GAMES:,} games")
+        if self._games > MAX_GAMES and self._idle.any():
+            self._tell_idle(int(self._idle.argmax()), f"{MAX_GAMES:,} games")
 
     def _begin_again(self) -> None:
         """Begin games until somebody is told of something, unless one goes on."""
@@ -192,10 +201,7 @@ class TurnGame(gymnasium.Env[Any, Any]):
             self._tell_idle(int(self._waited.argmax()), f"{_MAX_MOVES:,} moves of others")
 
     def _tell_idle(self, i: int, how_long: str) -> None:
-        raise EnvironmentFault(
-            f"{self._seats.name}'s {self._seats.game.agents[i]} had no turn in {how_long}, so "
-            "nothing can be learnt for it: leave it out of possible_agents"
-        )
+        raise no_turn(self._seats.name, self._seats.game.agents[i], how_long)
 
     def render(self) -> Any:
         """What the game shows."""

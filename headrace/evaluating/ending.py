@@ -50,7 +50,7 @@ def finish(
     Whatever fails after the evaluation is told, and costs nothing that comes after it.
 
     Args:
-        notify: called with a line of text about what fails.
+        notify: called with a line of text about what fails, and agents that were never there.
         interrupt: called at Ctrl-C, which ends an evaluation in a process of its own.
         draw: also ``curve.png`` and ``report.html``.
 
@@ -58,6 +58,9 @@ def finish(
         what ``summary.json`` holds.
     """
     summary, wanted = run.summary(), run.config.eval_episodes > 0
+    idle = [name for name, one in (summary.get("agents") or {}).items() if not one["env_steps"]]
+    if idle and summary["env_steps"]:
+        notify(f"nothing was learnt for {', '.join(idle)}: no step of theirs was in this run")
     found = _evaluated(run, summary, evaluator, interrupt) if wanted else None
     if found is not None:
         summary["evaluation"] = asdict(found.evaluation)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from headrace.config import Config
+from headrace.envs import turn_game
 from headrace.envs.names import env_name
 from headrace.learning.team import METRICS
 from headrace.nn.roster import Roster
@@ -70,6 +71,7 @@ class Tally:
         progress, config: of the run. weights_bytes: that an actor copies when it pulls.
         started: when the run counts as started, on the clock of ``time.monotonic()``.
         frames_per_step: of an environment that repeats actions.
+        in_turns: agents move one at a time, and each is to have a turn.
     """
 
     def __init__(
@@ -79,9 +81,10 @@ class Tally:
         weights_bytes: int,
         started: float,
         frames_per_step: int = 1,
+        in_turns: bool = False,
     ) -> None:
         self._progress, self._config, self._started = progress, config, started
-        self._frames_per_step = frames_per_step
+        self._frames_per_step, self._in_turns = frames_per_step, in_turns
         self._weights_bytes = weights_bytes
         self._meter, self._total, self._episodes = Meter(), Meter(), Episodes()
         self._later = Meter()  # after the first update, as the speed is
@@ -120,7 +123,13 @@ class Tally:
         return values | {"updates": progress.updates, "sync_bytes": copied, "policies": own}
 
     def result(self, episodes: Episodes, **known: Any) -> Result:
-        """What happened since the last result; the ``episodes`` are of all learners."""
+        """What happened since the last result; the ``episodes`` are of all learners.
+
+        Raises:
+            EnvironmentFault: an agent of a game in turns has had none in its first games.
+        """
+        if self._in_turns:
+            self._check_turns(episodes)
         now, steps, self._episodes = time.monotonic(), self._progress.env_steps, episodes
         sps = (steps - self._last_steps) / (now - self._last_time)
         known |= {"seconds": now - self._started, "sps": sps, "frames": self._frames}
@@ -134,6 +143,14 @@ class Tally:
                 stacklevel=3,
             )
         return result
+
+    def _check_turns(self, episodes: Episodes) -> None:
+        each = episodes.by_agent
+        games = max((one.count for one in each.values()), default=0)  # of each they have one episode
+        idle = [name for name, one in each.items() if not (one.count or one.env_steps)]
+        if idle and games >= turn_game.MAX_GAMES:
+            name = env_name(self._config.env)
+            raise turn_game.no_turn(name, ", ".join(idle), f"{games:,} games")
 
     @property
     def _frames(self) -> int | None:

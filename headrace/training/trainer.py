@@ -110,7 +110,8 @@ class Trainer:
         self._exchange = Exchange(self.group)
         weights = self.policy.state_dict().values()
         copied = 0 if config.inference == "shared" else sum(x.nbytes for x in weights)
-        self._tally = Tally(self.progress, config, copied, started, found.frames_per_step)
+        what = found.frames_per_step, found.in_turns
+        self._tally = Tally(self.progress, config, copied, started, *what)
         self.source: RolloutSource | None = None
         self._stopped = self.interrupted = False
         self._evaluator = Evaluator(config, self.env, notify)

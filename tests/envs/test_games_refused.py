@@ -100,12 +100,28 @@ class Idle(CountingTurns):
 
 @pytest.mark.parametrize("kind", ["games", "moves"])
 def test_an_agent_that_never_moves_is_told_of(monkeypatch, kind):
-    monkeypatch.setattr(turn_game, f"_MAX_{kind.upper()}", 5)
+    monkeypatch.setattr(turn_game, {"games": "MAX_GAMES", "moves": "_MAX_MOVES"}[kind], 5)
     with contextlib.closing(make_vec(Idle, 1, "sync")) as envs:
         envs.reset(seed=0)
         with pytest.raises(EnvironmentFault, match=f"Idle's 2 had no turn in 5 .*{kind}"):
             for _ in range(200):
                 envs.step(np.zeros(3, np.int64))
+
+
+def test_games_side_by_side_count_together_until_an_agent_should_have_moved(monkeypatch, tiny):
+    """Of 8 environments, none of which has seen as many games."""
+    monkeypatch.setattr(turn_game, "MAX_GAMES", 40)
+    config = tiny(env=Idle, envs_per_actor=24, transport="serial", total_steps=900)
+    with pytest.raises(EnvironmentFault, match=r"Idle's 2 had no turn in 4\d games, so nothing"):
+        list(hr.Trainer(config, notify=str))
+
+
+def test_an_agent_that_had_no_turn_in_a_short_run_is_named_at_its_end(tiny):
+    config, said = tiny(env=Idle, envs_per_actor=24, transport="serial", total_steps=200), []
+    with hr.Trainer(config, notify=said.append) as trainer:
+        list(trainer)
+        trainer.finish(draw=False)
+    assert [x for x in said if "nothing was learnt for 2: no step of theirs" in x]
 
 
 def test_clusters_of_environments_refuse_games():

@@ -42,13 +42,14 @@ class Settings(NamedTuple):
     fragment: int = 16
     hidden: tuple[int, ...] = (64, 64)
     lam: float = 1.0
+    clip: float = 0.2
     held: bool = False
 
 
 SETTINGS = {
     "rock_paper_scissors": Settings(500_000, hidden=(16,)),
     "kuhn_poker": Settings(),
-    "leduc_poker": Settings(3_000_000, 0.35, 5e-4, hidden=(128, 128), held=True),
+    "leduc_poker": Settings(8_000_000, 0.3, 1e-3, 8, 2048, lam=0.6, clip=0.05, held=True),
     "tic_tac_toe": Settings(600_000, 0.2, 1e-3, 16, 256, hidden=(256, 256), lam=0.9),
     "connect_four": Settings(2_000_000, 0.1, 1e-3, 16, 256, hidden=(256, 256), lam=0.9),
 }
@@ -69,7 +70,7 @@ def algorithm(name: str, own: Settings) -> Any:
         "normalize_advantage": False,
     }
     if name == "ppo":
-        known |= {"epochs": 2, "minibatches": own.minibatches}
+        known |= {"epochs": 2, "minibatches": own.minibatches, "clip": own.clip}
     return {"ppo": hr.PPO, "a2c": hr.A2C, "impala": hr.IMPALA}[name](**known)
 
 

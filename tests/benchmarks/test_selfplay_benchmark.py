@@ -29,6 +29,7 @@ def test_every_game_is_trained_in_its_own_units(selfplay):
             assert type(algo) is kind
             assert (algo.gamma, algo.lam, algo.normalize_advantage) == (1.0, own.lam, False)
             assert algo.entropy_coef == own.entropy > 0
+            assert getattr(algo, "clip", own.clip) == own.clip
 
 
 @pytest.mark.parametrize("game", ["kuhn_poker", "tic_tac_toe"])

@@ -2,14 +2,17 @@
 
     python benchmarks/games.py
     python benchmarks/games.py --env-id mpe2:simple_reference_v3 --num-games 32
+    python benchmarks/games.py --env-id headrace_ssa.dominance:parallel_env \
+        --vectorised headrace_ssa:headrace/OrbitalDominance-v0
 
 Two handwritten loops, in which one network plays all agents and PPO learns from all of them: one
 game at a time, as tutorials have it, and ``num_games`` stepped in turn with one forward pass for
 all. headrace trains the same networks with the same passes, minibatches and rollouts, with one
 actor and with one for each core. Every run is a process of its own, the cases are interleaved, and
 a ratio is the median of those within a round. Rates are agents' steps per second after the first
-update. The game has to be parallel, with Box observations, Discrete actions and no masks, and all
-its agents have to stay until it is over.
+update. "game alone" is the game with random actions on one core: so many times the cores is what no
+program exceeds that steps it. The game has to be parallel, with Box observations and Discrete
+actions, which ``info["action_mask"]`` may forbid, and all its agents have to stay until it is over.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +47,8 @@ class Args:
 
     env_id: str = "mpe2:simple_spread_v3"
     """A parallel game."""
+    vectorised: str | None = None
+    """The same game as a vector environment, which headrace trains, too."""
     num_games: int = 16
     """Games of the second loop and of headrace."""
     num_steps: int = 64
@@ -64,31 +70,53 @@ class Loop:
 
         make, _ = Prepared.split(resolve(env_id))
         self._games = [make() for _ in range(num_games)]
-        self._rows = [game.reset(seed=i)[0] for i, game in enumerate(self._games)]
+        self._shown = [game.reset(seed=i) for i, game in enumerate(self._games)]
         self.agents = list(self._games[0].possible_agents)
         one = self.agents[0]
         num_inputs = self._games[0].observation_space(one).shape[0]
+        self._num_actions = int(self._games[0].action_space(one).n)
         torch.manual_seed(0)
-        self._agent = Agent(num_inputs, int(self._games[0].action_space(one).n), False)
+        self._agent = Agent(num_inputs, self._num_actions, False)
         self._optimizer = torch.optim.Adam(self._agent.parameters(), lr=2.5e-4, eps=1e-5)
         self._num_steps = num_steps
 
-    def _obs(self) -> Any:
+    def _seen(self) -> tuple[Any, Any]:
+        """Observations ``[games * agents, ...]``, and masks or None."""
         import torch
 
-        return torch.tensor(np.stack([rows[a] for rows in self._rows for a in self.agents]))
+        obs = np.stack([rows[a] for rows, _ in self._shown for a in self.agents])
+        infos = [infos.get(a, {}) for _, infos in self._shown for a in self.agents]
+        masks = [info["action_mask"] for info in infos if "action_mask" in info]
+        return torch.tensor(obs), torch.tensor(np.stack(masks)) > 0 if masks else None
+
+    def _policy(self, obs: Any, mask: Any) -> Any:
+        import torch
+
+        policy = self._agent.distribution(obs)
+        if mask is None:
+            return policy
+        return torch.distributions.Categorical(logits=policy.logits.masked_fill(~mask, -1e8))
 
     def _step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rewards and ends, ``[games * agents]``; a game that is over begins anew."""
         rewards, ends, count = [], [], len(self.agents)
         for g, game in enumerate(self._games):
             own = actions[g * count : (g + 1) * count].tolist()
-            obs, reward, dead, cut, _ = game.step(dict(zip(self.agents, own, strict=True)))
+            obs, reward, dead, cut, infos = game.step(dict(zip(self.agents, own, strict=True)))
             rewards += [reward[a] for a in self.agents]
             over = [dead[a] or cut[a] for a in self.agents]
             ends += over
-            self._rows[g] = game.reset()[0] if all(over) else obs
+            self._shown[g] = game.reset() if all(over) else (obs, infos)
         return np.array(rewards, np.float32), np.array(ends, np.float32)
+
+    def seconds_alone(self, rng: np.random.Generator) -> float:
+        """What a step of each game takes with random actions, but for choosing them."""
+        _, mask = self._seen()
+        chances = rng.random((len(self._games) * len(self.agents), self._num_actions))
+        chosen = (chances if mask is None else chances * mask.numpy()).argmax(1)
+        start = time.perf_counter()
+        self._step(chosen)
+        return time.perf_counter() - start
 
     def update(self) -> int:
         """One rollout, and what is learnt from it; returns agents' steps."""
@@ -97,28 +125,32 @@ class Loop:
 
         kept: list[tuple[Any, ...]] = []
         for _ in range(self._num_steps):
-            obs = self._obs()
+            obs, mask = self._seen()
             with torch.no_grad():
-                policy, value = self._agent.distribution(obs), self._agent.value(obs).squeeze(-1)
+                policy, value = self._policy(obs, mask), self._agent.value(obs).squeeze(-1)
                 action = policy.sample()
                 log_prob = policy.log_prob(action)
             reward, ended = map(torch.from_numpy, self._step(action.numpy()))
-            kept.append((obs, action, log_prob, value, reward, ended))
-        obs, action, log_prob, value, reward, ended = map(torch.stack, zip(*kept, strict=True))
+            kept.append((obs, mask, action, log_prob, value, reward, ended))
+        obs, masks, *others = zip(*kept, strict=True)
+        action, log_prob, value, reward, ended = map(torch.stack, others)
         with torch.no_grad():
-            last = self._agent.value(self._obs()).T
+            last = self._agent.value(self._seen()[0]).T
         advantage = advantages(reward, torch.cat([value, last]), ended, GAMMA, LAM)
+        each = torch.stack(obs), action, log_prob, advantage, advantage + value
         self._learn(
-            *(x.flatten(0, 1) for x in (obs, action, log_prob, advantage, advantage + value))
+            *(x.flatten(0, 1) for x in each), None if masks[0] is None else torch.cat(masks)
         )
         return reward.numel()
 
-    def _learn(self, obs: Any, action: Any, log_prob: Any, advantage: Any, target: Any) -> None:
+    def _learn(
+        self, obs: Any, action: Any, log_prob: Any, advantage: Any, target: Any, mask: Any
+    ) -> None:
         import torch
 
         for _ in range(EPOCHS):
             for rows in torch.randperm(len(obs)).tensor_split(MINIBATCHES):
-                policy = self._agent.distribution(obs[rows])
+                policy = self._policy(obs[rows], None if mask is None else mask[rows])
                 ratio = (policy.log_prob(action[rows]) - log_prob[rows]).exp()
                 own = advantage[rows]
                 own = (own - own.mean()) / (own.std() + 1e-8)
@@ -145,7 +177,16 @@ def loop_rate(args: Args, num_games: int, threads: int) -> float:
     return steps / (time.monotonic() - start)
 
 
-def headrace_rate(args: Args, num_actors: int) -> float:
+def alone_rate(args: Args) -> float:
+    """Agents' steps per second of a game with random actions, in which nothing is learnt."""
+    loop, rng = Loop(args.env_id, 1, args.num_steps), np.random.default_rng(0)
+    start, taken = time.monotonic(), []
+    while time.monotonic() < start + args.seconds / 2:
+        taken.append(loop.seconds_alone(rng))
+    return len(loop.agents) * len(taken) / sum(taken)
+
+
+def headrace_rate(args: Args, num_actors: int, vectorised: bool = False) -> float:
     """Agents' steps per second of headrace, after its first update."""
     import headrace as hr
 
@@ -153,7 +194,7 @@ def headrace_rate(args: Args, num_actors: int) -> float:
     agents = len(made().possible_agents)
     with tempfile.TemporaryDirectory() as folder:
         config = hr.Config(
-            args.env_id,
+            args.vectorised if vectorised else args.env_id,
             hr.PPO(epochs=EPOCHS, minibatches=MINIBATCHES),
             num_actors=num_actors,
             envs_per_actor=-(-args.num_games // num_actors) * agents,
@@ -175,19 +216,26 @@ def headrace_rate(args: Args, num_actors: int) -> float:
 def measured(request: dict[str, Any]) -> float:
     """The rate of one case, in this process."""
     args = Args(**request["args"] | {"output": Path()})
-    run = headrace_rate if request["who"] == "headrace" else loop_rate
-    return run(args, **request["how"])
+    return RATES[request["who"]](args, **request["how"])
+
+
+RATES = {"loop": loop_rate, "headrace": headrace_rate, "game": alone_rate}
 
 
 def cases_of(args: Args) -> dict[str, dict[str, Any]]:
     """What is measured, by name: who, and how."""
     one, many = {"num_games": 1, "threads": 1}, {"num_games": args.num_games, "threads": 1}
-    return {
+    cases = {
         "loop, 1 game": {"who": "loop", "how": one},
         f"loop, {args.num_games} games": {"who": "loop", "how": many},
         "headrace, 1 actor": {"who": "headrace", "how": {"num_actors": 1}},
         f"headrace, {num_cores()} actors": {"who": "headrace", "how": {"num_actors": num_cores()}},
+        "game alone": {"who": "game", "how": {}},
     }
+    if args.vectorised is not None:
+        how = {"num_actors": num_cores(), "vectorised": True}
+        cases[f"headrace, vectorised, {num_cores()} actors"] = {"who": "headrace", "how": how}
+    return cases
 
 
 def main(args: Args) -> None:
@@ -198,23 +246,39 @@ def main(args: Args) -> None:
     for _, (name, case) in itertools.product(range(args.repeats), cases.items()):
         found[name].append(Children().call(measured, case | {"args": asked}, TIMEOUT_S))
         console.print(f"{name}: {found[name][-1]:,.0f} agents' steps/s")
-    bases = list(found.values())[:2]
+    bases = dict(zip(("one_game", "many_games"), found.values(), strict=False))
+    report(found, bases, args.output / "games.csv", {"env_id": args.env_id})
+
+
+def report(
+    found: Mapping[str, Sequence[float]],
+    bases: Mapping[str, Sequence[float]],
+    path: Path,
+    about: Mapping[str, Any],
+) -> None:
+    """Print the rates of each case, round by round, and write them.
+
+    Args:
+        bases: rates by whose they are, which the others are given as a multiple of.
+        about: what else is in each row.
+    """
     rows = [
-        {"case": name, "env_id": args.env_id, **common.spread("sps", rates)}
+        {"case": name, **about, **common.spread("sps", rates)}
         | {
             f"times_{of}": statistics.median(a / b for a, b in zip(rates, base, strict=True))
-            for of, base in zip(("one_game", "many_games"), bases, strict=True)
+            for of, base in bases.items()
         }
         for name, rates in found.items()
     ]
-    args.output.mkdir(parents=True, exist_ok=True)
-    write_csv(args.output / "games.csv", [row | {"machine": machine()} for row in rows])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_csv(path, [row | {"machine": machine()} for row in rows])
     texts = [
         {k: f"{v:,.{2 if k.startswith('times') else 0}f}" if isinstance(v, float) else v
          for k, v in row.items()}
         for row in rows
     ]  # fmt: skip
-    show(texts, f"{args.repeats} repeats on {machine()}", console)
+    repeats = len(next(iter(found.values())))
+    show(texts, f"{repeats} repeats on {machine()}", wide_console())
 
 
 if __name__ == "__main__":

@@ -1,9 +1,14 @@
-"""Frozen policies that play columns of a vector environment, a batch for each of them."""
+"""Frozen policies that play columns of a vector environment.
+
+Those of one network play together: inputs are composed and actions drawn once for all of them. What
+is done for each by itself is its forward pass, and of a dense one its multiplications alone.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +16,12 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector.utils import create_empty_array
+from torch import Tensor
 
 from headrace.errors import ConfigError
 from headrace.league.folder import Snapshot
 from headrace.nn.policy import Policy
+from headrace.nn.quick import QuickTorso, quick, split
 from headrace.ops import tree
 from headrace.spaces.json import alike
 from headrace.types import Tree
@@ -37,6 +44,8 @@ class Frozen:
     def __init__(self, load: Load, spaces: tuple[Any, Any], num_columns: int) -> None:
         self._load, self._spaces, self._num_columns = load, spaces, num_columns
         self._policies: dict[str, Policy] = {}
+        self._kinds: dict[str, int] = {}  # the same number where networks and inputs are the same
+        self._quick: dict[str, QuickTorso] = {}  # of policies whose rows are multiplied alone
         self._cores: dict[str, Tree] = {}  # [num_columns, ...] each
         self._still: dict[str, contextlib.ExitStack] = {}
         self._generator = torch.Generator()
@@ -61,28 +70,58 @@ class Frozen:
             shown: of all columns ``[B, ...]``: observations, masks or None, the last rewards, and
                 whether an episode begins.
         """
+        for player in players:
+            self.policy(player)
         names = np.array([player.name for player in players])
-        for name, at in zip(*np.unique(names, return_index=True), strict=True):
-            rows = columns[names == name]
-            self._act(players[at], rows, [tree.map_leaves(_rows(rows), x) for x in shown])
+        kinds = np.array([self._kinds[name] for name in names.tolist()])
+        for kind in np.unique(kinds).tolist():
+            own = np.flatnonzero(kinds == kind)
+            own = own[names[own].argsort(kind="stable")]
+            rows = columns[own]
+            self._act(names[own], rows, [tree.map_leaves(_rows(rows), x) for x in shown])
 
-    def _act(self, player: Snapshot, rows: np.ndarray, shown: list[Any]) -> None:
-        policy, (obs, mask, reward, first) = self.policy(player), shown
+    def _act(self, names: np.ndarray, rows: np.ndarray, shown: list[Any]) -> None:
+        """Act in ``rows`` ``[n]`` by policies of one kind, whose ``names`` ``[n]`` are sorted."""
+        policy, (obs, mask, reward, first) = self._policies[names[0]], shown
         previous = None if self._previous is None else tree.map_leaves(_rows(rows), self._previous)
         inputs = policy.inputs.compose(obs, mask, previous, reward, first)
         inputs = tree.map_leaves(lambda x: torch.as_tensor(np.ascontiguousarray(x)), inputs)
-        core = tree.map_leaves(lambda x: x[rows], self._cores[player.name])
-        params, core = policy.act(inputs, torch.as_tensor(first), core)
-        tree.map_leaves(lambda to, x: to.__setitem__(rows, x), self._cores[player.name], core)
+        there, counts = np.unique(names, return_counts=True)
+        by, sizes = there.tolist(), counts.tolist()
+        if by[0] in self._quick:
+            params = self._together(by, sizes, inputs)
+        else:
+            params = self._in_turn(by, sizes, rows, (inputs, torch.as_tensor(first)))
         noise = policy.distribution.noise((len(rows),), self._generator)
         action = tree.map_leaves(lambda x: x.numpy(), policy.distribution.sample(params, noise))
         if policy.inputs.previous:
             if self._previous is None:
                 zero = policy.inputs.zero_action(self._num_columns)
                 self._previous = tree.map_leaves(lambda x: x.numpy(), zero)
-            tree.map_leaves(lambda to, x: to.__setitem__(rows, x), self._previous, action)
+            tree.map_leaves(partial(_put, rows), self._previous, action)
         played = policy.env_action(action)
-        tree.map_leaves(lambda to, x: to.__setitem__(rows, x), self.actions, played)
+        tree.map_leaves(partial(_put, rows), self.actions, played)
+
+    def _together(self, names: list[str], counts: list[int], inputs: Tree) -> Tensor:
+        """What dense policies say, each for its run of inputs ``[n, ...]``; ``[n, params]``."""
+        first, *others = (self._quick[name] for name in names)
+        hidden = first.beside(others, inputs, counts).split(counts)
+        policies = [self._policies[name] for name in names]
+        each = [one.policy_head(rows) for one, rows in zip(policies, hidden, strict=True)]
+        return policies[0].finished(torch.cat(each), inputs)
+
+    def _in_turn(
+        self, names: list[str], counts: list[int], rows: np.ndarray, given: tuple[Tree, Tensor]
+    ) -> Tensor:
+        """The same by any policies, whose states in ``rows`` ``[n]`` go on."""
+        each = []
+        runs = split((torch.as_tensor(rows), *given), counts)
+        for name, (own, inputs, first) in zip(names, runs, strict=True):
+            core = tree.map_leaves(_rows(own), self._cores[name])
+            params, core = self._policies[name].act(inputs, first, core)
+            tree.map_leaves(partial(_put, own), self._cores[name], core)
+            each.append(params)
+        return torch.cat(each)
 
     def policy(self, player: Snapshot) -> Policy:
         """Of a snapshot, read if it hasn't been.
@@ -97,6 +136,12 @@ class Frozen:
             policy.compute_in("float32")
             still = self._still[player.name] = contextlib.ExitStack()
             still.enter_context(policy.still())
+            known = self._policies.items()
+            alike = (self._kinds[name] for name, one in known if _are_alike(one, policy))
+            self._kinds[player.name] = next(alike, max(self._kinds.values(), default=0) + 1)
+            torso = quick(policy.torso)
+            if torso is not None and policy.core is None and policy.log_std is None:
+                self._quick[player.name] = torso
             self._policies[player.name] = policy
             self._cores[player.name] = policy.initial_core(self._num_columns)
         return policy
@@ -105,7 +150,8 @@ class Frozen:
         """Forget policies that play no game, of these names, where there are many."""
         if len(self._policies) > _LOADED:
             for name in self._policies.keys() - playing:
-                del self._policies[name], self._cores[name]
+                del self._policies[name], self._cores[name], self._kinds[name]
+                self._quick.pop(name, None)
                 self._still.pop(name).close()
 
     def close(self) -> None:
@@ -113,10 +159,19 @@ class Frozen:
         for still in self._still.values():
             still.close()
         self._policies, self._cores, self._still = {}, {}, {}
+        self._kinds, self._quick = {}, {}
 
 
-def _rows(rows: np.ndarray) -> Callable[[Any], Any]:
+def _are_alike(one: Policy, other: Policy) -> bool:
+    return one.network == other.network and one.inputs == other.inputs
+
+
+def _rows(rows: Any) -> Callable[[Any], Any]:
     return lambda x: None if x is None else x[rows]
+
+
+def _put(rows: Any, to: Any, x: Any) -> None:
+    to[rows] = x
 
 
 def _check_spaces(

@@ -20,6 +20,8 @@ class Table:
 
     Attributes:
         shape: games and agents. totals: ``[games, agents]`` returns so far.
+        columns: ``[N]``, which of the games' columns are the learner's now.
+        others: ``[M]``, those that opponents play.
     """
 
     def __init__(
@@ -31,23 +33,20 @@ class Table:
         self._alone = np.arange(both, both + alone)  # games of which one seat is the learner's
         self._trained = np.arange(both * num_agents)  # columns of the others
         self.seats, self.opponents = np.zeros(alone, np.int64), list[Snapshot]()
+        self._sit()
 
     def reset(self) -> None:
         """Begin all games."""
         self.totals[:] = 0.0
         self.seats = self._alone % self.shape[1]
+        self._sit()
         self.opponents = self._drawn(len(self._alone))
         self._frozen.keep({one.name for one in self.opponents})
 
-    @property
-    def columns(self) -> np.ndarray:
-        """``[N]``, which of the games' columns are the learner's now."""
-        return np.concatenate([self._trained, self._alone * self.shape[1] + self.seats])
-
-    @property
-    def others(self) -> np.ndarray:
-        """``[M]``, those that opponents play."""
-        return np.setdiff1d(np.arange(self.shape[0] * self.shape[1]), self.columns)
+    def _sit(self) -> None:
+        own = np.concatenate([self._trained, self._alone * self.shape[1] + self.seats])
+        self.columns, everyone = own, np.arange(self.shape[0] * self.shape[1])
+        self.others = np.setdiff1d(everyone, own)
 
     def players(self, columns: np.ndarray) -> list[Snapshot]:
         """Who plays each of some of the others."""
@@ -60,6 +59,7 @@ class Table:
         new = np.flatnonzero(games[self._alone])
         if len(new):
             self.seats[new] = (self.seats[new] + 1) % self.shape[1]
+            self._sit()
             for i, opponent in zip(new.tolist(), self._drawn(len(new)), strict=True):
                 self.opponents[i] = opponent
             self._frozen.keep({one.name for one in self.opponents})

@@ -76,7 +76,7 @@ class Ledger(VectorEnv):
 
 def policy(seed: int, **network: Any) -> Policy:
     torch.manual_seed(seed)
-    made = Policy(*SPACES, Network(hidden=(8,), **network), True)
+    made = Policy(*SPACES, Network(**{"hidden": (8,), **network}), True)
     torch.nn.init.normal_(made.policy_head.weight, std=2.0)
     return made
 
@@ -141,9 +141,24 @@ def test_every_step_of_the_learners_seats_arrives_once_with_its_own_reward() -> 
     assert [a for a, _ in dict.fromkeys(of_game_5)][:4] == [2, 0, 1, 2]  # the seat goes round
 
 
-def test_frozen_seats_play_what_their_policies_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each frozen column's action is drawn from its snapshot's own distribution and mask."""
-    games, draw = Ledger(400, agents=2), Fixed("3", "4")
+@pytest.mark.parametrize(
+    "network",
+    [{}, {"normalize_observations": True}, {"core": "gru", "core_size": 4}, {"hidden": (5, 6)}],
+)
+def test_frozen_seats_play_what_their_policies_say(network: dict[str, Any]) -> None:
+    """Each frozen column's action is drawn from its snapshot's own distribution and mask.
+
+    Both snapshots are of one network, or one has another shape.
+    """
+
+    def load(path: Path) -> Policy:
+        other = "hidden" in network and path.name == "3"
+        made = policy(int(path.name), **({} if other else network))
+        if made.torso.normalizer is not None:
+            made.torso.normalizer.center.fill_(int(path.name))
+        return made
+
+    games, draw = Ledger(400, agents=2), Fixed("3", "4", load=load)
     envs = seats(games, 400, "uniform", draw)
     obs, _ = envs.reset(seed=1)
     chosen = []
@@ -153,11 +168,11 @@ def test_frozen_seats_play_what_their_policies_say(monkeypatch: pytest.MonkeyPat
         game = np.arange(first, 400, 2)
         seat = (game % 2) ^ 1
         column = 2 * game + seat
-        one = policy(int(name))
+        one = load(Path(name))
         mask = games._mask()[column]
         inputs = one.inputs.compose(whole[column], mask, None, None, np.ones(200, bool))
         inputs = {key: torch.as_tensor(x) for key, x in inputs.items()}
-        params, _ = one.act(inputs, torch.ones(200, dtype=torch.bool), ())
+        params, _ = one.act(inputs, torch.ones(200, dtype=torch.bool), one.initial_core(200))
         low = torch.softmax(params, -1)[torch.arange(200), torch.as_tensor(seat)].detach().numpy()
         acted = games.played[0][game, seat]
         assert (np.isin(acted - seat, (0, 5))).all()

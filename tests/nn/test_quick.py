@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 import headrace as hr
 from headrace.nn import quick as module
 from headrace.nn.policy import Policy
-from headrace.nn.quick import quick
+from headrace.nn.quick import quick, split
 from headrace.ops import tree
 
 ROW = Box(-np.inf, np.inf, (5,), np.float64)
@@ -24,8 +24,8 @@ SPACES = {
 }
 
 
-def make(space, **network):
-    torch.manual_seed(0)
+def make(space, seed=0, **network):
+    torch.manual_seed(seed)
     policy = Policy(space, Discrete(3), hr.Network((16, 8), **network))
     for name, value in policy.state_dict().items():
         if value.dtype.is_floating_point and "square" not in name:
@@ -56,6 +56,24 @@ def test_a_dense_policy_acts_the_same_while_it_stands_still(name, normalize, act
             assert torch.equal(policy.act(inputs, first, ())[0], want)
             tree.map_leaves(lambda x, y: torch.testing.assert_close(x, y), inputs, before)
         assert policy._quick is None
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("name", ["row", "masked"])
+def test_torsos_side_by_side_say_what_each_says(name, normalize, activation):
+    policies = []
+    for seed in range(3):
+        policy, inputs = make(
+            SPACES[name], seed, activation=activation, normalize_observations=normalize
+        )
+        policies.append(policy)
+    first, *others = (quick(policy.torso) for policy in policies)
+    with torch.inference_mode():
+        found = first.beside(others, inputs, [1, 2, 1])
+        each = zip(policies, split(inputs, [1, 2, 1]), strict=True)
+        want = torch.cat([policy.torso(rows) for policy, rows in each])
+    torch.testing.assert_close(found, want)
 
 
 def test_weights_that_changed_between_two_blocks_count_and_so_do_gradients():

@@ -146,7 +146,7 @@ class Tally:
 
     def _check_turns(self, episodes: Episodes) -> None:
         each = episodes.by_agent
-        games = max((one.count for one in each.values()), default=0)  # of each they have one episode
+        games = max((one.count for one in each.values()), default=0)  # a game is an episode of each
         idle = [name for name, one in each.items() if not (one.count or one.env_steps)]
         if idle and games >= turn_game.MAX_GAMES:
             name = env_name(self._config.env)

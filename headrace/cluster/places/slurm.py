@@ -119,6 +119,7 @@ class SlurmPlace:
                 nodes=config.nodes,
                 gpus_per_node=config.gpus_per_node,
                 runtime_env=config.runtime_env,
+                start_timeout_s=config.start_timeout_s,
             ).open()
             self._stack.callback(self._ray.close, [])
         except BaseException as error:

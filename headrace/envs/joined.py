@@ -65,7 +65,6 @@ class Joined(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment in spaces that other tasks fit as well, see :func:`join`.
 
     Args:
-        observation_space, action_space: of a policy of several tasks, of which ``env`` is one.
         task: its number, which observations show; None: they don't.
         place: of its observations, see :func:`headrace.spaces.joining.place`.
     """

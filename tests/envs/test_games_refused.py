@@ -194,7 +194,7 @@ class Widow(CountingTurns):
 
 @pytest.mark.parametrize(("env", "kind"), [(Seldom, "moves"), (Widow, "moves"), (Seldom, "games")])
 def test_an_agent_that_is_seldom_there_is_no_fault(monkeypatch, env, kind):
-    monkeypatch.setattr(turn_game, f"_MAX_{kind.upper()}", 20)
+    monkeypatch.setattr(turn_game, {"games": "MAX_GAMES", "moves": "_MAX_MOVES"}[kind], 20)
     with contextlib.closing(make_vec(env, 1, "sync")) as envs:
         envs.reset(seed=0)
         for _ in range(200):

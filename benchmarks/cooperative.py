@@ -65,8 +65,8 @@ GAMES = {
         played=1000,
         deterministic=False,
         published={
-            "IPPO, Papoudakis et al.": "-133.9 ± 3.7",
-            "MAPPO, Papoudakis et al.": "-133.5 ± 3.1",
+            "IPPO, Papoudakis et al.": "about -134",
+            "MAPPO, Papoudakis et al.": "about -134",
         },
         factor=6.0,
         plus=-75.0,

@@ -223,7 +223,9 @@ def test_the_store_holds_what_the_learners_of_a_group_tell_each_other(ray_cluste
     assert 0.2 < time.monotonic() - start < 5
     ray.kill(holder)
     with pytest.raises(dist.DistStoreError, match="the learners' store doesn't answer"):
-        other.set("x", "1")
+        for _ in range(100):  # Ray may let it answer once more
+            other.set("x", "1")
+            time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

@@ -201,9 +201,10 @@ def _way_on(config: Config) -> Iterator[None]:
     except WorkerFailed as error:
         if not config.resume or config.cluster is None:
             raise
+        alone = "--cluster None" + " --min-actors None" * (config.min_actors is not None)
         raise WorkerFailed(
-            f"{error}; without the cluster the run goes on with --cluster None, on another one "
-            "with --cluster ray:ADDRESS"
+            f"{error}; without the cluster the run goes on with {alone}, on another one with "
+            "--cluster ray:ADDRESS"
         ) from error
 
 

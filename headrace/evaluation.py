@@ -216,7 +216,8 @@ def _check_spaces(policy: AnyPolicy, envs: VectorEnv, name: str) -> None:
     for kind in ("observation", "action"):
         ours = getattr(policy, f"{kind}_space")
         theirs = getattr(envs, f"single_{kind}_space")
-        if not alike(ours, theirs, bounds=kind == "action"):
+        several = len(getattr(policy, "tasks", ())) > 1  # whose columns stand by their bounds
+        if not alike(ours, theirs, bounds=several or kind == "action"):
             raise ConfigError(
                 f"the policy can't play {name}: its {kind} space is {ours}, the environment's is "
                 f"{theirs}"

@@ -82,8 +82,7 @@ class RayCluster:
                 "_system_config": dict(HEALTH),  # Ray adds to it
             }
         self._connect(settings)
-        RayCluster._address = settings["address"]
-        RayCluster._users += 1
+        RayCluster._address, RayCluster._users = settings["address"], 1
         self._counts = True
 
     @property

@@ -52,10 +52,14 @@ def joined(
 def place(own: gymnasium.Space[Any], observed: Sequence[gymnasium.Space[Any]]) -> Any:
     """Where one's vectors begin among those of all that are joined ``apart``: an int.
 
-    Of a Dict or Tuple, those of its parts. The order of all doesn't matter.
+    Of a Dict or Tuple, those of its parts. The order of all doesn't matter. Masks stand together,
+    as actions do.
     """
     if isinstance(own, Dict):
-        return {k: place(part, [space[k] for space in observed]) for k, part in own.items()}  # type: ignore[index]
+        return {
+            key: 0 if key == MASK else place(part, [space[key] for space in observed])  # type: ignore[index]
+            for key, part in own.items()
+        }
     if isinstance(own, Tuple):
         return tuple(place(part, [x[i] for x in observed]) for i, part in enumerate(own))  # type: ignore[index]
     if not _is_vector(own):
@@ -69,7 +73,13 @@ def _apart(
 ) -> gymnasium.Space[Any]:
     """The joined space with columns of their own for vectors that differ."""
     if isinstance(whole, Dict):
-        return Dict({k: _apart(part, [x[k] for x in observed]) for k, part in whole.items()})  # type: ignore[index]
+        parts = whole.items()
+        return Dict(
+            {
+                key: part if key == MASK else _apart(part, [x[key] for x in observed])  # type: ignore[index]
+                for key, part in parts
+            }
+        )
     if isinstance(whole, Tuple):
         return Tuple([_apart(part, [x[i] for x in observed]) for i, part in enumerate(whole)])  # type: ignore[index]
     if not _is_vector(whole):

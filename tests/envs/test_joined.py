@@ -82,6 +82,20 @@ def test_vectors_that_differ_have_columns_of_their_own():
         assert space.contains(obs)
 
 
+def test_masks_that_are_observed_stand_together_as_choices_do():
+    def shown(size, choices):
+        mask = Box(0, 1, (choices,), np.int8)
+        return Dict(observation=vector(size), action_mask=mask), Discrete(choices)
+
+    two, three = joined(shown(2, 2), shown(4, 3))
+    assert two.observation_space["observation"].shape == (6,)
+    assert two.observation_space["action_mask"].shape == (3,)
+    for env, count in ((two, 2), (three, 3)):
+        obs, own = env.reset()[0], env.env.reset()[0]
+        assert obs["action_mask"].tolist() == [*own["action_mask"].tolist(), 0][:3]
+        assert np.count_nonzero(obs["observation"]) == 2 * count - 2
+
+
 def test_columns_dont_depend_on_the_order_of_tasks():
     both = (vector(4), Discrete(2)), (vector(2, 0.0, 3.0), Discrete(2))
     one, other = joined(*both), joined(*both[::-1])[::-1]

@@ -73,12 +73,15 @@ class RayPlace:
         self._cluster = RayCluster(config.address, "RayConfig", cores)
         # One that was started here is shared by all in this program, and keeps cores for nobody.
         self._cores = 0.0 if self._cluster.is_own else config.cpus_per_node
-        if lack := self._lack():
-            if self._cluster.is_own:
-                self._cluster.close()
-                raise WorkerFailed(lack)
-            told = f"{lack} (waiting start_timeout_s={config.start_timeout_s:g} s for more nodes)"
-            warnings.warn(told, RuntimeWarning, stacklevel=2)
+        try:
+            if lack := self._lack():
+                if self._cluster.is_own:
+                    raise WorkerFailed(lack)
+                wait = f"waiting start_timeout_s={config.start_timeout_s:g} s for more nodes"
+                warnings.warn(f"{lack} ({wait})", RuntimeWarning, stacklevel=2)
+        except BaseException:
+            self._cluster.close()
+            raise
 
     def _lack(self) -> str:
         """What to say if the cluster can't have all workers at once, whoever else uses it."""
@@ -126,9 +129,11 @@ class RayPlace:
                 )
 
     def close(self, nodes: list[Any]) -> None:
-        for node in nodes:
-            node.kill()
-        self._cluster.close()
+        try:
+            for node in nodes:
+                node.kill()
+        finally:
+            self._cluster.close()
 
 
 class RayNode:

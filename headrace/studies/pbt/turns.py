@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -52,6 +54,7 @@ class Turns:
     _done: int = 0  # turns
     _blamed: int = -1  # turns that were done when a member was replaced without proof
     _busy: set[int] = field(default_factory=set)  # members that this process trains now
+    _choosing: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         count = range(self.population.members)
@@ -68,31 +71,56 @@ class Turns:
         Raises:
             HeadraceError: training failed again and again, of every member that has turns left.
         """
+        with self._choosing:
+            any_left, chosen = self._choose()
+        if chosen is None:
+            time.sleep(_LOOK_S if any_left else 0.0)
+            return any_left
+        member, lock, steps = chosen
+        try:
+            if _steps(member) == steps:  # else another one had a turn of it just now
+                lock.sign()
+                self._take(member, children)
+        finally:
+            self._busy.discard(member.number)
+            lock.release()
+        return True
+
+    def _choose(self) -> tuple[bool, tuple[Member, Lock, int] | None]:
+        """Whether any member has turns left; who has the next one, its lock and its steps."""
         steps = {one.number: _steps(one) for one in self.members}
         left = [n for n in steps if self._goes_on(steps[n]) and n not in self.given_up]
         first = [n for n in left if not self._waits(n)]
-        if left and not first:
-            self._check_hope(left)
-        for number in sorted(first or left, key=lambda n: (steps[n], n)):
-            member = self.members[number]
-            with told(member.folder):
-                member.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                lock = Lock(member.folder, required=True)
-            except Taken:  # somebody trains it
-                continue
-            self._busy.add(number)
-            try:
-                if _steps(member) == steps[number]:  # else another one had a turn of it just now
-                    lock.sign()
-                    self._take(member, children)
-            finally:
-                self._busy.discard(number)
-                lock.release()
-            return True
-        if left:
-            time.sleep(_LOOK_S)
-        return bool(left)
+        order = sorted(first or left, key=lambda n: (steps[n], n))
+        found = next(((n, lock) for n in order if (lock := self._locked(n)) is not None), None)
+        if found is None:
+            return bool(left), None
+        number, lock = found
+        with contextlib.ExitStack() as undo:
+            undo.callback(lock.release)
+            if not first:
+                if any(self._is_locked(n) for n in left if n != number):
+                    return True, None  # somebody tries one of them
+                self._check_hope(left)
+            undo.pop_all()
+        self._busy.add(number)
+        return True, (self.members[number], lock, steps[number])
+
+    def _locked(self, number: int) -> Lock | None:
+        """None: somebody trains this member."""
+        folder = self.members[number].folder
+        with told(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            return Lock(folder, required=True)
+        except Taken:
+            return None
+
+    def _is_locked(self, number: int) -> bool:
+        lock = self._locked(number)
+        if lock is not None:
+            lock.release()
+        return lock is None
 
     def _goes_on(self, steps: int) -> bool:
         return steps < self.population.config.total_steps
@@ -130,7 +158,9 @@ class Turns:
     def _waits(self, number: int) -> bool:
         """Whether a member can't be trained here, and nobody else was since that was seen."""
         stuck = self._stuck.get(number)
-        return stuck is not None and stuck.done == self._done
+        if stuck is None or stuck.done != self._done:
+            return False
+        return stuck.event == self.members[number].latest()
 
     def _failed(self, member: Member, event: Event, error: Exception) -> None:
         """After training failed for another reason: the same again, or else others go first.

@@ -131,9 +131,9 @@ def test_a_host_on_which_nothing_trains_leaves_members_to_others(tmp_path):
     assert {e.kind for history in stub.histories(population) for e in history} == {"born"}
 
 
-def near_the_end(tmp_path, ended: int, members: int):
+def near_the_end(tmp_path, ended: int, members: int, jobs: int = 1):
     """A population of which some have ended, and the others have a turn left."""
-    population = stub.population(str(tmp_path), members=members, threshold=1e6)
+    population = stub.population(str(tmp_path), members=members, jobs=jobs, threshold=1e6)
     for number in range(members):
         steps = stub.TOTAL if number < ended else stub.TOTAL - stub.TURN
         stub.member_of(population, number, score=float(number), steps=steps)
@@ -148,14 +148,38 @@ def test_a_host_on_which_nothing_trains_replaces_nobody_of_the_last_either(tmp_p
     assert run(population, wide_console(), stub.train) == 0  # by a host that can
 
 
-def test_the_last_member_is_replaced_once_and_is_then_the_hosts_fault(tmp_path, undrawn):
+def test_the_last_member_is_replaced_once_and_is_then_the_hosts_fault(tmp_path):
     population = near_the_end(tmp_path / "lost", ended=2, members=3)
     with pytest.raises(HeadraceError, match=r"of 1 member, which .* no such package"):
         run(population, wide_console(), broken)
     assert [e.kind for e in stub.histories(population)[2]].count("failed") == 1
-    population = near_the_end(tmp_path / "saved", ended=2, members=3)
-    assert run(population, wide_console(), refuses(2)) == 0
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_last_member_is_replaced_by_any_number_of_processes(tmp_path, undrawn, jobs):
+    population = near_the_end(tmp_path, ended=2, members=3, jobs=jobs)
+    train = refuses(2)
+
+    def slowly(*given):
+        time.sleep(0.15)  # so that another process looks for its turn meanwhile
+        return train(*given)
+
+    assert run(population, wide_console(), slowly) == 0
     assert [e.kind for e in stub.histories(population)[2]][-2:] == ["copied", "trained"]
+
+
+def test_members_that_another_host_tries_are_waited_for(tmp_path):
+    population = near_the_end(tmp_path, ended=1, members=3)
+    here = turns.Turns(population, broken)
+    for _ in range(2 * turns.MOST_FAILURES):
+        assert here.turn(None)
+    elsewhere = Lock(population.member_dir(2))
+    for _ in range(3):
+        assert here.turn(None)
+    assert "failed" not in {e.kind for history in stub.histories(population) for e in history}
+    elsewhere.release()
+    with pytest.raises(HeadraceError, match="of 2 members"):
+        here.turn(None)
 
 
 def test_members_that_a_host_failed_for_a_while_are_tried_once_more(tmp_path, undrawn, capsys):

@@ -233,7 +233,7 @@ def test_environments_in_threads_are_measured_at_their_own_pace(monkeypatch):
     costs = measure(hr.Config(SlowEnv, hr.APPO(), engine="threads", **settings), 0.4)
     assert costs.engine == "threads"
     assert max(rounds) == 8  # whole rollouts, whose steps are counted once
-    assert costs.acting_s >= 8 * 0.001
+    assert costs.acting_s > 6 * 0.001  # 8 steps; counted twice they would be 4
 
 
 def test_the_network_is_shared_by_all_learners(monkeypatch):

@@ -123,7 +123,7 @@ def test_a_run_of_several_nodes_goes_on_with_one(on_lost_cluster):
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "nothing answers at '127.0.0.1:9'" in done.stderr
-    assert "the run goes on with --cluster None --min-actors None, on another one with" in done.stderr
+    assert "goes on with --cluster None --min-actors None, on another one with" in done.stderr
     words = ["train", "appo", "--resume", "--run-dir", run_dir, "--total-steps", "1280"]
     for argv in (["resume", run_dir, "--total-steps", "1280"], words):
         command = command_of(argv, sys.executable, on_cluster=False, has_seeds=False)

@@ -79,6 +79,20 @@ class Lock:
         return {}
 
 
+def locked(folder: Path) -> Lock | None:
+    """The lock of a folder, which is made where it isn't there; None: somebody else has it.
+
+    Raises:
+        CheckpointError: it can't be made, or the file system has no locks.
+    """
+    with told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return Lock(folder, required=True)
+    except Taken:
+        return None
+
+
 def _close_all() -> None:
     """A child that is forked, without exec, would hold locks beyond its parent's death."""
     for lock in list(_held):

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.errors import CheckpointError, HeadraceError
-from headrace.records.disk import told
-from headrace.records.lock import Lock, Taken
+from headrace.records.lock import Lock, locked
 from headrace.studies.children import Children, Killed
 from headrace.studies.pbt.member import Event, Member
 from headrace.studies.pbt.settings import Population
@@ -92,7 +91,8 @@ class Turns:
         left = [n for n in steps if self._goes_on(steps[n]) and n not in self.given_up]
         first = [n for n in left if not self._waits(n)]
         order = sorted(first or left, key=lambda n: (steps[n], n))
-        found = next(((n, lock) for n in order if (lock := self._locked(n)) is not None), None)
+        tried = ((n, locked(self.members[n].folder)) for n in order)
+        found = next(((n, lock) for n, lock in tried if lock is not None), None)
         if found is None:
             return bool(left), None
         number, lock = found
@@ -106,18 +106,8 @@ class Turns:
         self._busy.add(number)
         return True, (self.members[number], lock, steps[number])
 
-    def _locked(self, number: int) -> Lock | None:
-        """None: somebody trains this member."""
-        folder = self.members[number].folder
-        with told(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        try:
-            return Lock(folder, required=True)
-        except Taken:
-            return None
-
     def _is_locked(self, number: int) -> bool:
-        lock = self._locked(number)
+        lock = locked(self.members[number].folder)
         if lock is not None:
             lock.release()
         return lock is None

@@ -19,7 +19,7 @@ import numpy as np
 
 from headrace.errors import CheckpointError, ConfigError
 from headrace.records.disk import told
-from headrace.records.lock import Lock, Taken
+from headrace.records.lock import Lock, locked
 from headrace.studies.identity import alone, check_same
 from headrace.studies.sample import Parameter, seed_of
 from headrace.studies.sweep.settings import Sweep
@@ -133,7 +133,7 @@ class Store:
         with alone(self._folder):
             for trial in self.trials():
                 if not trial.state.is_finished() and trial.number not in given_up:
-                    lock = self._locked(trial.number)
+                    lock = locked(self._sweep.trial_dir(trial.number))
                     if lock is None:
                         continue
                     if self.trials()[trial.number].state.is_finished():
@@ -143,19 +143,10 @@ class Store:
             number = len(self.trials())
             if number >= self._sweep.trials:
                 return None
-            lock = self._locked(number)
+            lock = locked(self._sweep.trial_dir(number))
             if lock is None:  # no trial has it, so it can't be
                 raise CheckpointError(f"{self._sweep.trial_dir(number)} is locked by others")
             return self._claimed(number, lock)
-
-    def _locked(self, number: int) -> Lock | None:
-        folder = self._sweep.trial_dir(number)
-        with told(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        try:
-            return Lock(folder, required=True)
-        except Taken:
-            return None
 
     def _claimed(self, number: int, lock: Lock) -> Claim:
         lock.sign()

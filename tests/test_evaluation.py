@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tracemalloc
 
 import gymnasium
@@ -14,7 +15,10 @@ from gymnasium.wrappers import TransformObservation
 
 import headrace as hr
 from headrace.cli import main
+from headrace.envs import make_vec
+from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
+from headrace.evaluation import _check_spaces
 from headrace.process import torch_threads
 from headrace.records.video import record_video
 
@@ -173,3 +177,16 @@ def test_a_second_thread_is_used_where_there_is_work_for_it(conv, expected):
         hr.evaluate(policy, make, 1, on_step=lambda: used.append(torch.get_num_threads()))
         assert torch.get_num_threads() == 2
     assert set(used) == {expected}
+
+
+def test_bounds_matter_where_tasks_have_columns_of_their_own():
+    policy = hr.Policy(Box(0.0, 1.0, (1,)), Discrete(2))
+    policy.tasks = ("A", "B")
+    wider = [
+        Wrap(lambda env: TransformObservation(env, lambda x: x, Box(-2.0, 2.0, (1,))), "wider")
+    ]
+    with contextlib.closing(make_vec(Pictures, 1, "sync", wrappers=wider)) as envs:
+        with pytest.raises(ConfigError, match="can't play"):
+            _check_spaces(policy, envs, "Pictures")
+        policy.tasks = ()
+        _check_spaces(policy, envs, "Pictures")

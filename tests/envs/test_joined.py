@@ -87,12 +87,12 @@ def test_masks_that_are_observed_stand_together_as_choices_do():
         mask = Box(0, 1, (choices,), np.int8)
         return Dict(observation=vector(size), action_mask=mask), Discrete(choices)
 
-    two, three = joined(shown(2, 2), shown(4, 3))
-    assert two.observation_space["observation"].shape == (6,)
-    assert two.observation_space["action_mask"].shape == (3,)
-    for env, count in ((two, 2), (three, 3)):
+    envs = joined(shown(2, 2), shown(4, 3), shown(6, 4))
+    assert envs[0].observation_space["observation"].shape == (12,)
+    assert envs[0].observation_space["action_mask"].shape == (4,)
+    for env, count in zip(envs, (2, 3, 4), strict=True):
         obs, own = env.reset()[0], env.env.reset()[0]
-        assert obs["action_mask"].tolist() == [*own["action_mask"].tolist(), 0][:3]
+        assert obs["action_mask"].tolist() == [*own["action_mask"].tolist(), 0, 0][:4]
         assert np.count_nonzero(obs["observation"]) == 2 * count - 2
 
 

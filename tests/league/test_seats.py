@@ -15,6 +15,7 @@ from gymnasium.vector.utils import batch_space
 from headrace.errors import CheckpointError, ConfigError, EnvironmentFault
 from headrace.league.draw import Draw, Seating
 from headrace.league.folder import Snapshot
+from headrace.league.frozen import Frozen
 from headrace.league.opponents import Mixture
 from headrace.league.seats import Seats
 from headrace.league.zero_sum import ZeroSum
@@ -300,3 +301,22 @@ def test_many_snapshots_may_play_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert read == list("abcde")
     assert "e" in envs._frozen._policies
     assert len(envs._frozen._policies) <= 2
+
+
+def test_frozen_policies_keep_their_own_deviations() -> None:
+    """Of continuous actions they are parameters beside the network's."""
+    spaces = Box(-1.0, 1.0, (2,), np.float32), Box(-1e6, 1e6, (1,), np.float32)
+
+    def load(path: Path) -> Policy:
+        made = Policy(*spaces, Network(hidden=(4,), squash_actions=False))
+        made.log_std.data.fill_(float(path.name))
+        return made
+
+    frozen = Frozen(load, spaces, 400)
+    frozen.seed(0)
+    players = [Snapshot(name, Path(name), "run", 0) for name in ("-3", "3")] * 200
+    obs, first = np.zeros((400, 2), np.float32), np.ones(400, bool)
+    frozen.act(players, np.arange(400), (obs, None, np.zeros(400, np.float32), first))
+    for start, log_std in ((0, -3.0), (1, 3.0)):
+        assert np.log(frozen.actions[start::2].std()) == pytest.approx(log_std, abs=0.2)
+    frozen.close()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import time
+from dataclasses import replace
 
 import populations as stub
 import pytest
 
 from headrace.errors import CheckpointError, HeadraceError
-from headrace.records.lock import Lock, Taken
+from headrace.records.lock import Lock, Taken, locked
 from headrace.studies.children import Killed
 from headrace.studies.machine import wide_console
 from headrace.studies.pbt import report, turns
@@ -180,6 +181,25 @@ def test_members_that_another_host_tries_are_waited_for(tmp_path):
     elsewhere.release()
     with pytest.raises(HeadraceError, match="of 2 members"):
         here.turn(None)
+    assert locked(population.member_dir(1)) is not None  # of whom it has let go
+
+
+def test_a_member_that_another_host_got_further_waits_for_nobody(tmp_path):
+    population = near_the_end(tmp_path, ended=0, members=2)
+    tries = []
+
+    def train(population, member, hyper, until, children):
+        tries.append(member.number)
+        raise RuntimeError("no memory")
+
+    here = turns.Turns(population, train)
+    for _ in range(turns.MOST_FAILURES):
+        assert here.turn(None)
+    assert tries == [0] * turns.MOST_FAILURES
+    member = here.members[0]
+    member.note(replace(member.latest(), kind="kept", note="of another host"))
+    assert here.turn(None)
+    assert tries[-1] == 0
 
 
 def test_members_that_a_host_failed_for_a_while_are_tried_once_more(tmp_path, undrawn, capsys):

@@ -181,7 +181,7 @@ def test_members_that_another_host_tries_are_waited_for(tmp_path):
     elsewhere.release()
     with pytest.raises(
         HeadraceError
-    ) as raised:  # which keeps what was raised, and all of its frame
+    ) as raised:  # and keep its frame
         here.turn(None)
     assert locked(population.member_dir(1)) is not None  # of whom it has let go
     assert "of 2 members" in str(raised.value)

@@ -179,9 +179,7 @@ def test_members_that_another_host_tries_are_waited_for(tmp_path):
         assert here.turn(None)
     assert "failed" not in {e.kind for history in stub.histories(population) for e in history}
     elsewhere.release()
-    with pytest.raises(
-        HeadraceError
-    ) as raised:  # and keep its frame
+    with pytest.raises(HeadraceError) as raised:  # and keep its frame
         here.turn(None)
     assert locked(population.member_dir(1)) is not None  # of whom it has let go
     assert "of 2 members" in str(raised.value)

@@ -12,9 +12,11 @@ from headrace.algos.common import Hyperparameters
 from headrace.callbacks import Calls
 from headrace.config import Config, unknown_setting
 from headrace.errors import ConfigError, WorkerFailed, require, shown
+from headrace.evaluating.fitting import one_task
 from headrace.launch.group import LearnerGroup
 from headrace.launch.torchrun import join_torchrun, torchrun_rendezvous
 from headrace.nn.network import Network
+from headrace.nn.policy import Policy
 from headrace.nn.team import AnyPolicy, Team
 from headrace.recipes import for_tasks
 from headrace.records import checkpoint, recall
@@ -131,6 +133,7 @@ def load(
     network: Network | None = None,
     trust: bool = False,
     policy: str | None = None,
+    task: str | None = None,
 ) -> AnyPolicy:
     """The policy of a run directory or checkpoint folder, ready for ``predict``.
 
@@ -140,12 +143,19 @@ def load(
         network: what it was trained with, if its own torso can't be imported by name.
         trust: import an own torso that it names, though you haven't named it on this machine.
         policy: which of several, by its name; None: all of them, as one that plays a whole game.
+        task: which of several that it was trained on, by its name: the policy takes what that task
+            shows, and gives what it does; None: it takes and gives what all of them have.
 
     Raises:
-        ConfigError: there is no ``policy`` of this name.
+        ConfigError: there is no ``policy`` or ``task`` of this name.
         CheckpointError: it is missing, corrupt or not headrace's, or names a torso and isn't yours.
     """
     found = checkpoint.load_policy(checkpoint.find(run_dir, which), network, trust)
+    if task is not None:
+        several = isinstance(found, Policy) and len(found.tasks) > 0
+        require(several, "task", task, f"None: {run_dir} wasn't trained on several tasks")
+        assert isinstance(found, Policy)
+        found = one_task(found, task)
     if policy is None:
         return found
     require(isinstance(found, Team), "policy", policy, f"None: {run_dir} holds one policy only")

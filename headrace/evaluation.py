@@ -17,18 +17,16 @@ from headrace.envs.atari import human_normalized
 from headrace.envs.columns import absent_in, agents_of
 from headrace.envs.make import opened
 from headrace.envs.names import Prepared, Tasks, env_name, resolve
-from headrace.envs.probe import probe
-from headrace.envs.tasks import check_order, named_in
+from headrace.envs.tasks import named_in
 from headrace.envs.turns import Turns
-from headrace.errors import ConfigError, EnvironmentFault
+from headrace.errors import EnvironmentFault
+from headrace.evaluating.fitting import fitting, joined_for
 from headrace.nn.inputs import info_mask
-from headrace.nn.policy import Policy
 from headrace.nn.quick import quick
 from headrace.nn.roster import Roster
 from headrace.nn.team import AnyPolicy, Team
 from headrace.ops import tree
 from headrace.process import torch_threads
-from headrace.spaces.json import alike
 from headrace.types import Tree
 from headrace.valid import ranges
 from headrace.valid.fields import checked
@@ -110,13 +108,10 @@ def evaluate(
         shown = policy.network.task_id or policy.network.per_task_values
         env = Tasks(named_in(env), shown)
     env = resolve(env)
-    if isinstance(env, Tasks) and isinstance(policy, Policy) and env.shown:
-        check_order(env.names, policy.tasks)
     if isinstance(env, Tasks):
         how: dict[str, Any] = {"env_kwargs": env_kwargs, "deterministic": deterministic}
         how |= {"episodes": episodes, "seed": seed, "engine": engine, "on_step": on_step}
-        if not env.joined:
-            env = probe(env, engine, env_kwargs or {}, seed, looks_for_stacks=False).env
+        env = joined_for(policy, env, engine, env_kwargs or {}, seed)
         names = zip(env.names, env.envs, strict=True)
         of_tasks = {name: evaluate(policy, one, **how) for name, one in names}
         scores = [one.human_normalized for one in of_tasks.values()]
@@ -128,12 +123,12 @@ def evaluate(
     engine, envs = opened(env, num_envs, engine, env_kwargs)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(envs))
+        policy = fitting(policy, envs, env_name(env))
         stack.enter_context(policy.still())
         one = policy.alike if isinstance(policy, Team) else policy
         if quick(one.torso) is not None:  # threads would cost more than they bring
             stack.enter_context(torch_threads(1))
         stack.enter_context(drawing(seed, deterministic))
-        _check_spaces(policy, envs, env_name(env))
         moments, agents = played(policy, envs, seed, deterministic), agents_of(envs)
         each = whole_episodes(moments, num_envs, episodes, on_step, max(1, len(agents)))
     if not all(np.isfinite(returns).all() for returns, _ in each):
@@ -209,25 +204,6 @@ def _by_policy(roster: Roster, of_agents: dict[str, Evaluation]) -> dict[str, Ev
             known = next(iter(own.values())).deterministic
             found[policy] = _together(own, deterministic=known)
     return found
-
-
-def _check_spaces(policy: AnyPolicy, envs: VectorEnv, name: str) -> None:
-    """Raise ConfigError unless the policy can play here."""
-    for kind in ("observation", "action"):
-        ours = getattr(policy, f"{kind}_space")
-        theirs = getattr(envs, f"single_{kind}_space")
-        several = len(getattr(policy, "tasks", ())) > 1  # whose columns stand by their bounds
-        if not alike(ours, theirs, bounds=several or kind == "action"):
-            raise ConfigError(
-                f"the policy can't play {name}: its {kind} space is {ours}, the environment's is "
-                f"{theirs}"
-            )
-    agents = agents_of(envs)
-    if isinstance(policy, Team) and policy.roster.agents != agents:
-        raise ConfigError(
-            f"the policies can't play {name}: they play {', '.join(policy.roster.agents)}, and "
-            f"there {'is one agent' if not agents else 'are ' + ', '.join(agents)}"
-        )
 
 
 class Moment(NamedTuple):

@@ -18,7 +18,7 @@ from headrace.cli import main
 from headrace.envs import make_vec
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
-from headrace.evaluation import _check_spaces
+from headrace.evaluating.fitting import fitting
 from headrace.process import torch_threads
 from headrace.records.video import record_video
 
@@ -187,6 +187,6 @@ def test_bounds_matter_where_tasks_have_columns_of_their_own():
     ]
     with contextlib.closing(make_vec(Pictures, 1, "sync", wrappers=wider)) as envs:
         with pytest.raises(ConfigError, match="can't play"):
-            _check_spaces(policy, envs, "Pictures")
+            fitting(policy, envs, "Pictures")
         policy.tasks = ()
-        _check_spaces(policy, envs, "Pictures")
+        fitting(policy, envs, "Pictures")

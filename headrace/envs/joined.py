@@ -19,10 +19,7 @@ from headrace.envs.names import Tasks, resolve
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
 from headrace.spaces import joining
-from headrace.spaces.joining import Spaces
-from headrace.spaces.observations import TASK
-
-_OBSERVATION = "observation"  # the part beside it, of an observation that isn't a Dict
+from headrace.spaces.joining import TASK, Spaces
 
 
 def join(tasks: Tasks, spaces: Sequence[Spaces]) -> Tasks:
@@ -48,7 +45,7 @@ def join(tasks: Tasks, spaces: Sequence[Spaces]) -> Tasks:
             known |= {"place": joining.place(each[0], observed)}
             env = resolve(env, [Wrap(Joined, "the joining of tasks", known, JoinedVector)])
         envs.append(env)
-    return replace(tasks, envs=tuple(envs), joined=True)
+    return replace(tasks, envs=tuple(envs), joined=True, own=tuple(spaces))
 
 
 def _with_task(space: gymnasium.Space, count: int) -> Dict:
@@ -57,7 +54,7 @@ def _with_task(space: gymnasium.Space, count: int) -> Dict:
             f"the tasks' observations have a part {TASK!r} already, so task_id=True and "
             "per_task_values=True must be left out"
         )
-    parts = dict(space.items()) if isinstance(space, Dict) else {_OBSERVATION: space}
+    parts = dict(space.items()) if isinstance(space, Dict) else {joining.OBSERVATION: space}
     return Dict({**parts, TASK: Discrete(count)})
 
 
@@ -97,7 +94,7 @@ class Joined(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _shown(self, obs: Any) -> Any:
         spaces = self.env.observation_space, self.observation_space
-        return _shown_by(obs, *spaces, self._task, self._place)
+        return joining.shown(obs, *spaces, self._task, self._place)
 
     def _masked(self, info: dict[str, Any]) -> dict[str, Any]:
         return joining.masked(info, self.env.action_space, self.action_space)
@@ -148,30 +145,8 @@ class JoinedVector(VectorWrapper):
 
     def _shown(self, obs: Any) -> Any:
         spaces = self.env.single_observation_space, self.single_observation_space
-        return _shown_by(obs, *spaces, self._task, self._place, axes=1)
+        return joining.shown(obs, *spaces, self._task, self._place, axes=1)
 
     def _masked(self, infos: dict[str, Any]) -> dict[str, Any]:
         spaces = self.env.single_action_space, self.single_action_space
         return joining.masked(infos, *spaces, batch=(self.num_envs,))
-
-
-def _shown_by(
-    obs: Any,
-    own: gymnasium.Space[Any],
-    whole: gymnasium.Space[Any],
-    task: Any,
-    at: Any,
-    axes: int = 0,
-) -> Any:
-    """Observations as the joined space has them, with the task's number, or those of a batch."""
-    if task is None:
-        return joining.fitted(obs, whole, axes, at)
-    if not isinstance(own, Dict):
-        obs, at = {_OBSERVATION: obs}, {_OBSERVATION: at}
-    assert isinstance(whole, Dict)
-    parts = {
-        key: joining.fitted(obs[key], part, axes, at[key] if at else 0)
-        for key, part in whole.items()
-        if key != TASK
-    }
-    return {**parts, TASK: task}

@@ -21,6 +21,7 @@ from headrace.envs.packages import bring, is_installed, package_of
 from headrace.envs.wrappers import Wrap, as_wrap
 from headrace.envs.zoo import Zoo, known, zoo
 from headrace.errors import ConfigError, nearest, require, shown
+from headrace.spaces.joining import Spaces
 
 Target: TypeAlias = EnvSpec | Callable[..., Any]
 
@@ -53,6 +54,7 @@ class Tasks:
     envs: tuple[Any, ...]  # as for ``resolve``
     shown: bool = False  # whether observations are to hold the task's number
     joined: bool = False  # whether their spaces are the same (``headrace.envs.joined``)
+    own: tuple[Spaces, ...] = ()  # of each before it was joined
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -23,8 +23,8 @@ from headrace.nn.quick import QuickTorso, quick
 from headrace.nn.recurrent import Recurrent
 from headrace.nn.task_values import TaskPopArt
 from headrace.ops import stacks, tree
-from headrace.spaces import observations as spaces
 from headrace.spaces.actions import distribution_for, to_env
+from headrace.spaces.joining import TASK, Spaces
 from headrace.spaces.text import Words, text_paths
 from headrace.types import Gather, Tree
 
@@ -81,7 +81,7 @@ class Policy(nn.Module):
             self.core = Recurrent(network.core, width, network.core_size)
             width = network.core_size
         self.policy_head = orthogonal(nn.Linear(width, self.distribution.num_outputs), 0.01)
-        tasks = observation_space[spaces.TASK].n if network.per_task_values else 1  # type: ignore
+        tasks = observation_space[TASK].n if network.per_task_values else 1  # type: ignore
         self.value_head = orthogonal(nn.Linear(width, tasks), 1.0)
         self.popart: PopArt | TaskPopArt | None = PopArt() if network.normalize_values else None
         if network.per_task_values:
@@ -90,6 +90,9 @@ class Policy(nn.Module):
         self.log_std = nn.Parameter(free) if len(free) else None
         self._quick: QuickTorso | None = None
         self.tasks: tuple[str, ...] = ()  # names of several that it is trained on, by their numbers
+        self.task_spaces: tuple[Spaces, ...] = ()  # of each of these
+        self.place: Any = 0  # of observation_space in the joined one (``spaces.joining.place``)
+        self.task: int | None = None  # that it is shown where observation_space has no such part
 
     def initial_core(self, num_envs: int) -> Tree:
         """Recurrent state at the start of an episode, ``[num_envs, ...]``; () without a core."""

@@ -10,7 +10,7 @@ import torch
 from headrace.errors import ConfigError
 from headrace.ops import tree
 from headrace.spaces import observations as spaces
-from headrace.spaces.joining import fitted, masked, own_action
+from headrace.spaces.joining import masked, own_action, shown
 from headrace.spaces.masks import MASK
 from headrace.types import Tree
 
@@ -33,8 +33,10 @@ def predict(
         )
     count = len(tree.leaves(obs)[0])
     own, whole = policy.action_space, policy.inputs.action_space
-    if own is not whole:  # an agent's, of a game whose agents' spaces are joined
-        obs = fitted(obs, policy.inputs.observation_space, axes=1)
+    if own is not whole:  # an agent's or a task's, of several whose spaces are joined
+        task = None if policy.task is None else np.full(count, policy.task)
+        observed = policy.observation_space, policy.inputs.observation_space
+        obs = shown(obs, *observed, task, policy.place, axes=1)
         mask = {} if action_mask is None else {MASK: action_mask}
         action_mask = masked(mask, own, whole, batch=(count,)).get(MASK)
     start = state is None if episode_start is None else episode_start

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from headrace.spaces.observations import TASK
+from headrace.spaces.joining import TASK
 from headrace.types import Tree
 
 _SHARE = 0.1  # of the newest update in the averages, as of a single task

@@ -179,7 +179,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         network_from_json(values["config"]["network"])
         bool(values["info_mask"])
         roster_in(values)
-        _own_spaces_in(values)
+        _own_spaces_in(values, "agent"), _own_spaces_in(values, "task")
         for name in ("observation_space", "action_space"):
             space_from_json(values[name])
         return dict(values)
@@ -192,10 +192,10 @@ def roster_in(values: dict[str, Any]) -> Roster | None:
     return Roster.from_json(values["policies"]) if values.get("policies") else None
 
 
-def _own_spaces_in(values: dict[str, Any]) -> list[Spaces]:
-    """The spaces of each agent, where they differ."""
-    each = values.get("agent_spaces", ())
-    return [(space_from_json(observed), space_from_json(acted)) for observed, acted in each]
+def _own_spaces_in(values: dict[str, Any], kind: str) -> tuple[Spaces, ...]:
+    """The spaces of each agent, where they differ, or of each task."""
+    each = values.get(f"{kind}_spaces", ())
+    return tuple((space_from_json(observed), space_from_json(acted)) for observed, acted in each)
 
 
 def load_one(folder: Path, network: Network | None = None, trusted: bool = False) -> Policy:
@@ -244,10 +244,11 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
         space_from_json(values[f"{kind}_space"]) for kind in ("observation", "action")
     )
     made, who = (observed, acted, network, values["info_mask"]), roster_in(values)
-    policy = Policy(*made) if who is None else Team.of(who, *made, _own_spaces_in(values))
+    policy = Policy(*made) if who is None else Team.of(who, *made, _own_spaces_in(values, "agent"))
     if isinstance(policy, Policy):
         named = values["config"].get("tasks") or ()
         policy.tasks = tuple(name.rpartition(":")[2] for name in named)
+        policy.task_spaces = _own_spaces_in(values, "task")
     load_weights(folder, policy)
     return policy.eval()
 

@@ -114,7 +114,7 @@ def _first_that_shows(
 
 
 def _check_spaces(policy: AnyPolicy, envs: VectorEnv) -> None:
-    ours = policy.inputs.observation_space, policy.inputs.action_space
+    ours = policy.observation_space, policy.action_space
     theirs = envs.single_observation_space, envs.single_action_space
     if found := difference(*ours, *theirs, whose="the policy's"):
         raise _OtherSpaces(found)

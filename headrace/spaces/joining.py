@@ -27,6 +27,8 @@ from headrace.errors import ConfigError
 from headrace.spaces.masks import MASK
 from headrace.spaces.text import is_text, plain_text
 
+TASK = "task"  # the part of an observation that holds a task's number
+OBSERVATION = "observation"  # the part beside a task's number, of one that isn't a Dict
 _Key: TypeAlias = tuple[int, tuple[float, ...]]
 Spaces: TypeAlias = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]  # of observations and actions
 
@@ -234,3 +236,29 @@ def fitted(obs: Any, space: gymnasium.Space[Any], axes: int = 0, at: Any = 0) ->
             fitted(x, part, axes, one) for x, part, one in zip(obs, space, each, strict=True)
         )
     return obs
+
+
+def shown(
+    obs: Any,
+    own: gymnasium.Space[Any],
+    whole: gymnasium.Space[Any],
+    task: Any,
+    at: Any,
+    axes: int = 0,
+) -> Any:
+    """Observations as the joined space has them, with the task's number, or those of a batch.
+
+    Args:
+        own: the task's own space. task: None: it isn't shown. at, axes: see :func:`fitted`.
+    """
+    if task is None:
+        return fitted(obs, whole, axes, at)
+    if not isinstance(own, Dict):
+        obs, at = {OBSERVATION: obs}, {OBSERVATION: at}
+    assert isinstance(whole, Dict)
+    parts = {
+        key: fitted(obs[key], part, axes, at[key] if at else 0)
+        for key, part in whole.items()
+        if key != TASK
+    }
+    return {**parts, TASK: task}

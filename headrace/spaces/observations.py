@@ -21,7 +21,6 @@ from headrace.spaces.text import is_text
 from headrace.spaces.walk import Path, map_space, place
 from headrace.types import Tree
 
-TASK = "task"  # the part of an observation that holds a task's number
 _MOST_CODES = 2**20  # of a one-hot
 _LEAVES = (Box, Discrete, MultiDiscrete, MultiBinary)
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Text, or a Dict or Tuple of these"

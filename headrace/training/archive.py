@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.config import Config
+from headrace.envs.names import Tasks
 from headrace.envs.probe import Probe
 from headrace.errors import CheckpointError, NonFinite
 from headrace.learning.team import AnyLearner
@@ -19,6 +20,7 @@ from headrace.records.lock import Lock
 from headrace.records.membership import Membership
 from headrace.records.result import Episodes, mean_return
 from headrace.records.tally import Progress
+from headrace.spaces.joining import Spaces
 from headrace.spaces.json import space_from_json, space_to_json
 from headrace.types import Group
 
@@ -75,8 +77,9 @@ class Archive:
         }
         if isinstance(saved.policy, Team):
             self.description["policies"] = saved.policy.roster.to_json()
-            own = [list(map(space_to_json, spaces)) for spaces in found.own_spaces]
-            self.description["agent_spaces"] = own
+            self.description["agent_spaces"] = _written(found.own_spaces)
+        if isinstance(found.env, Tasks):
+            self.description["task_spaces"] = _written(found.env.own)
         self._lock: Lock | None = None
         try:
             if group.rank == 0 and locks:
@@ -226,6 +229,10 @@ class Archive:
                     f"{folder} was trained with {name} {_line(theirs)}, so it can't be resumed on "
                     f"{self.description['config']['env']}, whose {name} is {_line(ours)}"
                 )
+
+
+def _written(spaces: Sequence[Spaces]) -> list[list[Any]]:
+    return [list(map(space_to_json, own)) for own in spaces]
 
 
 def _agents(played_by: list[tuple[str, str]]) -> str:

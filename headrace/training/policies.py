@@ -49,7 +49,8 @@ def new_policy(config: Config, found: Probe) -> AnyPolicy:
     if who is not None:
         return Team.of(who, *made, found.own_spaces)
     policy = Policy(*made)
-    policy.tasks = found.env.names if isinstance(found.env, Tasks) else ()
+    if isinstance(found.env, Tasks):
+        policy.tasks, policy.task_spaces = found.env.names, found.env.own
     return policy
 
 

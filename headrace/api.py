@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.acting.fitting import one_task
 from headrace.algos.common import Hyperparameters
 from headrace.callbacks import Calls
 from headrace.config import Config, unknown_setting
 from headrace.errors import ConfigError, WorkerFailed, require, shown
-from headrace.evaluating.fitting import one_task
 from headrace.launch.group import LearnerGroup
 from headrace.launch.torchrun import join_torchrun, torchrun_rendezvous
 from headrace.nn.network import Network

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
+from headrace.acting.fitting import fitting, joined_for
 from headrace.envs.atari import human_normalized
 from headrace.envs.columns import absent_in, agents_of
 from headrace.envs.make import opened
@@ -20,7 +21,6 @@ from headrace.envs.names import Prepared, Tasks, env_name, resolve
 from headrace.envs.tasks import named_in
 from headrace.envs.turns import Turns
 from headrace.errors import EnvironmentFault
-from headrace.evaluating.fitting import fitting, joined_for
 from headrace.nn.inputs import info_mask
 from headrace.nn.quick import quick
 from headrace.nn.roster import Roster

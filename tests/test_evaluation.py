@@ -14,11 +14,11 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers import TransformObservation
 
 import headrace as hr
+from headrace.acting.fitting import fitting
 from headrace.cli import main
 from headrace.envs import make_vec
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
-from headrace.evaluating.fitting import fitting
 from headrace.process import torch_threads
 from headrace.records.video import record_video
 

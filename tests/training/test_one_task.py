@@ -9,11 +9,11 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, Text
 
 import headrace as hr
+from headrace.acting.fitting import one_task
 from headrace.envs.joined import Joined, join
 from headrace.envs.names import Tasks, resolve
 from headrace.envs.probe import probe
 from headrace.errors import ConfigError
-from headrace.evaluating.fitting import one_task
 from headrace.nn.policy import Policy
 from headrace.spaces.masks import MASK
 

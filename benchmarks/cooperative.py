@@ -75,7 +75,7 @@ GAMES = {
         hr.Config(
             env="pettingzoo:sisl/multiwalker_v9",
             algo=hr.PPO(learning_rate=5e-4, epochs=10),
-            total_steps=5_000_000,
+            total_steps=3_000_000,
             num_actors=2,
             envs_per_actor=48,
             fragment_length=128,

@@ -184,8 +184,9 @@ class Collector:
         inputs = self._policy.inputs
         if steps.masked and inputs.mask == "none" and self._policy.distribution.num_mask:
             raise EnvironmentFault(
-                f"{self._name} shows an action_mask in the infos of step but not of reset: show it "
-                "in both, or it is never applied"
+                f"{self._name} shows an action_mask in the infos of a later step but not of its "
+                "first reset and step: show it from the first on, of ones where all is allowed, or "
+                "it is never applied"
             )
         self._add_statistics(rollout, steps, valid)
         return int(valid.sum())

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import statistics
-import time
 import traceback
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -98,10 +95,11 @@ def probe(
             stack.enter_context(contextlib.closing(envs))
         with _told(f"{name} fails at its first reset"):
             obs, infos = envs.reset(seed=seed)
+        masked = MASK in infos
         try:
             with _told(f"{name} fails at its first step"):
                 envs.single_action_space.seed(seed)
-                envs.step(_action(envs, obs, infos))
+                masked |= _shows_mask(envs, obs, infos)
         except EnvironmentFault as error:
             fault = error
         spaces = envs.single_observation_space, envs.single_action_space
@@ -111,7 +109,7 @@ def probe(
         frames = getattr(envs, "frames_per_step", 0)  # envpool's tell themselves
         frames = frames or atari.frames_per_step(target, env_kwargs, wraps)
         agents, own = agents_of(envs), getattr(envs, "own_spaces", ())
-        found = Probe(env, *spaces, MASK in infos, by, fault, stacks, frames, agents)
+        found = Probe(env, *spaces, masked, by, fault, stacks, frames, agents)
         return replace(found, in_turns=isinstance(envs, Turns), own_spaces=own)
 
 
@@ -146,6 +144,15 @@ def _of_tasks(tasks: Tasks, how: tuple[Any, ...]) -> Probe:
     )
 
 
+def _shows_mask(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> bool:
+    """Take a step, in turns as many as there are agents; whether infos of one had a mask."""
+    masked, moves = False, envs.num_envs if isinstance(envs, Turns) else 1
+    for _ in range(moves):
+        obs, *_, infos = envs.step(allowed_action(envs, obs, infos))
+        masked |= MASK in infos
+    return masked
+
+
 def _shows_stacks(envs: VectorEnv, seed: int) -> bool:
     """Whether a stack of pictures is what it shows, as far as a few more steps tell.
 
@@ -161,7 +168,7 @@ def _shows_stacks(envs: VectorEnv, seed: int) -> bool:
 
     def step() -> Any:
         nonlocal infos
-        obs, *_, infos = envs.step(_action(envs, None, infos))
+        obs, *_, infos = envs.step(allowed_action(envs, None, infos))
         return obs
 
     if not may_be_stack(envs.single_observation_space):
@@ -205,7 +212,7 @@ def _told(what: str) -> Iterator[None]:
         raise EnvironmentFault(f"{what}: {reason}\n\nIts traceback:\n{trace}") from error
 
 
-def _action(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> Any:
+def allowed_action(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> Any:
     """Random actions, ``[B, ...]``, that the mask allows."""
     space, num_envs = envs.single_action_space, envs.num_envs
     mask = obs[MASK] if isinstance(obs, dict) and MASK in obs else infos.get(MASK)
@@ -221,79 +228,3 @@ def _row(mask: Any, i: int) -> Any:
     if isinstance(mask, tuple):
         return tuple(_row(part, i) for part in mask)
     return None if mask is None else mask[i]
-
-
-class StepCost(NamedTuple):
-    """What a step of one environment takes, of several that are stepped together."""
-
-    seconds: float
-    busy: float  # share of that time in which it computes: below 1 where it waits
-
-
-_GROWTH, _MOST = 4, 32  # environments are made until a step gets no cheaper by more of them
-_CHEAPER = 0.75
-_STEPPING_S, _TOTAL_S = 0.02, 0.7
-_TIMED_TASKS = 4
-
-
-def step_cost(env: Any, engine: str, env_kwargs: dict[str, Any], seed: int) -> StepCost | None:
-    """Time an environment for less than a second, unless making or stepping one takes longer.
-
-    Actions are random. The numbers of environments tried are 1, 4, 16 and 32, as long as more of
-    them are quickly made and make a step cheaper, as vectorised ones do.
-
-    Args:
-        env: resolved; of several tasks the first ones are timed, and the mean is taken.
-
-    Returns:
-        None if it fails: whoever steps it in the run will say why.
-    """
-    if isinstance(env, Tasks):
-        each = [step_cost(one, engine, env_kwargs, seed) for one in env.envs[:_TIMED_TASKS]]
-        known = [one for one in each if one is not None]
-        return StepCost(*map(statistics.fmean, zip(*known, strict=True))) if known else None
-    engine, cost, count = "sync" if engine == "async" else engine, None, 1
-    end = time.perf_counter() + _TOTAL_S
-    # The user's environment may raise anything; what it warns of has been said by the first look.
-    with contextlib.suppress(Exception), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        while True:
-            start = time.perf_counter()
-            made = opened(env, count, engine, env_kwargs, checked_steps=1)[1]
-            with contextlib.closing(made) as envs:
-                envs.reset(seed=seed)
-                made_s = time.perf_counter() - start
-                found = timed(envs)
-            cheaper = cost is None or found.seconds < _CHEAPER * cost.seconds
-            cost = found if cost is None or found.seconds < cost.seconds else cost
-            more = min(_MOST, _GROWTH * count)
-            next_s = more / count * made_s + max(_STEPPING_S, more * cost.seconds)
-            if not cheaper or more == count or time.perf_counter() + next_s > end:
-                break
-            count = more
-    return cost
-
-
-def timed(envs: VectorEnv, stepping_s: float = _STEPPING_S) -> StepCost:
-    """Seconds that a step computes on average, or those of the quicker steps if it rather waits.
-
-    Neither is longer on a machine on which other things run.
-
-    Args:
-        envs: that were reset. stepping_s: for about so long.
-    """
-    actions = itertools.cycle([envs.action_space.sample() for _ in range(16)])
-    in_turns = isinstance(envs, Turns)
-    moving = envs.games.num_envs if isinstance(envs, Turns) else envs.num_envs
-    obs, infos = envs.reset() if in_turns else (None, {})
-    times, computing_s, end = list[float](), 0.0, time.perf_counter() + stepping_s
-    while not times or time.perf_counter() < end:
-        # A game in turns is over at an illegal move.
-        action = _action(envs, obs, infos) if in_turns else next(actions)
-        start, before_s = time.perf_counter(), time.process_time()
-        obs, *_, infos = envs.step(action)
-        times.append(time.perf_counter() - start)
-        computing_s += time.process_time() - before_s
-    computing_s /= len(times)
-    seconds = max(computing_s, sorted(times)[len(times) // 4], 1e-9)
-    return StepCost(seconds / moving, computing_s / seconds)

@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from headrace.acting.sizes import AUTO
 from headrace.config import Config
-from headrace.envs.probe import Probe, step_cost
+from headrace.envs.probe import Probe
+from headrace.envs.step_cost import step_cost
 from headrace.learning import costs
 from headrace.learning.chunks import max_steps
 from headrace.nn.policy import Policy

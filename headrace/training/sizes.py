@@ -18,7 +18,8 @@ from typing import NamedTuple
 from headrace.acting.sizes import AUTO, SIZES, Sizes
 from headrace.algos.common import Span
 from headrace.config import Config
-from headrace.envs.probe import Probe, StepCost, step_cost
+from headrace.envs.probe import Probe
+from headrace.envs.step_cost import StepCost, step_cost
 from headrace.errors import ConfigError
 from headrace.process import num_cores
 from headrace.process.ray import cores_there

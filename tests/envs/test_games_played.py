@@ -17,10 +17,11 @@ from gymnasium.vector.utils import batch_space
 from worlds import CountingGame, CountingTurns, Matching, counting_length, game_reward
 
 import headrace as hr
-from headrace.envs import probe as probing
+from headrace.envs import step_cost as costs
 from headrace.envs.columns import agents_of
 from headrace.envs.make import make_vec
-from headrace.envs.probe import StepCost, probe, step_cost, timed
+from headrace.envs.probe import probe
+from headrace.envs.step_cost import StepCost, step_cost, timed
 from headrace.errors import ConfigError
 from headrace.records import checkpoint
 from headrace.records.files import read_jsonl
@@ -161,8 +162,8 @@ class Clock:
 
 def test_a_step_of_a_game_in_turns_costs_what_a_move_costs(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(probing.time, "perf_counter", clock)
-    monkeypatch.setattr(probing.time, "process_time", clock)
+    monkeypatch.setattr(costs.time, "perf_counter", clock)
+    monkeypatch.setattr(costs.time, "process_time", clock)
 
     def slower(envs):
         step = envs.games.step
@@ -176,8 +177,7 @@ def test_a_step_of_a_game_in_turns_costs_what_a_move_costs(monkeypatch):
 
     for env, columns in ((CountingGame, 6), (CountingTurns, 2)):
         envs = slower(make_vec(env, 2, "sync", {"mask": "obs"}))
-        envs.reset(seed=0)
-        assert timed(envs).seconds == pytest.approx(0.006 / columns)
+        assert timed(envs, envs.reset(seed=0)).seconds == pytest.approx(0.006 / columns)
         envs.close()
     monkeypatch.undo()
     assert step_cost(CountingTurns, "sync", {"mask": "obs"}, 0) is not None
@@ -211,7 +211,7 @@ def test_what_a_game_in_turns_costs_a_plan_is_of_legal_moves(tiny, monkeypatch):
     spec = actor_spec(tiny(env=CountingTurns, env_kwargs={"mask": "obs"}, envs_per_actor=6))
     acting = Acting(spec)
     with contextlib.closing(acting):
-        monkeypatch.setattr(parts, "timed", lambda envs, seconds: StepCost(0.5, 1.0))
+        monkeypatch.setattr(parts, "timed", lambda envs, shown, seconds: StepCost(0.5, 1.0))
         assert acting.env_step_s(0.01) == 3.0, "a row of 6 columns"
         monkeypatch.undo()
         assert acting.env_step_s(0.01) > 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
@@ -13,10 +15,14 @@ from gymnasium.vector.utils import batch_space
 import headrace as hr
 from headrace.acting.collector import Collector, rollout_spec
 from headrace.envs.make import make_vec
+from headrace.envs.probe import probe
+from headrace.envs.step_cost import step_cost
 from headrace.errors import EnvironmentFault
 from headrace.nn.inputs import info_mask
+from headrace.records import checkpoint
 from headrace.transport.slab import Slab
 from headrace.types import Rollout
+from tests.worlds.games import CountingTurns
 
 ONE, TWO = np.array([True, False]), np.array([False, True, True])
 FORMS = {
@@ -130,7 +136,7 @@ def test_a_mask_that_reset_does_not_show_is_an_error_and_not_ignored():
     def make():
         return Masked(Discrete(3), lambda step: [1, 0, 0], in_reset=False)
 
-    with pytest.raises(EnvironmentFault, match="in the infos of step but not of reset"):
+    with pytest.raises(EnvironmentFault, match="in the infos of a later step but"):
         rollout_of(make)
 
 
@@ -140,6 +146,59 @@ def test_a_mask_that_forbids_every_action_names_the_environment_and_the_row():
 
     with pytest.raises(EnvironmentFault, match=r"forbids every action.*environment 0.*row 2"):
         rollout_of(make)
+
+
+class Strict(Masked):
+    """Shows its mask from a step on, and takes no action that it forbids."""
+
+    def __init__(self, shown_from=0):
+        super().__init__(Discrete(3), lambda step: [0, 1, 1])
+        self._from = shown_from
+
+    def step(self, action):
+        if "action_mask" in self._info():
+            assert action != 0
+        return super().step(action)
+
+    def _info(self):
+        return super()._info() if self._step >= self._from else {}
+
+
+@pytest.mark.parametrize("shown_from", [0, 1])
+def test_a_mask_that_only_the_first_step_shows_is_applied(shown_from, tiny, finish):
+    config = tiny(env=Strict, env_kwargs={"shown_from": shown_from}, transport="serial")
+    _, results = finish(config)
+    assert results[-1].env_steps >= config.total_steps
+    assert checkpoint.read_config(Path(config.run_dir))["info_mask"]
+
+
+def test_what_a_step_costs_is_found_by_actions_that_masks_allow():
+    assert step_cost(Strict, "sync", {}, 0) is not None
+
+
+class SomeMask(CountingTurns):
+    """The first two moves show no mask, or no move of the first game."""
+
+    def __init__(self, late=False):
+        super().__init__(mask="info")
+        self._late = late
+
+    def last(self, observe=True):
+        *seen, info = super().last(observe)
+        first = seen[0][2] == 0 if self._late else seen[0][5] < 2
+        return *seen, {} if first else info
+
+
+def test_a_mask_that_one_agent_of_several_shows_is_found():
+    assert probe(CountingTurns, "sync", {"mask": "info"}, 0).info_mask
+    assert probe(SomeMask, "sync", {}, 0).info_mask
+    assert not probe(CountingTurns, "sync", {}, 0).info_mask
+
+
+def test_a_mask_that_comes_later_in_turns_is_told_of(tiny, finish):
+    config = tiny(env=SomeMask, env_kwargs={"late": True}, transport="serial", envs_per_actor=6)
+    with pytest.raises(EnvironmentFault, match="SomeMask shows an action_mask in the infos of a l"):
+        finish(config)
 
 
 def test_taxi_which_masks_in_its_infos_is_never_driven_into_a_wall():

@@ -19,7 +19,8 @@ from headrace.algos import ALGORITHMS
 from headrace.algos.common import LearnsAt, Span
 from headrace.api import resume_config
 from headrace.config import Config
-from headrace.envs.probe import StepCost, probe, step_cost
+from headrace.envs.probe import probe
+from headrace.envs.step_cost import StepCost, step_cost
 from headrace.errors import ConfigError
 from headrace.training.sizes import choose, few_steps, sized
 from tests.distributed.threads import run_learners

@@ -13,8 +13,8 @@ from headrace.acting.actor import ActorSpec, open_collector
 from headrace.config import Config
 from headrace.envs.make import opened
 from headrace.envs.names import env_of
-from headrace.envs.probe import probe, timed
-from headrace.envs.turns import Turns
+from headrace.envs.probe import probe
+from headrace.envs.step_cost import takes_some_only, timed
 from headrace.learning.learner import gather
 from headrace.nn.policy import policy_weights
 from headrace.ops import stacks, tree
@@ -102,9 +102,9 @@ class Acting:
         made = spec.env, spec.envs_made, spec.engine, spec.env_kwargs
         envs = opened(*made, checked_steps=0)[1]
         try:
-            envs.reset(seed=spec.seed)
-            if isinstance(envs, Turns):  # where few columns move, and by legal actions only
-                return timed(envs, seconds).seconds * envs.num_envs
+            shown = envs.reset(seed=spec.seed)
+            if takes_some_only(envs, *shown):  # in turns few columns move
+                return timed(envs, shown, seconds).seconds * envs.num_envs
             actions = itertools.cycle([envs.action_space.sample() for _ in range(16)])
 
             def step() -> float:

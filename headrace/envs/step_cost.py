@@ -1,0 +1,102 @@
+"""What an environment's step takes, timed before sizes are chosen."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import statistics
+import time
+import warnings
+from typing import Any, NamedTuple
+
+from gymnasium.vector import VectorEnv
+
+from headrace.envs.make import opened
+from headrace.envs.names import Tasks
+from headrace.envs.probe import allowed_action
+from headrace.envs.turns import Turns
+from headrace.spaces.masks import MASK
+
+
+class StepCost(NamedTuple):
+    """What a step of one environment takes, of several that are stepped together."""
+
+    seconds: float
+    busy: float  # share of that time in which it computes: below 1 where it waits
+
+
+_GROWTH, _MOST = 4, 32  # environments are made until a step gets no cheaper by more of them
+_CHEAPER = 0.75
+_STEPPING_S, _TOTAL_S = 0.02, 0.7
+_TIMED_TASKS = 4
+
+
+def step_cost(env: Any, engine: str, env_kwargs: dict[str, Any], seed: int) -> StepCost | None:
+    """Time an environment for less than a second, unless making or stepping one takes longer.
+
+    Actions are random. The numbers of environments tried are 1, 4, 16 and 32, as long as more of
+    them are quickly made and make a step cheaper, as vectorised ones do.
+
+    Args:
+        env: resolved; of several tasks the first ones are timed, and the mean is taken.
+
+    Returns:
+        None if it fails: whoever steps it in the run will say why.
+    """
+    if isinstance(env, Tasks):
+        each = [step_cost(one, engine, env_kwargs, seed) for one in env.envs[:_TIMED_TASKS]]
+        known = [one for one in each if one is not None]
+        return StepCost(*map(statistics.fmean, zip(*known, strict=True))) if known else None
+    engine, cost, count = "sync" if engine == "async" else engine, None, 1
+    end = time.perf_counter() + _TOTAL_S
+    # The user's environment may raise anything; what it warns of has been said by the first look.
+    with contextlib.suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        while True:
+            start = time.perf_counter()
+            made = opened(env, count, engine, env_kwargs, checked_steps=1)[1]
+            with contextlib.closing(made) as envs:
+                shown = envs.reset(seed=seed)
+                made_s = time.perf_counter() - start
+                found = timed(envs, shown)
+            cheaper = cost is None or found.seconds < _CHEAPER * cost.seconds
+            cost = found if cost is None or found.seconds < cost.seconds else cost
+            more = min(_MOST, _GROWTH * count)
+            next_s = more / count * made_s + max(_STEPPING_S, more * cost.seconds)
+            if not cheaper or more == count or time.perf_counter() + next_s > end:
+                break
+            count = more
+    return cost
+
+
+def takes_some_only(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> bool:
+    """Whether some actions may be illegal moves, which may end a game or be an error."""
+    shown = isinstance(obs, dict) and MASK in obs
+    return isinstance(envs, Turns) or MASK in infos or shown
+
+
+def timed(
+    envs: VectorEnv, shown: tuple[Any, dict[str, Any]], stepping_s: float = _STEPPING_S
+) -> StepCost:
+    """Seconds that a step computes on average, or those of the quicker steps if it rather waits.
+
+    Neither is longer on a machine on which other things run.
+
+    Args:
+        envs: that were reset, and what they have ``shown``, observations and infos.
+        stepping_s: for about so long.
+    """
+    actions = itertools.cycle([envs.action_space.sample() for _ in range(16)])
+    moving = envs.games.num_envs if isinstance(envs, Turns) else envs.num_envs
+    obs, infos = shown
+    guided = takes_some_only(envs, obs, infos)
+    times, computing_s, end = list[float](), 0.0, time.perf_counter() + stepping_s
+    while not times or time.perf_counter() < end:
+        action = allowed_action(envs, obs, infos) if guided else next(actions)
+        start, before_s = time.perf_counter(), time.process_time()
+        obs, *_, infos = envs.step(action)
+        times.append(time.perf_counter() - start)
+        computing_s += time.process_time() - before_s
+    computing_s /= len(times)
+    seconds = max(computing_s, sorted(times)[len(times) // 4], 1e-9)
+    return StepCost(seconds / moving, computing_s / seconds)

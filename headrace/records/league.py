@@ -211,7 +211,6 @@ def write_match(league: Path, values: dict[str, Any]) -> Path:
     return path
 
 
-def matches(league: Path) -> list[dict[str, Any]]:
-    """All that were played, those of a name first that sorts first."""
-    files = sorted((league / MATCHES).glob("*.json"))
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+def match_files(league: Path) -> list[Path]:
+    """Of all games that were played, by name."""
+    return sorted((league / MATCHES).glob("*.json"))

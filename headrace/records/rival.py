@@ -65,6 +65,13 @@ def check(config: Config, found: Probe, run_dir: Path) -> None:
     folder = kept[-1] if kept else _named(config)
     values = checkpoint.read_config(folder)
     checkpoint.check_one(folder, values)
+    played, plays = values["config"], config.to_json()
+    for name in ("env", "env_kwargs"):
+        if played[name] != plays[name]:
+            raise ConfigError(
+                f"exploit={config.exploit!r} plays another game: its {name} is {played[name]!r}, "
+                f"this run's is {plays[name]!r}"
+            )
     for kind in ("observation_space", "action_space"):
         theirs, ours = space_from_json(values[kind]), getattr(found, kind)
         if not alike(theirs, ours, bounds=kind == "action_space"):

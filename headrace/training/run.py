@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from headrace.acting.fleet import start_fork_server
-from headrace.acting.sizes import Sizes
+from headrace.acting.sizes import AUTO, Sizes
 from headrace.config import Config
 from headrace.envs.names import env_name, resolve
 from headrace.envs.probe import Probe, check_evaluated, probe
@@ -75,6 +75,8 @@ def begin(
     made = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
     found = probe(*made)
     roster(config, found)  # complains before anything is measured
+    if config.num_learners == 1 and config.envs_per_actor != AUTO:
+        check_agents(config, found)
     was_auto = config.stacked_frames == "auto"
     held: Any = held_stacks(config, found) if group.rank == 0 else ""
     held = group.broadcast(held) if group.size > 1 else held
@@ -98,12 +100,13 @@ def begin(
 
 def check_agents(config: Config, found: Probe) -> None:
     """Raise ConfigError unless every actor steps whole games; opponents fill up any."""
-    count, each = found.num_columns, config.per_learner.envs_per_actor
+    alone, count = config.num_learners == 1, found.num_columns
+    each = int((config if alone else config.per_learner).envs_per_actor)
     if each % count == 0 or config.mixture is not None:
         return
     low = each // count * count
     near = " or ".join(str(x) for x in (low, low + count) if x > 0)
-    learner = "" if config.num_learners == 1 else f" of an actor of {config.num_learners} learners"
+    learner = "" if alone else f" of an actor of {config.num_learners} learners"
     raise ConfigError(
         f"envs_per_actor={each}{learner} must be a multiple of {count}, the agents of a game of "
         f"{env_name(found.env)} ({_named(found.agents)}), each of which counts as one environment; "

@@ -67,7 +67,8 @@ def sized(config: Config, found: Probe, run_dir: Path) -> tuple[Config, str]:
         why = (
             f"an environment's step takes {_duration(cost.seconds)}, {_count(cores, 'core')}{there}"
         )
-    config = choose(config, cost, cores, found.num_columns)
+    filled = config.mixture is not None and config.envs_per_actor != AUTO  # up, by opponents
+    config = choose(config, cost, cores, 1 if filled else found.num_columns)
     actors, envs = config.sizes[:2]
     share = f" for {config.num_learners} learners" if config.num_learners > 1 else ""
     return config, (

@@ -87,6 +87,17 @@ def test_what_a_game_cant_have_is_refused(tiny):
             hr.Trainer(config)
     with pytest.raises(ConfigError, match="nearest: 6 or 8"):
         hr.Trainer(tiny(env=Matching, envs_per_actor=7, transport="serial"))
+    with pytest.raises(ConfigError, match=r"envs_per_actor=7 must be a multiple of 2, .* 6 or 8"):
+        hr.Trainer(hr.Config(env=Matching, envs_per_actor=7))  # all else is chosen
+
+
+@pytest.mark.parametrize("opponents", ["uniform", "latest:0.5,uniform:0.5"])
+def test_opponents_fill_up_games_however_many_columns_learn(tiny, opponents):
+    chosen = dict.fromkeys(("num_actors", "fragment_length", "batch_size"), "auto")
+    config = tiny(env=Matching, opponents=opponents, envs_per_actor=3, **chosen)
+    with hr.Trainer(config, notify=str) as trainer:
+        assert trainer.config.envs_per_actor == 3
+        assert trainer.config.is_sized
 
 
 class Idle(CountingTurns):

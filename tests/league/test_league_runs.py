@@ -121,6 +121,20 @@ def test_an_exploiter_learns_against_one_policy_and_beats_it(tmp_path: Path) -> 
     assert not (tmp_path / "y" / "league").exists()
 
 
+class Coins(Pennies):
+    """Another game of the same spaces."""
+
+
+@pytest.mark.parametrize("other", [{"env_kwargs": {"rounds": 2}}, {"env": Coins}])
+def test_who_is_exploited_plays_the_same_game(tmp_path: Path, other: dict[str, Any]) -> None:
+    """Also where the spaces are the same."""
+    train(tmp_path / "x", total_steps=100)
+    known = {"env": Pennies, "exploit": str(tmp_path / "x"), "run_dir": str(tmp_path / "y")}
+    config = hr.Config(**{**known, **SIZES, **other})
+    with pytest.raises(ConfigError, match="plays another game: its env"):
+        hr.Trainer(config)
+
+
 def test_paths_to_opponents_hold_in_other_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

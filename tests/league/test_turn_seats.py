@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,6 @@ def test_a_run_in_turns_plays_its_league(tmp_path: Path) -> None:
     from headrace.studies.league.command import show_league
 
     show_league(tmp_path / "x", ("x-0", "x"), 12, 12, 0, False, tmp_path / "picture.png")
-    match = league.matches(tmp_path / "x" / "league")[0]
+    match = json.loads(league.match_files(tmp_path / "x" / "league")[0].read_text())
     assert match["games"] == 12
     assert len(match["by_seat"]) == 3

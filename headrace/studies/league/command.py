@@ -6,20 +6,20 @@ import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 
 from headrace.envs.make import make_vec
-from headrace.errors import ConfigError, require
+from headrace.errors import CheckpointError, ConfigError, require
 from headrace.league.folder import GAME, Snapshot, newest, snapshots
 from headrace.records import checkpoint, league, recall
 from headrace.studies.league import picture
 from headrace.studies.league.matches import MOST_GAMES, Match, all_pairs, pair, play
 from headrace.studies.league.ratings import Rating, rate
 from headrace.studies.machine import show, wide_console
-from headrace.valid import ranges
+from headrace.valid import fields, ranges
 
 Games = dict[tuple[str, str], tuple[int, float]]
 _SHOWN = 40  # players at most in the picture
@@ -34,14 +34,26 @@ def folder_of(path: Path) -> Path:
     if (path / GAME).exists():
         return path
     if (path / "config.json").exists():
-        named = json.loads((path / "config.json").read_text(encoding="utf-8"))["config"]
-        found = Path(named.get("league") or path / "league")
+        found = Path(_named_in(path / "config.json") or path / "league")
         if (found / GAME).exists():
             return found
     raise ConfigError(
         f"{str(path)!r} is no league and no run that has one: name the run directory of a run with "
         "--opponents, or its league"
     )
+
+
+def _named_in(settings: Path) -> str | None:
+    """The league that a run's ``config.json`` names.
+
+    Raises:
+        CheckpointError: it can't be read.
+    """
+    try:
+        named: str | None = json.loads(settings.read_text(encoding="utf-8"))["config"].get("league")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{settings} can't be read as a run's settings: {error!r}") from error
+    return named
 
 
 def settings_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -77,8 +89,9 @@ def show_league(
     """
     console, folder = console or wide_console(), folder_of(path)
     require(len(names) in (0, 2), "play", " ".join(names), "two snapshots")
-    require(episodes is None or 1 <= episodes <= 10**6, "episodes", episodes, ranges.COUNT.words)
-    require(most >= 2, "most", most, "at least 2")
+    fields.check("episodes", Annotated[int, ranges.Range(1, 10**6)] | None, episodes)
+    fields.check("most", Annotated[int, ranges.Range(2, 10**6)], most)
+    fields.check("seed", Annotated[int, ranges.SEED], seed)
     every = snapshots(folder)
     known = _games(folder)
     if names:
@@ -137,8 +150,14 @@ def _even(values: Sequence[Any], most: int) -> list[Any]:
 
 def _games(folder: Path) -> Games:
     games: Games = {}
-    for values in league.matches(folder):
-        match = Match.of(values)
+    for file in league.match_files(folder):
+        try:
+            match = Match.of(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{file} can't be read as games of two snapshots ({error!r}): take it away, and "
+                "--episodes lets the two play again"
+            ) from error
         count, score = games.get((match.one, match.other), (0, 0.0))
         games[match.one, match.other] = count + match.games, score + match.score
     return games

@@ -61,9 +61,9 @@ def pair(league: Path, names: Sequence[str]) -> list[Snapshot]:
         of_run = [one for one in every if name in (one.name, one.run)]
         if not of_run:
             known = [*(one.name for one in every), *(one.run for one in every)]
-            raise ConfigError(
-                f"play={name!r} is no snapshot of {league}.{nearest(name, dict.fromkeys(known))}"
-            )
+            last = ", ".join(list(dict.fromkeys(known))[-3:])
+            hint = nearest(name, dict.fromkeys(known)) or f" Choose among {last} …"
+            raise ConfigError(f"play={name!r} is no snapshot of {league}.{hint}")
         exact = [one for one in of_run if one.name == name]
         found.append(newest(exact or of_run))
     if found[0] == found[1]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -20,7 +20,7 @@ from headrace.studies.machine import show, wide_console
 from headrace.studies.means import grouped, mean_se
 from headrace.studies.scores import references
 from headrace.studies.scores.runs import Score, score_of
-from headrace.valid import ranges
+from headrace.valid import fields, ranges
 
 TAUS = np.linspace(0.0, 1.5, 61)  # scores at which performance profiles are drawn
 
@@ -47,8 +47,8 @@ def measure_references(
         ConfigError: an environment or an expert is wrong; nothing was measured.
     """
     require(bool(envs), "envs", envs, "at least one environment")
-    require(1 <= episodes <= 10**6, "episodes", episodes, "between 1 and 1000000")
-    require(0 <= seed < 2**31, "seed", seed, ranges.SEED.words)
+    fields.check("episodes", Annotated[int, ranges.Range(1, 10**6)], episodes)
+    fields.check("seed", Annotated[int, ranges.SEED], seed)
     references.before(output)  # complains before anything is measured
     envs = list(named_in(envs))
     for env in envs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         transport="serial", snapshot_every_steps=100, total_steps=250, run_dir=str(path),
     )  # fmt: skip
     return path
+
+
+def matches(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in league.match_files(run / "league")]
 
 
 def shows(penny: int) -> Any:
@@ -81,12 +86,12 @@ def test_a_run_shows_plays_rates_and_draws(run: Path, capsys: pytest.CaptureFixt
     assert f"{first} against {last}, 20 games" in " ".join(out.split())
     assert (run / "league" / "league.png").stat().st_size > 1000
     assert main(["league", str(run / "league"), "--episodes", "20"]) == 0
-    pairs = {(m["one"], m["other"]) for m in league.matches(run / "league")}
+    pairs = {(m["one"], m["other"]) for m in matches(run)}
     count = len(snapshots(run / "league"))
-    assert len(pairs) == len(league.matches(run / "league")) == count * (count - 1) // 2
+    assert len(pairs) == len(matches(run)) == count * (count - 1) // 2
     out = capsys.readouterr().out
     assert out.count("±") == count
-    one = Match.of(league.matches(run / "league")[0])
+    one = Match.of(matches(run)[0])
     assert one.wins + one.draws + one.losses == one.games == 20
     assert main(["league", str(run), "--episodes", "20"]) == 0
     assert "0 pairs play" in capsys.readouterr().out
@@ -163,3 +168,37 @@ def test_the_whole_run_can_be_overwritten(run: Path) -> None:
     (run / "league" / "snapshots" / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointError, match=r"notes\.txt"):
         check(run, resume=False, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"episodes": 0}, "episodes=0 must be 1 or more, or None .nearest: 1"),
+        ({"most": 1, "episodes": 2}, "most=1 must be 2 or more .nearest: 2"),
+        ({"seed": -1, "episodes": 2}, "seed=-1 must be between 0 and .* .nearest: 0"),
+        ({"names": ("x", "nobody")}, "play='nobody' is no snapshot of .* Choose among .*, x …"),
+        ({"names": ("x", "x-10")}, "play='x-10' is no snapshot of .* Did you mean 'x-"),
+    ],
+)
+def test_what_cant_be_played_is_one_sentence(run: Path, asked: dict[str, Any], words: str) -> None:
+    given = {"names": (), "episodes": None, "most": 3, "seed": 0, "trusts": True} | asked
+    with pytest.raises(ConfigError, match=words) as raised:
+        show_league(run, **given)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"one": "a"}', '"text"'])
+def test_games_that_cant_be_read_are_named_with_their_file(run: Path, content: str) -> None:
+    folder = run / "league/matches"
+    folder.mkdir(exist_ok=True)
+    broken = folder / "0.json"
+    broken.write_text(content)
+    with pytest.raises(CheckpointError, match=r"matches/0.json can't be read as games of two"):
+        show_league(run, (), None, 3, 0, True)
+    broken.unlink()
+
+
+def test_a_run_whose_settings_cant_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"config.json can't be read as a run's settings"):
+        folder_of(tmp_path)

@@ -146,7 +146,9 @@ class Inputs:
         if empty.any():
             raise EnvironmentFault(
                 f"{name} forbids every action: its action_mask allows none in environment "
-                f"{int(np.flatnonzero(empty)[0])} of this actor, row {row} of the fragment"
+                f"{int(np.flatnonzero(empty)[0])} of this actor, row {row} of the fragment; an "
+                "agent that waits for others needs one action that does nothing, or the game in "
+                "turns, as its AECEnv"
             )
 
 

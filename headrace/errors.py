@@ -22,6 +22,10 @@ class EnvironmentFault(HeadraceError, RuntimeError):
     """An environment broke its contract (NaN, wrong shape)."""
 
 
+class EnvironmentLost(EnvironmentFault):
+    """An environment raised, died or never answered; a fresh one may do better."""
+
+
 class NonFinite(HeadraceError, ArithmeticError):
     """A loss, gradient, weight or output of the policy is NaN or infinite; no step was taken."""
 

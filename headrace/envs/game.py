@@ -59,7 +59,7 @@ class ParallelGame(gymnasium.Env[Any, Any]):
         self._gone[:] = True
         if self._seats.checks:
             self._seats.check_known([*self._env.agents, *obs])
-        self._come(obs, infos)
+        self._come({a: obs[a] for a in self._env.agents if a in obs}, infos)
         self._empty = self._empty + 1 if self._gone.all() else 0
         if self._empty > MAX_EMPTY:
             raise self._seats.empty()

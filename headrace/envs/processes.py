@@ -18,7 +18,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
-from headrace.errors import ConfigError, EnvironmentFault, HeadraceError
+from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError
 from headrace.exits.kin import begin_session, end_kin
 from headrace.process import (
     die_with_parent,
@@ -110,7 +110,7 @@ class Processes(AsyncVectorEnv):
             silent = [i for i, pipe in enumerate(self.parent_pipes) if not pipe.poll()]
             for i in silent:
                 self.processes[i].kill()
-            raise EnvironmentFault(
+            raise EnvironmentLost(
                 f"{self._name}: no answer in {self._timeout_s:g} s from environment "
                 f"{', '.join(map(str, silent))}"
             ) from error
@@ -118,7 +118,7 @@ class Processes(AsyncVectorEnv):
             connection.wait([process.sentinel for process in self.processes], timeout=5.0)
             dead = [i for i, process in enumerate(self.processes) if not process.is_alive()]
             codes = ", ".join(f"{i} (exit code {self.processes[i].exitcode})" for i in dead)
-            raise EnvironmentFault(
+            raise EnvironmentLost(
                 f"{self._name}: the process of environment {codes} died"
             ) from error
 
@@ -133,7 +133,7 @@ class Processes(AsyncVectorEnv):
             trace = traces.get(index, "(lost)").rstrip()
             if trace.startswith(_SENTENCE):
                 raise EnvironmentFault(trace.removeprefix(_SENTENCE))
-            raise EnvironmentFault(
+            raise EnvironmentLost(
                 f"{self._name}: environment {index} failed with {trace.splitlines()[-1]}"
                 f"\n\nIts traceback:\n{trace}"
             )

@@ -25,7 +25,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from headrace.envs.env_thread import Board, EnvThread
-from headrace.errors import ConfigError, EnvironmentFault, HeadraceError
+from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError
 
 _CLOSE_S = 5.0  # how long close waits for threads that are busy
 _LOOKS = 4  # how often receive looks for more while it lingers
@@ -204,7 +204,7 @@ class Threads(VectorEnv):
             end = time.monotonic() - self._timeout_s
             silent = [i for i, since in self._since.items() if since <= end]
             if silent and not self._board.outbox.qsize():
-                self._fault = EnvironmentFault(
+                self._fault = EnvironmentLost(
                     f"{self._name}: no answer in {self._timeout_s:g} s from environment "
                     f"{', '.join(map(str, silent))}"
                 )
@@ -215,7 +215,8 @@ class Threads(VectorEnv):
         error, trace = self._board.errors[index]
         told = f"{self._name}: environment {index} failed with {trace.splitlines()[-1]}"
         told += f"\n\nIts traceback:\n{trace}"
-        self._fault = EnvironmentFault(str(error) if isinstance(error, HeadraceError) else told)
+        own = isinstance(error, HeadraceError)
+        self._fault = EnvironmentFault(str(error)) if own else EnvironmentLost(told)
         raise self._fault from error
 
     def close_extras(self, timeout: float | None = _CLOSE_S, **kwargs: Any) -> None:

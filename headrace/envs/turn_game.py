@@ -65,7 +65,7 @@ class TurnGame(gymnasium.Env[Any, Any]):
         self._idle = np.ones(count, bool)  # [n] who has never had a turn
         self._games = 0
         self._totals, self._asked = np.zeros(count), np.zeros(count, bool)  # [n] of this game
-        self._returns = np.full(count, np.nan)  # [n] of the game before, as this one begins
+        self._returns: np.ndarray | None = None  # [n] of the game before, as this one begins
         self._mover: int | None = None  # whose turn it is, and who has been told so
 
     def reset(
@@ -79,15 +79,14 @@ class TurnGame(gymnasium.Env[Any, Any]):
         if self._env.agents:
             self._begun[self._selected()] = True
         self._go_on()
-        self._returns[:] = np.nan
-        return self._seats.obs, self._info()
+        return self._seats.obs, self._seats.info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Begin steps, and play until it is the turn of somebody who has to be asked."""
         rows, given = action
         given = np.asarray(given, bool)
         self._begun |= given
-        self._seats.told[MOVED], self._returns[:] = False, np.nan
+        self._seats.told[MOVED], self._returns = False, None
         mover = self._mover
         if mover is not None and given[mover]:
             row = tree.map_leaves(lambda x: x[mover].copy(), rows)
@@ -99,16 +98,16 @@ class TurnGame(gymnasium.Env[Any, Any]):
             self._go_on()
         if given.any():
             self._begin_again()
-        return self._seats.obs, 0.0, False, False, self._info()
-
-    def _info(self) -> dict[str, Any]:
-        return {**self._seats.info, RETURNS: self._returns.copy()}
+        info = self._seats.info
+        if self._returns is not None:
+            info[RETURNS] = self._returns
+        return self._seats.obs, 0.0, False, False, info
 
     def _begin(self, seed: int | None, options: Any) -> None:
         left = getattr(self._env, "_cumulative_rewards", {})
         for i in np.flatnonzero(~self._asked).tolist():  # who had no turn to be told
             self._totals[i] += left.get(self._seats.ids[i], 0.0)
-        self._returns[:] = self._totals
+        self._returns = self._totals.copy()
         self._totals[:], self._asked[:] = 0.0, False
         self._env.reset(seed=seed, options=options)
         self._away[:], self._mover, self._games = True, None, self._games + 1

@@ -87,8 +87,8 @@ class Turns(VectorEnv):
         grouped = tree.map_leaves(lambda x: x.reshape(*shape, *x.shape[1:]), (self._actions, given))
         obs, _, _, _, infos = self.games.step(grouped)
         self._keep(obs, infos)
-        if self.on_end is not None:
-            for g in np.flatnonzero(~np.isnan(infos[RETURNS][:, 0])).tolist():
+        if self.on_end is not None and RETURNS in infos:
+            for g in np.flatnonzero(infos[f"_{RETURNS}"]).tolist():
                 self.on_end(g, infos[RETURNS][g])
         self._ready = np.flatnonzero(self._told[MOVED])
         self._busy[self._ready] = False

@@ -25,6 +25,8 @@ from headrace.envs.names import Registry
 from headrace.errors import (
     CheckpointError,
     ConfigError,
+    EnvironmentFault,
+    EnvironmentLost,
     HeadraceError,
     LearnerFailed,
     NonFinite,
@@ -43,7 +45,8 @@ from headrace.types import Alone
 from headrace.valid.fields import checked
 
 _GRACE_S = 2.0  # for the others' complaints, after the first sign of a failure
-_FATAL = (ConfigError, CheckpointError, NonFinite)  # starting again would end the same way
+# Starting again would end the same way.
+_FATAL = (ConfigError, CheckpointError, NonFinite, EnvironmentFault)
 
 
 class Learners(Protocol):
@@ -272,7 +275,7 @@ class LearnerGroup:
         """The failure that led to the others, as far as can be told."""
         failures = [one.failure for one in self._learners if one.failure is not None]
         for rank, one in enumerate(self._learners):
-            if isinstance(one.failure, _FATAL):
+            if isinstance(one.failure, _FATAL) and not isinstance(one.failure, EnvironmentLost):
                 here = f"{learners.name(rank)}: " if rank else ""
                 return type(one.failure)(f"{here}{one.failure}")
         for rank, one in enumerate(self._learners):

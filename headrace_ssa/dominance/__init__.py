@@ -17,7 +17,8 @@ def parallel_env(**settings: Any) -> ParallelEnv:
     """One game as PettingZoo's ParallelEnv.
 
     Args:
-        settings: ``n``, ``horizon``, ``seed`` and ``render_mode`` of the vector environment.
+        settings: ``n``, ``horizon``, ``seed``, ``render_mode`` and ``inclination`` of the vector
+            environment.
 
     Raises:
         ConfigError: PettingZoo isn't installed, or a setting is wrong.

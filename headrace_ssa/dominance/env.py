@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space
 
 from headrace.errors import require
 from headrace_ssa.batch import checked, generators
-from headrace_ssa.dominance import picture, play, rules, scene, view
+from headrace_ssa.dominance import motion, picture, play, rules, scene, view
 
 
 class OrbitalDominanceVectorEnv(VectorEnv):
@@ -48,10 +48,12 @@ class OrbitalDominanceVectorEnv(VectorEnv):
         num_envs: columns, two for each game.
         n: satellites of a side, 2 or more: an asset, and the others inspect.
         horizon: steps of a game, 1 or more; 96 are two revolutions.
+        inclination: of the reference orbit, degrees from 0 to 180: satellites move with J2,
+            averaged over a revolution. None: without.
         seed: of the first reset where that gives none; game ``g`` takes ``seed + g``.
 
     Raises:
-        ConfigError: num_envs is odd; n or horizon is too small.
+        ConfigError: num_envs is odd; n or horizon is too small; the inclination isn't one.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012
@@ -68,12 +70,14 @@ class OrbitalDominanceVectorEnv(VectorEnv):
         horizon: int = 96,
         seed: int | None = None,
         render_mode: str | None = None,
+        inclination: float | None = None,
     ) -> None:
         even = f"even, two columns for each game (nearest: {num_envs + num_envs % 2})"
         require(num_envs > 0 and num_envs % 2 == 0, "num_envs", num_envs, even)
         for name, value, least in (("n", n, 2), ("horizon", horizon, 1)):
             require(value >= least, name, value, f"at least {least} (nearest: {least})")
         self.num_envs, self.n, self.horizon = num_envs, n, horizon
+        self._rates = motion.rates(inclination)
         self.render_mode, self._seed = render_mode, seed
         self.single_observation_space = Box(-1.0, 1.0, (view.size(n),), np.float32)
         self.single_action_space = Discrete(rules.Actions(n).count)
@@ -104,7 +108,7 @@ class OrbitalDominanceVectorEnv(VectorEnv):
             seed = seed[::2]
         games = self.num_envs // 2
         self.rngs = generators(self.rngs, seed, games)
-        self.scene = scene.draw(self.rngs, self.n, self.horizon)
+        self.scene = scene.draw(self.rngs, self.n, self.horizon, self._rates)
         self._ended = np.zeros(games, bool)
         nothing = np.zeros((games, 2))
         return self._seen(nothing, nothing.astype(int), nothing > 0, nothing > 0, self._ended)
@@ -130,7 +134,8 @@ class OrbitalDominanceVectorEnv(VectorEnv):
         fresh = None
         if fillers.any():
             rows = np.flatnonzero(fillers)
-            fresh = scene.draw([self.rngs[row] for row in rows], self.n, self.horizon)
+            own = [self.rngs[row] for row in rows]
+            fresh = scene.draw(own, self.n, self.horizon, self._rates)
             at.put(rows, fresh)  # moved with the others, and put once more
         collided = play.move(at)
         inspections = play.sense(at, jamming)

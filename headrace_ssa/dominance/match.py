@@ -39,7 +39,7 @@ def play(
     Args:
         pairs: 2 or more: a standard error takes as many.
         seed: of the first game; the others take those that follow.
-        settings: ``n`` and ``horizon`` of the game.
+        settings: ``n``, ``horizon`` and ``inclination`` of the game.
 
     Raises:
         ConfigError: pairs is too small, or a setting is.

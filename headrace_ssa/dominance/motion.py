@@ -1,42 +1,88 @@
-"""Motion near a circular orbit, and the Sun: Clohessy and Wiltshire's equations (1960), solved.
+"""Motion near a circular orbit, and the Sun: linear equations with or without J2, solved.
 
 The frame moves with the reference orbit: x away from the Earth, y along the track, z across it.
-Lengths are in metres, times in seconds.
+Lengths are in metres, times in seconds. Without J2 the equations are Clohessy and Wiltshire's
+(1960). With it they are Schweighart and Sedwick's (High-Fidelity Linearized J2 Model for Satellite
+Formation Flight, 2002), which average the gradient of J2 over a revolution::
+
+    x'' = 2 c n y' + (5 c² - 2) n² x,    y'' = -2 c n x',    z'' = -(3 c² - 2) n² z
+
+What J2 does to the reference orbit itself (it turns faster or slower, and its plane turns) is in
+the frame, alike for all satellites.
 """
 
 from __future__ import annotations
 
+import functools
+import math
+from typing import NamedTuple
+
 import numpy as np
 
-from headrace_ssa.orbits import EARTH_RADIUS, MU
+from headrace.errors import require
+from headrace_ssa.orbits import EARTH_RADIUS, J2, MU
 
 RADIUS_M = EARTH_RADIUS + 600e3
 """Of the reference orbit: 600 km high, where a revolution takes 97 minutes."""
 MEAN_MOTION = float(np.sqrt(MU / RADIUS_M**3))
-"""Of the reference orbit, rad/s."""
+"""Of the reference orbit without J2, rad/s."""
 
 
-def propagation(seconds: float, n: float = MEAN_MOTION) -> np.ndarray:
+class Rates(NamedTuple):
+    """How fast things go round, rad/s; without J2 all as fast."""
+
+    turn: float = MEAN_MOTION  # the frame, c n
+    ellipse: float = MEAN_MOTION  # satellites on their ellipses, sqrt(2 - c²) n
+    across: float = MEAN_MOTION  # and across the track, sqrt(3 c² - 2) n
+
+
+NO_J2 = Rates()
+
+
+def rates(inclination: float | None = None) -> Rates:
+    """The rates with J2 around an orbit of this inclination, degrees; None: without J2.
+
+    Across the track satellites whose planes differ by inclination swing more slowly than those
+    whose planes differ by node; what is told is between the two, as the average has it.
+
+    Raises:
+        ConfigError: the inclination isn't from 0 to 180.
+    """
+    if inclination is None:
+        return NO_J2
+    number = isinstance(inclination, (int, float, np.number)) and not math.isnan(inclination)
+    nearest = min(max(inclination, 0), 180) if number else None
+    wanted = f"None (without J2) or a number from 0 to 180, in degrees (nearest: {nearest})"
+    require(number and inclination == nearest, "inclination", inclination, wanted)
+    s = 0.375 * J2 * (EARTH_RADIUS / RADIUS_M) ** 2
+    s *= 1.0 + 3.0 * math.cos(2.0 * math.radians(inclination))  # c² = 1 + s
+    return Rates(*(MEAN_MOTION * math.sqrt(1.0 + share * s) for share in (1.0, -1.0, 3.0)))
+
+
+@functools.cache
+def propagation(seconds: float, at: Rates = NO_J2) -> np.ndarray:
     """The matrix ``[6, 6]`` that takes a state ``(x, y, z, vx, vy, vz)`` to the later one.
 
-    Exact for the linearised equations of two-body motion; for satellites 10 km apart what is left
-    out is metres after a revolution.
-
-    Args:
-        n: mean motion of the reference orbit, rad/s.
+    Exact for the linear equations; for satellites 10 km apart what these leave out of two bodies is
+    metres after a revolution. It can't be written to: it is computed once.
     """
-    angle = n * seconds
+    n, g = at.ellipse, at.turn / at.ellipse
+    angle, swing = n * seconds, at.across * seconds
     c, s = np.cos(angle), np.sin(angle)
-    return np.array(
+    a = 4 * g * g
+    drift = (a * s - (a - 1) * angle) / n
+    matrix = np.array(
         [
-            [4 - 3 * c, 0, 0, s / n, 2 / n * (1 - c), 0],
-            [6 * (s - angle), 1, 0, -2 / n * (1 - c), (4 * s - 3 * angle) / n, 0],
-            [0, 0, c, 0, 0, s / n],
-            [3 * n * s, 0, 0, c, 2 * s, 0],
-            [-6 * n * (1 - c), 0, 0, -2 * s, 4 * c - 3, 0],
-            [0, 0, -n * s, 0, 0, c],
+            [a - (a - 1) * c, 0, 0, s / n, 2 * g / n * (1 - c), 0],
+            [2 * g * (a - 1) * (s - angle), 1, 0, -2 * g / n * (1 - c), drift, 0],
+            [0, 0, np.cos(swing), 0, 0, np.sin(swing) / at.across],
+            [(a - 1) * n * s, 0, 0, c, 2 * g * s, 0],
+            [-2 * g * (a - 1) * n * (1 - c), 0, 0, -2 * g * s, a * c - (a - 1), 0],
+            [0, 0, -at.across * np.sin(swing), 0, 0, np.cos(swing)],
         ]
     )
+    matrix.flags.writeable = False
+    return matrix
 
 
 def sun_direction(elevation: np.ndarray, angle: np.ndarray) -> np.ndarray:

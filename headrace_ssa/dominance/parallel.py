@@ -31,14 +31,17 @@ class OrbitalDominanceParallelEnv(ParallelEnv[str, np.ndarray, int]):
         self.render_mode = render_mode
 
     def observation_space(self, agent: str) -> Space[Any]:
+        """The same of both."""
         return self._games.single_observation_space
 
     def action_space(self, agent: str) -> Space[Any]:
+        """The same of both."""
         return self._games.single_action_space
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
+        """Begin a game; observations and infos of both."""
         obs, infos = self._games.reset(seed=seed)
         self.agents = list(self.possible_agents)
         return self._each(obs), self._infos(infos)
@@ -69,6 +72,7 @@ class OrbitalDominanceParallelEnv(ParallelEnv[str, np.ndarray, int]):
         return told
 
     def render(self) -> np.ndarray | None:
+        """The game, ``[400, 800, 3]`` uint8; None without a render mode."""
         frames = self._games.render()
         return None if frames is None else frames[0]
 

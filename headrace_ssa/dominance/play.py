@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from headrace_ssa.dominance import rules, tracks
-from headrace_ssa.dominance.motion import MEAN_MOTION, is_lit, propagation, sun_direction
+from headrace_ssa.dominance.motion import is_lit, propagation, sun_direction
 from headrace_ssa.dominance.scene import Scene
 
-PHI = propagation(rules.STEP_S)
 _COS_FIELD, _COS_SUN = np.cos(np.radians([rules.FIELD_DEG, rules.SUN_DEG]))
 
 
 def sun_now(at: Scene, steps: int = 0) -> np.ndarray:
     """Unit vectors ``[G, 3]`` to the Sun, now or ``steps`` later."""
     seconds = rules.STEP_S * (at.time + steps)
-    return sun_direction(at.sun[:, 0], at.sun[:, 1] + MEAN_MOTION * seconds)
+    return sun_direction(at.sun[:, 0], at.sun[:, 1] + at.rates.turn * seconds)
 
 
 def mask(at: Scene) -> np.ndarray:
@@ -54,11 +53,12 @@ def command(at: Scene, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def move(at: Scene) -> np.ndarray:
     """Let a step pass; whether two satellites of different sides collided in it, ``[G]`` bool."""
+    phi = propagation(rules.STEP_S, at.rates)
     before = at.state[:, 0, :, None, :3] - at.state[:, 1, None, :, :3]
-    at.state = (at.state.reshape(-1, 6) @ PHI.T).reshape(at.state.shape)
-    at.station = (at.station.reshape(-1, 6) @ PHI.T).reshape(at.station.shape)
+    at.state = (at.state.reshape(-1, 6) @ phi.T).reshape(at.state.shape)
+    at.station = (at.station.reshape(-1, 6) @ phi.T).reshape(at.station.shape)
     mean, cov = tracks.predicted(
-        at.mean.reshape(-1, 6), at.cov.reshape(-1, 6, 6), PHI, rules.KICK_MS
+        at.mean.reshape(-1, 6), at.cov.reshape(-1, 6, 6), phi, rules.KICK_MS
     )
     at.mean, at.cov = mean.reshape(at.mean.shape), cov.reshape(at.cov.shape)
     at.time += 1

@@ -6,22 +6,21 @@ Each is called with observations ``[B, size]`` and masks ``[B, actions]`` and re
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
-from headrace_ssa.dominance import rules, view
-from headrace_ssa.dominance.motion import MEAN_MOTION, is_lit, propagation, sun_direction
+from headrace_ssa.dominance import motion, rules, view
+from headrace_ssa.dominance.motion import is_lit, propagation, sun_direction
 
 Player = Callable[[np.ndarray, np.ndarray], np.ndarray]
 LOOK_AHEAD = 24
 """Steps, half a revolution, that a burn is judged by."""
 
 _STEPS = np.arange(1, LOOK_AHEAD + 1)
-_PHI = np.stack([propagation(rules.STEP_S * steps) for steps in _STEPS])
-_PLACE = _PHI[:, :3]  # [K, 3, 6]
 _KICKS = rules.BURN_MS * np.concatenate([np.zeros((1, 3)), rules.DIRECTIONS])
-_MOVES = np.einsum("kij,bj->bki", _PLACE[..., 3:], _KICKS)  # [7, K, 3] m, by each burn, or none
 
 
 def random_player(seed: int = 0) -> Player:
@@ -40,34 +39,42 @@ def tracker() -> Player:
     return lambda obs, _: _point(view.read(obs))
 
 
-def pursuit() -> Player:
+def pursuit(inclination: float | None = None) -> Player:
     """Points its sensors, then brings inspectors near the other side's asset.
 
     It takes the one burn that adds most to the points that inspections of the next half revolution
     are expected to bring if nobody burns after it, and only if that is more than it costs.
+
+    Args:
+        inclination: that of the game, so that it looks ahead as satellites move there.
     """
+    paths = _paths(motion.rates(inclination))
 
     def act(obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
         seen = view.read(obs)
-        values = _nearness(seen, seen.own[:, 1:], seen.other[:, :1], seen.spread_m[:, :1])
+        values = _nearness(paths, seen, seen.own[:, 1:], seen.other[:, :1], seen.spread_m[:, :1])
         return _first(_point(seen), _burn(rules.INSPECTION * values, mask, first=1))
 
     return act
 
 
-def evader() -> Player:
+def evader(inclination: float | None = None) -> Player:
     """Points its sensors, jams inspectors that come near its asset, and moves that away from them.
 
     It takes the burn that saves most of the points that inspections of the next half revolution are
     expected to cost it, less those for leaving its station, if nobody burns after it.
+
+    Args:
+        inclination: as for :func:`pursuit`.
     """
+    paths = _paths(motion.rates(inclination))
 
     def act(obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
         seen = view.read(obs)
         cost = rules.INSPECTION * _nearness(
-            seen, seen.own[:, :1], seen.other[:, 1:], seen.spread_m[:, 1:]
+            paths, seen, seen.own[:, :1], seen.other[:, 1:], seen.spread_m[:, 1:]
         )
-        away = np.linalg.norm(_ahead(seen.off)[:, None] + _MOVES, axis=-1)
+        away = np.linalg.norm(_ahead(paths, seen.off)[:, None] + paths.moves, axis=-1)
         values = -cost + rules.OFF_STATION * (away > rules.STATION_M).sum(axis=-1)[..., None]
         burn = _burn(values, mask, first=0)
         return _first(_point(seen), _first(_jam(seen, mask), burn))
@@ -82,6 +89,21 @@ PLAYERS: dict[str, Callable[[], Player]] = {
     "pursuit": pursuit,
     "evader": evader,
 }
+
+
+class _Paths(NamedTuple):
+    """Where satellites are in the next steps."""
+
+    place: np.ndarray  # [K, 3, 6] from a state
+    moves: np.ndarray  # [7, K, 3] m, by which each burn moves one, or none
+    turn: float  # rad/s, of the frame
+
+
+@functools.cache
+def _paths(rates: motion.Rates) -> _Paths:
+    phi = np.stack([propagation(rules.STEP_S * steps, rates) for steps in _STEPS])
+    moves = np.einsum("kij,bj->bki", phi[:, :3, 3:], _KICKS)
+    return _Paths(phi[:, :3], moves, rates.turn)
 
 
 def _first(*choices: np.ndarray) -> np.ndarray:
@@ -112,13 +134,13 @@ def _jam(seen: view.Seen, mask: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(near).any(axis=1), first + near.argmin(axis=1), 0)
 
 
-def _ahead(state: np.ndarray) -> np.ndarray:
+def _ahead(paths: _Paths, state: np.ndarray) -> np.ndarray:
     """Places ``[..., K, 3]`` in the next steps of states ``[..., 6]``."""
-    return np.einsum("kij,...j->...ki", _PLACE, state)
+    return np.einsum("kij,...j->...ki", paths.place, state)
 
 
 def _nearness(
-    seen: view.Seen, own: np.ndarray, other: np.ndarray, spread_m: np.ndarray
+    paths: _Paths, seen: view.Seen, own: np.ndarray, other: np.ndarray, spread_m: np.ndarray
 ) -> np.ndarray:
     """In how many of the next steps each satellite is expected to be near another, in the light.
 
@@ -129,19 +151,19 @@ def _nearness(
         ``[B, 7, I]``, without a burn and after each one of that satellite: a smooth count, summed
         over the others, with those that come so near that they may collide against it.
     """
-    between = _ahead(other)[:, None, :] - _ahead(own)[:, :, None]  # [B, I, J, K, 3]
-    away2 = ((between[:, None] - _MOVES[:, None, None]) ** 2).sum(axis=-1)
+    between = _ahead(paths, other)[:, None, :] - _ahead(paths, own)[:, :, None]  # [B, I, J, K, 3]
+    away2 = ((between[:, None] - paths.moves[:, None, None]) ** 2).sum(axis=-1)
     away2 = away2 + spread_m[:, None, None, :, None] ** 2
     near = 1.0 / (1.0 + (away2 / (0.75 * rules.INSPECTION_M) ** 2) ** 2)
     near -= 10.0 * np.exp(-away2 / (4.0 * rules.COLLISION_M) ** 2)
-    return (near * _light(seen)[:, None, None, None]).sum(axis=(3, 4))
+    return (near * _light(seen, paths.turn)[:, None, None, None]).sum(axis=(3, 4))
 
 
-def _light(seen: view.Seen) -> np.ndarray:
-    """Whether the Sun shines in each of the next steps, ``[B, K]``."""
+def _light(seen: view.Seen, turn: float) -> np.ndarray:
+    """Whether the Sun shines in each of the next steps, ``[B, K]``; ``turn`` rad/s."""
     elevation = np.arcsin(np.clip(seen.sun[:, 2], -1.0, 1.0))
     angle = np.arctan2(-seen.sun[:, 1], seen.sun[:, 0])
-    later = angle[:, None] + MEAN_MOTION * rules.STEP_S * _STEPS
+    later = angle[:, None] + turn * rules.STEP_S * _STEPS
     return is_lit(sun_direction(np.broadcast_to(elevation[:, None], later.shape), later))
 
 

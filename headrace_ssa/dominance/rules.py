@@ -73,14 +73,17 @@ class Actions:
 
     @property
     def count(self) -> int:
+        """How many there are."""
         return 1 + self.n * (len(DIRECTIONS) + self.n + 1)
 
     @property
     def first_point(self) -> int:
+        """The first one that points a sensor."""
         return 1 + self.n * len(DIRECTIONS)
 
     @property
     def first_jam(self) -> int:
+        """The first one that jams."""
         return self.first_point + self.n * self.n
 
     @classmethod

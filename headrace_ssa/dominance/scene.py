@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from headrace_ssa.dominance import rules
-from headrace_ssa.dominance.motion import MEAN_MOTION
+from headrace_ssa.dominance.motion import NO_J2, Rates
 
 CENTRE_M, APART_M = 6_000.0, 3_000.0  # along the track: of an asset, of an inspector from its asset
 ROUND_M, ACROSS_M = (200.0, 2_000.0), 1_000.0  # half of the ellipse's length; across the track
@@ -35,14 +35,16 @@ class Scene:
     survey: np.ndarray  # [G, S, 2, n, 3] of the surveys from the ground
     time: np.ndarray  # [G] int, steps so far
     score: np.ndarray  # [G, 2] points so far
+    rates: Rates  # of all games
 
     def put(self, rows: np.ndarray, other: Scene) -> None:
         """Replace games, ``rows`` ``[K]`` int, by those of ``other``."""
         for field in fields(self):
-            getattr(self, field.name)[rows] = getattr(other, field.name)
+            if field.name != "rates":
+                getattr(self, field.name)[rows] = getattr(other, field.name)
 
 
-def draw(rngs: list[np.random.Generator], n: int, horizon: int) -> Scene:
+def draw(rngs: list[np.random.Generator], n: int, horizon: int, rates: Rates = NO_J2) -> Scene:
     """New games, one from each generator."""
     games, surveys = len(rngs), horizon // rules.SURVEY_STEPS
     shapes = (2, n, 6), (horizon, 2, n, 3), (surveys, 2, n, 3)
@@ -53,7 +55,7 @@ def draw(rngs: list[np.random.Generator], n: int, horizon: int) -> Scene:
         part.reshape(games, *shape)
         for part, shape in zip(np.split(normal, sizes[:-1], axis=1), shapes, strict=True)
     )
-    state = _orbits(uniform[:, 2:].reshape(games, 2, n, 6))
+    state = _orbits(uniform[:, 2:].reshape(games, 2, n, 6), rates)
     spread = np.repeat([rules.FIRST_M, rules.FIRST_MS], 3)
     cov = np.broadcast_to(np.diag(spread**2), (games, 2, n, 6, 6)).copy()
     sun = np.stack([SUN_ELEVATION * (2.0 * uniform[:, 0] - 1.0), 2 * np.pi * uniform[:, 1]], -1)
@@ -73,14 +75,15 @@ def draw(rngs: list[np.random.Generator], n: int, horizon: int) -> Scene:
         survey=survey,
         time=np.zeros(games, np.int64),
         score=np.zeros((games, 2)),
+        rates=rates,
     )
 
 
-def _orbits(uniform: np.ndarray) -> np.ndarray:
+def _orbits(uniform: np.ndarray, rates: Rates = NO_J2) -> np.ndarray:
     """States ``[G, 2, n, 6]`` on ellipses that don't drift, from uniform numbers of that shape.
 
     Seen from the reference orbit a satellite without drift goes round an ellipse, twice as long
-    along the track as it is high, and swings across it.
+    (nearly, with J2) along the track as it is high, and swings across it.
     """
     place, size, phase, across, swing = np.moveaxis(uniform, -1, 0)[:5]
     centre = 2.0 * place - 1.0
@@ -90,15 +93,16 @@ def _orbits(uniform: np.ndarray) -> np.ndarray:
     low, high = ROUND_M
     size, across = low + (high - low) * size, ACROSS_M * across
     phase, swing = 2.0 * np.pi * phase, 2.0 * np.pi * swing
-    cos, sin, n = np.cos(phase), np.sin(phase), MEAN_MOTION
+    cos, sin, n = np.cos(phase), np.sin(phase), rates.ellipse
+    high = 0.5 * size / (rates.turn / n)
     return np.stack(
         [
-            0.5 * size * sin,
+            high * sin,
             centre + size * cos,
             across * np.sin(swing),
-            0.5 * size * n * cos,
+            high * n * cos,
             -size * n * sin,
-            across * n * np.cos(swing),
+            across * rates.across * np.cos(swing),
         ],
         axis=-1,
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
 
 from headrace_ssa.dominance import play, rules
-from headrace_ssa.dominance.motion import is_lit, propagation
+from headrace_ssa.dominance.motion import Rates, is_lit, propagation
 from headrace_ssa.dominance.scene import Scene
 
 PLACE_M, SPEED_MS = 40_000.0, 20.0
@@ -19,7 +20,6 @@ LIGHT = (0, 4, 8, 16)
 _STATE = np.repeat([PLACE_M, SPEED_MS], 3)
 _NEAR_M = 200.0  # of a pair: shown linearly up to about here, and then by its logarithm
 _FAR = np.arcsinh(PLACE_M / _NEAR_M)
-_LATER = np.concatenate([propagation(rules.STEP_S * steps)[:3] for steps in AHEAD])
 
 
 class Seen(NamedTuple):
@@ -54,7 +54,7 @@ def observe(at: Scene, horizon: int) -> np.ndarray:
     off = (at.state[:, :, 0] - at.station) / (_STATE / 4.0)
     variances = np.diagonal(at.cov, axis1=-2, axis2=-1)
     between = at.mean[:, :, None] - at.state[:, :, :, None]  # [G, 2, n own, n other, 6]
-    pairs = np.arcsinh((between.reshape(-1, 6) @ _LATER.T) / _NEAR_M) / _FAR
+    pairs = np.arcsinh((between.reshape(-1, 6) @ _later(at.rates).T) / _NEAR_M) / _FAR
     whole = [1.0 - at.time / horizon, 1.0 - at.time % rules.SURVEY_STEPS / rules.SURVEY_STEPS]
     lights = [is_lit(play.sun_now(at, steps)) for steps in LIGHT]
     common = np.column_stack([*whole, sun, *lights])
@@ -91,6 +91,12 @@ def read(obs: np.ndarray) -> Seen:
         spread_m=np.expm1(seen.spread_m * np.log1p(PLACE_M)),
         spread_ms=np.expm1(seen.spread_ms * np.log1p(1000.0 * SPEED_MS)) / 1000.0,
     )
+
+
+@functools.cache
+def _later(rates: Rates) -> np.ndarray:
+    """What takes a state to its places at AHEAD, ``[12, 6]``."""
+    return np.concatenate([propagation(rules.STEP_S * steps, rates)[:3] for steps in AHEAD])
 
 
 def _log(values: np.ndarray, most: float) -> np.ndarray:

@@ -310,3 +310,26 @@ def test_what_a_callable_returns_is_recognised():
     with contextlib.closing(make_vec(partial(Matching, length=3), 2)) as envs:
         assert agents_of(envs) == ("left", "right")
         assert envs.num_envs == 4
+
+
+class ShowsAll(Matching):
+    """Its reset shows something to both, and only the right one plays."""
+
+    def reset(self, seed=None, options=None):
+        obs, infos = super().reset(seed, options)
+        self.agents = ["right"]
+        return obs, infos
+
+    def step(self, actions):
+        assert list(actions) == ["right"]
+        obs, rewards, *flags, infos = super().step(actions)
+        return {"right": obs["right"]}, rewards, *flags, infos
+
+
+def test_who_is_shown_something_at_reset_and_is_not_among_agents_is_absent():
+    with contextlib.closing(make_vec(ShowsAll, 1, "sync")) as envs:
+        _, infos = envs.reset(seed=0)
+        assert infos["absent"].tolist() == [True, False]
+        for _ in range(7):
+            _, _, terminated, truncated, _ = envs.step(np.zeros(2, np.int64))
+            assert (terminated | truncated).tolist() == [True, False]

@@ -9,19 +9,46 @@ import numpy as np
 from scipy.linalg import expm
 
 MU, EARTH, HEIGHT, STEP_S = 3.986004418e14, 6_378_137.0, 600e3, 120.0
-RATE = math.sqrt(MU / (EARTH + HEIGHT) ** 3)
+J2 = 1.08262668e-3
 BURN_MS, KICK_MS = 0.5, 0.5 / math.sqrt(18)
 BURNS = ((1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1))
 
 
+def pull(place, j2):
+    """The Earth's gravity, with its bulge; the last axis is along the Earth's own."""
+    r2 = (place * place).sum()
+    bulge = 1.5 * j2 * EARTH**2 / r2 * (np.array([1, 1, 3]) - 5 * place[2] ** 2 / r2)
+    return -MU / r2**1.5 * place * (1 + bulge)
+
+
 @functools.cache
-def flow(seconds):
-    """The linear equations of relative motion, exponentiated."""
+def averages(inclination, j2):
+    """Over the orbit: the rate at which it turns, and how gravity changes, in the moving frame."""
+    tilt, radius = math.radians(inclination), EARTH + HEIGHT
+    inwards, change, places = 0.0, np.zeros((3, 3)), 2 * math.pi * np.arange(16) / 16
+    for u in places:
+        frame = np.array(
+            [
+                [math.cos(u), math.sin(u) * math.cos(tilt), math.sin(u) * math.sin(tilt)],
+                [-math.sin(u), math.cos(u) * math.cos(tilt), math.cos(u) * math.sin(tilt)],
+                [0, -math.sin(tilt), math.cos(tilt)],
+            ]
+        )
+        inwards -= frame[0] @ pull(radius * frame[0], j2) / 16
+        # An imaginary step of a metre: a derivative to the last digit.
+        beside = [pull(radius * frame[0] + 1j * axis, j2).imag for axis in frame]
+        change += frame @ np.array(beside).T / 16
+    return math.sqrt(inwards / radius), change
+
+
+@functools.cache
+def flow(seconds, inclination, j2):
+    """The linear equations of relative motion in the turning frame, exponentiated."""
+    turn, change = averages(inclination, j2)
     system = np.zeros((6, 6))
     system[:3, 3:] = np.eye(3)
-    system[3, 0], system[3, 4] = 3 * RATE**2, 2 * RATE  # x'' = 3 n² x + 2 n y'
-    system[4, 3] = -2 * RATE  # y'' = -2 n x'
-    system[5, 2] = -(RATE**2)  # z'' = -n² z
+    system[3:, :3] = change + np.diag([turn**2, turn**2, 0])
+    system[3, 4], system[4, 3] = 2 * turn, -2 * turn
     return expm(system * seconds)
 
 
@@ -40,7 +67,8 @@ def dot(a, b):
 class SlowGame:
     """A game that was drawn for one row."""
 
-    def __init__(self, drawn, horizon):
+    def __init__(self, drawn, horizon, inclination=None, j2=J2):
+        self.earth = (0.0, 0.0) if inclination is None else (inclination, j2)
         self.horizon, self.time, self.n = horizon, 0, drawn.burns.shape[2]
         self.satellites = drawn.state[0].copy()
         self.home = drawn.station[0].copy()
@@ -56,7 +84,7 @@ class SlowGame:
 
     def sun(self, ahead=0):
         elevation, start = self.sun_at
-        angle = start + RATE * STEP_S * (self.time + ahead)
+        angle = start + averages(*self.earth)[0] * STEP_S * (self.time + ahead)
         return (
             math.cos(elevation) * math.cos(angle),
             -math.cos(elevation) * math.sin(angle),
@@ -114,7 +142,7 @@ class SlowGame:
         return points, collided or self.time == self.horizon, inspections
 
     def move(self):
-        phi, before = flow(STEP_S), self.satellites.copy()
+        phi, before = flow(STEP_S, *self.earth), self.satellites.copy()
         for side in (0, 1):
             self.home[side] = phi @ self.home[side]
             for k in range(self.n):
@@ -219,6 +247,6 @@ class SlowGame:
         for k in range(n):
             for mean, _ in theirs:
                 for ahead in (0, 4, 12, 24):
-                    between = flow(STEP_S * ahead) @ (mean - mine[k])
+                    between = flow(STEP_S * ahead, *self.earth) @ (mean - mine[k])
                     numbers += [math.asinh(x / 200) / math.asinh(200) for x in between[:3]]
         return [max(-1.0, min(1.0, float(x))) for x in numbers]

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from gymnasium.utils import seeding
 
-from headrace_ssa.dominance import OrbitalDominanceVectorEnv, play, rules, scene, tracks, view
+from headrace_ssa.dominance import OrbitalDominanceVectorEnv as Games
+from headrace_ssa.dominance import motion, play, rules, scene, tracks, view
+from headrace_ssa.dominance.motion import NO_J2, propagation
 from tests.ssa.dominance_oracle import SlowGame
 
 
@@ -19,6 +21,14 @@ def crowded(monkeypatch):
     monkeypatch.setattr(scene, "ACROSS_M", 60.0)
 
 
+FLAT = 0.05  # J2 of an Earth so flat that whatever forgets it is seen in a game
+
+
+@pytest.fixture
+def flat(monkeypatch):
+    monkeypatch.setattr(motion, "J2", FLAT)
+
+
 def wishes(rng, mask, n):
     """Random actions: mostly allowed ones, burns less often than their number would have it."""
     weights = np.where(mask, 1.0, 0.3) * rng.random(mask.shape)
@@ -26,13 +36,15 @@ def wishes(rng, mask, n):
     return weights.argmax(axis=1)
 
 
-def replay(seed, n, horizon, games, num_steps):
+def replay(seed, n, horizon, games, num_steps, inclination=None):
     """Play beside the transcription; how often everything happened."""
-    envs = OrbitalDominanceVectorEnv(2 * games, n, horizon)
+    envs = Games(2 * games, n, horizon, inclination=inclination)
+    rates = motion.rates(inclination)
     rngs = [seeding.np_random(seed + g)[0] for g in range(games)]
 
     def fresh(g):
-        return SlowGame(scene.draw([rngs[g]], n, horizon), horizon)
+        drawn = scene.draw([rngs[g]], n, horizon, rates)
+        return SlowGame(drawn, horizon, inclination, motion.J2)
 
     slow = [fresh(g) for g in range(games)]
     obs, infos = envs.reset(seed=seed)
@@ -78,6 +90,13 @@ def test_so_are_games_as_they_are_drawn_by_default_and_with_more_satellites():
     assert happened["ended"] == 2
 
 
+@pytest.mark.parametrize("inclination", [0.0, 51.6, 97.8])
+def test_and_games_with_j2(inclination, flat):
+    happened = replay(seed=8, n=2, horizon=30, games=2, num_steps=33, inclination=inclination)
+    assert happened["sees"] > 5
+    assert happened["ended"] == 2
+
+
 def test_and_games_far_apart(monkeypatch):
     monkeypatch.setattr(scene, "CENTRE_M", 25_000.0)
     assert replay(seed=3, n=2, horizon=40, games=6, num_steps=40)["sees"] > 10
@@ -98,9 +117,9 @@ MUTANTS = {
     "wider custody": (rules, "CUSTODY_M", 600.0),
     "inspection from far": (rules, "INSPECTION_M", 2_500.0),
     "no collisions": (rules, "COLLISION_M", 0.0),
-    "a track that moves back": (play, "PHI", np.linalg.inv(play.PHI)),
+    "satellites that move back": (play, "propagation", lambda s, at: propagation(-s, at)),
     "no news in an update": (tracks, "inverse", lambda m: np.zeros_like(m)),
-    "no look ahead": (view, "_LATER", np.tile(view._LATER[:3], (4, 1))),
+    "no look ahead": (view, "_later", lambda at: np.tile(np.eye(3, 6), (4, 1))),
 }
 
 
@@ -111,3 +130,30 @@ def test_a_broken_rule_is_seen(name, crowded, monkeypatch):
         monkeypatch.setattr(scene, "CENTRE_M", 25_000.0)
     with pytest.raises(AssertionError):
         replay(seed=3, n=2, horizon=40, games=6, num_steps=85)
+
+
+def slow_sun(at, steps=0):
+    return motion.sun_direction(
+        at.sun[:, 0], at.sun[:, 1] + motion.MEAN_MOTION * rules.STEP_S * (at.time + steps)
+    )
+
+
+def around(inclination):
+    return rates(inclination)._replace(across=rates(inclination).turn)
+
+
+later, rates = view._later, motion.rates
+MUTANTS_OF_J2 = {
+    "no J2 in a step": (play, "propagation", lambda s, at: propagation(s)),
+    "no J2 in the look ahead": (view, "_later", lambda at: later(NO_J2)),
+    "a Sun that goes by two bodies": (play, "sun_now", slow_sun),
+    "J2 of the equator": (motion, "rates", lambda i: rates(None if i is None else 0.0)),
+    "as fast across as around": (motion, "rates", around),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS_OF_J2)
+def test_so_is_broken_j2(name, flat, monkeypatch):
+    monkeypatch.setattr(*MUTANTS_OF_J2[name])
+    with pytest.raises(AssertionError):
+        replay(seed=8, n=2, horizon=30, games=2, num_steps=30, inclination=97.8)

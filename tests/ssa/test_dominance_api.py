@@ -45,6 +45,10 @@ def test_the_id_makes_games_of_two_columns_each():
         ({"num_envs": 0}, "num_envs=0"),
         ({"n": 1}, "n=1 must be at least 2 .nearest: 2"),
         ({"horizon": 0}, "horizon=0 must be at least 1 .nearest: 1"),
+        ({"inclination": -1}, r"inclination=-1 must be None .*0 to 180.* \(nearest: 0\)"),
+        ({"inclination": 181.0}, r"inclination=181.0 must be .* \(nearest: 180\)"),
+        ({"inclination": float("nan")}, r"inclination=nan must be .* \(nearest: None\)"),
+        ({"inclination": "98"}, r"inclination='98' must be .* \(nearest: None\)"),
     ],
 )
 def test_a_bad_setting_is_an_error_that_names_the_nearest_good_one(wrong, message):
@@ -99,12 +103,13 @@ def test_seeds_are_those_of_games():
     assert np.array_equal(first(envs), first(twin))  # their generators go on
 
 
-def test_a_game_plays_the_same_in_another_row_and_another_batch_size():
+@pytest.mark.parametrize("inclination", [None, 97.8])
+def test_a_game_plays_the_same_in_another_row_and_another_batch_size(inclination):
     rng = np.random.default_rng(3)
     actions = rng.integers(19, size=(70, 2))
 
     def stream(games, row):
-        envs = OrbitalDominanceVectorEnv(2 * games, horizon=30)
+        envs = OrbitalDominanceVectorEnv(2 * games, horizon=30, inclination=inclination)
         seen, paid = [envs.reset(seed=42 - row)[0][2 * row :][:2]], []
         for own in actions:
             others = rng.integers(19, size=(games, 2))  # new ones each time
@@ -158,8 +163,10 @@ def test_pettingzoos_tests_pass():
     assert env.render().shape == (400, 800, 3)
 
 
-def test_it_plays_the_games_of_the_vector_environment():
-    env, games = parallel_env(horizon=15, n=3), OrbitalDominanceVectorEnv(2, n=3, horizon=15)
+@pytest.mark.parametrize("inclination", [None, 51.6])
+def test_it_plays_the_games_of_the_vector_environment(inclination):
+    rules = {"n": 3, "horizon": 15, "inclination": inclination}
+    env, games = parallel_env(**rules), OrbitalDominanceVectorEnv(2, **rules)
     obs, infos = env.reset(seed=3)
     rows, told = games.reset(seed=3)
     rng = np.random.default_rng(0)

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
-from scipy.linalg import expm
 
 from headrace_ssa.dominance import OrbitalDominanceVectorEnv, motion, play, players, scene
 from headrace_ssa.orbits import EARTH_RADIUS, MU
+from tests.ssa.dominance_oracle import J2, flow
 
 N, RADIUS = motion.MEAN_MOTION, motion.RADIUS_M
 REVOLUTION_S = 2 * math.pi / N
@@ -58,17 +58,35 @@ def test_what_is_left_out_shrinks_with_the_square_of_the_distance():
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0, 120.0, 4_000.0, -300.0])
-def test_it_solves_the_linear_equations(seconds):
-    system = np.zeros((6, 6))
-    system[:3, 3:] = np.eye(3)
-    system[3, [0, 4]] = 3 * N**2, 2 * N
-    system[4, 3], system[5, 2] = -2 * N, -(N**2)
-    assert np.allclose(motion.propagation(seconds), expm(system * seconds), rtol=1e-9, atol=1e-9)
+@pytest.mark.parametrize("inclination", [None, 0.0, 30, 54.7, 97.8, 180.0])
+def test_it_solves_the_linear_equations(seconds, inclination):
+    wanted = flow(seconds, inclination or 0.0, 0.0 if inclination is None else J2)
+    found = motion.propagation(seconds, motion.rates(inclination))
+    assert np.allclose(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("seconds", [60.0, 120.0, 2_880.0])
+def test_without_j2_it_is_clohessy_and_wiltshires_solution_to_the_last_bit(seconds):
+    n, angle = N, N * seconds
+    c, s = np.cos(angle), np.sin(angle)
+    wanted = np.array(
+        [
+            [4 - 3 * c, 0, 0, s / n, 2 / n * (1 - c), 0],
+            [6 * (s - angle), 1, 0, -2 / n * (1 - c), (4 * s - 3 * angle) / n, 0],
+            [0, 0, c, 0, 0, s / n],
+            [3 * n * s, 0, 0, c, 2 * s, 0],
+            [-6 * n * (1 - c), 0, 0, -2 * s, 4 * c - 3, 0],
+            [0, 0, -n * s, 0, 0, c],
+        ]
+    )
+    assert np.array_equal(motion.propagation(seconds), wanted)
 
 
 def test_steps_add_up_and_keep_what_the_equations_keep():
-    one, two = motion.propagation(120.0), motion.propagation(240.0)
-    assert np.allclose(one @ one, two, rtol=1e-12, atol=1e-10)
+    for at in (motion.rates(), motion.rates(97.8)):
+        one, two = motion.propagation(120.0, at), motion.propagation(240.0, at)
+        assert np.allclose(one @ one, two, rtol=1e-12, atol=1e-10)
+    one = motion.propagation(120.0)
 
     def energy(states):
         x, _, z, *v = states.T
@@ -79,10 +97,15 @@ def test_steps_add_up_and_keep_what_the_equations_keep():
     assert np.allclose(energy(later), energy(states), rtol=1e-8)
 
 
-def test_games_begin_on_orbits_that_do_not_drift():
-    states = scene._orbits(np.random.default_rng(0).random((50, 2, 3, 6))).reshape(-1, 6)
-    later = states @ motion.propagation(REVOLUTION_S).T
-    assert np.allclose(later, states, rtol=0, atol=1e-6)
+@pytest.mark.parametrize("inclination", [None, 0.0, 51.6, 97.8])
+def test_games_begin_on_orbits_that_do_not_drift(inclination):
+    at = motion.rates(inclination)
+    states = scene._orbits(np.random.default_rng(0).random((50, 2, 3, 6)), at).reshape(-1, 6)
+    later = states @ motion.propagation(2 * math.pi / at.ellipse, at).T
+    around = [0, 1, 3, 4]
+    assert np.allclose(later[:, around], states[:, around], rtol=0, atol=1e-6)
+    later = states @ motion.propagation(2 * math.pi / at.across, at).T
+    assert np.allclose(later[:, [2, 5]], states[:, [2, 5]], rtol=0, atol=1e-6)
     assert np.abs(states[:, 1]).max() <= scene.CENTRE_M + scene.APART_M + scene.ROUND_M[1]
 
 
@@ -111,11 +134,12 @@ def test_the_shadow_is_as_long_as_geometry_says(elevation):
 @pytest.mark.parametrize("name", ["random", "pursuit"])
 def test_the_straight_way_of_a_step_is_metres_off_that_of_two_half_steps(name, monkeypatch):
     """Collisions are told by the former: a rule of the game, whose error the page states."""
-    moved, half, steps = play.move, motion.propagation(60.0), []
+    moved, steps = play.move, []
+    half, whole = motion.propagation(60.0), motion.propagation(120.0)
 
     def move(at):
         between = (at.state[:, 0, :, None] - at.state[:, 1, None]).reshape(-1, 6)
-        steps.append([(between @ phi.T)[:, :3] for phi in (np.eye(6), half, play.PHI)])
+        steps.append([(between @ phi.T)[:, :3] for phi in (np.eye(6), half, whole)])
         return moved(at)
 
     monkeypatch.setattr(play, "move", move)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from headrace.errors import ConfigError
-from headrace_ssa.dominance import OrbitalDominanceVectorEnv, match, players, rules, view
-from headrace_ssa.dominance.motion import propagation
+from headrace_ssa.dominance import OrbitalDominanceVectorEnv, match, motion, players, rules, view
+from headrace_ssa.dominance.motion import propagation, rates
 
 ACTIONS = rules.Actions(2)
 
 
-def scenes(steps=10, games=30, n=2):
+def scenes(steps=10, games=30, n=2, inclination=None):
     """Games after some random steps, with what their columns see."""
-    envs = OrbitalDominanceVectorEnv(2 * games, n)
+    envs = OrbitalDominanceVectorEnv(2 * games, n, inclination=inclination)
     obs, infos = envs.reset(seed=0)
     act = players.random_player()
     for _ in range(steps):
@@ -62,22 +62,29 @@ def test_the_tracker_points_inspectors_first_and_then_holds():
     assert taken == [start + 6, start + 3, start, 0, 0]
 
 
-def slow_gain(own, other, spread, kick, sun_steps):
+@pytest.fixture
+def flat(monkeypatch):
+    """An Earth so flat that whatever forgets J2 is seen."""
+    monkeypatch.setattr(motion, "J2", 0.05)
+
+
+def slow_gain(at, own, other, spread, kick, sun_steps):
     """The points of inspection that a burn is expected to bring, step by step."""
     total = 0.0
     for k in range(1, 25):
         if not sun_steps[k - 1]:
             continue
-        phi = propagation(120.0 * k)
+        phi = propagation(120.0 * k, at)
         away = (phi @ other)[:3] - (phi @ (own + np.concatenate([np.zeros(3), kick])))[:3]
         away2 = away @ away + spread**2
         total += 1.0 / (1.0 + (away2 / 1_500.0**2) ** 2) - 10.0 * np.exp(-away2 / 120.0**2)
     return 3.0 * total
 
 
-def test_pursuit_takes_the_one_burn_that_brings_most():
-    envs, obs, mask = scenes(steps=0, games=15)
-    at, act = envs.scene, players.pursuit()
+@pytest.mark.parametrize("inclination", [None, 97.8])
+def test_pursuit_takes_the_one_burn_that_brings_most(inclination, flat):
+    envs, obs, mask = scenes(steps=0, games=15, inclination=inclination)
+    at, act, turning = envs.scene, players.pursuit(inclination), rates(inclination)
     for _ in range(2):  # its sensors point first
         obs, _, _, _, infos = envs.step(act(obs, mask))
         mask = infos["action_mask"]
@@ -86,10 +93,10 @@ def test_pursuit_takes_the_one_burn_that_brings_most():
         game, side = divmod(column, 2)
         track, cov = at.mean[game, side, 0], at.cov[game, side, 0]
         spread = np.sqrt(np.trace(cov[:3, :3]) / 3)
-        light = players._light(view.read(obs[column : column + 1]))[0]
+        light = players._light(view.read(obs[column : column + 1]), turning.turn)[0]
         own = at.state[game, side, 1]
         kicks = [np.zeros(3), *(0.5 * rules.DIRECTIONS)]
-        values = np.array([slow_gain(own, track, spread, kick, light) for kick in kicks])
+        values = np.array([slow_gain(turning, own, track, spread, kick, light) for kick in kicks])
         best = values[1:].argmax()
         wanted = 7 + best if values[1 + best] - values[0] > 0.2 else 0
         assert action == wanted
@@ -97,9 +104,10 @@ def test_pursuit_takes_the_one_burn_that_brings_most():
     assert 5 < burnt < 30
 
 
-def test_the_light_ahead_is_that_of_the_game():
-    envs, obs, _ = scenes(steps=3)
-    ahead = players._light(view.read(obs))
+@pytest.mark.parametrize("inclination", [None, 0.0])
+def test_the_light_ahead_is_that_of_the_game(inclination, flat):
+    envs, obs, _ = scenes(steps=3, inclination=inclination)
+    ahead = players._light(view.read(obs), rates(inclination).turn)
     for k in range(24):
         obs, *_ = envs.step(np.zeros(60, int))
         assert (view.read(obs).light[:, 0] == ahead[:, k]).all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace_ssa.dominance import OrbitalDominanceVectorEnv, play, rules
-from headrace_ssa.dominance.motion import MEAN_MOTION, is_lit
+from headrace_ssa.dominance.motion import MEAN_MOTION, is_lit, propagation
 
 N = 2
 ACTIONS = rules.Actions(N)
@@ -86,7 +86,7 @@ def test_burns_cost_and_change_the_speed_of_one_satellite():
         before = envs.scene.state.copy()
         infos, reward, _ = step(envs, burn(INSPECTOR, direction))
         before[0, BLUE, INSPECTOR, 3:] += 0.5 * way
-        assert np.allclose(envs.scene.state, before @ play.PHI.T)
+        assert np.allclose(envs.scene.state, before @ propagation(rules.STEP_S).T)
         assert infos["burnt"].tolist() == [True, False]
         assert reward.tolist() == [rules.BURN, -rules.BURN]
         assert envs.scene.burns[0].tolist() == [[10, 19], [10, 20]]

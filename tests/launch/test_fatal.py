@@ -1,0 +1,53 @@
+"""What ends a group of learners for good, and what its fresh start may mend."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+import headrace as hr
+from headrace import errors
+from headrace.errors import LearnerFailed
+from headrace.launch import group as learner_group
+
+
+class Saying:
+    """Learners of which one says at once what ended it; how many lives there were."""
+
+    lives = 0
+
+    def __init__(self, said, *_):
+        type(self).lives += 1
+        self._said = [
+            (1, ("failed", *said, "Traceback …")),
+            *((rank, ("gone",)) for rank in (0, 1)),
+        ]
+
+    def hear(self, timeout_s):
+        said, self._said = self._said, []
+        return said
+
+    def name(self, rank):
+        return f"learner {rank}"
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "lives"), [("EnvironmentFault", 1), ("NonFinite", 1), ("EnvironmentLost", 3)]
+)
+def test_what_would_end_the_same_way_is_one_sentence_and_not_tried_again(
+    tiny, monkeypatch, kind, lives
+):
+    monkeypatch.setattr(Saying, "lives", 0)
+    said = kind, "Idle's 2 had no turn in 1,000 games"
+    monkeypatch.setattr(learner_group, "LocalLearners", functools.partial(Saying, said))
+    once = lives == 1
+    with pytest.raises(getattr(errors, kind) if once else LearnerFailed) as raised:
+        list(hr.LearnerGroup(tiny(num_learners=2, max_restarts=2), notify=str))
+    assert Saying.lives == lives
+    assert ("\n" in str(raised.value)) != once
+    assert "learner 1" in str(raised.value)
+    assert "Idle's 2 had no turn in 1,000 games" in str(raised.value)

@@ -56,7 +56,7 @@ class OrbitalDominanceVectorEnv(VectorEnv):
 
     metadata: dict[str, Any] = {  # noqa: RUF012
         "render_modes": ["rgb_array"],
-        "render_fps": 10,
+        "render_fps": 5,
         "autoreset_mode": AutoresetMode.NEXT_STEP,
     }
     agents = rules.AGENTS

@@ -77,15 +77,21 @@ def _draw(panel: Axes, at: Scene, game: int, axis: int) -> None:
             panel.plot(ahead[:, _ALONG], ahead[:, axis], ":", color=colour, linewidth=0.8)
             own, track, wide = ahead[0], mean[k], spread[k] / 1000.0
             panel.plot(own[_ALONG], own[axis], "^" if k else "s", color=colour)
-            panel.plot(track[_ALONG], track[axis], "x", color=colour, markersize=5)
+            panel.plot(track[_ALONG], track[axis], "+" if k else "x", color=colour, markersize=6)
             circle = track[_ALONG] + wide * np.cos(about), track[axis] + wide * np.sin(about)
             panel.plot(*circle, color=colour, linewidth=0.5)
             if at.sees[game, side, k]:
                 seen = at.state[game, 1 - side, at.target[game, side, k], :3] / 1000.0
-                near = at.target[game, side, k] == 0
-                near &= np.linalg.norm(seen - own) <= rules.INSPECTION_M / 1000.0
                 ends = [own[_ALONG], seen[_ALONG]], [own[axis], seen[axis]]
-                panel.plot(*ends, color=colour, linewidth=3.0 if near else 0.8)
+                inspects = _inspects(at, game, side)[k]
+                panel.plot(*ends, color=colour, linewidth=3.0 if inspects else 0.8)
+
+
+def _inspects(at: Scene, game: int, side: int) -> np.ndarray:
+    """Which satellites of a side inspect the other side's asset, ``[n]`` bool."""
+    away = np.linalg.norm(at.state[game, side, :, :3] - at.state[game, 1 - side, 0, :3], axis=-1)
+    looks = at.sees[game, side] & (at.target[game, side] == 0)
+    return looks & (away <= rules.INSPECTION_M)
 
 
 def _acts(panel: Axes, at: Scene, game: int, axis: int, chosen: np.ndarray) -> None:
@@ -98,9 +104,9 @@ def _acts(panel: Axes, at: Scene, game: int, axis: int, chosen: np.ndarray) -> N
             push = rules.DIRECTIONS[way, [_ALONG, axis]]
             panel.plot(*place, "o", color="black", markersize=13, fillstyle="none")
             if push.any():
-                arrow = {"arrowstyle": "-|>", "color": "black", "shrinkA": 6}
+                arrow = {"arrowstyle": "<|-", "color": "black", "shrinkB": 6}  # to its beginning
                 tip = tuple(30.0 * push)
-                panel.annotate("", tip, tuple(place), "offset points", arrowprops=arrow)
+                panel.annotate("", tuple(place), tip, "data", "offset points", arrowprops=arrow)
         elif action >= actions.first_jam:
             place = at.state[game, side, action - actions.first_jam, [_ALONG, axis]] / 1000.0
             about = np.linspace(0.0, 2.0 * np.pi, 60)
@@ -115,8 +121,9 @@ def _tell(panel: Axes, at: Scene, game: int, chosen: np.ndarray) -> None:
     for side, (name, colour) in enumerate(zip(rules.AGENTS, _COLOURS, strict=True)):
         other, top = rules.AGENTS[1 - side], 0.985 - 0.25 * side
         panel.text(0.0, top, f"{name}: {at.score[game, side]:.1f} points", color=colour, va="top")
+        looks = ", inspects it" if _inspects(at, game, side).any() else ""
         lines = [
-            f"{'has' if custody[side] else 'no'} custody of {other}'s asset",
+            f"{'has' if custody[side] else 'no'} custody of {other}'s asset{looks}",
             f"burns left: {_each(at.burns[game, side])}",
             f"jams left: {_each(at.jams[game, side])}",
             f"now: {told(int(chosen[side]), at.burns.shape[2])}",
@@ -128,7 +135,8 @@ def _tell(panel: Axes, at: Scene, game: int, chosen: np.ndarray) -> None:
             ("s", 0, "asset"),
             ("^", 0, "inspector"),
             (":", 0.8, "its next 24 minutes without burns"),
-            ("x", 0, "where the colour's side takes\nthe other's to be; circle: 1 σ"),
+            ("x", 0, "where the colour's side takes the\nother's asset to be; circle: 1 σ"),
+            ("+", 0, "likewise an inspector"),
             ("-", 0.8, "sees it"),
             ("-", 3.0, "inspects the asset"),
         )

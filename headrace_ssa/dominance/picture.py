@@ -56,8 +56,8 @@ def frame(at: Scene, game: int, chosen: np.ndarray) -> np.ndarray:
         panel.tick_params(labelsize=7)
         if is_lit(sun):
             way = {"arrowprops": {"arrowstyle": "->", "color": "orange"}, "color": "orange"}
-            tip = 0.94 + 0.05 * sun[_ALONG], 0.15 + 0.05 * sun[axis] / flat
-            panel.annotate("Sun", tip, (0.94, 0.15), "axes fraction", "axes fraction", **way)
+            tip = 0.92 + 0.07 * sun[_ALONG], 0.2 + 0.07 * sun[axis] / flat
+            panel.annotate("Sun", tip, (0.92, 0.2), "axes fraction", "axes fraction", **way)
         else:
             panel.set_facecolor("lightgrey")
     panel.set_xlabel("along the track, km", fontsize=8, labelpad=0)

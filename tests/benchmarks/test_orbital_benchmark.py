@@ -207,13 +207,15 @@ def test_what_snapshots_and_scripts_do_is_counted_over_training(
 ):
     drawn = []
     monkeypatch.setattr(study, "draw", lambda rows, path: drawn.extend(rows))
-    monkeypatch.setattr(study, "PLAYERS", {"hold": study.PLAYERS["hold"]})
+    few = {name: study.PLAYERS[name] for name in ("hold", "tracker")}
+    monkeypatch.setattr(study, "PLAYERS", few)
     monkeypatch.setattr(study, "OPPONENTS", (study.ITSELF, "hold", "tracker"))
     orbital.main(orbital.Args(studies="strategies", seeds=1, pairs=2, output=tmp_path))
     rows = rows_of(tmp_path / "strategies.csv")
-    *runs, final, first, second, third = rows
-    assert [(row["run"], row["opponent"]) for row in (final, first, second, third)] == [
-        ("appo-100", "tracker"), ("hold", "itself"), ("hold", "hold"), ("hold", "tracker")
+    (*runs, final), scripts = rows[:-6], rows[-6:]
+    assert final["opponent"] == "tracker"
+    assert [(row["run"], row["opponent"]) for row in scripts[:3]] == [
+        ("hold", "itself"), ("hold", "hold"), ("hold", "tracker")
     ]  # fmt: skip
     stages = [int(row["steps"]) for row in runs[::2]]
     assert (len(stages) >= 3, stages[0], stages[-1] >= 200) == (True, 0, True)
@@ -222,7 +224,8 @@ def test_what_snapshots_and_scripts_do_is_counted_over_training(
     assert [(row["run"], row["opponent"]) for row in runs] == met
     assert len(drawn) == len(met) + 1  # the runs'
     assert {float(row["return"]) for row in runs[::2]} == {0.0}
-    assert float(third["return"]) < 0.0 == float(third["asset burns across"])
+    assert float(scripts[2]["return"]) < 0.0 == float(scripts[2]["pointings"])
+    assert float(scripts[4]["return"]) > 0.0 < float(scripts[4]["pointings"])
 
 
 def test_each_thing_that_is_done_is_told_from_the_others(study):

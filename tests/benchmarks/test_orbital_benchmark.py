@@ -219,7 +219,7 @@ def test_what_snapshots_and_scripts_do_is_counted_over_training(
     ]  # fmt: skip
     stages = [int(row["steps"]) for row in runs[::2]]
     assert (len(stages) >= 3, stages[0], stages[-1] >= 200) == (True, 0, True)
-    assert stages == sorted(set(stages))
+    assert stages == sorted(stages)
     met = [("appo-100", "itself"), ("appo-100", "hold")] * len(stages)
     assert [(row["run"], row["opponent"]) for row in runs] == met
     assert len(drawn) == len(met) + 1  # the runs'

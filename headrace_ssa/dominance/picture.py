@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from headrace_ssa.dominance.motion import is_lit, propagation
 from headrace_ssa.dominance.scene import Scene
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 _SIZE_INCHES, _DPI = (10.0, 5.0), 80
@@ -55,9 +56,11 @@ def frame(at: Scene, game: int, chosen: np.ndarray) -> np.ndarray:
         panel.set_ylabel(name, fontsize=8)
         panel.tick_params(labelsize=7)
         if is_lit(sun):
-            way = {"arrowprops": {"arrowstyle": "->", "color": "orange"}, "color": "orange"}
+            look: dict[str, Any] = {"arrowstyle": "->", "color": "orange"}
             tip = 0.92 + 0.07 * sun[_ALONG], 0.2 + 0.07 * sun[axis] / flat
-            panel.annotate("Sun", tip, (0.92, 0.2), "axes fraction", "axes fraction", **way)
+            panel.annotate(
+                "Sun", tip, (0.92, 0.2), "axes fraction", "axes fraction", look, color="orange"
+            )
         else:
             panel.set_facecolor("lightgrey")
     panel.set_xlabel("along the track, km", fontsize=8, labelpad=0)
@@ -129,7 +132,7 @@ def _tell(panel: Axes, at: Scene, game: int, chosen: np.ndarray) -> None:
             f"now: {told(int(chosen[side]), at.burns.shape[2])}",
         ]
         panel.text(0.0, top - 0.06, "\n".join(lines), fontsize=8, va="top", linespacing=1.4)
-    marks = [
+    marks: list[Artist] = [
         panel.plot([], [], style, color="grey", linewidth=width, label=label)[0]
         for style, width, label in (
             ("s", 0, "asset"),

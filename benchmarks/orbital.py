@@ -3,16 +3,18 @@
     python benchmarks/orbital.py --studies speed
     python benchmarks/orbital.py --seeds 3 --pairs 500
     python benchmarks/orbital.py --studies league,exploiter
+    python benchmarks/orbital.py --studies strategies --pairs 100
     python benchmarks/orbital.py --studies match,film --first runs/x --second pursuit
 
 ``speed`` steps games with random actions on one core. ``scripted`` lets all scripted players meet.
 ``trained`` trains the recipe ``orbital`` by ``headrace train`` and lets each policy meet all
 scripted players. ``league`` rates the snapshots of the same runs by games among them.
 ``exploiter`` trains a policy against the final one of each run, and lets the two meet. Runs but for
-exploiters are trained once, and kept in the folder of results. ``match`` lets any two meet: a
-scripted player's name, or a run directory; ``film`` shows a game of the two. All matches are
-paired: the same games are played with the seats changed, so that a return is that of a game,
-averaged over both seats, and its standard error is that over pairs.
+exploiters are trained once, and kept in the folder of results. ``strategies`` counts what their
+snapshots do in a game. ``match`` lets any two meet: a scripted player's name, or a run directory;
+``film`` shows a game of the two, as film.mp4 and film.gif. All matches are paired: the same games
+are played with the seats changed, so that a return is that of a game, averaged over both seats, and
+its standard error is that over pairs.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import numpy as np
 import tyro
 from orbital_league import exploiter, league
 from orbital_runs import FIRST_SEED, Args, player, policy_player, row, run_of
+from orbital_strategies import strategies
 from satellites import print_table
 
 from headrace.studies.machine import write_csv
@@ -88,18 +91,19 @@ def film(args: Args) -> list[dict[str, Any]]:
     import imageio.v2 as imageio
 
     envs = OrbitalDominanceVectorEnv(2, render_mode="rgb_array")
-    sides, path = (player(args.first), player(args.second)), args.output / "film.mp4"
+    sides, path = (player(args.first), player(args.second)), args.output / "film.gif"
     obs, infos = envs.reset(seed=match.FIRST_GAME)
     total, over = 0.0, False
+    frames = [envs.render()[0]]
+    while not over:
+        mask = infos["action_mask"]
+        each = [act(obs[i : i + 1], mask[i : i + 1]) for i, act in enumerate(sides)]
+        obs, reward, terminated, _, infos = envs.step(np.concatenate(each))
+        frames.append(envs.render()[0])
+        total, over = total + float(reward[0]), bool(terminated[0])
     fps = envs.metadata["render_fps"]
-    with imageio.get_writer(path, fps=fps, macro_block_size=1) as video:
-        video.append_data(envs.render()[0])
-        while not over:
-            mask = infos["action_mask"]
-            each = [act(obs[i : i + 1], mask[i : i + 1]) for i, act in enumerate(sides)]
-            obs, reward, terminated, _, infos = envs.step(np.concatenate(each))
-            video.append_data(envs.render()[0])
-            total, over = total + float(reward[0]), bool(terminated[0])
+    imageio.mimwrite(path.with_suffix(".mp4"), frames, fps=fps, macro_block_size=1)
+    imageio.mimwrite(path, frames, fps=fps, loop=0)
     return [{"first": args.first, "second": args.second, "return": total, "film": str(path)}]
 
 
@@ -109,6 +113,7 @@ STUDIES = {
     "trained": trained,
     "league": league,
     "exploiter": exploiter,
+    "strategies": strategies,
     "match": one_match,
     "film": film,
 }

@@ -58,7 +58,7 @@ class OrbitalDominanceVectorEnv(VectorEnv):
 
     metadata: dict[str, Any] = {  # noqa: RUF012
         "render_modes": ["rgb_array"],
-        "render_fps": 10,
+        "render_fps": 5,
         "autoreset_mode": AutoresetMode.NEXT_STEP,
     }
     agents = rules.AGENTS
@@ -110,6 +110,7 @@ class OrbitalDominanceVectorEnv(VectorEnv):
         self.rngs = generators(self.rngs, seed, games)
         self.scene = scene.draw(self.rngs, self.n, self.horizon, self._rates)
         self._ended = np.zeros(games, bool)
+        self._chosen = np.zeros((games, 2), np.int64)
         nothing = np.zeros((games, 2))
         return self._seen(nothing, nothing.astype(int), nothing > 0, nothing > 0, self._ended)
 
@@ -130,7 +131,8 @@ class OrbitalDominanceVectorEnv(VectorEnv):
         chosen = checked(actions, self.num_envs, rules.Actions(self.n).count).reshape(-1, 2)
         allowed = np.take_along_axis(self._mask, chosen[..., None], axis=2)[..., 0]
         fillers, at = self._ended, self.scene
-        burnt, jamming = play.command(at, np.where(allowed & ~fillers[:, None], chosen, 0))
+        self._chosen = np.where(allowed & ~fillers[:, None], chosen, 0)
+        burnt, jamming = play.command(at, self._chosen)
         fresh = None
         if fillers.any():
             rows = np.flatnonzero(fillers)
@@ -158,7 +160,9 @@ class OrbitalDominanceVectorEnv(VectorEnv):
             return None
         if not self.rngs:
             raise RuntimeError("there is nothing to draw: call reset() before render()")
-        frames = [picture.frame(self.scene, game) for game in range(self.num_envs // 2)]
+        frames = [
+            picture.frame(self.scene, game, chosen) for game, chosen in enumerate(self._chosen)
+        ]
         return tuple(frame for frame in frames for _ in self.agents)
 
     def _points(

@@ -20,7 +20,7 @@ class OrbitalDominanceParallelEnv(ParallelEnv[str, np.ndarray, int]):
     metadata: dict[str, Any] = {  # noqa: RUF012
         "name": "orbital_dominance_v0",
         "render_modes": ["rgb_array"],
-        "render_fps": 10,
+        "render_fps": 5,
         "is_parallelizable": True,
     }
 

@@ -18,6 +18,8 @@ import headrace as hr
 from headrace import Network
 from headrace.errors import ConfigError
 from headrace.recipes import recipe
+from headrace_ssa import OrbitalDominanceVectorEnv
+from headrace_ssa.dominance import rules
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -186,6 +188,111 @@ def test_a_film_shows_a_game_of_any_two(orbital, tmp_path, monkeypatch):
     orbital.main(args)
     (row,) = rows_of(tmp_path / "film.csv")
     assert (row["first"], row["second"]) == ("pursuit", "evader")
-    frames = imageio.mimread(row["film"])
-    assert len(frames) == 4
-    assert frames[0].shape == (400, 800, 3)
+    for film in (tmp_path / "film.gif", tmp_path / "film.mp4"):
+        frames = imageio.mimread(film)
+        assert len(frames) == 4
+        assert frames[0].shape[:2] == (400, 800)
+
+
+# -- strategies ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def study(runs):
+    return importlib.import_module("orbital_strategies")
+
+
+def test_what_snapshots_and_scripts_do_is_counted_over_training(
+    orbital, study, trains, tmp_path, monkeypatch
+):
+    drawn = []
+    monkeypatch.setattr(study, "draw", lambda rows, path: drawn.extend(rows))
+    few = {name: study.PLAYERS[name] for name in ("hold", "tracker")}
+    monkeypatch.setattr(study, "PLAYERS", few)
+    monkeypatch.setattr(study, "OPPONENTS", (study.ITSELF, "hold", "tracker"))
+    orbital.main(orbital.Args(studies="strategies", seeds=1, pairs=2, output=tmp_path))
+    rows = rows_of(tmp_path / "strategies.csv")
+    (*runs, final), scripts = rows[:-6], rows[-6:]
+    assert final["opponent"] == "tracker"
+    assert [(row["run"], row["opponent"]) for row in scripts[:3]] == [
+        ("hold", "itself"), ("hold", "hold"), ("hold", "tracker")
+    ]  # fmt: skip
+    stages = [int(row["steps"]) for row in runs[::2]]
+    assert (len(stages) >= 3, stages[0], stages[-1] >= 200) == (True, 0, True)
+    assert stages == sorted(stages)
+    met = [("appo-100", "itself"), ("appo-100", "hold")] * len(stages)
+    assert [(row["run"], row["opponent"]) for row in runs] == met
+    assert len(drawn) == len(met) + 1  # the runs'
+    assert {float(row["return"]) for row in runs[::2]} == {0.0}
+    assert float(scripts[2]["return"]) < 0.0 == float(scripts[2]["pointings"])
+    assert float(scripts[4]["return"]) > 0.0 < float(scripts[4]["pointings"])
+
+
+def test_each_thing_that_is_done_is_told_from_the_others(study):
+    """A game in which the first player is blue, and the same one in which it is red."""
+    actions = rules.Actions(2)
+    own = iter([actions.first_point + 2, 1, 4, 5, 7, 11, 12, actions.first_jam + 1])
+    counted = study.done(
+        lambda obs, mask: np.full(len(obs), next(own, 0)), study.PLAYERS["hold"](), 2
+    )
+    whole = [f"asset burns {way}" for way in ("across", "along", "at first")]
+    whole += [f"inspector burns {way}" for way in ("up", "along", "across")]
+    assert [counted[name] for name in whole] == [1, 2, 3, 1, 0, 2]
+    assert (counted["pointings"], counted["jams"], counted["collisions"]) == (1, 1, 0)
+    assert counted["sees asset"] > counted["sees inspector"] == 0
+    assert counted["sees asset"] <= counted["custody"]
+
+
+def moment(study, envs, actions, infos):
+    return study.match.Moment(envs.scene, actions, np.zeros(4), infos, np.ones(4, bool), None)
+
+
+def test_who_is_near_whom_is_told_and_whether_the_sun_shines(study):
+    envs = orbital_games()
+    state = envs.scene.state
+    state[..., :3] = 0.0
+    state[0, 0, :, 1] = 0.0, 11_500.0  # blue's asset, blue's inspector
+    state[0, 1, :, 1] = 10_000.0, 30_000.0  # red's
+    state[1] = state[0]
+    envs.scene.station[..., :3] = state[:, :, 0, :3]
+    envs.scene.station[1, 1, 2] = 5_001.0
+    envs.scene.sun[:] = [[0.0, 0.0], [0.0, np.pi]]  # overhead, and behind the Earth
+    envs.scene.time[:] = 0
+    jam = rules.Actions(2).first_jam
+    actions = np.array([jam + 1, jam, jam + 1, jam + 1])
+    infos = {"custody": np.zeros(4), "inspections": np.zeros(4), "collided": np.zeros(4),
+             "burnt": np.zeros(4, bool), "jammed": np.ones(4, bool)}  # fmt: skip
+    each = study.counts(moment(study, envs, actions, infos))
+    assert each["assets apart, km"].tolist() == [10.0] * 4
+    assert each["inspector away, km"].tolist() == [1.5, 30.0] * 2
+    assert each["near, lit"].tolist() == [1, 0, 0, 0]
+    assert each["near, dark"].tolist() == [0, 0, 1, 0]
+    assert each["off station"].tolist() == [0, 0, 0, 1]
+    assert each["off station, km"].tolist() == pytest.approx([0, 0, 0, 5.001])
+    assert each["jams in reach"].tolist() == [1, 1, 0, 0]  # nobody sees anything in the dark
+    assert each["blinded"].tolist() == [0, 0, 0, 0]
+    actions[1] = jam + 1  # who has nobody near
+    envs.scene.sun[0, 1] = -0.5 * np.pi  # ahead on the track, where red's asset is from blue's
+    each = study.counts(moment(study, envs, actions, infos))
+    assert each["jams in reach"].tolist() == [1, 0, 0, 0]
+    assert each["blinded"].tolist() == [0, 0, 0, 0]  # blue's inspector looks back
+    state[0, 0, 1, 1] = 9_000.0
+    assert study.counts(moment(study, envs, actions, infos))["blinded"].tolist() == [1, 0, 0, 0]
+
+
+def orbital_games():
+    envs = OrbitalDominanceVectorEnv(4)
+    envs.reset(seed=0)
+    return envs
+
+
+@pytest.mark.draws
+def test_strategies_are_drawn_over_steps(study, tmp_path):
+    rows = [
+        {"run": run, "steps": steps, "opponent": name, **dict.fromkeys(study.PANELS, steps)}
+        for run in ("a", "b")
+        for steps in (0, 10)
+        for name in study.OPPONENTS
+    ]
+    study.draw(rows, tmp_path / "strategies.png")
+    assert imageio.imread(tmp_path / "strategies.png").shape[:2] == (768, 1320)

@@ -29,6 +29,9 @@ REWARD = torch.tensor([1.0, 0.5, 2.0, 0.0, 1.5], dtype=torch.float64)
 VALUE = torch.tensor([3.0, 2.8, 2.5, 2.0, 1.5, 0.0], dtype=torch.float64)
 
 
+WARGAME = "runs/league"
+
+
 def commands():
     lines = [line for language, text in BLOCKS if language == "bash" for line in text.splitlines()]
     assert all(line.startswith("headrace ") for line in lines)
@@ -36,7 +39,7 @@ def commands():
 
 
 def test_the_python_of_the_page_runs_as_one_script(tmp_path):
-    script = [text for language, text in BLOCKS if language == "python"]
+    script = [text for language, text in BLOCKS if language == "python" and WARGAME not in text]
     assert len(script) == 5
     (tmp_path / "script.py").write_text("\n".join(script))
     out = run(tmp_path, "script.py")
@@ -72,6 +75,9 @@ def test_the_commands_of_the_page_on_the_wargame_run(tmp_path):
     assert (tmp_path / "runs/league/league/league.png").exists()
     assert (tmp_path / "runs/exploiter/summary.json").exists()
     assert (tmp_path / "runs/league/episode.mp4").exists()
+    (match,) = [text for language, text in BLOCKS if language == "python" and WARGAME in text]
+    (tmp_path / "match.py").write_text(match.replace("=100", "=2"))
+    assert re.search(r"over pursuit: -\d+.* ± ", run(tmp_path, "match.py"))
 
 
 @pytest.mark.slow

@@ -63,5 +63,6 @@ def draw(
             look = {"color": f"C{k}", "marker": "o", "markersize": 3, "capsize": 2}
             right.errorbar(steps, values, spread, label=run, **look)
         right.set(xlabel="environment steps of the run", ylabel="rating (Elo)")
+        right.locator_params(axis="x", nbins=5)  # more numbers of steps would overlap
         right.grid(alpha=0.3)
         right.legend(fontsize="small")

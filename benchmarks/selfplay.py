@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,8 +72,8 @@ SETTINGS = {
 }
 
 
-def chosen(name: str, own: Settings) -> tuple[Any, int]:
-    """An algorithm with a game's settings, and how many columns an update is learnt from.
+def chosen(name: str, own: Settings) -> tuple[Any, int, int]:
+    """An algorithm with a game's settings, and of how many columns and rows its batches are.
 
     Of a sample each makes the same use as PPO does: A2C, which sees a batch once, has smaller ones,
     so that there are as many steps of the optimiser; IMPACT holds the same in parts.
@@ -88,23 +89,25 @@ def chosen(name: str, own: Settings) -> tuple[Any, int]:
         "lam": own.lam,
         "normalize_advantage": False,
     }
-    parts, columns = own.minibatches, own.columns
+    parts, smaller = own.minibatches, 1
     if name in ("ppo", "appo", "impala"):
         known |= {"epochs": own.epochs, "minibatches": parts}
     if name in ("ppo", "appo", "impact"):
         known["clip"] = own.clip
     if name == "impact":
         known |= {"buffer_size": parts, "passes": own.epochs}
-        columns //= parts
+        smaller = parts
     if name == "a2c":
-        columns //= own.epochs * parts
-    return ALGORITHMS[name](**known | own.more), columns
+        smaller = own.epochs * parts
+    rows = math.gcd(4, smaller)  # fewer rows first: a step costs little more with many columns
+    algo = ALGORITHMS[name](**known | own.more)
+    return algo, own.columns * rows // smaller, own.fragment // rows
 
 
 def train(game: str, method: str, seed: int, args: argparse.Namespace) -> tuple[hr.Policy, Path]:
     """The policy, and its league."""
     own = SETTINGS[game].changed(args.set)
-    algo, columns = chosen(args.algo, own)
+    algo, columns, rows = chosen(args.algo, own)
     run = args.output / f"{game}-{args.algo}-{method.replace(',', '-').replace(':', '')}-{seed}"
     policy = hr.train(
         f"OpenSpiel/{game}-v0",
@@ -115,7 +118,7 @@ def train(game: str, method: str, seed: int, args: argparse.Namespace) -> tuple[
         seed=seed,
         num_actors=1,
         envs_per_actor=columns,
-        fragment_length=own.fragment,
+        fragment_length=rows,
         network=hr.Network(hidden=own.hidden, activation="relu", torso=own.torso),
         scale_free=own.scale_free,
         snapshot_every_steps=own.steps // args.snapshots,

@@ -26,7 +26,7 @@ def selfplay(monkeypatch):
 def test_every_game_is_trained_in_its_own_units_by_every_algorithm(selfplay):
     for own in selfplay.SETTINGS.values():
         for name, kind in selfplay.ALGORITHMS.items():
-            algo, _ = selfplay.chosen(name, own)
+            algo, *_ = selfplay.chosen(name, own)
             assert (type(algo), kind.__name__.lower()) == (kind, name)
             assert (algo.gamma, algo.lam, algo.normalize_advantage) == (1.0, own.lam, False)
             assert algo.entropy_coef == own.entropy > 0
@@ -36,15 +36,16 @@ def test_every_game_is_trained_in_its_own_units_by_every_algorithm(selfplay):
 def test_algorithms_step_as_often_for_as_many_samples(selfplay):
     own = selfplay.SETTINGS["kuhn_poker"]
     for name in selfplay.ALGORITHMS:
-        algo, columns = selfplay.chosen(name, own)
-        assert columns / algo.steps_per_batch == own.columns / (own.epochs * own.minibatches)
+        algo, columns, rows = selfplay.chosen(name, own)
+        of_a_step = own.columns * own.fragment / (own.epochs * own.minibatches)
+        assert columns * rows / algo.steps_per_batch == of_a_step
 
 
 def test_what_is_set_is_the_games_or_the_algorithms(selfplay):
     words = ["steps=5", "hidden=[8]", "lam=0.5", "max_lag=3", "clip=0.1"]
     own = selfplay.Settings().changed(words)
     assert (own.steps, own.hidden, own.entropy) == (5, [8], selfplay.Settings().entropy)
-    algo, _ = selfplay.chosen("appo", own)
+    algo, *_ = selfplay.chosen("appo", own)
     assert (algo.lam, algo.max_lag, algo.clip) == (0.5, 3, 0.1)
 
 

@@ -52,7 +52,6 @@ class Settings(NamedTuple):
     gamma: float = 1.0
     epochs: int = 2
     scale_free: bool = False
-    torso: str | None = None
     more: Mapping[str, Any] = MappingProxyType({})  # of the algorithm alone
 
     def changed(self, words: list[str]) -> Settings:
@@ -119,7 +118,7 @@ def train(game: str, method: str, seed: int, args: argparse.Namespace) -> tuple[
         num_actors=1,
         envs_per_actor=columns,
         fragment_length=rows,
-        network=hr.Network(hidden=own.hidden, activation="relu", torso=own.torso),
+        network=hr.Network(hidden=own.hidden, activation="relu"),
         scale_free=own.scale_free,
         snapshot_every_steps=own.steps // args.snapshots,
         transport="serial",

@@ -8,13 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 ROOT = Path(__file__).parents[2]
 
 pytest.importorskip("pyspiel")  # it has no wheels for Python 3.10
-
-from headrace.envs.openspiel import load, seen  # noqa: E402
 
 
 @pytest.fixture
@@ -47,23 +44,6 @@ def test_what_is_set_is_the_games_or_the_algorithms(selfplay):
     assert (own.steps, own.hidden, own.entropy) == (5, [8], selfplay.Settings().entropy)
     algo, *_ = selfplay.chosen("appo", own)
     assert (algo.lam, algo.max_lag, algo.clip) == (0.5, 3, 0.1)
-
-
-def test_a_board_is_seen_by_whoever_looks(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    boards = importlib.import_module("boards")
-    spiel = load("connect_four")
-    state = spiel.new_initial_state()
-    for move in (3, 3, 4):
-        state.apply_action(move)
-    net = boards.board(None)
-    net.all.weight.data[:, -2:] = 0.0  # the seat itself
-    one, two = (torch.as_tensor(seen(spiel, state, player))[None] for player in (0, 1))
-    own = one[:, : boards.CELLS].view(3, boards.ROWS, boards.COLUMNS)
-    assert own.sum((1, 2)).tolist() == [2, 1, 39]
-    swapped = torch.cat([own[[1, 0, 2]].reshape(1, -1), two[:, -2:]], 1)
-    assert torch.equal(net(one), net(swapped))
-    assert not torch.equal(net(one), net(two))
 
 
 @pytest.mark.parametrize("game", ["kuhn_poker", "tic_tac_toe"])

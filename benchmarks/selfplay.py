@@ -15,17 +15,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import headrace as hr
 
-METHODS = {
-    "latest": "latest",  # the policy against itself, and no snapshot
-    "naive": "naive",
-    "uniform": "uniform",
-    "pfsp": "latest:0.5,pfsp:0.5",
+METHODS = ("latest", "naive", "uniform", "pfsp", "latest:0.5,pfsp:0.5")  # a run's opponents
+ALGORITHMS = {
+    "ppo": hr.PPO,
+    "a2c": hr.A2C,
+    "impala": hr.IMPALA,
+    "appo": hr.APPO,
+    "impact": hr.IMPACT,
 }
 FIRST_SEED = 10  # settings were chosen with seeds below
 GAMES_PLAYED = 1000  # of each seat
@@ -44,6 +49,17 @@ class Settings(NamedTuple):
     lam: float = 1.0
     clip: float = 0.2
     held: bool = False
+    gamma: float = 1.0
+    epochs: int = 2
+    actors: int = 1  # processes beside the learner, unless it is one
+    more: Mapping[str, Any] = MappingProxyType({})  # of the algorithm alone
+
+    def changed(self, words: list[str]) -> Settings:
+        """With ``name=value`` in JSON; what isn't of these fields is the algorithm's."""
+        pairs = (word.partition("=") for word in words)
+        given = {name: json.loads(value) for name, _, value in pairs}
+        own = {name: given.pop(name) for name in self._fields if name in given}
+        return self._replace(**own, more=given)
 
 
 SETTINGS = {
@@ -55,44 +71,57 @@ SETTINGS = {
 }
 
 
-def algorithm(name: str, own: Settings) -> Any:
-    """Of its name, with a game's settings, and advantages in the game's own units.
+def chosen(name: str, own: Settings) -> tuple[Any, int, int]:
+    """An algorithm with a game's settings, and of how many columns and rows its batches are.
 
-    An entropy bonus has a meaning only beside rewards, and near an equilibrium, where no action is
-    better than another, advantages that are divided by their deviation are noise.
+    Of a sample each makes the same use as PPO does: A2C, which sees a batch once, has smaller ones,
+    so that there are as many steps of the optimiser; IMPACT holds the same in parts.
+    Advantages are in the game's own units: an entropy bonus has a meaning only beside rewards, and
+    near an equilibrium, where no action is better than another, advantages that are divided by
+    their deviation are noise.
     """
     known: dict[str, Any] = {
         "learning_rate": own.learning_rate,
         "entropy_coef": own.entropy,
         "entropy_schedule": "constant" if own.held else "linear",
-        "gamma": 1.0,
+        "gamma": own.gamma,
         "lam": own.lam,
         "normalize_advantage": False,
     }
-    if name == "ppo":
-        known |= {"epochs": 2, "minibatches": own.minibatches, "clip": own.clip}
-    return {"ppo": hr.PPO, "a2c": hr.A2C, "impala": hr.IMPALA}[name](**known)
+    parts, smaller = own.minibatches, 1
+    if name in ("ppo", "appo", "impala"):
+        known |= {"epochs": own.epochs, "minibatches": parts}
+    if name in ("ppo", "appo", "impact"):
+        known["clip"] = own.clip
+    if name == "impact":
+        known |= {"buffer_size": parts, "passes": own.epochs}
+        smaller = parts
+    if name == "a2c":
+        smaller = own.epochs * parts
+    rows = math.gcd(4, smaller)  # fewer rows first: a step costs little more with many columns
+    algo = ALGORITHMS[name](**known | own.more)
+    return algo, own.columns * rows // smaller, own.fragment // rows
 
 
 def train(game: str, method: str, seed: int, args: argparse.Namespace) -> tuple[hr.Policy, Path]:
     """The policy, and its league."""
-    given = {"steps": args.steps, "entropy": args.entropy, "held": args.held}
-    own = SETTINGS[game]._replace(**{k: v for k, v in given.items() if v is not None})
-    run = args.output / f"{game}-{args.algo}-{method}-{seed}"
+    own = SETTINGS[game].changed(args.set)
+    algo, columns, rows = chosen(args.algo, own)
+    run = args.output / f"{game}-{args.algo}-{method.replace(',', '-').replace(':', '')}-{seed}"
     policy = hr.train(
         f"OpenSpiel/{game}-v0",
-        algorithm(args.algo, own),
-        opponents=METHODS[method],
+        algo,
+        opponents=method,
         zero_sum=True,
         total_steps=own.steps,
         seed=seed,
-        num_actors=1,
-        envs_per_actor=own.columns,
-        fragment_length=own.fragment,
+        num_actors=own.actors,
+        envs_per_actor=columns // own.actors,
+        fragment_length=rows,
         network=hr.Network(hidden=own.hidden, activation="relu"),
         scale_free=False,
         snapshot_every_steps=own.steps // args.snapshots,
-        transport="serial",
+        transport="serial" if own.actors == 1 else "shm",
         eval_episodes=0,
         log_interval_s=30.0,
         run_dir=str(run),
@@ -163,13 +192,11 @@ def main() -> None:
     """Train and measure, a line for each run."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("game", nargs="?", default="kuhn_poker", choices=list(SETTINGS))
-    parser.add_argument("--algo", default="ppo", choices=["ppo", "a2c", "impala"])
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--algo", default="ppo", choices=list(ALGORITHMS))
+    parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--entropy", type=float)
-    parser.add_argument("--held", action="store_true", default=None, help="the entropy bonus")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=JSON", help="other settings")
     parser.add_argument("--snapshots", type=int, default=40)
     parser.add_argument("--output", type=Path, default=Path("runs/selfplay"))
     args = parser.parse_args()
@@ -177,12 +204,13 @@ def main() -> None:
     lines = []
     for method in args.methods:
         for seed in range(args.first_seed, args.first_seed + args.seeds):
-            start = time.monotonic()
+            start = time.process_time()
             policy, league = train(args.game, method, seed, args)
             found = measured(args.game, policy, league)
-            line = {"game": args.game, "algo": args.algo, "method": method, "seed": seed, **found}
+            line = {"game": args.game, "algo": args.algo, "method": method, "seed": seed}
+            line |= {"set": args.set, **found}
             lines.append(line)
-            line["seconds"] = round(time.monotonic() - start, 1)
+            line["core_seconds"] = round(time.process_time() - start, 1)
             with (args.output / "results.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             short = {key: value for key, value in line.items() if key != "curve"}

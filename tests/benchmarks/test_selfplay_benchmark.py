@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import headrace as hr
-
 ROOT = Path(__file__).parents[2]
 
 pytest.importorskip("pyspiel")  # it has no wheels for Python 3.10
@@ -22,14 +20,30 @@ def selfplay(monkeypatch):
     return importlib.import_module("selfplay")
 
 
-def test_every_game_is_trained_in_its_own_units(selfplay):
+def test_every_game_is_trained_in_its_own_units_by_every_algorithm(selfplay):
     for own in selfplay.SETTINGS.values():
-        for name, kind in (("ppo", hr.PPO), ("a2c", hr.A2C), ("impala", hr.IMPALA)):
-            algo = selfplay.algorithm(name, own)
-            assert type(algo) is kind
+        for name, kind in selfplay.ALGORITHMS.items():
+            algo, *_ = selfplay.chosen(name, own)
+            assert (type(algo), kind.__name__.lower()) == (kind, name)
             assert (algo.gamma, algo.lam, algo.normalize_advantage) == (1.0, own.lam, False)
             assert algo.entropy_coef == own.entropy > 0
             assert getattr(algo, "clip", own.clip) == own.clip
+
+
+def test_algorithms_step_as_often_for_as_many_samples(selfplay):
+    own = selfplay.SETTINGS["kuhn_poker"]
+    for name in selfplay.ALGORITHMS:
+        algo, columns, rows = selfplay.chosen(name, own)
+        of_a_step = own.columns * own.fragment / (own.epochs * own.minibatches)
+        assert columns * rows / algo.steps_per_batch == of_a_step
+
+
+def test_what_is_set_is_the_games_or_the_algorithms(selfplay):
+    words = ["steps=5", "hidden=[8]", "lam=0.5", "max_lag=3", "clip=0.1"]
+    own = selfplay.Settings().changed(words)
+    assert (own.steps, own.hidden, own.entropy) == (5, [8], selfplay.Settings().entropy)
+    algo, *_ = selfplay.chosen("appo", own)
+    assert (algo.lam, algo.max_lag, algo.clip) == (0.5, 3, 0.1)
 
 
 @pytest.mark.parametrize("game", ["kuhn_poker", "tic_tac_toe"])

@@ -84,7 +84,7 @@ class Slurm:
     """The cluster, with programs that ask it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self._before = folder, set(ray_folders())  # of runs that were killed
 
     def ask(self, *command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -114,10 +114,15 @@ class Slurm:
         deadline = time.monotonic() + timeout_s
         while True:
             found = [*self.queue().splitlines(), *map(_shown, self.processes())]
-            found += [str(path) for path in Path("/tmp").glob("headrace-[0-9]*-[0-9]*")]
+            found += map(str, set(ray_folders()) - self._before)
             if not found or time.monotonic() > deadline:
                 return found
             time.sleep(0.2)
+
+
+def ray_folders() -> Iterator[Path]:
+    """Of jobs' nodes."""
+    return Path("/tmp").glob("headrace-[0-9]*-[0-9]*")
 
 
 def _shown(process: psutil.Process) -> str:

@@ -108,6 +108,7 @@ down() {
     done
     stop "$folder"/run/slurmd.*.pid "$folder/run/slurmctld.pid"
     stop "$folder/run/munge/munged.pid"
+    find /tmp -maxdepth 1 -name "headrace-[0-9]*-[0-9]*" -newer "$SLURM_CONF" -exec rm -rf {} +
     rm -rf "$folder"
 }
 

@@ -9,6 +9,7 @@ was made, and FOLDER/deleted is there once it was deleted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -115,7 +116,8 @@ class Operator:
                 }
             )
             if stage in self.seen:
-                await self.seen[stage].wait()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self.seen[stage].wait(), 60.0)
 
 
 async def serve(folder: Path, flags: list[str]) -> None:

@@ -104,6 +104,13 @@ def ray_cluster():
     cluster.close()
 
 
+@pytest.fixture(autouse=True)
+def several_nodes(request, monkeypatch):
+    """What a cluster of one node has set for this process isn't for those that tests start."""
+    if request.node.get_closest_marker("cluster"):
+        monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", raising=False)
+
+
 @pytest.fixture
 def only_here(monkeypatch):
     """Pickles what ``build`` makes of a function whose module no other process can import."""

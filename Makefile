@@ -3,12 +3,13 @@
 #              serial tests; the last lines say which files took more than tests/budget.py gives
 # make test-ray   runs the tests that start a Ray cluster on this machine
 # make test-full  also runs those, slow tests and every combination of algorithm, space, core and mask
-# make test-clusters  runs the tests that start a SLURM, hosts or an emulated Kubernetes of their
-#              own, in about 6 minutes, and fails where they can't: as root, with Debian's packages
-#              slurmctld slurmd slurm-client munge procps iproute2
+# make test-clusters  runs those, and the tests that start a SLURM, hosts or an emulated Kubernetes
+#              of their own, in about 6 minutes, and fails where they can't: as root, with what
+#              make cluster-packages installs
+# make cluster-packages  installs Debian's packages that they need, where they are missing
 # make test-browser  looks at reports in a real browser, and fails where there is none (Debian's
 #              package chromium)
-# make test-clusters-full  also waits two minutes for what a killed driver leaves
+# make test-clusters-full  also runs their long forms, one of which waits two minutes
 # make test-integrations  runs the tests of callbacks for Weights & Biases, MLflow and the Hugging
 #              Face Hub against the real packages, offline, in .venv-integrations
 # make test-elsewhere  runs what docs/migrating.md shows of RLlib, Sample Factory and CleanRL, each in
@@ -29,7 +30,7 @@ BIN := .venv/bin
 LOWEST := .venv-lowest/bin
 
 .PHONY: train test test-ray test-browser test-full test-clusters test-clusters-full \
-	test-integrations test-elsewhere lowest lint site site-version wheel house clean
+	cluster-packages test-integrations test-elsewhere lowest lint site site-version wheel house clean
 
 train: .venv/installed
 	$(BIN)/headrace train appo --recipe cartpole
@@ -44,10 +45,13 @@ test-full: .venv/installed
 	$(BIN)/python -m tests.run --full
 
 test-clusters: .venv/installed .venv-clusters/installed
-	HEADRACE_CLUSTER_TESTS=required $(BIN)/python -m pytest -n 2 --dist loadfile -m "cluster and not full"
+	$(BIN)/python -m tests.run --clusters
 
 test-clusters-full: .venv/installed .venv-clusters/installed
-	HEADRACE_CLUSTER_TESTS=required $(BIN)/python -m pytest -n 2 --dist loadfile -m cluster
+	$(BIN)/python -m tests.run --clusters --full
+
+cluster-packages:
+	bash tests/provision/packages.sh
 
 test-browser: .venv/installed
 	HEADRACE_BROWSER_TESTS=required $(BIN)/python -m pytest -m browser tests/report

@@ -11,29 +11,30 @@ import os
 from collections import Counter
 from pathlib import Path
 
-BUDGET_S = 8.0
+BUDGET_S = 10.0
 BUDGETS_S = {
-    "provision/test_slurm.py": 310,
+    "provision/test_slurm.py": 280,
+    "acting/test_remote.py": 120,
+    "acting/test_hosts.py": 110,
+    "launch/test_cluster_learners.py": 80,
+    "provision/test_pods.py": 60,
+    "cluster/test_ray.py": 60,
     "docs/test_docs.py": 80,
     "provision/test_kubernetes.py": 50,
     "provision/test_following.py": 15,
     "provision/test_commands.py": 15,
-    "provision/test_pods.py": 60,
     "launch/test_learner_group.py": 80,
     "cluster/test_cluster_faults.py": 20,
     "launch/test_torchrun.py": 50,
-    "launch/test_cluster_learners.py": 30,
     "training/test_matrix.py": 35,
     "docs/test_examples.py": 25,
-    "cluster/test_ray.py": 30,
     "docs/test_lesson.py": 30,
-    "acting/test_remote.py": 35,
     "transport/test_conformance.py": 20,
     "studies/scaling/test_scaling.py": 25,
     "cluster/test_order.py": 25,
     "benchmarks/test_benchmarks.py": 25,
     "learning/test_learner.py": 25,
-    "launch/test_group.py": 20,
+    "launch/test_group.py": 35,
     "training/test_tasks.py": 40,
     "envs/test_atari.py": 20,
     "acting/test_weight_sync.py": 20,
@@ -42,11 +43,14 @@ BUDGETS_S = {
     "training/test_lag.py": 20,
     "studies/scaling/test_allreduce.py": 15,
     "algos/test_identity.py": 20,
-    "acting/test_faults.py": 15,
+    "acting/test_faults.py": 25,
     "benchmarks/test_cluster_benchmarks.py": 15,
     "test_cli.py": 15,
+    "acting/test_inference.py": 20,
+    "distributed/test_resuming.py": 12,
+    "studies/plan/test_command.py": 12,
     "cluster/test_gymnasium.py": 15,
-    "learning/test_hogwild.py": 15,
+    "learning/test_hogwild.py": 20,
     "distributed/test_stragglers.py": 15,
     "acting/test_own_pace.py": 15,
     "envs/test_games.py": 15,
@@ -54,18 +58,13 @@ BUDGETS_S = {
     "training/test_resume.py": 15,
     "nn/test_onnx.py": 15,
     "learning/test_elsewhere.py": 15,
-    "benchmarks/test_impact_benchmark.py": 10,
     "distributed/test_same_steps.py": 12,
-    "distributed/test_trainers.py": 12,
+    "distributed/test_trainers.py": 15,
     "benchmarks/test_satellites_benchmark.py": 12,
     "benchmarks/test_learning_programs.py": 12,
     "learning/test_scale_free.py": 12,
-    "learning/test_fused.py": 10,
     "studies/sweep/test_sweep.py": 20,
-    "studies/test_together.py": 10,
     "studies/pbt/test_pbt.py": 25,
-    "cluster/test_runs_ahead.py": 10,
-    "cluster/test_recurrent.py": 10,
     "benchmarks/test_pbt_benchmark.py": 12,
     "docs/test_selfplay.py": 12,
     "studies/league/test_league_command.py": 12,
@@ -75,12 +74,11 @@ BUDGETS_S = {
     "docs/test_site.py": 20,
     "docs/test_extending.py": 12,
     "zoo/test_zoo.py": 12,
-    "test_callbacks.py": 10,
 }
-"""Files that need more: of 2 cores that run two files at a time. Make a test faster, or move its
+"""Files that need more: of 2 cores that run three files at a time. Make a test faster, or move its
 long form to `make test-full`, before you raise one."""
-TOTAL_S = 600.0
-"""Of all files together, which is about 5 minutes where two run at a time."""
+TOTAL_S = 900.0
+"""Of all files together, which is about 5 minutes where three run at a time."""
 NUM_SHOWN = 15
 COLLECTED = "HEADRACE_TEST_SECONDS"
 """The variable that names a file to which seconds are written, for a table of several runs."""

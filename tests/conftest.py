@@ -15,6 +15,8 @@ from pathlib import Path
 
 # Tests run beside their own processes: a second thread of torch or BLAS would only wait in circles.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Ray starts a process of Python for each core of a node, a second each, before one is asked for.
+os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112
 
 import cloudpickle
 import psutil
@@ -27,6 +29,8 @@ from headrace.evaluating import ending
 from headrace.process.ray import RayCluster
 from tests import budget
 
+REQUIRED = os.environ.get("HEADRACE_CLUSTER_TESTS") == "required"
+"""Only tests of clusters run, and all of them."""
 # Scripts that tests start import the environments of tests/worlds as tests do (see pyproject).
 _PATHS = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
@@ -51,6 +55,15 @@ def pytest_collection_modifyitems(config, items) -> None:
     """With two workers, begin with the files that take longest."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: -budget.budget_s(item.nodeid.split("::")[0][len("tests/") :]))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Where tests of clusters are required, one that is skipped fails with its reason."""
+    report = (yield).get_result()
+    if REQUIRED and report.skipped and any(map(item.get_closest_marker, ("cluster", "ray"))):
+        report.outcome = "failed"
+        report.longrepr = f"HEADRACE_CLUSTER_TESTS=required, but it was skipped: {report.longrepr}"
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -80,7 +93,8 @@ def nothing_drawn(request, monkeypatch):
             monkeypatch.setattr(drawing, "Figure", lambda layout, **size: plain(**size))
 
 
-@pytest.fixture(scope="module")  # other tests look for processes that were left behind
+# Tests of other modules look for processes that were left behind, but not those of clusters.
+@pytest.fixture(scope="session" if REQUIRED else "module")
 def ray_cluster():
     """One Ray cluster on this machine, that all who ask for one find; with room for 6 workers."""
     if importlib.util.find_spec("ray") is None:  # to import it here would be too early
@@ -88,6 +102,13 @@ def ray_cluster():
     cluster = RayCluster(None, "a test", 6)
     yield cluster
     cluster.close()
+
+
+@pytest.fixture(autouse=True)
+def several_nodes(request, monkeypatch):
+    """What a cluster of one node has set for this process isn't for those that tests start."""
+    if request.node.get_closest_marker("cluster"):
+        monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", raising=False)
 
 
 @pytest.fixture

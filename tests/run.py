@@ -1,9 +1,10 @@
-"""Runs the whole suite: ``python -m tests.run [--full] [arguments of pytest]``.
+"""Runs the whole suite: ``python -m tests.run [--clusters] [--full] [arguments of pytest]``.
 
-Two workers take the files between them, the longest first; then the tests marked ``serial`` run
-alone. The closing lines are those of both, and the seconds of each file beside its budget. On one
-core everything runs in turn. Bytecode is kept in any case: without it each worker would rewrite all
-assertions, and each process compile all of the package.
+Workers take the files between them, the longest first; then the tests marked ``serial`` run alone.
+The closing lines are those of both, and the seconds of each file beside its budget. On one core
+everything runs in turn. With ``--clusters`` only tests that start one run, and none may be skipped.
+Bytecode is kept in any case: without it each worker would rewrite all assertions, and each process
+compile all of the package.
 """
 
 from __future__ import annotations
@@ -23,14 +24,32 @@ from tests import budget
 from tests.tries import FULL
 
 TESTS = Path(__file__).parent
-NUM_WORKERS = min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
-PARALLEL = ["-n", str(NUM_WORKERS), "--dist", "loadfile", "--no-loadscope-reorder"]
+NUM_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+NUM_WORKERS = 1 if NUM_CORES == 1 else 3  # two cores are never idle: each test waits for something
+REQUIRED = {"HEADRACE_CLUSTER_TESTS": "required"}
 
 
 def main(arguments: list[str]) -> int:
     """Run all of it; the exit status is 0 where every test passed."""
-    full = "--full" in arguments
-    others = [argument for argument in arguments if argument != "--full"]
+    full, clusters = "--full" in arguments, "--clusters" in arguments
+    others = [one for one in arguments if one not in ("--full", "--clusters")]
+    runs = cluster_runs(full) if clusters else whole_runs(full, others)
+    more = (REQUIRED if clusters else {}) | ({FULL: "1"} if full else {})
+    seconds: Counter[str] = Counter()
+    endings, begun = {}, time.monotonic()
+    for name, settings in runs.items():
+        print(f"== {name}", flush=True)
+        endings[name] = _run([*settings, *others], seconds, more)
+    print("== seconds by file", budget.table(seconds), sep="\n")
+    print(f"== {time.monotonic() - begun:.0f} s of wall clock")
+    good = pytest.ExitCode.OK, *([] if clusters else [pytest.ExitCode.NO_TESTS_COLLECTED])
+    for name, code in endings.items():
+        print(f"{'passed' if code in good else f'FAILED (exit code {code})'}: {name}")
+    return next((code for code in endings.values() if code not in good), 0)
+
+
+def whole_runs(full: bool, others: list[str]) -> dict[str, list[str]]:
+    """Arguments of pytest for each part of the suite that every machine can run."""
     others_are = "not cluster and not browser and not integrations"  # which not all machines can
     which = others_are if full else f"not full and not slow and {others_are} and not ray"
     with_serial = [
@@ -38,34 +57,33 @@ def main(arguments: list[str]) -> int:
     ]
     if any(Path(argument.partition("::")[0]).exists() for argument in others):
         with_serial = []  # only what was named
-    runs = {"one at a time": ["-m", which]}
-    if NUM_WORKERS > 1:
-        runs = {
-            f"{NUM_WORKERS} workers": [*PARALLEL, "-m", f"{which} and not serial"],
-            "serial": ["-m", f"{which} and serial", *with_serial],
-        }
-    seconds: Counter[str] = Counter()
-    endings, begun = {}, time.monotonic()
-    for name, settings in runs.items():
-        print(f"== {name}", flush=True)
-        endings[name] = _run([*settings, *others], seconds, full)
-    print("== seconds by file", budget.table(seconds), sep="\n")
-    print(f"== {time.monotonic() - begun:.0f} s of wall clock")
-    good = pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED
-    for name, code in endings.items():
-        print(f"{'passed' if code in good else f'FAILED (exit code {code})'}: {name}")
-    return next((code for code in endings.values() if code not in good), 0)
+    if NUM_WORKERS == 1:
+        return {"one at a time": ["-m", which]}
+    return side_by_side(f"{which} and not serial") | {
+        "serial": ["-m", f"{which} and serial", *with_serial]
+    }
 
 
-def _run(arguments: list[str], seconds: Counter[str], full: bool) -> int:
-    """Run pytest; adds the seconds of its files."""
+def cluster_runs(full: bool) -> dict[str, list[str]]:
+    """The same for tests of clusters, whichever the number of cores: they wait most of the time."""
+    return side_by_side("cluster or ray" if full else "(cluster or ray) and not full")
+
+
+def side_by_side(which: str) -> dict[str, list[str]]:
+    """By workers, in the order of the files' budgets."""
+    by_workers = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+    return {"3 workers": [*by_workers, "-m", which]}
+
+
+def _run(arguments: list[str], seconds: Counter[str], more: dict[str, str]) -> int:
+    """Run pytest with more variables; adds the seconds of its files."""
     kept = {name: x for name, x in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "seconds.json"
         code = subprocess.run(
             [sys.executable, "-m", "pytest", *arguments],
             cwd=TESTS.parent,
-            env=kept | {budget.COLLECTED: str(path)} | ({FULL: "1"} if full else {}),
+            env=kept | {budget.COLLECTED: str(path)} | more,
             check=False,
         ).returncode
         if path.exists():

@@ -158,6 +158,9 @@ class Program:
             raise subprocess.TimeoutExpired(self._process.name, timeout)
         return self._process.exitcode
 
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
     def kill(self) -> None:
         self._process.kill()
 

@@ -183,8 +183,15 @@ def test_the_next_rollout_begins_with_the_row_and_the_state_after_the_last_step(
     assert begun == {False, True}
 
 
-@pytest.mark.parametrize("mask", [None, "obs", "info"])
-@pytest.mark.parametrize("core", [None, "lstm", "gru"])
+CORES = (None, "lstm", "gru")
+PAIRS = [(core, mask) for core in CORES for mask in (None, "obs", "info")]
+
+
+@pytest.mark.parametrize(
+    ("core", "mask"),  # each core and each mask; make test-full has all pairs
+    [pytest.param(*pair, marks=[pytest.mark.slow] * (number % 4 > 0))
+     for number, pair in enumerate(PAIRS)],
+)  # fmt: skip
 def test_log_probabilities_agree_on_every_valid_step_when_rollouts_were_cut(core, mask):
     network = Network((16,), core=core, core_size=12, previous_action_reward=True)
     policy, fill = filler(SpaceIdentityVectorEnv, network, mask=mask)

@@ -103,8 +103,16 @@ ENVS = [
 ]
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize(("env", "kwargs"), ENVS)
+def cases():
+    """Each environment with all that a network can carry on; less with the first one only."""
+    for number, (env, kwargs) in enumerate(ENVS):
+        for network in NETWORKS:
+            less = number > 0 and network in ("mlp", "gru")
+            marks = [pytest.mark.slow] * less
+            yield pytest.param(env, kwargs, network, id=f"{network}-{number}", marks=marks)
+
+
+@pytest.mark.parametrize(("env", "kwargs", "network"), cases())
 def test_it_is_the_rollout_of_the_sync_engine_to_float32_rounding(filler, env, kwargs, network):
     _, sync = filler(env, "sync", NETWORKS[network], **kwargs)
     _, own = filler(jittery(env), "threads", NETWORKS[network], **kwargs)

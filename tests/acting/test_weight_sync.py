@@ -299,7 +299,7 @@ def test_a_greater_threshold_means_fewer_fetches(tiny, finish, tmp_path, transpo
     ],
     ids=["appo", "impala", "impact", "impact-frequency"],
 )
-@pytest.mark.parametrize("transport", ["serial", "shm"])
+@pytest.mark.parametrize("transport", [pytest.param("serial", marks=pytest.mark.slow), "shm"])
 def test_a_fetch_comes_before_rollouts_are_too_old(tiny, finish, algo, transport):
     limit = algo.max_updates(algo.max_lag) + 2
     config = adaptive(

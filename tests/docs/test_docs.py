@@ -15,15 +15,19 @@ PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs")
 BLOCKS = re.findall(r"```(python|bash)\n(.*?)```", README, re.DOTALL)
 
 
-def shorter(text: str) -> str:
-    """The same block with a tenth of the steps, and half of a study's iterations.
+def shorter(text: str, share: int = 50) -> str:
+    """The same block with a share of the steps, and half of a study's iterations.
 
-    What measures does so for half a second; games of the wargame have four steps, and a league
-    plays four of each pair.
+    Of the steps 2,000 are left, or a tenth if that is less. What measures does so for half a
+    second; games of the wargame have four steps, and a league plays four of each pair.
     """
-    for setting, share in (("steps", 10), ("iters", 2)):
-        found = rf"(total[_-]{setting}[= ])([\d_]+)"
-        text = re.sub(found, lambda m, share=share: m[1] + str(int(m[2]) // share), text)
+
+    def fewer(found: re.Match) -> str:
+        steps = int(found[2])
+        return found[1] + str(max(steps // share, min(steps // 10, 2_000)))
+
+    text = re.sub(r"(total[_-]steps[= ])([\d_]+)", fewer, text)
+    text = re.sub(r"(total[_-]iters[= ])([\d_]+)", lambda m: m[1] + str(int(m[2]) // 2), text)
     text = text.replace("--recipe orbital", """--recipe orbital --env-kwargs {"horizon":4}""")
     text = re.sub(r"(headrace league .+ --episodes) \d+", r"\1 4", text)
     return re.sub(r"(--measure \S+)", r"\1 --measure-seconds 0.5", text)
@@ -73,10 +77,10 @@ def test_the_page_on_several_learners_runs(tmp_path):
     page = (ROOT / "docs/learners.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(python|bash)\n(.*?)```", page, re.DOTALL)
     assert [language for language, _ in blocks] == ["python", "bash", "bash"]
-    (tmp_path / "script.py").write_text(shorter(blocks[0][1]))
+    (tmp_path / "script.py").write_text(shorter(blocks[0][1], 10))
     again = 'import headrace as hr\nhr.resume("runs/two", num_learners=1, total_steps=100_000)'
     assert again.split("\n")[1] in page
-    (tmp_path / "again.py").write_text(shorter(again))
+    (tmp_path / "again.py").write_text(shorter(again, 10))
     for arguments in (["script.py"], ["again.py"]):
         run(tmp_path, *arguments)
     run(tmp_path, "-m", "headrace", *shorter(blocks[1][1]).split()[1:])

@@ -13,7 +13,7 @@ def test_the_page_on_games_runs_from_top_to_bottom(tmp_path):
     page = (ROOT / "docs/games.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(python|bash)\n(.*?)```", page, re.DOTALL)
     assert [language for language, _ in blocks] == ["bash", "python", "python"]
-    for line in shorter(shorter(blocks[0][1])).splitlines():
+    for line in shorter(blocks[0][1]).splitlines():
         run(tmp_path, "-m", "headrace", *line.split()[1:])
     assert (tmp_path / "runs/tictactoe/episode.mp4").exists()
     (tmp_path / "script.py").write_text("\n".join(shorter(text) for _, text in blocks[1:]))

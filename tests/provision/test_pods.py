@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,9 +17,8 @@ import yaml
 
 import headrace as hr
 from headrace.cli import main
-from tests.provision.conftest import REQUIRED
+from tests.launch import hosts as network
 
-HOSTS = Path(__file__).parents[1] / "launch/hosts.sh"
 LOOP = """
 import sys, gymnasium, headrace as hr
 from worlds.noting import Noting
@@ -51,25 +48,16 @@ HEADRACE_ORDERS=$LOOP /bin/sh -c "$ENTRYPOINT"; echo "the loop: $?"
 
 @pytest.fixture
 def pods(tmp_path):
-    """Runs a shell script on a host, with variables; returns its process."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        why = "needs root and iproute2"
-        pytest.fail(why) if REQUIRED else pytest.skip(why)
-    name, started, made_runs = f"kr{os.getpid()}", [], not Path("/runs").exists()
-    subprocess.run(["bash", HOSTS, "up", name, "2"], check=True, timeout=30)
+    """Runs a shell script on a host, with variables."""
+    hosts, made_runs = network.made(tmp_path), not Path("/runs").exists()
 
-    def run(host: int, script: str, variables: dict[str, str]) -> subprocess.Popen:
-        words = ["bash", str(HOSTS), "run", name, str(host), "bash", "-c", script]
+    def run(host: int, script: str, variables: dict[str, str]) -> network.HostScript:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        environment = os.environ | {"PATH": path} | variables
-        with (tmp_path / f"pod{host}.txt").open("w") as file:
-            started.append(subprocess.Popen(words, env=environment, stdout=file, stderr=file))
-        return started[-1]
+        given = [f"{name}={value}" for name, value in ({"PATH": path} | variables).items()]
+        return hosts.run(host, "env", *given, "bash", "-c", script)
 
     yield run
-    subprocess.run(["bash", HOSTS, "down", name], check=True, timeout=30)
-    for one in started:
-        one.wait(10)
+    hosts.end()
     if made_runs:
         Path("/runs").rmdir()
 
@@ -98,7 +86,7 @@ def made_by(capsys, *words: str) -> dict:
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_a_manifest_s_containers_train_and_act_on_two_hosts(pods, capsys, tmp_path):
     for name in ("volume", "notes", "others"):
         (tmp_path / name).mkdir()
@@ -117,9 +105,9 @@ def test_a_manifest_s_containers_train_and_act_on_two_hosts(pods, capsys, tmp_pa
     job = pods(1, POD + JOB, first | own | {"RAY_ADDRESS": "127.0.0.1:6379"})
     second = variables_of(workers["template"], "ray start --address=host1:6379", token)
     pods(2, POD + "wait", second | own | {"RAY_ADDRESS": "host1:6379"})
-    job.wait(150)
+    job.process.wait(500)
 
-    said = (tmp_path / "pod1.txt").read_text()
+    said = job.output
     assert "the run: 0\n" in said, said
     assert "the loop: 0\n" in said, said
     assert json.loads((tmp_path / "volume/first/summary.json").read_text())["env_steps"] >= 20000

@@ -114,7 +114,7 @@ def test_settings_change_with_the_given_probability_and_factor():
     population = stub.population("x", factor=1.2)
     rng = np.random.default_rng(0)
     ratios = np.array([
-        list(population.perturbed(stub.HYPER, rng).values()) for _ in range(3000)
+        list(population.perturbed(stub.HYPER, rng).values()) for _ in range(1500)
     ]) / list(stub.HYPER.values())  # fmt: skip
     logs = np.round(np.log(ratios) / math.log(1.2)).astype(int)
     assert np.allclose(ratios, 1.2**logs)

@@ -115,7 +115,7 @@ class Seats:
         if self._left > 0 and obs is not SEEN:
             self._contracts[i].check_step((obs, reward, *ends, info))
         self._show(i, obs, info)
-        self.told[:, i] = reward, *ends, True
+        self.told[:, i] = float(np.asarray(reward).item()), *ends, True
 
     def leave_out(self, i: int) -> None:
         """Agent ``i`` isn't there: an end once more behind an end is an absence."""
@@ -155,26 +155,41 @@ class Seats:
     def _show(self, i: int, obs: Any, info: Any) -> None:
         space = self.game.observation_space
         if obs is not SEEN:
-            obs = joining.fitted(obs, space) if self.game.own else obs
-            map_space(lambda _, rows, value: rows.__setitem__(i, value), space, self.obs, obs)
+            try:
+                obs = joining.fitted(obs, space) if self.game.own else obs
+                map_space(lambda _, rows, value: rows.__setitem__(i, value), space, self.obs, obs)
+            except (ValueError, TypeError, KeyError) as error:
+                raise EnvironmentFault(
+                    f"{self.name}'s {self.game.agents[i]} returned an observation that isn't of "
+                    f"its space: {error}"
+                ) from error
         self._mask(i, info)
 
     def _mask(self, i: int, info: Any) -> None:
         own, whole = self.game.own, self.game.action_space
+        if info and MASK in info:
+            self._check_mask(i, info[MASK], own[i][1] if own else whole)
         shown = joining.masked(info, own[i][1], whole) if own else info
         mask = shown.get(MASK) if shown else None
         if mask is None and self._masks is None:
             return
-        if mask is not None and self._masks is None:
-            if not isinstance(self.game.action_space, Discrete):
-                raise EnvironmentFault(
-                    f"{self.name}'s {self.game.agents[i]} shows an action_mask in its infos, "
-                    "which is for Discrete actions: show it in the observation, as the part "
-                    "'action_mask' of a Dict"
-                )
-            self._masks = np.ones((len(self.ids), int(self.game.action_space.n)), np.int8)
-        assert self._masks is not None
+        if self._masks is None:
+            assert isinstance(whole, Discrete)
+            self._masks = np.ones((len(self.ids), int(whole.n)), np.int8)
         self._masks[i] = 1 if mask is None else mask
+
+    def _check_mask(self, i: int, mask: Any, space: gymnasium.Space[Any]) -> None:
+        whose = f"{self.name}'s {self.game.agents[i]} shows an action_mask"
+        if not isinstance(space, Discrete):
+            raise EnvironmentFault(
+                f"{whose} in its infos, which is for Discrete actions: show it in the observation, "
+                "as the part 'action_mask' of a Dict"
+            )
+        if np.shape(mask) != (space.n,):
+            raise EnvironmentFault(
+                f"{whose} of shape {np.shape(mask)} in its infos, and has {space.n} actions: show "
+                "a number for each, 0 where it is forbidden"
+            )
 
 
 def _legal(leaf: Any) -> Any:

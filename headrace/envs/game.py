@@ -20,6 +20,8 @@ from gymnasium.vector.utils import batch_space, iterate
 from headrace.envs.agents import GAME, MAX_EMPTY, SEEN, Seats
 from headrace.errors import EnvironmentFault, shown
 
+_RETURNED = ("observations", "rewards", "terminated", "truncated", "infos")  # by step
+
 
 def is_game(env: Any) -> bool:
     """Whether it has PettingZoo's methods: those of ParallelEnv or AECEnv."""
@@ -58,6 +60,7 @@ class ParallelGame(gymnasium.Env[Any, Any]):
         obs, infos = returned if isinstance(returned, tuple) else (returned, {})
         self._gone[:] = True
         if self._seats.checks:
+            self._check_dicts("reset", {"observations": obs, "infos": infos})
             self._seats.check_known([*self._env.agents, *obs])
         self._come({a: obs[a] for a in self._env.agents if a in obs}, infos)
         self._empty = self._empty + 1 if self._gone.all() else 0
@@ -98,9 +101,10 @@ class ParallelGame(gymnasium.Env[Any, Any]):
         if not isinstance(returned, tuple) or len(returned) != 5:
             found = f"{len(returned)} values" if isinstance(returned, tuple) else shown(returned)
             raise EnvironmentFault(
-                f"{name} returned {found} from step, which are to be 5: observations, rewards, "
-                "terminated, truncated and infos, each a dict by agent"
+                f"{name} returned {found} from step, which are to be 5: "
+                f"{', '.join(_RETURNED)}, each a dict by agent"
             )
+        self._check_dicts("step", dict(zip(_RETURNED, returned, strict=True)))
         there = {*self._env.agents, *returned[0]}
         self._seats.check_known(there)
         for agent in acted:
@@ -108,6 +112,14 @@ class ParallelGame(gymnasium.Env[Any, Any]):
                 raise EnvironmentFault(
                     f"{name} returned no reward for {agent}, which acted: give it 0.0 if there is "
                     "none"
+                )
+
+    def _check_dicts(self, method: str, returned: dict[str, Any]) -> None:
+        for kind, by_agent in returned.items():
+            if not isinstance(by_agent, dict):
+                raise EnvironmentFault(
+                    f"{self._seats.name} returned {shown(by_agent)} as its {kind} from {method}: "
+                    "return a dict by agent, {} if empty"
                 )
 
     def _come(self, obs: Any, infos: Any, before: np.ndarray | None = None) -> None:

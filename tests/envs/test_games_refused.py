@@ -12,7 +12,7 @@ from worlds import CountingGame, CountingTurns, Matching
 
 import headrace as hr
 from headrace.envs import turn_game
-from headrace.envs.make import make_vec
+from headrace.envs.make import make_vec, opened
 from headrace.envs.names import resolve
 from headrace.envs.probe import probe
 from headrace.errors import ConfigError, EnvironmentFault
@@ -244,9 +244,39 @@ class OfGymInTurns(CountingTurns):
         return obs, reward, over, info
 
 
+class Short(Matching):
+    """Its mask has one number, which would do for all three actions."""
+
+    mask = (1,)
+
+    def reset(self, seed=None, options=None):
+        return super().reset(seed, options)[0], {"right": {"action_mask": np.array(self.mask)}}
+
+
+class Long(Short):
+    mask = (1, 0, 1, 1)
+
+
+class Uninformed(Matching):
+    def reset(self, seed=None, options=None):
+        return super().reset(seed, options)[0], None
+
+
+class Together(Matching):
+    """What it returns isn't by agent."""
+
+    def step(self, actions):
+        obs, rewards, *_, infos = super().step(actions)
+        return obs, rewards, False, False, infos
+
+
 @pytest.mark.parametrize(
     ("env", "words"),
     [
+        (Short, r"Short's right shows an action_mask of shape \(1,\) in its infos, and has \d act"),
+        (Long, r"Long's right shows an action_mask of shape \(4,\) in its infos, and has \d act"),
+        (Uninformed, "Uninformed returned None as its infos from reset: return a dict by agent"),
+        (Together, "Together returned False as its terminated from step: return a dict by agent"),
         (Stranger, "Stranger has an agent 'third' that isn't among its possible_agents"),
         (StrangeTurn, "StrangeTurn has an agent 7 that isn't among its possible_agents"),
         (Unpaid, "Unpaid returned no reward for right, which acted"),
@@ -262,6 +292,36 @@ def test_what_breaks_the_rules_of_a_game_is_one_sentence(env, words):
             envs.step(actions)
             envs.step(actions)
     assert "\n" not in str(raised.value)
+
+
+class Paid(Matching):
+    def step(self, actions):
+        obs, rewards, *rest = super().step(actions)
+        return obs, {agent: np.array([value]) for agent, value in rewards.items()}, *rest
+
+
+def test_a_reward_may_be_an_array_of_one():
+    returned = []
+    for env in (Matching, Paid):
+        with contextlib.closing(make_vec(env, 2, "sync")) as envs:
+            envs.reset(seed=0)
+            returned.append(envs.step(np.arange(envs.num_envs) % 3)[1].tolist())
+    assert returned[0] == returned[1]
+    assert any(returned[0])
+
+
+class Growing(Matching):
+    def _shown(self):
+        obs = super()._shown()
+        return obs | {"right": np.zeros(4, np.float32)} if self._steps > 1 else obs
+
+
+def test_an_observation_that_changes_its_shape_later_is_told_with_its_agent():
+    with contextlib.closing(opened(Growing, 2, "sync", checked_steps=0)[1]) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(EnvironmentFault, match="Growing's right returned an observation that"):
+            for _ in range(3):
+                envs.step(np.zeros(envs.num_envs, np.int64))
 
 
 @pytest.mark.parametrize("num_agents", [2, 3])

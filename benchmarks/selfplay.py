@@ -51,7 +51,6 @@ class Settings(NamedTuple):
     held: bool = False
     gamma: float = 1.0
     epochs: int = 2
-    actors: int = 1  # processes beside the learner, unless it is one
     more: Mapping[str, Any] = MappingProxyType({})  # of the algorithm alone
 
     def changed(self, words: list[str]) -> Settings:
@@ -115,13 +114,13 @@ def train(game: str, method: str, seed: int, args: argparse.Namespace) -> tuple[
         zero_sum=True,
         total_steps=own.steps,
         seed=seed,
-        num_actors=own.actors,
-        envs_per_actor=columns // own.actors,
+        num_actors=1,
+        envs_per_actor=columns,
         fragment_length=rows,
         network=hr.Network(hidden=own.hidden, activation="relu"),
         scale_free=False,
         snapshot_every_steps=own.steps // args.snapshots,
-        transport="serial" if own.actors == 1 else "shm",
+        transport="serial",
         eval_episodes=0,
         log_interval_s=30.0,
         run_dir=str(run),

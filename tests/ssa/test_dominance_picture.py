@@ -75,6 +75,7 @@ def test_the_frame_of_a_step_shows_what_was_done_in_it_and_a_reset_shows_nothing
             envs.step(np.array([0, ACTIONS.first_jam]))
         envs.step(np.array([0, ACTIONS.first_jam]))
         envs.render()
+        envs.step(np.array([FORWARDS, 0]))
         envs.reset(seed=0)
         envs.render()
     assert chosen == [[FORWARDS, ACTIONS.first_jam], [0, 0], [0, 0]]

@@ -7,8 +7,10 @@ the other objects of a game are; in weeks they take all values anyway.
 
 from __future__ import annotations
 
+import csv
 import functools
 import json
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from xml.parsers import expat
 
 import numpy as np
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, require, shown
 from headrace_ssa import orbits
 from headrace_ssa.orbits import EARTH_RADIUS
 
@@ -28,7 +30,11 @@ LOWEST_M, HIGHEST_M = 400e3, 1_000e3
 FLATTEST = np.radians(10.0)
 """Left out is what is less inclined: two orbits have to cross at an angle."""
 
-_COUNTERS = ("EPHEMERIS_TYPE", "ELEMENT_SET_NO", "REV_AT_EPOCH")  # of OMM, which may be null
+_NOT_OF_SHAPE = {  # what else the package wants of OMM, where it is missing or empty
+    **dict.fromkeys(("EPHEMERIS_TYPE", "ELEMENT_SET_NO", "REV_AT_EPOCH"), "0"),
+    **dict.fromkeys(("BSTAR", "MEAN_MOTION_DOT", "MEAN_MOTION_DDOT"), "0"),
+    **dict.fromkeys(("CLASSIFICATION_TYPE", "OBJECT_ID"), "U"),
+}
 
 
 class Catalogue(NamedTuple):
@@ -42,16 +48,19 @@ class Catalogue(NamedTuple):
 def read(path: str | Path) -> Catalogue:
     """The orbits of a file that games can use, which are read-only.
 
-    Warns where SGP4 can't compute some of its objects.
+    Warns where some of its objects are left out: a line's sum of digits is wrong, or SGP4 can't
+    compute them.
 
     Raises:
-        ConfigError: ``sgp4`` isn't installed; the file can't be read, or a line of it, which is
-            named; or none of its orbits can be used.
+        ConfigError: ``path`` isn't one; ``sgp4`` isn't installed; the file can't be read, or a line
+            of it, which is named; all sums of digits are wrong; or it has no orbit to be used.
     """
+    is_path = isinstance(path, str | os.PathLike) and bool(str(path))
+    require(is_path, "catalogue", path, "the path of a file, as text")
     try:
         where = Path(path).resolve()
         status = where.stat()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a path with a zero byte
         raise _unreadable(path, error) from error
     return _read(str(path), where, status.st_mtime_ns, status.st_size)
 
@@ -69,30 +78,47 @@ def _read(path: str, where: Path, mtime_ns: int, size: int) -> Catalogue:
         text = where.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
-    satellites = []
-    for line, record in _records(text, path):
-        try:
-            satellites.append(_satellite(api, record))
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise _wrong(path, line, _why(error)) from error
+    satellites, count = _satellites(api, text, path)
     found = _shapes(satellites)
     if lost := len(satellites) - len(found.a):
-        warnings.warn(
-            f"catalogue={path!r}: {lost} of its {len(satellites)} objects are left out, since "
-            "SGP4 can't compute where they are at their epochs",
-            stacklevel=2,
-        )
+        _left_out(path, lost, count, "SGP4 can't compute where they are at their epochs")
     usable = _usable(found)
     if not usable.any():
         raise ConfigError(
             f"catalogue={path!r} must hold an object on a near-circular orbit between "
             f"{LOWEST_M / 1e3:.0f} and {HIGHEST_M / 1e3:.0f} km, inclined by 10 degrees or more; "
-            f"none of its {len(satellites)} is"
+            f"none of its {count} is"
         )
     kept = Catalogue(*(x[usable] for x in found))
     for each in kept:
         each.flags.writeable = False  # many environments have the same
     return kept
+
+
+def _satellites(api: Any, text: str, path: str) -> tuple[list[Any], int]:
+    """Those whose sums of digits are right, and how many there are with the others."""
+    found, broken = list[Any](), list[tuple[int, str]]()
+    for line, record in _records(text, path):
+        try:
+            found.append(_satellite(api, record))
+        except _Miscounted as error:
+            broken.append((line, _why(error)))
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise _wrong(path, line, _why(error)) from error
+    if not found and not broken:
+        raise ConfigError(
+            f"catalogue={path!r} must hold elements of orbits, as two-line elements, or as OMM in "
+            "CSV, XML or JSON; none were found"
+        )
+    if not found:
+        raise _wrong(path, *broken[0])
+    count = len(found) + len(broken)
+    if broken:
+        line, why = broken[0]
+        _left_out(
+            path, len(broken), count, f"a sum of digits is wrong; the first: line {line} {why}"
+        )
+    return found, count
 
 
 def _usable(found: Catalogue) -> np.ndarray:
@@ -104,11 +130,18 @@ def _usable(found: Catalogue) -> np.ndarray:
 
 
 def _unreadable(path: Any, error: Exception) -> ConfigError:
-    return ConfigError(f"catalogue={str(path)!r} can't be read ({error})")
+    hint = "; it is looked for from where headrace is started, unless it is given in full"
+    hint = "" if os.path.isabs(path) else hint
+    return ConfigError(f"catalogue={str(path)!r} can't be read ({error}){hint}")
 
 
 def _wrong(path: Any, line: int, why: str) -> ConfigError:
     return ConfigError(f"catalogue={str(path)!r}: line {line} {why}")
+
+
+def _left_out(path: str, count: int, of: int, why: str) -> None:
+    words = f"{count} of its {of} objects are left out, since {why}"
+    warnings.warn(f"catalogue={path!r}: {words}", stacklevel=4)
 
 
 def _why(error: Exception) -> str:
@@ -126,33 +159,36 @@ def _records(text: str, path: str) -> Iterator[tuple[int, Any]]:
         return _of_xml(text, path)
     if start in ("[", "{"):
         return _of_json(text, path)
-    return _of_csv(text) if "MEAN_MOTION" in first and "," in first else _of_lines(text, path)
+    return (_of_csv if "MEAN_MOTION" in first and "," in first else _of_lines)(text, path)
 
 
 def _of_lines(text: str, path: str) -> Iterator[tuple[int, tuple[str, str]]]:
     """Pairs of lines that begin with 1 and 2; other lines are names or remarks."""
     waiting = ""
-    lines = text.splitlines()
+    lines = [line.strip() for line in text.splitlines()]
     for number, line in enumerate(lines, start=1):
         if waiting and not line.startswith("2 "):
             raise _wrong(path, number, "must be the second line of an object, and begin with 2")
         if waiting:
-            yield number - 1, (waiting, line.rstrip())
+            yield number - 1, (waiting, line)
             waiting = ""
         elif line.startswith("2 "):
             raise _wrong(path, number, "is the second line of an object whose first is missing")
         elif line.startswith("1 "):
-            waiting = line.rstrip()
+            waiting = line
     if waiting:
         raise _wrong(path, len(lines), "is the first line of an object whose second is missing")
 
 
-def _of_csv(text: str) -> Iterator[tuple[int, dict[str, str]]]:
-    from sgp4 import omm
-
-    rows: Any = omm.parse_csv(text.splitlines())
-    for row in rows:
-        yield rows.line_num, row
+def _of_csv(text: str, path: str) -> Iterator[tuple[int, dict[str, str]]]:
+    rows: Any = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    try:
+        for row in rows:
+            if None in row:
+                raise _wrong(path, rows.line_num, "has more cells than the first line has names")
+            yield rows.line_num, row
+    except csv.Error as error:
+        raise _wrong(path, rows.reader.line_num, f"isn't CSV ({error})") from error
 
 
 def _of_xml(text: str, path: str) -> Iterator[tuple[int, Any]]:
@@ -201,7 +237,13 @@ def _of_json(text: str, path: str) -> Iterator[tuple[int, Any]]:
             record, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError as error:
             raise _wrong(path, error.lineno, f"isn't JSON ({error.msg})") from error
+        if not isinstance(record, dict):
+            raise _wrong(path, line, f"has {shown(record)} where an object of OMM must be")
         yield line, record
+
+
+class _Miscounted(ValueError):
+    """A line's sum of digits is wrong."""
 
 
 def _satellite(api: Any, record: Any) -> Any:
@@ -211,26 +253,33 @@ def _satellite(api: Any, record: Any) -> Any:
         for line in record:
             if len(line) < 69:
                 raise ValueError(f"it has {len(line)} characters where there must be 69")
-        io.verify_checksum(*record)
+        try:
+            io.verify_checksum(*record)
+        except ValueError as error:
+            raise _Miscounted(error) from error
         satellite = api.Satrec.twoline2rv(*record)
         if record[0][2:7] != record[1][2:7]:
             raise ValueError(f"numbers {record[0][2:7]} and {record[1][2:7]} differ")
     else:
         satellite = api.Satrec()
         omm.initialize(satellite, _fields(record))
-    numbers = satellite.no_kozai, satellite.ecco, satellite.inclo
-    if not np.isfinite(numbers).all() or satellite.no_kozai <= 0.0:
-        raise ValueError("numbers are missing")
+    motion = satellite.no_kozai * 720.0 / np.pi  # revolutions a day
+    inclination = np.degrees(satellite.inclo)
+    numbers = {"mean motion": motion, "eccentricity": satellite.ecco, "inclination": inclination}
+    for name, value in numbers.items():
+        if not np.isfinite(value):
+            raise ValueError(f"its {name} of {value} must be a number")
+    if motion <= 0.0:
+        raise ValueError(f"its mean motion of {motion:g} must be above 0")
     return satellite
 
 
-def _fields(record: Any) -> dict[str, str]:
+def _fields(record: dict[Any, Any]) -> dict[str, str]:
     """Fields of OMM as the package reads them: fewer are valid to it than to those who write."""
-    fields = {
-        key: "0" if key in _COUNTERS and not value else str(value) for key, value in record.items()
-    }
-    if "." not in fields["EPOCH"]:
-        fields["EPOCH"] += ".0"
+    given = {str(k).strip(): "" if v is None else str(v).strip() for k, v in record.items()}
+    fields = _NOT_OF_SHAPE | {name: text for name, text in given.items() if text}
+    epoch = fields["EPOCH"].removesuffix("Z")  # which a time may end in
+    fields["EPOCH"] = epoch if "." in epoch else epoch + ".0"
     return fields | {"NORAD_CAT_ID": "0"}  # it knows none above 339,999
 
 

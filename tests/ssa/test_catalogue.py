@@ -166,11 +166,53 @@ def test_behind_a_comment_the_right_line_is_named(files):
         catalogue.read(files["xml"])
 
 
-def test_a_wrong_sum_of_the_verification_set_is_found(tmp_path):
-    path = tmp_path / "as_it_is.tle"
+def test_objects_whose_sum_of_digits_is_wrong_are_left_out_and_the_first_is_told(tmp_path):
+    """As those of the verification set, which are wrong on purpose."""
+    path, mended = tmp_path / "as_it_is.tle", tmp_path / "mended.tle"
     path.write_text(VERIFICATION)
-    with pytest.raises(ConfigError, match=r"line 100 can't be read .*checksum as 4 .*tallies to 2"):
+    told = r"3 of its 33 objects are left out, since a sum .*line 100 .*as 4 .*tallies to 2"
+    with pytest.warns(UserWarning, match=told):
+        found = catalogue.read(path)
+    good = [pair for pair in PAIRS if pair[0] in VERIFICATION and pair[1] in VERIFICATION]
+    assert len(good) == len(PAIRS) - 3
+    mended.write_text("\n".join(line for pair in good for line in pair))
+    assert found.a.tolist() == catalogue.read(mended).a.tolist()
+    path.write_text("\n".join(f"{line[:68]}{(int(line[68]) + 1) % 10}" for line in COMPLETE[0]))
+    with pytest.raises(ConfigError, match=r"line 1 can't be read .*checksum"):
         catalogue.read(path)
+
+
+def test_times_may_end_in_z_and_lines_may_be_indented(files):
+    wanted = catalogue.read(files["tle"])
+    lines = files["tle"].read_text().splitlines()
+    files["tle"].write_text("\n".join(f"  {line}" for line in lines))
+    assert catalogue.read(files["tle"]).a.tolist() == wanted.a.tolist()
+    for ending in ("Z", ".0Z"):
+        fields = [{**one, "EPOCH": one["EPOCH"].partition(".")[0] + ending} for one in FIELDS]
+        found = catalogue.read(written(files["json"].parent, fields)["json"])
+        assert np.allclose(found.a, wanted.a, rtol=1e-6)
+
+
+@pytest.mark.parametrize("missing", [dict.fromkeys, lambda names: {}])
+def test_what_the_shape_of_an_orbit_does_not_need_may_be_empty_or_missing(files, missing):
+    wanted = catalogue.read(files["json"])
+    others = [name for name in FIELDS[0] if name not in (*PARTS["meanElements"],)]
+    fields = [
+        {name: one[name] for name in PARTS["meanElements"]} | missing(others) for one in FIELDS
+    ]
+    found = catalogue.read(written_json(files["json"], fields))
+    assert np.allclose(found.a, wanted.a, rtol=1e-9)
+
+
+def written_json(path, fields):
+    path.write_text(json.dumps(fields))
+    return path
+
+
+def test_a_table_may_have_spaces_behind_its_commas(files):
+    wanted = catalogue.read(files["csv"])
+    files["csv"].write_text(files["csv"].read_text().replace(",", ", "))
+    assert catalogue.read(files["csv"]).a.tolist() == wanted.a.tolist()
 
 
 @pytest.mark.parametrize(
@@ -182,7 +224,13 @@ def test_a_wrong_sum_of_the_verification_set_is_found(tmp_path):
         ("tle", lambda t: t.replace(" 34.2682", "34.2682", 1), "line 2 .*68 characters"),
         ("csv", lambda t: t.replace(FIELDS[1]["MEAN_MOTION"], "fast"), "line 3 .*fast"),
         ("csv", lambda t: t.replace("EPOCH", "WHEN", 1), "line 2 begins an object without EPOCH"),
-        ("json", lambda t: t.replace('"BSTAR"', '"B"', 1), "line 2 begins .*without BSTAR"),
+        ("csv", lambda t: f"{t}OBJECT,1998-067A\n", r"line \d+ begins an object without EPOCH"),
+        ("csv", lambda t: t.replace("OBJECT 1", "OBJECT,1"), "line 3 has more cells than"),
+        ("csv", lambda t: t + '"' + "x" * 140_000, r"line \d+ isn't CSV \(field larger"),
+        ("json", lambda t: t.replace('"EPOCH"', '"WHEN"', 1), "line 2 begins .*without EPOCH"),
+        ("json", lambda t: "[\n1, 2]", "line 2 has 1 where an object of OMM must be"),
+        ("json", lambda t: re.sub('N": "(1.*)"', r'N": "-\1"', t), "line .* -1.* must be above 0"),
+        ("json", lambda t: re.sub('INCLINATION": .*,', 'INCLINATION": NaN,', t), "inclin.* of nan"),
         ("json", lambda t: t.replace("}", "]", 1), r"line \d+ isn't JSON"),
         ("xml", lambda t: t.replace("</segment>", "", 1), r"line \d+ isn't XML"),
         ("xml", lambda t: t.replace("<BSTAR>", "<BSTAR>x", 1), "line 3 can't be read .*x"),
@@ -203,11 +251,25 @@ def test_files_without_a_usable_object_or_that_are_not_there_are_errors(tmp_path
     far.write_text("\n".join(PAIRS[0]))  # 600 to 3,800 km high
     with pytest.raises(ConfigError, match=r"near-circular orbit between 400 and 1000 km.*its 1 is"):
         catalogue.read(far)
-    far.write_text("nothing\n")
-    with pytest.raises(ConfigError, match="its 0 is"):
-        catalogue.read(far)
+    for text in ("nothing\n", "", "[]", "<a></a>", "EPOCH,MEAN_MOTION\n"):
+        far.write_text(text)
+        with pytest.raises(ConfigError, match=r"elements of orbits.*XML or JSON; none were found"):
+            catalogue.read(far)
     with pytest.raises(ConfigError, match=r"can't be read .*No such file"):
         SSAConjunctionEnv(catalogue=str(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize("wrong", [5, "", ["objects.tle"], b"objects.tle", "zero\0byte"])
+def test_what_is_no_path_is_one_sentence(wrong):
+    with pytest.raises(ConfigError, match="catalogue="):
+        SSAConjunctionVectorEnv(2, catalogue=wrong)
+
+
+def test_of_a_path_that_is_not_full_it_is_told_where_it_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    where = re.escape(str(tmp_path / "mine.tle"))
+    with pytest.raises(ConfigError, match=f"catalogue='mine.tle' .*'{where}'.* given in full"):
+        SSAConjunctionEnv(catalogue="mine.tle")
 
 
 def test_without_the_package_the_install_line_is_told(files, monkeypatch):

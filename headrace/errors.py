@@ -82,7 +82,11 @@ def require_choice(name: str, value: object, known: Iterable[str]) -> None:
         raise ConfigError(f"{name}={shown(value)} is unknown; choose {', '.join(known)}.{hint}")
 
 
-def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
-    """`` Did you mean …?`` with the closest known words, or an empty string."""
+def nearest(word: str, known: Iterable[str], count: int = 3, before: str = "") -> str:
+    """`` Did you mean …?`` with the closest known words, or an empty string.
+
+    Args:
+        before: what each of them is told with in front, and isn't compared.
+    """
     close = difflib.get_close_matches(word, list(known), n=count, cutoff=0.5)
-    return f" Did you mean {', '.join(map(repr, close))}?" if close else ""
+    return f" Did you mean {', '.join(repr(before + one) for one in close)}?" if close else ""

@@ -17,9 +17,10 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from headrace.envs import atari
 from headrace.envs.atari_scores import SCORES
+from headrace.envs.nearby import names_in, nearest_module
 from headrace.envs.packages import bring, is_installed, package_of
 from headrace.envs.wrappers import Wrap, as_wrap
-from headrace.envs.zoo import Zoo, known, zoo
+from headrace.envs.zoo import MAKERS, Zoo, as_typed, zoo
 from headrace.errors import ConfigError, nearest, require, shown
 from headrace.spaces.joining import Spaces
 
@@ -189,15 +190,22 @@ def _find(env_id: str) -> Target:
     for part in name.split("."):
         found = getattr(found, part, None)
     if callable(found):
-        return found  # type: ignore[no-any-return]
+        return as_typed(found, env_id) if name in MAKERS else found
     if not module and (game := atari.vector_id(name)):
         return _find(game)
     if not module and in_envpool(name):  # last, for it imports envpool
         return EnvSpec(name)
-    names = [*gymnasium.registry, *SCORES, *known(module)]
+    if module:
+        brought = importlib.import_module(module)
+        near = nearest(name, names_in(brought), before=f"{module}:")
+        raise ConfigError(
+            f"env={shown(env_id)} is unknown: the module {shown(module)} has neither an "
+            f"environment nor a game of this name.{near}"
+        )
+    near = nearest_module(name) or nearest(name, [*gymnasium.registry, *SCORES])
     raise ConfigError(
         f"env={shown(env_id)} is unknown; register it with gymnasium.register, or name the module "
-        f"that does, as in 'module:Id-v0'.{nearest(name, names)}"
+        f"that does, as in 'module:Id-v0'.{near}"
     )
 
 

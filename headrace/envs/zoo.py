@@ -9,6 +9,7 @@ do: ``parallel_env`` is taken where there is one (``module.of.it:env`` names the
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 import sys
@@ -17,7 +18,12 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-_KINDS = {"parallel": "parallel_env", "aec": "env"}  # the better first
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+_KINDS = "parallel", "aec"  # the better first
+MAKERS = "parallel_env", "env"
+"""What a module of a game has; the better first."""
 
 
 @dataclass(frozen=True)
@@ -47,25 +53,50 @@ def zoo(module: ModuleType, name: str) -> Zoo | None:
     return None if _maker(module, name) is None else Zoo(module.__name__, name)
 
 
-def known(module: str) -> list[str]:
-    """The games that PettingZoo has registered, if it is the module."""
-    registry, names = sys.modules.get("pettingzoo"), set[str]()
-    for kind in _KINDS if module == "pettingzoo" and hasattr(registry, "make") else ():
-        names |= set(getattr(registry, f"{kind}_registry"))
-    return sorted(re.sub(r"-v(\d+)$", r"_v\1", name) for name in names)
+def registered(module: str) -> dict[str, Any]:
+    """What PettingZoo has registered, by our names: of all packages under its own, else of this.
+
+    Where a game is there twice, it is the kind in which agents move at once.
+    """
+    package, games = module.partition(".")[0], dict[str, Any]()
+    for kind in _KINDS:
+        known = getattr(sys.modules.get("pettingzoo"), f"{kind}_registry", {})
+        for name, spec in known.items():
+            if package in ("pettingzoo", package_of_entry(spec)):
+                games.setdefault(_ours(name), spec)
+    return games
+
+
+def _ours(name: str) -> str:
+    return re.sub(r"-v(\d+)$", r"_v\1", name)
+
+
+def package_of_entry(spec: Any) -> str:
+    """The package of what a spec makes environments with, or ""."""
+    entry = getattr(spec, "entry_point", None) or getattr(spec, "vector_entry_point", None)
+    module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
+    return str(module).partition(".")[0]
+
+
+def as_typed(maker: Callable[..., Any], env_id: str) -> Callable[..., Any]:
+    """``maker``, under the name that was typed: its own says ``env``, as those of all games do.
+
+    What makes an environment of Gymnasium's is returned as it is.
+    """
+    if isinstance(maker, type) and issubclass(maker, gymnasium.Env | VectorEnv):
+        return maker
+    named = functools.partial(maker)
+    vars(named)["__name__"] = env_id
+    return named
 
 
 def _maker(module: ModuleType, name: str) -> Callable[..., Any] | None:
-    registry = sys.modules.get("pettingzoo")
-    for kind in _KINDS if hasattr(registry, "make") else ():
-        known = getattr(registry, f"{kind}_registry")
-        registered = re.sub(r"_v(\d+)$", r"-v\1", name)
-        if registered in known:
-            return known[registered].make  # type: ignore[no-any-return]
+    if spec := registered(module.__name__).get(_ours(name)):
+        return spec.make  # type: ignore[no-any-return]
     found: Any = module
     for part in name.replace("/", ".").split("."):
         found = _part(found, part)
-    makers = (getattr(found, word, None) for word in _KINDS.values())
+    makers = (getattr(found, word, None) for word in MAKERS)
     return next(filter(callable, makers), None) if isinstance(found, ModuleType) else None
 
 

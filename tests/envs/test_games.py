@@ -47,7 +47,8 @@ def test_modules_of_games_are_found_by_name_and_move_at_once_where_they_can():
     assert env_name(both) == "some_zoo:both_v1"
     assert isinstance(both(), CountingGame)
     assert isinstance(turns(num_agents=2), CountingTurns)
-    assert second is CountingTurns
+    assert isinstance(second(num_agents=2), CountingTurns)
+    assert env_name(second) == "some_zoo.both_v1:env"
     with pytest.raises(ConfigError, match="'some_zoo:both_v3' is unknown"):
         resolve("some_zoo:both_v3")
 

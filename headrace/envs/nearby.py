@@ -1,0 +1,47 @@
+"""Names of environments and games near one that is unknown, for messages."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pkgutil
+from collections.abc import Iterable
+from types import ModuleType
+
+import gymnasium
+
+from headrace.envs.zoo import package_of_entry, registered
+from headrace.errors import nearest
+
+
+def names_in(module: ModuleType) -> set[str]:
+    """What may stand behind the module's name and a colon: ids, games, classes and functions."""
+    package = module.__name__.partition(".")[0]
+    ids = {id for id, spec in gymnasium.registry.items() if package_of_entry(spec) == package}
+    own = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and callable(value)
+        and str(getattr(value, "__module__", "")).partition(".")[0] == package
+    }
+    return ids | own | {*registered(module.__name__)} | _modules(getattr(module, "__path__", ()))
+
+
+def nearest_module(name: str) -> str:
+    """What to write for ``package.game``, if there is such a package, as in :func:`nearest`.
+
+    It is not imported: whoever names no module has allowed none.
+    """
+    *folders, last = name.split(".")
+    try:
+        found = importlib.util.find_spec(folders[0]) if folders else None
+    except ValueError:  # as of an empty name
+        return ""
+    places = (found and found.submodule_search_locations) or ()
+    known = _modules([os.path.join(place, *folders[1:]) for place in places])
+    return nearest(last, known, before=f"{'.'.join(folders)}:")
+
+
+def _modules(places: Iterable[str]) -> set[str]:
+    return {one.name for one in pkgutil.iter_modules(list(places)) if not one.name.startswith("_")}

@@ -1,0 +1,64 @@
+"""Names of games: what is told of one that is unknown, and what one is called."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+from worlds import CountingGame, Matching
+
+from headrace.envs.names import resolve
+from headrace.envs.probe import probe
+from headrace.errors import ConfigError
+
+
+@pytest.fixture
+def sea(monkeypatch, tmp_path):
+    """A package of games, a module of classes, and PettingZoo with games of its own."""
+    (tmp_path / "seas").mkdir()
+    (tmp_path / "seas/__init__.py").touch()
+    for name in ("simple_wave_v3", "tide_v1"):
+        (tmp_path / f"seas/{name}.py").write_text("def parallel_env(): ...\n")
+    (tmp_path / "sea_games.py").write_text("from json import dumps\nclass Nape: ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry = types.ModuleType("pettingzoo")
+    made = types.SimpleNamespace(make=CountingGame, entry_point="pettingzoo.sea.wave_v2:env")
+    vars(registry).update(aec_registry={"sea/wave-v2": made}, parallel_registry={})
+    monkeypatch.setitem(sys.modules, "pettingzoo", registry)
+    yield
+    for name in [x for x in sys.modules if x.partition(".")[0] in ("seas", "sea_games")]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("sea")
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [
+        ("seas:simple_wave", r"of this name\. Did you mean 'seas:simple_wave_v3'\?"),
+        ("seas:simple_wave_v2", r"of this name\. Did you mean 'seas:simple_wave_v3'\?"),
+        ("seas.simple_wave_v3", r"'module:Id-v0'\. Did you mean 'seas:simple_wave_v3'\?"),
+        ("seas:nothing", r"the module 'seas' has neither .* of this name\."),
+        ("sea_games:Nope", r"Did you mean 'sea_games:Nape'\?"),
+        ("sea_games:dump", r"of this name\."),  # what it imports is another's
+        ("pettingzoo:sea/wave", r"Did you mean 'pettingzoo:sea/wave_v2'\?"),
+        ("seas:sea/wave_v2", "env='seas:sea/wave_v2' is unknown: the module 'seas' has neither.*"),
+    ],
+)
+def test_of_an_unknown_name_the_nearest_of_its_module_is_told_as_it_is_to_be_typed(name, ends):
+    with pytest.raises(ConfigError, match=f"{ends}$"):
+        resolve(name)
+    assert "seas" not in sys.modules or ":" in name  # what wasn't named as code isn't imported
+
+
+def test_a_game_of_a_module_is_called_by_the_name_that_was_typed(monkeypatch):
+    module = types.ModuleType("few_zoo")
+    vars(module).update(env=lambda: Strange(), parallel_env=Strange)
+    monkeypatch.setitem(sys.modules, "few_zoo", module)
+    for name in ("few_zoo:env", "few_zoo:parallel_env"):
+        with pytest.raises(ConfigError, match=f"{name} doesn't say which agents"):
+            probe(name, "sync", {}, 0)
+
+
+class Strange(Matching):
+    possible_agents = ()

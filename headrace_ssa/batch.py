@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.utils import seeding
+
+from headrace.errors import require
 
 
 def generators(
@@ -32,6 +35,30 @@ def generators(
         before[i] if before and own is None else seeding.np_random(own)[0]
         for i, own in enumerate(seed)
     ]
+
+
+def check_counts(**least: tuple[int, int]) -> None:
+    """Raise ConfigError unless each value is a whole number, and its least, or more.
+
+    Args:
+        least: by the name of a setting, its value and its least one.
+    """
+    for name, (value, low) in least.items():
+        whole = is_whole(value)
+        words = f"{'' if whole else 'a whole number of '}at least {low} (nearest: "
+        require(whole and value >= low, name, value, f"{words}{near(value, low)})")
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is an int, of Python's or NumPy's."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def near(value: object, low: int) -> int:
+    """The whole number nearest to a value among those from ``low``; that, if it is no number."""
+    if isinstance(value, float | np.floating) and math.isfinite(value):
+        return max(low, round(value))
+    return max(low, int(value)) if isinstance(value, int | np.integer) else low
 
 
 def checked(actions: Any, num_envs: int, num_actions: int) -> np.ndarray:

@@ -21,9 +21,8 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from headrace.errors import require
 from headrace_ssa import orbits, render, scene, tracking
-from headrace_ssa.batch import checked, generators
+from headrace_ssa.batch import check_counts, checked, generators
 from headrace_ssa.catalogue import read
 from headrace_ssa.outlook import BURN_MS, FEATURES, GLOBALS, RADIUS_M, look_ahead, observe
 from headrace_ssa.tracking import STEP_S
@@ -79,7 +78,8 @@ class SSAConjunctionVectorEnv(VectorEnv):
         catalogue: path of a file of two-line elements or OMM, whose orbits the objects are on.
 
     Raises:
-        ConfigError: n_objects or horizon is too small, or the catalogue can't be used.
+        ConfigError: num_envs, n_objects or horizon is too small, or no whole number; or the
+            catalogue can't be used.
     """
 
     metadata: dict[str, Any] = {**_METADATA, "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -94,8 +94,7 @@ class SSAConjunctionVectorEnv(VectorEnv):
         catalogue: str | None = None,
     ) -> None:
         shortest = scene.FIRST_APPROACH if catalogue is None else SHORTEST_WITH_CATALOGUE
-        for name, value, least in (("n_objects", n_objects, 1), ("horizon", horizon, shortest)):
-            require(value >= least, name, value, f"at least {least} (nearest: {least})")
+        check_counts(num_envs=(num_envs, 1), n_objects=(n_objects, 1), horizon=(horizon, shortest))
         self.num_envs, self.n_objects, self.horizon = num_envs, n_objects, horizon
         self.render_mode, self._seed = render_mode, seed
         self._catalogue = None if catalogue is None else read(catalogue)

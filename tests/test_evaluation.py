@@ -1,9 +1,10 @@
-"""Episodes that are played after training: their pictures."""
+"""Episodes that are played after training: their pictures, and how they are told."""
 
 from __future__ import annotations
 
 import contextlib
 import tracemalloc
+from dataclasses import replace
 
 import gymnasium
 import imageio.v2 as imageio
@@ -15,10 +16,11 @@ from gymnasium.wrappers import TransformObservation
 
 import headrace as hr
 from headrace.acting.fitting import fitting
-from headrace.cli import main
+from headrace.cli import main, signatures
 from headrace.envs import make_vec
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
+from headrace.evaluation import Evaluation
 from headrace.process import torch_threads
 from headrace.records.video import record_video
 
@@ -190,3 +192,20 @@ def test_bounds_matter_where_tasks_have_columns_of_their_own():
             fitting(policy, envs, "Pictures")
         policy.tasks = ()
         fitting(policy, envs, "Pictures")
+
+
+@pytest.mark.parametrize(
+    ("ends", "says"),
+    [
+        ({"a": 3, "b": 3}, "3 episodes of each of 2 agents: return"),
+        ({"a": 3, "b": 1}, "4 episodes of 2 agents: return"),
+        ({}, "5 episodes: return"),
+    ],
+)
+def test_an_evaluation_in_words_says_whose_episodes_it_counts(ends, says):
+    agents = {name: Evaluation.of([1.0] * count, [2] * count) for name, count in ends.items()}
+    count = sum(ends.values()) or 5
+    whole = Evaluation.of([1.0] * count, [2] * count)
+    first, *others = signatures._lines_of(replace(whole, agents=agents or None))
+    assert first.startswith(says)
+    assert len(others) == len(agents)

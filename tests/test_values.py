@@ -246,6 +246,8 @@ def test_an_unknown_keyword_names_the_nearest_setting():
         (lambda: hr.PPO(value_clip=math.nan), "value_clip=nan must be .*above 0, or None"),
         (lambda: hr.APPO(lr_schedule="cosine"), "'cosine' must be 'constant' or 'linear'"),
         (lambda: Config(seed=1.5), "seed=1.5 must be a whole number .*nearest: 2"),
+        (lambda: Config(snapshot_win_rate=1.5), r"snapshot_win_rate=1.5 .*nearest: 0\.99\)"),
+        (lambda: Config(snapshot_win_rate=0), r"snapshot_win_rate=0 .*nearest: 0\.01\)"),
         (lambda: Config(learner_threads=-1), "learner_threads=-1 must be .*nearest: 1"),
         (lambda: Config(env_kwargs=3), "env_kwargs=3 must be a dict"),
         (lambda: Config(num_actors=True), "num_actors=True must be a whole number"),

@@ -84,12 +84,17 @@ def evaluate(
 
 def _lines_of(result: Evaluation) -> Iterator[str]:
     """An evaluation in words, and each of its tasks or agents."""
+    parts = result.tasks or result.agents or {}
+    each, *others = {one.episodes for one in parts.values()} or {result.episodes}
+    kind = "tasks" if result.tasks else "agents"
+    count = result.episodes if others else each
+    of = f" of {'' if others else 'each of '}{len(parts)} {kind}" if parts else ""
     yield (
-        f"{result.episodes} episodes: return {result.mean:.2f} ± {result.std:.2f} "
+        f"{count} episodes{of}: return {result.mean:.2f} ± {result.std:.2f} "
         f"(standard deviation over episodes; min {result.min:.2f}, max {result.max:.2f}), "
         f"length {result.mean_length:.1f}{_human(result)}"
     )
-    for name, one in (result.tasks or result.agents or {}).items():
+    for name, one in parts.items():
         of_it = f"return {one.mean:.2f} ± {one.std:.2f}, length {one.mean_length:.1f}"
         yield f"  {name}: {of_it}{_human(one)}"
 

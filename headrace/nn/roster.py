@@ -10,6 +10,7 @@ from headrace.errors import ConfigError, nearest, require, require_choice, shown
 
 SHARED, PER_AGENT = "shared", "per-agent"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # it is a part of metrics' names
+_VALID = "'shared', 'per-agent', or the policy of each agent, as in 'a:chaser,b:runner'"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def written(policies: object) -> object:
     """
     if not isinstance(policies, Mapping):
         return policies
+    require(bool(policies), "policies", policies, _VALID)
     if not all(isinstance(x, str) for pair in policies.items() for x in pair):
         raise ConfigError(f"policies={shown(policies)} must name agents and policies by text (str)")
     for agent in policies:
@@ -78,9 +80,8 @@ def mapping(policies: str) -> dict[str, str] | None:
     for part in policies.split(","):
         agent, colon, policy = part.strip().rpartition(":")
         if not colon and len(policies.split(",")) == 1:
-            valid = "'shared', 'per-agent', or the policy of each agent, as in 'a:chaser,b:runner'"
             raise ConfigError(
-                f"policies={shown(policies)} must be {valid}."
+                f"policies={shown(policies)} must be {_VALID}."
                 f"{nearest(policies, (SHARED, PER_AGENT))}"
             )
         if not colon or not agent or not policy:

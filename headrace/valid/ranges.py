@@ -36,6 +36,7 @@ class Range:
     Args:
         above, below: ``low``, or ``high``, is none of them.
         infinite: infinity is one, and means that nothing limits.
+        inside: how far from an end that is none of them the nearest is told; 0: it isn't.
         words: in place of "1 or more" and the like.
     """
 
@@ -45,6 +46,7 @@ class Range:
     below: bool = False
     infinite: bool = False
     words: str = ""
+    inside: float = 0.0
 
     def holds(self, value: Any) -> bool:
         """Whether a number is one of them; NaN is in no range."""
@@ -67,10 +69,10 @@ class Range:
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             number = value if isinstance(value, int) else math.nan
-        if number < self.low:
-            return None if self.above else self.low
-        if number > self.high:
-            return None if self.below else self.high
+        if number < self.low or (number == self.low and self.above):
+            return self.low + self.inside if self.inside or not self.above else None
+        if number > self.high or (number == self.high and self.below):
+            return self.high - self.inside if self.inside or not self.below else None
         return number if math.isfinite(number) and self.holds(number) else None
 
 
@@ -101,7 +103,7 @@ AT_LEAST_0 = Range(0, 1e9)
 AT_LEAST_1_OR_INF = Range(1, 1e9, infinite=True)
 NATS = Range(0, 1e9, words="0 or more nats")
 FACTOR = Range(0, 1, words="between 0 and 1")
-SHARE = Range(0, 1, above=True, below=True, words="above 0 and below 1")
+SHARE = Range(0, 1, above=True, below=True, words="above 0 and below 1", inside=0.01)
 RETURN = Range(-1e15, 1e15)
 SECONDS = Range(0, 1e6, above=True, words="above 0 seconds")  # poll() counts ms in 32 bits
 SECONDS_OR_INF = Range(0, 1e6, above=True, infinite=True, words=SECONDS.words)

@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from headrace.errors import require
-from headrace_ssa.batch import checked, generators
+from headrace_ssa.batch import check_counts, checked, generators, is_whole, near
 from headrace_ssa.dominance import picture, play, rules, scene, view
 
 
@@ -51,7 +51,7 @@ class OrbitalDominanceVectorEnv(VectorEnv):
         seed: of the first reset where that gives none; game ``g`` takes ``seed + g``.
 
     Raises:
-        ConfigError: num_envs is odd; n or horizon is too small.
+        ConfigError: num_envs is odd; n or horizon is too small, or no whole number.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012
@@ -69,10 +69,11 @@ class OrbitalDominanceVectorEnv(VectorEnv):
         seed: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        even = f"even, two columns for each game (nearest: {num_envs + num_envs % 2})"
-        require(num_envs > 0 and num_envs % 2 == 0, "num_envs", num_envs, even)
-        for name, value, least in (("n", n, 2), ("horizon", horizon, 1)):
-            require(value >= least, name, value, f"at least {least} (nearest: {least})")
+        rounded = near(num_envs, 2)
+        even = f"even, two columns for each game (nearest: {rounded + rounded % 2})"
+        valid = is_whole(num_envs) and num_envs > 0 and num_envs % 2 == 0
+        require(valid, "num_envs", num_envs, even)
+        check_counts(n=(n, 2), horizon=(horizon, 1))
         self.num_envs, self.n, self.horizon = num_envs, n, horizon
         self.render_mode, self._seed = render_mode, seed
         self.single_observation_space = Box(-1.0, 1.0, (view.size(n),), np.float32)

@@ -42,6 +42,11 @@ def test_what_is_no_roster_of_a_game_is_one_sentence(policies, words):
     assert "\n" not in str(raised.value)
 
 
+def test_a_mapping_of_nobody_is_told_as_it_was_given():
+    with pytest.raises(ConfigError, match=r"policies=\{\} must be 'shared', 'per-agent', or"):
+        written({})
+
+
 def test_an_environment_of_one_agent_has_one_policy():
     with pytest.raises(ConfigError, match="a game of several agents, and CartPole-v1 has one"):
         roster_of("per-agent", (), "CartPole-v1")

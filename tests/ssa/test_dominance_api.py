@@ -42,8 +42,13 @@ def test_the_id_makes_games_of_two_columns_each():
     ("wrong", "message"),
     [
         ({"num_envs": 3}, "num_envs=3 must be even.*nearest: 4"),
-        ({"num_envs": 0}, "num_envs=0"),
+        ({"num_envs": 0}, "num_envs=0 .*nearest: 2"),
+        ({"num_envs": -2}, "num_envs=-2 .*nearest: 2"),
+        ({"num_envs": 2.0}, "num_envs=2.0 must be even.*nearest: 2"),
         ({"n": 1}, "n=1 must be at least 2 .nearest: 2"),
+        ({"n": 3.5}, "n=3.5 must be a whole number of at least 2 .nearest: 4"),
+        ({"n": "three"}, "n='three' must be a whole number of at least 2 .nearest: 2"),
+        ({"horizon": float("inf")}, "horizon=inf must be a whole number .*nearest: 1"),
         ({"horizon": 0}, "horizon=0 must be at least 1 .nearest: 1"),
     ],
 )

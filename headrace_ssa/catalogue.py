@@ -131,7 +131,7 @@ def _usable(found: Catalogue) -> np.ndarray:
 
 def _unreadable(path: Any, error: Exception) -> ConfigError:
     hint = "; it is looked for from where headrace is started, unless it is given in full"
-    hint = "" if os.path.isabs(path) else hint
+    hint = hint * (isinstance(error, FileNotFoundError) and not os.path.isabs(path))
     return ConfigError(f"catalogue={str(path)!r} can't be read ({error}){hint}")
 
 

@@ -33,7 +33,7 @@ FLATTEST = np.radians(10.0)
 _NOT_OF_SHAPE = {  # what else the package wants of OMM, where it is missing or empty
     **dict.fromkeys(("EPHEMERIS_TYPE", "ELEMENT_SET_NO", "REV_AT_EPOCH"), "0"),
     **dict.fromkeys(("BSTAR", "MEAN_MOTION_DOT", "MEAN_MOTION_DDOT"), "0"),
-    **dict.fromkeys(("CLASSIFICATION_TYPE", "OBJECT_ID"), ""),
+    **dict.fromkeys(("CLASSIFICATION_TYPE", "OBJECT_ID"), "U"),
 }
 
 
@@ -131,7 +131,7 @@ def _usable(found: Catalogue) -> np.ndarray:
 
 def _unreadable(path: Any, error: Exception) -> ConfigError:
     hint = "; it is looked for from where headrace is started, unless it is given in full"
-    hint = "" if os.path.isabs(path) else hint
+    hint = hint * (isinstance(error, FileNotFoundError) and not os.path.isabs(path))
     return ConfigError(f"catalogue={str(path)!r} can't be read ({error}){hint}")
 
 

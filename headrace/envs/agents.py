@@ -61,6 +61,11 @@ class Seats:
                 f"{name} doesn't say which agents there may be: give it possible_agents, each of "
                 "which is a column of the rollouts"
             )
+        if twice := {str(one) for one in self.ids if self.ids.count(one) > 1}:
+            raise ConfigError(
+                f"{name} has {', '.join(sorted(twice))} twice among its possible_agents, each of "
+                "which is a column of its own: name each once"
+            )
         self.name = name
         self.game = game = self._game(env)
         count, space = len(self.ids), game.observation_space

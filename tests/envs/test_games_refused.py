@@ -39,6 +39,10 @@ class Nameless(Matching):
     possible_agents = ()
 
 
+class Twins(Matching):
+    possible_agents = ("left", "left")
+
+
 class Wrong(Matching):
     def _shown(self):
         return super()._shown() | {"right": np.zeros(4, np.float32)}
@@ -65,6 +69,7 @@ class Priceless(Matching):
         ),
         (Talking, "Talking's left has a Text at 'said' in its spaces, which agents of a game"),
         (Nameless, "Nameless doesn't say which agents there may be: give it possible_agents"),
+        (Twins, "Twins has left twice among its possible_agents, each of which is a column of its"),
         (Wrong, r"Wrong's right returned float32 of shape \(4,\) as its observation"),
         (Blind, "Blind's right returned None as its observation"),
         (Priceless, "Priceless's left returned nan as its reward at step 1"),

@@ -31,11 +31,12 @@ _SLOW_S = 1e-3  # above, an environment may wait for something, and others act m
 _WAITING = 4  # actors on a core, at most, where environments wait
 _UPDATE_S = 1.5  # the longest update for which environments aren't made fewer
 FEWEST_STEPS = 500  # of the optimiser, in which anything was learnt (docs/results_learning.md)
+_MOST_PARTS = 4  # of a batch, each as large as that of one task
 _TRIES = 32  # batches that are looked at for the nearest that fits
 
 
 class Wanted(NamedTuple):
-    """What would be best if nothing were given, of all learners together."""
+    """What would be best if nothing were given, of all learners together, for one task."""
 
     num_actors: int
     num_envs: int
@@ -158,6 +159,15 @@ def _wanted(config: Config, cost: StepCost | None, cores: int) -> Wanted:
     return Wanted(actors * learners, envs, steps, max(batch, learns.batch_size.least))
 
 
+def _parts(config: Config) -> int:
+    """How many times as much is learnt at once as of one task: of each as much, up to a few.
+
+    With the batch of one, which is the others' as well, LunarLanderContinuous isn't learnt beside
+    Pendulum and InvertedPendulum.
+    """
+    return max(1, min(len(config.tasks), _MOST_PARTS))
+
+
 def _fitting(
     config: Config, wanted: Wanted, batch_size: int | str | None, num_columns: int
 ) -> Iterator[Sizes]:
@@ -165,13 +175,13 @@ def _fitting(
     learns, learners, sync = config.algo.learns_at, config.num_learners, config.algo.max_lag == 0
     columns = getattr(config.algo, "minibatches", 1) if config.network.core is not None else 1
     given = [None if x == AUTO else x for x in config.sizes[:3]]
-    tasks = max(1, len(config.tasks))
+    tasks, most_envs = max(1, len(config.tasks)), _parts(config) * learns.num_envs.most
     step = tasks * learners if tasks > 1 else 1  # each learner has as many actors of each task
     most = -(-wanted.num_actors // step) * step
     lengths = [given[2]] if given[2] else _lengths(learns.fragment_length, batch_size)
     for actors in [given[0]] if given[0] else range(step, most + 1, step):
         shared = learners * -(-actors // learners)  # actors of all learners
-        some = {*range(1, learns.num_envs.most // actors + 1), shared // math.gcd(actors, shared)}
+        some = {*range(1, most_envs // actors + 1), shared // math.gcd(actors, shared)}
         some = {envs * num_columns for envs in some}
         for envs, steps in itertools.product([given[1]] if given[1] else some, lengths):
             if actors * envs % shared:
@@ -184,7 +194,9 @@ def _fitting(
             least = learners * columns * steps
             size = together if batch_size is None else batch_size
             if size == AUTO:
-                rounds = max(1, round(wanted.batch_size / together), -(-least // together))
+                rounds = max(
+                    1, round(_parts(config) * wanted.batch_size / together), -(-least // together)
+                )
                 size = rounds * together
             assert isinstance(size, int)
             if size % unit == 0 and size >= least:
@@ -200,13 +212,14 @@ def _lengths(learns: Span, batch_size: int | str | None) -> list[int]:
 
 def _distance(config: Config, sizes: Sizes, wanted: Wanted) -> float:
     """From the wanted sizes in powers of two; beyond the limits, and idle actors, count more."""
-    learns = config.algo.learns_at
+    learns, parts = config.algo.learns_at, _parts(config)
     actors, envs, steps, batch = sizes
     assert isinstance(batch, int)
     begun = (config.algo.max_lag + 1) * batch / (envs * steps)  # rollouts, as in num_credits
     distance = abs(math.log2(actors / wanted.num_actors))
     distance += 100 * max(0.0, math.log2(actors / begun))
-    for span, best, x in zip(learns, wanted[1:], (actors * envs, steps, batch), strict=True):
+    own = actors * envs / parts, steps, batch / parts
+    for span, best, x in zip(learns, wanted[1:], own, strict=True):
         beyond = max(0.0, math.log2(span.least / x), math.log2(x / span.most))
         distance += abs(math.log2(x / best)) + 100 * beyond
     return round(distance, 6)

@@ -274,6 +274,18 @@ def test_sizes_that_are_left_open_suit_the_tasks(algo, given):
     assert all(getattr(config, name) == value for name, value in given.items())
 
 
+@pytest.mark.parametrize("algo", [hr.APPO(), hr.PPO(), hr.A2C(), hr.IMPACT()], ids=repr)
+@pytest.mark.parametrize(("count", "parts"), [(2, 2), (3, 3), (4, 4), (8, 4)])
+def test_a_batch_holds_of_each_task_what_one_alone_has(algo, count, parts):
+    """Of up to four, after which they share what four have."""
+    alone = choose(hr.Config(algo=algo), None, cores=1)
+    config = choose(hr.Config(tasks=[f"Own-v{i}" for i in range(count)], algo=algo), None, cores=1)
+    assert config.fragment_length == alone.fragment_length
+    envs = config.num_actors * config.envs_per_actor
+    assert envs == parts * alone.num_actors * alone.envs_per_actor
+    assert config.batch_size == parts * alone.batch_size
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

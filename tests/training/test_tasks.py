@@ -287,7 +287,7 @@ def test_a_batch_holds_of_each_task_what_one_alone_has(algo, count, parts):
 
 
 def test_a_batch_holds_as_much_where_fewer_environments_are_given():
-    given = {"num_actors": 2, "envs_per_actor": 4, "fragment_length": 64}
+    given = {"num_actors": 2, "envs_per_actor": 4}
     config = choose(hr.Config(tasks=TASKS, algo=hr.APPO(), **given), None, cores=1)
     assert config.batch_size == 2 * choose(hr.Config(), None, cores=1).batch_size
 

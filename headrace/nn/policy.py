@@ -91,7 +91,8 @@ class Policy(nn.Module):
         self._quick: QuickTorso | None = None
         self.tasks: tuple[str, ...] = ()  # names of several that it is trained on, by their numbers
         self.task_spaces: tuple[Spaces, ...] = ()  # of each of these
-        self.place: Any = 0  # of observation_space in the joined one (``spaces.joining.place``)
+        # Of observation_space in a joined one (``spaces.joining.place``); None: it is the whole.
+        self.place: Any = None
         self.task: int | None = None  # that it is shown where observation_space has no such part
 
     def initial_core(self, num_envs: int) -> Tree:

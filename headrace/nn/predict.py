@@ -33,7 +33,7 @@ def predict(
         )
     count = len(tree.leaves(obs)[0])
     own, whole = policy.action_space, policy.inputs.action_space
-    if own is not whole:  # an agent's or a task's, of several whose spaces are joined
+    if policy.place is not None:  # an agent's or a task's, of several whose spaces are joined
         task = None if policy.task is None else np.full(count, policy.task)
         observed = policy.observation_space, policy.inputs.observation_space
         obs = shown(obs, *observed, task, policy.place, axes=1)
@@ -50,7 +50,7 @@ def predict(
         action = policy.distribution.sample(params, noise)
     action = tree.map_leaves(lambda x: x.cpu().numpy(), action)
     result = policy.env_action(action)
-    if own is not whole:
+    if policy.place is not None:
         result = own_action(result, own, whole)
     state = {"core": core, "action": action} if policy.inputs.previous else core
     return (tree.map_leaves(lambda x: x[0], result) if single else result), state

@@ -52,6 +52,7 @@ class Team(nn.Module):
         self.inputs, self.distribution = one.inputs, one.distribution
         self.observation_space = one.inputs.observation_space
         self.action_space = one.inputs.action_space
+        self.place = None  # it takes the whole of joined spaces
 
     @staticmethod
     def of(
@@ -75,6 +76,7 @@ class Team(nn.Module):
             first, *others = (spaces.get(agent, made[:2]) for agent in roster.of(name))
             if all(first == other for other in others):
                 member.observation_space, member.action_space = first
+                member.place = 0 if own else None
         return team
 
     @property

@@ -137,6 +137,20 @@ def test_a_run_is_evaluated_on_one_of_its_tasks(run):
     assert alone.predict(np.zeros(2, np.float32))[0] in range(3)
 
 
+@pytest.mark.parametrize("network", [{}, TOLD])
+def test_what_training_returns_plays_its_tasks_too(network, tmp_path):
+    """Also tasks of the same actions, and the one whose spaces are the first."""
+    tasks, how = ("MountainCar-v0", "Acrobot-v1"), {"episodes": 1, "engine": "sync"}
+    sizes = {"num_actors": 2, "envs_per_actor": 4, "fragment_length": 8, "total_steps": 64}
+    sizes |= {"transport": "serial", "eval_episodes": 0, "run_dir": str(tmp_path / "run")}
+    policy = hr.train(tasks=tasks, algo=hr.A2C(), network=hr.Network(**network), **sizes)
+    found, loaded = (
+        hr.evaluate(one, list(tasks), **how) for one in (policy, hr.load(tmp_path / "run"))
+    )
+    assert found.tasks == loaded.tasks
+    assert one_task(policy, tasks[0]).predict(np.zeros((3, 2), np.float32))[0].shape == (3,)
+
+
 def test_who_isnt_a_task_of_it_is_refused(run):
     with pytest.raises(
         ConfigError, match=r"task='MountainCar-v2' is unknown; .* Did you mean 'Moun"

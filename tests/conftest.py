@@ -52,7 +52,7 @@ def pytest_collection_finish(session) -> None:
 
 
 def pytest_collection_modifyitems(config, items) -> None:
-    """With two workers, begin with the files that take longest."""
+    """With several workers, begin with the files that take longest."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: -budget.budget_s(item.nodeid.split("::")[0][len("tests/") :]))
 

@@ -2,7 +2,8 @@
 
 Workers take the files between them, the longest first; then the tests marked ``serial`` run alone.
 The closing lines are those of both, and the seconds of each file beside its budget. On one core
-everything runs in turn. With ``--clusters`` only tests that start one run, and none may be skipped.
+everything runs in turn, but for tests of clusters, which wait most of the time. With ``--clusters``
+only tests that start one run, and none may be skipped.
 Bytecode is kept in any case: without it each worker would rewrite all assertions, and each process
 compile all of the package.
 """

@@ -61,7 +61,8 @@ class Seats:
                 f"{name} doesn't say which agents there may be: give it possible_agents, each of "
                 "which is a column of the rollouts"
             )
-        if twice := {str(one) for one in self.ids if self.ids.count(one) > 1}:
+        names = list(map(str, self.ids))
+        if twice := {name for name in names if names.count(name) > 1}:
             raise ConfigError(
                 f"{name} has {', '.join(sorted(twice))} twice among its possible_agents, each of "
                 "which is a column of its own: name each once"

@@ -197,7 +197,7 @@ def _find(env_id: str) -> Target:
         return EnvSpec(name)
     if module:
         brought = importlib.import_module(module)
-        near = nearest(name, names_in(brought), before=f"{module}:")
+        near = nearest(name, names_in(brought) - {name}, before=f"{module}:")
         raise ConfigError(
             f"env={shown(env_id)} is unknown: the module {shown(module)} has neither an "
             f"environment nor a game of this name.{near}"

@@ -22,7 +22,7 @@ from headrace.envs.make import opened
 from headrace.envs.names import Prepared, Tasks, env_name, envs_of, resolve
 from headrace.envs.stacks import may_be_stack, shows_stacks
 from headrace.envs.turns import Turns
-from headrace.errors import ConfigError, EnvironmentFault, HeadraceError, require
+from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError, require
 from headrace.spaces.joining import Spaces
 from headrace.spaces.masks import MASK, sample_allowed
 
@@ -209,7 +209,7 @@ def _told(what: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         reason = traceback.format_exception_only(error)[-1].strip()
         trace = "".join(traceback.format_exception(error)).rstrip()
-        raise EnvironmentFault(f"{what}: {reason}\n\nIts traceback:\n{trace}") from error
+        raise EnvironmentLost(f"{what}: {reason}\n\nIts traceback:\n{trace}") from error
 
 
 def allowed_action(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> Any:

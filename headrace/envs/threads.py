@@ -46,7 +46,8 @@ class Threads(VectorEnv):
 
     Raises:
         ConfigError: the system gives fewer threads.
-        EnvironmentFault: an environment raised, or didn't answer, or their spaces differ; from the
+        EnvironmentLost: an environment raised, or didn't answer.
+        EnvironmentFault: it broke its contract, or their spaces differ; from the
             constructor, ``reset``, ``step``, ``send`` and ``receive``. Afterwards it can only be
             closed. Its cause is what the environment raised.
     """

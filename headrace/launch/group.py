@@ -45,7 +45,7 @@ from headrace.types import Alone
 from headrace.valid.fields import checked
 
 _GRACE_S = 2.0  # for the others' complaints, after the first sign of a failure
-# Starting again would end the same way.
+# Starting again would end the same way, but for an EnvironmentLost.
 _FATAL = (ConfigError, CheckpointError, NonFinite, EnvironmentFault)
 
 

@@ -6,6 +6,7 @@ played from the first game on, by actors that are started again and by the run w
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from typing import Any
 from headrace.config import Config
 from headrace.envs.names import env_name
 from headrace.envs.probe import Probe
+from headrace.envs.suites import the_same
 from headrace.errors import CheckpointError, ConfigError
 from headrace.league.folder import SNAPSHOTS, Snapshot
 from headrace.records import checkpoint, folders, sums
-from headrace.records.disk import told
+from headrace.records.disk import json_text, told
 from headrace.spaces.json import alike, space_from_json
 
 _KIND = "rival"  # checkpoints/rival_0
@@ -65,9 +67,10 @@ def check(config: Config, found: Probe, run_dir: Path) -> None:
     folder = kept[-1] if kept else _named(config)
     values = checkpoint.read_config(folder)
     checkpoint.check_one(folder, values)
-    played, plays = values["config"], config.to_json()
+    played, plays = values["config"], json.loads(json_text(config.to_json()))
     for name in ("env", "env_kwargs"):
-        if played[name] != plays[name]:
+        same = name == "env" and the_same(plays[name], [played[name]])
+        if played[name] != plays[name] and not same:
             raise ConfigError(
                 f"exploit={config.exploit!r} plays another game: its {name} is {played[name]!r}, "
                 f"this run's is {plays[name]!r}"

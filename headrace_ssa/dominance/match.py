@@ -36,7 +36,7 @@ class Match(NamedTuple):
 class Moment(NamedTuple):
     """A step of every game of a match, once it was made; columns as in the environment."""
 
-    scene: Scene  # after it, of all games
+    scene: Scene  # after it, of all games, until the next moment is asked for
     actions: np.ndarray  # [4 pairs] int, what players chose
     reward: np.ndarray  # [4 pairs]
     infos: dict[str, Any]

@@ -77,7 +77,7 @@ def test_the_commands_of_the_page_on_the_wargame_run(tmp_path):
     assert (tmp_path / "runs/league/episode.mp4").exists()
     (match,) = [text for language, text in BLOCKS if language == "python" and WARGAME in text]
     (tmp_path / "match.py").write_text(match.replace("=100", "=2"))
-    assert re.search(r"over pursuit: -\d+.* ± ", run(tmp_path, "match.py"))
+    assert re.search(r"over pursuit: -?\d+.* ± ", run(tmp_path, "match.py"))
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ class Nameless(Matching):
 
 
 class Twins(Matching):
-    possible_agents = ("left", "left")
+    possible_agents = (7, "7")
 
 
 class Wrong(Matching):
@@ -69,7 +69,7 @@ class Priceless(Matching):
         ),
         (Talking, "Talking's left has a Text at 'said' in its spaces, which agents of a game"),
         (Nameless, "Nameless doesn't say which agents there may be: give it possible_agents"),
-        (Twins, "Twins has left twice among its possible_agents, each of which is a column of its"),
+        (Twins, "Twins has 7 twice among its possible_agents, each of which is a column of its"),
         (Wrong, r"Wrong's right returned float32 of shape \(4,\) as its observation"),
         (Blind, "Blind's right returned None as its observation"),
         (Priceless, "Priceless's left returned nan as its reward at step 1"),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 
+import gymnasium
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 import headrace as hr
 from headrace import errors
-from headrace.errors import LearnerFailed
+from headrace.envs.probe import probe
+from headrace.errors import EnvironmentFault, EnvironmentLost, LearnerFailed
 from headrace.launch import group as learner_group
 
 
@@ -33,6 +36,32 @@ class Saying:
 
     def close(self):
         pass
+
+
+class Flaky(gymnasium.Env):
+    """Raises in its reset."""
+
+    observation_space, action_space = Box(0, 1, (1,)), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        raise ConnectionError("nobody is there yet")
+
+
+class Empty(Flaky):
+    """Returns nothing in its reset."""
+
+    def reset(self, *, seed=None, options=None):
+        return None
+
+
+@pytest.mark.parametrize("engine", ["sync", "threads"])
+def test_what_an_environment_raises_may_be_over_in_a_fresh_one(engine):
+    with pytest.raises(EnvironmentFault) as raised:
+        probe(Flaky, engine, {}, 0)
+    assert type(raised.value) is EnvironmentLost
+    with pytest.raises(EnvironmentFault) as raised:
+        probe(Empty, engine, {}, 0)
+    assert type(raised.value) is EnvironmentFault
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,25 @@ def test_who_is_exploited_plays_the_same_game(tmp_path: Path, other: dict[str, A
         hr.Trainer(config)
 
 
+class Paired(Pennies):
+    """Takes what JSON has in another form."""
+
+    def __init__(self, num_envs: int = 1, pair: Any = (), **given: Any) -> None:
+        super().__init__(num_envs, **given)
+
+
+def test_who_is_exploited_may_have_been_given_a_tuple(tmp_path: Path) -> None:
+    game = {"env": Paired, "env_kwargs": {"pair": (1, 2)}}
+    hr.train(
+        hr.Config(**{**SIZES, **game}, run_dir=str(tmp_path / "x"), total_steps=50, eval_episodes=0)
+    )
+    config = hr.Config(
+        **{**SIZES, **game}, exploit=str(tmp_path / "x"), run_dir=str(tmp_path / "y")
+    )
+    with hr.Trainer(config):
+        pass
+
+
 def test_paths_to_opponents_hold_in_other_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

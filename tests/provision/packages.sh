@@ -25,5 +25,6 @@ if [ "$(id -u)" != 0 ]; then
     echo "tests of clusters need ${missing[*]}: run this as root, or \`sudo ${install[*]}\`" >&2
     exit 1
 fi
-apt-get update --quiet --quiet
-"${install[@]}" --quiet --quiet
+patience=(--option Acquire::Retries=3 --option DPkg::Lock::Timeout=60 --quiet --quiet)
+apt-get update "${patience[@]}"
+"${install[@]}" "${patience[@]}"

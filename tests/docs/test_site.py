@@ -144,8 +144,9 @@ def test_what_would_train_for_long_or_elsewhere_gives_settings_that_a_run_takes(
 
     monkeypatch.setattr(hr, "train", taken)
     for code in blocks(f"{page}.md", "python"):
-        with pytest.raises(Trained):
-            exec(code, {"hr": hr})
+        if "train(" in code:
+            with pytest.raises(Trained):
+                exec(code, {"hr": hr})
     for code in blocks(f"{page}.md", "bash"):
         for line in code.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)

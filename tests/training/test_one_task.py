@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
@@ -149,6 +152,14 @@ def test_what_training_returns_plays_its_tasks_too(network, tmp_path):
     )
     assert found.tasks == loaded.tasks
     assert one_task(policy, tasks[0]).predict(np.zeros((3, 2), np.float32))[0].shape == (3,)
+
+
+def test_the_session_of_the_page_plays_one_task(run, capsys):
+    page = Path(__file__).parents[2].joinpath("docs/tasks.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(policy = hr.load.*?)```", page, re.DOTALL)
+    code = code.replace("runs/three", str(run)).replace("Acrobot-v1", TASKS[1])
+    exec(code, {"hr": hr, "gymnasium": gymnasium})
+    assert -200.0 <= float(capsys.readouterr().out) < 0.0  # as in MountainCar
 
 
 def test_who_isnt_a_task_of_it_is_refused(run):

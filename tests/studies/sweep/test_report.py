@@ -221,4 +221,4 @@ def test_a_run_without_a_score_ends_its_trial_and_the_page_says_why(tmp_path, ca
     assert "cut short" not in capsys.readouterr().out
     page = (tmp_path / "sweep.md").read_text()
     assert "- trial 0: " in page
-    assert "seed-0 has no score: no episode ended, nor was it evaluated" in page
+    assert "seed-0 has no score: no episode ended, or its return is no number" in page

@@ -308,7 +308,7 @@ def test_returns_may_come_from_a_file(tmp_path, capsys):
 
 def test_a_return_that_is_no_number_is_no_score(tmp_path):
     run = finished(tmp_path / "nan", "ALE/Pong-v5", math.nan)
-    with pytest.raises(CheckpointError, match="nan has no score: .* its return is no number"):
+    with pytest.raises(CheckpointError, match=r"nan has no score: .* its return is no number"):
         score([run], "atari-5")
 
 

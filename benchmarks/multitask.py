@@ -83,7 +83,9 @@ class Args:
     agents: tuple[Literal["blind", "told", "values"], ...] = ("blind", "told", "values")
     """What they are told."""
     seeds: int = 3
-    """Of each expert and agent: 0, 1 …"""
+    """Of each expert and agent."""
+    first_seed: int = 0
+    """Theirs are this one and those after it."""
     task_steps: int = 500_000
     """Environment steps of each task, of an expert and of an agent."""
     hidden: tuple[int, ...] = (256, 256)
@@ -103,7 +105,7 @@ def cases_of(args: Args) -> list[Case]:
     settings |= {"algo": args.algo, "conv": args.conv, "lstm": args.lstm}
     settings |= {"hidden": "-".join(map(str, args.hidden)), "learning_rate": args.learning_rate}
     whos = [f"{EXPERT} {task}" for task in tasks] + list(args.agents)
-    return grid(settings, who=whos, seed=range(args.seeds))
+    return grid(settings, who=whos, seed=range(args.first_seed, args.first_seed + args.seeds))
 
 
 def config_of(args: Args, who: str, seed: int) -> hr.Config:
@@ -113,7 +115,8 @@ def config_of(args: Args, who: str, seed: int) -> hr.Config:
     algo = hr.APPO(**rate) if args.algo == "appo" else hr.IMPALA(**rate)
     core = {"core": "lstm", "core_size": args.lstm} if args.lstm else {}
     name = "".join(c if c.isalnum() else "-" for c in f"{who}-{seed}")
-    name += f"-{fingerprint(asdict(args) | {'output': None, 'seeds': None, 'agents': None})}"
+    which = dict.fromkeys(("output", "seeds", "first_seed", "agents"))
+    name += f"-{fingerprint(asdict(args) | which)}"
     return hr.Config(
         tasks=tasks,
         algo=algo,

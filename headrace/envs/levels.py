@@ -22,7 +22,8 @@ import numpy as np
 from gymnasium.envs.registration import register
 from gymnasium.spaces import Box, Dict, Text
 
-from headrace.envs.packages import bring, package_of
+from headrace.envs.packages import bring, is_installed, package_of
+from headrace.errors import ConfigError
 
 HEIGHT, WIDTH = 60, 80
 _TILE = 8  # pixels of one of the 7 by 7 fields that an agent of MiniGrid sees
@@ -88,6 +89,12 @@ def make(name: str, render_mode: str | None = None) -> gymnasium.Env:
         ConfigError: the package that draws it isn't installed; says how to install it.
     """
     level = LEVELS[name]
+    package = package_of(level.env_id)
+    if package is not None and not is_installed(package):
+        raise ConfigError(
+            f"env='levels/{name}' needs {package.pip}, which isn't installed: pip install "
+            "'headrace[levels]'"
+        )
     kind = level.env_id.partition("-")[0]
     if kind == "MiniWorld":
         return _Shown(_mini_world(level.env_id, render_mode), np.ascontiguousarray, level.words)

@@ -79,7 +79,8 @@ class Suite:
         """Of the returns of episodes by task.
 
         Raises:
-            ConfigError: a task is unknown, has no episode, or comes twice.
+            ConfigError: a task is unknown, has no episode or a return that is no number, or comes
+                twice.
         """
         by_task: dict[str, float] = {}
         for name, episodes in returns.items():
@@ -87,7 +88,10 @@ class Suite:
             if not len(episodes) or task in by_task:
                 how = "twice" if task in by_task else "without an episode"
                 raise ConfigError(f"task {name!r} of suite {self.name} is there {how}")
-            by_task[task] = self.references[task].normalized(statistics.fmean(episodes))
+            mean = statistics.fmean(episodes)
+            if not math.isfinite(mean):  # which a cap would make a full score
+                raise ConfigError(f"task {name!r} of suite {self.name} has a return of {mean}")
+            by_task[task] = self.references[task].normalized(mean)
         return Scores(self, {task: by_task[task] for task in self.tasks if task in by_task})
 
 

@@ -9,9 +9,10 @@
 | Discrete actions | the most choices; ``info["action_mask"]`` allows one's own |
 | vectors of actions | the longest between -1 and 1, scaled to one's own bounds, the rest ignored |
 
-Others can't be joined. Tasks' vectors stand apart: those that differ in length or bounds have
+Others can't be joined. What tasks show stands apart: vectors that differ in length or bounds have
 columns of their own and zeros in the rest, since statistics of observations are kept by column, and
-the third number of CartPole has nothing to do with LunarLander's.
+the third number of CartPole has nothing to do with LunarLander's. For the same reason Discretes
+that differ have values of their own: the third field of FrozenLake is none of Taxi's.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def joined(
 
     Args:
         names, spaces: of each. what, hint: say whose they are, and what may help, in messages.
-        apart: whether observed vectors that differ have columns of their own, see :func:`place`.
+        apart: whether observed vectors that differ have columns of their own, and Discretes values,
+            see :func:`place`.
 
     Raises:
         ConfigError: there are none; names two whose spaces can't be joined.
@@ -52,7 +54,7 @@ def joined(
 
 
 def place(own: gymnasium.Space[Any], observed: Sequence[gymnasium.Space[Any]]) -> Any:
-    """Where one's vectors begin among those of all that are joined ``apart``: an int.
+    """Where one's vectors, or values, begin among those of all that are joined ``apart``: an int.
 
     Of a Dict or Tuple, those of its parts. The order of all doesn't matter. Masks stand together,
     as actions do.
@@ -64,7 +66,7 @@ def place(own: gymnasium.Space[Any], observed: Sequence[gymnasium.Space[Any]]) -
         }
     if isinstance(own, Tuple):
         return tuple(place(part, [x[i] for x in observed]) for i, part in enumerate(own))  # type: ignore[index]
-    if not _is_vector(own):
+    if not _stands_apart(own):
         return 0
     apart = _distinct(observed)
     return sum(length for length, _ in list(apart)[: list(apart).index(_key(own))])
@@ -73,7 +75,7 @@ def place(own: gymnasium.Space[Any], observed: Sequence[gymnasium.Space[Any]]) -
 def _apart(
     whole: gymnasium.Space[Any], observed: Sequence[gymnasium.Space[Any]]
 ) -> gymnasium.Space[Any]:
-    """The joined space with columns of their own for vectors that differ."""
+    """The joined space with columns, or values, of their own for those that differ."""
     if isinstance(whole, Dict):
         parts = whole.items()
         return Dict(
@@ -84,24 +86,30 @@ def _apart(
         )
     if isinstance(whole, Tuple):
         return Tuple([_apart(part, [x[i] for x in observed]) for i, part in enumerate(whole)])  # type: ignore[index]
-    if not _is_vector(whole):
+    each = _distinct(observed).values() if _stands_apart(whole) else ()
+    if len(each) < 2:
         return whole
-    boxes = _distinct(observed).values()
-    if len(boxes) == 1:
-        return whole
+    if isinstance(whole, Discrete):
+        return Discrete(sum(int(x.n) for x in each), start=int(whole.start))
     low, high = (
-        np.concatenate(ends) for ends in zip(*((x.low, x.high) for x in boxes), strict=True)
+        np.concatenate(ends) for ends in zip(*((x.low, x.high) for x in each), strict=True)
     )
     return Box(np.minimum(low, 0), np.maximum(high, 0), dtype=whole.dtype)  # type: ignore[arg-type]
 
 
-def _distinct(vectors: Sequence[Any]) -> dict[_Key, Box]:
+def _stands_apart(space: gymnasium.Space) -> bool:
+    return isinstance(space, Discrete) or _is_vector(space)
+
+
+def _distinct(spaces: Sequence[Any]) -> dict[_Key, Any]:
     """Those that differ, the shortest first."""
-    return dict(sorted({_key(vector): vector for vector in vectors}.items()))
+    return dict(sorted({_key(space): space for space in spaces}.items()))
 
 
-def _key(vector: Any) -> _Key:
-    return len(vector.low), (*vector.low.tolist(), *vector.high.tolist())
+def _key(space: Any) -> _Key:
+    if isinstance(space, Discrete):
+        return int(space.n), ()
+    return len(space.low), (*space.low.tolist(), *space.high.tolist())
 
 
 def _of_all(
@@ -235,7 +243,7 @@ def fitted(obs: Any, space: gymnasium.Space[Any], axes: int = 0, at: Any = 0) ->
         return tuple(
             fitted(x, part, axes, one) for x, part, one in zip(obs, space, each, strict=True)
         )
-    return obs
+    return obs + at if isinstance(space, Discrete) else obs
 
 
 def shown(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from headrace.records.curves import Curve, on_grid
 from headrace.studies import statistics
@@ -52,6 +53,7 @@ def curves(
                 mean, low, high = _middle(values)
                 panel.plot(at, mean, linewidth=2.0 if runs else None, **look)
                 panel.fill_between(at, low, high, alpha=0.2, color=f"C{i}", linewidth=0)
+    panel.xaxis.set_major_formatter(EngFormatter(sep=" "))  # whole millions run into each other
     panel.grid(alpha=0.3)
 
 

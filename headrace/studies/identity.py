@@ -16,6 +16,7 @@ from headrace.records.plain import plain
 from headrace.records.settings import from_json
 
 _LOOK_S = 0.01  # between two tries to be alone
+_OTHERS = {"config.json": "a run", "sweep.json": "a sweep", "population.json": "a population"}
 
 
 @contextlib.contextmanager
@@ -50,8 +51,12 @@ def check_same(file: Path, what: str, identity: dict[str, Any]) -> None:
         identity: a run's ``config``, settled, and ``parameters`` that are drawn among it.
 
     Raises:
-        ConfigError: they are others; names one that differs. Or the file is none of headrace's.
+        ConfigError: they are others; names one that differs. Or the file is none of headrace's, or
+            the folder holds something else.
     """
+    for name, other in _OTHERS.items():
+        if name != file.name and file.with_name(name).exists():
+            raise ConfigError(f"{file.parent} holds {other}, not {what}: choose another --output")
     ours = plain(identity)
     if not file.exists():
         write_json(file, ours)
@@ -80,11 +85,12 @@ def _settled(values: Any) -> Any:
 
 
 def _flat(values: Any, path: str = "") -> dict[str, Any]:
-    """By name: settings by their own, what is drawn as ``sample.NAME``."""
+    """By name: settings by their own, the algorithm as ``algo``, drawn ones as ``sample.NAME``."""
     if not isinstance(values, dict):
         return {path: values}
     found: dict[str, Any] = {}
     for name, value in values.items():
         inside = "" if path in ("", "config", "algo", "network") else f"{path}."
-        found |= _flat(value, f"{inside}{'sample' if name == 'parameters' else name}")
+        known = {"parameters": "sample", "name": "algo" if path == "algo" else "name"}
+        found |= _flat(value, f"{inside}{known.get(name, name)}")
     return found

@@ -35,6 +35,13 @@ def test_experts_and_agents_have_the_same_steps_of_each_task(multitask):
     assert told["values"].per_task_values
 
 
+def test_seeds_begin_where_they_are_told_to(multitask):
+    args = multitask.Args(seeds=2, first_seed=7)
+    assert {case["seed"] for case in multitask.cases_of(args)} == {7, 8}
+    dirs = {multitask.config_of(one, "blind", 7).run_dir for one in (args, multitask.Args())}
+    assert len(dirs) == 1  # the same run, whichever are the others
+
+
 def test_a_suite_by_its_name_and_its_network(multitask):
     args = multitask.Args(tasks=("levels-10",), algo="impala", lstm=256, agents=("blind",), seeds=1)
     cases = multitask.cases_of(args)

@@ -82,6 +82,17 @@ def test_vectors_that_differ_have_columns_of_their_own():
         assert space.contains(obs)
 
 
+def test_discretes_that_differ_have_values_of_their_own():
+    five, two, alike = joined(*((Discrete(n, start=3), Discrete(2)) for n in (5, 2, 5)))
+    for env, begin in ((five, 2), (two, 0), (alike, 2)):
+        assert env.observation_space == Discrete(2 + 5, start=3)
+        obs, own = env.reset()[0], env.env.reset()[0]
+        assert obs == own + begin
+        assert env.observation_space.contains(obs)
+    same = joined(*[(Discrete(4), Discrete(2))] * 2)
+    assert same[0].observation_space == Discrete(4)
+
+
 def test_masks_that_are_observed_stand_together_as_choices_do():
     def shown(size, choices):
         mask = Box(0, 1, (choices,), np.int8)
@@ -152,13 +163,14 @@ def test_parts_texts_and_codes_are_joined_one_by_one():
     first, second = joined((a, Discrete(2)), (b, Discrete(2)))
     space = first.observation_space
     assert space["x"].shape == (4,)
-    assert space["y"][0] == Discrete(5)
+    assert space["y"][0] == Discrete(2 + 5)
     assert space["y"][1].max_length == 8
     assert set(space["y"][1].characters) == set("abc")
     for env, columns in ((first, slice(0, 1)), (second, slice(1, 4))):
         obs, own = env.reset()[0], env.env.reset()[0]
         assert space.contains(obs)
         assert obs["x"][columns].tolist() == own["x"].tolist()
+        assert obs["y"][0] == own["y"][0] + (0 if env is first else 2)
         assert np.count_nonzero(obs["x"]) == len(own["x"])
 
 
@@ -258,6 +270,7 @@ def test_a_suite_stands_for_its_tasks():
     [
         ("CartPole-v1", Box(-np.inf, np.inf, (6,), np.float32), Discrete(5)),
         ("Pendulum-v1", Box(-9.0, 9.0, (3,), np.float32), Box(-1.0, 1.0, (2,), np.float32)),
+        ("FrozenLake-v1", Discrete(18), Discrete(4)),
     ],
 )
 def test_environments_stepped_together_are_joined_as_single_ones(name, observation, action, task):

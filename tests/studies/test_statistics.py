@@ -68,6 +68,18 @@ def test_a_single_run_is_drawn_as_it_is():
     assert ends_of([([0, 10], [4.0, 4.0]), ([], [])]) == (4.0, 4.0, 4.0)
 
 
+def test_steps_are_written_in_thousands_or_millions():
+    panel = Figure().subplots()
+    drawing.curves(panel, {"name": [([0, 20_000], [1.0, 2.0])]})
+    written = panel.xaxis.get_major_formatter()
+    assert [written(x) for x in (500, 17_500, 20_000, 3_000_000)] == [
+        "500",
+        "17.5 k",
+        "20 k",
+        "3 M",
+    ]
+
+
 def ends_of(runs) -> tuple[float, float, float]:
     """The line's height, and the band's ends, of level curves."""
     panel = Figure().subplots()

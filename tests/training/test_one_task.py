@@ -27,6 +27,7 @@ VECTORS = [
     (Box(-1.0, 1.0, (2,)), Discrete(4)),
     (Box(-2.0, 1.0, (2,)), Discrete(3)),
 ]
+FIELDS = [(Discrete(n), Discrete(n - 4)) for n in (9, 7)]
 TORQUES = [(Box(-9.0, 9.0, (2,)), Box(-3.0, 5.0, (n,))) for n in (3, 1)]
 PARTS = [
     (Dict(seen=Box(-1.0, 1.0, (n,)), said=Text(9, charset=letters)), Discrete(n))
@@ -81,7 +82,7 @@ def joined_env(tasks, spaces, number) -> gymnasium.Env:
 
 
 @pytest.mark.parametrize("network", [{}, TOLD, {"per_task_values": True}])
-@pytest.mark.parametrize("spaces", [VECTORS, TORQUES, PARTS])
+@pytest.mark.parametrize("spaces", [VECTORS, FIELDS, TORQUES, PARTS])
 def test_one_task_is_played_as_among_the_others(spaces, network):
     if network.get("per_task_values"):
         network = network | {"normalize_values": True}

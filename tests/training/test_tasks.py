@@ -14,6 +14,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import headrace as hr
+from headrace.algos.replay import CircularBuffer
 from headrace.cli.commands import evaluate
 from headrace.cli.training import config_of
 from headrace.envs import atari
@@ -60,18 +61,20 @@ class Slow(Quick):
 
 @pytest.fixture
 def batches(monkeypatch):
-    """The marks of each batch's columns, with how many there are of each."""
+    """The marks of each batch's columns, with how many there are of each; also of batches that
+    IMPACT learns from again.
+    """
     seen = []
-    gather = intake.gather
 
-    def noted(rollouts, device="cpu"):
-        batch = gather(rollouts, device)
+    def noted(batch):
         marks = batch.obs[0, :, 0]
         assert (batch.obs[:, :, 0] == marks).all()  # a column is of one task
         seen.append(Counter(marks.int().tolist()))
         return batch
 
-    monkeypatch.setattr(intake, "gather", noted)
+    gather, visit = intake.gather, CircularBuffer.visit
+    monkeypatch.setattr(intake, "gather", lambda *given, **named: noted(gather(*given, **named)))
+    monkeypatch.setattr(CircularBuffer, "visit", lambda *given: noted(visit(*given)))
     return seen
 
 
@@ -82,6 +85,8 @@ SHARES = {
     "serial": (hr.IMPALA(minibatches=1), {"transport": "serial"}),
     "synchronous": (hr.A2C(), {}),
     "several passes": (hr.APPO(), {}),
+    "several passes over what all sent": (hr.PPO(), {}),
+    "gradients of actors": (hr.A3C(), {}),
     "a buffer of batches": (hr.IMPACT(), {}),
 }
 ALIKE = ("serial", "more actors than credits")

@@ -227,6 +227,8 @@ def _is_file(runs: Sequence[Path]) -> bool:
 def _of_file(file: Path) -> dict[str, list[float]]:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
+        if not values:
+            raise ValueError("it is empty")
         return {
             task: [float(x) for x in (each if isinstance(each, list) else [each])]
             for task, each in values.items()

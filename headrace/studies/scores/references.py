@@ -155,7 +155,7 @@ def read(name: str) -> Suite:
     try:
         tasks = json.loads(file.read_text(encoding="utf-8"))["tasks"]
         numbers = {task: (one["random"], one["reference"]) for task, one in tasks.items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file} holds no reference scores ({error!r})") from error
     for task, (low, high) in numbers.items():
         if not _is_number(low):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,8 +57,10 @@ def score_of(run_dir: Path) -> Score:
         why = f"{shown(str(run_dir))} is no run that has ended ({type(error).__name__})"
         raise CheckpointError(why) from error
     value, tasks = _evaluated(summary) if summary.get("evaluation") else _trained(summary)
-    if value is None or None in tasks.values():
-        raise NoScore(f"{run_dir} has no score: no episode ended, nor was it evaluated")
+    if value is None or not all(
+        x is not None and math.isfinite(x) for x in (value, *tasks.values())
+    ):
+        raise NoScore(f"{run_dir} has no score: no episode ended, or its return is no number")
     found = {name: float(mean) for name, mean in tasks.items() if mean is not None}
     of_each = found or {config["env"]: float(value)}
     run = Run(run_dir, _learning(config), config.get("seed"), [], [])

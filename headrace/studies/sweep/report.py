@@ -156,7 +156,8 @@ def draw(
     with picture(path, title, (5.0 * panels, 4.0), ncols=panels) as (_, axes):
         names = {t.number: f"{i}: trial {t.number}" for i, t in enumerate(best[:BEST], 1)}
         curves(axes[0], {name: run_curves(sweep, number) for number, name in names.items()})
-        axes[0].set(xlabel="environment steps", ylabel=f"training return\n{band()}")
+        over = f"\n{band()}" if sweep.seeds > 1 else ""
+        axes[0].set(xlabel="environment steps", ylabel=f"training return{over}")
         if names:
             axes[0].legend(fontsize="small")
         scores = [_score(trial) for trial in best]

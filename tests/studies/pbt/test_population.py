@@ -107,6 +107,20 @@ def test_a_folder_of_another_population_is_refused(tmp_path):
     run(stub.population(str(tmp_path), members=2), wide_console(), stub.train)
     with pytest.raises(ConfigError, match=r"holds a population with members=2, not 3"):
         run(stub.population(str(tmp_path), members=3), wide_console(), stub.train)
+    file = tmp_path / "population.json"
+    identity = json.loads(file.read_text())
+    identity["config"]["algo"]["name"] = "ppo"
+    file.write_text(json.dumps(identity))
+    with pytest.raises(ConfigError, match=r"holds a population with algo='ppo', not 'impala'"):
+        run(stub.population(str(tmp_path), members=2), wide_console(), stub.train)
+
+
+@pytest.mark.parametrize(("file", "what"), [("sweep.json", "a sweep"), ("config.json", "a run")])
+def test_a_folder_of_something_else_is_refused(tmp_path, file, what):
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(ConfigError, match=f"holds {what}, not a population: .* another --output"):
+        run(stub.population(str(tmp_path), members=2), wide_console(), stub.train)
+    assert not (tmp_path / "population.json").exists()
 
 
 def test_a_folder_from_before_a_setting_existed_goes_on(tmp_path):

@@ -131,6 +131,7 @@ def test_the_median_of_57_games_is_estimated_from_five():
         (lambda: SUITES["atari-5"].task("ALE/Phenix-v5"), "no reference score.*'ALE/Phoenix-v5'"),
         (lambda: SUITES["atari-5"].scores({"Qbert-v5": []}), "without an episode"),
         (lambda: SUITES["atari-5"].scores({"Qbert-v5": [1], "ALE/Qbert-v5": [1]}), "twice"),
+        (lambda: SUITES["atari-5"].scores({"Qbert-v5": [1, math.nan]}), "has a return of nan"),
         (lambda: references.read("no.json"), "no.json holds no reference scores"),
         (lambda: references.read("atari"), "suite='atari' is unknown"),
     ],
@@ -296,9 +297,19 @@ def test_returns_may_come_from_a_file(tmp_path, capsys):
     assert main(["score", str(file), "--suite", "atari-57"]) == 0
     out = capsys.readouterr().out
     assert "capped, 2 of 57 tasks: mean 75.0%, median 75.0%" in out
-    file.write_text("[1]")
-    assert main(["score", str(file), "--suite", "atari-57"]) == 2
-    assert "returns of episodes by task" in capsys.readouterr().err
+    for wrong in ("[1]", "{}", '{"Breakout-v5": ["x"]}'):
+        file.write_text(wrong)
+        assert main(["score", str(file), "--suite", "atari-57"]) == 2
+        assert "returns of episodes by task" in capsys.readouterr().err
+    file.write_text('{"tasks": []}')
+    assert main(["score", str(file), "--suite", str(file)]) == 2
+    assert "holds no reference scores" in capsys.readouterr().err
+
+
+def test_a_return_that_is_no_number_is_no_score(tmp_path):
+    run = finished(tmp_path / "nan", "ALE/Pong-v5", math.nan)
+    with pytest.raises(CheckpointError, match=r"nan has no score: .* its return is no number"):
+        score([run], "atari-5")
 
 
 def test_a_run_that_has_not_ended_and_an_expert_of_another_task_are_named(tmp_path):

@@ -123,6 +123,15 @@ def test_the_best_trials_of_several_seeds_have_interquartile_means(tmp_path):
     assert found == [["3", "5.50"], ["2", "4.50"], ["1", "3.50"]]
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_picture_tells_of_means_over_runs_where_there_are_several(tmp_path, monkeypatch, seeds):
+    asked = []
+    monkeypatch.setattr(report, "band", lambda: asked.append(1) or "mean")
+    sweep = Sweep(sample=SAMPLE, seeds=seeds, output=str(tmp_path))
+    report.draw(sweep, [], {}, "title", tmp_path / "sweep.png")
+    assert len(asked) == seeds - 1
+
+
 def test_importances_find_what_matters(tmp_path):
     sweep = Sweep(sample=SAMPLE, trials=24, sampler="random", output=str(tmp_path))
     assert (
@@ -221,4 +230,4 @@ def test_a_run_without_a_score_ends_its_trial_and_the_page_says_why(tmp_path, ca
     assert "cut short" not in capsys.readouterr().out
     page = (tmp_path / "sweep.md").read_text()
     assert "- trial 0: " in page
-    assert "seed-0 has no score: no episode ended, nor was it evaluated" in page
+    assert "seed-0 has no score: no episode ended, or its return is no number" in page

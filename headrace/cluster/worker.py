@@ -54,10 +54,10 @@ class EarlyReset(gymnasium.Wrapper):
 
 
 def _check_actions_quickly(env: gymnasium.Env) -> None:
-    """Let an environment that checks its own actions do so in a tenth of the time.
+    """Let an environment that checks its own actions be answered sooner, and the same.
 
-    A loop gives each environment a NumPy integer, and for that ``Discrete.contains`` compares
-    dtypes: a tenth of a step of LunarLander. The answers are the same.
+    A loop gives each environment a NumPy integer, and for that ``Discrete.contains`` asks for
+    kinds of dtypes, 1.6 µs in place of 0.25.
     """
     space = getattr(env.unwrapped, "action_space", None)
     if type(space) is Discrete and space.dtype == np.int64 and "contains" not in vars(space):

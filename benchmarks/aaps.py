@@ -2,12 +2,13 @@
 
 On CartPole-v1 (natively vectorised): steps/s of ``collect`` and ``step(agent)``, and of a scheme in
 which the head sends each worker one JSON message per step with all weights in it and gets one back.
-On LunarLander-v3 (a loop over single environments): ``step(agent)``, also where workers run ahead,
-against what one process alone reaches with SyncVectorEnv and the same agent, and what two such
-processes reach side by side. On images of 4 x 84 x 84 bytes that cost nothing to make: ``collect``
-and ``step(agent)`` against one process alone.
+On LunarLander-v3, or another one (a loop over single environments): ``step(agent)``, also where
+workers run ahead, against what one process alone reaches with Gymnasium's SyncVectorEnv in which
+the same agent acts, and what two such processes reach side by side. They are as nice as workers
+are. On images of 4 x 84 x 84 bytes that cost nothing to make: ``collect`` and ``step(agent)``
+against one process alone.
 
-    python benchmarks/aaps.py [--repeats 5] [--output runs/clusterenv]
+    python benchmarks/aaps.py [--repeats 5] [--env-id LunarLander-v3] [--output runs/clusterenv]
 
 The sweep over thresholds is ``headrace bench aaps``.
 """
@@ -15,6 +16,7 @@ The sweep over thresholds is ``headrace bench aaps``.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -36,12 +38,12 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 import headrace as hr
+from headrace.envs.contract import CHECKED_STEPS
 from headrace.process import die_with_parent
 from headrace.studies.machine import head, show, wide_console, write_csv
 
-LANDER = "LunarLander-v3"
-ONE, TWO = "LunarLander: one process alone", "LunarLander: two processes side by side"
-AHEAD = "LunarLander: step(agent), running ahead"
+ONE, TWO = "loop: one process alone", "loop: two processes side by side"
+STEP, AHEAD = "loop: step(agent)", "loop: step(agent), running ahead"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Arguments:
     """Length of each measurement."""
     num_steps: int = 128
     """Steps per ``collect``."""
+    env_id: str = "LunarLander-v3"
+    """Of the loop over single environments: one with numbers to observe and actions to choose."""
     output: str = "runs/clusterenv"
     """Folder for the table and the picture."""
 
@@ -103,6 +107,7 @@ class Glance(nn.Module):
 def alone(pipe: Connection, env_id: str) -> None:
     """Each time a number of seconds comes, step that long and send back the steps per second."""
     die_with_parent()
+    os.nice(10)
     torch.set_num_threads(1)
     make = (lambda: gymnasium.make(env_id)) if env_id else Images
     envs, agent = SyncVectorEnv([make] * ENVS), agent_for(env_id) if env_id else Glance()
@@ -180,8 +185,8 @@ def processor_ms(call: Callable[[], Any], count: int) -> tuple[float, float]:
 def measure(arguments: Arguments) -> tuple[dict[str, list[float]], int, dict[str, float]]:
     """Steps per second by name, one number per repeat; the bytes of a JSON step; and costs.
 
-    Costs are milliseconds of processor time per step of LunarLander: of one process alone, of a
-    worker that runs ahead, and of the head.
+    Costs are milliseconds of processor time per step of the loop: of one process alone, of a worker
+    that runs ahead, and of the head.
     """
     torch.set_num_threads(1)
     rates: dict[str, list[float]] = {}
@@ -197,11 +202,14 @@ def measure(arguments: Arguments) -> tuple[dict[str, list[float]], int, dict[str
         envs.reset(seed=0)
         return envs
 
-    cartpole, lander, glance = agent_for("CartPole-v1"), agent_for("LunarLander-v3"), Glance()
-    fast, slow = cluster("CartPole-v1", "auto"), cluster("LunarLander-v3", "sync")
-    ahead, images = cluster("LunarLander-v3", "sync", runs_ahead=True), cluster(Images, "sync")
-    workers, single, shown = JsonWorkers("CartPole-v1", "auto", cartpole), Alone(LANDER), Alone()
+    looped = arguments.env_id
+    cartpole, lander, glance = agent_for("CartPole-v1"), agent_for(looped), Glance()
+    fast, slow = cluster("CartPole-v1", "auto"), cluster(looped, "sync")
+    ahead, images = cluster(looped, "sync", runs_ahead=True), cluster(Images, "sync")
+    workers, single, shown = JsonWorkers("CartPole-v1", "auto", cartpole), Alone(looped), Alone()
     steps, seconds = arguments.num_steps, arguments.seconds
+    for _ in range(CHECKED_STEPS):  # which cost more than others
+        slow.step(lander), ahead.step(lander), images.step(glance)
 
     def collecting(envs: hr.ClusterEnv, agent: Any, num_steps: int) -> float:
         return rate(lambda: envs.collect(agent, num_steps), every * num_steps, seconds)
@@ -213,9 +221,9 @@ def measure(arguments: Arguments) -> tuple[dict[str, list[float]], int, dict[str
             note("CartPole: collect", collecting(fast, cartpole, steps))
             note(ONE, single.measure(1, seconds))
             note(TWO, single.measure(2, seconds))
-            note("LunarLander: step(agent)", rate(lambda: slow.step(lander), every, seconds))
+            note(STEP, rate(lambda: slow.step(lander), every, seconds))
             note(AHEAD, rate(lambda: ahead.step(lander), every, seconds))
-            note("LunarLander: collect", collecting(slow, lander, steps))
+            note("loop: collect", collecting(slow, lander, steps))
             note("images: one process alone", shown.measure(1, seconds))
             note("images: step(agent)", rate(lambda: images.step(glance), every, seconds))
             note("images: collect", collecting(images, glance, max(1, steps // 4)))
@@ -236,6 +244,7 @@ def main(arguments: Arguments) -> None:
     console, output = wide_console(), Path(arguments.output)
     output.mkdir(parents=True, exist_ok=True)
     layout = f"{WORKERS} workers × {ENVS} environments, MLP 2 × (64, 64), {arguments.repeats} times"
+    layout += f", loop over {arguments.env_id},"
     head(__doc__, f"{layout} {arguments.seconds:g} s each, in turn", console)
     rates, json_bytes, costs = measure(arguments)
     rows = [
@@ -253,8 +262,8 @@ def main(arguments: Arguments) -> None:
     console.print(f"a step as JSON: {json_bytes / 1e3:,.0f} kB to the workers")
     console.print(f"collect / JSON: {ratio('CartPole: collect', sent)}")
     console.print(f"step(agent) / JSON: {ratio('CartPole: step(agent)', sent)}")
-    for name in ("LunarLander: step(agent)", AHEAD):
-        short = name.removeprefix("LunarLander: ")
+    for name in (STEP, AHEAD):
+        short = name.removeprefix("loop: ")
         console.print(f"{short} / twice one process: {ratio(name, ONE, 2.0)}")
         console.print(f"{short} / two processes: {ratio(name, TWO)}")
     console.print(f"two processes / twice one: {ratio(TWO, ONE, 2.0)}")

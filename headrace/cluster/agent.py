@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import cloudpickle
@@ -43,7 +43,7 @@ def check_agent(agent: Any) -> None:
             f"agent={type(agent).__name__} has no method act(obs), which returns an action, "
             "(action, log_prob), or a dict with both"
         )
-    if not _is_module_alone(agent) and not callable(getattr(agent, "get_parameters", None)):
+    if not is_module_alone(agent) and not callable(getattr(agent, "get_parameters", None)):
         raise ConfigError(
             f"agent={type(agent).__name__} has no method get_parameters(), which all but a "
             "torch.nn.Module without set_parameters() need to show when they have learnt"
@@ -65,13 +65,14 @@ def has_log_prob(agent: Any) -> bool:
     return callable(getattr(agent, "log_prob", None)) or has_distribution(agent)
 
 
-def _is_module_alone(agent: Any) -> bool:
+def is_module_alone(agent: Any) -> bool:
+    """Whether it travels as its ``state_dict``."""
     return isinstance(agent, nn.Module) and not hasattr(agent, "set_parameters")
 
 
 def parameters(agent: Any) -> Any:
     """A tree of what changes when the agent learns; leaves are tensors, arrays or plain values."""
-    if _is_module_alone(agent):
+    if is_module_alone(agent):
         return dict(agent.state_dict(keep_vars=True))  # each step looks; detaching doubles its time
     return as_tree(agent.get_parameters())
 
@@ -140,7 +141,7 @@ def pack_weights(agent: Any) -> bytes:
     """What a worker that has the agent needs to be like it."""
     if not isinstance(agent, nn.Module) and not hasattr(agent, "set_parameters"):
         return pack_agent(agent)
-    return _dumps(dict(agent.state_dict()) if _is_module_alone(agent) else parameters(agent))
+    return _dumps(dict(agent.state_dict()) if is_module_alone(agent) else parameters(agent))
 
 
 def with_weights(agent: Any, packed: bytes) -> Any:
@@ -157,7 +158,7 @@ def with_weights(agent: Any, packed: bytes) -> Any:
 
 def to_tensors(values: Any, device: torch.device | str = "cpu") -> Any:
     """A tree of arrays as tensors of the same dtypes."""
-    return tree.map_leaves(lambda x: torch.as_tensor(x).to(device), values)
+    return tree.map_leaves(lambda x: torch.as_tensor(x, device=device), values)
 
 
 @torch.no_grad()
@@ -172,11 +173,15 @@ def initial_state(agent: Any, num_envs: int) -> Any:
     return _checked(agent.initial_state(num_envs), num_envs, f"initial_state({num_envs})")
 
 
-@torch.no_grad()
 def begun(agent: Any, state: Any, first: np.ndarray) -> Any:
     """The state ``[B, ...]``, in the rows where ``first`` ``[B]`` is true that of a beginning."""
     if (isinstance(state, tuple) and not state) or not first.any():
         return state
+    return _put_back(agent, state, first)
+
+
+@torch.no_grad()
+def _put_back(agent: Any, state: Any, first: np.ndarray) -> Any:
 
     def put_back(new: Any, old: Any) -> Any:
         if isinstance(old, Tensor):
@@ -212,10 +217,10 @@ def act(agent: Any, obs: Any, state: Any = ()) -> tuple[dict[str, Any], Any]:
     Raises:
         TypeError: it returned something else.
     """
-    inputs = to_tensors(obs)
-    size = len(tree.leaves(inputs)[0])
-    returned = agent.act(inputs, state) if is_recurrent(agent) else agent.act(inputs)
-    if is_recurrent(agent):
+    inputs, recurrent = to_tensors(obs), is_recurrent(agent)
+    returned = agent.act(inputs, state) if recurrent else agent.act(inputs)
+    size = next(_shapes(inputs))[0]
+    if recurrent:
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise TypeError(
                 "act of an agent with initial_state must return (acted, state), where acted is an "
@@ -231,16 +236,25 @@ def act(agent: Any, obs: Any, state: Any = ()) -> tuple[dict[str, Any], Any]:
         returned = {"action": returned[0], "log_prob": returned[1]}
     elif not isinstance(returned, dict) or "action" not in returned:
         returned = {"action": returned}
-    if returned.get("log_prob") is None and has_log_prob(agent) and not is_recurrent(agent):
+    if returned.get("log_prob") is None and not recurrent and has_log_prob(agent):
         action = tree.map_leaves(torch.as_tensor, returned["action"])
         returned = returned | {"log_prob": log_prob(agent, inputs, action)}
     acted = {k: tree.map_leaves(as_array, v) for k, v in returned.items() if v is not None}
-    for leaf in tree.leaves(acted["action"]):
-        if np.ndim(leaf) == 0 or len(leaf) != size:
-            raise TypeError(f"act returned an action of shape {leaf.shape} for {size} observations")
-    if "log_prob" in acted:
+    for shape in _shapes(acted["action"]):
+        if not shape or shape[0] != size:
+            raise TypeError(f"act returned an action of shape {shape} for {size} observations")
+    if "log_prob" in acted and acted["log_prob"].shape != (size,):
         acted["log_prob"] = acted["log_prob"].reshape(size, -1).sum(1)  # as in log_prob below
     return acted, state
+
+
+def _shapes(values: Any) -> Iterator[tuple[int, ...]]:
+    """Of a tree's tensors or arrays; walked here, since each step asks."""
+    if isinstance(values, dict | tuple):
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from _shapes(value)
+    else:
+        yield tuple(values.shape)
 
 
 def as_array(value: Any) -> np.ndarray:
@@ -248,7 +262,7 @@ def as_array(value: Any) -> np.ndarray:
 
     What an agent returns may be its observations, or memory that it uses again.
     """
-    return np.array(value.detach().cpu() if isinstance(value, Tensor) else value)
+    return np.array(value.numpy(force=True) if isinstance(value, Tensor) else value)
 
 
 @torch.no_grad()

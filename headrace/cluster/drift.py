@@ -9,8 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from headrace.acting.weight_sync import SyncRule
 from headrace.cluster.agent import (
@@ -21,10 +19,10 @@ from headrace.cluster.agent import (
     is_recurrent,
     pack_agent,
     pack_weights,
-    parameters,
 )
 from headrace.cluster.distance import Copies, Rows, estimates, exact
 from headrace.cluster.messages import Agent, Request
+from headrace.cluster.seen import Seen
 from headrace.ops import tree
 
 MIN_OBSERVATIONS = 64  # of each worker, that its divergence is measured on if there are so many
@@ -96,7 +94,7 @@ class Drift:
     def __init__(self, num_workers: int, rule: SyncRule) -> None:
         self._setting, self._rule = rule, rule
         self._agent: Any = None
-        self._seen: Any = None  # the parameters at ``version``
+        self._seen: Seen | None = None  # the parameters at ``version``
         self._has: set[int] = set()  # workers that have the agent
         self._packed: dict[Callable[[Any], bytes], bytes] = {}  # ``version``, by what packed it
         self._recent = [Recent() for _ in range(num_workers)]
@@ -122,11 +120,11 @@ class Drift:
             self._packed = {pack_agent: packed}
             self._has.clear()
             self._recent = [Recent() for _ in self._recent]
-        elif _equal(self._seen, parameters(agent)):
+        elif self._seen is not None and self._seen.is_of(agent):
             return
         else:
             self._packed = {}
-        self._seen = tree.map_leaves(_copied, parameters(agent))
+        self._seen = Seen(agent)
         self.version += 1
         if self._rule.on_drift:
             self._take_measure()
@@ -224,22 +222,3 @@ def _tell(agent: Any, why: str) -> None:
         "whenever it has learnt",
         stacklevel=6,
     )
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def _equal(before: Any, now: Any) -> bool:
-    """Whether two trees of parameters hold the same values; NaN equals nothing."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        return before.keys() == now.keys() and all(_equal(before[k], now[k]) for k in before)
-    if isinstance(before, tuple) and isinstance(now, tuple):
-        return len(before) == len(now) and all(map(_equal, before, now))
-    if isinstance(before, Tensor) and isinstance(now, Tensor):
-        return before.dtype == now.dtype and torch.equal(before, now)
-    if isinstance(before, np.ndarray) and isinstance(now, np.ndarray):
-        return before.dtype == now.dtype and np.array_equal(before, now)
-    return type(before) is type(now) and bool(before == now)

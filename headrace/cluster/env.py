@@ -183,14 +183,13 @@ class ClusterEnv(VectorEnv):
             ConfigError: before the first reset, for another number of actions, for any where
                 workers run ahead, or for an agent that doesn't offer what it has to.
         """
-        head = self._ready("step")
-        if not is_agent(actions):
-            self._forbid_ahead("step(actions)", "use step(agent)")
-        if is_agent(actions):
+        head, by_agent = self._ready("step"), is_agent(actions)
+        if by_agent:
             answers = head.step(actions)
             acted = {i: answer.value[1] for i, answer in answers.items()}
             steps = {i: answer.value[0] for i, answer in answers.items()}
         else:
+            self._forbid_ahead("step(actions)", "use step(agent)")
             parts = enumerate(self._split(head, actions))
             answers = head.ask({i: Request("step", (part,)) for i, part in parts})
             steps = {i: answer.value for i, answer in answers.items()}
@@ -198,7 +197,7 @@ class ClusterEnv(VectorEnv):
         _, *columns, infos = zip(*everyone, strict=True)
         rewards, terminated, truncated = map(np.concatenate, columns)
         info = join_infos(list(infos), head.size)
-        if is_agent(actions):
+        if by_agent:
             info |= self._joined_acted(head, acted) | head.sync_info()
         obs = join(self.single_observation_space, head.obs)
         return obs, rewards, terminated, truncated, info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from typing import Any
 
@@ -9,6 +10,7 @@ import cloudpickle
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete
 from gymnasium.vector import SyncVectorEnv
 
 from headrace.acting.weight_sync import Follower, SyncRule
@@ -51,6 +53,23 @@ class EarlyReset(gymnasium.Wrapper):
         return made
 
 
+def _check_actions_quickly(env: gymnasium.Env) -> None:
+    """Let an environment that checks its own actions be answered sooner, and the same.
+
+    A loop gives each environment a NumPy integer, and for that ``Discrete.contains`` asks for
+    kinds of dtypes, 1.6 µs in place of 0.25.
+    """
+    space = getattr(env.unwrapped, "action_space", None)
+    if type(space) is Discrete and space.dtype == np.int64 and "contains" not in vars(space):
+        space.contains = functools.partial(_contains, space)  # type: ignore[method-assign]
+
+
+def _contains(space: Discrete, x: Any) -> bool:
+    if type(x) is np.int64:
+        return bool(space.start <= x < space.start + space.n)
+    return Discrete.contains(space, x)
+
+
 Step = tuple[Any, Any, Any, Any, dict[str, Any]]  # what a vector environment's step returns
 
 
@@ -73,6 +92,8 @@ class Worker:
                 "its rows are environments (headrace train steps games)"
             )
         if isinstance(self._envs, SyncVectorEnv):
+            for env in self._envs.envs:
+                _check_actions_quickly(env)
             self._envs.envs = [EarlyReset(env) for env in self._envs.envs]
         self._agent: Any = None
         self._core: Any = None  # its state after the latest action, [B, ...]; None: not begun

@@ -22,6 +22,8 @@ def take_any_infos(envs: VectorEnv) -> VectorEnv:
     def add_any(
         vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int
     ) -> dict[str, Any]:
+        if not env_info:  # as of most steps of most environments
+            return vector_infos
         try:
             return add(vector_infos, env_info, env_num)
         except _MISFITS:

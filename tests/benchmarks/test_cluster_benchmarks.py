@@ -53,9 +53,9 @@ def test_the_speeds_are_measured_and_compared(benchmark, tmp_path, capsys):
     assert len(rates) == 11
     assert all(rate > 0 for rate in rates.values())
     printed = capsys.readouterr().out
-    one, step = rates["LunarLander: one process alone"], rates["LunarLander: step(agent)"]
+    one, step = rates["loop: one process alone"], rates["loop: step(agent)"]
     assert f"step(agent) / twice one process: {step / (2 * one):.2f} " in printed
-    ahead = rates["LunarLander: step(agent), running ahead"] / (2 * one)
+    ahead = rates["loop: step(agent), running ahead"] / (2 * one)
     assert f"step(agent), running ahead / twice one process: {ahead:.2f} " in printed
     found = re.search(r"(\d+\.\d\d) ms in one .* (\S+) ms in each worker and (\S+) ms in", printed)
     alone_ms, worker_ms, head_ms = map(float, found.groups())

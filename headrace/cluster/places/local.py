@@ -1,4 +1,7 @@
-"""Workers as processes of this machine, with a pipe each; nothing listens on any port."""
+"""Workers as processes of this machine, with a pipe each; nothing listens on any port.
+
+What is large in an answer goes through memory that both see (``block.py``).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from typing import Annotated, Any
 import cloudpickle
 
 from headrace.cluster.messages import Answer, Fault, Node, Place, Request, WorkerSetup
+from headrace.cluster.places.block import Receiver, Sender
 from headrace.process import Child, end_children, start_fork_server
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
@@ -77,6 +81,7 @@ class LocalNode:
     def __init__(self, index: int, child: Child) -> None:
         self.child, self.pipe = child, child.pipe
         self.name = f"worker {index} (process {child.pid})"
+        self._receiver = Receiver()
         self._cause = ""  # of its end, where the head knows better than the exit code
 
     def send(self, request: Request) -> None:
@@ -91,18 +96,20 @@ class LocalNode:
 
     def receive(self) -> Answer | Fault:
         try:
-            return pickle.loads(self.pipe.recv_bytes())
-        except (EOFError, ConnectionResetError):
+            return self._receiver.loads(self.pipe.recv_bytes())
+        except (EOFError, ConnectionResetError, FileNotFoundError):
             return Fault(self._cause or f"died (exit code {self.child.exit_code()})")
 
     def kill(self) -> None:
         self.child.kill()
 
 
-def _dumps(message: Request | Answer, by_value: bool) -> bytes:
+def _dumps(message: Request | Answer, by_value: bool, sender: Sender | None = None) -> bytes:
     """``by_value`` what a script defines is in the message; arrays and numbers alone are faster."""
     if not by_value:
         with contextlib.suppress(Exception):  # whatever an object's own pickling raises
+            if sender is not None:
+                return sender.dumps(message)
             return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return cloudpickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
@@ -124,6 +131,7 @@ def run_worker(setup: bytes, pipe: Connection) -> None:
     with contextlib.suppress(EOFError, ConnectionError):  # the head has gone
         try:
             worker = Worker(cloudpickle.loads(setup))
+            sender = Sender() if hasattr(os, "memfd_create") else None
             while True:
                 try:
                     request = pickle.loads(pipe.recv_bytes())
@@ -131,7 +139,8 @@ def run_worker(setup: bytes, pipe: Connection) -> None:
                     worker.close()
                     return
                 answer = worker.handle(request)
-                pipe.send_bytes(_dumps(answer, by_value=request.method in ("reset", "describe")))
+                by_value = request.method in ("reset", "describe")
+                pipe.send_bytes(_dumps(answer, by_value, sender))
                 worker.prepare()
         except BaseException as error:
             pipe.send_bytes(pickle.dumps(fault_of(error)))

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from headrace.algos.common import Hyperparameters, PolicyOutputs
 from headrace.nn.encoder import Encoder
 from headrace.nn.policy import Policy
-from headrace.nn.recurrent import Recurrent
+from headrace.nn.recurrent import Unrolled
 from headrace.ops import tree
 from headrace.ops.distributions.scores import has_score, score
 from headrace.ops.terms import derivatives
@@ -72,33 +72,11 @@ class _Parts:
         self.core = [] if policy.core is None else [view(p)[0] for p in policy.core.parameters()]
 
 
-class _Core:
-    """What a recurrent core makes of rows, and the way back.
-
-    Args:
-        x: ``[N, F]``; first, state: as in :meth:`Recurrent.forward`.
-    """
-
-    def __init__(self, core: Recurrent, x: Tensor, first: Tensor, state: Tree) -> None:
-        with torch.inference_mode(False), torch.enable_grad():
-            self._given = [x.clone().requires_grad_(), *core.parameters()]
-            self._y = core(self._given[0].unflatten(0, first.shape), first, state)[0].flatten(0, 1)
-        self.y = self._y.detach()  # [N, H]
-
-    def backward(self, grad: Tensor, into: list[Tensor]) -> Tensor:
-        """The gradient of x, of that of y; those of the weights go ``into`` these."""
-        with torch.inference_mode(False):
-            grad_x, *others = torch.autograd.grad(self._y, self._given, grad.clone())
-        for to, part in zip(into, others, strict=True):
-            to.copy_(part)
-        return grad_x
-
-
 class _Passed(NamedTuple):
     """What a forward pass leaves; its samples are the last dimension of the outputs."""
 
     layers: list[Tensor]  # [K, N, inputs], then [K, N, outputs] of each layer
-    core: _Core | None
+    core: Unrolled | None
     hidden: tuple[Tensor, Tensor]  # [N, width] each: what the policy's and the value head are given
     outputs: Tensor  # [num_outputs, N] of the policy's head
     params: Tensor  # [N, num_params]
@@ -198,7 +176,7 @@ class FusedNetwork:
             layers.append(self._dense(layers[-1], weight, bias))
         hidden, value_hidden = layers[-1][0], layers[-1][-1]
         if policy.core is not None:
-            core = _Core(policy.core, hidden, batch.first, batch.core)
+            core = Unrolled(policy.core, hidden, batch.first, batch.core)
             hidden = value_hidden = core.y  # which both share
         weight, bias = weights.policy_head
         outputs = torch.addmm(bias.unsqueeze(1), weight, hidden.t())

@@ -150,6 +150,28 @@ class Recurrent(nn.Module):
         return y, {name: part[0] for name, part in parts}
 
 
+class Unrolled:
+    """What a core makes of a fragment, and the way back, among operations without autograd.
+
+    Args:
+        x: ``[N, F]``; first, state: as in :meth:`Recurrent.forward`.
+    """
+
+    def __init__(self, core: Recurrent, x: Tensor, first: Tensor, state: State) -> None:
+        with torch.inference_mode(False), torch.enable_grad():
+            self._given = [x.clone().requires_grad_(), *core.parameters()]
+            self._y = core(self._given[0].unflatten(0, first.shape), first, state)[0].flatten(0, 1)
+        self.y = self._y.detach()  # [N, H]
+
+    def backward(self, grad: Tensor, into: list[Tensor]) -> Tensor:
+        """The gradient of x, of that of y; those of the weights go ``into`` these."""
+        with torch.inference_mode(False):
+            grad_x, *others = torch.autograd.grad(self._y, self._given, grad.clone())
+        for to, part in zip(into, others, strict=True):
+            to.copy_(part)
+        return grad_x
+
+
 def orthogonal_gates(rnn: Any) -> Any:
     """Initial weights of a one-layer LSTM or GRU, in place.
 

@@ -2,7 +2,8 @@
 
 Autograd costs more than the arithmetic where a step sees some hundred samples. Both torsos have
 one shape, so here they are one network with a leading dimension of two, and gradients are written
-straight into one flat vector. What this can't do is left to autograd, which is the tests' oracle.
+straight into one flat vector. Of a recurrent core autograd keeps only the core's own few calls.
+What this can't do is left to autograd, which is the tests' oracle.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 from headrace.algos.common import Hyperparameters, PolicyOutputs
 from headrace.nn.encoder import Encoder
 from headrace.nn.policy import Policy
+from headrace.nn.recurrent import Unrolled
 from headrace.ops import tree
 from headrace.ops.distributions.scores import has_score, score
 from headrace.ops.terms import derivatives
@@ -33,10 +35,9 @@ _BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # of (gradient, th
 def can_fuse(policy: Policy) -> bool:
     """Whether :class:`FusedNetwork` can stand in for this policy."""
     torso = policy.torso
-    if type(policy) is not Policy or policy.core is not None or type(torso) is not Encoder:
+    if type(policy) is not Policy or type(torso) is not Encoder:
         return False
-    own = policy.network.per_task_values  # of which only autograd knows
-    return torso.mlp is not None and not len(torso.parts) and not own
+    return torso.is_dense and not policy.network.per_task_values  # of which only autograd knows
 
 
 class _Parts:
@@ -68,12 +69,15 @@ class _Parts:
             for head in (policy.policy_head, policy.value_head)
         )
         self.log_std = None if policy.log_std is None else view(policy.log_std)[0]
+        self.core = [] if policy.core is None else [view(p)[0] for p in policy.core.parameters()]
 
 
 class _Passed(NamedTuple):
     """What a forward pass leaves; its samples are the last dimension of the outputs."""
 
     layers: list[Tensor]  # [K, N, inputs], then [K, N, outputs] of each layer
+    core: Unrolled | None
+    hidden: tuple[Tensor, Tensor]  # [N, width] each: what the policy's and the value head are given
     outputs: Tensor  # [num_outputs, N] of the policy's head
     params: Tensor  # [N, num_params]
     value: Tensor  # [N]
@@ -109,7 +113,7 @@ class FusedNetwork:
     def _by_hand(
         self, algorithm: Hyperparameters, batch: Batch, state: State
     ) -> tuple[_Parts, Metrics]:
-        passed, policy, shape = self._forward(batch.obs), self._policy, batch.valid.shape
+        passed, policy, shape = self._forward(batch), self._policy, batch.valid.shape
         num = batch.num_steps
         action = tree.map_leaves(lambda x: x.flatten(0, 1), batch.action)
         outputs = passed.params.t()[: passed.outputs.shape[0], :num]
@@ -143,7 +147,7 @@ class FusedNetwork:
             loss: of what stands in for the policy.
         """
         with torch.no_grad():
-            passed, shape = self._forward(batch.obs), batch.first.shape
+            passed, shape = self._forward(batch), batch.first.shape
         outputs = passed.params.unflatten(0, shape), passed.value.view(shape)
         params, value = (x.detach().requires_grad_() for x in outputs)
         total, metrics = loss(_Outputs(self._policy, params, value))
@@ -163,20 +167,24 @@ class FusedNetwork:
     def _value_scale(self) -> float:
         return 1.0 if self._policy.popart is None else float(self._policy.popart.scale)
 
-    def _forward(self, obs: Tree) -> _Passed:
-        policy, weights = self._policy, self._weights
-        inputs = tree.map_leaves(lambda x: x.flatten(0, 1), obs)
+    def _forward(self, batch: Batch) -> _Passed:
+        policy, weights, core = self._policy, self._weights, None
+        inputs = tree.map_leaves(lambda x: x.flatten(0, 1), batch.obs)
         x = self._torso.numbers(inputs)
         layers = [x.expand(weights.transposed[0].shape[0], *x.shape)]
         for weight, (_, bias) in zip(weights.transposed, weights.layers, strict=True):
             layers.append(self._dense(layers[-1], weight, bias))
         hidden, value_hidden = layers[-1][0], layers[-1][-1]
+        if policy.core is not None:
+            core = Unrolled(policy.core, hidden, batch.first, batch.core)
+            hidden = value_hidden = core.y  # which both share
         weight, bias = weights.policy_head
         outputs = torch.addmm(bias.unsqueeze(1), weight, hidden.t())
         weight, bias = weights.value_head
         value = torch.addmv(bias, value_hidden, weight[0])
         value = value if policy.popart is None else policy.popart(value)
-        return _Passed(layers, outputs, policy.finished(outputs.t(), inputs), value)
+        params = policy.finished(outputs.t(), inputs)
+        return _Passed(layers, core, (hidden, value_hidden), outputs, params, value)
 
     def _dense(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """One layer of all torsos."""
@@ -199,10 +207,8 @@ class FusedNetwork:
             gradient = self._free.pop()  # of which another thread may take the last
         except IndexError:
             gradient = self._new_parts()
-        layers, num = passed.layers, d_value.shape[0]
-        if num < passed.value.shape[0]:
-            layers = [y[:, :num] for y in layers]
-        hidden, value_hidden = layers[-1][0], layers[-1][-1]
+        num = d_value.shape[0]
+        hidden, value_hidden = (x[:num] for x in passed.hidden)
         weight, bias = gradient.policy_head
         torch.mm(d_outputs, hidden, out=weight)
         torch.sum(d_outputs, 1, out=bias)
@@ -211,19 +217,25 @@ class FusedNetwork:
         torch.sum(d_value, 0, keepdim=True, out=bias)
         if d_free is not None and gradient.log_std is not None:
             torch.sum(d_free, 1, out=gradient.log_std)
-        self._backward_torsos(gradient, layers, d_value, d_outputs)
+        self._backward_torsos(gradient, passed, d_value, d_outputs)
         return gradient
 
     def _backward_torsos(
-        self, gradient: _Parts, layers: list[Tensor], d_value: Tensor, d_outputs: Tensor
+        self, gradient: _Parts, passed: _Passed, d_value: Tensor, d_outputs: Tensor
     ) -> None:
         weights, activation = self._weights, _BACKWARD[self._activation]
+        num, layers = d_value.shape[0], passed.layers
+        if num < passed.value.shape[0]:
+            layers = [y[:, :num] for y in layers]
         grad = torch.empty_like(layers[-1])
-        torch.mm(d_outputs.t(), weights.policy_head[0], out=grad[0])
+        rows = grad[0] if passed.core is None else torch.zeros_like(passed.hidden[0])
+        torch.mm(d_outputs.t(), weights.policy_head[0], out=rows[:num])
         if grad.shape[0] == 1:
-            grad[0].addr_(d_value, weights.value_head[0][0])
+            rows[:num].addr_(d_value, weights.value_head[0][0])
         else:
             torch.mul(d_value.unsqueeze(1), weights.value_head[0], out=grad[1])
+        if passed.core is not None:
+            grad[0] = passed.core.backward(rows, gradient.core)[:num]
         for i in reversed(range(len(weights.layers))):
             weight, bias = gradient.layers[i]
             grad = activation(grad, layers[i + 1])

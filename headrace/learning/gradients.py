@@ -51,7 +51,7 @@ class Gradients:
         if self._device.type != "cpu":
             return Chunks(1, _NO_LIMIT, _NO_LIMIT)
         # Another thread pays from so many steps on; by hand, most of a short one is Python's turn.
-        if self.by_hand:
+        if self.by_hand and self._policy.core is None:
             num = sum(p.numel() for p in self._parameters)
             return Chunks(num_threads, most, max(_MIN_STEPS, min(_MAX_MIN_STEPS, _MIN_WORK // num)))
         cost = step_cost(self._policy)

@@ -84,7 +84,7 @@ class Learner:
         self.state = algorithm.init(policy)
         self._gradients = Gradients(policy, algorithm, self.state, flat)
         self._chunks = self._gradients.chunks(num_threads, chunk_steps)
-        whole = self.by_hand or self.device.type != "cpu"
+        whole = (self.by_hand and policy.core is None) or self.device.type != "cpu"
         self._for_targets: Any = policy if whole else ByChunks(policy, self._chunks)
         self.returns = Normalizer(1).to(device) if algorithm.normalize_returns else None
         self.targets = MovingMoments(0.1)  # of the values

@@ -1,24 +1,21 @@
 """The recurrent core: one step for actors, whole fragments with resets for the learner.
 
 A fragment is not one sequence: wherever an observation came from a reset, its column starts afresh.
-A fragment without such rows is one call of torch's fused kernel. One with resets is cut at its
-resets into segments that run side by side, the longest first
+A fragment without such rows is one call of torch's fused kernel. With resets an LSTM's is one as
+well: on a processor each reset has a row before it that empties the state (0), and columns with
+fewer resets end in rows that change nothing (dots)
 
-    column 0   a a a | b b b b b         segments:   c c c c c | c c c
-    column 1   c c c c c c c c                       b b b b b |
-                                                     a a a . . |
+    column 0   a a a 0 b b b b b
+    column 1   c c c c c c c c .
 
-On an accelerator they are one packed call. On a processor, which has no fused packed kernel, an
-LSTM's are a few fused calls, each of as many segments as last until it begins, the shorter ones
-padded (dots); a GRU's, for which there is no fused kernel at all, are unrolled with a backward pass
-by hand, whose one matrix product for all inputs, and one for each weight's gradient, make it faster
-than torch's.
+On an accelerator a fragment is cut at its resets into segments, which are one packed call. A GRU,
+for which a processor has no fused kernel at all, is unrolled with a backward pass by hand, whose
+one matrix product for all inputs, and one for each weight's gradient, make it faster than torch's.
 """
 
 from __future__ import annotations
 
-import itertools
-import operator
+import math
 from typing import Any
 
 import torch
@@ -30,7 +27,6 @@ from torch.nn.utils.rnn import PackedSequence
 from headrace.errors import ConfigError, require_choice
 
 CORES = ("lstm", "gru")
-_CALL_ROWS = 64  # what a fused call costs beside its rows, forward and backward
 _SHUT = 1e4  # an argument of a gate at which it is exactly shut, and with the other sign open
 
 State = dict[str, Tensor]
@@ -96,7 +92,10 @@ class Recurrent(nn.Module):
         if x.device.type != "cpu":
             return self._packed(x, first_cpu, self._begin(first[0], state))
         if self.kind == "lstm":
-            return self._padded(x, first_cpu, self._begin(first[0], state))
+            begin = self._begin(first[0], state)
+            whole = math.isfinite(sum(float(part.detach().sum()) for part in (x, *begin)))
+            way = self._emptied if whole else self._packed  # no gate shuts a NaN out
+            return way(x, first_cpu, begin)
         y = _UnrollGRU.apply(x, first, state["h"], *self._weights())
         return y, {"h": y[-1]}
 
@@ -115,45 +114,62 @@ class Recurrent(nn.Module):
         state = {name: part[final] for name, part in end.items()}
         return y.data[place].unflatten(0, first.shape), state
 
-    def _padded(self, x: Tensor, first: Tensor, begin: list[Tensor]) -> tuple[Tensor, State]:
-        """An LSTM's segments in fused calls.
+    def _emptied(self, x: Tensor, first: Tensor, begin: list[Tensor]) -> tuple[Tensor, State]:
+        """An LSTM's columns in one fused call.
 
-        Each row of padding has a 1 behind its inputs, which shuts the input gate and opens the
-        forget gate: so what a call leaves in c is what each segment's last row left.
+        Two more inputs work its gates in the rows that are put in: both shut the input gate, one
+        shuts the forget gate, which empties the state, the other opens it, which keeps c.
         """
-        batch_sizes, place, _, initial, final = segments(first)
-        sizes = batch_sizes.tolist()
-        starts = blocks(sizes)
-        lengths = [end - start for start, end in itertools.pairwise([*starts, len(sizes)])]
-        widths = [sizes[start] for start in starts]
-        gaps = torch.tensor(widths).repeat_interleave(torch.tensor(lengths)) - batch_sizes
-        before = gaps.cumsum(0) - gaps  # rows of padding
-        place += before.repeat_interleave(batch_sizes).index_select(0, place)
-        num_rows = sum(map(operator.mul, lengths, widths))
-        rows = functional.pad(x.new_zeros(num_rows, x.shape[2]), (0, 1), value=1.0)
-        rows = rows.index_copy(0, place, functional.pad(x.flatten(0, 1), (0, 1)))
-        zeros = x.new_zeros(widths[0], self.size)
-        h, c = (zeros.index_copy(0, initial, part).unsqueeze(0) for part in begin)
+        (num_rows, num_columns), num_inputs = first.shape, x.shape[2]
+        resets = first.clone()
+        resets[0] = False
+        before = resets.cumsum(0)  # rows that are put in before this one
+        place = torch.arange(num_rows * num_columns).view_as(before) + before * num_columns
+        total = num_rows + int(before[-1].max())
+        rows = x.new_zeros(total * num_columns, num_inputs + 2)
+        rows[:, num_inputs + 1] = 1.0
+        rows[place[resets] - num_columns, num_inputs:] = rows.new_tensor([1.0, 0.0])
+        place = place.flatten()
+        rows = rows.index_copy(0, place, functional.pad(x.flatten(0, 1), (0, 2)))
         w_ih, *others = self._weights()
-        hold = w_ih.new_tensor([-_SHUT, _SHUT, 0.0, 0.0]).repeat_interleave(self.size)
-        weights = [torch.cat((w_ih, hold.unsqueeze(1)), 1), *others]
-        ys, ends = [], []
-        parts = rows.split_with_sizes(list(map(operator.mul, lengths, widths)))
-        for part, width, after in zip(parts, widths, [*widths[1:], 0], strict=True):
-            part = part.view(-1, width, part.shape[1])
-            y, h, c = torch.lstm(
-                part, (h[:, :width], c[:, :width]), weights, True, 1, 0.0, False, False, False
-            )
-            ys.append(y.flatten(0, 1))
-            ends.append(c[0, after:])
-        y = torch.cat(ys).index_select(0, place).unflatten(0, first.shape)
-        return y, {"h": y[-1], "c": torch.cat(ends[::-1]).index_select(0, final)}
+        gates = w_ih.new_tensor([[-1.0, -1.0], [-1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+        works = gates.mul_(_SHUT).repeat_interleave(self.size, 0)
+        y, _, c = torch.lstm(
+            rows.view(total, num_columns, -1),
+            tuple(part.unsqueeze(0) for part in begin),
+            [torch.cat((w_ih, works), 1), *others],
+            *(True, 1, 0.0, False, False, False),
+        )
+        y = y.flatten(0, 1).index_select(0, place).unflatten(0, first.shape)
+        return y, {"h": y[-1], "c": c[0]}
 
     def _run(self, x: Any, begin: list[Tensor]) -> tuple[Any, State]:
         hidden = tuple(part.unsqueeze(0) for part in begin)
         y, end = self.rnn(x, hidden if self.kind == "lstm" else hidden[0])
         parts = zip(self._names, end if self.kind == "lstm" else (end,), strict=True)
         return y, {name: part[0] for name, part in parts}
+
+
+class Unrolled:
+    """What a core makes of a fragment, and the way back, among operations without autograd.
+
+    Args:
+        x: ``[N, F]``; first, state: as in :meth:`Recurrent.forward`.
+    """
+
+    def __init__(self, core: Recurrent, x: Tensor, first: Tensor, state: State) -> None:
+        with torch.inference_mode(False), torch.enable_grad():
+            self._given = [x.clone().requires_grad_(), *core.parameters()]
+            self._y = core(self._given[0].unflatten(0, first.shape), first, state)[0].flatten(0, 1)
+        self.y = self._y.detach()  # [N, H]
+
+    def backward(self, grad: Tensor, into: list[Tensor]) -> Tensor:
+        """The gradient of x, of that of y; those of the weights go ``into`` these."""
+        with torch.inference_mode(False):
+            grad_x, *others = torch.autograd.grad(self._y, self._given, grad.clone())
+        for to, part in zip(into, others, strict=True):
+            to.copy_(part)
+        return grad_x
 
 
 def orthogonal_gates(rnn: Any) -> Any:
@@ -197,20 +213,6 @@ def segments(first: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     batch_sizes = age.reshape(-1).bincount()
     place = ((batch_sizes.cumsum(0) - batch_sizes)[age] + rank).reshape(-1)
     return batch_sizes, place, place.argsort(), rank[0], rank[-1]
-
-
-def blocks(sizes: list[int]) -> list[int]:
-    """Where calls begin that together cover segments, of which ``sizes[t]`` last at row ``t``.
-
-    A call ends once as many of its rows are padding as would cost what another call does.
-    """
-    starts, width, wasted = [0], sizes[0], 0
-    for row, size in enumerate(sizes):
-        wasted += width - size
-        if wasted > _CALL_ROWS:
-            starts.append(row)
-            width, wasted = size, 0
-    return starts
 
 
 class _UnrollGRU(torch.autograd.Function):

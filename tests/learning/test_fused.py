@@ -51,6 +51,10 @@ NETWORKS = {
         (6, 5, 4), activation="elu", shared=True, normalize_observations=True
     ),
 }
+CORES = {
+    "lstm": Network((9,), core="lstm", core_size=5, normalize_values=True),
+    "gru": Network((9, 7), core="gru", core_size=5),
+}
 
 
 def make_policy(action, network, observation=None, masked=False) -> Policy:
@@ -77,9 +81,10 @@ def make_batch(policy: Policy, rows: int = 6, columns: int = 30) -> Batch:
         policy.observe(obs)
     if policy.popart is not None:
         policy.popart.move(policy.value_head, 1.0, 3.0)
-    of = policy.distribution
+    of, core = policy.distribution, policy.initial_core(columns)
+    core = tree.map_leaves(torch.randn_like, core)
     with torch.no_grad():
-        params = policy(obs, first, ())[0][:-1]
+        params = policy(obs, first, core)[0][:-1]
         action = of.sample(params, of.noise((rows, columns), None))
         log_prob = of.log_prob(params, action) + 0.3 * torch.randn(rows, columns)
     filler, nan = first[1:], math.nan
@@ -92,7 +97,7 @@ def make_batch(policy: Policy, rows: int = 6, columns: int = 30) -> Batch:
         reward=reward.masked_fill(filler, nan),
         terminated=torch.rand(rows, columns) < 0.1,
         valid=~filler,
-        core=(),
+        core=core,
         targets={},
     )
 
@@ -124,6 +129,13 @@ def test_every_gradient_is_autograds(action, network):
     for algo in ALGOS.values():
         policy = make_policy(ACTIONS[action], NETWORKS[network])
         check(policy, algo, make_batch(policy))
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_with_a_recurrent_core_too(core):
+    for algo in ALGOS.values():
+        policy = make_policy(ACTIONS["nested"], CORES[core])
+        check(policy, algo, make_batch(policy), threads=2, chunk=90)
 
 
 @pytest.mark.parametrize("algo", ALGOS)
@@ -168,7 +180,8 @@ def test_a_score_is_the_distributions_and_pulls_any_derivative_as_autograd_does(
 def test_what_it_cannot_do_is_left_to_autograd():
     box, image = Box(-1, 1, (3,)), Box(0, 255, (36, 36, 3), "uint8")
     assert can_fuse(Policy(box, Discrete(2)))
-    assert not can_fuse(Policy(box, Discrete(2), Network(core="gru", core_size=4)))
+    previous = Network(core="gru", core_size=4, previous_action_reward=True)
+    assert not can_fuse(Policy(box, Discrete(2), previous))
     assert not can_fuse(Policy(image, Discrete(2), Network((4,))))
     assert not can_fuse(Policy(box, Discrete(2), Network(torso=torch.nn.Linear(3, 4))))
 

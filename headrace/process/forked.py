@@ -74,7 +74,6 @@ def _forget(passed: Sequence[int]) -> None:
     for name in _HANDLED:
         if callable(signal.getsignal(number := getattr(signal, name))):
             signal.signal(number, signal.SIG_DFL)
-    last = 3
-    for number in (*sorted(passed), os.sysconf("SC_OPEN_MAX")):
-        os.closerange(last, number)
-        last = number + 1
+    for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *passed}:
+        with contextlib.suppress(OSError):  # that of the folder is closed
+            os.close(number)

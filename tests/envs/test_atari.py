@@ -260,22 +260,6 @@ def test_frames_of_envpool_s_games_are_known_too(env_id, kwargs, frames):
     assert probe(env_id, "envpool", kwargs, 0).frames_per_step == frames
 
 
-def test_a_look_at_a_game_seeds_it_once_for_each_seed_loads_it_anew(monkeypatch):
-    from ale_py.vector_env import AtariVectorEnv
-
-    seeds, reset = [], AtariVectorEnv.reset
-    monkeypatch.setattr(
-        AtariVectorEnv,
-        "reset",
-        lambda envs, *, seed=None, options=None: (
-            seeds.append(seed) or reset(envs, seed=seed, options=options)
-        ),
-    )
-    assert probe("ALE/Pong-v5", "native", PROTOCOL, 7).stacks
-    assert [seed for seed in seeds if seed is not None] == [7]
-    assert len(seeds) > 2
-
-
 def test_scores_are_normalised_between_a_random_and_a_human_player():
     assert len(SCORES) == 57
     assert SCORES["Breakout"].normalized(30.5) == 1.0

@@ -17,10 +17,9 @@ from headrace.exits.kin import MARK
 
 ROOT = Path(__file__).parents[2]
 FACTS = """
-import atexit, json, os, signal, sys
+import json, os, signal, sys
 
 held = open(sys.executable)
-atexit.register(os.write, 1, b"AT EXIT ")
 signal.signal(signal.SIGTERM, lambda *_: None)
 print("ONCE", end=" ")
 
@@ -44,6 +43,13 @@ os.kill(server, signal.SIGTERM)
 os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
 facts["anew"] = ask()
 print(json.dumps(facts), flush=True)
+"""
+LAST = """
+import atexit, os
+
+atexit.register(os.write, 1, b"AT EXIT ")
+from headrace.process import fork_server_from_here
+fork_server_from_here("headrace.errors")
 """
 FAMILY = """
 import time
@@ -88,7 +94,7 @@ def run(script: str, **environ: str) -> dict:
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("ONCE") == done.stdout.count("AT EXIT") == 1, done.stdout
+    assert done.stdout.count("ONCE") == 1, done.stdout
     return json.loads(done.stdout[done.stdout.index("{") :].splitlines()[0])
 
 
@@ -105,6 +111,11 @@ def test_the_commands_actors_share_what_it_has_imported(facts):
 def test_a_forked_server_holds_no_files_of_the_process_that_it_was(facts):
     kinds = {name.partition(":")[0] for name in facts["files"]}
     assert kinds <= {"/dev/null", "anon_inode", "pipe", "socket"}
+
+
+def test_a_forked_server_does_at_its_end_nothing_that_the_other_process_will_do():
+    command = [sys.executable, "-c", LAST]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).stdout == b"AT EXIT "
 
 
 def test_what_a_forked_server_starts_is_marked_and_can_start_others(facts):

@@ -98,7 +98,7 @@ class Chaos:
                 if name.startswith("headrace-"):
                     for kind in (k for k in KINDS if f"headrace-{k}".startswith(name[:13])):
                         found[kind].append(one)
-                elif any("forkserver" in word for word in one.cmdline()):
+                elif any("forkserver" in word for word in (name, *one.cmdline())):
                     found["fork server"].append(one)
         return found
 

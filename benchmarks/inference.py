@@ -2,9 +2,11 @@
 
     python benchmarks/inference.py
     python benchmarks/inference.py --crews 8x1 16x1 48x1 --networks deep --seconds 30 --repeats 3
+    python benchmarks/inference.py --game Pong --networks deep --crews 4x4 16x1
 
 IMPALA with its shallow and its deep network (Figure 3) and an LSTM of 256, on a stand-in for
-DeepMind Lab whose steps compute for ``step_ms``. In turns each crew of actors x environments acts
+DeepMind Lab whose steps compute for ``step_ms``, or on a game of Atari; "small" is dense layers on
+vectors. In turns each crew of actors x environments acts
 by itself and through one process. Beside steps per second stands the processor time that a step
 takes in all processes of the run, which other programs on the machine change less. The ceiling is
 what the cores could do if batches of half the actors acted, learnt and stepped without any wait,
@@ -29,6 +31,7 @@ from architectures import NETWORKS, START_UP_S
 from costly import Costly
 from rich.console import Console
 
+from headrace.recipes.atari import PROTOCOL
 from headrace.studies.children import Children
 from headrace.studies.machine import head, show, wide_console, write_csv
 from headrace.studies.means import grouped, means, plus_minus
@@ -46,8 +49,10 @@ class Args:
     """Of which networks."""
     crews: tuple[str, ...] = ("8x1", "16x1", "8x4")
     """Actors x environments of each."""
+    game: str = ""
+    """Of Atari, by the recipe's protocol; none: a stand-in."""
     step_ms: float = 0.3
-    """What a step of the environment computes."""
+    """What a step of the stand-in computes."""
     precision: str = "bfloat16"
     """Of images."""
     max_wait_ms: float = 5.0
@@ -72,13 +77,15 @@ def config_of(case: Case, run_dir: str) -> Any:
     import headrace as hr
 
     actors, envs = map(int, case["crew"].split("x"))
-    step_s = case["step_ms"] / 1000
+    step_s, network = case["step_ms"] / 1000, case["network"]
     batch_size = 20 * max(16, actors * envs // 2)
     costs = {"step_s": step_s, "reset_s": step_s, "episode_length": 200, "varies": False}
+    costs |= {"busy": True, "pixels": network != "small"}
+    env = (f"ALE/{case['game']}-v5", PROTOCOL) if case["game"] else (Costly, costs)
     return hr.Config(
-        Costly, hr.IMPALA(), env_kwargs=costs | {"busy": True, "pixels": True},
+        env[0], hr.IMPALA(), env_kwargs=env[1],
         num_actors=actors, envs_per_actor=envs, fragment_length=20, batch_size=batch_size,
-        network=hr.Network(**NETWORKS[case["network"]]), precision=case["precision"],
+        network=hr.Network(**NETWORKS[network]), precision=case["precision"],
         inference=case["inference"], max_wait_ms=case["max_wait_ms"], seed=case["repeat"],
         total_steps=10**12, checkpoint_interval=10**12, log_interval_s=0.2, run_dir=run_dir,
     )  # fmt: skip
@@ -87,17 +94,21 @@ def config_of(case: Case, run_dir: str) -> Any:
 def foreseen(config: Any, trainer: Any) -> dict[str, Any]:
     """What "auto" would choose here, and the ceiling."""
     from headrace.envs.probe import probe
+    from headrace.envs.step_cost import step_cost
     from headrace.process import num_cores, torch_threads
     from headrace.training import inference
+    from headrace.types import Alone
 
-    found = probe(config.env, config.engine, config.env_kwargs, config.seed, config.wrappers)
+    policy, how = trainer.policy, (config.engine, config.env_kwargs, config.seed)
+    found = probe(config.env, *how, config.wrappers)
     with torch_threads(1):
-        costs = inference.measure(config, trainer.policy, found)
+        auto = dataclasses.replace(config, inference="auto")
+        auto = inference.settle(auto, policy, found, Alone(), lambda text: None)
+        costs, env = inference.measure(config, policy, found), step_cost(found.env, *how)
     assert costs is not None
-    gain = inference.gain(costs, config.num_actors, config.envs_per_actor, num_cores())
-    env_s = config.env_kwargs["step_s"]
-    ceiling = num_cores() / (min(costs.own, costs.shared) + costs.learning + env_s)
-    return {"auto": "shared" if gain >= inference.GAIN else "actor", "ceiling": ceiling}
+    assert env is not None
+    ceiling = num_cores() / (min(costs.own, costs.shared) + costs.learning + env.seconds)
+    return {"auto": auto.inference, "ceiling": ceiling}
 
 
 def processor_s() -> float:

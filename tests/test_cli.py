@@ -83,7 +83,7 @@ def test_train_evaluate_resume_and_plot_work_on_one_run(run_dir, capsys):
     ids=lambda value: " ".join(value[:2]) if len(value) > 1 else value[0],
 )
 def test_an_error_is_one_line_and_status_2(run_dir, capsys, monkeypatch, arguments, words):
-    monkeypatch.setattr("headrace.acting.fleet.start_fork_server", lambda: None)
+    monkeypatch.setattr("headrace.acting.fleet.begin_imports", lambda: None)
     status = status_of(arguments)
     shown = capsys.readouterr()
     assert status == 2
@@ -97,7 +97,7 @@ def test_help_version_and_typos_come_at_once(capsys, monkeypatch):
     def start():
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("headrace.acting.fleet.start_fork_server", start)
+    monkeypatch.setattr("headrace.acting.fleet.begin_imports", start)
     for line, words in {
         "": ["headrace needs a command: train, resume"],
         "trian": ["'trian'", "Did you mean 'train'"],

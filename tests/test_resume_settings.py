@@ -45,7 +45,7 @@ def trained(tmp_path_factory):
 def run_dir(trained, tmp_path, monkeypatch):
     """A copy of it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("headrace.acting.fleet.start_fork_server", lambda: None)
+    monkeypatch.setattr("headrace.acting.fleet.begin_imports", lambda: None)
     monkeypatch.setattr("headrace.records.plot.plot", lambda runs: None)
     shutil.copytree(trained, "a", symlinks=True)
     return "a"

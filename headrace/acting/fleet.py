@@ -1,6 +1,6 @@
 """Actor processes of this machine: started from a process that has torch imported already.
 
-    trainer ──► fork server (imports torch once) ──► actor 0 … actor n
+    trainer ──► fork server (has torch already) ──► actor 0 … actor n
        │                                                 │
        └── pipe per actor, shared slots and weights ─────┘
 
@@ -23,10 +23,17 @@ if TYPE_CHECKING:
     from headrace.transport.queue import PeerDied
     from headrace.transport.shm import ShmQueue
 
+_PRELOAD = "headrace.acting.actor"
+
 
 def start_fork_server() -> None:
     """Begin importing torch in the fork server; returns at once. Safe to call repeatedly."""
-    process.start_fork_server("headrace.acting.actor")
+    process.start_fork_server(_PRELOAD)
+
+
+def begin_imports() -> None:
+    """Import torch where nothing else was done yet, and start the fork server with it."""
+    process.fork_server_from_here(_PRELOAD)
 
 
 class Fleet:

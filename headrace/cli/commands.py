@@ -170,11 +170,11 @@ def _doc(algorithm: str) -> str:
 
 
 def _begin_imports(argv: list[str]) -> None:
-    """Let the process that actors are forked from import torch beside this one."""
+    """Start the process that actors are forked from, which shares with this one what it imports."""
     if not (_HELP | {"serial"}) & set(argv):
-        from headrace.acting.fleet import start_fork_server
+        from headrace.acting.fleet import begin_imports
 
-        start_fork_server()
+        begin_imports()
 
 
 def _by_signature(name: str, argv: list[str]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -103,7 +102,7 @@ def probe(
         except EnvironmentFault as error:
             fault = error
         spaces = envs.single_observation_space, envs.single_action_space
-        stacks = looks_for_stacks and fault is None and _shows_stacks(envs, seed + 1)
+        stacks = looks_for_stacks and fault is None and _shows_stacks(envs, seed)
         by: Any = engine if engine == "async" else taken
         target, wraps = Prepared.split(env)
         frames = getattr(envs, "frames_per_step", 0)  # envpool's tell themselves
@@ -156,14 +155,13 @@ def _shows_mask(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> bool:
 def _shows_stacks(envs: VectorEnv, seed: int) -> bool:
     """Whether a stack of pictures is what it shows, as far as a few more steps tell.
 
-    Only the first reset is with a seed, as in a run: a game of ALE is loaded anew for each.
+    Resets are without a seed, as in a run after the first one: a game of ALE is loaded for each.
     """
     infos: dict[str, Any] = {}
-    seeds = itertools.chain([seed], itertools.repeat(None))
 
     def reset() -> Any:
         nonlocal infos
-        obs, infos = envs.reset(seed=next(seeds))
+        obs, infos = envs.reset()
         return obs
 
     def step() -> Any:

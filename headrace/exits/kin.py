@@ -9,6 +9,7 @@ variables, isn't found. Where there is no ``/proc``, only the child's process gr
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 from collections.abc import Collection
@@ -25,6 +26,33 @@ def begin_session(mark: str) -> None:
     if hasattr(os, "setsid"):
         with contextlib.suppress(OSError):  # it leads one already
             os.setsid()
+
+
+def be_known_by(mark: str) -> bool:
+    """Have this process marked, too, as one is that has begun with the variable.
+
+    What ``/proc`` shows of a process are the variables with which its program began. They are
+    written over, the mark first and then as many others as there is room for, the shortest first.
+
+    Returns:
+        whether there was room.
+    """
+    numbers = (_PROC / "self" / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    start, end = (int(x) for x in numbers[47:49])
+    begun = ctypes.string_at(start, end - start).rstrip(b"\0").split(b"\0")
+    own = f"{MARK}={mark}".encode()
+    others = [one for one in begun if one and not one.startswith(f"{MARK}=".encode())]
+    block = own + b"\0"
+    if len(block) > end - start:
+        return False
+    for one in sorted(others, key=len):
+        if len(block) + len(one) + 1 <= end - start:
+            block += one + b"\0"
+    for name, value in os.environ.items():  # the C library has copies from now on
+        os.putenv(name, value)
+    ctypes.memset(start, 0, end - start)
+    ctypes.memmove(start, block, len(block))
+    return True
 
 
 def end_kin(pids: Collection[int], marks: Collection[str]) -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
+import importlib
 import multiprocessing
 import os
 import secrets
 import signal
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from typing import Any
 
 from headrace.exits.kin import MARK
-from headrace.process import guard
+from headrace.process import forked, guard
 
 _DESCRIPTORS = "/proc/self/fd/"
 _HAS_PROC = hasattr(os, "O_PATH") and os.path.exists(_DESCRIPTORS)
@@ -53,6 +56,27 @@ def start_fork_server(preload: str) -> None:
         context.set_forkserver_preload([preload])
         with main_hidden(), _ctrl_c_blocked():
             _ensure_server()
+
+
+def fork_server_from_here(preload: str) -> None:
+    """Import the module ``preload`` and start the fork server as a fork of this process.
+
+    So it is imported once, and its memory is held once. For a process that has done nothing yet;
+    in one that has other threads, or torch, it is :func:`start_fork_server`.
+    """
+    context, fresh = process_context(), threading.active_count() == 1 and _HAS_PROC
+    if context.get_start_method() != "forkserver" or "torch" in sys.modules or not fresh:
+        start_fork_server(preload)
+        return
+    gc.disable()  # hardly anything of an import is garbage
+    try:
+        importlib.import_module(preload)
+    finally:
+        gc.enable()
+    gc.freeze()  # no collection writes to the pages that are shared from now on
+    context.set_forkserver_preload([preload])
+    with main_hidden(), _ctrl_c_blocked(), forked.instead():
+        _ensure_server()
 
 
 @contextlib.contextmanager

@@ -90,7 +90,7 @@ def test_actors_that_are_not_spread_evenly_are_no_row(benchmark):
 
 def test_what_makes_no_hosts_is_told_in_a_sentence(benchmark, architectures, monkeypatch):
     with pytest.raises(ConfigError, match="--hosts 10: choose from 1 to 9 hosts"):
-        architectures.main(architectures.Args(hosts=(10,)))
+        architectures.cases_of(architectures.Args(hosts=(10,)))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match=r"--hosts .* needs root and the command ip \(Debian's"):

@@ -72,11 +72,13 @@ class Args:
 
 
 def started(args: Args, chaos: Chaos, network: Network) -> None:
-    """Start the cluster, and the command on its head."""
+    """Start the command, behind Ray's head, and have the other hosts join."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
     flags += [f"--run-dir={chaos.run_dir}", f"--seed={args.seed}"]
     train = [sys.executable, "-m", "headrace", "train", "appo", *flags]
     chaos.command = network.run(1, *network.with_head(0), *train)
+    for host in WORKERS:
+        network.join(host, CORES)
 
 
 def processes(chaos: Chaos) -> dict[str, list[psutil.Process]]:

@@ -134,6 +134,18 @@ def test_a_host_joins_once_the_head_listens(benchmark):
         assert waiting.communicate(timeout=10)[0] == "joined\n"
 
 
+def test_chaos_on_ray_begins_on_the_first_host_and_the_others_join(benchmark, tmp_path):
+    chaos, joined = benchmark("chaos_ray"), []
+    network = benchmark("hosts").Network(tmp_path, {}, name="net")
+    network.run = lambda host, *words: (host, words)
+    network.join = lambda host, cores: joined.append((host, cores))
+    run = SimpleNamespace(run_dir=tmp_path, command=None)
+    chaos.started(chaos.Args(), run, network)
+    host, words = run.command
+    assert (host, joined) == (1, [(2, 2), (3, 2), (4, 2)])
+    assert "--head" in words[: words.index("train")]
+
+
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
 def test_actors_of_two_hosts_are_measured_and_the_hosts_are_gone(

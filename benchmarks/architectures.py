@@ -22,8 +22,9 @@ IMPALA's Figure 3, with an LSTM of 256.
 ``--hosts 1 2 3`` adds the rows of several machines: A2C that synchronises trajectories, and IMPALA,
 their actors on so many hosts of a network (network namespaces of this machine, each with a Ray
 node; needs Linux, root, iproute2 and Ray) and their learner on the first. Every host has num_envs
-actors, so more hosts act in more environments, and their batches are larger. A3C's actors share
-their model's memory, so it has no such row.
+actors, so more hosts act in more environments, and their batches are larger; all of them share the
+cores of this machine, so let steps be slow. A3C's actors share their model's memory, so it has no
+such row.
 
 Steps are transitions; the steps that autoreset inserts don't count, but take their time. Each
 figure comes from a process of its own, and start-up doesn't count. "environments alone" is

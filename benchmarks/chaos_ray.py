@@ -22,14 +22,12 @@ import itertools
 import json
 import os
 import random
-import secrets
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +36,14 @@ import psutil
 import tyro
 from chaos_env import FOLDER, counted
 from chaos_run import MARK, Chaos, Life, last_result
+from hosts import HEAD, Network, check_possible, variables
 
 import headrace as hr
-from headrace.process.ray import HEALTH
+from headrace.errors import ConfigError
 from headrace.records.files import read_jsonl
 from headrace.records.settings import from_json
 
-HOSTS = str(Path(__file__).parents[1] / "tests" / "launch" / "hosts.sh")
-HEAD, WORKERS = "10.99.0.1:6379", (2, 3, 4)
+WORKERS, CORES = (2, 3, 4), 2  # hosts beside the head's, and what each has
 AWAY_S = 4.0  # how long a host is dead
 KINDS = {"actor": 5, "learner": 2, "node": 3}
 NAMES = {"actor": "ray::HeadraceAct", "learner": "ray::HeadraceLea"}
@@ -73,48 +71,14 @@ class Args:
     """Folder for chaos.json and what the hosts print."""
 
 
-@dataclass
-class Network:
-    """The hosts, and Ray on them."""
-
-    output: Path
-    env: dict[str, str]
-    name: str = field(default_factory=lambda: f"hc{os.getpid()}")
-
-    def do(self, action: str, *words: str) -> None:
-        subprocess.run(["bash", HOSTS, action, self.name, *words], check=True, timeout=30)
-
-    def run(self, host: int, *words: str) -> subprocess.Popen:
-        """Start a command on a host."""
-        with (self.output / f"host{host}.txt").open("a") as log:
-            command = ["bash", HOSTS, "run", self.name, str(host), *words]
-            return subprocess.Popen(command, env=self.env, stdout=log, stderr=log)
-
-    def ray(self, host: int, *flags: str) -> list[str]:
-        """The command that brings Ray up on a host."""
-        ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--disable-usage-stats"]
-        ray += ["--object-store-memory=150000000", f"--node-ip-address=10.99.0.{host}"]
-        return [*ray, *flags]
-
-    def join(self, host: int) -> None:
-        """Have a host join the cluster."""
-        self.run(host, *self.ray(host, f"--address={HEAD}", "--num-cpus=2", "--block"))
-
-
 def started(args: Args, chaos: Chaos, network: Network) -> None:
-    """Start the cluster, and the command on its head."""
+    """Start the command, behind Ray's head, and have the other hosts join."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
     flags += [f"--run-dir={chaos.run_dir}", f"--seed={args.seed}"]
-    head = ["--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false"]
-    head += [f"--system-config={json.dumps(HEALTH)}"]
     train = [sys.executable, "-m", "headrace", "train", "appo", *flags]
-    count = str(len(train))
-    both = 'n=$1; shift; train=("${@:1:n}"); shift "$n"; "$@" && exec "${train[@]}"'
-    words = ["bash", "-c", both, "both", count, *train, *network.ray(1, *head)]
-    chaos.command = network.run(1, *words)
-    time.sleep(8.0)
+    chaos.command = network.run(1, *network.with_head(0), *train)
     for host in WORKERS:
-        network.join(host)
+        network.join(host, CORES)
 
 
 def processes(chaos: Chaos) -> dict[str, list[psutil.Process]]:
@@ -159,7 +123,7 @@ def live(args: Args, chaos: Chaos, network: Network) -> Life:
         life.note(last_result(chaos.run_dir))
         for host in [host for host, at in back.items() if at < now]:
             del back[host]
-            network.join(host)
+            network.join(host, CORES)
         if now - begun < 60 * args.minutes:
             if now >= next_harm:
                 next_harm += args.every
@@ -229,30 +193,26 @@ def report(args: Args, chaos: Chaos, life: Life, left: list[str]) -> int:
 
 def main(args: Args) -> int:
     """Do all of it; 0 where everything held."""
+    check_possible("this benchmark")
     args.output.mkdir(parents=True, exist_ok=True)
     for file in args.output.glob("host*.txt"):
         file.unlink()
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder) / "counts"
         counts.mkdir()
-        here = str(Path(__file__).parent)
-        env = os.environ | {
-            "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32),
-            FOLDER: str(counts), MARK: str(os.getpid()), "SPT_NOENV": "1",
-            "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]),
-        }  # fmt: skip
+        env = os.environ | variables() | {FOLDER: str(counts), MARK: str(os.getpid())}
         chaos = Chaos(args.output, Path(folder), Path(folder), counts, random.Random(args.seed))
         network = Network(args.output.resolve(), env)
-        network.do("up", "4")
-        try:
+        with network.up(4):
             started(args, chaos, network)
             life = live(args, chaos, network)
             time.sleep(5.0)
             left = [f"{p.pid} {p.name()}" for some in processes(chaos).values() for p in some]
-        finally:
-            network.do("down")
         return report(args, chaos, life, left)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(tyro.cli(Args)))
+    try:
+        sys.exit(main(tyro.cli(Args)))
+    except ConfigError as error:
+        sys.exit(f"{Path(__file__).name}: {error}")

@@ -45,6 +45,7 @@ BUDGETS_S = {
     "algos/test_identity.py": 20,
     "acting/test_faults.py": 25,
     "benchmarks/test_cluster_benchmarks.py": 15,
+    "benchmarks/test_hosts_benchmark.py": 40,
     "test_cli.py": 15,
     "acting/test_inference.py": 20,
     "distributed/test_resuming.py": 12,

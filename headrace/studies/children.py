@@ -64,6 +64,7 @@ class Children:
         timeout_s: float,
         output: Path | None = None,
         watch: Watch | None = None,
+        within: Sequence[str] = (),
     ) -> Any:
         """What a function of a module returns for a request, in a Python process of its own.
 
@@ -72,6 +73,7 @@ class Children:
             timeout_s: it is killed after that, with all that it has started.
             output: a file for all that it prints; None: only its end is shown, if it fails.
             watch: gets the number of the process, several times a second while it runs.
+            within: a command that becomes the one behind it, as on another host of a network.
 
         Raises:
             RuntimeError: it failed, took too long or was ended; shows the end of its output.
@@ -85,7 +87,9 @@ class Children:
             todo: dict[str, Any] = {"module": module, "function": function.__qualname__}
             todo |= {"request": dict(request), "result": str(result), "path": sys.path}
             command, output = [sys.executable, "-m", __name__], output or Path(folder) / "output"
-            ended = self.run(command, output, timeout_s, watch=watch, line=json.dumps(todo))
+            ended = self.run(
+                [*within, *command], output, timeout_s, watch=watch, line=json.dumps(todo)
+            )
             if ended.code or not result.exists():
                 raise ended.error(f"{module}.{function.__qualname__}")
             return json.loads(result.read_text(encoding="utf-8"))

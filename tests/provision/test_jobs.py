@@ -169,6 +169,12 @@ def test_states_are_read_from_what_scontrol_shows():
     assert _state("JobId=9 JobState=COMPLETING ExitCode=0:0").ended is False
 
 
+def test_a_job_waits_for_a_reason_as_soon_as_slurm_has_one():
+    waiting = "JobId=9 JobState=PENDING ExitCode=0:0 Reason="
+    assert _state(waiting + "None").waits == "waits in the queue"
+    assert _state(waiting + "Resources").waits == "waits in the queue (Resources)"
+
+
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
     """Puts a SLURM on the path that has these partitions and refuses all else."""

@@ -61,6 +61,10 @@ def test_a_function_gives_its_result_and_leaves_its_output_behind(tmp_path, monk
     request = {"names": ["you", "two"]}
     assert Children().call(greet, request, 20, tmp_path / "output.txt") == {"count": 2}
     assert (tmp_path / "output.txt").read_text() == "hello you two\n"
+    before = ["bash", "-c", 'echo before; exec "$@"', "before"]
+    found = Children().call(greet, request, 20, tmp_path / "output.txt", within=before)
+    assert found == {"count": 2}
+    assert (tmp_path / "output.txt").read_text() == "before\nhello you two\n"
 
 
 def test_a_failure_shows_the_end_of_the_output_and_leaves_no_process(sleeper, gone):

@@ -167,7 +167,7 @@ class SlurmPlace:
             [state] = states(self._job)
             if state.ended:
                 raise LaunchFailed(self._last_words(state.name))
-            what = f"waits in the queue ({state.reason})" if not state.nodes else "starts"
+            what = state.waits if not state.nodes else "starts"
             if what != told:
                 _say(f"job {self._job} {what}")
                 told = what

@@ -119,7 +119,7 @@ class Following:
 
     def _tell(self, one: State) -> None:
         what = {
-            "PENDING": f"waits in the queue ({one.reason})",
+            "PENDING": one.waits,
             "RUNNING": f"runs on {one.nodes}",
             "CONFIGURING": f"waits for {one.nodes} to boot",
         }.get(one.name, "")

@@ -40,6 +40,11 @@ class State:
     def running(self) -> bool:
         return self.name == "RUNNING"
 
+    @property
+    def waits(self) -> str:
+        """In words, with the reason as soon as SLURM has one."""
+        return "waits in the queue" + (f" ({self.reason})" if self.reason != "None" else "")
+
 
 def states(job: str) -> list[State]:
     """Of a job, or of all jobs of an array.

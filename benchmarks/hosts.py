@@ -1,0 +1,136 @@
+"""Hosts of a network on this machine (network namespaces), and a Ray node on each."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import ConfigError
+from headrace.process.ray import HEALTH, RayCluster
+
+SCRIPT = str(Path(__file__).parents[1] / "tests" / "launch" / "hosts.sh")
+HEAD = "10.99.0.1:6379"
+MOST = 9  # hosts that the script makes
+# Each run of the script has a /tmp/ray of its own, so what uses a node is run with what starts it.
+BOTH = 'n=$1; first=("${@:2:n}"); shift $((n + 1)); "${first[@]}" < /dev/null && exec "$@"'
+AFTER_HEAD = 'until (: < "/dev/tcp/${1/://}") 2> /dev/null; do sleep 0.2; done; shift; exec "$@"'
+
+
+def check_possible(asker: str) -> None:
+    """Raise ConfigError where this machine lets us make no hosts, or has no Ray for them."""
+    needs = {
+        "Linux": sys.platform == "linux",
+        "root": hasattr(os, "geteuid") and os.geteuid() == 0,
+        "the command ip (Debian's iproute2)": shutil.which("ip") is not None,
+        "Ray (pip install 'headrace[ray]')": importlib.util.find_spec("ray") is not None,
+    }
+    if missing := [what for what, there in needs.items() if not there]:
+        raise ConfigError(f"{asker} makes hosts of a network here, which needs "
+                          f"{' and '.join(missing)}")  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder, Network(Path(folder), {}).up(1):
+        pass
+
+
+@dataclass
+class Network:
+    """The hosts, and Ray on them.
+
+    Args:
+        output: folder for what each prints, ``host2.txt``.
+        env: of what runs there, with the token of Ray's cluster.
+        store: bytes of each node's object store.
+    """
+
+    output: Path
+    env: Mapping[str, str]
+    store: int = 150_000_000
+    name: str = field(default_factory=lambda: f"hc{os.getpid()}")
+
+    @contextlib.contextmanager
+    def up(self, count: int) -> Iterator[Network]:
+        """Make so many hosts; what runs there ends with them.
+
+        Raises:
+            ConfigError: this machine doesn't allow it.
+        """
+        try:
+            self.do("up", str(count))
+            yield self
+        finally:
+            self.do("down")
+
+    def do(self, action: str, *words: str) -> None:
+        """Let the script do something, as to kill all that runs on a host."""
+        command = ["bash", SCRIPT, action, self.name, *words]
+        # Not its output: what guards the hosts would keep a pipe open.
+        with (self.output / "network.txt").open("a+") as log:
+            done = subprocess.run(command, stdout=log, stderr=log, timeout=30, check=False)
+        if done.returncode:
+            said = (self.output / "network.txt").read_text().strip()
+            raise ConfigError(f"this machine lets us make no hosts of a network: {said}")
+
+    def on(self, host: int, *words: str) -> list[str]:
+        """The command that runs a command on a host."""
+        return ["bash", SCRIPT, "run", self.name, str(host), *words]
+
+    def run(self, host: int, *words: str) -> subprocess.Popen:
+        """Start a command on a host."""
+        with (self.output / f"host{host}.txt").open("a") as log:
+            return subprocess.Popen(self.on(host, *words), env=self.env, stdout=log, stderr=log)
+
+    def _ray(self, host: int, *flags: str) -> list[str]:
+        ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--disable-usage-stats"]
+        ray += [f"--object-store-memory={self.store}", f"--node-ip-address=10.99.0.{host}"]
+        return [*ray, *flags]
+
+    def with_head(self, num_cpus: int) -> list[str]:
+        """What stands before a command of the first host, to start Ray's head node there first."""
+        flags = ["--head", f"--port={HEAD.partition(':')[2]}", f"--num-cpus={num_cpus}"]
+        flags += ["--include-dashboard=false", f"--system-config={json.dumps(HEALTH)}"]
+        ray = self._ray(1, *flags)
+        return ["bash", "-c", BOTH, "both", str(len(ray)), *ray]
+
+    def join(self, host: int, num_cpus: int) -> subprocess.Popen:
+        """Have a host join the cluster, as soon as there is one."""
+        flags = [f"--address={HEAD}", f"--num-cpus={num_cpus}", "--block"]
+        return self.run(host, "bash", "-c", AFTER_HEAD, "join", HEAD, *self._ray(host, *flags))
+
+
+@contextlib.contextmanager
+def joined(cores: float) -> Iterator[None]:
+    """A connection to the cluster, once its nodes have so many cores together."""
+    with contextlib.closing(RayCluster(HEAD, "this benchmark", 1)) as cluster:
+        while cluster.cores < cores:
+            time.sleep(0.1)
+        yield
+
+
+def check_spread(trainer: Any, hosts: int) -> None:
+    """Raise RuntimeError unless as many actors act on each host."""
+    nodes = Counter(home.node for home in trainer.source._queue.homes.values())
+    if len(nodes) != hosts or len(set(nodes.values())) != 1:
+        raise RuntimeError(f"actors were to be spread evenly over {hosts} hosts: {dict(nodes)}")
+
+
+def variables() -> dict[str, str]:
+    """For programs that use a new cluster, which nobody else gets into, and these modules."""
+    paths = str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "SPT_NOENV": "1",  # processes stay known by their variables
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }

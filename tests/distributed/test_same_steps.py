@@ -13,6 +13,7 @@ from torch import Tensor
 import headrace as hr
 from headrace.learning.learner import Learner
 from headrace.nn import Network
+from headrace.studies.scaling import allreduce
 from headrace.types import Alone, Batch
 from tests.distributed.data import (
     LR,
@@ -228,6 +229,10 @@ def test_there_is_one_exchange_per_step_one_for_all_advantages_and_one_for_all_m
         return len(group.clock.waits)
 
     assert run_learners(2, work) == [4 * per_update] * 2
+    config = hr.Config(algo=algo, network=network or Network(), scale_free=False)
+    told_at_the_end = 1
+    modelled = len(allreduce.messages(config, 1000)) + len(allreduce.rows_told(config))
+    assert modelled - told_at_the_end == per_update
 
 
 class Multiplied(Alone):

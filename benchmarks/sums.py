@@ -47,7 +47,7 @@ class Args:
     """Time sums; see the top of the file."""
 
     hosts: tuple[int, ...] = (2, 3, 4)
-    repeats: int = 21
+    repeats: int = 11
     scaling: tuple[Path, ...] = ()
 
 

@@ -18,7 +18,7 @@ from headrace.errors import LearnerFailed
 from headrace.records.files import RunLog, read_jsonl
 from headrace.records.meter import Iteration, Meter
 from headrace.records.result import Episodes, gather_episodes
-from headrace.training.exchange import Agreed, Exchange, checksum
+from headrace.training.exchange import Agreed, Exchange, checksum, logs_iterations
 from headrace.types import Alone
 from tests.distributed.data import make_policy
 from tests.distributed.threads import ThreadGroup, run_learners
@@ -342,6 +342,15 @@ def test_lines_are_written_when_asked_and_cut_to_the_checkpoint_on_resume(tmp_pa
         assert [line["update"] for line in lines] == [1, 2, 3]
         assert [line["fps"] for line in lines] == [2 * share, 4 * share, 6 * share]
     assert lines_of(tmp_path, 2) == []
+
+
+def test_lines_are_left_out_where_hundreds_would_be_written_each_update():
+    assert [logs_iterations(size) for size in (1, 2, 32, 33, 128)] == [
+        False,
+        True,
+        True,
+        *[False] * 2,
+    ]
 
 
 @pytest.mark.parametrize(

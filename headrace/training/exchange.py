@@ -154,14 +154,14 @@ class Exchange:
             self._rows = self._group.gather(mine.pack())
             return self._read(self._rows.numpy(), meter, episodes.window)
 
-    @property
-    def iterations(self) -> list[Iteration]:
+    def iterations(self) -> Iterator[Iteration]:
         """Of the latest update, by rank."""
         rows = list(map(Row.unpack, self._rows))
         least_s = sum(map(min, zip(*(row.waits for row in rows), strict=True)))
         for row in rows:
             row.meter.comm_s, row.meter.sync_s = least_s, sum(row.waits) - least_s
-        return [Iteration(i, row.seconds, row.meter, row.own) for i, row in enumerate(rows)]
+        for rank, row in enumerate(rows):
+            yield Iteration(rank, row.seconds, row.meter, row.own)
 
     def _read(self, rows: np.ndarray, mine: Meter, window: int) -> Agreed:
         """What is in ``[W, n]``, by column: there may be hundreds of rows in each update."""

@@ -309,7 +309,7 @@ class Trainer:
         """Save and evaluate where it is time to; returns whether the run has ended."""
         seconds = self.progress.now()
         if log is not None:
-            log.iteration(self._exchange.iterations, self.updates, self.env_steps, seconds)
+            log.iteration(self._exchange.iterations(), self.updates, self.env_steps, seconds)
         if self._league is not None:
             self._league.after_update()
         if self._crossed(self.config.checkpoint_interval) and not finished:

@@ -4,9 +4,9 @@
     python benchmarks/sums.py --hosts 2 --scaling runs/scaling  # and predict
 
 Hosts are network namespaces (tests/launch/hosts.sh, which needs root), with a learner each, started
-by torchrun. For each number of bytes the ways take turns, ten sums in a row each: ``headrace``,
-what learners do; ``gather``, a message from each to each; ``all-reduce``, gloo's ring. More hosts
-than cores measure how processes take turns, too: no cost is fitted to them.
+by torchrun. For each number of bytes the ways take turns: ``headrace``, what learners do;
+``gather``, a message from each to each; ``all-reduce``, gloo's ring. More hosts than cores measure
+how processes take turns, too: no cost is fitted to them.
 
 ``--scaling`` names folders of ``headrace bench scaling``: its model then extrapolates with the cost
 of a message between hosts that was measured here, in place of its own between processes.
@@ -22,9 +22,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -33,13 +33,17 @@ import tyro
 from headrace.distributed.ranks import Ranks
 from headrace.launch.torchrun import torchrun_rendezvous
 from headrace.process import num_cores
+from headrace.records.disk import write_json
 from headrace.studies.machine import machine, show, wide_console
 from headrace.studies.scaling.model import Cost, Link, Model, Timing, extrapolate, fit_allreduce
 
 HOSTS = str(Path(__file__).parents[1] / "tests" / "launch" / "hosts.sh")
 BYTES = (64, 4 << 10, 64 << 10, 1 << 20, 4 << 20)
-SUMS, WARM_UP, TIMEOUT_S = 10, 3, 300.0  # in a row; turns that don't count
+WARM_UP, TIMEOUT_S = 10, 300.0
 PREDICTED, PARTS = (1, 2, 8, 32, 128, 512), ("rollout", "learn", "comm", "sync", "iter")
+
+
+Found: TypeAlias = dict[int, dict[str, dict[str, float]]]  # seconds by hosts, way and bytes
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,15 @@ class Args:
     """Time sums; see the top of the file."""
 
     hosts: tuple[int, ...] = (2, 3, 4)
-    repeats: int = 11
+    repeats: int = 200
     scaling: tuple[Path, ...] = ()
+    """Folders of ``headrace bench scaling`` to predict from."""
+    larger: float = 1.0
+    """Predict with updates of so many times as many steps, and as much waiting for each other."""
+    per_machine: int | None = None
+    """Predict with so many learners on each machine; None: as many as this one has cores."""
+    output: Path = Path("runs/sums.json")
+    """What was measured is kept here, and not measured again."""
 
 
 def time_ways(folder: Path, repeats: int) -> None:
@@ -69,13 +80,12 @@ def time_ways(folder: Path, repeats: int) -> None:
     for size in BYTES:
         values = torch.zeros(size // 4)
         spent: dict[str, list[float]] = {way: [] for way in ways}
-        for _ in range(WARM_UP + repeats):
+        for _ in range(WARM_UP + (repeats if size < 1 << 20 else repeats // 10)):
             for way, add_up in ways.items():
                 dist.barrier()
                 start = time.perf_counter()
-                for _ in range(SUMS):
-                    add_up(values)
-                spent[way].append((time.perf_counter() - start) / SUMS)
+                add_up(values)
+                spent[way].append(time.perf_counter() - start)
         for way, seconds in spent.items():
             found[way][size] = statistics.median(seconds[WARM_UP:])
     if group.rank == 0:
@@ -110,7 +120,13 @@ def on_hosts(num_hosts: int, script: str, repeats: int) -> Any:
             subprocess.run(["bash", HOSTS, "down", name], check=True)
 
 
-def cost_of(found: dict[int, dict[str, dict[str, float]]]) -> Cost | None:
+def kept(path: Path) -> Found:
+    """What an earlier call has measured."""
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {int(num_hosts): ways for num_hosts, ways in known.items()}
+
+
+def cost_of(found: Found) -> Cost | None:
     """Of a message between hosts; None if there were never as few of these as cores."""
     timings = (
         Timing("sockets", num_hosts, num_hosts <= num_cores(), int(size), seconds)
@@ -120,12 +136,21 @@ def cost_of(found: dict[int, dict[str, dict[str, float]]]) -> Cost | None:
     return fit_allreduce(timings, "sockets")
 
 
-def predicted(folder: Path, cost: Cost) -> list[dict[str, str]]:
+def predicted(
+    folder: Path, cost: Cost, larger: float = 1.0, per_machine: int | None = None
+) -> list[dict[str, str]]:
     """What a scaling study's model says with this cost of a message between machines."""
     study = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    fitted = study["model"]
+    fitted, first = study["model"], study["measured"][0]
     model = Model(**fitted | {"memory": Cost(**fitted["memory"]), "sockets": cost, "link": Link()})
-    first = study["measured"][0]
+    model = replace(
+        model,
+        largest=per_machine or model.largest,
+        rollout=tuple(larger * seconds for seconds in model.rollout),
+        learn=tuple(larger * seconds for seconds in model.learn),
+        sync_s=larger * model.sync_s,
+        steps=larger * model.steps,
+    )
     rows = []
     for row in extrapolate(model, PREDICTED, (first["world_size"], first["fps"])):
         times = {
@@ -138,9 +163,12 @@ def predicted(folder: Path, cost: Cost) -> list[dict[str, str]]:
 
 def main(args: Args) -> int:
     """Measure and show."""
-    console, rows, found = wide_console(), [], {}
+    console, rows, found = wide_console(), [], kept(args.output)
     for num_hosts in args.hosts:
-        found[num_hosts] = ways = on_hosts(num_hosts, __file__, args.repeats)
+        if num_hosts not in found:
+            found[num_hosts] = on_hosts(num_hosts, __file__, args.repeats)
+            write_json(args.output, found)
+        ways = found[num_hosts]
         for size in map(str, BYTES):
             row = {"hosts": str(num_hosts), "bytes": f"{int(size):,}"}
             rows.append(row | {f"{way}, ms": f"{ways[way][size] * 1e3:.3f}" for way in ways})
@@ -152,7 +180,8 @@ def main(args: Args) -> int:
             f"{cost.beta_s * 1e9:.2f} ns a byte"
         )
         for folder in args.scaling:
-            show(predicted(folder, cost), f"predicted from {folder}", console)
+            rows = predicted(folder, cost, args.larger, args.per_machine)
+            show(rows, f"predicted from {folder}", console)
     return 0
 
 

@@ -54,6 +54,8 @@ class Args:
     repeats: int = 200
     scaling: tuple[Path, ...] = ()
     """Folders of ``headrace bench scaling`` to predict from."""
+    grow: bool = False
+    """Predict a batch that grows with the learners from a study of one that stays the same."""
     larger: float = 1.0
     """Predict with updates of so many times as many steps, and as much waiting for each other."""
     per_machine: int | None = None
@@ -136,27 +138,39 @@ def cost_of(found: Found) -> Cost | None:
     return fit_allreduce(timings, "sockets")
 
 
-def predicted(
-    folder: Path, cost: Cost, larger: float = 1.0, per_machine: int | None = None
-) -> list[dict[str, str]]:
+def grown(model: Model) -> Model:
+    """Each learner does what one alone did; delays are as much longer as the work is."""
+    rollout, learn = ((sum(part), 0.0) for part in (model.rollout, model.learn))
+    sync_s = model.largest * model.sync_s
+    return replace(model, mode="growing-batch", rollout=rollout, learn=learn, sync_s=sync_s)
+
+
+def asked(model: Model, args: Args) -> Model:
+    """The model of what is to be predicted."""
+    model = grown(model) if args.grow else model
+    return replace(
+        model,
+        largest=args.per_machine or model.largest,
+        rollout=(args.larger * model.rollout[0], args.larger * model.rollout[1]),
+        learn=(args.larger * model.learn[0], args.larger * model.learn[1]),
+        sync_s=args.larger * model.sync_s,
+        steps=args.larger * model.steps,
+    )
+
+
+def predicted(folder: Path, cost: Cost, args: Args) -> list[dict[str, str]]:
     """What a scaling study's model says with this cost of a message between machines."""
     study = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     fitted, first = study["model"], study["measured"][0]
     model = Model(**fitted | {"memory": Cost(**fitted["memory"]), "sockets": cost, "link": Link()})
-    model = replace(
-        model,
-        largest=per_machine or model.largest,
-        rollout=tuple(larger * seconds for seconds in model.rollout),
-        learn=tuple(larger * seconds for seconds in model.learn),
-        sync_s=larger * model.sync_s,
-        steps=larger * model.steps,
-    )
+    model = asked(model, args)
     rows = []
     for row in extrapolate(model, PREDICTED, (first["world_size"], first["fps"])):
         times = {
             f"{name}, ms": f"{row[f't_{name}'] * 1e3:.2f}" for name in ("comm", "sync", "iter")
         }
-        speeds = {"steps/s": f"{row['fps']:,.0f}", "speed-up": f"{row['speedup_fps']:.1f}"}
+        unwaited = row["speedup_fps"] * row["t_iter"] / (row["t_iter"] - row["t_sync"])
+        speeds = {"speed-up": f"{row['speedup_fps']:.1f}", "nobody late": f"{unwaited:.1f}"}
         rows.append({"learners": f"{row['world_size']:.0f}"} | speeds | times)
     return rows
 
@@ -180,7 +194,7 @@ def main(args: Args) -> int:
             f"{cost.beta_s * 1e9:.2f} ns a byte"
         )
         for folder in args.scaling:
-            rows = predicted(folder, cost, args.larger, args.per_machine)
+            rows = predicted(folder, cost, args)
             show(rows, f"predicted from {folder}", console)
     return 0
 

@@ -8,14 +8,14 @@ import json
 
 import pytest
 
-from headrace.studies.scaling.model import Cost, Link, Model, sum_s
+from headrace.studies.scaling.model import Cost, Link, Model, straggling, sum_s
 from tests.benchmarks.test_benchmarks import BENCHMARKS
 
 BETWEEN = Cost(400e-6, 1e-9)
 MODEL = Model(
     mode="growing-batch", messages=(30_000,) * 8, rows=(512,), rollout=(0.05, 0.0),
     learn=(0.03, 0.0), memory=Cost(), sockets=Cost(9.0, 9.0), largest=2, own_comm_s=0.0,
-    sync_s=0.0, other_s=0.0, steps=1000.0, link=Link(), notes=(),
+    sync_s=0.001, other_s=0.0, steps=1000.0, link=Link(), notes=(),
 )  # fmt: skip
 
 
@@ -26,20 +26,29 @@ def sums(monkeypatch):
 
 
 def test_a_prediction_takes_the_cost_between_hosts_in_place_of_the_studys_own(sums, tmp_path):
-    fitted = dataclasses.asdict(MODEL)
-    fitted["link"]["bytes_per_s"] = None  # as a study writes it
-    measured = [{"world_size": 1, "fps": 12_500.0}]
-    text = json.dumps({"model": fitted, "measured": measured})
-    (tmp_path / "model.json").write_text(text)
-    rows = {row["learners"]: row for row in sums.predicted(tmp_path, BETWEEN)}
-    assert rows["1"]["speed-up"] == "1.0"
+    def found(model, **args):
+        fitted = dataclasses.asdict(model)
+        fitted["link"]["bytes_per_s"] = None  # as a study writes it
+        measured = [{"world_size": 1, "fps": 12_500.0}]
+        text = json.dumps({"model": fitted, "measured": measured})
+        (tmp_path / "model.json").write_text(text)
+        rows = sums.predicted(tmp_path, BETWEEN, sums.Args(**args))
+        return {row["learners"]: row for row in rows}["128"]
+
     comm_s = dataclasses.replace(MODEL, sockets=BETWEEN).at(128)["t_comm"]
-    assert rows["128"]["comm, ms"] == f"{comm_s * 1e3:.2f}"
-    assert rows["128"]["speed-up"] == f"{128 * 0.08 / (0.08 + comm_s):.1f}"
-    (row,) = (r for r in sums.predicted(tmp_path, BETWEEN, 4.0, 8) if r["learners"] == "128")
+    late_s = 0.001 * straggling(128)
+    row = found(MODEL)
+    assert row["comm, ms"] == f"{comm_s * 1e3:.2f}"
+    assert row["speed-up"] == f"{128 * 0.08 / (0.08 + comm_s + late_s):.1f}"
+    assert row["nobody late"] == f"{128 * 0.08 / (0.08 + comm_s):.1f}"
     fewer_s = dataclasses.replace(MODEL, sockets=BETWEEN, largest=8).at(128)["t_comm"]
     assert fewer_s < comm_s
-    assert row["speed-up"] == f"{128 * 0.32 / (0.32 + fewer_s):.1f}"
+    row = found(MODEL, larger=4.0, per_machine=8)
+    assert row["speed-up"] == f"{128 * 0.32 / (0.32 + fewer_s + 4 * late_s):.1f}"
+    same = dataclasses.replace(
+        MODEL, mode="constant-batch", rollout=(0.0, 0.05), learn=(0.01, 0.02), sync_s=0.0005
+    )
+    assert found(same, grow=True) == found(MODEL)
 
 
 def test_the_cost_between_hosts_is_that_of_as_many_as_there_are_cores(sums, monkeypatch):

@@ -1,12 +1,15 @@
-"""What a sum costs between machines: by recursive doubling and halving, and by gloo's own calls.
+"""What a sum costs between machines, and by that what many learners would get done.
 
     python benchmarks/sums.py                       # 2, 3 and 4 network hosts on this machine
-    python benchmarks/sums.py --hosts 2 --repeats 500
+    python benchmarks/sums.py --hosts 2 --scaling runs/scaling  # and predict
 
 Hosts are network namespaces (tests/launch/hosts.sh, which needs root), with a learner each, started
 by torchrun. For each number of bytes the ways take turns: ``headrace``, what learners do;
-``gather``, a message from each to each (what they did before for small vectors); ``all-reduce``,
-gloo's ring. More hosts than cores measure how processes take turns, too.
+``gather``, a message from each to each; ``all-reduce``, gloo's ring. More hosts than cores measure
+how processes take turns, too: no cost is fitted to them.
+
+``--scaling`` names folders of ``headrace bench scaling``: its model then extrapolates with the cost
+of a message between hosts that was measured here, in place of its own between processes.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -27,11 +32,18 @@ import tyro
 
 from headrace.distributed.ranks import Ranks
 from headrace.launch.torchrun import torchrun_rendezvous
+from headrace.process import num_cores
+from headrace.records.disk import write_json
 from headrace.studies.machine import machine, show, wide_console
+from headrace.studies.scaling.model import Cost, Link, Model, Timing, extrapolate, fit_allreduce
 
 HOSTS = str(Path(__file__).parents[1] / "tests" / "launch" / "hosts.sh")
 BYTES = (64, 4 << 10, 64 << 10, 1 << 20, 4 << 20)
 WARM_UP, TIMEOUT_S = 10, 300.0
+PREDICTED, PARTS = (1, 2, 8, 32, 128, 512), ("rollout", "learn", "comm", "sync", "iter")
+
+
+Found: TypeAlias = dict[int, dict[str, dict[str, float]]]  # seconds by hosts, way and bytes
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,16 @@ class Args:
 
     hosts: tuple[int, ...] = (2, 3, 4)
     repeats: int = 200
+    scaling: tuple[Path, ...] = ()
+    """Folders of ``headrace bench scaling`` to predict from."""
+    grow: bool = False
+    """Predict a batch that grows with the learners from a study of one that stays the same."""
+    larger: float = 1.0
+    """Predict with updates of so many times as many steps, and as much waiting for each other."""
+    per_machine: int | None = None
+    """Predict with so many learners on each machine; None: as many as this one has cores."""
+    output: Path = Path("runs/sums.json")
+    """What was measured is kept here, and not measured again."""
 
 
 def time_ways(folder: Path, repeats: int) -> None:
@@ -54,6 +76,7 @@ def time_ways(folder: Path, repeats: int) -> None:
         dist.all_gather(rows, values)
         torch.sum(torch.stack(rows), 0, out=values)
 
+    ways: dict[str, Callable[[torch.Tensor], Any]]
     ways = {"headrace": group.sum, "gather": gather, "all-reduce": dist.all_reduce}
     found: dict[str, dict[int, float]] = {way: {} for way in ways}
     for size in BYTES:
@@ -72,8 +95,12 @@ def time_ways(folder: Path, repeats: int) -> None:
     group.close()
 
 
-def measure(num_hosts: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Start a learner on each of so many hosts; returns what the first one wrote."""
+def on_hosts(num_hosts: int, script: str, repeats: int) -> Any:
+    """Start ``script --work FOLDER REPEATS`` on so many hosts, by torchrun.
+
+    Returns:
+        what the first one wrote into ``found.json`` in that folder.
+    """
     name = f"sums{os.getpid()}"
     launcher = (sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "static")
     to_first = ("--master-addr", "10.99.0.1", "--master-port", "29500")
@@ -85,7 +112,7 @@ def measure(num_hosts: int, repeats: int) -> dict[str, dict[str, float]]:
                 here = ("--nnodes", str(num_hosts), "--node-rank", str(host - 1))
                 command = ["bash", HOSTS, "run", name, str(host), *launcher, *here, *to_first]
                 env = os.environ | {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
-                work = [__file__, "--work", folder, str(repeats)]
+                work = [script, "--work", folder, str(repeats)]
                 started.append(subprocess.Popen([*command, *work], env=env))
             for process in started:
                 if process.wait(TIMEOUT_S) != 0:
@@ -95,15 +122,80 @@ def measure(num_hosts: int, repeats: int) -> dict[str, dict[str, float]]:
             subprocess.run(["bash", HOSTS, "down", name], check=True)
 
 
+def kept(path: Path) -> Found:
+    """What an earlier call has measured."""
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {int(num_hosts): ways for num_hosts, ways in known.items()}
+
+
+def cost_of(found: Found) -> Cost | None:
+    """Of a message between hosts; None if there were never as few of these as cores."""
+    timings = (
+        Timing("sockets", num_hosts, num_hosts <= num_cores(), int(size), seconds)
+        for num_hosts, ways in found.items()
+        for size, seconds in ways["headrace"].items()
+    )
+    return fit_allreduce(timings, "sockets")
+
+
+def grown(model: Model) -> Model:
+    """Each learner does what one alone did; delays are as much longer as the work is."""
+    rollout, learn = ((sum(part), 0.0) for part in (model.rollout, model.learn))
+    sync_s = model.largest * model.sync_s
+    return replace(model, mode="growing-batch", rollout=rollout, learn=learn, sync_s=sync_s)
+
+
+def asked(model: Model, args: Args) -> Model:
+    """The model of what is to be predicted."""
+    model = grown(model) if args.grow else model
+    return replace(
+        model,
+        largest=args.per_machine or model.largest,
+        rollout=(args.larger * model.rollout[0], args.larger * model.rollout[1]),
+        learn=(args.larger * model.learn[0], args.larger * model.learn[1]),
+        sync_s=args.larger * model.sync_s,
+        steps=args.larger * model.steps,
+    )
+
+
+def predicted(folder: Path, cost: Cost, args: Args) -> list[dict[str, str]]:
+    """What a scaling study's model says with this cost of a message between machines."""
+    study = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    fitted, first = study["model"], study["measured"][0]
+    model = Model(**fitted | {"memory": Cost(**fitted["memory"]), "sockets": cost, "link": Link()})
+    model = asked(model, args)
+    rows = []
+    for row in extrapolate(model, PREDICTED, (first["world_size"], first["fps"])):
+        times = {
+            f"{name}, ms": f"{row[f't_{name}'] * 1e3:.2f}" for name in ("comm", "sync", "iter")
+        }
+        unwaited = row["speedup_fps"] * row["t_iter"] / (row["t_iter"] - row["t_sync"])
+        speeds = {"speed-up": f"{row['speedup_fps']:.1f}", "nobody late": f"{unwaited:.1f}"}
+        rows.append({"learners": f"{row['world_size']:.0f}"} | speeds | times)
+    return rows
+
+
 def main(args: Args) -> int:
     """Measure and show."""
-    console, rows = wide_console(), []
+    console, rows, found = wide_console(), [], kept(args.output)
     for num_hosts in args.hosts:
-        found = measure(num_hosts, args.repeats)
+        if num_hosts not in found:
+            found[num_hosts] = on_hosts(num_hosts, __file__, args.repeats)
+            write_json(args.output, found)
+        ways = found[num_hosts]
         for size in map(str, BYTES):
             row = {"hosts": str(num_hosts), "bytes": f"{int(size):,}"}
-            rows.append(row | {f"{way}, ms": f"{found[way][size] * 1e3:.3f}" for way in found})
-    show(rows, f"seconds of a sum, on {machine()}", console)
+            rows.append(row | {f"{way}, ms": f"{ways[way][size] * 1e3:.3f}" for way in ways})
+    show(rows, f"a sum, on {machine()}", console)
+    cost = cost_of(found)
+    if cost is not None:
+        console.print(
+            f"between hosts: {cost.alpha_s * 1e6:.0f} µs a message, "
+            f"{cost.beta_s * 1e9:.2f} ns a byte"
+        )
+        for folder in args.scaling:
+            rows = predicted(folder, cost, args)
+            show(rows, f"predicted from {folder}", console)
     return 0
 
 

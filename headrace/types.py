@@ -30,7 +30,6 @@ Tree: TypeAlias = Any  # Tensor | dict[str, Tree] | tuple[Tree, ...]
 Metrics: TypeAlias = dict[str, Tensor | float]  # SUMS over valid steps, 0-d
 Loss: TypeAlias = tuple[Tensor, Metrics]  # SUMS over valid steps, 0-d
 State: TypeAlias = dict[str, Any]  # what an algorithm keeps of its own, and checkpoints
-Gather: TypeAlias = Callable[[Tensor], Tensor]  # [n] of each learner -> [W, n]
 METRICS_BYTES = 2048  # room for what a gradient reports, as JSON
 
 

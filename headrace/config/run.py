@@ -209,7 +209,7 @@ class Config:
     log_interval_s: Annotated[float, ranges.SOME_SECONDS] = 1.0
     """Seconds between results."""
     log_iterations: bool | None = None
-    """Write a line per update and learner; None: where there are several learners."""
+    """Write a line per update and learner; None: with 2 to 32 learners."""
 
     def __post_init__(self) -> None:
         check_algorithm(self.algo)

@@ -27,9 +27,9 @@ from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy
 from headrace.nn.task_values import TaskPopArt
 from headrace.ops import tree
-from headrace.ops.moments import MovingMoments
+from headrace.ops.moments import Moments, MovingMoments, moments, of_all
 from headrace.ops.rewards import transformed
-from headrace.types import Alone, Batch, Fresh, Group, Metrics, Rollout, map_columns
+from headrace.types import Alone, Batch, Fresh, Group, Metrics, Rollout, Tree, map_columns
 
 _MAX_REWARD = 10.0  # in standard deviations of returns
 _HALF = 4096  # a count travels as two float32, count = high * 4096 + low: exact up to 2**36
@@ -111,15 +111,18 @@ class Learner:
         Args:
             entropy_coef: weight of the entropy bonus from now on; None: as it is.
         """
-        taken: list[Batch] = []
+        seen: list[list[Moments]] = []
 
         def noted() -> Batch:
-            taken.append(fresh())
-            return taken[-1]
+            batch = fresh()
+            seen.append(self._statistics(batch))
+            if self.returns is not None:
+                self.returns.take(seen[-1].pop())
+            return batch
 
         metrics = self.train(noted, learning_rate, entropy_coef)
-        for batch in taken:
-            self._observe(batch)
+        for moments_of_torsos in seen:
+            self.policy.take(moments_of_torsos)
         return metrics
 
     def train(
@@ -176,24 +179,20 @@ class Learner:
 
     def watch(self, fresh: Fresh, num_steps: int) -> None:
         """An update whose ``num_steps`` optimiser steps the actors have done themselves."""
-        self._observe(fresh())
+        self.policy.take(self._statistics(fresh()))
         self.num_steps += num_steps
 
-    def _observe(self, batch: Batch) -> None:
-        if not self.policy.observes:
-            return
-        padded = batch.first[:-1] & batch.first[1:]  # of rollouts that were cut short
-        rows = tree.map_leaves(lambda x: x[:-1], batch.obs)
-        if padded.any():
-            rows = tree.map_leaves(lambda x: x[~padded].unsqueeze(0), rows)
-        self.policy.observe(rows, self.group.gather)
+    def _statistics(self, batch: Batch) -> list[Moments]:
+        """Of all learners' observations, by torso, then of their returns, of what is normalised."""
+        own = self.policy.moments(_real_rows(batch)) if self.policy.observing else []
+        if self.returns is not None:
+            own.append(moments(batch.discounted_return[batch.valid].unsqueeze(1)))
+        return of_all(own, self.group.gather)
 
     def _scaled(self, batch: Batch) -> Tensor:
         """Rewards in standard deviations of discounted returns, this batch's included, if asked."""
         if self.returns is None:
             return batch.reward
-        new = batch.discounted_return[batch.valid].unsqueeze(1)
-        self.returns.update(new, self.group.gather)
         return (batch.reward * self.returns.scale).clamp(-_MAX_REWARD, _MAX_REWARD)
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
@@ -333,6 +332,13 @@ class Learner:
     def close(self) -> None:
         """Stop the threads."""
         self._chunks.close()
+
+
+def _real_rows(batch: Batch) -> Tree:
+    """The observations without the bootstrap's, and without fillers of rollouts cut short."""
+    padded = batch.first[:-1] & batch.first[1:]
+    rows = tree.map_leaves(lambda x: x[:-1], batch.obs)
+    return tree.map_leaves(lambda x: x[~padded].unsqueeze(0), rows) if padded.any() else rows
 
 
 def _saved(value: Any) -> Any:

@@ -22,7 +22,7 @@ from headrace.nn.recurrent import orthogonal_gates
 from headrace.spaces import observations as spaces
 from headrace.spaces.images import as_channels, image_shape, is_image, num_symbols, one_hot_channels
 from headrace.spaces.text import text_paths
-from headrace.types import Gather, Tree
+from headrace.types import Tree
 
 
 class Encoder(nn.Module):
@@ -159,11 +159,10 @@ class Encoder(nn.Module):
         parts = [spaces.values(space, spaces.at(obs, path), dtype) for path, space in self._boxes]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
-    def observe(self, inputs: Tree, gather: Gather | None = None) -> None:
-        """Take inputs ``[N, ...]`` into the running statistics, if observations are normalised."""
-        if self.normalizer is not None:
-            obs = inputs if self._inputs.plain else inputs["observation"]
-            self.normalizer.update(self._values(obs, torch.float64), gather)
+    def values(self, inputs: Tree) -> Tensor:
+        """What is normalised of inputs ``[N, ...]``, if observations are: ``[N, F]`` float64."""
+        obs = inputs if self._inputs.plain else inputs["observation"]
+        return self._values(obs, torch.float64)
 
 
 class _Image(nn.Module):

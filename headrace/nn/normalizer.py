@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from torch import Tensor, nn
 
-from headrace.ops.moments import Moments, merge, moments, pack, unpack
-from headrace.types import Gather
+from headrace.ops.moments import Moments, merge, moments
 
 _CLIP = 10.0
 _EPS = 1e-8
 
 
 class Normalizer(nn.Module):
-    """``clip((x - mean) / std, -10, 10)`` with the moments of all that :meth:`update` was given.
+    """``clip((x - mean) / std, -10, 10)`` with the moments of all that :meth:`take` was given.
 
     Its state is module buffers: it travels with the weights and is saved with them, and it changes
     only between rollouts.
@@ -43,19 +40,13 @@ class Normalizer(nn.Module):
         """``[..., F]`` scaled; unchanged before the first update."""
         return ((x - self.center) * self.scale).clamp(-_CLIP, _CLIP)
 
-    @torch.no_grad()
-    def update(self, x: Tensor, gather: Gather | None = None) -> None:
-        """Take ``[N, F]`` more samples into the statistics.
+    def update(self, x: Tensor) -> None:
+        """Take ``[N, F]`` more samples, which may be none, into the statistics."""
+        self.take(moments(x))
 
-        Args:
-            x: the samples of this learner, which may be none.
-            gather: where several learners have samples each: maps the float64 vector ``[M]`` of
-                one to ``[W, M]`` of all W, in one order everywhere. All then hold the same
-                statistics, bit for bit. None: there is just this one.
-        """
-        new = moments(x)
-        if gather is not None:
-            new = functools.reduce(merge, map(unpack, gather(pack(new))))
+    @torch.no_grad()
+    def take(self, new: Moments) -> None:
+        """Take more samples, of which there are the moments, into the statistics."""
         total = merge(Moments(self.count, self.mean, self.square), new)
         self.count.copy_(total.count)
         self.mean.copy_(total.mean)

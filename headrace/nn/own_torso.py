@@ -14,7 +14,7 @@ from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network
 from headrace.nn.precision import Halved
 from headrace.ops import tree
-from headrace.types import Gather, Tree
+from headrace.types import Tree
 from headrace.valid.names import imported
 
 
@@ -62,9 +62,6 @@ class OwnTorso(nn.Module):
         action = self._inputs.distribution.features(inputs["previous_action"]).to(features.dtype)
         reward = inputs["previous_reward"].clamp(-1.0, 1.0).unsqueeze(1).to(features.dtype)
         return torch.cat([features, action, reward], 1)
-
-    def observe(self, inputs: Tree, gather: Gather | None = None) -> None:
-        """Nothing: an own torso keeps its own statistics."""
 
 
 def _made(torso: Any, space: Any) -> nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from headrace.nn.quick import QuickTorso, quick
 from headrace.nn.recurrent import Recurrent
 from headrace.nn.task_values import TaskPopArt
 from headrace.ops import stacks, tree
+from headrace.ops.moments import Moments, moments
 from headrace.spaces.actions import distribution_for, to_env
 from headrace.spaces.joining import TASK, Spaces
 from headrace.spaces.text import Words, text_paths
-from headrace.types import Gather, Tree
+from headrace.types import Tree
 
 
 def policy_weights(policy: nn.Module) -> Tree:
@@ -188,19 +189,22 @@ class Policy(nn.Module):
             params = self.distribution.apply_mask(params, inputs["action_mask"])
         return params
 
-    @property
-    def observes(self) -> bool:
-        """Whether there are running statistics of observations, see :meth:`observe`."""
-        torsos = self.torso, self.value_torso
-        return any(getattr(torso, "normalizer", None) is not None for torso in torsos)
-
     @torch.no_grad()
-    def observe(self, inputs: Tree, gather: Gather | None = None) -> None:
-        """Take inputs ``[T, B, ...]`` into the running statistics; see ``Normalizer.update``."""
+    def moments(self, inputs: Tree) -> list[Moments]:
+        """Of inputs ``[T, B, ...]``, for each torso that keeps running statistics of them."""
         flat = tree.map_leaves(lambda x: x.flatten(0, 1), inputs)
-        for torso in (self.torso, self.value_torso):
-            if torso is not None:
-                torso.observe(flat, gather)
+        return [moments(torso.values(flat)) for torso in self.observing]
+
+    def take(self, new: Iterable[Moments]) -> None:
+        """Take inputs, by what :meth:`moments` says of them, into the running statistics."""
+        for torso, of_torso in zip(self.observing, new, strict=True):
+            torso.normalizer.take(of_torso)
+
+    @property
+    def observing(self) -> list[Any]:
+        """The torsos that keep running statistics of observations."""
+        torsos = self.torso, self.value_torso
+        return [x for x in torsos if getattr(x, "normalizer", None) is not None]
 
     def env_action(self, action: Tree) -> Any:
         """What the environments receive for arrays of actions; see ``spaces.actions.to_env``."""

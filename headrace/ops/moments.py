@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,6 +67,21 @@ def unpack(vector: Tensor) -> Moments:
         raise ValueError(f"vector must be [1 + 2 F], got {tuple(vector.shape)}")
     mean, square = vector[1:].chunk(2)
     return Moments(vector[0].long(), mean, square)
+
+
+def of_all(parts: Sequence[Moments], gather: Callable[[Tensor], Tensor]) -> list[Moments]:
+    """Of all learners' samples, for each of several streams, in one exchange.
+
+    Args:
+        parts: of this learner's samples, which may be none.
+        gather: maps the float64 vector ``[n]`` of one learner to ``[W, n]`` of all W, in one order
+            everywhere. All then hold the same moments, bit for bit.
+    """
+    if not parts:
+        return []
+    own = [pack(part) for part in parts]
+    columns = gather(torch.cat(own)).split([len(vector) for vector in own], 1)
+    return [functools.reduce(merge, map(unpack, rows)) for rows in columns]
 
 
 class MovingMoments:

@@ -120,7 +120,9 @@ class RunLog:
     def _note(self, file: Path, line: dict[str, Any]) -> None:
         self._unwritten[file] += _encoded(line)
 
-    def iteration(self, parts: list[Iteration], update: int, env_steps: int, secs: float) -> None:
+    def iteration(
+        self, parts: Iterable[Iteration], update: int, env_steps: int, secs: float
+    ) -> None:
         """Note an update's lines by rank; ``secs``: of training, evaluations left out."""
         known = {"update": update, "env_steps": env_steps, "seconds": round(secs, 6)}
         for file, one in zip(self._ranks, parts, strict=False):

@@ -8,6 +8,7 @@ beyond that is its waiting (``t_sync``).
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 import zlib
@@ -17,6 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,11 +27,12 @@ from headrace.errors import LearnerFailed
 from headrace.nn.policy import policy_weights
 from headrace.nn.team import AnyPolicy
 from headrace.ops import tree
-from headrace.records.meter import BY_RANK, Iteration, Meter
+from headrace.records.meter import BY_RANK, GREATEST, SUMS, Iteration, Meter
 from headrace.records.result import Episodes
 from headrace.types import Group
 
 CHECK_EVERY = 100  # updates between two comparisons of the learners' weights
+_MOST_LOGGED = 32  # learners; all wait while rank 0 writes a line of each, some 40 µs
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,10 @@ class Row:
         return Row(**numbers, meter=meter, own=own, waits=list(left))
 
 
+_WIDTHS = len(fields(Row)) - 3, len(SUMS), len(GREATEST), len(BY_RANK)
+_ENDS = list(itertools.accumulate(_WIDTHS))  # of a row's parts; the waits come last
+
+
 class Exchange:
     """The exchange at the end of each update.
 
@@ -88,7 +95,7 @@ class Exchange:
 
     def __init__(self, group: Group) -> None:
         self._group, self._spent_s = group, 0.0
-        self.iterations: list[Iteration] = []  # the latest, by rank
+        self._rows = torch.empty(0)  # of the latest update
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -144,29 +151,41 @@ class Exchange:
                 own=own,
                 waits=waits,
             )
-            rows = [Row.unpack(row) for row in self._group.gather(mine.pack())]
-            return self._read(rows, meter, episodes.window)
+            self._rows = self._group.gather(mine.pack())
+            return self._read(self._rows.numpy(), meter, episodes.window)
 
-    def _read(self, rows: list[Row], mine: Meter, window: int) -> Agreed:
-        if rows[0].checksum >= 0:
-            _compare([row.checksum for row in rows])
-        least = sum(min(waits) for waits in zip(*(row.waits for row in rows), strict=True))
-        total, self.iterations = Meter(), []
-        total.noted = mine.noted
+    def iterations(self) -> Iterator[Iteration]:
+        """Of the latest update, by rank."""
+        rows = list(map(Row.unpack, self._rows))
+        least_s = sum(map(min, zip(*(row.waits for row in rows), strict=True)))
+        for row in rows:
+            row.meter.comm_s, row.meter.sync_s = least_s, sum(row.waits) - least_s
         for rank, row in enumerate(rows):
-            row.meter.comm_s, row.meter.sync_s = least, sum(row.waits) - least
-            total.add(row.meter)
-            self.iterations.append(Iteration(rank, row.seconds, row.meter, row.own))
-        num_episodes = sum(row.num_episodes for row in rows)
-        return_sum = sum(row.return_sum for row in rows)
+            yield Iteration(rank, row.seconds, row.meter, row.own)
+
+    def _read(self, rows: np.ndarray, mine: Meter, window: int) -> Agreed:
+        """What is in ``[W, n]``, by column: there may be hundreds of rows in each update."""
+        heads, sums, greatest, _, waits = np.split(rows, _ENDS, 1)
+        stop, due, checksums, restarts, num_episodes, return_sum, _ = heads.T
+        if checksums[0] >= 0:
+            _compare(checksums.tolist())
+        total = Meter.read([*sums.sum(0).tolist(), *greatest.max(0).tolist()])
+        total.comm_s = len(rows) * float(waits.min(0).sum())
+        total.sync_s, total.noted = float(waits.sum()) - total.comm_s, mine.noted
+        episodes = float(num_episodes.sum())
         return Agreed(
-            stop=any(row.stop for row in rows),
-            due=bool(rows[0].due),
-            mean_return=return_sum / num_episodes if num_episodes else None,
-            full=all(row.num_episodes == window for row in rows),
-            restarts=int(sum(row.restarts for row in rows)),
+            stop=bool(stop.any()),
+            due=bool(due[0]),
+            mean_return=float(return_sum.sum()) / episodes if episodes else None,
+            full=bool((num_episodes == window).all()),
+            restarts=int(restarts.sum()),
             meter=total,
         )
+
+
+def logs_iterations(num_learners: int) -> bool:
+    """Whether the lines of each update are written, where that is left to the run."""
+    return 1 < num_learners <= _MOST_LOGGED
 
 
 def _compare(checksums: list[float]) -> None:

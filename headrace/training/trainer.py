@@ -38,7 +38,7 @@ from headrace.records.meter import Meter
 from headrace.records.result import Result, gather_episodes, own_episodes
 from headrace.records.tally import Progress, Tally
 from headrace.training.archive import Archive, Saved
-from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum
+from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum, logs_iterations
 from headrace.training.intake import Intake
 from headrace.training.room import check_files, check_room
 from headrace.training.run import begin, built, large_network, shared_model
@@ -247,7 +247,7 @@ class Trainer:
         if self.group.rank > 0:
             return None
         wanted = self.config.log_iterations
-        logged = self.group.size > 1 if wanted is None else wanted
+        logged = logs_iterations(self.group.size) if wanted is None else wanted
         kept = (self.env_steps, self.updates) if self.config.resume else None
         doctor = doctor_of(self.config, self.policy, self._notify)
         log = RunLog(self.run_dir, self.group.size if logged else 0, kept, self._notify, doctor)
@@ -309,7 +309,7 @@ class Trainer:
         """Save and evaluate where it is time to; returns whether the run has ended."""
         seconds = self.progress.now()
         if log is not None:
-            log.iteration(self._exchange.iterations, self.updates, self.env_steps, seconds)
+            log.iteration(self._exchange.iterations(), self.updates, self.env_steps, seconds)
         if self._league is not None:
             self._league.after_update()
         if self._crossed(self.config.checkpoint_interval) and not finished:

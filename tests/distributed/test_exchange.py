@@ -18,7 +18,7 @@ from headrace.errors import LearnerFailed
 from headrace.records.files import RunLog, read_jsonl
 from headrace.records.meter import Iteration, Meter
 from headrace.records.result import Episodes, gather_episodes
-from headrace.training.exchange import Agreed, Exchange, checksum
+from headrace.training.exchange import Agreed, Exchange, checksum, logs_iterations
 from headrace.types import Alone
 from tests.distributed.data import make_policy
 from tests.distributed.threads import ThreadGroup, run_learners
@@ -62,7 +62,7 @@ def test_the_least_time_of_each_exchange_is_its_own_and_the_rest_was_waiting():
     exchange, meter = Exchange(group), Meter()
     group.clock.waits += [1.0, 2.0]
     agreed = exchange.tell(meter, episodes_of([]), {}, **QUIET)
-    meters = [one.meter for one in exchange.iterations]
+    meters = [one.meter for one in exchange.iterations()]
     assert [one.comm_s for one in meters] == [0.25 + 2.0] * 3
     assert [one.sync_s for one in meters] == [0.75 + 0.0, 0.25 + 0.5, 0.0 + 1.0]
     assert agreed.meter.comm_s == 3 * 2.25
@@ -80,7 +80,7 @@ def sleepy(
             time.sleep(sleeps_s[group.rank])
             group.sum(torch.zeros(3))
         agreed = exchange.tell(Meter(), episodes_of([]), {}, **QUIET)
-    return exchange.iterations, agreed
+    return list(exchange.iterations()), agreed
 
 
 @pytest.mark.serial
@@ -122,7 +122,7 @@ def test_what_is_done_apart_counts_nowhere():
                 group.gather(torch.zeros(2))
                 group.sum(torch.zeros(2))
             exchange.tell(Meter(), episodes_of([]), {}, **QUIET)
-        return exchange.iterations
+        return list(exchange.iterations())
 
     for one in run_learners(2, work)[0]:
         line = one.line()
@@ -174,7 +174,7 @@ def told(size: int, **by_rank: list[Any]) -> list[Agreed]:
         known |= {name: values[group.rank] for name, values in by_rank.items()}
         exchange = Exchange(group)
         agreed = exchange.tell(known.pop("meter"), known.pop("episodes"), known.pop("own"), **known)
-        assert [one.rank for one in exchange.iterations] == list(range(size))
+        assert [one.rank for one in exchange.iterations()] == list(range(size))
         return agreed
 
     return run_learners(size, work)
@@ -236,7 +236,7 @@ def test_a_metric_that_one_learner_lacks_is_absent_from_its_line_only():
         own = [{"entropy": 0.5, "approx_kl": 0.25, "value_loss": 2.0, "grad_norm": 9.0}, {}]
         meter = meter_of(env_steps=64 - group.rank)
         exchange.tell(meter, episodes_of([]), own[group.rank], **QUIET)
-        return exchange.iterations
+        return list(exchange.iterations())
 
     for iterations in run_learners(2, work):
         assert iterations[0].own == {"entropy": 0.5, "approx_kl": 0.25, "value_loss": 2.0}
@@ -274,7 +274,7 @@ def test_running_statistics_belong_to_what_is_compared():
     one, other = make_policy(network), make_policy(network)
     assert checksum(one) == checksum(other)
     assert 0 <= checksum(one) < 2**32
-    other.observe(torch.randn(3, 2, 3))
+    other.take(other.moments(torch.randn(3, 2, 3)))
     assert checksum(one) != checksum(other)
 
 
@@ -342,6 +342,15 @@ def test_lines_are_written_when_asked_and_cut_to_the_checkpoint_on_resume(tmp_pa
         assert [line["update"] for line in lines] == [1, 2, 3]
         assert [line["fps"] for line in lines] == [2 * share, 4 * share, 6 * share]
     assert lines_of(tmp_path, 2) == []
+
+
+def test_lines_are_left_out_where_hundreds_would_be_written_each_update(tmp_path):
+    sizes = (1, 2, 32, 33)
+    assert [size for size in sizes if logs_iterations(size)] == [2, 32]
+    log, read = RunLog(tmp_path, 0), []
+    log.iteration(map(read.append, range(33)), 1, 1, 0.5)
+    log.close()
+    assert read == []  # nobody's row is taken apart for it
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from torch import Tensor
 import headrace as hr
 from headrace.learning.learner import Learner
 from headrace.nn import Network
+from headrace.studies.scaling import allreduce
 from headrace.types import Alone, Batch
 from tests.distributed.data import (
     LR,
@@ -205,25 +206,33 @@ def test_the_explained_variance_of_returns_far_from_zero_survives_float32():
 
 
 @pytest.mark.parametrize(
-    ("algo", "per_update"),
+    ("algo", "network", "per_update"),
     [
-        (hr.A2C(), 1),
-        (hr.PPO(epochs=2, minibatches=3), 7),
-        (hr.PPO(epochs=2, minibatches=3, normalize_advantage=False), 6),
-        (hr.IMPACT(buffer_size=2, passes=2), 1),
+        (hr.A2C(), None, 1),
+        (hr.IMPALA(), None, 4),
+        (hr.PPO(epochs=2, minibatches=4), None, 9),
+        (hr.PPO(epochs=2, minibatches=4, normalize_advantage=False), None, 8),
+        (hr.PPO(epochs=2, minibatches=4, normalize_returns=True), SCALED, 10),
+        (hr.IMPACT(buffer_size=2, passes=2), None, 1),
     ],
-    ids=["a2c", "ppo", "ppo-plain", "impact"],
+    ids=["a2c", "impala", "ppo", "ppo-plain", "ppo-scaled", "impact"],
 )
-def test_there_is_one_exchange_per_step_and_one_for_all_advantages(algo, per_update):
+def test_there_is_one_exchange_per_step_one_for_all_advantages_and_one_for_all_moments(
+    algo, network, per_update
+):
     def work(group: ThreadGroup) -> int:
         with group.in_turn():
-            learner = make_learner(algo, group=group)
+            learner = make_learner(algo, network, group=group)
         batches = stream(group.rank, 2)
         for _ in range(4):
             learner.update(lambda: next(batches), LR)
         return len(group.clock.waits)
 
     assert run_learners(2, work) == [4 * per_update] * 2
+    config = hr.Config(algo=algo, network=network or Network(), scale_free=False)
+    told_at_the_end = 1
+    modelled = len(allreduce.messages(config, 1000)) + len(allreduce.rows_told(config))
+    assert modelled - told_at_the_end == per_update
 
 
 class Multiplied(Alone):

@@ -78,7 +78,7 @@ def make_batch(policy: Policy, rows: int = 6, columns: int = 30) -> Batch:
         mask = torch.rand(rows + 1, columns, policy.distribution.num_mask) < 0.7
         obs = {"observation": {"x": obs}, "action_mask": mask}
     if policy.torso.normalizer is not None:
-        policy.observe(obs)
+        policy.take(policy.moments(obs))
     if policy.popart is not None:
         policy.popart.move(policy.value_head, 1.0, 3.0)
     of, core = policy.distribution, policy.initial_core(columns)

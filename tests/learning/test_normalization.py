@@ -110,6 +110,7 @@ def test_a_rare_reward_after_nothing_but_zeros_is_bounded():
         batch = Namespace(
             reward=rewards, discounted_return=returns, valid=torch.ones(1000, 1, dtype=torch.bool)
         )
+        learner.returns.take(*learner._statistics(batch))
         scaled = learner._scaled(batch)
     assert scaled.max() == 10.0
 

@@ -141,7 +141,7 @@ def test_normalisation_touches_the_numbers_of_boxes_only():
     space = Dict({"d": Discrete(2), "x": Box(-1, 1, (1,), np.float32)})
     policy = policy_for(space, hr.Network((8,), normalize_observations=True))
     rows = {"d": torch.ones(1, 50, dtype=torch.int64), "x": 100 + torch.randn(1, 50, 1)}
-    policy.observe(rows)
+    policy.take(policy.moments(rows))
     assert policy.torso.normalizer.mean.shape == (1,)
     torch.testing.assert_close(policy.torso.normalizer.mean, rows["x"].double().mean().view(1))
     vector = policy.torso.numbers(tree.map_leaves(lambda x: x[0], rows))

@@ -10,7 +10,7 @@ from torch import Tensor
 from tries import examples
 
 from headrace.nn.normalizer import Normalizer
-from headrace.ops.moments import moments, pack
+from headrace.ops.moments import moments, of_all, pack
 
 
 def test_it_changes_nothing_before_the_first_update():
@@ -67,7 +67,7 @@ def update_together(ranks: list[Normalizer], parts: list[Tensor]) -> None:
             sent.append(vector)
             return everyone
 
-        ranks[rank].update(part, gather)
+        ranks[rank].take(*of_all([moments(part)], gather))
     assert len(sent) == len(parts)  # one exchange for each
 
 
@@ -133,5 +133,5 @@ def test_the_count_of_several_learners_stays_exact_where_float32_would_round():
     normalizer.count.fill_(2**24)
     big = pack(moments(torch.ones(1, 1)))
     big[0] = 2**30 + 1
-    normalizer.update(torch.ones(1, 1), lambda vector: torch.stack([vector, big]))
+    normalizer.take(*of_all([moments(torch.ones(1, 1))], lambda own: torch.stack([own, big])))
     assert int(normalizer.count) == 2**24 + 1 + 2**30 + 1

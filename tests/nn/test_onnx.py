@@ -148,7 +148,7 @@ def test_onnxruntime_gives_what_predict_gives_for_any_batch(name, tmp_path, capf
     observation_space, action_space, network = CASES[name]
     policy = policy_for(observation_space, action_space, **network)
     if network.get("normalize_observations"):
-        policy.observe(torch.randn(50, 4, 4) * 3 + 1)
+        policy.take(policy.moments(torch.randn(50, 4, 4) * 3 + 1))
     before = {k: v.clone() for k, v in policy.state_dict().items()}
     path = policy.export_onnx(tmp_path / "new" / "policy.onnx")
     assert path == tmp_path / "new" / "policy.onnx"

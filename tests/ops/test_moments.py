@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tries import examples
 
-from headrace.ops.moments import Moments, merge, moments, pack, unpack
+from headrace.ops.moments import Moments, merge, moments, of_all, pack, unpack
 
 
 def empty(num: int) -> Moments:
@@ -67,3 +67,25 @@ def test_moments_survive_packing_bit_for_bit_with_counts_that_float32_would_roun
 def test_unpacking_what_was_not_packed_is_an_error(shape):
     with pytest.raises(ValueError, match=r"vector must be \[1 \+ 2 F\]"):
         unpack(torch.zeros(shape).double())
+
+
+def test_several_streams_in_one_exchange_are_bit_for_bit_what_each_is_by_itself():
+    sizes = ((3, 5), (0, 1), (4, 7))  # samples of two streams, by learner
+    brought = [[moments(torch.randn(n, width)) for n, width in zip(own, (1, 4), strict=True)]
+               for own in sizes]  # fmt: skip
+    sent = []
+
+    def gather(vector):
+        sent.append(vector)
+        return torch.stack([torch.cat([pack(part) for part in own]) for own in brought])
+
+    joined = of_all(brought[1], gather)
+    assert torch.equal(torch.cat([pack(part) for part in brought[1]]), *sent)
+    for i, found in enumerate(joined):
+        (alone,) = of_all(
+            [brought[1][i]], lambda _, i=i: torch.stack([pack(own[i]) for own in brought])
+        )
+        assert torch.equal(pack(found), pack(alone))
+        assert int(found.count) == sum(own[i] for own in sizes)
+    assert of_all([], gather) == []
+    assert len(sent) == 1

@@ -34,7 +34,7 @@ def filler(env, network, num_envs=6, num_steps=24, env_kwargs=None):
         noisy = tree.map_leaves(
             lambda x: x + torch.randn_like(x) if x.is_floating_point() else x, rows
         )
-        policy.observe(noisy)
+        policy.take(policy.moments(noisy))
     slab = Slab(rollout_spec(policy, num_steps, num_envs), 1, 1)
     collector = Collector(envs, policy, "TestEnv")
     collector.reset(3)

@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+from headrace.algos import IMPACT, PPO
 from headrace.config import Config
 from headrace.process import Child, num_cores, pinned, start_fork_server
 from headrace.studies.children import Children
@@ -21,8 +22,8 @@ from headrace.studies.scaling.model import Timing, Way
 from headrace.studies.table import Study
 
 MESSAGE_BYTES = (256, 4 << 10, 64 << 10, 1 << 20, 4 << 20)
-SMALL_BYTES = 64  # sums of advantages, besides the gradients
-TOLD_BYTES = 512  # what each learner tells all others at the end of an update
+MOMENTS_BYTES = 24  # of the advantages of a minibatch: count, sum and sum of squares
+TOLD_BYTES = 512  # about what each learner tells all others at the end of an update
 COLUMNS = ("way", "world_size", "num_bytes", "repeats", "seconds")
 WAYS: tuple[Way, ...] = ("memory", "sockets")
 WARM_UP, REPEATS = 20, 200
@@ -31,11 +32,23 @@ RESULT = "result.json"
 
 
 def messages(config: Config, gradient_bytes: int) -> list[int]:
-    """Bytes of each all-reduce of one iteration."""
-    algo: Any = config.algo
+    """Bytes of each sum of one iteration: of gradients, and of advantages where they are scaled."""
+    algo: Any = config.settled.algo
     steps = (getattr(algo, name, 1) for name in ("epochs", "minibatches", "t_frequency"))
     gradients = math.prod(steps)
-    return [gradient_bytes] * gradients + [SMALL_BYTES]
+    sums = [gradient_bytes] * gradients
+    if algo.normalize_advantage and isinstance(algo, PPO):
+        return [*sums, gradients * MOMENTS_BYTES]  # of all minibatches at once
+    if algo.normalize_advantage and isinstance(algo, IMPACT):
+        sums += [MOMENTS_BYTES] * gradients
+    return sums
+
+
+def rows_told(config: Config) -> list[int]:
+    """Bytes of what each learner tells all others in one iteration: counts, and moments."""
+    settled = config.settled
+    has_moments = settled.network.normalize_observations or settled.algo.normalize_returns
+    return [TOLD_BYTES] * (2 if has_moments else 1)
 
 
 def measure(

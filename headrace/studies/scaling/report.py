@@ -59,7 +59,7 @@ def write(
     summary = figures.summarise(rows, scaling.cores_per_learner, cores)
     messages = allreduce.messages(scaling.config, rows[0]["gradient_bytes"])
     largest = max(1, cores // scaling.cores_per_learner)
-    told = (allreduce.TOLD_BYTES,)
+    told = allreduce.rows_told(scaling.config)
     model = fit(
         scaling.mode, summary, timings, messages, largest, rows_told=told, link=scaling.link
     )

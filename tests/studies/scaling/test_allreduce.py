@@ -10,19 +10,18 @@ from headrace.studies.scaling import allreduce
 from headrace.studies.table import Study
 
 
-@pytest.mark.parametrize(
-    ("algo", "gradients"),
-    [
-        (hr.PPO(epochs=3, minibatches=5), 15),
-        (hr.APPO(epochs=2, minibatches=2), 4),
-        (hr.IMPACT(t_frequency=3), 3),
-        (hr.IMPALA(epochs=2, minibatches=3), 6),
-        (hr.A2C(), 1),
-    ],
-)
-def test_an_iteration_sends_a_gradient_per_step_and_a_small_message(algo, gradients):
-    found = allreduce.messages(hr.Config(algo=algo), 1000)
-    assert found == [1000] * gradients + [allreduce.SMALL_BYTES]
+def test_advantages_and_moments_are_exchanged_where_they_are_scaled():
+    def sent(algo, **settings):
+        config = hr.Config(algo=algo, **settings)
+        return allreduce.messages(config, 1000), len(allreduce.rows_told(config))
+
+    free, scaled = {"scale_free": False}, hr.Network(normalize_observations=True)
+    assert sent(hr.PPO(epochs=3, minibatches=5), **free) == ([1000] * 15 + [15 * 24], 1)
+    assert sent(hr.PPO(epochs=1, minibatches=1, normalize_returns=True), **free)[1] == 2
+    assert sent(hr.APPO(epochs=2, minibatches=2), network=scaled) == ([1000] * 4, 2)
+    assert sent(hr.IMPACT(t_frequency=3), **free) == ([1000] * 3, 1)
+    impact = hr.IMPACT(t_frequency=3, normalize_advantage=True)
+    assert sent(impact, **free) == ([1000] * 3 + [24] * 3, 1)
 
 
 @pytest.mark.usefixtures("forked_children")

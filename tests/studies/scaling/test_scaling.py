@@ -250,7 +250,8 @@ def test_a_study_writes_its_tables_pictures_and_model(study, capsys):
     model = json.loads((folder / "model.json").read_text())
     assert [row["world_size"] for row in model["extrapolated"]] == [1, 2, 4, 32, 64]
     assert model["model"]["sync_s"] == pytest.approx(0.005 / math.sqrt(2 * math.log(2)))
-    assert model["model"]["messages"] == [1000] * (6 * 16) + [64]
+    assert model["model"]["messages"] == [1000] * (6 * 16) + [6 * 16 * 24]
+    assert model["model"]["rows"] == [512, 512]  # what each counted, and moments
     assert model["model"]["link"] == {"latency_s": 0.0, "bytes_per_s": None}
     for name in ("scaling.png", "curves.png"):
         assert (folder / name).stat().st_size > 10_000

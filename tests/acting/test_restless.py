@@ -58,7 +58,7 @@ def played(rollouts: list[Any], world: str, seed: int) -> list[list[Entry]]:
     columns = [told(rollouts, b) for b in range(B)]
     actions = {one.before: one.action for found in columns for one in found}
     whole = [
-        ledger(world == "in turns", seed + g, 60, lambda x: actions.get(x, 0)) for g in range(GAMES)
+        ledger(world == "in turns", seed + g, 50, lambda x: actions.get(x, 0)) for g in range(GAMES)
     ]
     return [[x for game in games for x in game[i]] for games in whole for i in range(AGENTS)]
 
@@ -73,7 +73,7 @@ def check_ledger(rollouts: list[Any], world: str, seed: int) -> list[list[Entry]
     for b, entries in enumerate(played(rollouts, world, seed)):
         found = told(rollouts, b)
         arrived.append(entries[: len(found)])
-        assert len(found) > 20
+        assert len(found) > 12
         for one, entry in zip(found, entries, strict=False):
             assert one.before == entry.before
             assert one.reward == entry.reward
@@ -93,7 +93,7 @@ def seed_of(rollouts: list[Any]) -> int:
 def test_what_arrives_is_what_a_literal_loop_over_the_game_tells(world, engine):
     envs = make_vec(WORLDS[world], GAMES, engine)
     with contextlib.closing(envs):
-        rollouts = filled(envs, 50)
+        rollouts = filled(envs, 30)
     check_ledger(rollouts, world, SEED)
 
 
@@ -112,7 +112,7 @@ def test_so_it_is_over_every_transport(way, tiny, world):
 def test_returns_are_those_of_a_slow_reference_of_each_agent(world, num_steps):
     gamma, lam, rho_bar, c_bar = 0.9, 0.8, 1.1, 0.7
     with contextlib.closing(make_vec(WORLDS[world], GAMES, "sync")) as envs:
-        rollouts = filled(envs, 240 // num_steps, num_steps)
+        rollouts = filled(envs, 120 // num_steps, num_steps)
     known = [{one.before: one for one in entries} for entries in played(rollouts, world, SEED)]
     rng = np.random.default_rng(0)
     for rollout in rollouts:
@@ -184,10 +184,11 @@ def learnt(monkeypatch):
     return taken
 
 
+SHORT = [("ppo", "in turns"), ("a3c", "at once"), ("impact", "at once"), ("appo", "in turns")]
 WITH = [
-    pytest.param(algo, world, marks=[] if (i + k) % 2 else [pytest.mark.full])
-    for i, algo in enumerate(ALGORITHMS)
-    for k, world in enumerate(("at once", "in turns"))
+    pytest.param(algo, world, marks=[] if (algo, world) in SHORT else [pytest.mark.full])
+    for algo in ALGORITHMS
+    for world in ("at once", "in turns")
 ]
 
 

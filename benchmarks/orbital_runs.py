@@ -29,7 +29,8 @@ class Args:
     seeds: int = 3
     """Training runs."""
     first_seed: int = 100
-    """Of the first run, which the others follow: settings were chosen on lower ones."""
+    """Of the first of them; those that follow are the others'. Settings were chosen on others than
+    100, 101 and 102, whose figures docs/orbital.md has."""
     total_steps: int | None = None
     """Of each training run; None: the recipe's."""
     exploit_steps: int = 4_000_000

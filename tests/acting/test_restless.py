@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from headrace.ops import tree
 from headrace.ops.returns import gae, vtrace
 from headrace.transport.slab import Slab
 from headrace.types import Rollout, map_columns
+from tests.acting.conftest import needs_ray
 from tests.acting.test_game_columns import arrived, told, value_of
 
 GAMES, AGENTS, T, SEED = 2, len(NAMES), 6, 40
@@ -97,9 +99,23 @@ def test_what_arrives_is_what_a_literal_loop_over_the_game_tells(world, engine):
     check_ledger(rollouts, world, SEED)
 
 
-@pytest.mark.parametrize(
-    "world", ["in turns", "native", pytest.param("at once", marks=pytest.mark.full)]
-)
+WAYS = [
+    ("serial", "native"),
+    ("shm", "in turns"),
+    *(
+        pytest.param(*one, marks=pytest.mark.full)
+        for one in itertools.product(("serial", "shm"), WORLDS)
+        if one not in (("serial", "native"), ("shm", "in turns"))
+    ),
+    pytest.param("ray", "in turns", marks=[needs_ray, pytest.mark.ray]),
+    *(
+        pytest.param("ray", world, marks=[needs_ray, pytest.mark.ray, pytest.mark.full])
+        for world in ("at once", "native")
+    ),
+]
+
+
+@pytest.mark.parametrize(("way", "world"), WAYS, indirect=["way"])
 def test_so_it_is_over_every_transport(way, tiny, world):
     env, shape = WORLDS[world], {"num_actors": 1, "envs_per_actor": B, "fragment_length": T}
     config = tiny(env=env, algo=hr.APPO(), **shape, **way, batch_size=None)

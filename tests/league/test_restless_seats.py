@@ -67,11 +67,15 @@ def test_a_learner_sees_each_step_of_its_own_seats_once(world: Any) -> None:
     with contextlib.closing(envs):
         steps = steps_of(envs, 250)
     actions = {one.before: done for column in steps for one, done in column}
+    games = [
+        ledger(world is RestlessTurns, SEED + g, 90, lambda x: actions.get(x, 0))
+        for g in range(BOTH + ALONE)
+    ]
     seats_seen = []
     for c, column in enumerate(steps):
-        g = c // len(NAMES) if c < BOTH * len(NAMES) else c - BOTH * len(NAMES) + BOTH
-        games = ledger(world is RestlessTurns, SEED + g, 90, lambda x: actions.get(x, 0))
-        game_of = {one.before: k for k, game in enumerate(games) for each in game for one in each}
+        is_both = c < BOTH * len(NAMES)
+        own = games[c // len(NAMES) if is_both else c - BOTH * len(NAMES) + BOTH]
+        game_of = {one.before: k for k, game in enumerate(own) for each in game for one in each}
         played: dict[int, list[Entry]] = {}
         for one, _ in column:
             played.setdefault(game_of[one.before], []).append(one)
@@ -79,8 +83,8 @@ def test_a_learner_sees_each_step_of_its_own_seats_once(world: Any) -> None:
         assert len(played) > 8
         for k in list(played)[:-1]:
             seat = played[k][0].before[1]
-            assert played[k] == games[k][seat]
+            assert played[k] == own[k][seat]
             seats_seen.append(seat)
-            assert c >= BOTH * len(NAMES) or seat == c % len(NAMES)
+            assert not is_both or seat == c % len(NAMES)
     assert set(seats_seen[-40:]) == {0, 1, 2, 3}, "the seat goes round"
     assert len(draw.noted) > 20

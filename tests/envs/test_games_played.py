@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from worlds import CountingGame, CountingTurns, Matching, counting_length, game_reward
+from worlds.restless import Restless, RestlessTurns, RestlessVector, ledger
 
 import headrace as hr
 from headrace.envs import step_cost as costs
@@ -97,6 +98,26 @@ def test_an_evaluation_is_of_each_agents_episodes(env):
             assert set(one.lengths) == {CountingTurns.lives(0)}
     total = sum(one.mean for one in played.agents.values())
     assert played.mean == pytest.approx(total / 3)
+
+
+@pytest.mark.parametrize("env", [Restless, RestlessTurns, RestlessVector])
+def test_an_evaluation_is_of_the_first_episode_of_each_agent_in_each_game(env):
+    """Whoever comes and goes, by a literal loop over the games."""
+    found = probe(env, "auto", {}, 0)
+    policy = hr.Policy(found.observation_space, found.action_space)
+    played = hr.evaluate(policy, env, 3, seed=11)
+
+    def action(seen):
+        return int(policy.predict(np.array([seen], np.float32), deterministic=True)[0][0])
+
+    for i, one in enumerate(played.agents.values()):
+        firsts = []
+        for g in range(3):
+            games = ledger(env is RestlessTurns, 11 + g, 8, action)
+            steps = [step for game in games for step in game[i]]
+            length = 1 + next(k for k, step in enumerate(steps) if any(step.ends))
+            firsts.append((sum(step.reward for step in steps[:length]), length))
+        assert sorted(zip(one.returns, one.lengths, strict=True)) == sorted(firsts)
 
 
 @pytest.mark.parametrize("env", [CountingGame, CountingTurns])

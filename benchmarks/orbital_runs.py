@@ -49,7 +49,6 @@ class Args:
     output: Path = Path("results/orbital")
     """Folder for runs, CSV files, pictures and films."""
 
-
     @property
     def run_seeds(self) -> range:
         """Of the training runs."""

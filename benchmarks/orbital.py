@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import tyro
 from orbital_league import exploiter, league
-from orbital_runs import FIRST_SEED, Args, player, policy_player, row, run_of
+from orbital_runs import Args, player, policy_player, row, run_of
 from orbital_strategies import strategies
 from satellites import print_table
 
@@ -71,7 +71,7 @@ def scripted(args: Args) -> list[dict[str, Any]]:
 def trained(args: Args) -> list[dict[str, Any]]:
     """The recipe's policy of each seed against every scripted player."""
     rows = []
-    for seed in range(FIRST_SEED, FIRST_SEED + args.seeds):
+    for seed in args.run_seeds:
         run = run_of(args, seed)
         own = policy_player(run.folder)
         for name, make in PLAYERS.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from orbital_runs import FIRST_SEED, Args, policy_player, row, run_of, train
+from orbital_runs import Args, policy_player, row, run_of, train
 from scipy.stats import spearmanr
 
 from headrace.league.folder import snapshots
@@ -26,7 +26,7 @@ def league(args: Args) -> list[dict[str, Any]]:
     ``ratings.csv`` and ``ratings.png``, pay-offs to a picture for each run.
     """
     rated, rows = [], []
-    for seed in range(FIRST_SEED, FIRST_SEED + args.seeds):
+    for seed in args.run_seeds:
         run = run_of(args, seed)
         drawn = args.output / f"{run.name}-league.png"
         ratings = show_league(run.folder, (), args.pairs, SNAPSHOTS, FIRST_GAME, False, drawn)
@@ -85,7 +85,7 @@ def exploiter(args: Args) -> list[dict[str, Any]]:
     trainings. What the likeliest actions themselves gain against drawn ones is in the last row.
     """
     rows = []
-    for seed in range(FIRST_SEED, FIRST_SEED + args.seeds):
+    for seed in args.run_seeds:
         run = run_of(args, seed)
         folder = args.output / f"{run.name}-exploiter"
         seconds = train(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from orbital_runs import FIRST_SEED, Args, policy_player, run_of
+from orbital_runs import Args, policy_player, run_of
 
 from headrace.league.folder import snapshots
 from headrace.records import checkpoint
@@ -45,7 +45,7 @@ def strategies(args: Args) -> list[dict[str, Any]]:
     that are drawn. What runs do goes to ``strategies.png``.
     """
     rows = []
-    for seed in range(FIRST_SEED, FIRST_SEED + args.seeds):
+    for seed in args.run_seeds:
         run = run_of(args, seed)
         for path, steps in stages(run.folder):
             met = OPPONENTS if path == run.folder else tuple(DRAWN)

@@ -22,6 +22,7 @@ from headrace.spaces.walk import leaves, map_space, place
 GAME = "game"  # in the metadata of such an environment: its Game
 TOLD = "told"  # in its infos: [4, n] float64, see Seats.told
 REWARD, TERMINATED, TRUNCATED, MOVED = range(4)  # rows of it
+OVER = "over"  # in infos of a game in turns: whether nobody is in it any more
 RETURNS = "returns"  # in infos of a game in turns as one begins: [n] float64 of the one before
 SEEN: Any = object()  # in place of an observation: what the agent was shown last
 MAX_EMPTY = 100  # games, one behind the other, that end in their reset

@@ -255,5 +255,6 @@ def _check_kwargs(entry: Any, kwargs: dict[str, Any]) -> None:
         return
     for name in kwargs:
         if name not in parameters:
-            accepted = ", ".join(p for p in parameters if p != "num_envs") or "nothing"
-            raise Unavailable(f"{env_name(made_by)} takes {accepted}, but no {name!r}")
+            accepted = ", ".join(p for p in parameters if p != "num_envs")
+            words = f"takes {accepted}, but no" if accepted else "takes no arguments, so no"
+            raise Unavailable(f"{env_name(made_by)} {words} {name!r}")

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.spaces import MultiBinary, Tuple
 from gymnasium.vector.utils import batch_space
 
-from headrace.envs.agents import GAME, MAX_EMPTY, MOVED, RETURNS, SEEN, Seats
+from headrace.envs.agents import GAME, MAX_EMPTY, MOVED, OVER, RETURNS, SEEN, Seats
 from headrace.errors import EnvironmentFault, shown
 from headrace.ops import tree
 
@@ -79,7 +79,7 @@ class TurnGame(gymnasium.Env[Any, Any]):
         if self._env.agents:
             self._begun[self._selected()] = True
         self._go_on()
-        return self._seats.obs, self._seats.info
+        return self._seats.obs, self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Begin steps, and play until it is the turn of somebody who has to be asked."""
@@ -98,10 +98,11 @@ class TurnGame(gymnasium.Env[Any, Any]):
             self._go_on()
         if given.any():
             self._begin_again()
-        info = self._seats.info
-        if self._returns is not None:
-            info[RETURNS] = self._returns
-        return self._seats.obs, 0.0, False, False, info
+        return self._seats.obs, 0.0, False, False, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        info = self._seats.info | {OVER: not self._env.agents}
+        return info if self._returns is None else info | {RETURNS: self._returns}
 
     def _begin(self, seed: int | None, options: Any) -> None:
         left = getattr(self._env, "_cumulative_rewards", {})

@@ -14,8 +14,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
-from headrace.envs.agents import MOVED, RETURNS, REWARD, TERMINATED, TRUNCATED, Game
-from headrace.envs.columns import ABSENT, Columns
+from headrace.envs.agents import MOVED, OVER, RETURNS, REWARD, TERMINATED, TRUNCATED, Game
+from headrace.envs.columns import ABSENT, Columns, agents_of
 from headrace.ops import tree
 from headrace.spaces.masks import MASK
 
@@ -27,6 +27,7 @@ class Turns(VectorEnv):
         games: a vector environment of ``game`` (:class:`~headrace.envs.turn_game.TurnGame`).
 
     Attributes:
+        over: ``[G]`` bool, the games that nobody is in any more.
         on_end: told the number of a game that is over, and its agents' returns ``[n]``, as the next
             one begins.
     """
@@ -46,6 +47,7 @@ class Turns(VectorEnv):
         self._obs: Any = None
         self.on_end: Callable[[int, np.ndarray], None] | None = None
         self._told, self._infos = np.zeros((4, self.num_envs)), dict[str, Any]()
+        self.over = np.zeros(games.num_envs, bool)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -110,6 +112,7 @@ class Turns(VectorEnv):
 
     def _keep(self, obs: Any, infos: dict[str, Any]) -> None:
         self._obs, self._told, self._infos = self._rows.taken_apart(obs, infos)
+        self.over = np.array(infos[OVER], bool)
 
     def render(self) -> Any:
         """What each game shows."""
@@ -118,3 +121,13 @@ class Turns(VectorEnv):
     def close_extras(self, **kwargs: Any) -> None:
         """Close the games."""
         self.games.close(**kwargs)
+
+
+def games_over(games: VectorEnv, gone: np.ndarray) -> np.ndarray:
+    """Which games, or environments of one agent, are over, ``[G]`` bool: all are ``gone`` ``[B]``.
+
+    In turns who has had no turn yet is gone as well, and may still come, so the game is asked.
+    """
+    if isinstance(games, Turns):
+        return games.over
+    return np.asarray(gone.reshape(-1, len(agents_of(games)) or 1).all(1))

@@ -151,13 +151,12 @@ class TurnSeats(VectorEnv):
         """Take in what the steps of some columns of the games came to; returns these columns."""
         table = self._table
         _, reward, terminated, truncated = self.games.results(done)
-        before = self._gone.reshape(table.shape).all(1)
         self._busy[done] = False
         self._first[done] = self._gone[done]
         self._gone[done] = terminated | truncated
         self._reward[done] = np.where(self._first[done], 0.0, reward)
         np.add.at(table.totals.ravel(), done, self._reward[done])
-        over = np.asarray(self._gone.reshape(table.shape).all(1) & ~before)
+        over = self.games.over & ~self._over
         table.note(over)
         self._over |= over
         return done

@@ -15,6 +15,7 @@ from gymnasium.vector import VectorEnv
 from headrace.envs.agreement import difference
 from headrace.envs.make import make_vec
 from headrace.envs.names import env_name
+from headrace.envs.turns import games_over
 from headrace.errors import ConfigError
 from headrace.evaluation import drawing, played
 from headrace.nn.team import AnyPolicy
@@ -75,7 +76,7 @@ def record_video(
         moments = played(policy, envs, seed, deterministic)
         for count, moment in enumerate(moments, start=1):
             video.append_data(_picture(envs, moment.obs))
-            if moment.ends.all() or count == _MAX_PICTURES:
+            if games_over(envs, moment.ends).all() or count == _MAX_PICTURES:
                 break
     return path
 

@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from worlds import CountingGame, CountingTurns, Matching, counting_length, game_reward
+from worlds.restless import Restless, RestlessTurns, RestlessVector, ledger
 
 import headrace as hr
 from headrace.envs import step_cost as costs
@@ -23,9 +24,11 @@ from headrace.envs.make import make_vec
 from headrace.envs.probe import probe
 from headrace.envs.step_cost import StepCost, step_cost, timed
 from headrace.errors import ConfigError
+from headrace.league.folder import Snapshot
 from headrace.records import checkpoint
 from headrace.records.files import read_jsonl
 from headrace.records.video import record_video
+from headrace.studies.league import matches
 from headrace.studies.plan import parts
 from headrace.studies.plan.parts import Acting, actor_spec
 from headrace.studies.scores.references import random_returns
@@ -97,6 +100,26 @@ def test_an_evaluation_is_of_each_agents_episodes(env):
     assert played.mean == pytest.approx(total / 3)
 
 
+@pytest.mark.parametrize("env", [Restless, RestlessTurns, RestlessVector])
+def test_an_evaluation_is_of_the_first_episode_of_each_agent_in_each_game(env):
+    """Whoever comes and goes, by a literal loop over the games."""
+    found = probe(env, "auto", {}, 0)
+    policy = hr.Policy(found.observation_space, found.action_space)
+    played = hr.evaluate(policy, env, 3, seed=11)
+
+    def action(seen):
+        return int(policy.predict(np.array([seen], np.float32), deterministic=True)[0][0])
+
+    for i, one in enumerate(played.agents.values()):
+        firsts = []
+        for g in range(3):
+            games = ledger(env is RestlessTurns, 11 + g, 8, action)
+            steps = [step for game in games for step in game[i]]
+            length = 1 + next(k for k, step in enumerate(steps) if any(step.ends))
+            firsts.append((sum(step.reward for step in steps[:length]), length))
+        assert sorted(zip(one.returns, one.lengths, strict=True)) == sorted(firsts)
+
+
 @pytest.mark.parametrize("env", [CountingGame, CountingTurns])
 def test_a_video_shows_one_whole_game(env, tmp_path):
     found = probe(env, "auto", {}, 0)
@@ -107,6 +130,46 @@ def test_a_video_shows_one_whole_game(env, tmp_path):
         assert len(brightness) == CountingTurns.moves(0) + 1
     assert 6 <= len(brightness) <= 12
     assert all(a < b for a, b in itertools.pairwise(brightness))
+
+
+class Revived(CountingTurns):
+    """0 is out after its move, 1 before it had any; then 0 is back, and moves 5 times more."""
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed, options)
+        self.agent_selection, self._cumulative_rewards = 0, self._sums
+
+    def step(self, action):
+        self._moves += action is not None
+        if self._moves == 1:
+            self.agents, self.agent_selection = ([0], 0) if action is None else ([1], 1)
+            self.terminations[1] = True
+        if self._moves == 6:
+            self.agents = []
+
+
+def test_a_video_goes_on_though_all_who_have_moved_are_out(tmp_path):
+    found = probe(Revived, "auto", {"num_agents": 2}, 0)
+    policy = hr.Policy(found.observation_space, found.action_space)
+    path = record_video(policy, partial(Revived, 2), tmp_path, seed=0)
+    assert np.mean(imageio.mimread(path)[-1]) == pytest.approx(20 * 6, abs=3)
+
+
+def test_a_match_counts_a_game_once_though_all_who_have_moved_are_out():
+    kept, spaces = [], probe(Revived, "auto", {"num_agents": 2}, 0)
+
+    def make():
+        kept.append(Revived(2))
+        return kept[-1]
+
+    def load(path):
+        return hr.Policy(spaces.observation_space, spaces.action_space, hr.Network((4,)))
+
+    with contextlib.closing(make_vec(make, 1, "sync")) as envs:
+        players = tuple(Snapshot(name, Path(name), "run", 0) for name in "ab")
+        match = matches.play(envs, players, 6, 0, load)
+    assert match.games == 6
+    assert kept[-1]._game == 5, "six games were begun"
 
 
 class Alone(Matching):

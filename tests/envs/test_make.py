@@ -238,6 +238,7 @@ def test_envpools_spaces_state_no_bounds_that_observations_break():
         ((CountingVectorEnv, 2, "sync"), "it is a VectorEnv class; engine='native' can"),
         (("Pendulum-v1", 2, "native"), "it has no vector entry point; engine='.*sync' can"),
         ((CountingEnv, 2, "auto", {"size": 3}), "CountingEnv takes episode_length, but no 'size'"),
+        ((lambda: 3, 2, "sync", {"size": 3}), "takes no arguments, so no 'size'"),
         ((CountingVectorEnv, 2, "async"), "it is a VectorEnv class; engine='native' can"),
         ((lambda: 3, 2, "async"), "it returned int, which isn't a gymnasium.Env"),
         (("CartPole-v1", 2, "sync", {"size": 3}), "but no 'size'; no other engine can either"),

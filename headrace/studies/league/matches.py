@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from headrace.envs.columns import absent_in, agents_of
+from headrace.envs.turns import games_over
 from headrace.errors import ConfigError, nearest
 from headrace.league.folder import Snapshot, newest, snapshots
 from headrace.league.frozen import Frozen, Load
@@ -109,6 +110,7 @@ def play(
     begun = np.concatenate([[0], np.cumsum(left)[:-1]])  # numbers of the games, over all columns
     results: list[tuple[int, float, float]] = []  # seat, own return, the others' mean
     steps = np.zeros(shape[0], int)  # of the games that are played
+    is_over = games_over(games, gone)
     while left.any():
         seats = begun % num_agents
         own = (np.arange(num_agents) == seats[:, None]).ravel()
@@ -120,13 +122,13 @@ def play(
         actions = tree.map_leaves(np.copy, frozen.actions)
         obs, reward, terminated, truncated, infos = games.step(actions)
         moved = np.asarray(infos.get(MOVED, moved))  # of games in turns: whose steps are done
-        begins = gone.reshape(shape).all(1)
         first = np.where(moved, gone, first)
         gone = np.where(moved, terminated | truncated, gone)
         reward = np.where(moved & ~first, reward, 0.0)
-        totals[begins] = 0.0
+        totals[is_over] = 0.0
         totals += reward.reshape(shape)
-        over = gone.reshape(shape).all(1) & ~begins & (left > 0)
+        was_over, is_over = is_over, games_over(games, gone)
+        over = is_over & ~was_over & (left > 0)
         steps = np.where(over | (left == 0), 0, steps + 1)
         if steps.max() >= most_steps:
             frozen.close()

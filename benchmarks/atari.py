@@ -7,8 +7,9 @@
 headrace runs its real command, ``headrace train appo --recipe atari``; the other program is
 atari_ppo.py, with the settings that CleanRL publishes for Atari. Both have the network of Mnih et
 al. (2015), all cores, one after the other, and end at the target (the mean score of the last 100
-training games), at their steps or at their seconds. The clock starts with the process. Then each
-plays 100 whole games with drawn actions.
+training games), at their steps or at their seconds. The clock starts with the process, and the
+processors' seconds are added up, which other programs on the machine disturb less. Then each plays
+100 whole games with drawn actions.
 
 A run leaves ``OUTPUT/GAME/PROGRAM/SEED.json``; one that is there is not done again, and refused if
 it was made with other settings. Where a game has lives, headrace's curve is that of its evaluations
@@ -19,19 +20,21 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import atari_ppo
+import numpy as np
 import tyro
 from common import keep, kept, train_command
 from learning_report import markdown
+from processor import Processor
 from rich.console import Console
 
 from headrace.errors import ConfigError, require, require_choice
@@ -44,6 +47,8 @@ from headrace.studies.machine import machine, show, wide_console
 PEER = "CleanRL-style"
 PROGRAMS = ("headrace", "headrace bfloat16", "headrace float32", PEER)
 CLOSING_S = 900.0  # for an evaluation and a checkpoint
+PATIENCE_S = 3600.0  # with an actor, as other programs may hold the machine
+LOOK_S = 2.0  # between two looks at the processors' seconds
 WITHOUT_LIVES = ("Pong", "Boxing", "Freeway", "Tennis", "Skiing", "Bowling", "Enduro")
 NUM_EVALUATIONS = 20  # in training, of a game with lives
 
@@ -79,9 +84,10 @@ class Args:
 
 def run_headrace(program: str, seed: int, args: Args, children: Children) -> dict[str, Any]:
     """The real command, in a folder that is gone afterwards."""
-    lives = args.game not in WITHOUT_LIVES
+    lives, processor = args.game not in WITHOUT_LIVES, Processor(LOOK_S)
     flags: dict[str, Any] = {"recipe": "atari", "env_id": args.game, "seed": seed}
     flags |= {"total_steps": args.steps, "eval_episodes": args.episodes}
+    flags["actor_timeout_s"] = PATIENCE_S
     flags["log_interval_s"] = max(1.0, args.seconds / 1000)
     if program != "headrace":
         flags["precision"] = program.removeprefix("headrace ")
@@ -91,7 +97,7 @@ def run_headrace(program: str, seed: int, args: Args, children: Children) -> dic
         flags["stop_return"] = args.target
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        train_command("appo", run_dir, args.seconds, children, CLOSING_S, **flags)
+        train_command("appo", run_dir, args.seconds, children, CLOSING_S, processor, **flags)
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
         evaluations = run_dir / "evaluations.jsonl"
         lines = read_jsonl(evaluations if lives else run_dir / "metrics.jsonl")
@@ -99,7 +105,7 @@ def run_headrace(program: str, seed: int, args: Args, children: Children) -> dic
     name = "mean" if lives else "charts/episodic_return"
     curve = [(line["seconds"], line["env_steps"], line[name]) for line in lines if name in line]
     known = {"env_steps": summary["env_steps"], "evaluation": summary["evaluation"]}
-    return {"curve": curve, **known, "settings": settings}
+    return {"curve": curve, **known, "processor": processor.points, "settings": settings}
 
 
 def run_peer(seed: int, args: Args, children: Children) -> dict[str, Any]:
@@ -108,28 +114,50 @@ def run_peer(seed: int, args: Args, children: Children) -> dict[str, Any]:
     request = {name: getattr(args, name) for name in names}
     request |= {"seed": seed, "steps": args.peer_steps}
     request |= {"threads": num_cores(), "interval_s": 1.0, "started": time.monotonic()}
-    return children.call(atari_ppo.train, request, args.seconds + CLOSING_S)
+    processor, limit_s = Processor(LOOK_S), args.seconds + CLOSING_S
+    run = children.call(atari_ppo.train, request, limit_s, watch=processor)
+    return {**run, "processor": processor.points}
 
 
-def seconds_to(run: dict[str, Any], target: float) -> float:
-    """Until the last 100 training games had this mean; infinite if they never had."""
-    return next((seconds for seconds, _, score in run["curve"] if score >= target), math.inf)
+def to_target(run: dict[str, Any], target: float) -> tuple[bool, float, float]:
+    """Whether the last 100 training games had this mean, after which seconds and which of the
+    processors; if they never had, those of the whole training."""
+    reached = [seconds for seconds, _, score in run["curve"] if score >= target]
+    seconds = reached[0] if reached else run["curve"][-1][0]
+    known = zip(*run["processor"], strict=True)
+    return bool(reached), seconds, float(np.interp(seconds, *known))
 
 
 def row(program: str, runs: list[dict[str, Any]], target: float) -> dict[str, str]:
     """What the table shows of a program; every seed."""
 
-    def each(values: list[float], form: str) -> str:
-        told = "; ".join(f"{value:{form}}" if math.isfinite(value) else "–" for value in values)
-        return f"{statistics.median(values):{form}} ({told})"
+    reached, seconds, processors = zip(*[to_target(run, target) for run in runs], strict=True)
+    known = [True] * len(runs)
+
+    def each(values: Sequence[float], form: str, reached: Sequence[bool]) -> str:
+        signs = ["" if known else "> " for known in reached]
+        told = "; ".join(f"{s}{value:{form}}" for s, value in zip(signs, values, strict=True))
+        return f"{max(signs)}{statistics.median(values):{form}} ({told})"
 
     return {
         "": program,
-        "evaluated": each([run["evaluation"]["mean"] for run in runs], ".1f"),
-        f"seconds to {target:g}": each([seconds_to(run, target) for run in runs], ",.0f"),
-        "steps": each([run["env_steps"] for run in runs], ",.0f"),
-        "steps/s": each([run["env_steps"] / run["curve"][-1][0] for run in runs], ",.0f"),
+        "evaluated": each([run["evaluation"]["mean"] for run in runs], ".1f", known),
+        f"seconds to {target:g}": each(seconds, ",.0f", reached),
+        "of the processors": each(processors, ",.0f", reached),
+        "steps": each([run["env_steps"] for run in runs], ",.0f", known),
+        "steps/s": each([run["env_steps"] / run["curve"][-1][0] for run in runs], ",.0f", known),
     }
+
+
+def compared(ours: dict[str, Any], theirs: dict[str, Any], target: float) -> str:
+    """What a run takes of another's time to the target, which the other may not have reached."""
+    (reached, *mine), (known, *other) = to_target(ours, target), to_target(theirs, target)
+    if not reached:
+        return f"the first seed did not reach {target:g}"
+    sign = "" if known else "less than "
+    wall, work = (x / y for x, y in zip(mine, other, strict=True))
+    return (f"to {target:g} the first seed takes {sign}{wall:.2f} of the other program's seconds, "
+            f"{sign}{work:.2f} of its processor seconds")  # fmt: skip
 
 
 def report(found: dict[str, list[dict[str, Any]]], args: Args, console: Console) -> None:
@@ -137,6 +165,9 @@ def report(found: dict[str, list[dict[str, Any]]], args: Args, console: Console)
     title = f"{args.game}, {args.seeds} seeds, on {machine()}"
     rows = [row(name, runs, args.target) for name, runs in found.items()]
     show(rows, title, console)
+    first = next(iter(found))
+    if found.get(PEER) and first != PEER:
+        console.print(f"{first}: {compared(found[first][0], found[PEER][0], args.target)}")
     (args.output / f"{args.game}.md").write_text(f"{title}\n\n{markdown(rows)}\n", encoding="utf-8")
     path = args.output / f"{args.game}.png"
     with picture(path, title, (9.0, 4.0), ncols=2, sharey=True) as (_, panels):

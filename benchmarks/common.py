@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from processor import tree_of
 
 from headrace.errors import ConfigError
 from headrace.studies.children import Children, Ended, Watch
@@ -49,14 +50,13 @@ class Memory:
         with_pss = time.monotonic() >= self.next_pss
         if with_pss:
             self.next_pss = time.monotonic() + PSS_INTERVAL_S
-        with contextlib.suppress(psutil.Error):
-            tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-            for process in tree:
-                with contextlib.suppress(psutil.Error):
-                    rss += process.memory_info().rss
-                    if with_pss:
-                        pss += getattr(process.memory_full_info(), "pss", 0)
-            self.processes = max(self.processes, len(tree))
+        tree = tree_of(pid)
+        for process in tree:
+            with contextlib.suppress(psutil.Error):
+                rss += process.memory_info().rss
+                if with_pss:
+                    pss += getattr(process.memory_full_info(), "pss", 0)
+        self.processes = max(self.processes, len(tree))
         self.rss, self.pss = max(self.rss, rss), max(self.pss, pss)
 
 

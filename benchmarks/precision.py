@@ -20,6 +20,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tyro
@@ -35,7 +36,8 @@ from headrace.studies.machine import machine, markdown, show, wide_console
 ENV = "learning_envs:Catch-v0"
 PRECISIONS = ("float32", "bfloat16")
 FIGURES = {"area": "mean over the run", "evaluated": "evaluated"}
-LIMIT_S = 3600.0
+LIMIT_S = 7200.0
+PATIENCE_S = 3600.0  # with an actor, as other programs may hold the machine
 REPEATS = 10_000
 
 
@@ -55,7 +57,13 @@ class Args:
 
 def run(precision: str, seed: int, args: Args, children: Children) -> dict:
     """Train; the curve and the run's figures."""
-    flags = {"env_id": ENV, "seed": seed, "precision": precision, "total_steps": args.steps}
+    flags: dict[str, Any] = {
+        "env_id": ENV,
+        "seed": seed,
+        "precision": precision,
+        "total_steps": args.steps,
+    }
+    flags["actor_timeout_s"] = PATIENCE_S
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         train_command("appo", run_dir, LIMIT_S, children, **flags, log_interval_s=0.5)

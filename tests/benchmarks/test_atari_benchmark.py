@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import math
+import os
+import sys
 import time
 from pathlib import Path
 
@@ -56,20 +57,53 @@ def test_the_player_s_advantages_are_generalised_ones(ppo):
     assert torch.allclose(found, wanted, atol=1e-5)
 
 
+def curve_of(*points, steps=40):
+    processor = [(0.0, 1.0), (4.0, 5.0)]
+    return {
+        "curve": list(points),
+        "env_steps": steps,
+        "evaluation": {"mean": 19},
+        "processor": processor,
+    }
+
+
 def test_a_run_s_figures_are_those_of_its_curve():
     atari = importlib.import_module("atari")
-    run = {
-        "curve": [(1.0, 10, -20.0), (2.0, 30, 18.0)],
-        "env_steps": 40,
-        "evaluation": {"mean": 19},
-    }
-    assert atari.seconds_to(run, 18.0) == 2.0
-    assert atari.seconds_to(run, 18.5) == math.inf
+    run = curve_of((1.0, 10, -20.0), (2.0, 30, 18.0))
+    assert atari.to_target(run, 18.0) == (True, 2.0, 3.0)
+    assert atari.to_target(run, -20.0) == (True, 1.0, 2.0)
     row = atari.row("headrace", [run, run | {"env_steps": 60}], 18.0)
     assert row["seconds to 18"] == "2 (2; 2)"
+    assert row["of the processors"] == "3 (3; 3)"
     assert row["evaluated"] == "19.0 (19.0; 19.0)"
     assert row["steps"] == "50 (40; 60)"
-    assert "–" in atari.row("headrace", [run], 18.5)["seconds to 18.5"]
+
+
+def test_a_run_that_missed_the_target_took_more_than_its_whole_time():
+    atari = importlib.import_module("atari")
+    short = curve_of((1.0, 10, 18.5))
+    run = curve_of((1.0, 10, -20.0), (2.0, 30, 18.0))
+    assert atari.to_target(run, 18.5) == (False, 2.0, 3.0)
+    row = atari.row("headrace", [run, short], 18.5)
+    assert row["seconds to 18.5"] == "> 2 (> 2; 1)"
+    assert row["steps"] == "40 (40; 40)"
+    told = atari.compared(short, run, 18.5)
+    assert "less than 0.50 of the other program's seconds, less than 0.67 of its proc" in told
+    assert "takes 0.50 of" in atari.compared(short, run, 18.0)
+    assert "did not reach" in atari.compared(run, short, 18.5)
+
+
+def test_processor_seconds_are_those_of_all_descendants_also_of_ended_ones():
+    busy = "import time\nwhile time.process_time() < 0.6: pass\ntime.sleep(0.6)\n"
+    two = "import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', sys.argv[1]])\n"
+    processor = importlib.import_module("processor").Processor(0.0)
+    command = [sys.executable, "-c", two + "time.sleep(0.6)", busy]
+    ended = Children().run(command, Path(os.devnull), 60.0, watch=processor)
+    times, work = zip(*processor.points, strict=True)
+    assert ended.code == 0
+    assert list(work) == sorted(work)
+    assert 0.6 <= work[-1] < 2.0
+    assert times[0] == 0.0
 
 
 @pytest.mark.parametrize("name", ["atari", "precision"])
@@ -142,6 +176,7 @@ def test_each_program_trains_and_is_evaluated(ppo, program):
         found = run(*given)
     assert found["env_steps"] >= 8192
     assert found["evaluation"]["episodes"] == 2
+    assert 0 < atari.to_target(found, 100.0)[2] <= found["processor"][-1][1]
     assert -21 <= found["evaluation"]["mean"] < 0
     assert all(-21 <= score < 0 for _, _, score in found["curve"])
 

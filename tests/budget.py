@@ -37,6 +37,7 @@ BUDGETS_S = {
     "launch/test_group.py": 35,
     "training/test_tasks.py": 40,
     "envs/test_atari.py": 20,
+    "acting/test_forked.py": 20,
     "acting/test_weight_sync.py": 20,
     "studies/aaps/test_aaps.py": 20,
     "training/test_memory.py": 20,

@@ -130,6 +130,7 @@ def test_a_forked_server_that_was_ended_is_replaced_by_one_of_the_standard_libra
     assert facts["anew"]["own"] == 0
 
 
+@pytest.mark.slow
 def test_where_there_is_no_room_for_the_mark_the_server_is_a_program():
     facts = run(FACTS, A="1")
     assert facts["forked"]["torch"] != facts["torch"]

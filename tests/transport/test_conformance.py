@@ -20,9 +20,10 @@ from headrace.transport.slots import Slots
 
 SPEC = {"value": ArraySpec((4,), torch.int64), "noise": ArraySpec((3,), torch.float32)}
 NUM_ACTORS, PER_ACTOR = 3, 2
+LONG_S = 60.0  # on a busy machine actors of Ray take many seconds to start
 
 
-def fill(slab: Slab, port, actor: int, sequence: int, timeout_s: float = 10.0) -> bool:
+def fill(slab: Slab, port, actor: int, sequence: int, timeout_s: float = LONG_S) -> bool:
     """What an actor does, without a policy: the values name the actor and the sequence."""
     slot = port.acquire(timeout_s)
     if slot is None:
@@ -41,7 +42,7 @@ def shm_actor(queue, buffer, pipe, actor: int, count: int, delay_s: float, fault
     for sequence in range(count):
         time.sleep(delay_s)
         if fault == "kill" and sequence == count - 1:
-            port.acquire(10.0)
+            port.acquire(LONG_S)
             os.kill(os.getpid(), 9)
         if fault == "raise" and sequence == count - 1:
             port.fail("Traceback: the simulator broke")
@@ -217,7 +218,7 @@ def test_every_rollout_arrives_exactly_once_in_its_actors_order(transport):
     t.start(counts=[20] * NUM_ACTORS, delays=(0.0, 0.002, 0.001))
     seen: dict[int, list[int]] = {a: [] for a in range(NUM_ACTORS)}
     while sum(map(len, seen.values())) < 12 * NUM_ACTORS:
-        slots = t.queue.take(2, 10.0)
+        slots = t.queue.take(2, LONG_S)
         for slot in slots:
             tree, filled = t.slab.trees[slot], t.slots.header(slot)
             assert (tree["value"] == 1000 * filled.actor + filled.sequence).all()
@@ -232,7 +233,7 @@ def test_ordered_take_gives_the_same_number_from_each_actor_by_actor(transport):
     t = transport(ordered=True)
     t.start(counts=[8] * NUM_ACTORS, delays=(0.02, 0.0, 0.01))
     for update in range(4):
-        slots = t.queue.take(2 * NUM_ACTORS, 10.0)
+        slots = t.queue.take(2 * NUM_ACTORS, LONG_S)
         first, second = 2 * update, 2 * update + 1
         assert values(t, slots) == [
             1000 * a + s for a in range(NUM_ACTORS) for s in (first, second)
@@ -243,20 +244,20 @@ def test_ordered_take_gives_the_same_number_from_each_actor_by_actor(transport):
 def test_an_actor_never_has_more_rollouts_out_than_it_owns_slots(transport):
     t = transport(ordered=False)
     t.start(counts=[20] * NUM_ACTORS)
-    taken = t.queue.take(NUM_ACTORS * PER_ACTOR, 10.0)
+    taken = t.queue.take(NUM_ACTORS * PER_ACTOR, LONG_S)
     assert sorted(t.slots.header(s).sequence for s in taken) == sorted(
         list(range(PER_ACTOR)) * NUM_ACTORS
     )
     with pytest.raises(TimeoutError, match="actors"):
         t.queue.take(1, 0.2)  # all slots are held here, so nobody can deliver
     t.queue.release(taken)
-    assert len(t.queue.take(1, 10.0)) == 1
+    assert len(t.queue.take(1, LONG_S)) == 1
 
 
 def test_closing_twice_is_harmless_and_wakes_the_actors(transport):
     t = transport(ordered=False)
     t.start(counts=[20] * NUM_ACTORS)
-    t.queue.take(1, 10.0)
+    t.queue.take(1, LONG_S)
     t.queue.close()
     t.queue.close()
     if isinstance(t, Shm):
@@ -285,7 +286,7 @@ def test_a_dead_actor_raises_at_once_with_its_own_traceback_and_loses_only_its_o
     t.start_one(0, 5)
     again: list[int] = []
     while not again or again[-1] != 4:
-        slots = t.queue.take(1, 10.0)
+        slots = t.queue.take(1, LONG_S)
         again += [v for v in values(t, slots) if v < 1000]
         t.queue.release(slots)
     assert [v for v in seen if v < 1000] + again == [0, 1, 0, 1, 2, 3, 4]

@@ -24,6 +24,8 @@ from headrace.process.ray import HEALTH
 _LATER = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
 _LONGEST = 40  # of the folder's name: those of sockets in it have at most 107 letters
 _RANDOM = 8  # letters that mkdtemp adds
+_LOWEST_PORT = 20_000  # above those that services are known by
+_OF_CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,28 @@ def new_cluster(towards: str = "") -> Ray:
     if towards and own.startswith("127."):  # nodes of one machine: Ray won't have it loopback
         with contextlib.suppress(LaunchFailed):
             own = own_address("203.0.113.1")  # stands for any other machine, and is none
-    with socket.socket() as probe:
-        probe.bind((own, 0))
-        address = f"{own}:{probe.getsockname()[1]}"
-    return Ray(address, secrets.token_hex(32), not towards)
+    return Ray(f"{own}:{free_port(own)}", secrets.token_hex(32), not towards)
+
+
+def free_port(host: str) -> int:
+    """A port of this machine's address ``host`` at which nothing listens yet.
+
+    It is below those that the system gives to connections, where there are any: Ray binds it
+    seconds later, and until then a connection of anybody's might have taken it.
+    """
+    ports = range(_LOWEST_PORT, _first_of_connections())
+    drawn = [_LOWEST_PORT + secrets.randbelow(len(ports)) for _ in range(100)] if ports else []
+    for port in (*drawn, 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((host, port))
+            return probe.getsockname()[1]
+    raise LaunchFailed(f"{host} has no free port")
+
+
+def _first_of_connections() -> int:
+    with contextlib.suppress(OSError):
+        return int(_OF_CONNECTIONS.read_text().split()[0])
+    return 0
 
 
 def own_address(towards: str) -> str:
@@ -114,9 +134,8 @@ class RayNode:
         ]
         if head:
             port = ray.address.rpartition(":")[2]
-            with socket.socket() as probe:  # Ray would take 10001, which another job may have
-                probe.bind((host, 0))
-                self._command += [f"--ray-client-server-port={probe.getsockname()[1]}"]
+            # Ray would take 10001, which another job may have
+            self._command += [f"--ray-client-server-port={free_port(host)}"]
             self._command += ["--head", f"--port={port}", "--include-dashboard=false"]
             self._command += [f"--system-config={json.dumps(HEALTH)}"]
         else:

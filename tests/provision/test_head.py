@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import LaunchFailed
+from headrace.provision import ray_node
 from headrace.provision.orders import Orders
 from headrace.provision.ray_node import Ray
 from headrace.provision.slurm import head
@@ -246,3 +248,25 @@ def test_a_command_that_can_t_be_started_is_told(job, capsys, monkeypatch):
     orders = Orders(["no-such-program"], [], [], ray=False)
     assert head.Head(orders).run() == 1
     assert "no-such-program can't be started" in capsys.readouterr().out
+
+
+def test_a_port_for_ray_is_none_that_the_system_gives_to_connections(monkeypatch, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        only = probe.getsockname()[1]
+    (tmp_path / "range").write_text(f"{only + 1}\t{only + 100}\n")
+    monkeypatch.setattr(ray_node, "_OF_CONNECTIONS", tmp_path / "range")
+    monkeypatch.setattr(ray_node, "_LOWEST_PORT", only)
+    assert ray_node.free_port("127.0.0.1") == only
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", only))
+        listener.listen()
+        assert ray_node.free_port("127.0.0.1") != only
+
+
+@pytest.mark.parametrize("words", ["1024\t65535\n", ""])
+def test_where_all_ports_are_for_connections_the_system_chooses_one(monkeypatch, tmp_path, words):
+    if words:
+        (tmp_path / "range").write_text(words)
+    monkeypatch.setattr(ray_node, "_OF_CONNECTIONS", tmp_path / "range")
+    assert ray_node.free_port("127.0.0.1") > 1024

@@ -28,7 +28,11 @@ from headrace.process.fork_server import main_hidden
 IMPORTED = (
     *("warm", "headrace.cluster.worker", "headrace.cli", "headrace.records.plot", "rich.table"),
     *("gymnasium.envs.classic_control", "matplotlib.pyplot", "torch.utils.tensorboard", "tyro"),
+    # What a child needs of a module of tests, if only for an environment that it defines.
+    *("pytest", "tensorboard.backend.event_processing.event_accumulator", "worlds", "tests.worlds"),
+    *("headrace.api", "headrace.cli.training", "headrace.training.trainer", "headrace.launch"),
 )
+"""What takes a tenth of a second or more, which each child would import again."""
 
 
 UNDRAWN = "HEADRACE_TESTS_UNDRAWN"

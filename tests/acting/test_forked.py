@@ -25,14 +25,14 @@ print("ONCE", end=" ")
 
 from multiprocessing import forkserver
 from headrace.process import Child, fork_server_from_here
-from tests.acting.test_forked import tell
+from tests.acting.test_forked import tell, torch_takes_no_time
 
 def ask():
     child = Child("headrace-test", tell, daemon=False)
     assert child.pipe.poll(60)
     return child.pipe.recv()
 
-fork_server_from_here("headrace.acting.actor")
+fork_server_from_here("torch")
 server = forkserver._forkserver._forkserver_pid
 facts = {"torch": id(sys.modules["torch"]), "forked": ask()}
 with open(f"/proc/{server}/comm") as file:
@@ -41,6 +41,7 @@ numbers = os.listdir(f"/proc/{server}/fd")
 facts["files"] = [os.readlink(f"/proc/{server}/fd/{n}") for n in numbers if int(n) > 2]
 os.kill(server, signal.SIGTERM)
 os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+torch_takes_no_time()
 facts["anew"] = ask()
 print(json.dumps(facts), flush=True)
 """
@@ -70,9 +71,16 @@ def tell(pipe) -> None:
     from headrace.process import Child
 
     facts = {"torch": id(sys.modules.get("torch")), "environ": _begun_with("self")}
-    facts["main"] = getattr(sys.modules["__main__"], "__file__", "")
+    torch_takes_no_time()
     own = Child("headrace-own", nothing)
     pipe.send(facts | {"own": own.exit_code(60.0)})
+
+
+def torch_takes_no_time() -> None:
+    """Let fork servers that are yet to be started find another torch, see the fixture ``quick``."""
+    if folder := os.environ.get("QUICK"):
+        sys.path.insert(0, folder)
+        os.environ["PYTHONPATH"] = folder
 
 
 def nothing(pipe) -> None:
@@ -99,8 +107,19 @@ def run(script: str, **environ: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def facts() -> dict:
-    return run(FACTS, HOME="/nowhere", FIRST="1", LONG=500 * "x", LAST="2")
+def quick(tmp_path_factory) -> str:
+    """Where programs find a torch that takes no time to import, for those that need nothing of it.
+
+    The head has the real one, and what is forked from it.
+    """
+    folder = tmp_path_factory.mktemp("quick")
+    (folder / "torch.py").write_text("def set_num_threads(number):\n    pass\n")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def facts(quick) -> dict:
+    return run(FACTS, HOME="/nowhere", QUICK=quick, FIRST="1", LONG=500 * "x", LAST="2")
 
 
 def test_the_commands_actors_share_what_it_has_imported(facts):

@@ -82,7 +82,8 @@ def one_thread():
 def nothing_drawn(request, monkeypatch):
     """Runs draw no picture and no report, a second each, but in tests that are marked ``draws``.
 
-    Nor are panels of a study's picture arranged, which takes longer than to draw them.
+    Nor are panels of a study's picture arranged, which takes longer than to draw them, and its
+    intervals are of few bootstraps, which take longer still.
     """
     if request.node.get_closest_marker("draws") is None:
         monkeypatch.setenv(UNDRAWN, "1")
@@ -91,6 +92,7 @@ def nothing_drawn(request, monkeypatch):
         if drawing := sys.modules.get("headrace.studies.drawing"):
             plain = drawing.Figure
             monkeypatch.setattr(drawing, "Figure", lambda layout, **size: plain(**size))
+            monkeypatch.setattr(drawing.statistics, "REPEATS", 100)
 
 
 # Tests of other modules look for processes that were left behind, but not those of clusters.

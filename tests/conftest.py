@@ -22,7 +22,7 @@ import cloudpickle
 import psutil
 import pytest
 import torch
-from warm import DRAWS, UNDRAWN, Program, popen
+from warm import DRAWS, FEW_REPEATS, UNDRAWN, Program, popen
 
 import headrace as hr
 from headrace.evaluating import ending
@@ -92,7 +92,7 @@ def nothing_drawn(request, monkeypatch):
         if drawing := sys.modules.get("headrace.studies.drawing"):
             plain = drawing.Figure
             monkeypatch.setattr(drawing, "Figure", lambda layout, **size: plain(**size))
-            monkeypatch.setattr(drawing.statistics, "REPEATS", 100)
+            monkeypatch.setattr(drawing.statistics, "REPEATS", FEW_REPEATS)
 
 
 # Tests of other modules look for processes that were left behind, but not those of clusters.

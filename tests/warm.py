@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import json
 import os
 import runpy
 import signal
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from headrace.evaluating import ending
 from headrace.process.fork_server import main_hidden
+from headrace.studies import statistics
 
 IMPORTED = (
     *("warm", "headrace.cluster.worker", "headrace.cli", "headrace.records.plot", "rich.table"),
@@ -39,6 +41,16 @@ UNDRAWN = "HEADRACE_TESTS_UNDRAWN"
 """The variable under which programs draw nothing when a run ends."""
 DRAWS = ("plot", "_report")
 """What draws, of :mod:`headrace.evaluating.ending`."""
+FEW_REPEATS = 100
+"""Bootstraps for intervals that nobody looks at."""
+ALL = """
+import json, sys
+from headrace.cli import main
+for command in json.loads(sys.argv[1]):
+    print("$ headrace", *command)
+    if status := main(command):
+        sys.exit(status)
+"""
 
 
 def share_fork_server() -> None:
@@ -95,6 +107,11 @@ def run(folder: Path, *arguments: str, timeout_s: float = 100.0) -> str:
     output.unlink()
     assert status == 0, f"{arguments}\n{text}"
     return text
+
+
+def headrace(folder: Path, *commands: Sequence[str]) -> str:
+    """Run commands of headrace in a folder, in turn, in one program; see :func:`run`."""
+    return run(folder, "-c", ALL, json.dumps(commands))
 
 
 def popen(command, *, stdout, stderr=None, stdin=None, start_new_session=True) -> Program:
@@ -189,6 +206,7 @@ def _live(arguments, folder, variables, files, shared) -> None:
     if UNDRAWN in variables:
         for name in DRAWS:
             setattr(ending, name, lambda *_: None)
+        statistics.REPEATS = FEW_REPEATS
     if not shared:
         _share_no_more()
     sys.exit(_status_of(lambda: _run(arguments)))

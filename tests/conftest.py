@@ -170,10 +170,10 @@ def finish():
 class Script:
     """A Python program in a session of its own, with all that it prints in one file."""
 
-    def __init__(self, folder: Path, arguments: list[str]) -> None:
+    def __init__(self, folder: Path, arguments: list[str], **how: bool) -> None:
         self._output = folder / "output.txt"
         with self._output.open("w") as file:
-            self.process = Program([sys.executable, *arguments], folder, file.fileno())
+            self.process = Program([sys.executable, *arguments], folder, file.fileno(), **how)
 
     @property
     def output(self) -> str:
@@ -206,11 +206,11 @@ class Script:
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts ``python *arguments`` in ``tmp_path``."""
+    """Starts ``python *arguments`` in ``tmp_path``; ``shared`` or ``quick``, see `Program`."""
     scripts = []
 
-    def run(*arguments: str) -> Script:
-        scripts.append(Script(tmp_path, list(arguments)))
+    def run(*arguments: str, **how: bool) -> Script:
+        scripts.append(Script(tmp_path, list(arguments), **how))
         return scripts[-1]
 
     yield run

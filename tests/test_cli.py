@@ -166,7 +166,7 @@ def test_a_setting_is_named_also_with_the_value_that_it_has(arguments, expected)
 
 def test_ctrl_c_saves_a_checkpoint_says_so_and_leaves_nothing_behind(start, tmp_path, gone):
     arguments = ("--run-dir", "run", "--total-steps", "1000000000", "--num-actors", "2", *SIZES)
-    script = start("-m", "headrace", "train", "appo", *arguments)
+    script = start("-m", "headrace", "train", "appo", *arguments, quick=True)
     script.wait_for("steps/s")
     family = script.family()
     assert len(family) >= 4  # itself, the fork server, two actors

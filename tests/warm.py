@@ -10,6 +10,7 @@ a program in a terminal does, also where the tests were started with SIGINT igno
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import json
 import os
@@ -24,6 +25,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from headrace.evaluating import ending
+from headrace.process import forked
 from headrace.process.fork_server import main_hidden
 from headrace.studies import statistics
 
@@ -138,6 +140,7 @@ class Program:
         output: a file descriptor for all that it prints; error: one for its errors, if another.
         stdin: one that it reads.
         shared: it doesn't start a fork server of its own, but uses the one it came from.
+        quick: its own is a fork of it, as that of the command ``headrace train`` is.
     """
 
     def __init__(
@@ -149,12 +152,13 @@ class Program:
         error: int | None = None,
         stdin: int | None = None,
         shared: bool = False,
+        quick: bool = False,
     ) -> None:
         files = [stdin, output, output if error is None else error]
         passed = [None if file is None else Connection(os.dup(file)) for file in files]
         self._process = get_context("forkserver").Process(
             target=_live,
-            args=(list(command[1:]), str(folder), dict(os.environ), passed, shared),
+            args=(list(command[1:]), str(folder), dict(os.environ), passed, shared, quick),
         )
         with main_hidden():
             self._process.start()
@@ -189,7 +193,7 @@ class Program:
         self._process.terminate()
 
 
-def _live(arguments, folder, variables, files, shared) -> None:
+def _live(arguments, folder, variables, files, shared, quick) -> None:
     """Be the program that was asked for."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -209,7 +213,9 @@ def _live(arguments, folder, variables, files, shared) -> None:
         statistics.REPEATS = FEW_REPEATS
     if not shared:
         _share_no_more()
-    sys.exit(_status_of(lambda: _run(arguments)))
+    with forked.instead() if quick else contextlib.nullcontext():
+        status = _status_of(lambda: _run(arguments))
+    sys.exit(status)
 
 
 def _run(arguments: list[str]) -> None:

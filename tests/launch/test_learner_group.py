@@ -81,7 +81,8 @@ def test_two_learners_train_one_policy_and_write_a_line_each_per_update(
 def test_one_seed_gives_the_same_weights_every_time_and_with_either_transport(tiny, watch):
     runs = []
     for transport, seed in (("serial", 0), ("serial", 0), ("shm", 0), ("serial", 1)):
-        watch(tiny(num_learners=2, transport=transport, seed=seed, overwrite=True))
+        settings = {"transport": transport, "seed": seed, "total_steps": 256}
+        watch(tiny(num_learners=2, overwrite=True, **settings))
         runs.append(saved_weights(tiny().run_dir))
     first, again, shm, other = runs
     for name, value in first.items():
@@ -346,19 +347,15 @@ def test_who_reads_results_slowly_does_not_take_the_learners_for_silent(tiny, wa
 
 def test_lost_learners_are_made_good_from_the_last_checkpoint(tiny, watch, nobody):
     config = tiny(
-        algo=hr.PPO(learning_rate=3e-3, epochs=4, minibatches=4),
         num_learners=2,
-        envs_per_actor=64,
-        fragment_length=32,
-        total_steps=FOR_EVER,
-        stop_return=195.0,
-        checkpoint_interval=10_000,
+        total_steps=3_000,
+        checkpoint_interval=500,
         max_restarts=2,
     )
     lost: list[int] = []
 
     def lose(group, result) -> None:
-        if len(lost) < 2 and result.env_steps > 15_000 * (len(lost) + 1):
+        if len(lost) < 2 and result.env_steps > 800 * (len(lost) + 1):
             os.kill(group.pids()[1 - len(lost)], signal.SIGKILL)
             lost.append(result.env_steps)
 
@@ -368,11 +365,11 @@ def test_lost_learners_are_made_good_from_the_last_checkpoint(tiny, watch, nobod
     for number, text in enumerate(restarts, 1):
         assert text.startswith(f"learner {2 - number} ended with exit code -9")
         assert f"(restart {number}/2)" in text
-    assert results[-1].episode_return >= 195
     steps = [result.env_steps for result in results]
     again = [after for before, after in itertools.pairwise(steps) if after <= before]
     assert len(again) <= 2
-    assert all(after > 10_000 for after in again)
+    assert steps[-1] >= 3_000
+    assert all(after > 500 for after in again)
     lines = read_jsonl(Path(config.run_dir, "iterations", "rank_1.jsonl"))
     updates = [line["update"] for line in lines]
     assert updates == sorted(set(updates))

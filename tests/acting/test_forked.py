@@ -156,12 +156,17 @@ def test_where_there_is_no_room_for_the_mark_the_server_is_a_program():
     assert any(one.startswith(f"{MARK}=/") for one in facts["forked"]["environ"])
 
 
-def test_of_a_family_that_was_forked_one_child_that_runs_ends_another_that_is_stopped(gone):
+@pytest.mark.parametrize("ends", ["first", "server"])
+def test_of_a_family_that_was_forked_one_process_that_runs_ends_the_others(gone, ends):
     command = [sys.executable, "-c", FAMILY]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as head:
-        server, first, second = map(int, head.stdout.readline().split())
-        family = [psutil.Process(pid) for pid in (server, first, second)]
-        os.kill(first, signal.SIGSTOP)
-        os.kill(server, signal.SIGKILL)
+        names = ("server", "first", "second")
+        pids = dict(zip(names, map(int, head.stdout.readline().split()), strict=True))
+        family = [psutil.Process(pid) for pid in pids.values()]
+        os.kill(pids["second"], signal.SIGSTOP)
+        if ends == "server":  # which is the only one that sees the head's end
+            os.kill(pids["first"], signal.SIGSTOP)
+        else:
+            os.kill(pids["server"], signal.SIGKILL)
         os.kill(head.pid, signal.SIGKILL)
         assert gone(family) == []

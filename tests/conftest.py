@@ -22,7 +22,7 @@ import cloudpickle
 import psutil
 import pytest
 import torch
-from warm import DRAWS, UNDRAWN, Program, popen
+from warm import DRAWS, FEW_REPEATS, UNDRAWN, Program, popen
 
 import headrace as hr
 from headrace.evaluating import ending
@@ -82,7 +82,8 @@ def one_thread():
 def nothing_drawn(request, monkeypatch):
     """Runs draw no picture and no report, a second each, but in tests that are marked ``draws``.
 
-    Nor are panels of a study's picture arranged, which takes longer than to draw them.
+    Nor are panels of a study's picture arranged, which takes longer than to draw them, and its
+    intervals are of few bootstraps, which take longer still.
     """
     if request.node.get_closest_marker("draws") is None:
         monkeypatch.setenv(UNDRAWN, "1")
@@ -91,6 +92,7 @@ def nothing_drawn(request, monkeypatch):
         if drawing := sys.modules.get("headrace.studies.drawing"):
             plain = drawing.Figure
             monkeypatch.setattr(drawing, "Figure", lambda layout, **size: plain(**size))
+            monkeypatch.setattr(drawing.statistics, "REPEATS", FEW_REPEATS)
 
 
 # Tests of other modules look for processes that were left behind, but not those of clusters.
@@ -168,10 +170,10 @@ def finish():
 class Script:
     """A Python program in a session of its own, with all that it prints in one file."""
 
-    def __init__(self, folder: Path, arguments: list[str]) -> None:
+    def __init__(self, folder: Path, arguments: list[str], **how: bool) -> None:
         self._output = folder / "output.txt"
         with self._output.open("w") as file:
-            self.process = Program([sys.executable, *arguments], folder, file.fileno())
+            self.process = Program([sys.executable, *arguments], folder, file.fileno(), **how)
 
     @property
     def output(self) -> str:
@@ -204,11 +206,11 @@ class Script:
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts ``python *arguments`` in ``tmp_path``."""
+    """Starts ``python *arguments`` in ``tmp_path``; ``shared`` or ``quick``, see `Program`."""
     scripts = []
 
-    def run(*arguments: str) -> Script:
-        scripts.append(Script(tmp_path, list(arguments)))
+    def run(*arguments: str, **how: bool) -> Script:
+        scripts.append(Script(tmp_path, list(arguments), **how))
         return scripts[-1]
 
     yield run

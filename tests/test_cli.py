@@ -166,7 +166,7 @@ def test_a_setting_is_named_also_with_the_value_that_it_has(arguments, expected)
 
 def test_ctrl_c_saves_a_checkpoint_says_so_and_leaves_nothing_behind(start, tmp_path, gone):
     arguments = ("--run-dir", "run", "--total-steps", "1000000000", "--num-actors", "2", *SIZES)
-    script = start("-m", "headrace", "train", "appo", *arguments)
+    script = start("-m", "headrace", "train", "appo", *arguments, quick=True)
     script.wait_for("steps/s")
     family = script.family()
     assert len(family) >= 4  # itself, the fork server, two actors
@@ -211,7 +211,7 @@ ENVIRONMENT = """
             return np.array([self.x], np.float32)
 
     settings = dict(
-        num_actors=2, envs_per_actor=8, fragment_length=8, total_steps=1000, eval_episodes=0,
+        num_actors=2, envs_per_actor=8, fragment_length=8, total_steps=300, eval_episodes=0,
         run_dir="run", overwrite=True,
     )
 """
@@ -249,7 +249,7 @@ def test_environments_of_users_train_in_other_processes(tmp_path):
     output = warm.run(tmp_path, "script.py")
     steps = [int(x.split()[1]) for x in output.splitlines() if x.startswith("trained")]
     assert len(steps) == len(TRAININGS)
-    assert min(steps) >= 1000
+    assert min(steps) >= 300
     assert output.count("top level") == 1  # no actor runs the script again
 
 

@@ -149,7 +149,7 @@ def of_runs(run_dir: str) -> list[list[str]]:
 
 
 def test_a_malformed_command_line_ends_with_status_2(nothing_runs, run_dir, capsys):
-    lines = [*of_training("appo")[::379], *of_studies()[::379], *of_runs(run_dir)[::33], *WHOLE]
+    lines = [*of_training("appo")[::757], *of_studies()[::757], *of_runs(run_dir)[::61], *WHOLE]
     lines.append(["evaluate", run_dir, "--which", "[" * 100_000])  # no pattern of names
     counts = tried(iter(lines), capsys)
     assert counts["sentences"] > counts["accepted"] > 0

@@ -10,7 +10,9 @@ a program in a terminal does, also where the tests were started with SIGINT igno
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
+import json
 import os
 import runpy
 import signal
@@ -23,18 +25,34 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from headrace.evaluating import ending
+from headrace.process import forked
 from headrace.process.fork_server import main_hidden
+from headrace.studies import statistics
 
 IMPORTED = (
     *("warm", "headrace.cluster.worker", "headrace.cli", "headrace.records.plot", "rich.table"),
     *("gymnasium.envs.classic_control", "matplotlib.pyplot", "torch.utils.tensorboard", "tyro"),
+    # What a child needs of a module of tests, if only for an environment that it defines.
+    *("pytest", "tensorboard.backend.event_processing.event_accumulator", "worlds", "tests.worlds"),
+    *("headrace.api", "headrace.cli.training", "headrace.training.trainer", "headrace.launch"),
 )
+"""What takes a tenth of a second or more, which each child would import again."""
 
 
 UNDRAWN = "HEADRACE_TESTS_UNDRAWN"
 """The variable under which programs draw nothing when a run ends."""
 DRAWS = ("plot", "_report")
 """What draws, of :mod:`headrace.evaluating.ending`."""
+FEW_REPEATS = 100
+"""Bootstraps for intervals that nobody looks at."""
+ALL = """
+import json, sys
+from headrace.cli import main
+for command in json.loads(sys.argv[1]):
+    print("$ headrace", *command)
+    if status := main(command):
+        sys.exit(status)
+"""
 
 
 def share_fork_server() -> None:
@@ -93,6 +111,11 @@ def run(folder: Path, *arguments: str, timeout_s: float = 100.0) -> str:
     return text
 
 
+def headrace(folder: Path, *commands: Sequence[str]) -> str:
+    """Run commands of headrace in a folder, in turn, in one program; see :func:`run`."""
+    return run(folder, "-c", ALL, json.dumps(commands))
+
+
 def popen(command, *, stdout, stderr=None, stdin=None, start_new_session=True) -> Program:
     """What ``subprocess.Popen`` does with ``python …``; see the fixture ``forked_children``."""
     error = None if stderr == subprocess.STDOUT else stderr
@@ -117,6 +140,7 @@ class Program:
         output: a file descriptor for all that it prints; error: one for its errors, if another.
         stdin: one that it reads.
         shared: it doesn't start a fork server of its own, but uses the one it came from.
+        quick: its own is a fork of it, as that of the command ``headrace train`` is.
     """
 
     def __init__(
@@ -128,12 +152,13 @@ class Program:
         error: int | None = None,
         stdin: int | None = None,
         shared: bool = False,
+        quick: bool = False,
     ) -> None:
         files = [stdin, output, output if error is None else error]
         passed = [None if file is None else Connection(os.dup(file)) for file in files]
         self._process = get_context("forkserver").Process(
             target=_live,
-            args=(list(command[1:]), str(folder), dict(os.environ), passed, shared),
+            args=(list(command[1:]), str(folder), dict(os.environ), passed, shared, quick),
         )
         with main_hidden():
             self._process.start()
@@ -168,7 +193,7 @@ class Program:
         self._process.terminate()
 
 
-def _live(arguments, folder, variables, files, shared) -> None:
+def _live(arguments, folder, variables, files, shared, quick) -> None:
     """Be the program that was asked for."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -185,9 +210,12 @@ def _live(arguments, folder, variables, files, shared) -> None:
     if UNDRAWN in variables:
         for name in DRAWS:
             setattr(ending, name, lambda *_: None)
+        statistics.REPEATS = FEW_REPEATS
     if not shared:
         _share_no_more()
-    sys.exit(_status_of(lambda: _run(arguments)))
+    with forked.instead() if quick else contextlib.nullcontext():
+        status = _status_of(lambda: _run(arguments))
+    sys.exit(status)
 
 
 def _run(arguments: list[str]) -> None:

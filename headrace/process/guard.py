@@ -1,6 +1,6 @@
 """Ends a family whose head has died, also where every other process of it is stopped.
 
-A fork server imports this before it serves. Elsewhere the import does nothing.
+A fork server imports this before it serves, or begins it. Elsewhere the import does nothing.
 """
 
 from __future__ import annotations
@@ -37,9 +37,15 @@ def _last_look(head: int) -> None:
         _end_all()
 
 
-if HEAD in os.environ:
+def begin() -> None:
+    """Watch the process that HEAD names, where it does, from now on."""
+    if HEAD not in os.environ:
+        return
     # The thread sleeps while the fork server forks, and holds nothing that a child could miss.
     warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWarning)
-    _args = (int(os.environ.pop(HEAD)),)
-    atexit.register(_last_look, *_args)
-    threading.Thread(target=_watch, args=_args, name="headrace-guard", daemon=True).start()
+    head = int(os.environ.pop(HEAD))
+    atexit.register(_last_look, head)
+    threading.Thread(target=_watch, args=(head,), name="headrace-guard", daemon=True).start()
+
+
+begin()

@@ -334,7 +334,7 @@ hr.train(
     ],
 )
 def test_nothing_outlives_a_killed_trainer(start, gone, moment, num_processes, stopped):
-    script = start("-c", TRAINER)
+    script = start("-c", TRAINER, quick=moment == "UPDATE" and stopped.stop == -1)
     script.wait_for(moment)
     time.sleep(0.2)  # by now both actors hang in their environment
     family = script.family()

@@ -25,14 +25,14 @@ print("ONCE", end=" ")
 
 from multiprocessing import forkserver
 from headrace.process import Child, fork_server_from_here
-from tests.acting.test_forked import tell
+from tests.acting.test_forked import tell, torch_takes_no_time
 
 def ask():
     child = Child("headrace-test", tell, daemon=False)
     assert child.pipe.poll(60)
     return child.pipe.recv()
 
-fork_server_from_here("headrace.acting.actor")
+fork_server_from_here("torch")
 server = forkserver._forkserver._forkserver_pid
 facts = {"torch": id(sys.modules["torch"]), "forked": ask()}
 with open(f"/proc/{server}/comm") as file:
@@ -41,6 +41,7 @@ numbers = os.listdir(f"/proc/{server}/fd")
 facts["files"] = [os.readlink(f"/proc/{server}/fd/{n}") for n in numbers if int(n) > 2]
 os.kill(server, signal.SIGTERM)
 os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+torch_takes_no_time()
 facts["anew"] = ask()
 print(json.dumps(facts), flush=True)
 """
@@ -70,9 +71,16 @@ def tell(pipe) -> None:
     from headrace.process import Child
 
     facts = {"torch": id(sys.modules.get("torch")), "environ": _begun_with("self")}
-    facts["main"] = getattr(sys.modules["__main__"], "__file__", "")
+    torch_takes_no_time()
     own = Child("headrace-own", nothing)
     pipe.send(facts | {"own": own.exit_code(60.0)})
+
+
+def torch_takes_no_time() -> None:
+    """Let fork servers that are yet to be started find another torch, see the fixture ``quick``."""
+    if folder := os.environ.get("QUICK"):
+        sys.path.insert(0, folder)
+        os.environ["PYTHONPATH"] = folder
 
 
 def nothing(pipe) -> None:
@@ -99,8 +107,19 @@ def run(script: str, **environ: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def facts() -> dict:
-    return run(FACTS, HOME="/nowhere", FIRST="1", LONG=500 * "x", LAST="2")
+def quick(tmp_path_factory) -> str:
+    """Where programs find a torch that takes no time to import, for those that need nothing of it.
+
+    The head has the real one, and what is forked from it.
+    """
+    folder = tmp_path_factory.mktemp("quick")
+    (folder / "torch.py").write_text("def set_num_threads(number):\n    pass\n")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def facts(quick) -> dict:
+    return run(FACTS, HOME="/nowhere", QUICK=quick, FIRST="1", LONG=500 * "x", LAST="2")
 
 
 def test_the_commands_actors_share_what_it_has_imported(facts):
@@ -137,12 +156,17 @@ def test_where_there_is_no_room_for_the_mark_the_server_is_a_program():
     assert any(one.startswith(f"{MARK}=/") for one in facts["forked"]["environ"])
 
 
-def test_of_a_family_that_was_forked_one_child_that_runs_ends_another_that_is_stopped(gone):
+@pytest.mark.parametrize("ends", ["first", "server"])
+def test_of_a_family_that_was_forked_one_process_that_runs_ends_the_others(gone, ends):
     command = [sys.executable, "-c", FAMILY]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as head:
-        server, first, second = map(int, head.stdout.readline().split())
-        family = [psutil.Process(pid) for pid in (server, first, second)]
-        os.kill(first, signal.SIGSTOP)
-        os.kill(server, signal.SIGKILL)
+        names = ("server", "first", "second")
+        pids = dict(zip(names, map(int, head.stdout.readline().split()), strict=True))
+        family = [psutil.Process(pid) for pid in pids.values()]
+        os.kill(pids["second"], signal.SIGSTOP)
+        if ends == "server":  # which is the only one that sees the head's end
+            os.kill(pids["first"], signal.SIGSTOP)
+        else:
+            os.kill(pids["server"], signal.SIGKILL)
         os.kill(head.pid, signal.SIGKILL)
         assert gone(family) == []

@@ -142,7 +142,7 @@ hr.train(
 def test_what_environments_start_ends_with_a_killed_trainer(start, servers, gone, monkeypatch):
     root = str(Path(__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, os.environ["PYTHONPATH"]]))
-    script = start("-c", SCRIPT.format(folder=servers.folder))
+    script = start("-c", SCRIPT.format(folder=servers.folder), quick=True)
     family = script.family() + servers()
     os.kill(script.process.pid, signal.SIGKILL)
     script.wait(5)

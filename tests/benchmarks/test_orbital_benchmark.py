@@ -90,7 +90,7 @@ def test_trained_policies_meet_every_scripted_player(orbital, runs, tmp_path, mo
     assert float(rows[0]["return"]) > 3 * float(rows[0]["se"]) > 0
     with pytest.raises(ConfigError, match="total_steps=None instead of 10"):
         orbital.main(dataclasses.replace(args, total_steps=10))
-    orbital.main(dataclasses.replace(args, first_seed=207, seeds=2))
+    orbital.main(dataclasses.replace(args, first_seed=207, seeds=2, pairs=2))
     assert [flags["seed"] for flags in asked] == [100, 207, 208]
 
 

@@ -25,7 +25,7 @@ from tests.distributed.runs import ALGOS, STEPS, check_together, iterations, tra
 
 
 @pytest.mark.parametrize("algo", ALGOS.values(), ids=ALGOS)
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.full), 3])
 def test_learners_train_together_and_count_everybodys_steps(several, algo, size):
     before: list[Tensor] = []
     runs = train(several(size, algo=algo), begin=lambda trainer: before.append(weights(trainer)))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from warm import run
+from warm import headrace, run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -18,13 +18,13 @@ BLOCKS = re.findall(r"```(python|bash)\n(.*?)```", README, re.DOTALL)
 def shorter(text: str, share: int = 50) -> str:
     """The same block with a share of the steps, and half of a study's iterations.
 
-    Of the steps 2,000 are left, or a tenth if that is less. What measures does so for half a
+    Of the steps 1,000 are left, or a tenth if that is less. What measures does so for half a
     second; games of the wargame have four steps, and a league plays four of each pair.
     """
 
     def fewer(found: re.Match) -> str:
         steps = int(found[2])
-        return found[1] + str(max(steps // share, min(steps // 10, 2_000)))
+        return found[1] + str(max(steps // share, min(steps // 10, 1_000)))
 
     text = re.sub(r"(total[_-]steps[= ])([\d_]+)", fewer, text)
     text = re.sub(r"(total[_-]iters[= ])([\d_]+)", lambda m: m[1] + str(int(m[2]) // 2), text)
@@ -33,19 +33,22 @@ def shorter(text: str, share: int = 50) -> str:
     return re.sub(r"(--measure \S+)", r"\1 --measure-seconds 0.5", text)
 
 
+def commands_of(text: str) -> list[list[str]]:
+    """The arguments of each command of headrace."""
+    return [line.split()[1:] for line in text.splitlines() if line.startswith("headrace ")]
+
+
 def test_every_snippet_and_command_of_the_readme_runs(tmp_path):
     num_run = 0
     for language, whole in BLOCKS:
         text = shorter(whole)
         if language == "python":
             (tmp_path / "snippet.py").write_text(text)
-            commands = [["snippet.py"]]
-        else:
-            lines = [line for line in text.splitlines() if line.startswith("headrace ")]
-            commands = [["-m", "headrace", *line.split()[1:]] for line in lines]
-        for command in commands:
-            run(tmp_path, *command)
+            run(tmp_path, "snippet.py")
             num_run += 1
+        elif commands := commands_of(text):
+            headrace(tmp_path, *commands)
+            num_run += len(commands)
     assert num_run >= 6
     assert (tmp_path / "runs/demo/summary.json").exists()
     assert (tmp_path / "curves.png").exists()
@@ -83,7 +86,7 @@ def test_the_page_on_several_learners_runs(tmp_path):
     (tmp_path / "again.py").write_text(shorter(again, 10))
     for arguments in (["script.py"], ["again.py"]):
         run(tmp_path, *arguments)
-    run(tmp_path, "-m", "headrace", *shorter(blocks[1][1]).split()[1:])
+    headrace(tmp_path, *commands_of(shorter(blocks[1][1])))
     assert len((tmp_path / "runs/two/iterations/rank_1.jsonl").read_text().splitlines()) > 3
     assert (tmp_path / "runs/two-impala/summary.json").exists()
 
@@ -114,8 +117,9 @@ def test_the_blocks_of_a_page_run_in_order(tmp_path, name, num_blocks, writes):
     for language, whole in blocks:
         text = shorter(whole)
         if language == "bash":
-            for line in text.splitlines():
-                run(tmp_path, "-m", "headrace", *line.split()[1:])
+            commands = commands_of(text)
+            assert len(commands) == len(text.splitlines())
+            headrace(tmp_path, *commands)
         else:
             (tmp_path / "script.py").write_text(text)
             run(tmp_path, "script.py")

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from warm import run
+from warm import headrace, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,8 +21,7 @@ def test_the_page_on_self_play_runs_from_top_to_bottom(tmp_path):
     commands = [line.split()[1:] for kind, text in blocks if kind == "bash"
                 for line in text.splitlines() if line.startswith("headrace ")]  # fmt: skip
     assert len(commands) == 3
-    for command in commands:
-        run(tmp_path, "-m", "headrace", *command)
+    headrace(tmp_path, *commands)
     assert (tmp_path / "runs/kuhn/league/league.png").exists()
     (snippet,) = [text for kind, text in blocks if kind == "python"]
     (tmp_path / "snippet.py").write_text(snippet)

@@ -81,7 +81,8 @@ def test_two_learners_train_one_policy_and_write_a_line_each_per_update(
 def test_one_seed_gives_the_same_weights_every_time_and_with_either_transport(tiny, watch):
     runs = []
     for transport, seed in (("serial", 0), ("serial", 0), ("shm", 0), ("serial", 1)):
-        watch(tiny(num_learners=2, transport=transport, seed=seed, overwrite=True))
+        settings = {"transport": transport, "seed": seed, "total_steps": 256}
+        watch(tiny(num_learners=2, overwrite=True, **settings))
         runs.append(saved_weights(tiny().run_dir))
     first, again, shm, other = runs
     for name, value in first.items():
@@ -109,16 +110,16 @@ def test_a_callback_that_returns_false_ends_all_learners(tiny, nobody):
 
 
 def test_a_run_goes_on_with_another_number_of_learners(tiny, watch):
-    config = tiny(num_learners=2, transport="serial")
+    config = tiny(num_learners=2, transport="serial", total_steps=256)
     _, results, _ = watch(config)
     before = saved_weights(config.run_dir)
     seen = []
-    policy = hr.resume(config.run_dir, [seen.append], num_learners=1, total_steps=1280)
+    policy = hr.resume(config.run_dir, [seen.append], num_learners=1, total_steps=512)
     assert [result.updates for result in seen[:1]] == [results[-1].updates + 1]
     assert results[-1].env_steps < seen[0].env_steps <= results[-1].env_steps + 64
-    assert seen[-1].env_steps >= 1280
+    assert seen[-1].env_steps >= 512
     assert any(not torch.equal(v, before[k]) for k, v in policy.state_dict().items())
-    _, results, _ = watch(resume_config(config.run_dir, num_learners=4, total_steps=1920))
+    _, results, _ = watch(resume_config(config.run_dir, num_learners=4, total_steps=768))
     assert results[0].updates == seen[-1].updates + 1
     lines = read_jsonl(Path(config.run_dir, "iterations", "rank_3.jsonl"))
     assert [line["update"] for line in lines] == [result.updates for result in results]
@@ -196,7 +197,7 @@ def check_interrupted(run_dir: Path) -> None:
 
 def test_nothing_outlives_a_killed_script(start, gone, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    script = start("script.py")
+    script = start("script.py", quick=True)
     script.wait_for("UPDATE 3")
     family = script.family()
     assert len(family) >= 6
@@ -346,19 +347,15 @@ def test_who_reads_results_slowly_does_not_take_the_learners_for_silent(tiny, wa
 
 def test_lost_learners_are_made_good_from_the_last_checkpoint(tiny, watch, nobody):
     config = tiny(
-        algo=hr.PPO(learning_rate=3e-3, epochs=4, minibatches=4),
         num_learners=2,
-        envs_per_actor=64,
-        fragment_length=32,
-        total_steps=FOR_EVER,
-        stop_return=195.0,
-        checkpoint_interval=10_000,
+        total_steps=3_000,
+        checkpoint_interval=500,
         max_restarts=2,
     )
     lost: list[int] = []
 
     def lose(group, result) -> None:
-        if len(lost) < 2 and result.env_steps > 15_000 * (len(lost) + 1):
+        if len(lost) < 2 and result.env_steps > 800 * (len(lost) + 1):
             os.kill(group.pids()[1 - len(lost)], signal.SIGKILL)
             lost.append(result.env_steps)
 
@@ -368,11 +365,11 @@ def test_lost_learners_are_made_good_from_the_last_checkpoint(tiny, watch, nobod
     for number, text in enumerate(restarts, 1):
         assert text.startswith(f"learner {2 - number} ended with exit code -9")
         assert f"(restart {number}/2)" in text
-    assert results[-1].episode_return >= 195
     steps = [result.env_steps for result in results]
     again = [after for before, after in itertools.pairwise(steps) if after <= before]
     assert len(again) <= 2
-    assert all(after > 10_000 for after in again)
+    assert steps[-1] >= 3_000
+    assert all(after > 500 for after in again)
     lines = read_jsonl(Path(config.run_dir, "iterations", "rank_1.jsonl"))
     updates = [line["update"] for line in lines]
     assert updates == sorted(set(updates))

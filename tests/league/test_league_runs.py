@@ -143,7 +143,7 @@ class Paired(Pennies):
 
 
 def test_who_is_exploited_may_have_been_given_a_tuple(tmp_path: Path) -> None:
-    game = {"env": Paired, "env_kwargs": {"pair": (1, 2)}}
+    game = {"env": Paired, "env_kwargs": {"pair": (1, 2)}, "transport": "serial"}
     hr.train(
         hr.Config(**{**SIZES, **game}, run_dir=str(tmp_path / "x"), total_steps=50, eval_episodes=0)
     )

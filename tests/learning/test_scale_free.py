@@ -44,7 +44,7 @@ class Scaled(gymnasium.Wrapper):
 
 
 def trained(tiny, finish, algo, factor: float, folder, **settings) -> hr.Trainer:
-    settings = {"transport": "serial", "total_steps": 1000, "run_dir": str(folder)} | settings
+    settings = {"transport": "serial", "total_steps": 500, "run_dir": str(folder)} | settings
     config = tiny(env=Scaled, env_kwargs={"factor": factor}, algo=algo, **settings)
     trainer, results = finish(config)
     trainer.results = results

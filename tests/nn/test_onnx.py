@@ -16,6 +16,7 @@ from headrace.nn.network import Network
 from headrace.nn.onnx import _PaddedText, _Step, named
 from headrace.nn.policy import Policy
 from headrace.nn.predict import inputs_of
+from tests.nn.test_recurrent import CORES, make, pattern
 
 VECTOR = Box(-2.0, 2.0, (4,))
 ACTIONS = {
@@ -269,3 +270,32 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path, 
 def test_a_space_that_gymnasium_sorts_keeps_its_names():
     space = Dict({"z": Discrete(2), "a": VECTOR})
     assert list(named(_Step(policy_for(space, Discrete(2))).example)) == ["obs.a", "obs.z"]
+
+
+@pytest.mark.parametrize("kind", CORES)
+@torch.no_grad()
+def test_a_step_of_a_core_runs_the_same_as_an_onnx_graph(kind, tmp_path):
+    first = pattern("row 0 and within")
+    core, x, state = make(kind, first, torch.float32)
+    state = {name: part.detach() for name, part in state.items()}
+
+    class Step(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.core = core
+
+        def forward(self, x, first, *parts):
+            y, last = self.core.step(x, first, dict(zip(state, parts, strict=True)))
+            return (y, *last.values())
+
+    path = str(tmp_path / "step.onnx")
+    inputs = (x[0].detach(), first[0], *state.values())
+    names = ["x", "first", *state]
+    torch.onnx.export(Step().eval(), inputs, path, input_names=names, dynamo=True, verbose=False)
+    session = onnxruntime.InferenceSession(path)
+    for t in range(len(x)):
+        feed = dict(zip(names, (x[t].detach(), first[t], *state.values()), strict=True))
+        got = session.run(None, {name: part.numpy() for name, part in feed.items()})
+        y, state = core.step(x[t].detach(), first[t], state)
+        for g, w in zip(got, (y, *state.values()), strict=True):
+            torch.testing.assert_close(torch.as_tensor(g), w, rtol=0, atol=1e-6)

@@ -325,37 +325,6 @@ def test_wrong_settings_are_named(arguments, words):
     assert all(word in str(raised.value) for word in words)
 
 
-@pytest.mark.parametrize("kind", CORES)
-@torch.no_grad()
-def test_step_runs_the_same_as_an_onnx_graph(kind, tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    first = pattern("row 0 and within")
-    core, x, state = make(kind, first, torch.float32)
-    state = {name: part.detach() for name, part in state.items()}
-
-    class Step(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.core = core
-
-        def forward(self, x, first, *parts):
-            y, last = self.core.step(x, first, dict(zip(state, parts, strict=True)))
-            return (y, *last.values())
-
-    path = str(tmp_path / "step.onnx")
-    inputs = (x[0].detach(), first[0], *state.values())
-    names = ["x", "first", *state]
-    torch.onnx.export(Step().eval(), inputs, path, input_names=names, dynamo=True, verbose=False)
-    session = onnxruntime.InferenceSession(path)
-    for t in range(len(x)):
-        feed = dict(zip(names, (x[t].detach(), first[t], *state.values()), strict=True))
-        got = session.run(None, {name: part.numpy() for name, part in feed.items()})
-        y, state = core.step(x[t].detach(), first[t], state)
-        for g, w in zip(got, (y, *state.values()), strict=True):
-            torch.testing.assert_close(torch.as_tensor(g), w, rtol=0, atol=1e-6)
-
-
 # The way that must go wrong, the text that is replaced in the module, and by what.
 MUTANTS = [
     ("forward", "lstm", "if not first_cpu[1:].any()", "if not first_cpu[2:].any()"),

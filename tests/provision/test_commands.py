@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -117,13 +116,12 @@ def on_lost_cluster(tiny):
     return run_dir
 
 
-def test_a_run_of_several_nodes_goes_on_with_one(on_lost_cluster):
+def test_a_run_of_several_nodes_goes_on_with_one(on_lost_cluster, start):
     run_dir = str(on_lost_cluster)
-    words = [sys.executable, "-m", "headrace", "resume", run_dir]  # imports Ray: not here
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert "nothing answers at '127.0.0.1:9'" in done.stderr
-    assert "goes on with --cluster None --min-actors None, on another one with" in done.stderr
+    done = start("-m", "headrace", "resume", run_dir, shared=True)  # imports Ray: not here
+    assert done.wait() == 2
+    assert "nothing answers at '127.0.0.1:9'" in done.output
+    assert "goes on with --cluster None --min-actors None, on another one with" in done.output
     words = ["train", "appo", "--resume", "--run-dir", run_dir, "--total-steps", "1280"]
     for argv in (["resume", run_dir, "--total-steps", "1280"], words):
         command = command_of(argv, sys.executable, on_cluster=False, has_seeds=False)

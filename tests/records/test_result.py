@@ -130,6 +130,9 @@ A2C.loss, A3C.loss = surprised(A2C.loss), surprised(A3C.loss)
 ONE_LINE_EACH = """
 import sys
 from pathlib import Path
+from headrace.process import fork_server_from_here
+fork_server_from_here("headrace.acting.actor")  # so that torch is imported once
+assert "headrace.records.result" not in sys.modules
 import headrace.records.result as result_module
 
 source = Path(result_module.__file__).read_text()
@@ -142,6 +145,8 @@ assert source.count(mark) == 1
 exec(compile(source.replace(mark, lines + mark), "result.py", "exec"), vars(result_module))
 
 import headrace as hr
+from headrace.evaluating import ending
+ending.plot = ending._report = lambda *_: None
 from headrace.records.files import read_jsonl
 from headrace.records.membership import league_metrics
 from headrace.records.meter import Meter

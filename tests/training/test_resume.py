@@ -64,7 +64,7 @@ def deterministic(tiny):
 def test_a_killed_run_resumes_to_the_weights_of_an_uninterrupted_one(
     start, deterministic, finish, tmp_path, algo, transport
 ):
-    script = start("-c", KILLED, algo, transport)
+    script = start("-c", KILLED, algo, transport, shared=True)
     assert script.wait() == -signal.SIGKILL, script.output
     saved = hr.load(tmp_path / "run")
     died_at = read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["env_steps"]

@@ -17,13 +17,13 @@ from headrace.studies.pbt import report, turns
 from headrace.studies.pbt.command import run
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def undrawn(monkeypatch):
     """A population ends without its picture, which takes most of a test's time."""
     monkeypatch.setattr(report, "draw", lambda *_: None)
 
 
-def test_a_member_whose_training_breaks_down_is_replaced(tmp_path, undrawn):
+def test_a_member_whose_training_breaks_down_is_replaced(tmp_path):
     population = stub.population(str(tmp_path), members=3, burn_in=0, threshold=1e6)
 
     def train(population, member, hyper, until, children):
@@ -63,7 +63,7 @@ def refuses(number: int, hopeless: bool = False):
     return train
 
 
-def test_a_member_whose_turn_fails_again_and_again_is_replaced(tmp_path, undrawn, capsys):
+def test_a_member_whose_turn_fails_again_and_again_is_replaced(tmp_path, capsys):
     population = stub.population(str(tmp_path), members=3, threshold=1e6)
     assert run(population, wide_console(), refuses(1)) == 0
     assert capsys.readouterr().out.count("member 1: train ended") == turns.MOST_FAILURES + 1
@@ -76,7 +76,7 @@ def test_a_member_whose_turn_fails_again_and_again_is_replaced(tmp_path, undrawn
     assert histories[1][at].note == told
 
 
-def test_a_member_that_nothing_helps_is_given_up_and_the_others_go_on(tmp_path, undrawn, capsys):
+def test_a_member_that_nothing_helps_is_given_up_and_the_others_go_on(tmp_path, capsys):
     population = stub.population(str(tmp_path), members=3, threshold=1e6)
     for failures in (turns.MOST_BREAKDOWNS, turns.MOST_BREAKDOWNS + 1):  # and the command again
         assert run(population, wide_console(), refuses(1, hopeless=True)) == 1
@@ -157,7 +157,7 @@ def test_the_last_member_is_replaced_once_and_is_then_the_hosts_fault(tmp_path):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_the_last_member_is_replaced_by_any_number_of_processes(tmp_path, undrawn, jobs):
+def test_the_last_member_is_replaced_by_any_number_of_processes(tmp_path, jobs):
     population = near_the_end(tmp_path, ended=2, members=3, jobs=jobs)
     train = refuses(2)
 
@@ -203,7 +203,7 @@ def test_a_member_that_another_host_got_further_waits_for_nobody(tmp_path):
     assert tries[-1] == 0
 
 
-def test_members_that_a_host_failed_for_a_while_are_tried_once_more(tmp_path, undrawn, capsys):
+def test_members_that_a_host_failed_for_a_while_are_tried_once_more(tmp_path, capsys):
     population = stub.population(str(tmp_path), members=3, threshold=1e6)
     tries = []
 
@@ -255,9 +255,7 @@ def broken(*_):
     raise RuntimeError("no such package")
 
 
-def test_before_any_turn_failures_end_the_command_and_the_next_one_goes_on(
-    tmp_path, undrawn, capsys
-):
+def test_before_any_turn_failures_end_the_command_and_the_next_one_goes_on(tmp_path, capsys):
     population = stub.population(str(tmp_path), members=5)
     with pytest.raises(HeadraceError, match=r"of \d members, .* failed 3 times .*no such package"):
         run(population, wide_console(), broken)

@@ -245,12 +245,12 @@ def test_the_papers_protocol_is_the_same_combinations_for_all():
 def test_a_whole_small_sweep(tmp_path, monkeypatch, capsys, forked_children):
     monkeypatch.chdir(tmp_path)
     words = ["--transport", "serial", "--num-actors", "1", "--envs-per-actor", "8",
-             "--fragment-length", "16", "--total-steps", "2048", "--eval-episodes", "2",
+             "--fragment-length", "16", "--total-steps", "512", "--eval-episodes", "2",
              "--sample", "learning-rate=loguniform:1e-4,1e-2", "--jobs", "2"]  # fmt: skip
     assert main(["sweep", "ppo", *words, "--trials", "2"]) == 0
     assert main(["sweep", "ppo", *words, "--trials", "3"]) == 0
     page = Path("runs/sweep/sweep.md").read_text()
-    assert "3 of 3 trials of 2,048 steps" in page
+    assert "3 of 3 trials of 512 steps" in page
     rates = {
         json.loads(Path(f"runs/sweep/trials/000{i}/seed-0/config.json").read_text())["config"][
             "algo"

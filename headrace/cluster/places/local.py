@@ -22,7 +22,7 @@ import cloudpickle
 
 from headrace.cluster.messages import Answer, Fault, Node, Place, Request, WorkerSetup
 from headrace.cluster.places.block import Receiver, Sender
-from headrace.process import Child, end_children, start_fork_server
+from headrace.process import Child, end_children, give_way, start_fork_server
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
 
@@ -131,6 +131,7 @@ def run_worker(setup: bytes, pipe: Connection) -> None:
     """What the process runs: answer requests until the head closes the pipe or dies."""
     from headrace.cluster.worker import Worker, fault_of
 
+    give_way()  # to the head, for whose next request all workers wait
     with contextlib.suppress(EOFError, ConnectionError):  # the head has gone
         try:
             worker = Worker(cloudpickle.loads(setup))

@@ -270,7 +270,7 @@ class Deadly:
 
 
 class DeadlyEnv(CountingEnv):
-    """Shows what is deadly to pickle, in each third step."""
+    """Shows an object in each step; that of the third is deadly to pickle."""
 
     def __init__(self, once: str) -> None:
         super().__init__(episode_length=9)
@@ -278,7 +278,7 @@ class DeadlyEnv(CountingEnv):
 
     def step(self, action: Any) -> Any:
         *step, infos = super().step(action)
-        return *step, infos | ({"deadly": Deadly(self.once)} if self._step == 3 else {})
+        return *step, infos | {"object": Deadly(self.once) if self._step == 3 else "harmless"}
 
 
 def test_what_a_worker_wrote_that_was_killed_before_it_sent_is_never_seen(make, tmp_path):
@@ -295,6 +295,6 @@ def test_what_a_worker_wrote_that_was_killed_before_it_sent_is_never_seen(make, 
         if i // 2 == lost:
             assert (obs[i].tolist(), reward[i]) == (before[i].tolist(), 0.0)
         else:
-            assert (obs[i, 2], infos["deadly"][i]) == (3, "pickled")
+            assert (obs[i, 2], infos["object"][i]) == (3, "pickled")
     obs = envs.step(CountingAgent())[0]
     assert obs[:, 2].tolist() == [0 if i // 2 == lost else 4 for i in range(4)]

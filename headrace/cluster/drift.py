@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -78,9 +79,14 @@ def _spread(rows: Rows, most: int) -> Rows:
     """So many of them, evenly spread, or all if they are fewer."""
     if (count := len(rows[2])) <= most:
         return rows
-    even = np.linspace(0, count - 1, most).astype(int)
+    even = _evenly(count, most)
     found: Rows = tree.map_leaves(lambda x: x[even], rows)
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def _evenly(count: int, most: int) -> np.ndarray:
+    return np.linspace(0, count - 1, most).astype(int)
 
 
 class Drift:
@@ -102,7 +108,7 @@ class Drift:
         self._copies: Copies | None = None  # where the measure is "kl"
         self._held: dict[int, int] = {}  # the version that was sent to each worker last
         self.version, self.measure = -1, "age"
-        self.syncs, self.requests, self.bytes = ([0] * num_workers for _ in range(3))
+        self.syncs, self.requests, self.bytes = np.zeros((3, num_workers), int)
 
     def look(self, agent: Any) -> None:
         """See whether the agent has learnt, or is another one; measure the copies if it has.
@@ -196,7 +202,7 @@ class Drift:
         """The same request with the weights that the worker asked for."""
         self.requests[worker] += 1
         packed = self._pack(pack_weights)
-        return replace(request, version=self.version, weights=packed, agent=None, measured=None)
+        return request._replace(version=self.version, weights=packed, agent=None, measured=None)
 
     def _pack(self, pack: Callable[[Any], bytes]) -> bytes:
         if pack not in self._packed:

@@ -36,9 +36,10 @@ class Head:
         self._untold: dict[int, Fault] = {}  # by worker; no call has told yet
         self._new: set[int] = set()  # replacements that haven't answered
         self._asked: dict[int, Request] = {}
-        self._versions: dict[int, int] = {}  # of the weights that each acts with
-        self._divergence: dict[int, float] = {}  # each worker's latest running mean
-        self._discarded = [0] * self.num_workers  # steps that were run ahead and thrown away
+        self._versions = np.full(self.num_workers, -1)  # of the weights that each acts with
+        self._divergence = np.zeros(self.num_workers)  # each worker's latest running mean
+        self._diverges = np.zeros(self.num_workers, bool)  # where that is known
+        self._discarded = np.zeros(self.num_workers, int)  # steps run ahead and thrown away
         self._drift = Drift(self.num_workers, settings.rule)
         self.crew = Crew(config, setups)
         try:
@@ -114,12 +115,11 @@ class Head:
             self._drift.replaced(i)
             self._untold[i] = answer
             self._new.add(i)
-            self._versions.pop(i, None)
-            self._divergence.pop(i, None)
+            self._versions[i], self._divergence[i], self._diverges[i] = -1, 0.0, False
             return i, answer
         self._discarded[i] += answer.discarded
         if answer.divergence is not None:
-            self._divergence[i] = answer.divergence
+            self._divergence[i], self._diverges[i] = answer.divergence, True
         if not answer.wants_weights:
             self._versions[i] = answer.version
             self._new.discard(i)
@@ -201,16 +201,15 @@ class Head:
 
     def sync_info(self) -> dict[str, np.ndarray]:
         """Of each worker ``[W]``: what its copy of the agent is, and what was sent for it."""
-        workers = range(self.num_workers)
         return {
-            "policy_version": np.array([self._versions.get(i, -1) for i in workers]),
-            "divergence": np.array([self._divergence.get(i, 0.0) for i in workers]),
-            "_divergence": np.array([i in self._divergence for i in workers]),  # where it is known
-            "measure": np.full(self.num_workers, self._drift.measure),
-            "weight_requests": np.array(self._drift.requests),
-            "weight_syncs": np.array(self._drift.syncs),
-            "weight_bytes": np.array(self._drift.bytes),
-            "steps_discarded": np.array(self._discarded),
+            "policy_version": self._versions.copy(),
+            "divergence": self._divergence.copy(),
+            "_divergence": self._diverges.copy(),
+            "measure": np.array([self._drift.measure] * self.num_workers),
+            "weight_requests": self._drift.requests.copy(),
+            "weight_syncs": self._drift.syncs.copy(),
+            "weight_bytes": self._drift.bytes.copy(),
+            "steps_discarded": self._discarded.copy(),
         }
 
 

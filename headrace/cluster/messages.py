@@ -29,8 +29,7 @@ class Agent(NamedTuple):
     rule: SyncRule
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """One call of a worker's method; ``version`` is the head's if the agent is to act."""
 
     method: str

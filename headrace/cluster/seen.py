@@ -50,7 +50,7 @@ def _held(modules: list[nn.Module]) -> tuple[list[str], list[Any]]:
     for one in modules:
         held += one._parameters, one._buffers, one._modules
     names = list(itertools.chain.from_iterable(held))
-    return names, list(itertools.chain.from_iterable(each.values() for each in held))
+    return names, list(itertools.chain.from_iterable(map(_VALUES, held)))
 
 
 def _is_plain(module: nn.Module) -> bool:
@@ -63,6 +63,7 @@ def _is_plain(module: nn.Module) -> bool:
     )
 
 
+_VALUES = operator.methodcaller("values")
 _MAKE_STATE = {"state_dict", "_save_to_state_dict", "get_extra_state"}
 
 

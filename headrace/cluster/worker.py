@@ -164,7 +164,7 @@ class Worker:
         if mask is None:
             mask = np.ones(self._envs.num_envs, bool)
             self._first, self._done = np.zeros((2, len(mask)), bool)
-            self._totals = np.zeros((2, len(mask)))  # returns and lengths up to now
+            self._totals = np.zeros((2, len(mask)))  # of episodes: returns and lengths up to now
         self._first[mask], self._done[mask] = True, False
         self._totals[:, mask] = 0.0
         return self._obs, infos
@@ -176,10 +176,9 @@ class Worker:
             return obs, np.zeros(len(self._first)), ~self._first, ~self._first, infos
         self._obs, reward, terminated, truncated, infos = self._envs.step(actions)
         self._first, self._done = self._done, np.logical_or(terminated, truncated)
-        self._totals[0] += np.where(self._first, 0.0, reward)
-        self._totals[1] += ~self._first
-        self._ended = np.where(self._done, self._totals, np.nan)
-        self._totals[:, self._done] = 0.0
+        self._totals[0] += reward
+        self._totals[1] += 1.0
+        self._totals[:, self._first] = 0.0  # of a filler nothing counts
         return self._obs, reward, terminated, truncated, infos
 
     def act(self) -> tuple[Step, dict[str, Any]]:
@@ -221,7 +220,7 @@ class Worker:
             first[t], acted = self._first, self._act()
             steps.append(acted)
             _, reward[t], terminated[t], *_ = self.step(acted["action"])
-            ended[t] = self._ended
+            ended[t] = np.where(self._done, self._totals, np.nan)
         _put(obs, num_steps, self._obs)
         first[num_steps] = self._first
         acted = tree.map_leaves(lambda *x: np.stack(x), *steps)

@@ -1,8 +1,14 @@
-"""Large arrays between two processes through memory that both see."""
+"""Arrays between two processes through memory that both see."""
 
 from __future__ import annotations
 
+import copy
+import multiprocessing
+import os
 import pickle
+import signal
+from collections.abc import Iterator
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -10,8 +16,14 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
+from worlds import CountingEnv
 
-from headrace.cluster.places.block import LARGE_BYTES, Blocked, Receiver, Sender
+from headrace.cluster.messages import Answer
+from headrace.cluster.places.block import Laid, Receiver, Sender
+from headrace.ops import tree
+from tests.cluster.parts import CountingAgent, chosen
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:
@@ -20,57 +32,144 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def check_equal(found: object, expected: object) -> None:
-    """The same structure, values, dtypes and order in memory."""
+    """The same structure, values and dtypes."""
     assert type(found) is type(expected)
     if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
+        assert list(found) == list(expected)
         for key, value in expected.items():
             check_equal(found[key], value)
+    elif isinstance(expected, tuple | list):
+        assert len(found) == len(expected)
+        for pair in zip(found, expected, strict=True):
+            check_equal(*pair)
     elif isinstance(expected, np.ndarray):
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        if expected.dtype == object:
+            found, expected = (dict(enumerate(x.tolist())) for x in (found, expected))
+            check_equal(found, expected)
+            return
         np.testing.assert_array_equal(found, expected)
         assert found.flags.writeable
     else:
         assert found == expected
 
 
-MESSAGES = {
-    "one": noise(LARGE_BYTES),
-    "several": {"a": noise(7, LARGE_BYTES), "few": noise(3), "b": noise(LARGE_BYTES + 1, seed=1)},
+VALUES = {
+    "one": noise(70_000),
+    "several": {"a": noise(7, 70_000), "few": noise(3), "b": (noise(1, seed=1), {"c": noise(5)})},
+    "other keys": {
+        "a": noise(7, 70_000),
+        "few": noise(3),
+        "d": (noise(1, seed=1), {"c": noise(5)}),
+    },
+    "other order": {
+        "few": noise(3),
+        "a": noise(7, 70_000),
+        "b": (noise(1, seed=1), {"c": noise(5)}),
+    },
+    "a list in place of a tuple": [noise(1), {"c": noise(5)}],
+    "other dtypes": {
+        "a": noise(7, 70_000),
+        "few": noise(3) > 9,
+        "b": (np.ones(1), {"c": noise(5)}),
+    },
     "numbers": np.random.default_rng(0).normal(size=(300, 200)),
     "transposed": noise(300, 400).T,
     "every other": noise(300, 800)[:, ::2],
-    "objects": np.full(LARGE_BYTES, None, object),
-    "none": {"a": 1, "b": "text", "c": noise(LARGE_BYTES - 1)},
+    "objects": (np.full(1000, None, object), np.array([{"a": 1}, "b", noise(3)], object)),
+    "masked": {"masked": np.ma.masked_array(noise(4), noise(4) > 9), "plain": noise(4)},
+    "texts": {"word": np.array(["a", "abc"]), "more": np.array(["abcdef"])},
+    "fields": np.zeros(3, [("a", np.int32), ("b", np.float64, 2)]),
+    "without a dimension": (np.array(3.0), np.float32(2.0), 2.0, True, None),
+    "without rows": {"none": np.zeros((0, 3)), "a": (), "b": {}},
+    "nothing": None,
+    "few": {"a": 1, "b": "text", "c": noise(3)},
 }
 
 
-@pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES.keys())
-def test_what_was_sent_arrives(message):
+@pytest.fixture
+def exchange() -> Iterator[Any]:
+    """A Sender and a Receiver: sends a value and returns what arrives, and the message's bytes."""
+    ours, theirs = multiprocessing.Pipe()
     sender, receiver = Sender(), Receiver()
-    for _ in range(2):
-        check_equal(receiver.loads(sender.dumps(message)), message)
+
+    def send(value: Any, *rest: Any) -> tuple[Answer, bytes]:
+        theirs.send_bytes(sender.dumps(Answer(value, *(rest or (0, None)))))
+        sender.hand_over(theirs)
+        data = ours.recv_bytes()
+        return receiver.loads(data, ours), data
+
+    yield send
+    assert not ours.poll()
+    ours.close()
+    theirs.close()
 
 
-def test_only_what_is_small_stays_in_the_message():
-    message = {"image": noise(LARGE_BYTES), "rest": noise(LARGE_BYTES - 1)}
-    sent = Sender().dumps(message)
-    assert LARGE_BYTES < len(sent) < LARGE_BYTES + 1000
-    assert pickle.loads(sent).sizes == [LARGE_BYTES]
-    assert not isinstance(pickle.loads(Sender().dumps(message["rest"])), Blocked)
+def test_what_was_sent_arrives_whatever_was_sent_before(exchange):
+    order = np.random.default_rng(0).permutation(np.repeat(np.arange(len(VALUES)), 20))
+    for i, which in enumerate(order):
+        value = list(VALUES.values())[which]
+        rest = i, None if i % 3 else 0.5, i % 5 == 0, i % 7
+        found, _ = exchange(value, *rest)
+        check_equal(found.value, value)
+        assert found[1:] == rest
 
 
-def test_a_block_grows_and_what_was_received_stays_as_it_was():
-    sender, receiver = Sender(), Receiver()
-    blocks, received = set(), []
-    sizes = [1, 3, 2, 3, 9, 1, 20]
+def test_arrays_of_one_form_are_written_where_those_before_were_and_no_more_is_sent(exchange):
+    sizes, received = [], []
+    for i in range(4):
+        found, sent = exchange({"image": noise(70_000, seed=i), "rest": noise(3, seed=i)})
+        received.append(found.value)
+        sizes.append(len(sent))
+    assert sizes[0] < 500
+    assert sizes[1:] == [sizes[1]] * 3
+    assert sizes[1] < 30
+    for i in range(4):
+        check_equal(received[i], {"image": noise(70_000, seed=i), "rest": noise(3, seed=i)})
+
+
+def test_a_block_grows_and_what_was_received_stays_as_it_was(exchange):
+    told, received = [], []
+    sizes = [1, 3, 2, 3, 3, 9, 1, 20]
     for i, size in enumerate(sizes):
-        sent = sender.dumps(noise(size * LARGE_BYTES, seed=i))
-        blocks.add(pickle.loads(sent).block)
-        received.append(receiver.loads(sent))
-    assert len(blocks) == 4
+        found, sent = exchange(noise(size * 70_000, seed=i))
+        received.append(found.value)
+        if isinstance(message := pickle.loads(sent), Laid):
+            told.append(message.new_block)
+    assert told == [True, True, False, False, True, False, True]  # nothing where 3 follows 3
     for i, size in enumerate(sizes):
-        check_equal(received[i], noise(size * LARGE_BYTES, seed=i))
+        check_equal(received[i], noise(size * 70_000, seed=i))
+
+
+class Unwilling:
+    """Can't be pickled."""
+
+    def __reduce__(self):
+        raise TypeError("as asked")
+
+
+@pytest.mark.parametrize("first", [{"a": noise(3), "b": 1}, None])
+def test_an_answer_that_was_not_sent_leaves_none_of_its_form(exchange, first):
+    if first is not None:
+        exchange(first)
+    for size in (70_000, 5):
+        with pytest.raises(TypeError, match="as asked"):
+            exchange({"a": noise(size), "b": Unwilling()})
+    for value in (None, {"a": noise(5), "b": 2}, {"a": noise(3), "b": 1}):
+        check_equal(exchange(value)[0].value, value)
+
+
+def test_what_was_sent_can_be_read_when_the_sender_has_gone():
+    ours, theirs = multiprocessing.Pipe()
+    sender = Sender()
+    theirs.send_bytes(sender.dumps(Answer(noise(70_000), 0, None)))
+    sender.hand_over(theirs)
+    os.close(sender._file)
+    theirs.close()
+    check_equal(Receiver().loads(ours.recv_bytes(), ours).value, noise(70_000))
+    with pytest.raises(EOFError):
+        ours.recv_bytes()
+    ours.close()
 
 
 class Album(gymnasium.Env):
@@ -101,10 +200,8 @@ class Still:
         return {}
 
 
-@pytest.mark.filterwarnings("ignore:.* has neither log_prob")
 def test_images_come_back_as_they_were_shown(make):
     envs = make(Album, envs_per_node=3)
-    assert LARGE_BYTES <= 3 * 90 * 90 * 3
     obs, _ = envs.reset(seed=4)
     shown = [obs, *(envs.step(Still())[0] for _ in range(3))]
     rollout = envs.collect(Still(), 4)
@@ -118,3 +215,86 @@ def test_images_come_back_as_they_were_shown(make):
         for i in range(6):
             expected = noise(90, 90, 3, seed=1000 * (4 + i) + at)
             np.testing.assert_array_equal(part.obs[k, i].numpy(), expected)
+
+
+class Changing(CountingAgent):
+    """Returns more than an action, and in each call something else."""
+
+    calls = 0
+
+    def act(self, obs: Tensor) -> dict[str, Any]:
+        self.calls += 1
+        return {"action": super().act(obs), "seen": obs, **EXTRAS[self.calls % len(EXTRAS)](obs)}
+
+
+EXTRAS = [
+    lambda obs: {},
+    lambda obs: {"extra": obs[:, :2].double()},
+    lambda obs: {"extra": obs[:, :3].double(), "more": obs.int()},
+    lambda obs: {"more": obs.int(), "extra": obs[:, :3].double()},
+    lambda obs: {"extra": {"a": obs.sum(1), "b": (obs[:, :1], obs.to(torch.int8))}},
+]
+
+
+def as_arrays(values: Any) -> Any:
+    """A tree of tensors as arrays."""
+    return tree.map_leaves(np.array, values)
+
+
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_an_agent_may_return_something_else_in_each_step(make, runs_ahead):
+    envs = make(CountingEnv, envs_per_node=3, runs_ahead=runs_ahead)
+    obs, agent, kept = envs.reset(seed=7)[0], Changing(), []
+    for t in range(1, 14):
+        before = obs
+        obs, *_, infos = step = envs.step(agent)
+        check_equal(infos["seen"], before)
+        for name, expected in EXTRAS[t % len(EXTRAS)](torch.from_numpy(before)).items():
+            check_equal(infos[name], as_arrays(expected))
+        assert not set(infos) & {"extra", "more"} - set(EXTRAS[t % len(EXTRAS)](torch.zeros(1, 4)))
+        kept.append((step, copy.deepcopy(step)))
+    for step, then in kept:
+        check_equal(step, then)  # no later step has overwritten it
+
+
+class Deadly:
+    """Ends the process that pickles it, once."""
+
+    def __init__(self, once: str) -> None:
+        self.once = once
+
+    def __reduce__(self) -> Any:
+        if chosen(self.once):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return str, ("pickled",)
+
+
+class DeadlyEnv(CountingEnv):
+    """Shows an object in each step; that of the third is deadly to pickle."""
+
+    def __init__(self, once: str) -> None:
+        super().__init__(episode_length=9)
+        self.once = once
+
+    def step(self, action: Any) -> Any:
+        *step, infos = super().step(action)
+        return *step, infos | {"object": Deadly(self.once) if self._step == 3 else "harmless"}
+
+
+def test_what_a_worker_wrote_that_was_killed_before_it_sent_is_never_seen(make, tmp_path):
+    once = str(tmp_path / "once")
+    envs = make(DeadlyEnv, envs_per_node=2, env_kwargs={"once": once})
+    envs.reset(seed=0)
+    for _ in range(2):
+        before = envs.step(CountingAgent())[0]
+    with pytest.warns(RuntimeWarning, match=r"died \(exit code -9\)"):
+        obs, reward, _, truncated, infos = envs.step(CountingAgent())
+    (lost,) = envs.faults
+    for i in range(4):
+        assert truncated[i] == infos["_fault"][i] == (i // 2 == lost)
+        if i // 2 == lost:
+            assert (obs[i].tolist(), reward[i]) == (before[i].tolist(), 0.0)
+        else:
+            assert (obs[i, 2], infos["object"][i]) == (3, "pickled")
+    obs = envs.step(CountingAgent())[0]
+    assert obs[:, 2].tolist() == [0 if i // 2 == lost else 4 for i in range(4)]

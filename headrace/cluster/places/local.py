@@ -1,17 +1,19 @@
 """Workers as processes of this machine, with a pipe each; nothing listens on any port.
 
-What is large in an answer goes through memory that both see (``block.py``).
+The arrays of an answer go through memory that both see (``block.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import pickle
 import select
 import socket
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Annotated, Any
@@ -20,7 +22,7 @@ import cloudpickle
 
 from headrace.cluster.messages import Answer, Fault, Node, Place, Request, WorkerSetup
 from headrace.cluster.places.block import Receiver, Sender
-from headrace.process import Child, end_children, start_fork_server
+from headrace.process import Child, end_children, give_way, start_fork_server
 from headrace.valid import ranges
 from headrace.valid.fields import check_fields, settings
 
@@ -86,7 +88,7 @@ class LocalNode:
 
     def send(self, request: Request) -> None:
         try:
-            self.pipe.send_bytes(_dumps(request, by_value=request.method == "reset"))
+            self.pipe.send_bytes(_dumps(tuple(request), by_value=request.method == "reset"))
         except BlockingIOError:
             self._cause = "read no message in time"
             self.child.process.kill()
@@ -96,21 +98,22 @@ class LocalNode:
 
     def receive(self) -> Answer | Fault:
         try:
-            return self._receiver.loads(self.pipe.recv_bytes())
-        except (EOFError, ConnectionResetError, FileNotFoundError):
+            return self._receiver.loads(self.pipe.recv_bytes(), self.pipe)
+        except (EOFError, ConnectionResetError):
             return Fault(self._cause or f"died (exit code {self.child.exit_code()})")
 
     def kill(self) -> None:
         self.child.kill()
 
 
-def _dumps(message: Request | Answer, by_value: bool, sender: Sender | None = None) -> bytes:
+_pickled = functools.partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _dumps(message: Any, by_value: bool, dumps: Callable[[Any], bytes] = _pickled) -> bytes:
     """``by_value`` what a script defines is in the message; arrays and numbers alone are faster."""
     if not by_value:
         with contextlib.suppress(Exception):  # whatever an object's own pickling raises
-            if sender is not None:
-                return sender.dumps(message)
-            return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+            return dumps(message)
     return cloudpickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
 
@@ -128,19 +131,22 @@ def run_worker(setup: bytes, pipe: Connection) -> None:
     """What the process runs: answer requests until the head closes the pipe or dies."""
     from headrace.cluster.worker import Worker, fault_of
 
+    give_way()  # to the head, for whose next request all workers wait
     with contextlib.suppress(EOFError, ConnectionError):  # the head has gone
         try:
             worker = Worker(cloudpickle.loads(setup))
             sender = Sender() if hasattr(os, "memfd_create") else None
             while True:
                 try:
-                    request = pickle.loads(pipe.recv_bytes())
+                    request = Request(*pickle.loads(pipe.recv_bytes()))
                 except (EOFError, ConnectionError):
                     worker.close()
                     return
                 answer = worker.handle(request)
                 by_value = request.method in ("reset", "describe")
-                pipe.send_bytes(_dumps(answer, by_value, sender))
+                pipe.send_bytes(_dumps(answer, by_value, sender.dumps if sender else _pickled))
+                if sender is not None:
+                    sender.hand_over(pipe)
                 worker.prepare()
         except BaseException as error:
             pipe.send_bytes(pickle.dumps(fault_of(error)))

@@ -88,12 +88,14 @@ def probe(
     if isinstance(env, Tasks):
         return _of_tasks(env, (engine, env_kwargs, seed, (), looks_for_stacks))
     name, alone, fault = env_name(env), "sync" if engine == "async" else engine, None
+    target, wraps = Prepared.split(env)
     with contextlib.ExitStack() as stack:
         with _told(f"{name} can't be made"):
             taken, envs = opened(env, 1, alone, env_kwargs)
             stack.enter_context(contextlib.closing(envs))
         with _told(f"{name} fails at its first reset"):
-            obs, infos = envs.reset(seed=seed)
+            # For a seed ale-py loads a game once more, which takes longer than all else here.
+            obs, infos = envs.reset(seed=None if atari.is_vector(target) else seed)
         masked = MASK in infos
         try:
             with _told(f"{name} fails at its first step"):
@@ -104,7 +106,6 @@ def probe(
         spaces = envs.single_observation_space, envs.single_action_space
         stacks = looks_for_stacks and fault is None and _shows_stacks(envs, seed)
         by: Any = engine if engine == "async" else taken
-        target, wraps = Prepared.split(env)
         frames = getattr(envs, "frames_per_step", 0)  # envpool's tell themselves
         frames = frames or atari.frames_per_step(target, env_kwargs, wraps)
         agents, own = agents_of(envs), getattr(envs, "own_spaces", ())

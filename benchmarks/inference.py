@@ -4,13 +4,14 @@
     python benchmarks/inference.py --crews 8x1 16x1 48x1 --networks deep --seconds 30 --repeats 3
     python benchmarks/inference.py --game Pong --networks deep --crews 4x4 16x1
 
-IMPALA with its shallow and its deep network (Figure 3) and an LSTM of 256, on a stand-in for
-DeepMind Lab whose steps compute for ``step_ms``, or on a game of Atari; "small" is dense layers on
-vectors. In turns each crew of actors x environments acts
-by itself and through one process. Beside steps per second stands the processor time that a step
-takes in all processes of the run, which other programs on the machine change less. The ceiling is
-what the cores could do if batches of half the actors acted, learnt and stepped without any wait,
-from the costs that "auto" measures in the same minute; "auto" is what it chooses. Each figure comes
+IMPALA, which learns from whole batches as the paper's does, with its shallow and its deep network
+(Figure 3) and an LSTM of 256, on a stand-in for DeepMind Lab whose steps compute for ``step_ms``,
+or on a game of Atari; "small" is dense layers on vectors. In turns each crew of actors x
+environments acts by itself and through one process. Beside steps per second stands the processor
+time that a step takes in all processes of the run, which other programs on the machine change less.
+The ceiling is what the cores could do if batches of half the actors acted, learnt and stepped
+without any wait, from the costs that "auto" measures in the same minute; "auto" is what it chooses.
+Each figure comes
 from a process of its own, and start-up doesn't count.
 """
 
@@ -83,7 +84,7 @@ def config_of(case: Case, run_dir: str) -> Any:
     costs |= {"busy": True, "pixels": network != "small"}
     env = (f"ALE/{case['game']}-v5", PROTOCOL) if case["game"] else (Costly, costs)
     return hr.Config(
-        env[0], hr.IMPALA(), env_kwargs=env[1],
+        env[0], hr.IMPALA(minibatches=1), env_kwargs=env[1],
         num_actors=actors, envs_per_actor=envs, fragment_length=20, batch_size=batch_size,
         network=hr.Network(**NETWORKS[network]), precision=case["precision"],
         inference=case["inference"], max_wait_ms=case["max_wait_ms"], seed=case["repeat"],

@@ -164,6 +164,21 @@ def test_a_setting_is_named_also_with_the_value_that_it_has(arguments, expected)
     assert named("test", arguments, hr.Config(algo=hr.PPO())) == expected
 
 
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--gamma", "1", "--num-actors", "x"], "Error parsing --num-actors"),
+        (["--gamma", "1", "--num-actor", "2"], "Unrecognized options: --num-actor"),
+    ],
+)
+def test_what_is_wrong_with_a_flag_is_told_once_and_what_it_is_for(arguments, what, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        named("test", arguments, hr.Config(algo=hr.PPO()))
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.count(what) == 1
+    assert "Actors, each a process of its own" in told
+
+
 def test_ctrl_c_saves_a_checkpoint_says_so_and_leaves_nothing_behind(start, tmp_path, gone):
     arguments = ("--run-dir", "run", "--total-steps", "1000000000", "--num-actors", "2", *SIZES)
     script = start("-m", "headrace", "train", "appo", *arguments, quick=True)

@@ -6,7 +6,9 @@ import ast
 import dataclasses
 import functools
 import inspect
+import io
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import tyro
@@ -76,20 +78,16 @@ def named(
     Raises:
         SystemExit: help was shown (0), or tyro told what is wrong with an argument (2).
     """
-    groups = grouped(default, without, recipes)
-    kinds = [(name, _group(default, name, flags)) for name, flags in groups.items() if flags]
-    fields: list[Any] = [(n, kind, dataclasses.field(default_factory=kind)) for n, kind in kinds]
-    if positional:
-        word = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar=positional)]
-        fields.insert(0, (positional, word))
-    found: Any = tyro.cli(
-        dataclasses.make_dataclass("Settings", fields),
-        prog=prog,
-        description=description,
-        args=argv,
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
     given = {a.split("=")[0].replace("_", "-") for a in argv if a.startswith("--")}
+    every = grouped(default, without, recipes, documented=False)
+    groups = {name: [f for f in flags if f.names & given] for name, flags in every.items()}
+    how: dict[str, Any] = {"prog": prog, "description": description, "args": argv}
+    try:  # all flags would take tyro more than a tenth of a second
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            found = _found(default, groups, positional, **how)
+    except SystemExit:  # help is asked for, or needed
+        groups = grouped(default, without, recipes)
+        found = _found(default, groups, positional, **how)
     return {
         flag.field: getattr(getattr(found, group), flag.field)
         for group, flags in groups.items()
@@ -98,11 +96,29 @@ def named(
     }
 
 
+def _found(default: Config, groups: dict[str, list[Flag]], positional: str, **how: Any) -> Any:
+    """What tyro reads with these flags; ``how``: its arguments."""
+    kinds = [(name, _group(default, name, flags)) for name, flags in groups.items() if flags]
+    fields: list[Any] = [(n, kind, dataclasses.field(default_factory=kind)) for n, kind in kinds]
+    if positional:
+        word = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar=positional)]
+        fields.insert(0, (positional, word))
+    kind = dataclasses.make_dataclass("Settings", fields)
+    return tyro.cli(kind, config=(tyro.conf.OmitArgPrefixes,), **how)
+
+
 def grouped(
-    default: Config, without: Sequence[str] = (), recipes: Sequence[str] = ()
+    default: Config,
+    without: Sequence[str] = (),
+    recipes: Sequence[str] = (),
+    documented: bool = True,
 ) -> dict[str, list[Flag]]:
-    """The flags by the groups of ``--help``; arguments as for :func:`named`."""
-    own = {flag.field: flag for flag in _flags(default) if flag.field not in without}
+    """The flags by the groups of ``--help``; arguments as for :func:`named`.
+
+    Args:
+        documented: with what each is for.
+    """
+    own = {f.field: f for f in _flags(default, documented) if f.field not in without}
     del own["algo"], own["network"]
     written = default.to_json()
     own["env"] = own["env"]._replace(hint=_ENV, default=written["env"])
@@ -110,8 +126,8 @@ def grouped(
     own["wrappers"] = own["wrappers"]._replace(default=tuple(written["wrappers"]))
     groups = {name: [own.pop(f) for f in fields.split() if f in own]
               for name, (_, fields) in _GROUPS.items()}  # fmt: skip
-    groups["algorithm"] = [*_flags(default.algo), *groups["algorithm"]]
-    groups["network"] = _flags(default.network)
+    groups["algorithm"] = [*_flags(default.algo, documented), *groups["algorithm"]]
+    groups["network"] = _flags(default.network, documented)
     groups["infrastructure"] += own.values()
     if recipes:
         hint: Any = Literal[tuple(recipes)]
@@ -140,10 +156,10 @@ def parsed(prog: str, argv: Sequence[str], description: str, *kinds: type) -> li
     return [kind(**vars(getattr(found, kind.__name__))) for kind in kinds]
 
 
-def _flags(settings: Any) -> list[Flag]:
+def _flags(settings: Any, documented: bool = True) -> list[Flag]:
     """A flag for each field of a dataclass."""
     kind = type(settings)
-    hints, docs = get_type_hints(kind, include_extras=True), _docs(kind)
+    hints, docs = get_type_hints(kind, include_extras=True), _docs(kind) if documented else {}
     return [
         Flag(f.name, hints[f.name], getattr(settings, f.name), docs.get(f.name, ""))
         for f in dataclasses.fields(kind)

@@ -88,12 +88,14 @@ def probe(
     if isinstance(env, Tasks):
         return _of_tasks(env, (engine, env_kwargs, seed, (), looks_for_stacks))
     name, alone, fault = env_name(env), "sync" if engine == "async" else engine, None
+    target, wraps = Prepared.split(env)
     with contextlib.ExitStack() as stack:
         with _told(f"{name} can't be made"):
             taken, envs = opened(env, 1, alone, env_kwargs)
             stack.enter_context(contextlib.closing(envs))
         with _told(f"{name} fails at its first reset"):
-            obs, infos = envs.reset(seed=seed)
+            # For a seed ale-py loads a game once more, which takes longer than all else here.
+            obs, infos = envs.reset(seed=None if atari.is_vector(target) else seed)
         masked = MASK in infos
         try:
             with _told(f"{name} fails at its first step"):
@@ -102,9 +104,9 @@ def probe(
         except EnvironmentFault as error:
             fault = error
         spaces = envs.single_observation_space, envs.single_action_space
-        stacks = looks_for_stacks and fault is None and _shows_stacks(envs, seed)
+        known = taken == "native" and atari.is_vector(target)  # to show them
+        stacks = looks_for_stacks and fault is None and _shows_stacks(envs, seed, known)
         by: Any = engine if engine == "async" else taken
-        target, wraps = Prepared.split(env)
         frames = getattr(envs, "frames_per_step", 0)  # envpool's tell themselves
         frames = frames or atari.frames_per_step(target, env_kwargs, wraps)
         agents, own = agents_of(envs), getattr(envs, "own_spaces", ())
@@ -152,10 +154,10 @@ def _shows_mask(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> bool:
     return masked
 
 
-def _shows_stacks(envs: VectorEnv, seed: int) -> bool:
+def _shows_stacks(envs: VectorEnv, seed: int, known: bool) -> bool:
     """Whether a stack of pictures is what it shows, as far as a few more steps tell.
 
-    Resets are without a seed, as in a run after the first one: a game of ALE is loaded for each.
+    Resets are without a seed, as in a run after the first one.
     """
     infos: dict[str, Any] = {}
 
@@ -171,6 +173,8 @@ def _shows_stacks(envs: VectorEnv, seed: int) -> bool:
 
     if not may_be_stack(envs.single_observation_space):
         return False
+    if known:
+        return True
     envs.single_action_space.seed(seed)
     with contextlib.suppress(Exception):  # which the run will tell of
         return shows_stacks(reset, step)

@@ -56,7 +56,8 @@ class Gradients:
             return Chunks(num_threads, most, max(_MIN_STEPS, min(_MAX_MIN_STEPS, _MIN_WORK // num)))
         cost = step_cost(self._policy)
         if self._policy.precision == "bfloat16":  # in which nearly all of it is
-            cost = cost._replace(num_bytes=cost.num_bytes // 2)
+            more = 2 if self._policy.core is None else 4  # columns: one after the other are slow
+            cost = cost._replace(num_bytes=cost.num_bytes // more)
         enough = min(_MOST_STEPS, -(-_WORK // cost.products))
         return Chunks(num_threads, max_steps(cost, most), enough)
 

@@ -27,8 +27,8 @@ Inference: TypeAlias = Literal["actor", "shared"]
 _LARGE = 2_000_000  # multiplications of a step, below which a call costs more than batches save
 _FEW = 4  # actors, half of which make no batch
 _ROWS, _LEARNT, _ROUNDS = 64, 16, 5  # of the trial
-_CALL_S = 50e-6  # what asking another process takes of the processors
-GAIN = 1.3  # of steps per second that is promised; what was 1.2 turned out to be none
+_STEP_S, _CALL_S = 300e-6, 250e-6  # of the processors: an actor's own work a step; asking, on top
+GAIN = 1.2  # of steps per second and of the processors' time; below, what is promised may be none
 
 
 class Costs(NamedTuple):
@@ -36,7 +36,7 @@ class Costs(NamedTuple):
 
     own: float  # an actor acts for its environments
     shared: float  # one process acts for half of all
-    learning: float  # on the CPU
+    learning: float  # on the CPU, with the pass that computes targets
     env: float
     busy: float  # share of ``env`` in which it computes
 
@@ -108,6 +108,7 @@ def measure(config: Config, policy: Policy, found: Probe) -> Costs | None:
                 best[i] = min(best[i], took)
     own, shared, learning = best
     learning *= config.algo.steps_per_batch / getattr(config.algo, "minibatches", 1)
+    learning += shared * (config.algo.steps_per_batch > 1 and config.device == "cpu")
     if own / shared < GAIN:
         return Costs(own, shared, learning, 0.0, 1.0)  # whatever an environment costs
     cost = step_cost(found.env, config.engine, config.env_kwargs, config.seed)
@@ -118,11 +119,12 @@ def gain(costs: Costs, num_actors: int, envs_per_actor: int, cores: int) -> floa
     """Steps per second with shared inference, of those without it, by what each step costs.
 
     Either is bounded by the cores, which share all work, and by the time that a step takes: an
-    actor's own, or the environment's and then that of one thread for all others.
+    actor's own, or the environment's and then that of one thread for all others. No more is
+    promised than the processors are spared, whoever waits for whom.
     """
     own, shared, learning, env, busy = costs
-    shared += _CALL_S / envs_per_actor
-    rest = env * busy + learning
-    alone = min(cores / (own + rest), num_actors / (own + env))
-    together = min(cores / (shared + rest), 1 / (shared + env / num_actors))
-    return together / alone
+    shared, step = shared + _CALL_S / envs_per_actor, _STEP_S / envs_per_actor
+    rest = env * busy + learning + step
+    alone = min(cores / (own + rest), num_actors / (own + env + step))
+    together = min(cores / (shared + rest), 1 / (shared + (env + step) / num_actors))
+    return min(together / alone, (own + rest) / (shared + rest))

@@ -319,3 +319,18 @@ def test_a_game_without_the_package_names_the_install_line(name, monkeypatch):
     monkeypatch.setattr(gymnasium, "registry", {})
     with pytest.raises(ConfigError, match=r"needs a package .*: pip install ale-py$"):
         resolve(name)
+
+
+def test_a_look_at_a_game_loads_it_once(monkeypatch):
+    from ale_py.vector_env import AtariVectorEnv
+
+    seeds, reset = [], AtariVectorEnv.reset
+
+    def noted(envs, *, seed=None, **kwargs):
+        seeds.append(seed)
+        return reset(envs, seed=seed, **kwargs)
+
+    monkeypatch.setattr(AtariVectorEnv, "reset", noted)
+    assert probe("ALE/Pong-v5", "native", PROTOCOL, seed=3).stacks
+    assert seeds == [None]  # for a seed it is loaded anew
+    assert not probe("ALE/Pong-v5", "native", PROTOCOL | {"stack_num": 1}, seed=3).stacks

@@ -78,6 +78,7 @@ def test_the_tables_say_what_the_files_say(seeds, tmp_path):
         assert text in page.text, text
 
 
+@pytest.mark.draws
 def test_runs_of_other_seeds_are_one_curve_with_the_interval_of_rliable(seeds, tmp_path):
     assert main(["report", *map(str, seeds), "--output", str(tmp_path / "all.html")]) == 0
     page = Page((tmp_path / "all.html").read_text())

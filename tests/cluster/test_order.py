@@ -220,8 +220,8 @@ def test_an_interrupt_anywhere_in_a_call_leaves_the_rows_in_order(counting, how)
     rng, agent, interrupted = np.random.default_rng(0), CountingAgent(), 0
     try:
         for _ in range(40):
-            signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-4, 8e-3)))
-            try:
+            try:  # begins before the clock, which may run out at once on a busy machine
+                signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-4, 8e-3)))
                 for _ in range(3):
                     counting.collect(agent, 4) if how == "collect" else counting.step(
                         agent if how == "agent" else np.zeros(4, int)

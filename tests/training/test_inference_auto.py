@@ -109,8 +109,8 @@ SEEN = {
 
 
 @pytest.mark.parametrize(("costs", "seen"), SEEN.values(), ids=SEEN)
-def test_what_is_promised_is_what_was_seen(costs, seen):
-    assert gain(costs, 16, 1, cores=2) == pytest.approx(seen, rel=0.08)
+def test_what_is_promised_is_hardly_more_than_was_seen(costs, seen):
+    assert 0.92 <= gain(costs, 16, 1, cores=2) / seen <= 1.05
 
 
 def test_learning_has_the_pass_that_computes_targets(monkeypatch):

@@ -140,7 +140,8 @@ def test_new_weights_act_as_soon_as_a_call_names_them_in_bfloat16_too():
             asker._follower.fetched(version)
             with torch.no_grad():
                 params, _ = policy.act(obs, first, ())
-                assert torch.equal(asker.act(obs, first, ())[0], params)
+                theirs = asker.act(obs, first, ())[0]  # by other kernels, where it is emulated
+                torch.testing.assert_close(theirs, params, atol=0.05, rtol=0.02)
                 for p in policy.parameters():
                     p.add_(0.1 * torch.randn_like(p))
             asker.store.publish(version + 1, 0, policy_weights(policy))

@@ -26,7 +26,7 @@ from headrace.learning.optimizer import Optimizer, flatten_parameters
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy
 from headrace.nn.task_values import TaskPopArt
-from headrace.ops import tree
+from headrace.ops import stacks, tree
 from headrace.ops.moments import Moments, MovingMoments, moments, of_all
 from headrace.ops.rewards import transformed
 from headrace.types import Alone, Batch, Fresh, Group, Metrics, Rollout, Tree, map_columns
@@ -184,7 +184,7 @@ class Learner:
 
     def _statistics(self, batch: Batch) -> list[Moments]:
         """Of all learners' observations, by torso, then of their returns, of what is normalised."""
-        own = self.policy.moments(_real_rows(batch)) if self.policy.observing else []
+        own = self.policy.moments(_real_rows(batch)) if self.policy.normalizers else []
         if self.returns is not None:
             own.append(moments(batch.discounted_return[batch.valid].unsqueeze(1)))
         return of_all(own, self.group.gather)
@@ -337,7 +337,7 @@ class Learner:
 def _real_rows(batch: Batch) -> Tree:
     """The observations without the bootstrap's, and without fillers of rollouts cut short."""
     padded = batch.first[:-1] & batch.first[1:]
-    rows = tree.map_leaves(lambda x: x[:-1], batch.obs)
+    rows = tree.map_leaves(lambda x: x[:-1], stacks.apart(batch.obs))
     return tree.map_leaves(lambda x: x[~padded].unsqueeze(0), rows) if padded.any() else rows
 
 

@@ -16,13 +16,24 @@ from headrace.errors import ConfigError, EnvironmentFault, nearest
 from headrace.nn.convolutions import ImageTorso, min_side
 from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network, dense, mlp
-from headrace.nn.normalizer import Normalizer
+from headrace.nn.normalizer import ImageNormalizer, Normalizer
 from headrace.nn.precision import Halved, memory_format
 from headrace.nn.recurrent import orthogonal_gates
+from headrace.ops import stacks, tree
+from headrace.ops.moments import Moments, moments
 from headrace.spaces import observations as spaces
-from headrace.spaces.images import as_channels, image_shape, is_image, num_symbols, one_hot_channels
+from headrace.spaces.images import (
+    as_channels,
+    channels_first,
+    image_shape,
+    is_image,
+    num_symbols,
+    one_hot_channels,
+)
 from headrace.spaces.text import text_paths
 from headrace.types import Tree
+
+_SEEN = 32  # images of a batch, at most, of which statistics are taken
 
 
 class Encoder(nn.Module):
@@ -159,10 +170,22 @@ class Encoder(nn.Module):
         parts = [spaces.values(space, spaces.at(obs, path), dtype) for path, space in self._boxes]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
-    def values(self, inputs: Tree) -> Tensor:
-        """What is normalised of inputs ``[N, ...]``, if observations are: ``[N, F]`` float64."""
-        obs = inputs if self._inputs.plain else inputs["observation"]
-        return self._values(obs, torch.float64)
+    def moments(self, inputs: Tree) -> list[Moments]:
+        """Of what is normalised of inputs ``[T, B, ...]``, one for each of :attr:`normalizers`."""
+        obs, found = self._observation(inputs), []
+        if self.normalizer is not None:
+            flat = tree.map_leaves(lambda x: x.flatten(0, 1), obs)
+            found.append(moments(self._values(flat, torch.float64)))
+        for path, part in zip(self._paths, self.parts, strict=True):
+            if getattr(part, "normalizer", None) is not None:
+                found.append(cast(_Image, part).moments(spaces.at(obs, path)))
+        return found
+
+    @property
+    def normalizers(self) -> list[Normalizer | ImageNormalizer]:
+        """What keeps running statistics of observations."""
+        all_parts = (self, *self.parts)
+        return [x for x in (getattr(p, "normalizer", None) for p in all_parts) if x is not None]
 
 
 class _Image(nn.Module):
@@ -184,6 +207,9 @@ class _Image(nn.Module):
             self.convolutions = ImageTorso(conv, channels * max(symbols, 1), *sides)
         except ConfigError as error:
             raise ConfigError(f"observation space{spaces.place(path)}: {error}") from error
+        scale = 1 / 255 if space.dtype == np.uint8 else 1.0
+        normalizes = network.normalize_images and not symbols
+        self.normalizer = ImageNormalizer((channels, *sides), scale) if normalizes else None
         self.num_outputs = self.convolutions.num_outputs
         self.halved = Halved(self.convolutions, plain=True)
 
@@ -191,12 +217,23 @@ class _Image(nn.Module):
         """Raises EnvironmentFault where a grid holds what is no symbol of it."""
         dtype = self.halved.dtype
         order = memory_format(dtype, x.device, self.convolutions.residual)
+        if self.normalizer is not None:
+            x = channels_first(x, self._space, self._layout).to(dtype, memory_format=order)
+            return self.halved(self.normalizer(x))
         if not self._symbols:
             return self.halved(as_channels(x, self._space, dtype, self._layout, order))
         if x.device.type == "cpu" and not torch.compiler.is_compiling():
             self.check(x)  # elsewhere it would wait; who acts has looked
         given = self._space, self._symbols, dtype, self._layout
         return self.halved(one_hot_channels(x, *given).contiguous(memory_format=order))
+
+    def moments(self, x: Tree) -> Moments:
+        """Of the pixels of some of the images ``[T, B, *space.shape]``, or of stacks apart."""
+        rows = tree.map_leaves(lambda x: x.flatten(0, 1).unsqueeze(0), x)
+        shape = tree.leaves(rows)[0].shape
+        index = torch.linspace(0, shape[1] - 1, min(shape[1], _SEEN)).long()
+        some = stacks.flat(tree.map_leaves(lambda x: x[:, index], rows))
+        return moments(channels_first(some, self._space, self._layout).flatten(1))
 
     def check(self, x: Tensor) -> None:
         """See :meth:`Encoder.check`."""

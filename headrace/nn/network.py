@@ -68,6 +68,9 @@ else:
     Torso = Annotated[str | None, ranges.Also(Callable[..., Any]), TORSO]
 
 
+LEFT_TO_THE_RUN = ("hidden", "normalize_observations", "normalize_images", "normalize_values")
+
+
 @settings()
 @dataclass(frozen=True)
 class Network:
@@ -107,6 +110,10 @@ class Network:
     normalize_observations: bool | None = None
     """Scale the numbers of Box observations by their running mean and deviation; None: with the
     run's scale_free, unless the torso is an own one."""
+    normalize_images: bool | None = None
+    """Show convolutions what differs from each pixel's running mean, in units of one running
+    deviation of all pixels, instead of brightness; None: with the run's scale_free, unless the
+    torso is an own one."""
     normalize_values: bool | None = None
     """Learn values in units of their targets' running deviation (PopArt); None: with the run's
     scale_free."""
@@ -131,11 +138,12 @@ class Network:
                 "value share torso and core (leave shared out, or set core=None)"
             )
         check_vocabulary(self.vocabulary)
-        if self.torso is not None and self.normalize_observations:
-            raise ConfigError(
-                "normalize_observations=True is for the built-in torsos: an own torso normalises "
-                "its observations itself (leave one of the two out)"
-            )
+        for name in ("normalize_observations", "normalize_images"):
+            if self.torso is not None and getattr(self, name):
+                raise ConfigError(
+                    f"{name}=True is for the built-in torsos: an own torso normalises its "
+                    "observations itself (leave one of the two out)"
+                )
 
     @property
     def units(self) -> tuple[int, ...]:

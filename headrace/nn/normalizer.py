@@ -1,6 +1,9 @@
-"""Running statistics that scale a stream to mean 0 and variance 1."""
+"""Running statistics that scale a stream to mean 0 and variance 1, or images as a whole."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,9 +50,50 @@ class Normalizer(nn.Module):
     @torch.no_grad()
     def take(self, new: Moments) -> None:
         """Take more samples, of which there are the moments, into the statistics."""
-        total = merge(Moments(self.count, self.mean, self.square), new)
-        self.count.copy_(total.count)
-        self.mean.copy_(total.mean)
-        self.square.copy_(total.square)
+        total = _merged(self, new)
         self.center.copy_(total.mean)
         self.scale.copy_((total.variance + _EPS).rsqrt())
+
+
+class ImageNormalizer(nn.Module):
+    """``(x - mean) / deviation``: the mean of each pixel, one root mean square deviation from it.
+
+    What never moves becomes 0, so that the first layer isn't busy with the background (LeCun et
+    al. 1998, Efficient BackProp, section 4.3). A deviation for each pixel would make a speck that
+    is seen once the largest input of all.
+
+    Args:
+        shape: of an image, (C, H, W). scale: what images are multiplied by before there are any.
+    """
+
+    def __init__(self, shape: tuple[int, ...], scale: float) -> None:
+        super().__init__()
+        num_pixels = math.prod(shape)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(num_pixels, dtype=torch.float64))
+        self.register_buffer("square", torch.zeros(num_pixels, dtype=torch.float64))
+        self.register_buffer("center", torch.zeros(shape))
+        self.register_buffer("scale", torch.tensor(scale))
+        self.center: Tensor
+        self.scale: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[N, C, H, W]`` scaled, in its own dtype."""
+        return torch.sub(x, self.center.to(x.dtype)).mul_(self.scale.to(x.dtype))
+
+    @torch.no_grad()
+    def take(self, new: Moments) -> None:
+        """Take more images, of whose pixels there are the moments, into the statistics."""
+        total = _merged(self, new)
+        self.center.copy_(total.mean.view_as(self.center))
+        if (variance := total.variance.mean()) > 0:  # or no picture has differed from another
+            self.scale.copy_(variance.rsqrt())
+
+
+def _merged(own: Any, new: Moments) -> Moments:
+    """What a module has seen together with ``new``, which becomes what it has seen."""
+    total = merge(Moments(own.count, own.mean, own.square), new)
+    own.count.copy_(total.count)
+    own.mean.copy_(total.mean)
+    own.square.copy_(total.square)
+    return total

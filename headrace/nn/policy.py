@@ -15,6 +15,7 @@ from torch.nn import functional
 from headrace.nn.encoder import Encoder
 from headrace.nn.inputs import Inputs, mask_source
 from headrace.nn.network import Network, orthogonal
+from headrace.nn.normalizer import ImageNormalizer, Normalizer
 from headrace.nn.own_torso import OwnTorso
 from headrace.nn.popart import PopArt
 from headrace.nn.precision import Precision, halved
@@ -22,8 +23,8 @@ from headrace.nn.predict import predict
 from headrace.nn.quick import QuickTorso, quick
 from headrace.nn.recurrent import Recurrent
 from headrace.nn.task_values import TaskPopArt
-from headrace.ops import stacks, tree
-from headrace.ops.moments import Moments, moments
+from headrace.ops import stacks
+from headrace.ops.moments import Moments
 from headrace.spaces.actions import distribution_for, to_env
 from headrace.spaces.joining import TASK, Spaces
 from headrace.spaces.text import Words, text_paths
@@ -191,20 +192,22 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def moments(self, inputs: Tree) -> list[Moments]:
-        """Of inputs ``[T, B, ...]``, for each torso that keeps running statistics of them."""
-        flat = tree.map_leaves(lambda x: x.flatten(0, 1), inputs)
-        return [moments(torso.values(flat)) for torso in self.observing]
+        """Of inputs ``[T, B, ...]``, for each part that keeps running statistics of them."""
+        return [x for torso in self._torsos for x in torso.moments(inputs)]
 
     def take(self, new: Iterable[Moments]) -> None:
         """Take inputs, by what :meth:`moments` says of them, into the running statistics."""
-        for torso, of_torso in zip(self.observing, new, strict=True):
-            torso.normalizer.take(of_torso)
+        for normalizer, of_its_own in zip(self.normalizers, new, strict=True):
+            normalizer.take(of_its_own)
 
     @property
-    def observing(self) -> list[Any]:
-        """The torsos that keep running statistics of observations."""
-        torsos = self.torso, self.value_torso
-        return [x for x in torsos if getattr(x, "normalizer", None) is not None]
+    def normalizers(self) -> list[Normalizer | ImageNormalizer]:
+        """What keeps running statistics of observations."""
+        return [x for torso in self._torsos for x in torso.normalizers]
+
+    @property
+    def _torsos(self) -> list[Encoder]:
+        return [x for x in (self.torso, self.value_torso) if isinstance(x, Encoder)]
 
     def env_action(self, action: Tree) -> Any:
         """What the environments receive for arrays of actions; see ``spaces.actions.to_env``."""

@@ -25,7 +25,7 @@ import torch
 from safetensors import SafetensorError
 
 from headrace.errors import CheckpointError, shown
-from headrace.nn.network import Network, network_from_json
+from headrace.nn.network import LEFT_TO_THE_RUN, Network, network_from_json
 from headrace.nn.policy import Policy
 from headrace.nn.roster import Roster
 from headrace.nn.team import AnyPolicy, Team
@@ -237,8 +237,7 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
         trust.check(folder, values, trusted, ("torso",))
         network = network_from_json(recall.network(values["config"]))
     else:  # what the run decided
-        names = ("hidden", "normalize_observations", "normalize_values")
-        left = [name for name in names if getattr(network, name) is None]
+        left = [name for name in LEFT_TO_THE_RUN if getattr(network, name) is None]
         network = replace(network, **{name: written.get(name) for name in left})
     observed, acted = (
         space_from_json(values[f"{kind}_space"]) for kind in ("observation", "action")

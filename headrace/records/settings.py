@@ -10,7 +10,7 @@ from headrace.algos import ALGORITHMS
 from headrace.config import Config, unknown_setting
 from headrace.envs import scripts
 from headrace.errors import CheckpointError, ConfigError, nearest, require_choice
-from headrace.nn.network import Network, network_from_json
+from headrace.nn.network import LEFT_TO_THE_RUN, Network, network_from_json
 from headrace.valid.fields import checked
 
 # What settings that older versions didn't write meant then.
@@ -22,6 +22,7 @@ _BEFORE: dict[str, Any] = {
 }
 _BEFORE_ALGO: dict[str, Any] = {"fused": False}
 _BEFORE_OF: dict[str, dict[str, Any]] = {"impala": {"minibatches": 1}}
+_BEFORE_NETWORK: dict[str, Any] = {"normalize_images": False}
 
 _OF_THE_COMMAND = ("resume", "overwrite", "run_dir", "init_from")  # not of the run
 # What can't change when a run is resumed, and why; none of the network's fields can.
@@ -39,7 +40,6 @@ _KEPT_WITH_REPLAY = {
     "stacked_frames": "the saved replay holds pictures in that way",
     "fragment_length": "the saved replay holds trajectories of that length",
 }
-_LEFT_TO_THE_RUN = ("hidden", "normalize_observations", "normalize_values")
 
 
 @checked
@@ -61,7 +61,7 @@ def from_json(values: dict[str, Any], **overrides: Any) -> Config:
         algo = _BEFORE_ALGO | _BEFORE_OF.get(which, {}) | _of_algo(algo)
         values["algo"] = ALGORITHMS[which](**algo)
     if isinstance(network, dict):
-        values["network"] = network_from_json(network)
+        values["network"] = network_from_json(_BEFORE_NETWORK | network)
     return Config(**values)
 
 
@@ -82,7 +82,7 @@ def flat_settings(values: dict[str, Any]) -> dict[str, Any]:
     of_algo = dataclasses.asdict(ALGORITHMS[name]()) | _BEFORE_ALGO | _BEFORE_OF.get(name, {})
     flat = {"algo": name, "env": "", **defaults, **_BEFORE, **values}
     flat |= {"algo": name} | of_algo | _of_algo(algo)
-    flat |= json.loads(json.dumps(Network().to_json())) | network
+    flat |= json.loads(json.dumps(Network().to_json())) | _BEFORE_NETWORK | network
     for one_run in ("seed", "run_dir", "resume", "overwrite", "network"):
         del flat[one_run]
     return flat
@@ -102,7 +102,7 @@ def replaced(config: Config, settings: dict[str, Any]) -> Config:
     whole = {name: value for name, value in settings.items() if name in known}
     algo, network = whole.get("algo", config.algo), whole.get("network", config.network)
     if isinstance(network, Network) and network is not config.network:
-        left = [name for name in _LEFT_TO_THE_RUN if getattr(network, name) is None]
+        left = [name for name in LEFT_TO_THE_RUN if getattr(network, name) is None]
         as_it_was = {name: getattr(config.network, name) for name in left}
         network = dataclasses.replace(network, **as_it_was)
     parts = {"algo": algo, "network": network}

@@ -100,13 +100,14 @@ def as_channels(
     memory.
     """
     whole = x.dtype == torch.uint8  # then what is divided is a copy
-    x = _channels_first(x, space, layout).to(dtype, memory_format=order)
+    x = channels_first(x, space, layout).to(dtype, memory_format=order)
     if space.dtype != np.uint8:
         return x
     return x.div_(255.0) if whole else x / 255.0
 
 
-def _channels_first(x: Tensor, space: Box, layout: Layout) -> Tensor:
+def channels_first(x: Tensor, space: Box, layout: Layout) -> Tensor:
+    """The same, as they are."""
     # x.shape[0] and not len(x): a traced export takes the latter for a constant.
     known = layout_of(space) if layout == "auto" else layout
     if len(space.shape) > 2 and known == "channels_last":
@@ -142,7 +143,7 @@ def one_hot_channels(
     Channel ``c * symbols + s`` is 1 where channel c holds symbol s, counted from the lower bound of
     the space; what is no symbol is 0 in all of them.
     """
-    x = _channels_first(x, space, layout).unsqueeze(2)
+    x = channels_first(x, space, layout).unsqueeze(2)
     low = int(space.low.min())
     symbol = torch.arange(low, low + symbols, device=x.device).view(1, 1, -1, 1, 1)
     return (x == symbol).to(dtype).flatten(1, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from headrace.config import Config
 from headrace.envs.names import env_name
 from headrace.envs.probe import Probe
 from headrace.errors import ConfigError
-from headrace.nn.network import Network, network_from_json
+from headrace.nn.network import LEFT_TO_THE_RUN, Network, network_from_json
 from headrace.nn.team import AnyPolicy
 from headrace.records import checkpoint
 from headrace.spaces.json import alike, space_from_json
@@ -53,8 +52,8 @@ def check_init(config: Config, found: Probe, run_dir: Path) -> None:
 
 def _settings(network: Network) -> dict[str, Any]:
     """With what older versions left open as it was then."""
-    inputs, values = bool(network.normalize_observations), bool(network.normalize_values)
-    return replace(network, normalize_observations=inputs, normalize_values=values).to_json()
+    values = network.to_json()
+    return values | {name: bool(values[name]) for name in LEFT_TO_THE_RUN if name != "hidden"}
 
 
 def take_over(config: Config, policy: AnyPolicy, group: Group) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from worlds.stacks import Stacks
 
 import headrace as hr
 from headrace.learning.learner import Learner
@@ -118,3 +119,26 @@ def test_a_rare_reward_after_nothing_but_zeros_is_bounded():
 def test_without_normalisation_no_discounted_return_travels(tiny):
     trainer = trained(tiny, total_steps=64)
     assert trainer.batches[0].discounted_return == ()
+
+
+@pytest.mark.parametrize("begins", ["mixed", "black"])
+def test_images_have_the_same_statistics_whether_stacks_are_held_whole_or_as_pictures(
+    tiny, begins, tmp_path
+):
+    network = hr.Network(conv="impala_shallow", normalize_images=True)
+    settings = {"env": Stacks, "env_kwargs": {"begins": begins}, "network": network}
+    settings |= {"transport": "serial", "total_steps": 256}
+    whole, once = (
+        trained(tiny, **settings, stacked_frames=how, run_dir=str(tmp_path / how))
+        for how in ("whole", "once")
+    )
+    assert isinstance(whole.batches[0].obs, torch.Tensor)
+    assert isinstance(once.batches[0].obs, dict)
+    assert not once.batches[0].valid.all()
+    ours, theirs = (x.policy.torso.normalizers[0].state_dict() for x in (whole, once))
+    assert ours["count"] > 0
+    for name, value in ours.items():
+        torch.testing.assert_close(theirs[name], value, msg=name)
+    rows = torch.cat([batch.obs[:-1].flatten(0, 1) for batch in whole.batches]).double()
+    center, scale = ours["center"].double(), ours["scale"].double()
+    assert ((rows - center) * scale).square().mean().sqrt().item() == pytest.approx(1.0, abs=0.1)

@@ -51,6 +51,7 @@ def trained(tiny, finish, algo, factor: float, folder, **settings) -> hr.Trainer
     return trainer
 
 
+SCALES = ("normalize_observations", "normalize_images", "normalize_values")
 VARIANTS = ("ppo-value-clip", "impala-minibatches", "appo-decoupled")
 EACH = [
     pytest.param(algo, id=name, marks=[pytest.mark.slow] if name in VARIANTS else [])
@@ -82,27 +83,33 @@ def test_in_the_literal_form_they_do_not(tiny, finish, tmp_path):
 
 def test_one_setting_decides_and_each_can_be_given(tiny):
     on, off = tiny().settled, tiny(scale_free=False).settled
-    assert (on.network.normalize_observations, on.network.normalize_values) == (True, True)
-    assert (off.network.normalize_observations, off.network.normalize_values) == (False, False)
+    for name in SCALES:
+        assert (getattr(on.network, name), getattr(off.network, name)) == (True, False), name
     for algo, normalizes in ((hr.APPO(), True), (hr.A2C(), True), (hr.A3C(), False)):
         assert tiny(algo=algo).settled.algo.normalize_advantage is normalizes
         assert tiny(algo=algo, scale_free=False).settled.algo.normalize_advantage is False
     assert off.algo.normalize_advantage is True  # PPO's own, which it always had
     assert tiny(algo=hr.A3C()).settled.network.normalize_values is False
     given = tiny(scale_free=False, network=hr.Network(normalize_values=True)).settled
-    both = {"normalize_observations": False, "normalize_values": True}
-    assert given.network == hr.Network((64, 64), **both)
+    all_three = dict.fromkeys(SCALES, False) | {"normalize_values": True}
+    assert given.network == hr.Network((64, 64), **all_three)
     assert given.settled == given
 
 
 def test_a_config_of_an_older_version_stays_in_the_literal_form(tiny):
     values = tiny().to_json()
     del values["scale_free"]
-    for name in ("normalize_observations", "normalize_values"):
+    for name in SCALES:
         del values["network"][name]
     settled = from_json(values).settled
-    assert settled.network.normalize_values is False
-    assert settled.network.normalize_observations is False
+    assert not any(getattr(settled.network, name) for name in SCALES)
+
+
+def test_a_run_from_before_images_were_normalised_is_shown_brightness(tiny):
+    values = tiny().settled.to_json()
+    del values["network"]["normalize_images"]
+    network = from_json(values).settled.network
+    assert [getattr(network, name) for name in SCALES] == [True, False, True]
 
 
 def test_statistics_are_saved_and_resumed(tiny, finish, tmp_path):
@@ -160,12 +167,12 @@ def test_running_moments_are_those_of_the_batches_before(name):
     learner.close()
 
 
-def test_an_own_torso_normalises_itself():
-    with pytest.raises(ConfigError, match="normalize_observations=True is for the built-in torsos"):
-        hr.Network(torso="some:torso", normalize_observations=True)
-    assert (
-        hr.Config(network=hr.Network(torso="a:b")).settled.network.normalize_observations is False
-    )
+@pytest.mark.parametrize("name", ["normalize_observations", "normalize_images"])
+def test_an_own_torso_normalises_itself(name):
+    with pytest.raises(ConfigError, match=f"{name}=True is for the built-in torsos"):
+        hr.Network(torso="some:torso", **{name: True})
+    settled = hr.Config(network=hr.Network(torso="a:b")).settled
+    assert getattr(settled.network, name) is False
 
 
 def test_a_center_of_several_learners_is_nothing_to_a_lone_one():

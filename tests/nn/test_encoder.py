@@ -127,6 +127,42 @@ def test_bytes_become_fractions_in_rows_of_numbers_too():
     torch.testing.assert_close(x, torch.tensor([[0.0, 1.0], [0.2, 0.4]]))
 
 
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_images_are_normalised_by_the_pixels_of_some_of_them(last, dtype):
+    shape = (20, 21, 3) if last else (3, 20, 21)
+    space = Dict({"map": Box(0, 2, (20, 20), np.uint8), "seen": Box(0, 255, shape, dtype)})
+    shown = hr.Network((8,), conv="impala_shallow", one_hot=("map",), normalize_images=True)
+    policy = policy_for(space, shown)
+    torch.manual_seed(0)
+    seen = torch.randint(0, 256, (16, 6, *shape)).to(torch.uint8)
+    seen = seen if dtype == np.uint8 else seen.float()
+    (found,) = policy.moments({"map": torch.zeros(16, 6, 20, 20, dtype=torch.uint8), "seen": seen})
+    assert found.count == 32  # of 96
+    rows = seen.flatten(0, 1)[torch.linspace(0, 95, 32).long()].double()
+    rows = rows.movedim(-1, 1) if last else rows
+    torch.testing.assert_close(found.mean, rows.mean(0).flatten())
+    policy.take([found])
+    (part,) = (x for x in policy.torso.parts if x.normalizer is not None)
+    given = []
+    part.convolutions.register_forward_pre_hook(lambda module, args: given.append(args[0]))
+    part(seen[0])
+    expected = seen[0].movedim(-1, 1) if last else seen[0]
+    away, of_rows = expected - rows.mean(0), rows - rows.mean(0)
+    torch.testing.assert_close(given[0], (away / of_rows.square().mean().sqrt()).float())
+
+
+@pytest.mark.parametrize("columns", [1, 2, 8, 32, 64])
+def test_the_images_whose_statistics_are_taken_are_of_all_columns(columns):
+    policy = policy_for(Box(0, 255, (3, 20, 20), np.uint8), hr.Network(normalize_images=True))
+    seen = torch.zeros(64, columns, 3, 20, 20, dtype=torch.uint8)
+    seen[:] = torch.arange(columns).view(-1, 1, 1, 1)
+    (found,) = policy.moments(seen)
+    assert found.count == 32
+    variety = torch.arange(columns).double().var(unbiased=False)
+    assert 0.8 * variety <= found.variance[0] <= 1.2 * variety
+
+
 def test_discrete_observations_are_one_hot_from_their_start():
     x = torch.tensor([[-1, 2], [1, 3]])
     space = MultiDiscrete([3, 2], start=[-1, 2])

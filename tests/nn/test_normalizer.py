@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from tries import examples
 
-from headrace.nn.normalizer import Normalizer
+from headrace.nn.normalizer import ImageNormalizer, Normalizer
 from headrace.ops.moments import moments, of_all, pack
 
 
@@ -40,16 +40,47 @@ def test_a_constant_input_becomes_zero():
     assert normalizer(torch.full((2, 1), 7.0)).tolist() == [[0.0], [0.0]]
 
 
-def test_all_of_its_state_is_in_the_state_dict():
+@pytest.mark.parametrize("make", [lambda: Normalizer(2), lambda: ImageNormalizer((1, 1, 2), 1.0)])
+def test_all_of_its_state_is_in_the_state_dict(make):
     torch.manual_seed(0)
-    one, other = Normalizer(2), Normalizer(2)
-    one.update(torch.randn(9, 2))
+    one, other = make(), make()
+    one.take(moments(torch.randn(9, 2)))
     other.load_state_dict(one.state_dict())
-    more = torch.randn(5, 2)
-    one.update(more)
-    other.update(more)
+    more = moments(torch.randn(5, 2))
+    one.take(more)
+    other.take(more)
     for a, b in zip(one.buffers(), other.buffers(), strict=True):
         assert torch.equal(a, b)
+
+
+def pixels(count: int) -> Tensor:
+    """Images ``[N, 2, 3, 4]`` of bytes, of which a pixel never moves."""
+    x = torch.randint(0, 256, (count, 2, 3, 4), dtype=torch.uint8)
+    x[:, 1, 2, 0] = 200
+    return x
+
+
+def test_images_lose_each_pixels_mean_and_are_scaled_by_one_deviation():
+    torch.manual_seed(0)
+    normalizer, x = ImageNormalizer((2, 3, 4), 1 / 255), pixels(40)
+    torch.testing.assert_close(normalizer(x.float()), x / 255)
+    for part in x.split(13):
+        normalizer.take(moments(part.flatten(1)))
+    away = x.double() - x.double().mean(0)
+    expected = away / away.square().mean().sqrt()
+    torch.testing.assert_close(normalizer(x.float()), expected.float())
+    assert expected.square().mean().item() == pytest.approx(1.0)
+    assert not normalizer(x.float())[:, 1, 2, 0].any()
+    halves = normalizer(x.bfloat16())
+    assert halves.dtype == torch.bfloat16
+    torch.testing.assert_close(halves.float(), expected.float(), atol=0.02, rtol=0.01)
+
+
+def test_of_images_that_are_all_alike_nothing_is_left():
+    normalizer = ImageNormalizer((1, 2, 2), 1 / 255)
+    normalizer.take(moments(torch.full((5, 4), 9.0)))
+    assert not normalizer(torch.full((1, 1, 2, 2), 9.0)).any()
+    assert normalizer.scale == torch.tensor(1 / 255)
 
 
 # -- several learners ---------------------------------------------------------------------------

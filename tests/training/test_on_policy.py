@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from worlds import SpaceIdentityVectorEnv
+from worlds import BrightQuarter, SpaceIdentityVectorEnv
 
 from headrace.acting.collector import Collector, rollout_spec
 from headrace.algos.common import policy_outputs
@@ -29,7 +29,7 @@ def filler(env, network, num_envs=6, num_steps=24, env_kwargs=None):
     with torch.no_grad():
         for p in policy.parameters():
             p.add_(0.2 * torch.randn_like(p))
-    if network.normalize_observations:
+    if network.normalize_observations or network.normalize_images:
         rows = tree.map_leaves(lambda x: x.unsqueeze(0), policy.inputs.example(50))
         noisy = tree.map_leaves(
             lambda x: x + torch.randn_like(x) if x.is_floating_point() else x, rows
@@ -77,6 +77,15 @@ def test_log_probabilities_agree_on_every_valid_step(space, settings, mask):
             log_prob = policy_outputs(policy, batch).log_prob
         assert not batch.valid.all()
         assert (log_prob - batch.log_prob)[batch.valid].abs().max() <= 1e-5
+
+
+def test_log_probabilities_of_normalised_images_agree():
+    policy, fill = filler(BrightQuarter, Network(conv="impala_shallow", normalize_images=True))
+    assert policy.torso.normalizers[0].count == 50
+    batch = gather([fill()])
+    with torch.no_grad():
+        log_prob = policy_outputs(policy, batch).log_prob
+    assert (log_prob - batch.log_prob)[batch.valid].abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("squash", [False, True])

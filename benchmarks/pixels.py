@@ -73,10 +73,11 @@ class Args:
 
 
 def flags(request: dict[str, Any]) -> dict[str, Any]:
-    """Of ``headrace train``: the recipe, one pass, no evaluation."""
+    """Of ``headrace train``: the recipe with everybody's network, one pass, no evaluation."""
     return {
         "recipe": "atari",
         "env_id": "Pong",
+        "conv": "nature",
         "epochs": 1,
         "minibatches": request["minibatches"],
         "num_actors": request["actors"],

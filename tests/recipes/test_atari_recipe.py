@@ -56,6 +56,15 @@ def test_impala_has_the_papers_settings():
     assert config.total_steps * env["frameskip"] == 200_000_000
 
 
+def test_only_appo_departs_from_the_papers_to_learn_sooner():
+    shown = {name: hr.recipe("atari", name).settled.network for name in ("impala", "ppo", "impact")}
+    assert not any(network.normalize_images for network in shown.values())
+    config = hr.recipe("atari", "appo")
+    assert (config.network.conv, config.network.normalize_images) == ("impala_shallow", True)
+    assert (config.algo.epochs, config.batch_size // config.algo.minibatches) == (2, 128)
+    assert (config.algo.learning_rate, config.algo.entropy_coef) == (5e-4, 0.03)
+
+
 @pytest.mark.parametrize("algorithm", ["impala", "appo", "ppo", "impact"])
 def test_every_algorithm_plays_the_protocol_and_is_evaluated_on_whole_games(algorithm):
     config = hr.recipe("atari", algorithm)

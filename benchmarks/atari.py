@@ -64,7 +64,7 @@ class Args:
     peer_seeds: int = 1
     """Of the single-file program, which takes longer: the first ones."""
     first_seed: int = 1
-    steps: int = 3_000_000
+    steps: int = 1_000_000
     """The learning rate falls to 0 over them."""
     peer_steps: int = 3_000_000
     """Of the single-file program, with a quarter of the learning rate."""
@@ -171,8 +171,8 @@ def report(found: dict[str, list[dict[str, Any]]], args: Args, console: Console)
     (args.output / f"{args.game}.md").write_text(f"{title}\n\n{markdown(rows)}\n", encoding="utf-8")
     path = args.output / f"{args.game}.png"
     with picture(path, title, (9.0, 4.0), ncols=2, sharey=True) as (_, panels):
-        for panel, axis, label in zip(panels, (0, 1), ("minutes", "million steps"), strict=True):
-            scale = 1 / 60 if axis == 0 else 1e-6
+        for panel, axis, label in zip(panels, (0, 1), ("minutes", "steps"), strict=True):
+            scale = 1 / 60 if axis == 0 else 1
             drawn = {
                 name: [([p[axis] * scale for p in r["curve"]], [p[2] for p in r["curve"]])
                        for r in runs]

@@ -133,6 +133,7 @@ CASES = {
             "conv": "impala_shallow",
             "text": ("command",),
             "one_hot": ("map",),
+            "normalize_images": True,
         },
     ),
 }

@@ -304,11 +304,8 @@ class Config:
         if network.hidden is None:
             network = replace(network, hidden=_WIDE if len(self.tasks) > 1 else network.units)
         of_values = free and not algo.learns_in_actors  # they have no statistics in common
-        built_in = free and network.torso is None
         if network.normalize_observations is None:
-            network = replace(network, normalize_observations=built_in)
-        if network.normalize_images is None:
-            network = replace(network, normalize_images=built_in)
+            network = replace(network, normalize_observations=free and network.torso is None)
         if network.normalize_values is None:
             network = replace(network, normalize_values=of_values)
         if algo.normalize_advantage is None:

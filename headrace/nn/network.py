@@ -68,7 +68,7 @@ else:
     Torso = Annotated[str | None, ranges.Also(Callable[..., Any]), TORSO]
 
 
-LEFT_TO_THE_RUN = ("hidden", "normalize_observations", "normalize_images", "normalize_values")
+LEFT_TO_THE_RUN = ("hidden", "normalize_observations", "normalize_values")
 
 
 @settings()
@@ -110,10 +110,9 @@ class Network:
     normalize_observations: bool | None = None
     """Scale the numbers of Box observations by their running mean and deviation; None: with the
     run's scale_free, unless the torso is an own one."""
-    normalize_images: bool | None = None
+    normalize_images: bool = False
     """Show convolutions what differs from each pixel's running mean, in units of one running
-    deviation of all pixels, instead of brightness; None: with the run's scale_free, unless the
-    torso is an own one."""
+    deviation of all pixels, instead of brightness."""
     normalize_values: bool | None = None
     """Learn values in units of their targets' running deviation (PopArt); None: with the run's
     scale_free."""

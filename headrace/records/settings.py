@@ -22,7 +22,6 @@ _BEFORE: dict[str, Any] = {
 }
 _BEFORE_ALGO: dict[str, Any] = {"fused": False}
 _BEFORE_OF: dict[str, dict[str, Any]] = {"impala": {"minibatches": 1}}
-_BEFORE_NETWORK: dict[str, Any] = {"normalize_images": False}
 
 _OF_THE_COMMAND = ("resume", "overwrite", "run_dir", "init_from")  # not of the run
 # What can't change when a run is resumed, and why; none of the network's fields can.
@@ -61,7 +60,7 @@ def from_json(values: dict[str, Any], **overrides: Any) -> Config:
         algo = _BEFORE_ALGO | _BEFORE_OF.get(which, {}) | _of_algo(algo)
         values["algo"] = ALGORITHMS[which](**algo)
     if isinstance(network, dict):
-        values["network"] = network_from_json(_BEFORE_NETWORK | network)
+        values["network"] = network_from_json(network)
     return Config(**values)
 
 
@@ -82,7 +81,7 @@ def flat_settings(values: dict[str, Any]) -> dict[str, Any]:
     of_algo = dataclasses.asdict(ALGORITHMS[name]()) | _BEFORE_ALGO | _BEFORE_OF.get(name, {})
     flat = {"algo": name, "env": "", **defaults, **_BEFORE, **values}
     flat |= {"algo": name} | of_algo | _of_algo(algo)
-    flat |= json.loads(json.dumps(Network().to_json())) | _BEFORE_NETWORK | network
+    flat |= json.loads(json.dumps(Network().to_json())) | network
     for one_run in ("seed", "run_dir", "resume", "overwrite", "network"):
         del flat[one_run]
     return flat

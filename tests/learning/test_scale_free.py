@@ -51,7 +51,6 @@ def trained(tiny, finish, algo, factor: float, folder, **settings) -> hr.Trainer
     return trainer
 
 
-SCALES = ("normalize_observations", "normalize_images", "normalize_values")
 VARIANTS = ("ppo-value-clip", "impala-minibatches", "appo-decoupled")
 EACH = [
     pytest.param(algo, id=name, marks=[pytest.mark.slow] if name in VARIANTS else [])
@@ -83,33 +82,27 @@ def test_in_the_literal_form_they_do_not(tiny, finish, tmp_path):
 
 def test_one_setting_decides_and_each_can_be_given(tiny):
     on, off = tiny().settled, tiny(scale_free=False).settled
-    for name in SCALES:
-        assert (getattr(on.network, name), getattr(off.network, name)) == (True, False), name
+    assert (on.network.normalize_observations, on.network.normalize_values) == (True, True)
+    assert (off.network.normalize_observations, off.network.normalize_values) == (False, False)
     for algo, normalizes in ((hr.APPO(), True), (hr.A2C(), True), (hr.A3C(), False)):
         assert tiny(algo=algo).settled.algo.normalize_advantage is normalizes
         assert tiny(algo=algo, scale_free=False).settled.algo.normalize_advantage is False
     assert off.algo.normalize_advantage is True  # PPO's own, which it always had
     assert tiny(algo=hr.A3C()).settled.network.normalize_values is False
     given = tiny(scale_free=False, network=hr.Network(normalize_values=True)).settled
-    all_three = dict.fromkeys(SCALES, False) | {"normalize_values": True}
-    assert given.network == hr.Network((64, 64), **all_three)
+    both = {"normalize_observations": False, "normalize_values": True}
+    assert given.network == hr.Network((64, 64), **both)
     assert given.settled == given
 
 
 def test_a_config_of_an_older_version_stays_in_the_literal_form(tiny):
     values = tiny().to_json()
     del values["scale_free"]
-    for name in SCALES:
+    for name in ("normalize_observations", "normalize_values"):
         del values["network"][name]
     settled = from_json(values).settled
-    assert not any(getattr(settled.network, name) for name in SCALES)
-
-
-def test_a_run_from_before_images_were_normalised_is_shown_brightness(tiny):
-    values = tiny().settled.to_json()
-    del values["network"]["normalize_images"]
-    network = from_json(values).settled.network
-    assert [getattr(network, name) for name in SCALES] == [True, False, True]
+    assert settled.network.normalize_values is False
+    assert settled.network.normalize_observations is False
 
 
 def test_statistics_are_saved_and_resumed(tiny, finish, tmp_path):
@@ -171,8 +164,9 @@ def test_running_moments_are_those_of_the_batches_before(name):
 def test_an_own_torso_normalises_itself(name):
     with pytest.raises(ConfigError, match=f"{name}=True is for the built-in torsos"):
         hr.Network(torso="some:torso", **{name: True})
-    settled = hr.Config(network=hr.Network(torso="a:b")).settled
-    assert getattr(settled.network, name) is False
+    assert (
+        hr.Config(network=hr.Network(torso="a:b")).settled.network.normalize_observations is False
+    )
 
 
 def test_a_center_of_several_learners_is_nothing_to_a_lone_one():

@@ -57,7 +57,7 @@ def test_impala_has_the_papers_settings():
 
 
 def test_only_appo_departs_from_the_papers_to_learn_sooner():
-    shown = {name: hr.recipe("atari", name).settled.network for name in ("impala", "ppo", "impact")}
+    shown = {name: hr.recipe("atari", name).network for name in ("impala", "ppo", "impact")}
     assert not any(network.normalize_images for network in shown.values())
     config = hr.recipe("atari", "appo")
     assert (config.network.conv, config.network.normalize_images) == ("impala_shallow", True)

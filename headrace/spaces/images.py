@@ -107,7 +107,7 @@ def as_channels(
 
 
 def channels_first(x: Tensor, space: Box, layout: Layout) -> Tensor:
-    """The same, as they are."""
+    """Images ``[N, *space.shape]`` as ``[N, channels, height, width]``, neither cast nor scaled."""
     # x.shape[0] and not len(x): a traced export takes the latter for a constant.
     known = layout_of(space) if layout == "auto" else layout
     if len(space.shape) > 2 and known == "channels_last":

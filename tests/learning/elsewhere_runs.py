@@ -47,8 +47,7 @@ ALGOS = {
     "appo": hr.APPO(epochs=2, minibatches=2, clip_around="learner", **SHARED),
     "impact": hr.IMPACT(buffer_size=2, passes=2, **SHARED),
 }  # fmt: skip
-SCALED = dict.fromkeys(("normalize_observations", "normalize_images", "normalize_values"), True)
-WRITTEN = SCALED | {"previous_action_reward": True}
+WRITTEN = {"normalize_observations": True, "normalize_values": True, "previous_action_reward": True}
 NETWORKS = {
     "dense": hr.Network((8,), **WRITTEN),
     "lstm": hr.Network((8,), core="lstm", core_size=6, **WRITTEN),

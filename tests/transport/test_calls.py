@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+import time
 from collections.abc import Iterator
 from multiprocessing import Pipe
 
@@ -55,14 +56,15 @@ def right(*values: int) -> list[list[float]]:
 
 
 class Calling(threading.Thread):
-    """A caller that waits for its answer in a thread."""
+    """A caller that waits for its answer in a thread, which asks a little later if told to."""
 
-    def __init__(self, caller: Caller, *values: int) -> None:
+    def __init__(self, caller: Caller, *values: int, after_s: float = 0.0) -> None:
         super().__init__(daemon=True)
-        self.caller, self.values, self.answer = caller, values, None
+        self.caller, self.values, self.answer, self.after_s = caller, values, None, after_s
         self.start()
 
     def run(self) -> None:
+        time.sleep(self.after_s)
         self.answer = call(self.caller, *self.values)
 
     def check(self) -> None:
@@ -109,14 +111,12 @@ def test_an_active_caller_is_waited_for_and_no_other(made):
     callers[0].expect(True)
     callers[1].expect(True)
     first = Calling(callers[0], 1)
-    late = threading.Timer(0.2, lambda: second.append(Calling(callers[1], 2, 3)))
-    second: list[Calling] = []
-    late.start()
+    second = Calling(callers[1], 2, 3, after_s=0.2)
     asked = taken(server, max_wait_s=1e6)  # for ever, if the third one were waited for
     assert asked.callers.tolist() == [0, 1]
     server.answer(asked, doubled(asked))
     first.check()
-    second[0].check()
+    second.check()
     third = Calling(callers[2], 4)
     asked = taken(server)  # nobody is waited for at 0
     assert asked.callers.tolist() == [2]

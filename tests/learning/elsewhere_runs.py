@@ -91,8 +91,10 @@ CASES: dict[str, tuple[Any, hr.Network, dict[str, Any], Any]] = {
     for algo in ALGOS for network in ("dense", "lstm")
 }  # fmt: skip
 CASES["ppo-gru"] = ALGOS["ppo"], NETWORKS["gru"], {"action_space": "box"}, SpaceIdentityVectorEnv
-# With a small epsilon RMSProp takes whole steps along gradients that are rounding alone.
+# With a small epsilon optimisers take whole steps along gradients that are rounding alone.
 CASES["impala-scene"] = replace(ALGOS["impala"], optimizer_eps=1e-2), SCENE, {}, SceneEnv
+CASES["appo-images"] = (replace(ALGOS["appo"], optimizer_eps=1e-2),
+                        replace(SCENE, normalize_images=True), {}, SceneEnv)  # fmt: skip
 
 
 def _left_behind(learner: Learner, part: str) -> None:
@@ -103,7 +105,8 @@ def _left_behind(learner: Learner, part: str) -> None:
     elif part == "target":
         learner.state["target"].to("cpu")
     else:
-        learner.policy.torso.normalizer.to("cpu")
+        for normalizer in learner.policy.normalizers:
+            normalizer.to("cpu")
 
 
 # What must be refused: a part of a learner that stayed on the processor, by the case it is of.
@@ -112,6 +115,7 @@ LEFT_BEHIND = {
     "returns": "ppo-dense",
     "target": "impact-lstm",
     "statistics": "a2c-dense",
+    "image statistics": "appo-images",
 }
 
 

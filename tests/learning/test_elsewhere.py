@@ -13,10 +13,11 @@ import pytest
 from warm import popen
 
 RUNS = Path(__file__).with_name("elsewhere_runs.py")
-CASES = ["a2c-dense", "ppo-lstm", "appo-dense", "impact-lstm", "impala-scene"]
+CASES = ["a2c-dense", "ppo-lstm", "appo-dense", "impact-lstm", "impala-scene",
+         "appo-images"]  # fmt: skip
 OTHER_CASES = ["a2c-lstm", "ppo-dense", "ppo-gru", "impala-dense", "impala-lstm", "appo-lstm",
                "impact-dense"]  # fmt: skip
-LEFT_BEHIND = ["replay", "returns", "target", "statistics"]
+LEFT_BEHIND = ["replay", "returns", "target", "statistics", "image statistics"]
 
 
 def errors_of(folder: Path, names: list[str]) -> dict[str, str | None]:

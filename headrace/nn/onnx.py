@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError
-from headrace.nn.encoder import TextEncoder
+from headrace.nn.text import TextEncoder
 from headrace.ops import tree
 from headrace.types import Tree
 

@@ -13,7 +13,7 @@ from tries import examples
 from headrace.errors import ConfigError
 from headrace.nn import convolutions as module
 from headrace.nn.convolutions import CONVOLUTIONS, ImageTorso, min_side
-from headrace.nn.encoder import TextEncoder
+from headrace.nn.text import TextEncoder
 
 
 def conv(kernel, num_in, num_out):

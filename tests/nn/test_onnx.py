@@ -11,11 +11,11 @@ from gymnasium.vector.utils import batch_space
 from torch import nn
 
 from headrace.errors import ConfigError
-from headrace.nn.encoder import TextEncoder
 from headrace.nn.network import Network
 from headrace.nn.onnx import _PaddedText, _Step, named
 from headrace.nn.policy import Policy
 from headrace.nn.predict import inputs_of
+from headrace.nn.text import TextEncoder
 from tests.nn.test_recurrent import CORES, make, pattern
 
 VECTOR = Box(-2.0, 2.0, (4,))

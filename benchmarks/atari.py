@@ -39,7 +39,7 @@ from rich.console import Console
 
 from headrace.errors import ConfigError, require, require_choice
 from headrace.process import num_cores
-from headrace.records.files import read_jsonl
+from headrace.records.curves import read_run
 from headrace.studies.children import Children
 from headrace.studies.drawing import curves, picture
 from headrace.studies.machine import machine, show, wide_console
@@ -99,13 +99,17 @@ def run_headrace(program: str, seed: int, args: Args, children: Children) -> dic
         run_dir = Path(folder) / "run"
         train_command("appo", run_dir, args.seconds, children, CLOSING_S, processor, **flags)
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
-        evaluations = run_dir / "evaluations.jsonl"
-        lines = read_jsonl(evaluations if lives else run_dir / "metrics.jsonl")
         settings = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
-    name = "mean" if lives else "charts/episodic_return"
-    curve = [(line["seconds"], line["env_steps"], line[name]) for line in lines if name in line]
+        curve = learning_curve(run_dir, lives)
     known = {"env_steps": summary["env_steps"], "evaluation": summary["evaluation"]}
     return {"curve": curve, **known, "processor": processor.points, "settings": settings}
+
+
+def learning_curve(run_dir: Path, lives: bool) -> list[tuple[float, int, float]]:
+    """Seconds, steps and scores of whole games: of training, or of evaluations if it has lives."""
+    score = "return_mean" if lives else "charts/episodic_return"
+    seconds, steps = (read_run(run_dir).curve(x, score, lives) for x in ("seconds", "env_steps"))
+    return list(zip(seconds[0], *steps, strict=True))
 
 
 def run_peer(seed: int, args: Args, children: Children) -> dict[str, Any]:

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+import headrace as hr
 from headrace.errors import ConfigError
 from headrace.ops.returns import gae
 from headrace.process import torch_threads
+from headrace.records.curves import read_run
 from headrace.studies.children import Children
 
 
@@ -91,6 +93,24 @@ def test_a_run_that_missed_the_target_took_more_than_its_whole_time():
     assert "less than 0.50 of the other program's seconds, less than 0.67 of its proc" in told
     assert "takes 0.50 of" in atari.compared(short, run, 18.0)
     assert "did not reach" in atari.compared(run, short, 18.5)
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_a_curve_is_of_training_games_or_of_evaluations_where_a_game_has_lives(lives, tmp_path):
+    hr.train(
+        "CartPole-v1", hr.A2C(), total_steps=400, batch_size=100, fragment_length=10, num_actors=1,
+        envs_per_actor=2, transport="serial", eval_interval=200, eval_episodes=2, log_interval_s=0,
+        run_dir=tmp_path / "run",
+    )  # fmt: skip
+    curve = importlib.import_module("atari").learning_curve(tmp_path / "run", lives)
+    run = read_run(tmp_path / "run")
+    lines = run.evaluations if lives else run.results[-1:]
+    scores = [line["return_mean" if lives else "charts/episodic_return"] for line in lines]
+    assert len(curve) >= 2
+    assert curve[-len(lines) :] == [
+        (line["seconds"], line["env_steps"], score)
+        for line, score in zip(lines, scores, strict=True)
+    ]
 
 
 def test_processor_seconds_are_those_of_all_descendants_also_of_ended_ones():

@@ -184,7 +184,8 @@ def report(found: dict[str, list[dict[str, Any]]], args: Args, console: Console)
             }  # fmt: skip
             curves(panel, drawn, runs=True)
             panel.set_xlabel(label)
-        panels[0].set_ylabel("score of training games")
+        lives = args.game not in WITHOUT_LIVES
+        panels[0].set_ylabel("score of evaluated games" if lives else "score of training games")
         panels[0].legend()
     console.print(f"written: {args.output}/{args.game}.md and .png")
 

@@ -58,16 +58,14 @@ class TMazeEnv(gymnasium.Env):
 class CatchEnv(gymnasium.Env):
     """Catch balls that fall, one after the other, with a paddle; seen as pixels.
 
-    Observation: uint8 ``[84, 84]``, 12 x 12 cells of 49 pixels unless ``pixels`` gives their side
-    another length, black but for the ball and the paddle in the last row. A ball falls a row at
-    each step, from a random column; the paddle moves by at most a cell (0: left, 1: stays, 2:
-    right). A ball that is caught earns 1, any other -1, and after five the episode ends.
+    Observation: uint8 ``[84, 84]``, 12 x 12 cells of 49 pixels, black but for the ball and the
+    paddle in the last row. A ball falls a row at each step, from a random column; the paddle moves
+    by at most a cell (0: left, 1: stays, 2: right). A ball that is caught earns 1, any other -1,
+    and after five the episode ends.
     """
 
-    def __init__(self, pixels: int = PIXELS) -> None:
-        self.observation_space = Box(0, 255, (CELLS * pixels,) * 2, np.uint8)
-        self.action_space = Discrete(3)
-        self._pixels = pixels
+    observation_space = Box(0, 255, (CELLS * PIXELS,) * 2, np.uint8)
+    action_space = Discrete(3)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -95,7 +93,7 @@ class CatchEnv(gymnasium.Env):
     def _observe(self) -> np.ndarray:
         cells = np.zeros((CELLS, CELLS), np.uint8)
         cells[self._row, self._column] = cells[CELLS - 1, self._paddle] = 255
-        return cells.repeat(self._pixels, 0).repeat(self._pixels, 1)
+        return cells.repeat(PIXELS, 0).repeat(PIXELS, 1)
 
 
 register("Catch-v0", entry_point="learning_envs:CatchEnv", max_episode_steps=BALLS * CELLS)

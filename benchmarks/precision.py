@@ -1,14 +1,13 @@
 """Does learning suffer from bfloat16? Runs that differ in ``precision`` and seed only.
 
     python benchmarks/precision.py --seeds 10
-    python benchmarks/precision.py --conv impala_shallow --pixels 4   # where bfloat16 is emulated
 
 APPO with the network of Mnih et al. (2015) learns ``learning_envs:Catch-v0``, 84 x 84 pixels, by
-the real command, or another network fewer pixels. A run's figures are the mean of its training
-return over its steps, and that of 20 evaluated episodes. Reported are all of them, their medians,
-the probability that a run in bfloat16 is better than one in float32 (95% bootstrap interval), and
-the p value of the two-sided test of Mann and Whitney. The precisions take turns; a run that is
-there is not done again, and refused if it was made with other settings.
+the real command. A run's figures are the mean of its training return over its steps, and that of
+20 evaluated episodes. Reported are all of them, their medians, the probability that a run in
+bfloat16 is better than one in float32 (95% bootstrap interval), and the p value of the two-sided
+test of Mann and Whitney. The precisions take turns; a run that is there is not done again, and
+refused if it was made with other settings.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import tyro
 from common import keep, kept, train_command
-from learning_envs import CELLS
 from rich.console import Console
 
 from headrace.errors import ConfigError, require
@@ -50,13 +48,10 @@ class Args:
     seeds: int = 10
     first_seed: int = 1
     steps: int = 60_000
-    conv: Literal["nature", "impala_shallow", "impala_deep"] = "nature"
-    pixels: int = 7
-    """Of the side of one of Catch's 12 x 12 cells."""
     output: Path = Path("runs/precision")
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "steps", "pixels"):
+        for name in ("seeds", "steps"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
 
 
@@ -67,8 +62,6 @@ def run(precision: str, seed: int, args: Args, children: Children) -> dict:
         "seed": seed,
         "precision": precision,
         "total_steps": args.steps,
-        "conv": args.conv,
-        "env_kwargs": json.dumps({"pixels": args.pixels}),
     }
     flags["actor_timeout_s"] = PATIENCE_S
     with tempfile.TemporaryDirectory() as folder:
@@ -100,9 +93,7 @@ def compared(ours: list[float], theirs: list[float]) -> str:
 
 def report(found: dict[str, list[dict]], args: Args, console: Console) -> None:
     """The table, as text and Markdown, and the picture."""
-    side = CELLS * args.pixels
-    what = f"Catch, {side} x {side}, {args.conv}, {args.steps:,} steps, {args.seeds} seeds"
-    title = f"{what}, on {machine()}"
+    title = f"Catch, {args.steps:,} steps, {args.seeds} seeds, on {machine()}"
     rows = []
     for figure, told in FIGURES.items():
         values = {name: [one[figure] for one in runs] for name, runs in found.items()}

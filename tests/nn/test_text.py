@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tries import examples
 
 from headrace.errors import ConfigError
-from headrace.nn import encoder as module
+from headrace.nn import text as module
 from headrace.nn.text import TextEncoder
 
 TEXTS = [[3, 1, 2], [], [4], [3, 1, 2], [9, 9, 9, 9, 9], [1, 0, 2], []]

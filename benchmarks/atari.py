@@ -4,12 +4,12 @@
     python benchmarks/atari.py --game Breakout --target 1000 --steps 2_000_000
     python benchmarks/atari.py --programs "headrace bfloat16,headrace float32" --steps 500_000
 
-headrace runs its real command, ``headrace train appo --recipe atari``; the other program is
-atari_ppo.py, with the settings that CleanRL publishes for Atari. Both have the network of Mnih et
-al. (2015), all cores, one after the other, and end at the target (the mean score of the last 100
-training games), at their steps or at their seconds. The clock starts with the process, and the
-processors' seconds are added up, which other programs on the machine disturb less. Then each plays
-100 whole games with drawn actions.
+headrace runs its real command, ``headrace train appo --recipe atari``, whose network is IMPALA's
+shallow one; the other program is atari_ppo.py, with the settings that CleanRL publishes for Atari
+and the network of Mnih et al. (2015). Both have all cores, one after the other, and end at the
+target (the mean score of the last 100 training games), at their steps or at their seconds. The
+clock starts with the process, and the processors' seconds are added up, which other programs on the
+machine disturb less. Then each plays 100 whole games with drawn actions.
 
 A run leaves ``OUTPUT/GAME/PROGRAM/SEED.json``; one that is there is not done again, and refused if
 it was made with other settings. Where a game has lives, headrace's curve is that of its evaluations
@@ -107,8 +107,8 @@ def run_headrace(program: str, seed: int, args: Args, children: Children) -> dic
 
 def learning_curve(run_dir: Path, lives: bool) -> list[tuple[float, int, float]]:
     """Seconds, steps and scores of whole games: of training, or of evaluations if it has lives."""
-    score = "return_mean" if lives else "charts/episodic_return"
-    seconds, steps = (read_run(run_dir).curve(x, score, lives) for x in ("seconds", "env_steps"))
+    run, score = read_run(run_dir), "return_mean" if lives else "charts/episodic_return"
+    seconds, steps = (run.curve(x, score, lives) for x in ("seconds", "env_steps"))
     return list(zip(seconds[0], *steps, strict=True))
 
 

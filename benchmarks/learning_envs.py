@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete
 
 CORRIDOR = 8
 ON, UP, DOWN = range(3)
-CELLS, PIXELS, BALLS = 12, 7, 5  # of Catch: of a side, of a cell's side, of an episode
+CELLS, BALLS = 12, 5  # of Catch: of a side, of an episode
 
 
 class TMazeEnv(gymnasium.Env):
@@ -62,10 +62,16 @@ class CatchEnv(gymnasium.Env):
     paddle in the last row. A ball falls a row at each step, from a random column; the paddle moves
     by at most a cell (0: left, 1: stays, 2: right). A ball that is caught earns 1, any other -1,
     and after five the episode ends.
+
+    Args:
+        pixels: of a cell's side, so that an observation has sides of 12 times as many.
     """
 
-    observation_space = Box(0, 255, (CELLS * PIXELS,) * 2, np.uint8)
     action_space = Discrete(3)
+
+    def __init__(self, pixels: int = 7) -> None:
+        self._pixels = pixels
+        self.observation_space = Box(0, 255, (CELLS * pixels,) * 2, np.uint8)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -93,7 +99,7 @@ class CatchEnv(gymnasium.Env):
     def _observe(self) -> np.ndarray:
         cells = np.zeros((CELLS, CELLS), np.uint8)
         cells[self._row, self._column] = cells[CELLS - 1, self._paddle] = 255
-        return cells.repeat(PIXELS, 0).repeat(PIXELS, 1)
+        return cells.repeat(self._pixels, 0).repeat(self._pixels, 1)
 
 
 register("Catch-v0", entry_point="learning_envs:CatchEnv", max_episode_steps=BALLS * CELLS)

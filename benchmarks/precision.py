@@ -1,13 +1,14 @@
 """Does learning suffer from bfloat16? Runs that differ in ``precision`` and seed only.
 
     python benchmarks/precision.py --seeds 10
+    python benchmarks/precision.py --pixels 1 --steps 30_000    # where bfloat16 is emulated
 
-APPO with the network of Mnih et al. (2015) learns ``learning_envs:Catch-v0``, 84 x 84 pixels, by
-the real command. A run's figures are the mean of its training return over its steps, and that of
-20 evaluated episodes. Reported are all of them, their medians, the probability that a run in
-bfloat16 is better than one in float32 (95% bootstrap interval), and the p value of the two-sided
-test of Mann and Whitney. The precisions take turns; a run that is there is not done again, and
-refused if it was made with other settings.
+APPO learns ``learning_envs:Catch-v0`` by the real command: 84 x 84 pixels with the network of Mnih
+et al. (2015), or with ``--pixels 1`` 12 x 12 with IMPALA's deep one. A run's figures are the mean
+of its training return over its steps, and that of 20 evaluated episodes. Reported are all of them,
+their medians, the probability that a run in bfloat16 is better than one in float32 (95% bootstrap
+interval), and the p value of the two-sided test of Mann and Whitney. The precisions take turns; a
+run that is there is not done again, and refused if it was made with other settings.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 import numpy as np
 import tyro
 from common import keep, kept, train_command
+from learning_envs import CELLS
 from rich.console import Console
 
 from headrace.errors import ConfigError, require
@@ -48,10 +50,12 @@ class Args:
     seeds: int = 10
     first_seed: int = 1
     steps: int = 60_000
+    pixels: int = 7
+    """Of a side of each of Catch's 12 x 12 cells."""
     output: Path = Path("runs/precision")
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "steps"):
+        for name in ("seeds", "steps", "pixels"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
 
 
@@ -59,6 +63,7 @@ def run(precision: str, seed: int, args: Args, children: Children) -> dict:
     """Train; the curve and the run's figures."""
     flags: dict[str, Any] = {
         "env_id": ENV,
+        "env_kwargs": json.dumps({"pixels": args.pixels}),
         "seed": seed,
         "precision": precision,
         "total_steps": args.steps,
@@ -68,12 +73,14 @@ def run(precision: str, seed: int, args: Args, children: Children) -> dict:
         run_dir = Path(folder) / "run"
         train_command("appo", run_dir, LIMIT_S, children, **flags, log_interval_s=0.5)
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+        settings = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
         lines = read_jsonl(run_dir / "metrics.jsonl")
     name = "charts/episodic_return"
     curve = [(line["env_steps"], line[name]) for line in lines if name in line]
     steps, values = zip(*curve, strict=True)
     area = float(np.interp(np.linspace(steps[0], args.steps, 200), steps, values).mean())
-    return {"curve": curve, "area": area, "evaluated": summary["evaluation"]["mean"]}
+    known = {"evaluated": summary["evaluation"]["mean"], "settings": settings["config"]}
+    return {"curve": curve, "area": area, **known}
 
 
 def compared(ours: list[float], theirs: list[float]) -> str:
@@ -93,7 +100,8 @@ def compared(ours: list[float], theirs: list[float]) -> str:
 
 def report(found: dict[str, list[dict]], args: Args, console: Console) -> None:
     """The table, as text and Markdown, and the picture."""
-    title = f"Catch, {args.steps:,} steps, {args.seeds} seeds, on {machine()}"
+    side = CELLS * args.pixels
+    title = f"Catch, {side}x{side} pixels, {args.steps:,} steps, {args.seeds} seeds, on {machine()}"
     rows = []
     for figure, told in FIGURES.items():
         values = {name: [one[figure] for one in runs] for name, runs in found.items()}

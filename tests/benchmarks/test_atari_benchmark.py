@@ -154,14 +154,16 @@ def test_a_run_of_other_settings_is_refused_before_any_is_made(name, tmp_path, m
     assert made == []
 
 
-def test_who_catches_every_ball_gets_the_most_and_who_stands_still_gets_what_chance_gives():
-    env = importlib.import_module("learning_envs").CatchEnv()
+@pytest.mark.parametrize("pixels", [7, 1])
+def test_who_catches_every_ball_gets_the_most_and_who_stands_still_gets_what_chance_gives(pixels):
+    env = importlib.import_module("learning_envs").CatchEnv(pixels)
 
     def play(act, seed):
         obs, total, ended = env.reset(seed=seed)[0], 0.0, False
         while not ended:
-            cells = obs[::7, ::7]
-            assert (cells.repeat(7, 0).repeat(7, 1) == obs).all()
+            cells = obs[::pixels, ::pixels]
+            assert obs in env.observation_space
+            assert (cells.repeat(pixels, 0).repeat(pixels, 1) == obs).all()
             balls = cells[:-1].nonzero()[1]
             obs, reward, ended, _, _ = env.step(act(balls, cells[-1].nonzero()[0]))
             total += reward
@@ -199,6 +201,19 @@ def test_each_program_trains_and_is_evaluated(ppo, program):
     assert 0 < atari.to_target(found, 100.0)[2] <= found["processor"][-1][1]
     assert -21 <= found["evaluation"]["mean"] < 0
     assert all(-21 <= score < 0 for _, _, score in found["curve"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_precision_learns_on_pixels_of_the_size_that_was_asked_for(monkeypatch, tmp_path):
+    precision = importlib.import_module("precision")
+    monkeypatch.setenv("PYTHONPATH", str(Path(precision.__file__).parent))
+    args = precision.Args(steps=2000, pixels=1, output=tmp_path)
+    found = precision.run("float32", 1, args, Children())
+    assert -5 <= found["evaluated"] <= 5
+    assert found["curve"][-1][0] >= 2000
+    assert found["settings"]["precision"] == "float32"
+    assert found["settings"]["env_kwargs"] == {"pixels": 1}
 
 
 @pytest.mark.slow

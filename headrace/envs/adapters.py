@@ -213,8 +213,9 @@ class EnvPool(VectorEnv):
         return self._pool.reset()
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        if self._action_dtype is not None:
-            actions = np.asarray(actions, self._action_dtype, "C")
+        if self._action_dtype is None:  # actions of several parts
+            return self._pool.step(actions)
+        actions = np.asarray(actions, self._action_dtype, "C")
         if self._step is None:
             stepped, self._step = self._pool.step(actions), _step_of(self._pool)
             return stepped  # envpool's own, which checks shapes

@@ -101,6 +101,10 @@ def run_headrace(program: str, seed: int, args: Args, children: Children) -> dic
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
         settings = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
         curve = learning_curve(run_dir, lives)
+    if "evaluation" not in summary:
+        raise RuntimeError(
+            f"seconds={args.seconds:g} ended seed {seed} in its evaluation: give it more"
+        )
     known = {"env_steps": summary["env_steps"], "evaluation": summary["evaluation"]}
     return {"curve": curve, **known, "processor": processor.points, "settings": settings}
 

@@ -22,6 +22,7 @@ import itertools
 import json
 import statistics
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
@@ -101,12 +102,21 @@ def run_headrace(program: str, seed: int, args: Args, children: Children) -> dic
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
         settings = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
         curve = learning_curve(run_dir, lives)
-    if "evaluation" not in summary:
-        raise RuntimeError(
-            f"seconds={args.seconds:g} ended seed {seed} in its evaluation: give it more"
-        )
-    known = {"env_steps": summary["env_steps"], "evaluation": summary["evaluation"]}
+        if (why := summary.get("no_evaluation", "interrupted")) != "interrupted":
+            raise RuntimeError(f"seed {seed} was not evaluated: {why}")
+        evaluation = summary.get("evaluation") or evaluated(run_dir, args.episodes, children)
+    known = {"env_steps": summary["env_steps"], "evaluation": evaluation}
     return {"curve": curve, **known, "processor": processor.points, "settings": settings}
+
+
+def evaluated(run_dir: Path, episodes: int, children: Children) -> dict[str, Any]:
+    """What plays where its seconds ended a run, so that it wasn't evaluated."""
+    command = [f"{sysconfig.get_path('scripts')}/headrace", "evaluate", str(run_dir), "--json"]
+    output = run_dir.with_name("evaluation.log")
+    ended = children.run([*command, "--episodes", str(episodes)], output, CLOSING_S)
+    if ended.code:
+        raise ended.error("headrace evaluate")
+    return json.loads(output.read_text(encoding="utf-8").splitlines()[-1])  # type: ignore[no-any-return]
 
 
 def learning_curve(run_dir: Path, lives: bool) -> list[tuple[float, int, float]]:

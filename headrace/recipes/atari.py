@@ -26,7 +26,7 @@ PROTOCOL: dict[str, Any] = {  # Table G.1, by ale-py's names
     "full_action_space": False,  # experts have each game's own actions, the multi-task agent all
     "num_threads": 1,  # actors are the parallelism
 }
-WHOLE_GAMES = {"life_loss_info": False}
+WHOLE_GAMES = {"life_loss_info": False, "num_threads": 0}  # of one process that plays all
 
 _UNROLL, _BATCH = 20, 32  # steps of a trajectory, trajectories of a batch
 _UNITS = 256  # of a core

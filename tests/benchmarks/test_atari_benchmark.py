@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import os
 import sys
 import time
@@ -113,6 +114,33 @@ def test_a_curve_is_of_training_games_or_of_evaluations_where_a_game_has_lives(l
     ]
 
 
+@pytest.mark.parametrize("why", ["interrupted", "its process ended with exit code 1"])
+def test_a_run_that_its_seconds_ended_is_evaluated_all_the_same(why, monkeypatch):
+    atari, asked = importlib.import_module("atari"), {}
+
+    def interrupted(algorithm, run_dir, *args, **flags):
+        asked.update(flags)
+        hr.train(
+            "CartPole-v1", hr.A2C(), total_steps=200, batch_size=100, fragment_length=10,
+            num_actors=1, envs_per_actor=2, transport="serial", eval_episodes=0, log_interval_s=0,
+            run_dir=run_dir,
+        )  # fmt: skip
+        summary = json.loads((run_dir / "summary.json").read_text())
+        told = json.dumps(summary | {"no_evaluation": why})
+        (run_dir / "summary.json").write_text(told)
+
+    monkeypatch.setattr(atari, "train_command", interrupted)
+    args = atari.Args(episodes=3)
+    if why != "interrupted":
+        with pytest.raises(RuntimeError, match="seed 1 was not evaluated: its process ended"):
+            atari.run_headrace("headrace", 1, args, Children())
+        return
+    found = atari.run_headrace("headrace", 1, args, Children())
+    assert found["evaluation"]["episodes"] == asked["eval_episodes"] == 3
+    assert found["evaluation"]["mean"] == np.mean(found["evaluation"]["returns"])
+    assert found["curve"][-1][1] == found["env_steps"]
+
+
 def test_processor_seconds_are_those_of_all_descendants_also_of_ended_ones():
     busy = "import time\nwhile time.process_time() < 0.6: pass\ntime.sleep(0.6)\n"
     two = "import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', sys.argv[1]])\n"
@@ -182,6 +210,16 @@ def test_precisions_are_compared_by_the_share_of_pairs_in_which_one_is_better():
     assert precision.compared([3.0, 4.0, 5.0], [0.0, 1.0, 2.0]).startswith("1.00 (1.00–1.00)")
     assert precision.compared([0.0, 1.0, 2.0], [0.0, 1.0, 2.0]).startswith("0.50 (")
     assert precision.compared([0.0, 2.0], [1.0, 3.0]).startswith("0.25 (")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_is_evaluated_that_its_seconds_ended_while_it_trained(ppo):
+    atari = importlib.import_module("atari")
+    args = atari.Args(steps=10**8, episodes=2, target=100.0, seconds=60.0)
+    found = atari.run_headrace("headrace float32", 1, args, Children())
+    assert 0 < found["env_steps"] < 10**7
+    assert len(found["evaluation"]["returns"]) == 2
 
 
 @pytest.mark.slow

@@ -79,6 +79,7 @@ def test_every_algorithm_plays_the_protocol_and_is_evaluated_on_whole_games(algo
     assert not played["life_loss_info"]
     assert not played["reward_clipping"]
     assert played["noop_max"] == 31
+    assert (config.env_kwargs["num_threads"], played["num_threads"]) == (1, 0)
     assert config.algo.reward_transform == "abs_one"
 
 

@@ -1,18 +1,14 @@
-"""What the benchmarks share: the real command as a child, the memory of children, bars.
-
-Also the handwritten torch loops that the throughput ceiling is computed from.
-"""
+"""What the benchmarks share: the real command as a child, the memory of children, bars."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import statistics
 import sysconfig
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +21,7 @@ from headrace.errors import ConfigError
 from headrace.studies.children import Children, Ended, Watch
 from headrace.studies.drawing import picture
 from headrace.studies.machine import machine
-from headrace.studies.stopwatch import measure_time
 
-FRAGMENT_LENGTH = 64
-HIDDEN = (64, 64)  # tanh, separate networks for policy and value, in every program
-CHUNK_STEPS = 4096  # the ceiling's learner, besides whole batches
-PART_S = 0.6  # how long each part of the ceiling is measured
 PSS_INTERVAL_S = 2.0  # it makes the kernel walk page tables: ask less often
 NOT_OF_A_RUN = ("programs", "seeds", "peer_seeds", "first_seed", "output")  # of a comparison
 
@@ -185,129 +176,3 @@ def draw_rates(rows: list[dict[str, Any]], title: str, path: Path) -> None:
     """Bars of ``sps_median`` with whiskers from ``sps_min`` to ``sps_max``."""
     ranges = {row["name"]: (row["sps_median"], row["sps_min"], row["sps_max"]) for row in rows}
     draw_ranges(ranges, title, "steps per second", path)
-
-
-# -- the ceiling: nothing of headrace but its vector environments ----------------------------------
-
-
-def engine_of(env_id: str, engine: str) -> str:
-    """The engine that ``auto`` means for this environment."""
-    from headrace import make_vec
-
-    if engine != "auto":
-        return engine
-    envs = make_vec(env_id, 1)
-    envs.close()
-    name = type(envs.unwrapped).__name__
-    return {"EnvPool": "envpool", "SyncVectorEnv": "sync"}.get(name, "native")
-
-
-def measure_env(env_id: str, engine: str, num_envs: int) -> dict:
-    """Steps per second of the environments alone on one core, random actions, fillers included."""
-    from headrace import make_vec
-
-    envs = make_vec(env_id, num_envs, engine)
-    envs.action_space.seed(0)
-    actions = itertools.cycle([envs.action_space.sample() for _ in range(100)])
-    envs.reset(seed=0)
-    return {"sps": num_envs / seconds_of(lambda: envs.step(next(actions)))}
-
-
-def measure_ceiling(env_id: str, engine: str, num_envs: int, batch_size: int) -> dict:
-    """Microseconds per step of each part by each way, and ``sps`` of all cores at the cheapest."""
-    import torch
-
-    from headrace import make_vec
-    from headrace.process import keep_freed_memory, num_cores
-
-    torch.set_num_threads(1)
-    envs = make_vec(env_id, 1, engine)
-    sizes = (envs.single_observation_space.shape[0], int(envs.single_action_space.n))
-    envs.close()
-    ways: dict[str, dict[str, float]] = {"environment": {}, "inference": {}, "learning": {}}
-    for allocator in ("default malloc", "tuned malloc"):
-        if allocator == "tuned malloc":
-            keep_freed_memory()
-        ways["environment"][allocator] = 1e6 / measure_env(env_id, engine, num_envs)["sps"]
-        ways["inference"][allocator] = inference_us(*sizes, num_envs)
-        ways["learning"][f"whole batch, {allocator}"] = learning_us(*sizes, batch_size, batch_size)
-        ways["learning"][f"chunks, {allocator}"] = learning_us(*sizes, batch_size, CHUNK_STEPS)
-    step_us = sum(min(costs.values()) for costs in ways.values())
-    return {"sps": num_cores() * 1e6 / step_us, "us_per_step": ways}
-
-
-def seconds_of(call: Callable[[], Any]) -> float:
-    """Seconds per call, without the time in which its threads had no core."""
-
-    def one() -> float:
-        call()
-        return 1.0
-
-    return measure_time(one, PART_S).wall_s
-
-
-def plain_network(num_inputs: int, num_outputs: int) -> Any:
-    """Two hidden layers of HIDDEN units, tanh."""
-    from torch import nn
-
-    a, b = HIDDEN
-    return nn.Sequential(
-        nn.Linear(num_inputs, a), nn.Tanh(), nn.Linear(a, b), nn.Tanh(), nn.Linear(b, num_outputs)
-    )
-
-
-def inference_us(num_inputs: int, num_actions: int, num_envs: int) -> float:
-    """Policy forward and sampling, with noise and log-probabilities done once per fragment."""
-    import torch
-
-    policy, obs = plain_network(num_inputs, num_actions), torch.randn(num_envs, num_inputs)
-
-    @torch.inference_mode()
-    def fragment() -> None:
-        shape = (FRAGMENT_LENGTH, num_envs, num_actions)
-        noise = torch.empty(shape).exponential_().log_()
-        logits, actions = torch.empty(shape), torch.empty(shape[:2], dtype=torch.int64)
-        for t in range(FRAGMENT_LENGTH):
-            logits[t] = policy(obs)
-            actions[t] = (logits[t] - noise[t]).argmax(-1)
-        logits.log_softmax(-1).gather(-1, actions[..., None])
-
-    return seconds_of(fragment) / (FRAGMENT_LENGTH * num_envs) * 1e6
-
-
-def learning_us(num_inputs: int, num_actions: int, batch_size: int, chunk_steps: int) -> float:
-    """APPO's update: forward, V-trace, clipped loss, backward over chunks, then one Adam step."""
-    import torch
-
-    rows, columns = FRAGMENT_LENGTH, batch_size // FRAGMENT_LENGTH
-    policy, critic = plain_network(num_inputs, num_actions), plain_network(num_inputs, 1)
-    optimizer = torch.optim.Adam([*policy.parameters(), *critic.parameters()], lr=1e-6)
-    obs, reward = torch.randn(rows + 1, columns, num_inputs), torch.ones(rows, columns)
-    action = torch.randint(num_actions, (rows, columns, 1))
-    old_log_prob = torch.full((rows, columns), -1.0).sub_(torch.rand(rows, columns))
-    discount = 0.99 * (torch.rand(rows, columns) > 0.01)
-    width = chunk_steps // rows
-
-    def chunk_loss(part: slice) -> Any:
-        log_p = policy(obs[:-1, part]).log_softmax(-1)
-        log_ratio = log_p.gather(-1, action[:, part]).squeeze(-1) - old_log_prob[:, part]
-        ratio, value = log_ratio.exp(), critic(obs[:, part]).squeeze(-1)
-        v, gamma = value.detach(), discount[:, part]
-        rho = ratio.detach().clamp(max=1.0)
-        x = (rho * (reward[:, part] + gamma * v[1:] - v[:-1])).numpy()  # becomes vs - V in place
-        trace = (0.95 * gamma * rho).numpy()
-        for t in range(rows - 2, -1, -1):
-            x[t] += trace[t] * x[t + 1]
-        target = v[:-1] + torch.from_numpy(x)
-        advantage = reward[:, part] + gamma * torch.cat([target[1:], v[-1:]]) - v[:-1]
-        surrogate = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).sum()
-        entropy = -(log_p.exp() * log_p).sum()
-        return 0.5 * (value[:-1] - target).square().sum() - surrogate - 0.01 * entropy
-
-    def update() -> None:
-        optimizer.zero_grad()
-        for i in range(0, columns, width):
-            (chunk_loss(slice(i, i + width)) / batch_size).backward()
-        optimizer.step()
-
-    return seconds_of(update) / batch_size * 1e6

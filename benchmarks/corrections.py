@@ -129,8 +129,9 @@ def _train(config: Any, env: Any, forced_lag: int) -> tuple[Any, dict[str, Any]]
 
     import headrace as hr
     from headrace.acting.source import RolloutSource
-    from headrace.learning.learner import Learner, gather
-    from headrace.records.result import Episodes
+    from headrace.learning.batches import gather
+    from headrace.learning.learner import Learner
+    from headrace.records.episodes import Episodes
 
     with contextlib.closing(hr.make_vec(env, 1)) as envs:
         spaces = envs.single_observation_space, envs.single_action_space

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ceiling
 import common
 import sb3
 import tyro
@@ -85,10 +86,10 @@ def measure_headrace(env_id: str, engine: str, algo: str, steps: int, **settings
             algos[algo](**passes),
             engine=engine,
             total_steps=steps,
-            network=hr.Network(common.HIDDEN, "tanh", shared=False),
+            network=hr.Network(ceiling.HIDDEN, "tanh", shared=False),
             run_dir=f"{folder}/run",
             eval_episodes=0,
-            **({"fragment_length": common.FRAGMENT_LENGTH} | settings),
+            **({"fragment_length": ceiling.FRAGMENT_LENGTH} | settings),
         )
         with contextlib.closing(
             hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr))
@@ -115,7 +116,7 @@ def sb3_rate(
     from stable_baselines3.common.env_util import make_vec_env
 
     torch.set_num_threads(threads)
-    layers = {"pi": list(common.HIDDEN), "vf": list(common.HIDDEN)}
+    layers = {"pi": list(ceiling.HIDDEN), "vf": list(ceiling.HIDDEN)}
     settings: dict[str, Any] = {
         "env": make_vec_env(env_id, n_envs, seed=0),  # DummyVecEnv, its fastest for cheap steps
         "n_steps": SB3_ROLLOUT_STEPS // n_envs,
@@ -128,7 +129,7 @@ def sb3_rate(
 
 
 MEASURE = {"headrace": measure_headrace, "sb3": measure_sb3}
-MEASURE |= {"env": common.measure_env, "ceiling": common.measure_ceiling}
+MEASURE |= {"env": ceiling.measure_env, "ceiling": ceiling.measure_ceiling}
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ def measure(job: Job) -> dict[str, Any]:
 
 def compare(args: Args, console: Console) -> list[Outcome]:
     """All jobs, interleaved."""
-    engine = common.engine_of(args.env_id, args.engine)
+    engine = ceiling.engine_of(args.env_id, args.engine)
     jobs = headrace_jobs(args, engine)
     if not args.skip_sb3:
         jobs += [sb3_job(args, "ppo", console), sb3_job(args, "a2c", console)]
@@ -227,7 +228,7 @@ def compare(args: Args, console: Console) -> list[Outcome]:
 def summarise(outcomes: list[Outcome]) -> list[dict[str, Any]]:
     """One row per job: what the table shows."""
     by_name = {outcome.job.name: outcome for outcome in outcomes}
-    peer, ceiling = by_name.get("Stable-Baselines3 PPO"), by_name["ceiling"]
+    peer, most = by_name.get("Stable-Baselines3 PPO"), by_name["ceiling"]
     rows = []
     for outcome in outcomes:
         name, trains = outcome.job.name, outcome.job.measure in ("headrace", "sb3")
@@ -238,7 +239,7 @@ def summarise(outcomes: list[Outcome]) -> list[dict[str, Any]]:
         bounded = name in ("headrace APPO", "headrace IMPALA")
         ratios = {
             "ratio_to_sb3_ppo": outcome.relative_to(peer) if trains else None,
-            "efficiency": outcome.relative_to(ceiling) if bounded else None,
+            "efficiency": outcome.relative_to(most) if bounded else None,
         }
         rows.append({"name": name, **common.spread("sps", outcome.sps), **ratios, **peaks})
     return rows

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ceiling
 import common
 import gymnasium
 import numpy as np
@@ -129,7 +130,7 @@ def config_of(args: Args, env: Any, claim: str, total_steps: int, run_dir: str) 
         envs_per_actor=args.envs_per_actor,
         fragment_length=args.fragment_length,
         batch_size=args.envs_per_actor * args.fragment_length,
-        network=hr.Network(common.HIDDEN, "tanh"),
+        network=hr.Network(ceiling.HIDDEN, "tanh"),
         max_rollout_seconds=args.rollout_s if claim else None,
         total_steps=total_steps,
         eval_episodes=0,
@@ -197,10 +198,10 @@ def measure(args: Args) -> list[dict[str, Any]]:
                 rates[name].append(rate(args, env, claim, f"{folder}/run"))
     rows = []
     for name, _, _, one_is_slow in CASES:
-        ceiling = (args.num_envs - one_is_slow * (1 - 1 / SLOWER)) / args.step_s
+        most = (args.num_envs - one_is_slow * (1 - 1 / SLOWER)) / args.step_s
         found = common.spread("sps", rates[name])
-        share = found["sps_median"] / ceiling
-        rows.append({"name": name, **found, "ceiling": ceiling, "share": share})
+        share = found["sps_median"] / most
+        rows.append({"name": name, **found, "ceiling": most, "share": share})
     return rows
 
 

@@ -49,7 +49,7 @@ ENGINE = [
 ]
 # With images, texts, pictures held once, shared inference, Ray, tasks, games, leagues, and games of
 # several policies.
-ENGINE_LINES = 11_350
+ENGINE_LINES = 11_400
 STUDIES = ["headrace/studies", "headrace/recipes"]
 GAME = ["headrace_ssa"]
 

@@ -18,8 +18,8 @@ from headrace.acting.restarts import HUNG, Restarts
 from headrace.process import Child, end_children
 
 if TYPE_CHECKING:
-    from headrace.acting.actor import ActorSpec, Memory
     from headrace.acting.inference import Inference
+    from headrace.acting.spec import ActorSpec, Memory
     from headrace.transport.queue import PeerDied
     from headrace.transport.shm import ShmQueue
 

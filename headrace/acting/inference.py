@@ -25,8 +25,8 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from headrace.acting.actor import ActorSpec
 from headrace.acting.asking import calls_of
+from headrace.acting.spec import ActorSpec
 from headrace.errors import ActorFailed
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree

@@ -14,9 +14,9 @@ from typing import Any
 
 import cloudpickle
 
-from headrace.acting.actor import ActorSpec
 from headrace.acting.remote import actor_class
 from headrace.acting.restarts import HUNG, Restarts
+from headrace.acting.spec import ActorSpec
 from headrace.errors import ActorFailed
 from headrace.nn.policy import policy_weights
 from headrace.process.ray import RayCluster

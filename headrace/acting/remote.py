@@ -9,8 +9,9 @@ from typing import Any
 import cloudpickle
 import torch
 
-from headrace.acting.actor import Actor, Memory
+from headrace.acting.actor import Actor
 from headrace.acting.restarts import last_words
+from headrace.acting.spec import Memory
 from headrace.nn.policy import policy_weights
 from headrace.process import keep_freed_memory, let_children_hear
 from headrace.process.ray_process import not_there, other_version, process_class

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor
 
-from headrace.acting.actor import Actor, ActorSpec, Memory
+from headrace.acting.actor import Actor
 from headrace.acting.fleet import Fleet
 from headrace.acting.inference import Inference, without_weights
+from headrace.acting.spec import ActorSpec, Memory
 from headrace.errors import ActorFailed
 from headrace.nn.policy import policy_weights
 from headrace.nn.team import AnyPolicy

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from headrace.acting import lag
-from headrace.acting.actor import ActorSpec
 from headrace.acting.sizes import AUTO, SIZES, Actors, BatchSize, Size, Sizes
+from headrace.acting.spec import ActorSpec
 from headrace.acting.weight_sync import SyncRule
 from headrace.algos import ALGORITHMS, APPO
 from headrace.algos.common import Hyperparameters

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
 from headrace.errors import NonFinite
-from headrace.learning.learner import Learner, gather
+from headrace.learning.batches import gather
+from headrace.learning.learner import Learner
 from headrace.learning.optimizer import flatten_parameters
 from headrace.nn.policy import Policy
 from headrace.ops import tree

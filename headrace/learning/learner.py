@@ -10,7 +10,7 @@ in one vector per optimiser step, and all take the same step.
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,38 +18,21 @@ from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
 from headrace.learning.ages import Ages
+from headrace.learning.batches import real_rows
 from headrace.learning.chunks import ByChunks
 from headrace.learning.finite import check_weights, is_finite, refusal, what_is_not
 from headrace.learning.gradients import Gradients, add, joined
 from headrace.learning.metrics import as_numbers, mean_metrics, step_metrics
 from headrace.learning.optimizer import Optimizer, flatten_parameters
+from headrace.learning.together import Together
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy
 from headrace.nn.task_values import TaskPopArt
-from headrace.ops import stacks, tree
 from headrace.ops.moments import Moments, MovingMoments, moments, of_all
 from headrace.ops.rewards import transformed
-from headrace.types import Alone, Batch, Fresh, Group, Metrics, Rollout, Tree, map_columns
+from headrace.types import Alone, Batch, Fresh, Group, Metrics
 
 _MAX_REWARD = 10.0  # in standard deviations of returns
-_HALF = 4096  # a count travels as two float32, count = high * 4096 + low: exact up to 2**36
-
-
-def gather(rollouts: list[Rollout], device: torch.device | str = "cpu") -> Batch:
-    """Copy rollouts of equal length, side by side, into learner-owned memory.
-
-    Args:
-        rollouts: each ``[T, B_i]``; they may be views of slots that are about to be reused.
-
-    Returns:
-        a batch of ``[T, sum(B_i)]`` on ``device``.
-    """
-    names = [field.name for field in fields(Batch) if field.name not in ("valid", "targets")]
-    batches = [
-        Batch(**{name: getattr(one, name) for name in names}, valid=~one.first[1:], targets={})
-        for one in rollouts
-    ]
-    return map_columns(lambda dim, *leaves: torch.cat(leaves, dim).to(device), *batches)
 
 
 class Learner:
@@ -94,7 +77,7 @@ class Learner:
         self.own: list[dict[str, float]] = []  # the latest update's metrics of this learner's data
         self._reward: Tensor | None = None  # of the latest fresh batch, as it came
         self._last_norm: float | None = None  # of the gradient of the latest step
-        self._center = 0.0  # mean of the targets at the latest step with others
+        self._together = Together(self.group)
 
     @property
     def by_hand(self) -> bool:
@@ -184,7 +167,7 @@ class Learner:
 
     def _statistics(self, batch: Batch) -> list[Moments]:
         """Of all learners' observations, by torso, then of their returns, of what is normalised."""
-        own = self.policy.moments(_real_rows(batch)) if self.policy.normalizers else []
+        own = self.policy.moments(real_rows(batch)) if self.policy.normalizers else []
         if self.returns is not None:
             own.append(moments(batch.discounted_return[batch.valid].unsqueeze(1)))
         return of_all(own, self.group.gather)
@@ -205,9 +188,9 @@ class Learner:
         values = as_numbers(sums)
         metrics = step_metrics(values, count)
         self.own.append(metrics.copy())
-        center = self._center
+        center = self._together.center
         if self.group.size > 1:
-            gradient, values, count = self._together(gradient, values, count)
+            gradient, values, count = self._together.added_up(gradient, values, count)
             metrics = step_metrics(values, count)
         norm, longest = self._divided(gradient, count), self.algorithm.max_grad_norm
         if not is_finite(values, norm, longest):
@@ -239,25 +222,6 @@ class Learner:
         if norm > self.algorithm.max_grad_norm:
             gradient *= self.algorithm.max_grad_norm / norm
         self.optimizer.step(gradient, learning_rate)
-
-    def _together(
-        self, gradient: Tensor, values: dict[str, float], count: int
-    ) -> tuple[Tensor, dict[str, float], int]:
-        """All learners' gradients, sums of metrics and counts, added up in one vector.
-
-        Targets are counted from their last known mean, which changes no variance: their squares
-        would not fit float32 otherwise.
-        """
-        center, total = self._center, values["target_sum"]
-        square = values["target_sq"] - 2 * center * total + count * center**2
-        values = values | {"target_sum": total - count * center, "target_sq": square}
-        tail = gradient.new_tensor([*values.values(), *divmod(count, _HALF)])
-        flat = self.group.sum(torch.cat([gradient, tail]))
-        *numbers, high, low = flat[len(gradient) :].tolist()
-        values = dict(zip(values, numbers, strict=True))
-        count = int(high) * _HALF + int(low)
-        self._center += values["target_sum"] / max(count, 1)
-        return flat[: len(gradient)], values, count
 
     def gradient(self, batch: Batch) -> tuple[Tensor, Metrics, int]:
         """Gradient of the SUMMED loss as one flat vector, the metrics' sums, the valid steps."""
@@ -291,7 +255,7 @@ class Learner:
         optimizer = self.optimizer.state_dict()
         parts = {"optimizer": optimizer, "state": state, "returns": returns}
         parts |= {"targets": self.targets.state_dict(), "ages": self.ages.state_dict()}
-        return parts | {"num_steps": self.num_steps, "center": self._center}
+        return parts | {"num_steps": self.num_steps, "center": self._together.center}
 
     def own_state(self) -> dict[str, Any]:
         """Data that only this learner holds: replay and circular buffers."""
@@ -324,7 +288,7 @@ class Learner:
             self.returns.load_state_dict(saved["returns"])
         if "targets" in saved:  # older versions had none
             self.targets.load_state_dict(saved["targets"])
-        self._center = saved.get("center", 0.0) if self.group.size > 1 else 0.0
+        self._together.center = saved.get("center", 0.0) if self.group.size > 1 else 0.0
         self.num_steps = saved["num_steps"]
         if "ages" in saved:  # else it is an older version's
             self.ages.load_state_dict(saved["ages"])
@@ -332,13 +296,6 @@ class Learner:
     def close(self) -> None:
         """Stop the threads."""
         self._chunks.close()
-
-
-def _real_rows(batch: Batch) -> Tree:
-    """The observations without the bootstrap's, and without fillers of rollouts cut short."""
-    padded = batch.first[:-1] & batch.first[1:]
-    rows = tree.map_leaves(lambda x: x[:-1], stacks.apart(batch.obs))
-    return tree.map_leaves(lambda x: x[~padded].unsqueeze(0), rows) if padded.any() else rows
 
 
 def _saved(value: Any) -> Any:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.records.result import Episodes, Greatest, Latest, Mean, Ratio, Result, Total
+from headrace.records.episodes import Episodes
+from headrace.records.result import Greatest, Latest, Mean, Ratio, Result, Total
 from headrace.transport.queue import Header, nano
 
 _SOURCES = {field.name: field.metadata["source"] for field in fields(Result)}

@@ -1,114 +1,13 @@
-"""What a run reports: one table of fields, and the episodes behind some of them."""
+"""What a run reports: one table of fields."""
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
-import torch
-
-from headrace.envs.names import Tasks
+from headrace.records.episodes import Episodes
 from headrace.records.parts import PartResult, PolicyResult
-from headrace.types import Group
-
-EPISODE_WINDOW = 100
-
-
-@dataclass
-class Episodes:
-    """Returns and lengths of the last ``window`` episodes of training."""
-
-    window: int = EPISODE_WINDOW
-    count: int = 0
-    tasks: tuple[str, ...] = ()  # whose episodes are told apart
-    env_steps: int = 0  # that were learnt from, where tasks or agents are told apart
-    agents: tuple[str, ...] = ()  # of a game, likewise: columns take turns
-
-    def __post_init__(self) -> None:
-        self.by_task = {name: Episodes(self.window) for name in self.tasks}
-        self.by_agent = {name: Episodes(self.window) for name in self.agents}
-        self.returns: deque[float] = deque(maxlen=self.window)
-        self.lengths: deque[float] = deque(maxlen=self.window)
-
-    def add(self, episode_return: np.ndarray, episode_length: np.ndarray, task: int = 0) -> None:
-        """Take the episodes of one rollout of a task: ``[T, B]``, NaN where none ends."""
-        if self.tasks:
-            self.by_task[self.tasks[task]].add(episode_return, episode_length)
-        for i, own in enumerate(self.by_agent.values()):
-            every = slice(i, None, len(self.agents))
-            own.add(episode_return[:, every], episode_length[:, every])
-        ends = ~np.isnan(episode_return)
-        self.returns.extend(episode_return[ends].tolist())
-        self.lengths.extend(episode_length[ends].tolist())
-        self.count += int(ends.sum())
-
-    def learnt(self, task: int, env_steps: int) -> None:
-        """Count steps of a task that are learnt from."""
-        if self.tasks:
-            self.by_task[self.tasks[task]].env_steps += env_steps
-
-    def learnt_by_agents(self, env_steps: np.ndarray) -> None:
-        """Count steps ``[B]`` of columns, which are agents, that are learnt from."""
-        for i, own in enumerate(self.by_agent.values()):
-            own.env_steps += int(env_steps[i :: len(self.agents)].sum())
-
-    @property
-    def mean_return(self) -> float | None:
-        """Mean over the window, None before the first episode; of tasks the mean of theirs."""
-        return self._mean(lambda one: one.returns)
-
-    @property
-    def mean_length(self) -> float | None:
-        """Likewise."""
-        return self._mean(lambda one: one.lengths)
-
-    def _mean(self, values: Callable[[Episodes], Sequence[float]]) -> float | None:
-        each = [values(one) for one in self.by_task.values()] or [values(self)]
-        return float(np.mean([np.mean(x) for x in each])) if all(each) else None
-
-    @property
-    def windows(self) -> list[float]:
-        """Returns of the window, of tasks of all of theirs."""
-        each = [one.returns for one in self.by_task.values()] or [self.returns]
-        return [value for returns in each for value in returns]
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
-        lists = {"returns": list(self.returns), "lengths": list(self.lengths)}
-        own: dict[str, Any] = {"count": self.count, "env_steps": self.env_steps}
-        for name, parts in self._parts.items():
-            if parts:
-                own[name] = {key: one.state_dict() for key, one in parts.items()}
-        return {**lists, **own}
-
-    @property
-    def _parts(self) -> dict[str, dict[str, Episodes]]:
-        """What is told apart, by its name in checkpoints."""
-        return {"by_task": self.by_task, "by_agent": self.by_agent}
-
-    def load_share(self, saved: list[dict[str, Any]], rank: int, size: int) -> None:
-        """Take what one of ``size`` learners has of the episodes that each learner saved."""
-        if size == len(saved):
-            saved, rank, size = [saved[rank]], 0, 1
-        for name in ("returns", "lengths"):
-            everyone = [value for one in saved for value in one[name]]
-            getattr(self, name).extend(everyone[rank::size])
-        for name in ("count", "env_steps"):
-            setattr(self, name, sum(one.get(name, 0) for one in saved) if rank == 0 else 0)
-        for part, each in self._parts.items():
-            for name, own in each.items():
-                own.load_share([one[part][name] for one in saved], rank, size)
-
-    @property
-    def full(self) -> bool:
-        """Whether the window holds as many episodes as it can, that of each task if there are."""
-        if self.tasks:
-            return all(one.full for one in self.by_task.values())
-        return len(self.returns) == self.window
 
 
 def _each(parts: Mapping[str, Episodes]) -> dict[str, PartResult] | None:
@@ -118,18 +17,6 @@ def _each(parts: Mapping[str, Episodes]) -> dict[str, PartResult] | None:
         for name, one in parts.items()
     }
     return found or None
-
-
-def mean_return(saved: list[dict[str, Any]]) -> float | None:
-    """:attr:`Episodes.mean_return` of what each learner saved."""
-    if "by_task" in saved[0]:
-        means = [
-            mean_return([one["by_task"][name] for one in saved]) for name in saved[0]["by_task"]
-        ]
-        known = [mean for mean in means if mean is not None]
-        return float(np.mean(known)) if len(known) == len(means) else None
-    returns = [value for one in saved for value in one["returns"]]
-    return float(np.mean(returns)) if returns else None
 
 
 @dataclass(frozen=True)
@@ -278,33 +165,3 @@ class Result:
         }
         known = {k: float(v) for k, v in values.items() if k is not None and v is not None}
         return known | of_parts
-
-
-def own_episodes(num_learners: int, env: Any = None, agents: tuple[str, ...] = ()) -> Episodes:
-    """What one of several learners remembers: its share of the last 100 episodes, rounded up.
-
-    Args:
-        env: Tasks, whose episodes are told apart, or another environment.
-        agents: of a game, whose episodes are told apart.
-    """
-    tasks = env.names if isinstance(env, Tasks) else ()
-    return Episodes(-(-EPISODE_WINDOW // num_learners), tasks=tasks, agents=agents)
-
-
-def gather_episodes(group: Group, episodes: Episodes) -> Episodes:
-    """The latest episodes of all learners, the same for each."""
-    window = episodes.window
-    row = [float(episodes.count), float(episodes.env_steps)]
-    for values in (episodes.returns, episodes.lengths):
-        row += [*values, *[math.nan] * (window - len(values))]
-    everyone = Episodes(window * group.size, tasks=episodes.tasks, agents=episodes.agents)
-    for name, own in episodes.by_task.items():
-        everyone.by_task[name] = gather_episodes(group, own)
-    for name, own in episodes.by_agent.items():
-        everyone.by_agent[name] = gather_episodes(group, own)
-    for count, steps, *values in group.gather(torch.tensor(row, dtype=torch.float64)).tolist():
-        everyone.count += int(count)
-        everyone.env_steps += int(steps)
-        everyone.returns.extend(x for x in values[:window] if not math.isnan(x))
-        everyone.lengths.extend(x for x in values[window:] if not math.isnan(x))
-    return everyone

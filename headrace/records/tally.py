@@ -15,9 +15,10 @@ from headrace.learning.team import METRICS
 from headrace.nn.roster import Roster
 from headrace.process.memory import free_bytes, resident_bytes
 from headrace.records.bottleneck import Spent, compare
+from headrace.records.episodes import Episodes
 from headrace.records.meter import SUMS, Meter
 from headrace.records.parts import by_policy
-from headrace.records.result import Episodes, Result
+from headrace.records.result import Result
 
 
 @dataclass

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from headrace.learning.learner import gather
+from headrace.learning.batches import gather
 from headrace.ops import tree
 from headrace.types import Batch, Rollout
 

@@ -16,9 +16,9 @@ from headrace.nn.team import AnyPolicy, Team
 from headrace.process import signals_held
 from headrace.records import checkpoint, rundir, trust
 from headrace.records.disk import Tolerant, told, write_json
+from headrace.records.episodes import Episodes, mean_return
 from headrace.records.lock import Lock
 from headrace.records.membership import Membership
-from headrace.records.result import Episodes, mean_return
 from headrace.records.tally import Progress
 from headrace.spaces.joining import Spaces
 from headrace.spaces.json import space_from_json, space_to_json

@@ -27,8 +27,8 @@ from headrace.errors import LearnerFailed
 from headrace.nn.policy import policy_weights
 from headrace.nn.team import AnyPolicy
 from headrace.ops import tree
+from headrace.records.episodes import Episodes
 from headrace.records.meter import BY_RANK, GREATEST, SUMS, Iteration, Meter
-from headrace.records.result import Episodes
 from headrace.types import Group
 
 CHECK_EVERY = 100  # updates between two comparisons of the learners' weights

@@ -9,11 +9,11 @@ from headrace.acting.source import RolloutSource, Taken
 from headrace.acting.weight_sync import divergence
 from headrace.config import Config
 from headrace.distributed.preemption import Preemption
+from headrace.learning.batches import gather
 from headrace.learning.hogwild import own_metrics
-from headrace.learning.learner import gather
 from headrace.learning.team import AnyLearner
+from headrace.records.episodes import Episodes
 from headrace.records.meter import Meter
-from headrace.records.result import Episodes
 from headrace.training.ahead import Ahead
 from headrace.types import Batch, Rollout
 

@@ -31,11 +31,12 @@ from headrace.process import (
     stop_signals,
     torch_threads,
 )
+from headrace.records.episodes import gather_episodes, own_episodes
 from headrace.records.files import RunLog
 from headrace.records.health import doctor_of
 from headrace.records.membership import league_metrics, member
 from headrace.records.meter import Meter
-from headrace.records.result import Result, gather_episodes, own_episodes
+from headrace.records.result import Result
 from headrace.records.tally import Progress, Tally
 from headrace.training.archive import Archive, Saved
 from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum, logs_iterations

@@ -10,7 +10,7 @@ from headrace.acting.collector import Collector, EpisodeTotals, rollout_spec
 from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
 from headrace.errors import EnvironmentFault
-from headrace.learning.learner import gather
+from headrace.learning.batches import gather
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.transport.slab import Slab

@@ -18,7 +18,8 @@ from headrace.acting.collector import Collector, rollout_spec
 from headrace.algos import IMPACT
 from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
-from headrace.learning.learner import Learner, gather
+from headrace.learning.batches import gather
+from headrace.learning.learner import Learner
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.ops.returns import gae, vtrace

@@ -23,8 +23,9 @@ import torch
 from worlds import counting_length, counting_reward, counting_truncates
 
 import headrace as hr
-from headrace.acting.actor import ActorSpec, run_actor
+from headrace.acting.actor import run_actor
 from headrace.acting.source import RolloutSource
+from headrace.acting.spec import ActorSpec
 from headrace.envs.make import make_vec
 from headrace.envs.names import resolve
 from headrace.errors import ActorFailed, EnvironmentFault

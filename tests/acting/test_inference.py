@@ -29,7 +29,7 @@ from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
 from headrace.envs.names import resolve
 from headrace.errors import ActorFailed, EnvironmentFault
-from headrace.learning.learner import gather
+from headrace.learning.batches import gather
 from headrace.nn import Network, Policy
 from headrace.nn.policy import policy_weights
 from headrace.ops import tree

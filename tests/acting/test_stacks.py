@@ -17,7 +17,7 @@ from headrace.algos.replay import CircularBuffer, ReplayBuffer, as_dict, concate
 from headrace.envs.make import make_vec
 from headrace.envs.probe import probe
 from headrace.errors import ConfigError, EnvironmentFault
-from headrace.learning.learner import gather
+from headrace.learning.batches import gather
 from headrace.nn import Network, Policy
 from headrace.ops import stacks, tree
 from headrace.transport.slab import Slab

@@ -19,7 +19,7 @@ from headrace.algos.common import policy_outputs
 from headrace.api import resume_config
 from headrace.cli import main
 from headrace.errors import ConfigError
-from headrace.learning.learner import gather
+from headrace.learning.batches import gather
 from headrace.ops import tree
 from headrace.records.files import read_jsonl
 from headrace.records.tally import Progress

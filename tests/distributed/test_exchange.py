@@ -15,9 +15,9 @@ from torch import Tensor
 
 import headrace as hr
 from headrace.errors import LearnerFailed
+from headrace.records.episodes import Episodes, gather_episodes
 from headrace.records.files import RunLog, read_jsonl
 from headrace.records.meter import Iteration, Meter
-from headrace.records.result import Episodes, gather_episodes
 from headrace.training.exchange import Agreed, Exchange, checksum, logs_iterations
 from headrace.types import Alone
 from tests.distributed.data import make_policy

@@ -262,7 +262,7 @@ def test_counts_that_float32_cannot_hold_add_up_exactly(count, size):
     gradient = torch.arange(5.0)
     names = ("entropy", "target_sum", "target_sq", "error_sum", "error_sq")
     sums = {name: torch.tensor(1.5 * i) for i, name in enumerate(names, start=1)}
-    summed, metrics, total = learner._together(gradient, sums, count)
+    summed, metrics, total = learner._together.added_up(gradient, sums, count)
     assert total == count * size
     assert torch.equal(summed, torch.arange(5.0) * size)
     assert {name: float(x) for name, x in metrics.items()} == {

@@ -27,7 +27,8 @@ from worlds import SpaceIdentityVectorEnv
 import headrace as hr
 from headrace.acting.collector import Collector, rollout_spec
 from headrace.envs.make import make_vec
-from headrace.learning.learner import Learner, gather
+from headrace.learning.batches import gather
+from headrace.learning.learner import Learner
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree

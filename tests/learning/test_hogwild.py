@@ -21,8 +21,9 @@ from headrace.api import resume_config
 from headrace.config import checks
 from headrace.envs.names import resolve
 from headrace.errors import ConfigError
+from headrace.learning.batches import gather
 from headrace.learning.hogwild import ActorLearner, SharedModel, own_metrics
-from headrace.learning.learner import Learner, gather
+from headrace.learning.learner import Learner
 from headrace.learning.optimizer import Optimizer
 from headrace.ops import tree
 from headrace.records import checkpoint

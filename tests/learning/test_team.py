@@ -11,11 +11,13 @@ import torch
 from worlds import CountingGame, CountingTurns
 
 import headrace as hr
-from headrace.acting.actor import ActorSpec, open_collector
+from headrace.acting.actor import open_collector
 from headrace.acting.collector import rollout_spec
+from headrace.acting.spec import ActorSpec
 from headrace.envs.probe import probe
 from headrace.errors import ConfigError, NonFinite
-from headrace.learning.learner import Learner, gather
+from headrace.learning.batches import gather
+from headrace.learning.learner import Learner
 from headrace.learning.team import TeamLearner
 from headrace.nn import Network, Policy
 from headrace.nn.roster import Roster

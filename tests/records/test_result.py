@@ -9,10 +9,11 @@ import sys
 
 import numpy as np
 
+from headrace.records.episodes import Episodes
 from headrace.records.files import RunLog, read_jsonl
 from headrace.records.membership import league_metrics
 from headrace.records.meter import BY_RANK, GREATEST, SUMS, Meter
-from headrace.records.result import Episodes, Result
+from headrace.records.result import Result
 from headrace.records.tally import Progress, Tally
 
 KNOWN = {"learning_rate": 0.1, "restarts": 2, "eval_return": 3.0, **league_metrics(None)}

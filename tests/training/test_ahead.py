@@ -11,8 +11,8 @@ import torch
 
 import headrace as hr
 from headrace.acting.collector import rollout_spec
+from headrace.records.episodes import Episodes
 from headrace.records.meter import Meter
-from headrace.records.result import Episodes
 from headrace.training.ahead import Ahead
 from headrace.training.intake import Intake
 from headrace.transport.queue import Header

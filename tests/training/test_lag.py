@@ -19,8 +19,8 @@ import headrace as hr
 from headrace.algos.replay import as_dict, from_dict
 from headrace.learning.ages import Ages
 from headrace.learning.learner import Learner
+from headrace.records.episodes import Episodes
 from headrace.records.membership import league_metrics
-from headrace.records.result import Episodes
 from headrace.records.tally import Progress, Tally
 from tests.algos.test_replay import marked
 

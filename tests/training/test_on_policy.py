@@ -11,7 +11,7 @@ from worlds import BrightQuarter, SpaceIdentityVectorEnv
 from headrace.acting.collector import Collector, rollout_spec
 from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
-from headrace.learning.learner import gather
+from headrace.learning.batches import gather
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.transport.slab import Slab

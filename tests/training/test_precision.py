@@ -15,7 +15,8 @@ from worlds import BrightQuarter, IdentityVectorEnv
 import headrace as hr
 from headrace.acting.collector import Collector, rollout_spec
 from headrace.errors import ConfigError
-from headrace.learning.learner import Learner, gather
+from headrace.learning.batches import gather
+from headrace.learning.learner import Learner
 from headrace.records.settings import check_resumed, flat_settings, from_json
 from headrace.training import precision
 from headrace.training.precision import Share, measured, settle

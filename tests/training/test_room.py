@@ -15,7 +15,7 @@ import headrace as hr
 from headrace.acting.source import RolloutSource
 from headrace.algos.replay import ReplayBuffer
 from headrace.errors import ConfigError
-from headrace.learning.learner import gather
+from headrace.learning.batches import gather
 from headrace.nn import Policy
 from headrace.ops import tree
 from headrace.process import memory

@@ -26,7 +26,8 @@ from headrace.cluster import ClusterEnv, LocalConfig
 from headrace.cluster.settings import EnvConfig, as_env_config
 from headrace.errors import ConfigError, require
 from headrace.evaluation import evaluate
-from headrace.learning.learner import Learner, gather
+from headrace.learning.batches import gather
+from headrace.learning.learner import Learner
 from headrace.nn.policy import Policy
 from headrace.process import keep_freed_memory
 from headrace.records import events

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from headrace.acting.actor import ActorSpec
+from headrace.acting.spec import ActorSpec
 from headrace.config import Config
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.policy import policy_weights

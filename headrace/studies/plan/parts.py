@@ -9,17 +9,18 @@ from dataclasses import replace
 
 import torch
 
-from headrace.acting.actor import ActorSpec, open_collector
+from headrace.acting.actor import open_collector
+from headrace.acting.spec import ActorSpec
 from headrace.config import Config
 from headrace.envs.make import opened
 from headrace.envs.names import env_of
 from headrace.envs.probe import probe
 from headrace.envs.step_cost import takes_some_only, timed
-from headrace.learning.learner import gather
+from headrace.learning.batches import gather
 from headrace.nn.policy import policy_weights
 from headrace.ops import stacks, tree
+from headrace.records.episodes import Episodes
 from headrace.records.meter import Meter
-from headrace.records.result import Episodes
 from headrace.studies.stopwatch import Time, measure_time
 from headrace.training.exchange import Exchange
 from headrace.training.policies import new_learner, new_policy

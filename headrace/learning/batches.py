@@ -1,0 +1,34 @@
+"""Batches: rollouts side by side, and the rows of one that an environment really showed."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import torch
+
+from headrace.ops import stacks, tree
+from headrace.types import Batch, Rollout, Tree, map_columns
+
+
+def gather(rollouts: list[Rollout], device: torch.device | str = "cpu") -> Batch:
+    """Copy rollouts of equal length, side by side, into learner-owned memory.
+
+    Args:
+        rollouts: each ``[T, B_i]``; they may be views of slots that are about to be reused.
+
+    Returns:
+        a batch of ``[T, sum(B_i)]`` on ``device``.
+    """
+    names = [field.name for field in fields(Batch) if field.name not in ("valid", "targets")]
+    batches = [
+        Batch(**{name: getattr(one, name) for name in names}, valid=~one.first[1:], targets={})
+        for one in rollouts
+    ]
+    return map_columns(lambda dim, *leaves: torch.cat(leaves, dim).to(device), *batches)
+
+
+def real_rows(batch: Batch) -> Tree:
+    """The observations without the bootstrap's, and without fillers of rollouts cut short."""
+    padded = batch.first[:-1] & batch.first[1:]
+    rows = tree.map_leaves(lambda x: x[:-1], stacks.apart(batch.obs))
+    return tree.map_leaves(lambda x: x[~padded].unsqueeze(0), rows) if padded.any() else rows

@@ -39,7 +39,7 @@ from headrace.studies.means import grouped, means, plus_minus
 from headrace.studies.table import Case, Study, grid
 
 KINDS = ("actor", "shared")
-RESULTS = ("sps", "cpu_ms", "lag_mean", "auto", "ceiling")
+RESULTS = ("sps", "cpu_ms", "lag_mean", "auto", "promised", "ceiling")
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def config_of(case: Case, run_dir: str) -> Any:
 
 
 def foreseen(config: Any, trainer: Any) -> dict[str, Any]:
-    """What "auto" would choose here, and the ceiling."""
+    """What "auto" would choose here, by which promise, and the ceiling."""
     from headrace.envs.probe import probe
     from headrace.envs.step_cost import step_cost
     from headrace.process import num_cores, torch_threads
@@ -109,7 +109,9 @@ def foreseen(config: Any, trainer: Any) -> dict[str, Any]:
     assert costs is not None
     assert env is not None
     ceiling = num_cores() / (min(costs.own, costs.shared) + costs.learning + env.seconds)
-    return {"auto": auto.inference, "ceiling": ceiling}
+    costs = costs._replace(env=env.seconds, busy=env.busy)  # not known where acting costs the same
+    crew = config.num_actors, config.envs_per_actor, num_cores()
+    return {"auto": auto.inference, "promised": inference.gain(costs, *crew), "ceiling": ceiling}
 
 
 def processor_s() -> float:
@@ -165,6 +167,7 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if line["actor"] and line["shared"]:
             line["ratio"] = line["shared"] / line["actor"]
         line["ceiling"] = statistics.median(row["ceiling"] for row in own)
+        line["promised"] = statistics.median(row["promised"] for row in own)
         line["auto"] = ", ".join(sorted({row["auto"] for row in own}))
         summary.append(line)
     return sorted(summary, key=lambda line: line["network"])
@@ -179,6 +182,7 @@ def report(summary: list[dict[str, Any]], args: Args, console: Console) -> None:
             "in actors": plus_minus(line, "actor", 0),
             "shared": plus_minus(line, "shared", 0),
             "ratio": f"{line['ratio']:.2f}" if "ratio" in line else "–",
+            "promised": f"{line['promised']:.2f}",
             "processor ms": " → ".join(plus_minus(line, f"{kind}_cpu_ms", 2) for kind in KINDS),
             "ceiling": f"{line['ceiling']:,.0f}",
             "auto": line["auto"],

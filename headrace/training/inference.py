@@ -28,7 +28,8 @@ _LARGE = 2_000_000  # multiplications of a step, below which a call costs more t
 _FEW = 4  # actors, half of which make no batch
 _ROWS, _LEARNT, _ROUNDS = 64, 16, 5  # of the trial
 _STEP_S, _CALL_S = 300e-6, 250e-6  # of the processors: an actor's own work a step; asking, on top
-GAIN = 1.2  # of steps per second and of the processors' time; below, what is promised may be none
+_IDLE_S = 1.2e-3  # that cores wait while one process answers half of the actors
+GAIN = 1.12  # of steps per second and of the processors' time; below, what is promised may be none
 
 
 class Costs(NamedTuple):
@@ -119,12 +120,15 @@ def gain(costs: Costs, num_actors: int, envs_per_actor: int, cores: int) -> floa
     """Steps per second with shared inference, of those without it, by what each step costs.
 
     Either is bounded by the cores, which share all work, and by the time that a step takes: an
-    actor's own, or the environment's and then that of one thread for all others. No more is
-    promised than the processors are spared, whoever waits for whom.
+    actor's own, or the environment's and then that of one thread for all others. Cores wait, too,
+    while actors do for one another's answers. No more is promised than the processors are spared,
+    whoever waits for whom.
     """
     own, shared, learning, env, busy = costs
     shared, step = shared + _CALL_S / envs_per_actor, _STEP_S / envs_per_actor
     rest = env * busy + learning + step
     alone = min(cores / (own + rest), num_actors / (own + env + step))
-    together = min(cores / (shared + rest), 1 / (shared + (env + step) / num_actors))
+    idle = _IDLE_S / (num_actors * envs_per_actor / 2)
+    busy_s = (shared + rest) / cores
+    together = min(1 / (busy_s + idle), 1 / (shared + (env + step) / num_actors))
     return min(together / alone, (own + rest) / (shared + rest))

@@ -40,20 +40,20 @@ def settled(monkeypatch):
     return settle
 
 
-FASTER = Costs(own=2e-3, shared=0.8e-3, learning=2e-3, env=0.3e-3, busy=1.0)
+FASTER = Costs(own=3e-3, shared=0.8e-3, learning=2e-3, env=0.3e-3, busy=1.0)
 
 
 def test_auto_takes_what_is_faster_and_says_so(settled):
     assert settled(FASTER) == (
         "shared",
-        ["auto: shared inference (acting takes 2 ms a step in an actor, 0.8 ms in one process for "
+        ["auto: shared inference (acting takes 3 ms a step in an actor, 0.8 ms in one process for "
          "all)"],
         1,
     )  # fmt: skip
-    slower = FASTER._replace(shared=1.9e-3)
+    slower = FASTER._replace(shared=2.5e-3)
     chosen, [line], _ = settled(slower)
     assert chosen == "actor"
-    assert line.startswith("auto: actors act themselves (acting takes 2 ms")
+    assert line.startswith("auto: actors act themselves (acting takes 3 ms")
     assert settled(None)[:2] == ("actor", [])
 
 
@@ -79,17 +79,19 @@ def test_what_is_asked_for_is_taken_unmeasured(settled):
 
 
 def test_the_gain_is_that_of_what_bounds_either():
-    # 2 cores do all the work: 2 + 0.3 + 2 ms a step and 0.3 of its own, or 0.8 + 0.25 + 0.3 + 2 + …
-    assert gain(FASTER, 8, 1, cores=2) == pytest.approx(4.6 / 3.65)
-    # With 16 cores one thread for all is busy: 1.05 ms + 0.6 / 8, against 8 actors / 2.6 ms.
-    assert gain(FASTER, 8, 1, cores=16) == pytest.approx((2.6 / 8) / 1.125)
-    # Environments that wait 50 ms bound both: 8 actors / 52.3 ms, and the pass once in 50.3 ms / 8.
+    # 2 cores do all the work: 3 + 0.3 + 2 ms a step and 0.3 of its own, or 0.8 + 0.25 + 0.3 + 2 + …
+    # and then they wait for 1.2 ms each time that 4 of the 8 actors get their answers.
+    assert gain(FASTER, 8, 1, cores=2) == pytest.approx((5.6 / 2) / (3.65 / 2 + 1.2 / 4))
+    # With 16 cores one thread for all is busy: 1.05 ms + 0.6 / 8, against 8 actors / 3.6 ms.
+    assert gain(FASTER, 8, 1, cores=16) == pytest.approx((3.6 / 8) / 1.125)
+    # Environments that wait 50 ms bound both: 8 actors / 53.3 ms, and the pass once in 50.3 ms / 8.
     waiting = FASTER._replace(env=50e-3, busy=0.0)
-    assert gain(waiting, 8, 1, cores=16) == pytest.approx((52.3 / 8) / (1.05 + 50.3 / 8))
+    assert gain(waiting, 8, 1, cores=16) == pytest.approx((53.3 / 8) / (1.05 + 50.3 / 8))
     # Asking costs something: nothing is gained where batches save nothing.
-    assert gain(FASTER._replace(shared=2e-3), 8, 1, cores=2) < 1
-    # Actors with several environments ask once for all of them.
-    assert gain(FASTER, 8, 4, cores=2) == pytest.approx((4.3 + 0.3 / 4) / (3.1 + 0.55 / 4))
+    assert gain(FASTER._replace(shared=3e-3), 8, 1, cores=2) < 1
+    # Actors with several environments ask once for all of them, and cores wait as seldom.
+    several = (5.3 + 0.3 / 4) / 2, (3.1 + 0.55 / 4) / 2 + 1.2 / 16
+    assert gain(FASTER, 8, 4, cores=2) == pytest.approx(several[0] / several[1])
 
 
 def test_no_more_is_promised_than_the_processors_are_spared():
@@ -99,18 +101,18 @@ def test_no_more_is_promised_than_the_processors_are_spared():
     assert gain(slow, 4, 1, cores=16) == pytest.approx(61.3 / 34.55)
 
 
-# Of IMPALA's deep network on two cores, 16 actors of one environment: what was measured at the
-# start, and then the processors' time of a step in actors, and with one process for all.
+# On two cores: actors of one environment, what a trial at the start measured, and how many times
+# the steps per second in actors those with one process for all were.
 SEEN = {
-    "whole batches": (Costs(2.55e-3, 0.94e-3, 2.62e-3, 0.32e-3, 1.0), 5.93 / 4.22),
-    "targets first": (Costs(2.53e-3, 0.93e-3, 3.56e-3, 0.32e-3, 1.0), 6.68 / 5.24),
-    "Pong": (Costs(2.65e-3, 1.02e-3, 3.82e-3, 0.34e-3, 1.0), 7.63 / 6.40),
+    "deep": (16, Costs(2.55e-3, 0.94e-3, 2.62e-3, 0.32e-3, 1.0), 380 / 284),
+    "shallow in float32": (16, Costs(1.47e-3, 0.33e-3, 0.61e-3, 0.32e-3, 1.0), 1025 / 866),
+    "the same with few actors": (4, Costs(1.43e-3, 0.67e-3, 0.66e-3, 0.32e-3, 1.0), 494 / 634),
 }
 
 
-@pytest.mark.parametrize(("costs", "seen"), SEEN.values(), ids=SEEN)
-def test_what_is_promised_is_hardly_more_than_was_seen(costs, seen):
-    assert 0.92 <= gain(costs, 16, 1, cores=2) / seen <= 1.05
+@pytest.mark.parametrize(("num_actors", "costs", "seen"), SEEN.values(), ids=SEEN)
+def test_what_is_promised_is_about_what_was_seen(num_actors, costs, seen):
+    assert 0.9 <= gain(costs, num_actors, 1, cores=2) / seen <= 1.1
 
 
 def test_learning_has_the_pass_that_computes_targets(monkeypatch):

@@ -11,21 +11,55 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import random
 import signal
+import threading
+import time
 from collections.abc import Collection
 from pathlib import Path
 
 MARK = "HEADRACE_CHILD"  # a path of names: whose child, whose grandchild …
 _ROUNDS = 20  # a process may start another one while it is looked for
+_NICE_S = 60.0  # in which the kernel takes the niceness of 600 sessions
 _PROC = Path("/proc")
 
 
 def begin_session(mark: str) -> None:
-    """Begin a session, and mark all that this process will start."""
+    """Begin a session that is as nice as this process, and mark all that it will start."""
     os.environ[MARK] = mark
     if hasattr(os, "setsid"):
         with contextlib.suppress(OSError):  # it leads one already
             os.setsid()
+            _share_cores_as_nice()
+
+
+def _share_cores_as_nice() -> None:
+    """Give a new session its process's niceness: Linux may share cores among sessions first.
+
+    Niceness counts within a session alone then (``man 7 sched``, autogroup), and a new one has 0.
+    The kernel lets a user set ten of them a second in all, so a thread goes on trying.
+    """
+    group, own = _PROC / "self" / "autogroup", os.getpriority(os.PRIO_PROCESS, 0)
+    if own and group.exists() and not _told(group, own):
+        trying = threading.Thread(target=_tell, args=(group, own), name="niceness", daemon=True)
+        trying.start()
+
+
+def _tell(group: Path, niceness: int) -> None:
+    deadline = time.monotonic() + _NICE_S
+    while not _told(group, niceness) and time.monotonic() < deadline:
+        time.sleep(0.05 + 0.1 * random.random())
+
+
+def _told(group: Path, niceness: int) -> bool:
+    """Whether there is nothing left to try."""
+    try:
+        group.write_text(str(niceness))
+    except BlockingIOError:
+        return False
+    except OSError:  # it may not be set here
+        return True
+    return True
 
 
 def be_known_by(mark: str) -> bool:

@@ -149,6 +149,9 @@ def _live(
     mark: str,
 ) -> None:
     """What a :class:`Child` is."""
+    if nice:  # the learner never waits for a core; actors take what it leaves
+        with contextlib.suppress(OSError, AttributeError):
+            os.nice(10)
     begin_session(mark)
     gc.freeze()  # pages shared with the fork server stay so: no collection writes to its objects
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as file:
@@ -159,9 +162,6 @@ def _live(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     die_with_parent(mark)
     keep_freed_memory()
-    if nice:  # the learner never waits for a core; actors take what it leaves
-        with contextlib.suppress(OSError, AttributeError):
-            os.nice(10)
     import torch
 
     torch.set_num_threads(1)

@@ -1,0 +1,104 @@
+"""Who gives way where cores are short: actors to their learner, whatever shares cores out first."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from headrace.exits import kin
+from headrace.process import Child, cores, pinned
+
+SECONDS = 0.3  # of a processor
+
+
+def spin(pipe: Connection) -> None:
+    """Compute until killed, once it has said so."""
+    pipe.send(os.getsid(0))
+    while True:
+        pass
+
+
+def own_seconds(pid: int) -> float:
+    """Of a processor, that a process has used."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="it can't be held on one core")
+@pytest.mark.parametrize("nice", [True, False])
+def test_a_nice_child_leaves_its_core_to_who_started_it(nice):
+    with pinned(1, min(cores())):
+        child = Child("spinning", spin, nice=nice)
+        try:
+            assert child.pipe.recv() == child.pid != os.getsid(0)
+            os.sched_setaffinity(child.pid, os.sched_getaffinity(0))
+            _until_told(child.pid, 10 * nice)
+            mine, theirs = time.process_time(), own_seconds(child.pid)
+            while time.process_time() < mine + SECONDS:
+                pass
+            share = (own_seconds(child.pid) - theirs) / (time.process_time() - mine)
+        finally:
+            child.kill()
+    assert share < 0.5 if nice else share > 0.5
+
+
+def _until_told(pid: int, nice: int) -> None:
+    """The kernel takes so much of ten sessions a second, those of other tests among them."""
+    group, deadline = Path(f"/proc/{pid}/autogroup"), time.monotonic() + 20
+    while group.exists() and not group.read_text().rstrip().endswith(f"nice {nice}"):
+        assert time.monotonic() < deadline, group.read_text()
+        time.sleep(0.02)
+
+
+class Busy:
+    """The kernel's file, which may be written now and then."""
+
+    def __init__(self, refusals: int, error: type[OSError] = BlockingIOError) -> None:
+        self.refusals, self.error, self.written = refusals, error, list[str]()
+
+    def exists(self) -> bool:
+        """It does."""
+        return True
+
+    def write_text(self, text: str) -> None:
+        """Refuse, or write."""
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise self.error
+        self.written.append(text)
+
+
+class Proc:
+    """A folder with nothing but that file."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def __truediv__(self, name: str) -> Any:
+        return self if name == "self" else self.file
+
+
+@pytest.mark.parametrize("refusals", [0, 3])
+def test_a_kernel_that_takes_so_many_in_a_second_is_asked_again(refusals, monkeypatch):
+    file, before = Busy(refusals), set(threading.enumerate())
+    monkeypatch.setattr(kin, "_PROC", Proc(file))
+    monkeypatch.setattr(os, "getpriority", lambda *_: 10)
+    kin._share_cores_as_nice()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert file.written == ["10"]
+
+
+def test_where_it_may_not_be_set_nobody_goes_on_asking(monkeypatch):
+    file = Busy(2, PermissionError)
+    monkeypatch.setattr(kin, "_PROC", Proc(file))
+    monkeypatch.setattr(os, "getpriority", lambda *_: 10)
+    kin._share_cores_as_nice()
+    assert file.refusals == 1 and not file.written

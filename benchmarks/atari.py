@@ -65,7 +65,7 @@ class Args:
     peer_seeds: int = 1
     """Of the single-file program, which takes longer: the first ones."""
     first_seed: int = 1
-    steps: int = 1_500_000
+    steps: int = 2_000_000
     """The learning rate falls to 0 over them; what a seed has not learnt by then it never does."""
     peer_steps: int = 3_000_000
     """Of the single-file program, with a quarter of the learning rate."""

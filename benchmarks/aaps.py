@@ -39,7 +39,8 @@ from torch.distributions import Categorical
 
 import headrace as hr
 from headrace.envs.contract import CHECKED_STEPS
-from headrace.process import die_with_parent
+from headrace.exits.kin import begin_session
+from headrace.process import die_with_parent, new_mark
 from headrace.studies.machine import head, show, wide_console, write_csv
 
 ONE, TWO = "loop: one process alone", "loop: two processes side by side"
@@ -106,8 +107,10 @@ class Glance(nn.Module):
 
 def alone(pipe: Connection, env_id: str) -> None:
     """Each time a number of seconds comes, step that long and send back the steps per second."""
-    die_with_parent()
+    mark = new_mark()
     os.nice(10)
+    begin_session(mark, 10)
+    die_with_parent(mark)
     torch.set_num_threads(1)
     make = (lambda: gymnasium.make(env_id)) if env_id else Images
     envs, agent = SyncVectorEnv([make] * ENVS), agent_for(env_id) if env_id else Glance()

@@ -31,30 +31,44 @@ def own_seconds(pid: int) -> float:
     return times.user + times.system
 
 
+@pytest.mark.serial
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="it can't be held on one core")
 @pytest.mark.parametrize("nice", [True, False])
 def test_a_nice_child_leaves_its_core_to_who_started_it(nice):
-    with pinned(1, min(cores())):
-        child = Child("spinning", spin, nice=nice)
-        try:
-            assert child.pipe.recv() == child.pid != os.getsid(0)
-            os.sched_setaffinity(child.pid, os.sched_getaffinity(0))
-            _until_told(child.pid, 10 * nice)
+    child = Child("spinning", spin, nice=nice)
+    try:
+        assert child.pipe.recv() == child.pid != os.getsid(0)
+        _until_told(child.pid, 10 * nice)
+        with pinned(1, 0):
+            os.sched_setaffinity(child.pid, cores())
             mine, theirs = time.process_time(), own_seconds(child.pid)
             while time.process_time() < mine + SECONDS:
                 pass
             share = (own_seconds(child.pid) - theirs) / (time.process_time() - mine)
-        finally:
-            child.kill()
+    finally:
+        child.kill()
     assert share < 0.5 if nice else share > 0.5
 
 
-def _until_told(pid: int, nice: int) -> None:
+def _until_told(pid: int, nicer: int) -> None:
     """The kernel takes so much of ten sessions a second, those of other tests among them."""
     group, deadline = Path(f"/proc/{pid}/autogroup"), time.monotonic() + 20
-    while group.exists() and not group.read_text().rstrip().endswith(f"nice {nice}"):
-        assert time.monotonic() < deadline, group.read_text()
+    while group.exists() and (told := group.read_text().strip()):
+        if told.endswith(f"nice {nicer}"):
+            return
+        assert time.monotonic() < deadline, told
         time.sleep(0.02)
+
+
+def test_who_is_started_by_a_nice_child_is_as_nice(monkeypatch):
+    told: list[int] = []
+    monkeypatch.setattr(kin, "_make_session_nicer", told.append)
+    monkeypatch.setattr(os, "setsid", lambda: None)
+    for name in (kin.MARK, kin.NICER):
+        monkeypatch.setenv(name, "0")
+    for nicer in (0, 10, 0, 10):
+        kin.begin_session("0", nicer)
+    assert told == [0, 10, 10, 19]
 
 
 class Busy:
@@ -85,20 +99,39 @@ class Proc:
         return self if name == "self" else self.file
 
 
+@pytest.fixture
+def asked(monkeypatch):
+    """Makes a session nicer by 10 with such a file; returns whether a thread had to be started."""
+
+    def ask(file: Busy) -> bool:
+        monkeypatch.setattr(kin, "_PROC", Proc(file))
+        before = set(threading.enumerate())
+        kin._make_session_nicer(10)
+        started = [x for x in set(threading.enumerate()) - before if x.name == kin._NICE]
+        for thread in started:
+            thread.join(10)
+            assert not thread.is_alive()
+        return bool(started)
+
+    return ask
+
+
 @pytest.mark.parametrize("refusals", [0, 3])
-def test_a_kernel_that_takes_so_many_in_a_second_is_asked_again(refusals, monkeypatch):
-    file, before = Busy(refusals), set(threading.enumerate())
-    monkeypatch.setattr(kin, "_PROC", Proc(file))
-    monkeypatch.setattr(os, "getpriority", lambda *_: 10)
-    kin._share_cores_as_nice()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+def test_a_kernel_that_takes_so_many_in_a_second_is_asked_again(refusals, asked):
+    file = Busy(refusals)
+    assert asked(file) == (refusals > 0)
     assert file.written == ["10"]
 
 
-def test_where_it_may_not_be_set_nobody_goes_on_asking(monkeypatch):
+def test_where_it_may_not_be_set_nobody_goes_on_asking(asked):
     file = Busy(2, PermissionError)
-    monkeypatch.setattr(kin, "_PROC", Proc(file))
-    monkeypatch.setattr(os, "getpriority", lambda *_: 10)
-    kin._share_cores_as_nice()
-    assert file.refusals == 1 and not file.written
+    assert not asked(file)
+    assert file.refusals == 1
+    assert not file.written
+
+
+def test_nobody_asks_for_ever(asked, monkeypatch):
+    monkeypatch.setattr(kin, "_NICE_S", 0.2)
+    file = Busy(10**6)
+    assert asked(file)
+    assert not file.written

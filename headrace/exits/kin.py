@@ -19,42 +19,49 @@ from collections.abc import Collection
 from pathlib import Path
 
 MARK = "HEADRACE_CHILD"  # a path of names: whose child, whose grandchild …
+NICER = "HEADRACE_NICER"  # by how much than who began
 _ROUNDS = 20  # a process may start another one while it is looked for
-_NICE_S = 60.0  # in which the kernel takes the niceness of 600 sessions
+_NICE, _NICE_S = "headrace-nice", 60.0  # a thread that tries, and for how long
 _PROC = Path("/proc")
 
 
-def begin_session(mark: str) -> None:
-    """Begin a session that is as nice as this process, and mark all that it will start."""
+def begin_session(mark: str, nicer: int = 0) -> None:
+    """Begin a session, and mark all that this process will start.
+
+    Linux may share cores among sessions first (``man 7 sched``, autogroup). Niceness counts within
+    a session alone then, so the session becomes nicer, too.
+
+    Args:
+        nicer: by how much this process is nicer than who started it.
+    """
     os.environ[MARK] = mark
+    nicer += int(os.environ.get(NICER, 0))
+    os.environ[NICER] = str(nicer)
     if hasattr(os, "setsid"):
         with contextlib.suppress(OSError):  # it leads one already
             os.setsid()
-            _share_cores_as_nice()
+            _make_session_nicer(min(nicer, 19))
 
 
-def _share_cores_as_nice() -> None:
-    """Give a new session its process's niceness: Linux may share cores among sessions first.
-
-    Niceness counts within a session alone then (``man 7 sched``, autogroup), and a new one has 0.
-    The kernel lets a user set ten of them a second in all, so a thread goes on trying.
-    """
-    group, own = _PROC / "self" / "autogroup", os.getpriority(os.PRIO_PROCESS, 0)
-    if own and group.exists() and not _told(group, own):
-        trying = threading.Thread(target=_tell, args=(group, own), name="niceness", daemon=True)
-        trying.start()
+def _make_session_nicer(nicer: int) -> None:
+    """Tell the kernel, which takes ten a second of the whole machine, root's apart."""
+    group = _PROC / "self" / "autogroup"
+    if nicer and group.exists() and not _told(group, nicer):
+        trying = threading.Thread(target=_tell, args=(group, nicer), name=_NICE, daemon=True)
+        with contextlib.suppress(RuntimeError):  # there may be no more threads
+            trying.start()
 
 
-def _tell(group: Path, niceness: int) -> None:
-    deadline = time.monotonic() + _NICE_S
-    while not _told(group, niceness) and time.monotonic() < deadline:
-        time.sleep(0.05 + 0.1 * random.random())
+def _tell(group: Path, nicer: int) -> None:
+    deadline, own = time.monotonic() + _NICE_S, random.Random()
+    while not _told(group, nicer) and time.monotonic() < deadline:
+        time.sleep(0.05 + 0.1 * own.random())
 
 
-def _told(group: Path, niceness: int) -> bool:
+def _told(group: Path, nicer: int) -> bool:
     """Whether there is nothing left to try."""
     try:
-        group.write_text(str(niceness))
+        group.write_text(str(nicer))
     except BlockingIOError:
         return False
     except OSError:  # it may not be set here

@@ -23,6 +23,7 @@ from headrace.process.fork_server import end_stopped_server, family, process_con
 from headrace.process.memory import keep_freed_memory
 
 _ATTEMPTS, _PAUSE_S = 5, 0.1  # to start a process
+_NICER = 10  # than the learner, which so never waits for a core: who acts takes what it leaves
 
 
 def new_mark() -> str:
@@ -149,10 +150,10 @@ def _live(
     mark: str,
 ) -> None:
     """What a :class:`Child` is."""
-    if nice:  # the learner never waits for a core; actors take what it leaves
+    if nice:
         with contextlib.suppress(OSError, AttributeError):
-            os.nice(10)
-    begin_session(mark)
+            os.nice(_NICER)
+    begin_session(mark, _NICER if nice else 0)
     gc.freeze()  # pages shared with the fork server stay so: no collection writes to its objects
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as file:
         file.write(multiprocessing.current_process().name)  # for top and ps, its first 15 letters

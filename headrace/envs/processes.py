@@ -171,12 +171,14 @@ def _serve(index: int, env_fn: Callable[[], gymnasium.Env], pipe: Any, *rest: An
         error_queue.put((error[0], None, None, f"{_SENTENCE}{error[2]}" if own else error[3]))
 
     try:
-        with contextlib.suppress(ConnectionError):  # the parent has gone
+        with contextlib.suppress(ConnectionError, EOFError):  # the parent has gone
             try:
                 env = env_fn()
             except Exception as error:
                 put((index, type(error), error, traceback.format_exc()))
                 pipe.send((None, False))
+                while pipe.recv()[0] != "close":
+                    pass  # somebody has to be there whom the parent can ask
                 return
             errors: Any = types.SimpleNamespace(put=put)
             _async_worker(index, lambda: env, pipe, parent_pipe, shared_memory, errors, *others)

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from contextlib import contextmanager
+from multiprocessing import connection
 
 import gymnasium
 import numpy as np
@@ -139,8 +140,17 @@ def test_an_environment_that_hangs_is_named_after_the_timeout_and_killed(gone, t
     assert gone(processes) == []
 
 
-def test_an_environment_that_cannot_be_made_in_its_process_is_named(leaves_nothing):
-    here = os.getpid()
+@pytest.mark.parametrize("patience_s", [0.0, 1.5])
+def test_an_environment_that_cannot_be_made_in_its_process_is_named(
+    patience_s, leaves_nothing, monkeypatch
+):
+    here, call = os.getpid(), Processes.call_async
+
+    def late(self, *args, **kwargs) -> None:  # as on a machine where this process has to wait
+        connection.wait([process.sentinel for process in self.processes], patience_s)
+        call(self, *args, **kwargs)
+
+    monkeypatch.setattr(Processes, "call_async", late)
 
     def make() -> gymnasium.Env:
         if os.getpid() != here:

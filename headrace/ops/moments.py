@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_AT_ONCE = 1 << 18  # numbers in float64, so that pictures need no copies of many MB
+
 
 @dataclass(frozen=True)
 class Moments:
@@ -36,10 +38,14 @@ def moments(x: Tensor) -> Moments:
     """
     if x.dim() != 2:
         raise ValueError(f"x must be [N, F], got {tuple(x.shape)}")
-    x = x.double()
-    mean = x.mean(0) if len(x) else torch.zeros_like(x.sum(0))
-    count = torch.tensor(len(x), device=x.device)
-    return Moments(count, mean, (x - mean).square().sum(0))
+    parts = x.split(max(1, _AT_ONCE // max(1, x.shape[1])))
+    mean, square = x.new_zeros((2, x.shape[1]), dtype=torch.float64)
+    for part in parts:
+        mean += part.double().sum(0)
+    mean /= max(1, len(x))
+    for part in parts:
+        square += (part.double() - mean).square_().sum(0)
+    return Moments(torch.tensor(len(x), device=x.device), mean, square)
 
 
 @torch.no_grad()

@@ -16,7 +16,6 @@ The sweep over thresholds is ``headrace bench aaps``.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -108,7 +107,6 @@ class Glance(nn.Module):
 def alone(pipe: Connection, env_id: str) -> None:
     """Each time a number of seconds comes, step that long and send back the steps per second."""
     mark = new_mark()
-    os.nice(10)
     begin_session(mark, 10)
     die_with_parent(mark)
     torch.set_num_threads(1)

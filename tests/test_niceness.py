@@ -64,6 +64,7 @@ def test_who_is_started_by_a_nice_child_is_as_nice(monkeypatch):
     told: list[int] = []
     monkeypatch.setattr(kin, "_make_session_nicer", told.append)
     monkeypatch.setattr(os, "setsid", lambda: None)
+    monkeypatch.setattr(os, "nice", lambda _: None)
     for name in (kin.MARK, kin.NICER):
         monkeypatch.setenv(name, "0")
     for nicer in (0, 10, 0, 10):

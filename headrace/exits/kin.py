@@ -32,9 +32,11 @@ def begin_session(mark: str, nicer: int = 0) -> None:
     a session alone then, so the session becomes nicer, too.
 
     Args:
-        nicer: by how much this process is nicer than who started it.
+        nicer: by how much this process becomes nicer than who started it.
     """
     os.environ[MARK] = mark
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(nicer)
     nicer += int(os.environ.get(NICER, 0))
     os.environ[NICER] = str(nicer)
     if hasattr(os, "setsid"):

@@ -150,9 +150,6 @@ def _live(
     mark: str,
 ) -> None:
     """What a :class:`Child` is."""
-    if nice:
-        with contextlib.suppress(OSError, AttributeError):
-            os.nice(_NICER)
     begin_session(mark, _NICER if nice else 0)
     gc.freeze()  # pages shared with the fork server stay so: no collection writes to its objects
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as file:

@@ -30,6 +30,16 @@ def test_merged_moments_are_those_of_all_samples_together_in_any_partition(sizes
         )
 
 
+@pytest.mark.parametrize("shape", [(3, 28_224), (64, 28_224), (2, 1 << 19), (4000, 200)])
+def test_samples_of_many_numbers_that_are_summed_in_parts_have_the_same_moments(shape):
+    x = torch.randint(0, 256, shape, dtype=torch.uint8)
+    found, whole = moments(x), x.double()
+    assert found.count == len(x)
+    torch.testing.assert_close(found.mean, whole.mean(0), rtol=1e-12, atol=0)
+    square = len(x) * whole.var(0, unbiased=False)
+    torch.testing.assert_close(found.square, square, rtol=1e-9, atol=1e-9)
+
+
 def test_merging_is_the_same_in_either_order():
     torch.manual_seed(0)
     a, b = moments(torch.randn(5, 2)), moments(3 + torch.randn(9, 2))

@@ -219,6 +219,19 @@ def test_what_is_stopped_is_killed_before_what_could_kill_it(monkeypatch):
     assert sorted(order) == sorted(one.pid for one in sleepers)
 
 
+def test_what_is_killed_has_ended_afterwards():
+    """What starts next may need its port. To free much memory takes a process some time."""
+    hold = "import time; held = bytearray(400_000_000); print(flush=True); time.sleep(60)"
+    command = [sys.executable, "-S", "-c", hold]
+    with subprocess.Popen(
+        command, env=os.environ | {MARK: "/large/child"}, stdout=subprocess.PIPE
+    ) as large:
+        assert large.stdout is not None
+        large.stdout.readline()
+        end_kin([os.getpid()], ["/large"])
+        assert psutil.Process(large.pid).status() == psutil.STATUS_ZOMBIE
+
+
 def test_an_empty_mark_is_nobodys(monkeypatch):
     with subprocess.Popen(["sleep", "60"], env=os.environ | {MARK: "/other/child"}) as other:
         end_kin([os.getpid()], ["", "/"])

@@ -51,6 +51,11 @@ def _parts(request: dict[str, Any]) -> dict[str, dict[str, float]]:
         for steps in _CHUNKS:
             learn = _learning(request["minibatch"], min(steps, request["minibatch"]), dtype)
             ways["learning"][f"{name}, chunks of {steps}"] = learn
+    for steps in _CHUNKS:
+        learn = _learning(
+            request["minibatch"], min(steps, request["minibatch"]), torch.bfloat16, True
+        )
+        ways["learning"][f"bfloat16, by patches, chunks of {steps}"] = learn
     found: dict[str, dict[str, float]] = {}
     for part, calls in ways.items():
         found[part] = {}
@@ -86,12 +91,16 @@ def _acting(num_envs: int, dtype: Any) -> Callable[[], Any]:
     return act
 
 
-def _learning(size: int, chunk: int, dtype: Any) -> Callable[[], Any]:
+def _learning(size: int, chunk: int, dtype: Any, by_patches: bool = False) -> Callable[[], Any]:
     """Forward, loss and backward of a minibatch in chunks, and a step of Adam."""
     import torch
     from atari_ppo import Agent
 
+    from headrace.nn.patches import PatchConv2d, patches
+
     agent, last = Agent(6), torch.channels_last
+    if by_patches:
+        agent.torso[0] = PatchConv2d(4, 32, 8, stride=4)
     order = torch.contiguous_format if dtype == torch.bfloat16 else last
     optimizer = torch.optim.Adam(agent.parameters(), lr=1e-6, fused=True)
     obs = torch.randint(0, 256, (size, 4, 84, 84), dtype=torch.uint8)
@@ -100,7 +109,10 @@ def _learning(size: int, chunk: int, dtype: Any) -> Callable[[], Any]:
     def update() -> None:
         optimizer.zero_grad()
         for at in (slice(i, i + chunk) for i in range(0, size, chunk)):
-            x = obs[at].to(dtype, memory_format=order).div_(255.0)
+            if by_patches:
+                x = patches(obs[at], 4).to(dtype).div_(255.0)
+            else:
+                x = obs[at].to(dtype, memory_format=order).div_(255.0)
             with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
                 hidden = agent.torso(x)
             hidden = hidden.float()

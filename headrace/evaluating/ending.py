@@ -13,7 +13,7 @@ from headrace.config import Config
 from headrace.errors import CheckpointError, HeadraceError, on_one_line
 from headrace.evaluating.evaluator import Evaluator, Played
 from headrace.nn.team import AnyPolicy
-from headrace.process import stop_signals
+from headrace.process import return_freed_memory, stop_signals
 from headrace.records import checkpoint
 from headrace.records.disk import told, write_json
 from headrace.records.health import conclude
@@ -79,6 +79,7 @@ def finish(
     if attempt("the doctor", lambda: summary.update(warnings=heard())) and saved:
         attempt("the summary", save)
     if draw:
+        return_freed_memory()  # of the training
         attempt("the picture", partial(plot, [run.run_dir]))
         attempt("the report", partial(_report, run.run_dir))
     return summary

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from headrace.errors import ConfigError, require_choice
 from headrace.nn.network import orthogonal
+from headrace.nn.patches import PatchConv2d
 
 
 class _Window(NamedTuple):
@@ -54,6 +55,9 @@ CONVOLUTIONS = {
 class ImageTorso(nn.Module):
     """Layers that turn ``[N, channels, height, width]`` into ``[N, num_outputs]``.
 
+    They also take the images as patches with sides of ``patch_side``, see
+    ``headrace/nn/patches.py``; 1: they don't.
+
     Args:
         name: one of ``CONVOLUTIONS``.
 
@@ -73,16 +77,19 @@ class ImageTorso(nn.Module):
                 layers += [_same(num_in, num_out), nn.MaxPool2d(*window)]
                 layers += [_Residual(num_out), _Residual(num_out)]
             else:
-                layers += [nn.Conv2d(num_in, num_out, *window), nn.ReLU(inplace=True)]
+                conv = nn.Conv2d if layers else PatchConv2d
+                layers += [conv(num_in, num_out, *window), nn.ReLU(inplace=True)]
             num_in = num_out
         if residual:
             layers.append(nn.ReLU())
-        layers.append(nn.Flatten())
+        # The gradient of what is flat first has another order in memory than what ReLU has kept.
+        layers.insert(-1, nn.Flatten())
         self.num_outputs *= num_in
         if units is not None:
             layers += [nn.Linear(self.num_outputs, units), nn.ReLU(inplace=True)]
             self.num_outputs = units
         self.layers = nn.Sequential(*layers)
+        self.patch_side = getattr(layers[0], "side", 1)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 orthogonal(module, math.sqrt(2))

@@ -16,18 +16,19 @@ from headrace.nn.convolutions import ImageTorso, min_side
 from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network, dense, mlp
 from headrace.nn.normalizer import ImageNormalizer, Normalizer
-from headrace.nn.precision import Halved, memory_format
+from headrace.nn.patches import patches
+from headrace.nn.precision import Halved, by_patches, memory_format
 from headrace.nn.text import TextEncoder
 from headrace.ops import stacks, tree
 from headrace.ops.moments import Moments, moments
 from headrace.spaces import observations as spaces
 from headrace.spaces.images import (
-    as_channels,
     channels_first,
     image_shape,
     is_image,
     num_symbols,
     one_hot_channels,
+    scaled,
 )
 from headrace.spaces.text import text_paths
 from headrace.types import Tree
@@ -216,15 +217,19 @@ class _Image(nn.Module):
         """Raises EnvironmentFault where a grid holds what is no symbol of it."""
         dtype = self.halved.dtype
         order = memory_format(dtype, x.device, self.convolutions.residual)
+        if self._symbols:
+            if x.device.type == "cpu" and not torch.compiler.is_compiling():
+                self.check(x)  # elsewhere it would wait; who acts has looked
+            given = self._space, self._symbols, dtype, self._layout
+            return self.halved(one_hot_channels(x, *given).contiguous(memory_format=order))
+        x = channels_first(x, self._space, self._layout)
+        side = self.convolutions.patch_side if by_patches(dtype, x.device) else 1
         if self.normalizer is not None:
-            x = channels_first(x, self._space, self._layout).to(dtype, memory_format=order)
-            return self.halved(self.normalizer(x))
-        if not self._symbols:
-            return self.halved(as_channels(x, self._space, dtype, self._layout, order))
-        if x.device.type == "cpu" and not torch.compiler.is_compiling():
-            self.check(x)  # elsewhere it would wait; who acts has looked
-        given = self._space, self._symbols, dtype, self._layout
-        return self.halved(one_hot_channels(x, *given).contiguous(memory_format=order))
+            x = self.normalizer(x.to(dtype, memory_format=order))
+            return self.halved(patches(x, side))
+        if (cut := patches(x, side)) is not x:
+            x, order = cut, torch.preserve_format
+        return self.halved(scaled(x, self._space, dtype, order))
 
     def moments(self, x: Tree) -> Moments:
         """Of the pixels of some of the images ``[T, B, *space.shape]``, or of stacks apart."""

@@ -71,7 +71,7 @@ def _sides(space: Box, layout: Layout) -> tuple[int, int]:
 
 
 def image_shape(space: Box, layout: Layout = "auto") -> tuple[int, int, int]:
-    """Channels, what is stacked included, height and width; see :func:`as_channels`.
+    """Channels, what is stacked included, height and width; see :func:`channels_first`.
 
     Raises:
         ConfigError: ``layout`` is "auto", and the shape doesn't tell which it is.
@@ -87,27 +87,25 @@ def image_shape(space: Box, layout: Layout = "auto") -> tuple[int, int, int]:
     return math.prod(space.shape) // max(height * width, 1), height, width
 
 
-def as_channels(
+def scaled(
     x: Tensor,
     space: Box,
     dtype: torch.dtype,
-    layout: Layout = "auto",
     order: torch.memory_format = torch.contiguous_format,
 ) -> Tensor:
-    """Images ``[N, *space.shape]`` as ``[N, channels, height, width]``; uint8 scaled to [0, 1].
-
-    Leading dimensions, such as stacked frames, are merged with the channels. ``order`` is that of
-    memory.
-    """
+    """Pixels of ``space`` as floats, those of uint8 in [0, 1], in this order in memory."""
     whole = x.dtype == torch.uint8  # then what is divided is a copy
-    x = channels_first(x, space, layout).to(dtype, memory_format=order)
+    x = x.to(dtype, memory_format=order)
     if space.dtype != np.uint8:
         return x
     return x.div_(255.0) if whole else x / 255.0
 
 
 def channels_first(x: Tensor, space: Box, layout: Layout) -> Tensor:
-    """Images ``[N, *space.shape]`` as ``[N, channels, height, width]``, neither cast nor scaled."""
+    """Images ``[N, *space.shape]`` as ``[N, channels, height, width]``, neither cast nor scaled.
+
+    Leading dimensions, such as stacked frames, are merged with the channels.
+    """
     # x.shape[0] and not len(x): a traced export takes the latter for a constant.
     known = layout_of(space) if layout == "auto" else layout
     if len(space.shape) > 2 and known == "channels_last":

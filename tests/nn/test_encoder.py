@@ -12,7 +12,7 @@ from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.predict import inputs_of
 from headrace.ops import tree
 from headrace.spaces import observations as spaces
-from headrace.spaces.images import as_channels
+from headrace.spaces.images import channels_first, scaled
 from headrace.spaces.json import space_from_json, space_to_json
 
 IMAGE = Box(0, 255, (84, 84, 4), np.uint8)
@@ -110,13 +110,14 @@ def test_channels_are_found_at_either_end_and_bytes_become_fractions(first):
     picture = torch.randint(0, 256, (2, 5, 6, 3), dtype=torch.uint8)
     given = picture.permute(0, 3, 1, 2) if first else picture
     space = Box(0, 255, tuple(given.shape[1:]), np.uint8)
-    x = as_channels(given, space, torch.float32)
+    x = scaled(channels_first(given, space, "auto"), space, torch.float32)
     torch.testing.assert_close(x, picture.permute(0, 3, 1, 2) / 255)
 
 
 def test_frames_stacked_in_front_of_pictures_become_channels_frame_by_frame():
     picture = torch.randint(0, 256, (2, 4, 9, 8, 3), dtype=torch.uint8)
-    x = as_channels(picture, Box(0, 255, (4, 9, 8, 3), np.uint8), torch.float32)
+    space = Box(0, 255, (4, 9, 8, 3), np.uint8)
+    x = scaled(channels_first(picture, space, "auto"), space, torch.float32)
     assert x.shape == (2, 12, 9, 8)
     torch.testing.assert_close(x[:, 3 * 2 + 1], picture[:, 2, :, :, 1] / 255)
 

@@ -12,7 +12,7 @@ from torch import nn
 import headrace as hr
 from headrace.nn.precision import halved, memory_format
 from headrace.ops import tree
-from headrace.spaces.images import as_channels
+from headrace.spaces.images import scaled
 
 IMAGE = Box(0, 255, (2, 21, 21), np.uint8)
 BOTH = Dict({"image": IMAGE, "speed": Box(-1.0, 1.0, (3,))})
@@ -158,7 +158,7 @@ def test_the_order_in_memory_changes_no_feature(conv):
     inputs = inputs_of(policy)
     image = policy.torso.parts[0]
     results = [
-        image.convolutions(as_channels(inputs, image._space, torch.float32, order=order))
+        image.convolutions(scaled(inputs, image._space, torch.float32, order))
         for order in (torch.contiguous_format, torch.channels_last)
     ]
     largest = float(results[0].detach().abs().max())

@@ -1,0 +1,53 @@
+"""Images as patches, of which convolutions that move by whole patches are computed.
+
+A kernel of 8x8 with stride 4 moves by patches of 4x4. With the pixels of each patch side by side,
+as channels, it is a kernel of 2x2 with stride 1: the same sums, of many channels instead of few, as
+processors that multiply matrices of bfloat16 want them. This is known as *space to depth*.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+_RUNS = {4: torch.int32, 8: torch.int64, 16: torch.complex128}  # bytes that are copied as one
+
+
+class PatchConv2d(nn.Conv2d):
+    """``nn.Conv2d`` that takes images ``[N, C, H, W]`` or what :func:`patches` makes of them."""
+
+    @property
+    def side(self) -> int:
+        """Of the patches that it takes; 1: it takes none."""
+        side = self.stride[0]
+        whole = self.stride[1] == side and not any(n % side for n in self.kernel_size)
+        return side if whole and not any(self.padding) else 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] == self.in_channels:
+            return super().forward(x)
+        side, (num_out, channels, height, width) = self.side, self.weight.shape
+        weight = self.weight.view(num_out, channels, height // side, side, width // side, side)
+        weight = weight.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
+        weight = weight.contiguous(memory_format=torch.channels_last)
+        return nn.functional.conv2d(x, weight, self.bias)
+
+
+def patches(x: Tensor, side: int) -> Tensor:
+    """``[N, C, H, W]`` to ``[N, C * side * side, H // side, W // side]``, channels last in memory.
+
+    Channel ``(c * side + i) * side + j`` is pixel (i, j) of the patches of channel c. What is left
+    over at the bottom and to the right, no kernel comes to. Where there is no fast way, x itself.
+    """
+    run = side * x.element_size()
+    if side == 1 or run not in _RUNS:
+        return x
+    num, channels, rows, columns = *x.shape[:2], *(n // side for n in x.shape[2:])
+    flat = x[:, :, : rows * side, : columns * side].reshape(-1)
+    if flat.storage_offset() * x.element_size() % run:
+        flat = flat.clone()
+    runs = flat.view(_RUNS[run]).view(num, channels, rows, side, columns).transpose(1, 2)
+    # Two copies that move runs of memory are faster than one that moves single elements.
+    runs = runs.reshape(num * rows, channels * side, columns).transpose(1, 2).reshape(-1)
+    y = runs.view(x.dtype).view(num, rows, columns, channels * side * side)
+    return y.permute(0, 3, 1, 2)

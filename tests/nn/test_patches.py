@@ -1,0 +1,156 @@
+"""Convolutions of patches are those of images, in another order in memory."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+from tries import examples
+
+import headrace as hr
+from headrace.nn import patches as module
+from headrace.nn.patches import PatchConv2d, patches
+
+ATARI = Box(0, 255, (4, 84, 84), np.uint8)
+
+
+def by_hand(x: torch.Tensor, side: int) -> torch.Tensor:
+    """Pixel by pixel."""
+    num, channels, height, width = x.shape
+    rows, columns = height // side, width // side
+    y = torch.empty(num, channels * side * side, rows, columns, dtype=x.dtype)
+    for c, i, j, r, k in np.ndindex(channels, side, side, rows, columns):
+        y[:, (c * side + i) * side + j, r, k] = x[:, c, r * side + i, k * side + j]
+    return y
+
+
+def check_patches(cut) -> None:
+    for dtype, side in ((torch.uint8, 4), (torch.bfloat16, 4), (torch.bfloat16, 8)):
+        x = torch.randint(0, 256, (3, 2, 18, 25), dtype=torch.uint8).to(dtype)
+        for given_x in (x, x[1:], x.contiguous(memory_format=torch.channels_last)):
+            found = cut(given_x, side)
+            assert found.is_contiguous(memory_format=torch.channels_last)
+            assert torch.equal(found, by_hand(given_x, side))
+
+
+def check_convolution(make, cut) -> None:
+    torch.manual_seed(0)
+    for kernel, stride in ((8, 4), (4, 4), (12, 4)):
+        conv = make(3, 5, kernel, stride).to(torch.bfloat16)
+        x = torch.randint(0, 256, (2, 3, 27, 30), dtype=torch.uint8)
+        found = conv(cut(x, stride).to(torch.bfloat16).div_(255))
+        gradient = torch.randn_like(found)
+        got = torch.autograd.grad(found, list(conv.parameters()), gradient)
+        exact = [p.detach().double().requires_grad_() for p in conv.parameters()]
+        pixels = x.to(torch.bfloat16).div_(255).double()
+        expected = functional.conv2d(pixels, *exact, stride=stride)
+        wanted = torch.autograd.grad(expected, exact, gradient.double())
+        for a, b in zip((found, *got), (expected, *wanted), strict=True):
+            error = 0.01 * float(b.detach().abs().max())
+            torch.testing.assert_close(a.double(), b, rtol=0, atol=error)
+
+
+def test_a_patch_is_its_pixels_one_by_one():
+    check_patches(patches)
+
+
+def test_a_convolution_of_patches_and_its_gradient_are_those_of_the_image():
+    check_convolution(PatchConv2d, patches)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("permute(0, 1, 3, 5, 2, 4)", "permute(0, 1, 5, 3, 2, 4)"),
+        ("permute(0, 1, 3, 5, 2, 4)", "permute(0, 1, 3, 5, 4, 2)"),
+        ("self.bias)", "None)"),
+        (".transpose(1, 2).reshape(-1)", ".transpose(1, 2).flip(1).reshape(-1)"),
+        ("rows, side, columns).transpose(1, 2)", "side, rows, columns).movedim(3, 1)"),
+    ],
+)
+def test_a_broken_copy_is_rejected(old, new):
+    source = inspect.getsource(module)
+    assert old in source
+    broken = {"__name__": "headrace.nn.patches"}
+    exec(compile(source.replace(old, new), "broken.py", "exec"), broken)
+    with pytest.raises((AssertionError, RuntimeError)):
+        check_patches(broken["patches"])
+        check_convolution(broken["PatchConv2d"], broken["patches"])
+
+
+@examples(30)
+@given(
+    sides=st.tuples(st.integers(8, 40), st.integers(8, 40)),
+    more=st.sampled_from([0, 4, 8]),
+    num=st.integers(0, 3),
+    offset=st.integers(0, 3),
+)
+def test_pictures_of_any_size_and_place_in_memory_can_be_cut(sides, more, num, offset):
+    conv = PatchConv2d(2, 3, 4 + more, 4)
+    sides = tuple(max(n, 4 + more) for n in sides)
+    memory = torch.randint(0, 256, (offset + num * 2 * sides[0] * sides[1],), dtype=torch.uint8)
+    x = memory[offset:].view(num, 2, *sides)
+    with torch.no_grad():
+        y = conv(patches(x, 4).float())
+        expected = functional.conv2d(x.float(), conv.weight, conv.bias, 4)
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "side"),
+    [(8, 4, 0, 4), (4, 2, 0, 2), (3, 1, 0, 1), (4, 2, 1, 1), (6, 4, 0, 1), ((8, 6), (4, 3), 0, 1)],
+)
+def test_only_kernels_of_whole_patches_take_them(kernel, stride, padding, side):
+    assert PatchConv2d(1, 1, kernel, stride, padding).side == side
+
+
+def test_what_has_no_fast_way_stays_an_image():
+    x = torch.zeros(1, 2, 24, 24)
+    assert patches(x, 1) is x
+    assert all(patches(y, 3) is y for y in (x, x.byte(), x.double()))
+    assert patches(x, 4) is not x
+
+
+class TestInAPolicy:
+    """Where they are used: to learn from images in bfloat16 on a processor."""
+
+    def seen(self, space=ATARI, precision="bfloat16", **network):
+        torch.manual_seed(0)
+        self.policy = hr.Policy(space, Discrete(3), hr.Network(**network))
+        self.policy.compute_in(precision)
+        shapes: list[torch.Size] = []
+        first = self.policy.torso.parts[0].convolutions.layers[0]
+        first.register_forward_pre_hook(lambda _, x: shapes.append(x[0].shape))
+        space.seed(0)
+        self.obs = torch.as_tensor(np.stack([space.sample() for _ in range(5)]))
+        self.learnt = self.policy.torso(self.obs)
+        with torch.inference_mode():
+            self.acted = self.policy.torso(self.obs)
+        return [tuple(shape[1:]) for shape in shapes]
+
+    @pytest.mark.parametrize("normalizes", [False, True])
+    @pytest.mark.parametrize("conv", ["nature", "impala_shallow"])
+    def test_who_learns_is_given_patches_and_who_acts_is_not(self, conv, normalizes):
+        shapes = self.seen(conv=conv, normalize_images=normalizes)
+        assert shapes == [(64, 21, 21), (4, 84, 84)]
+        error = 0.02 * float(self.acted.abs().max())
+        torch.testing.assert_close(self.learnt.detach(), self.acted, rtol=0, atol=error)
+
+    def test_in_an_image_with_its_channels_last(self):
+        space = Box(0, 255, (85, 90, 3), np.uint8)
+        assert self.seen(space, conv="nature") == [(48, 21, 22), (3, 85, 90)]
+        error = 0.02 * float(self.acted.abs().max())
+        torch.testing.assert_close(self.learnt.detach(), self.acted, rtol=0, atol=error)
+
+    @pytest.mark.parametrize(
+        "network",
+        [{"precision": "float32", "conv": "nature"}, {"conv": "impala_deep"}, {"conv": "impact"}],
+    )
+    def test_nowhere_else(self, network):
+        assert self.seen(**network) == [(4, 84, 84)] * 2

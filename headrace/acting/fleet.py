@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from headrace import process
 from headrace.acting.restarts import HUNG, Restarts
-from headrace.process import Child, end_children
+from headrace.process import Child, end_children, end_kin_of_dead
 
 if TYPE_CHECKING:
     from headrace.acting.inference import Inference
@@ -112,8 +112,8 @@ class Fleet:
 
         What a dead one has forked goes with it, and then nobody holds its end of the pipe.
         """
+        end_kin_of_dead(self._children.values())
         for actor, child in self._children.items():
-            child.exit_code(0.0)
             if self._queue.slots.silent_s(actor) > timeout_s and actor not in self._hung:
                 self._hung.add(actor)
                 child.kill()

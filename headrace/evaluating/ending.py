@@ -79,7 +79,7 @@ def finish(
     if attempt("the doctor", lambda: summary.update(warnings=heard())) and saved:
         attempt("the summary", save)
     if draw:
-        return_freed_memory()  # of the training
+        return_freed_memory()  # by the training
         attempt("the picture", partial(plot, [run.run_dir]))
         attempt("the report", partial(_report, run.run_dir))
     return summary

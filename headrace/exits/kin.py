@@ -102,7 +102,8 @@ def be_known_by(mark: str) -> bool:
 def end_kin(pids: Collection[int], marks: Collection[str]) -> None:
     """Kill what these children have started, but neither them nor this process.
 
-    It waits, for two seconds at most, until they have ended: what starts next may need their ports.
+    Where there is ``/proc`` it waits, for two seconds at most, until they have ended: what starts
+    next may need their ports.
 
     Args:
         pids: of the children, which lead sessions. marks: of the children.
@@ -116,30 +117,30 @@ def end_kin(pids: Collection[int], marks: Collection[str]) -> None:
         return
     names = {mark.rpartition("/")[2].encode() for mark in marks} - {b""}
     leaders = {pid for pid in pids if pid > 1}
-    spared = leaders | {os.getpid()}
-    killed = set(spared)
+    killed = leaders | {os.getpid()}
+    deadline = time.monotonic() + _DEATH_S
     for _ in range(_ROUNDS):
         found = {pid: stops for pid, stops in _kin(leaders, names).items() if pid not in killed}
         if not found:
-            break
+            return
         # Those that are stopped come first: who is killed by one that did this needn't do it.
         for pid in sorted(found, key=lambda pid: not found[pid]):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         killed |= found.keys()
-    deadline = time.monotonic() + _DEATH_S
-    for pid in killed - spared:
-        while _runs(pid) and time.monotonic() < deadline:
-            time.sleep(0.002)
+        for pid in found:
+            while _runs(pid) and time.monotonic() < deadline:
+                time.sleep(0.002)
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process hasn't ended; one that only waits to be reaped has."""
+    """Whether a process hasn't ended; one that only waits to be reaped has, with all threads."""
     try:
         stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
+    numbers = stat.rpartition(")")[2].split()
+    return numbers[0] not in "ZX" or int(numbers[17]) > 1
 
 
 def _kin(leaders: set[int], names: set[bytes]) -> dict[int, bool]:

@@ -82,7 +82,8 @@ class ImageTorso(nn.Module):
             num_in = num_out
         if residual:
             layers.append(nn.ReLU())
-        # The gradient of what is flat first has another order in memory than what ReLU has kept.
+        # Flat before ReLU: behind it, the gradient would come to ReLU in another order in memory
+        # than what that has kept.
         layers.insert(-1, nn.Flatten())
         self.num_outputs *= num_in
         if units is not None:

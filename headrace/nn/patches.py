@@ -37,15 +37,16 @@ def patches(x: Tensor, side: int) -> Tensor:
     """``[N, C, H, W]`` to ``[N, C * side * side, H // side, W // side]``, channels last in memory.
 
     Channel ``(c * side + i) * side + j`` is pixel (i, j) of the patches of channel c. What is left
-    over at the bottom and to the right, no kernel comes to. Where there is no fast way, x itself.
+    over at the bottom and to the right, no kernel comes to. Where there is no fast way, or a
+    gradient is asked for x, x itself.
     """
     run = side * x.element_size()
-    if side == 1 or run not in _RUNS:
+    if side == 1 or run not in _RUNS or x.requires_grad:
         return x
     num, channels, rows, columns = *x.shape[:2], *(n // side for n in x.shape[2:])
     flat = x[:, :, : rows * side, : columns * side].reshape(-1)
-    if flat.storage_offset() * x.element_size() % run:
-        flat = flat.clone()
+    if flat.storage_offset() * x.element_size() % run or not flat.is_contiguous():
+        flat = flat.clone(memory_format=torch.contiguous_format)
     runs = flat.view(_RUNS[run]).view(num, channels, rows, side, columns).transpose(1, 2)
     # Two copies that move runs of memory are faster than one that moves single elements.
     runs = runs.reshape(num * rows, channels * side, columns).transpose(1, 2).reshape(-1)

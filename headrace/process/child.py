@@ -133,6 +133,12 @@ def end_children(children: Iterable[Child], timeout_s: float = 5.0) -> None:
     _end_kin_of(children)
 
 
+def end_kin_of_dead(children: Iterable[Child]) -> None:
+    """End what those of them have started that have ended."""
+    end_stopped_server()
+    _end_kin_of([child for child in children if child.process.exitcode is not None])
+
+
 def _end_kin_of(children: list[Child]) -> None:
     """End what these have started, which have ended."""
     left = [child for child in children if not child._alone]

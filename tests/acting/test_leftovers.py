@@ -17,7 +17,7 @@ from worlds import SlowEnv
 
 import headrace as hr
 from headrace.errors import ActorFailed
-from headrace.exits.kin import MARK, end_kin
+from headrace.exits.kin import MARK, _runs, end_kin
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 
@@ -219,17 +219,71 @@ def test_what_is_stopped_is_killed_before_what_could_kill_it(monkeypatch):
     assert sorted(order) == sorted(one.pid for one in sleepers)
 
 
-def test_what_is_killed_has_ended_afterwards():
-    """What starts next may need its port. To free much memory takes a process some time."""
-    hold = "import time; held = bytearray(400_000_000); print(flush=True); time.sleep(60)"
-    command = [sys.executable, "-S", "-c", hold]
+@contextlib.contextmanager
+def marked(mark: str, command: list[str] = SLEEP):
     with subprocess.Popen(
-        command, env=os.environ | {MARK: "/large/child"}, stdout=subprocess.PIPE
-    ) as large:
-        assert large.stdout is not None
-        large.stdout.readline()
-        end_kin([os.getpid()], ["/large"])
-        assert psutil.Process(large.pid).status() == psutil.STATUS_ZOMBIE
+        command, env=os.environ | {MARK: mark}, stdout=subprocess.PIPE, text=True
+    ) as one:
+        try:
+            yield one
+        finally:
+            one.kill()
+
+
+def test_what_is_killed_has_ended_afterwards(monkeypatch):
+    """What starts next may need its port, and a signal may take a while."""
+    kill = os.kill
+
+    def late(pid: int, number: int) -> None:
+        threading.Timer(0.3, kill, (pid, number)).start()
+
+    with marked("/late/child") as one:
+        monkeypatch.setattr(os, "kill", late)
+        end_kin([os.getpid()], ["/late"])
+        monkeypatch.undo()
+        assert psutil.Process(one.pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_starts_while_others_end_is_found(monkeypatch):
+    kill = os.kill
+    with contextlib.ExitStack() as stack:
+        second: list[subprocess.Popen] = []
+
+        def late(pid: int, number: int) -> None:
+            def answer() -> None:
+                if not second:
+                    second.append(stack.enter_context(marked("/again/child")))
+                kill(pid, number)
+
+            threading.Timer(0.2, answer).start()
+
+        stack.enter_context(marked("/again/child"))
+        monkeypatch.setattr(os, "kill", late)
+        end_kin([os.getpid()], ["/again"])
+        monkeypatch.undo()
+        assert psutil.Process(second[0].pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_process_has_ended_when_its_last_thread_has():
+    """Its first one may end before."""
+    code = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "print(flush=True)\n"
+        "ctypes.CDLL(None).syscall(60, 0)  # exit, of this thread alone"
+    )
+    with marked("", [sys.executable, "-S", "-c", code]) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "\n"
+        deadline = time.monotonic() + 10.0
+        while psutil.Process(one.pid).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        assert _runs(one.pid)
+        one.kill()
+        while _runs(one.pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
 
 
 def test_an_empty_mark_is_nobodys(monkeypatch):

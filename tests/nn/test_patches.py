@@ -37,6 +37,11 @@ def check_patches(cut) -> None:
             found = cut(given_x, side)
             assert found.is_contiguous(memory_format=torch.channels_last)
             assert torch.equal(found, by_hand(given_x, side))
+    for offset in range(4):
+        x = torch.randint(0, 256, (offset + 3 * 2 * 8 * 12,), dtype=torch.uint8)[offset:]
+        assert torch.equal(cut(x.view(3, 2, 8, 12), 4), by_hand(x.view(3, 2, 8, 12), 4))
+    one_of_three = torch.randint(0, 256, (2, 1, 8, 12, 3), dtype=torch.uint8)[..., 0]
+    assert torch.equal(cut(one_of_three, 4), by_hand(one_of_three, 4))
 
 
 def check_convolution(make, cut) -> None:
@@ -70,6 +75,8 @@ def test_a_convolution_of_patches_and_its_gradient_are_those_of_the_image():
         ("permute(0, 1, 3, 5, 2, 4)", "permute(0, 1, 5, 3, 2, 4)"),
         ("permute(0, 1, 3, 5, 2, 4)", "permute(0, 1, 3, 5, 4, 2)"),
         ("self.bias)", "None)"),
+        ("flat.storage_offset() * x.element_size() % run or ", ""),
+        (" or not flat.is_contiguous()", ""),
         (".transpose(1, 2).reshape(-1)", ".transpose(1, 2).flip(1).reshape(-1)"),
         ("rows, side, columns).transpose(1, 2)", "side, rows, columns).movedim(3, 1)"),
     ],
@@ -115,6 +122,8 @@ def test_what_has_no_fast_way_stays_an_image():
     assert patches(x, 1) is x
     assert all(patches(y, 3) is y for y in (x, x.byte(), x.double()))
     assert patches(x, 4) is not x
+    x.requires_grad_()  # views as another dtype have no gradient
+    assert patches(x, 4) is x
 
 
 class TestInAPolicy:
@@ -141,6 +150,21 @@ class TestInAPolicy:
         assert shapes == [(64, 21, 21), (4, 84, 84)]
         error = 0.02 * float(self.acted.abs().max())
         torch.testing.assert_close(self.learnt.detach(), self.acted, rtol=0, atol=error)
+
+    def test_the_learners_gradients_are_those_of_float32(self):
+        self.seen(conv="nature")
+        policy, gradients = self.policy, {}
+        for precision in ("float32", "bfloat16"):
+            policy.compute_in(precision)
+            part = policy.torso.parts[0]
+            with part.halved.still(learns=True):
+                halves = dict(part.halved.stand_ins())
+                trained = [halves.get(p, p) for p in part.convolutions.parameters()]
+                loss = policy.torso(self.obs).square().sum()
+                gradients[precision] = torch.autograd.grad(loss, trained)
+        for exact, half in zip(*gradients.values(), strict=True):
+            away = (half.float() - exact).norm() / exact.norm()
+            assert away < 0.05
 
     def test_in_an_image_with_its_channels_last(self):
         space = Box(0, 255, (85, 90, 3), np.uint8)

@@ -134,7 +134,7 @@ def end_children(children: Iterable[Child], timeout_s: float = 5.0) -> None:
 
 
 def end_kin_of_dead(children: Iterable[Child]) -> None:
-    """End what those of them have started that have ended."""
+    """End what the dead among these have started, and wait for all of it together."""
     end_stopped_server()
     _end_kin_of([child for child in children if child.process.exitcode is not None])
 

@@ -223,7 +223,7 @@ class _Image(nn.Module):
             given = self._space, self._symbols, dtype, self._layout
             return self.halved(one_hot_channels(x, *given).contiguous(memory_format=order))
         x = channels_first(x, self._space, self._layout)
-        side = self.convolutions.patch_side if by_patches(dtype, x.device) else 1
+        side = self.convolutions.patch_side if by_patches(dtype, x.device, x.shape[0]) else 1
         if self.normalizer is not None:
             x = self.normalizer(x.to(dtype, memory_format=order))
             return self.halved(patches(x, side))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
+_MANY = 16  # images from which on patches are worth their cutting without a gradient
 
 
 class Halved:
@@ -111,14 +112,19 @@ def memory_format(dtype: torch.dtype, device: torch.device, residual: bool) -> t
     return torch.channels_last if last else torch.contiguous_format
 
 
-def by_patches(dtype: torch.dtype, device: torch.device) -> bool:
+def by_patches(dtype: torch.dtype, device: torch.device, num: int) -> bool:
     """Whether images are given as patches (``headrace/nn/patches.py``) to who can take them.
 
-    To learn from Atari's frames takes a quarter to a third less time so, to act on a few as long as
-    otherwise. ``torch.compile`` is left to its own ways.
+    To learn from Atari's frames takes a quarter to a third less time so; to compute targets, or to
+    act on many images at a time, a tenth to a quarter less; to act on a few as long as otherwise.
+    ``torch.compile`` is left to its own ways.
+
+    Args:
+        num: of images.
     """
-    half = dtype == torch.bfloat16 and device.type == "cpu" and torch.is_grad_enabled()
-    return half and not torch.compiler.is_compiling()
+    if dtype != torch.bfloat16 or device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return torch.is_grad_enabled() or num >= _MANY
 
 
 def halved(module: nn.Module) -> list[Halved]:

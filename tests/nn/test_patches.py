@@ -127,9 +127,9 @@ def test_what_has_no_fast_way_stays_an_image():
 
 
 class TestInAPolicy:
-    """Where they are used: to learn from images in bfloat16 on a processor."""
+    """Where they are used: to learn from images, or many at a time, in bfloat16 on a processor."""
 
-    def seen(self, space=ATARI, precision="bfloat16", **network):
+    def seen(self, space=ATARI, precision="bfloat16", num=5, **network):
         torch.manual_seed(0)
         self.policy = hr.Policy(space, Discrete(3), hr.Network(**network))
         self.policy.compute_in(precision)
@@ -137,17 +137,20 @@ class TestInAPolicy:
         first = self.policy.torso.parts[0].convolutions.layers[0]
         first.register_forward_pre_hook(lambda _, x: shapes.append(x[0].shape))
         space.seed(0)
-        self.obs = torch.as_tensor(np.stack([space.sample() for _ in range(5)]))
+        self.obs = torch.as_tensor(np.stack([space.sample() for _ in range(num)]))
         self.learnt = self.policy.torso(self.obs)
-        with torch.inference_mode():
+        with torch.inference_mode(), self.policy.still():
             self.acted = self.policy.torso(self.obs)
         return [tuple(shape[1:]) for shape in shapes]
 
     @pytest.mark.parametrize("normalizes", [False, True])
     @pytest.mark.parametrize("conv", ["nature", "impala_shallow"])
-    def test_who_learns_is_given_patches_and_who_acts_is_not(self, conv, normalizes):
-        shapes = self.seen(conv=conv, normalize_images=normalizes)
-        assert shapes == [(64, 21, 21), (4, 84, 84)]
+    @pytest.mark.parametrize(("num", "cut"), [(15, False), (16, True)])
+    def test_who_learns_is_given_patches_and_so_is_who_acts_on_many(
+        self, conv, normalizes, num, cut
+    ):
+        seen = self.seen(num=num, conv=conv, normalize_images=normalizes)
+        assert seen == [(64, 21, 21), (64, 21, 21) if cut else (4, 84, 84)]
         error = 0.02 * float(self.acted.abs().max())
         torch.testing.assert_close(self.learnt.detach(), self.acted, rtol=0, atol=error)
 

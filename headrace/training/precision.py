@@ -24,6 +24,7 @@ from headrace.records import checkpoint
 from headrace.types import Group
 
 _IMAGES = 32  # of the trial, at most: fewer give the weights' cast more than its share
+_MOST_ON_GPU = 1024  # likewise; fewer are what it takes to begin, whatever the precision
 _ROUNDS, _ENOUGH_S = 5, 0.3
 _GAIN, _LOSS = 0.85, 1.1  # bfloat16 is taken below the one of the time, and neither part above
 _CLEAR = 1.25  # times so far from what decides: one turn is enough
@@ -34,7 +35,7 @@ class Share(NamedTuple):
 
     acting: float
     learning: float
-    both: float
+    both: float  # one after the other; on a GPU at once, so what takes longer
 
 
 def settle(
@@ -70,13 +71,13 @@ def _chosen(config: Config, policy: Policy) -> tuple[Precision, str]:
         return "bfloat16" if saved.get("precision") == "bfloat16" else "float32", ""
     if wanted == AUTO and config.deterministic:
         return "float32", "auto: float32 for images (nothing is measured with deterministic)"
-    passes = config.algo.steps_per_batch / getattr(config.algo, "minibatches", 1)
-    share = measured(policy, config.device, passes)
+    share, apart = _measured(config, policy), config.device != "cpu"
     told = f"acting takes {share.acting:.2f} of its time, learning {share.learning:.2f}"
+    told += f", both at once {share.both:.2f}" if apart else ""
     if wanted != AUTO:
         slow = f"warning: precision=bfloat16 is slower here than float32: {told}"
         return "bfloat16", slow if share.both > 1 else ""
-    if share.both <= _GAIN and max(share.acting, share.learning) <= _LOSS:
+    if _against(share, apart) <= 1:
         return "bfloat16", f"auto: bfloat16 for images (compared with float32, {told})"
     return "float32", f"auto: float32 for images (in bfloat16 {told})"
 
@@ -89,41 +90,62 @@ def _has_images(policy: Policy, wanted: str) -> bool:
     return wanted != AUTO or any(isinstance(part, convolutions) for part in policy.modules())
 
 
-def measured(policy: Policy, device: str, passes: float = 1.0) -> Share:
+def _measured(config: Config, policy: Policy) -> Share:
+    minibatches = getattr(config.algo, "minibatches", 1)
+    passes = config.algo.steps_per_batch / minibatches
+    if config.device == "cpu":
+        return measured(policy, "cpu", passes)
+    share = config.per_learner
+    images = min(_MOST_ON_GPU, -(-share.resolved_batch_size // minibatches))
+    return measured(policy, config.device, passes, images, share.num_actors)
+
+
+def measured(
+    policy: Policy, device: str, passes: float = 1.0, images: int = 0, actors: int = 1
+) -> Share:
     """What bfloat16 takes of float32's time, to act on the CPU and to learn on the device.
 
     A few images, turn by turn, and of each precision the quickest turn: a busy machine says what a
     quiet one does.
 
     Args:
-        passes: over each sample, for the sum.
+        passes: over each sample. images: that a GPU learns from at a time.
+        actors: who act meanwhile, where it is a GPU that learns.
     """
     acting, learning = copy.deepcopy(policy).cpu(), copy.deepcopy(policy).to(device)
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
     best = {precision: [float("inf")] * 2 for precision in precisions}
-    num = max_steps(step_cost(policy), _IMAGES)
+    few, apart = max_steps(step_cost(policy), _IMAGES), device != "cpu"
+    many = images if apart else few
     begun = time.perf_counter()
     for turn in range(1 + _ROUNDS):
         for precision in precisions:
-            took = act_s(acting, num, precision), learn_s(learning, num, precision)
+            act = act_s(acting, few, precision) / few / actors
+            took = act, passes * learn_s(learning, many, precision) / many
             if turn:  # the first one is slow, whatever is measured
                 best[precision] = [min(*x) for x in zip(best[precision], took, strict=True)]
         late = time.perf_counter() - begun > _ENOUGH_S
-        if turn and (_is_clear(share := _share(best, passes)) or late):
+        if turn and (late or _is_clear(_against(_share(best, apart), apart))):
             break
-    return share
+    return _share(best, apart)
 
 
-def _share(seconds: dict[Precision, list[float]], passes: float) -> Share:
-    (act, learn), (act_16, learn_16) = seconds.values()
-    both = (act_16 + passes * learn_16) / (act + passes * learn)
-    return Share(act_16 / act, learn_16 / learn, both)
+def _share(seconds: dict[Precision, list[float]], apart: bool) -> Share:
+    """Of what a step takes; ``apart``: who learns and who acts are in each other's way nowhere."""
+    whole, half = seconds.values()
+    both = max(half) / max(whole) if apart else sum(half) / sum(whole)
+    return Share(half[0] / whole[0], half[1] / whole[1], both)
 
 
-def _is_clear(share: Share) -> bool:
+def _against(share: Share, apart: bool) -> float:
+    """What speaks against bfloat16; up to 1 it is taken."""
+    parts = () if apart else (share.acting / _LOSS, share.learning / _LOSS)
+    return max((share.both / _GAIN, *parts))
+
+
+def _is_clear(against: float) -> bool:
     """Whether another turn will hardly decide otherwise."""
-    worst = max(share.both / _GAIN, share.acting / _LOSS, share.learning / _LOSS)
-    return not 1 / _CLEAR < worst < _CLEAR
+    return not 1 / _CLEAR < against < _CLEAR
 
 
 def act_s(policy: Policy, num: int, precision: Precision) -> float:

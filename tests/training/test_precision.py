@@ -14,6 +14,7 @@ from worlds import BrightQuarter, IdentityVectorEnv
 
 import headrace as hr
 from headrace.acting.collector import Collector, rollout_spec
+from headrace.config import checks
 from headrace.errors import ConfigError
 from headrace.learning.batches import gather
 from headrace.learning.learner import Learner
@@ -132,6 +133,57 @@ def test_the_measurement_ends_once_it_is_clear(halved, turns, monkeypatch):
     monkeypatch.setattr(precision, "_ENOUGH_S", 1000.0)
     assert measured(make_policy(), "cpu") == (halved, halved, halved)
     assert len(asked) == 4 * turns
+
+
+@pytest.mark.parametrize(
+    ("actors", "passes", "both"),
+    [(1, 1.0, 0.5), (1, 20.0, 1.25), (40, 1.0, 1.25), (4, 2.0, 1.0)],
+)
+def test_beside_a_gpu_that_learns_counts_what_takes_longer(actors, passes, both, monkeypatch):
+    """An image takes 1 to act on, 0.5 in bfloat16, and 0.1 or 0.125 to learn from."""
+    images = []
+
+    def act_s(policy, num, of):
+        return num * (0.5 if of == "bfloat16" else 1.0)
+
+    def learn_s(policy, num, of):
+        images.append(num)
+        return num * (0.125 if of == "bfloat16" else 0.1)
+
+    monkeypatch.setattr(precision, "act_s", act_s)
+    monkeypatch.setattr(precision, "learn_s", learn_s)
+    share = measured(make_policy(), "meta", passes, 300, actors)
+    assert share == pytest.approx((0.5, 1.25, both))
+    assert set(images) == {300}
+
+
+SIZES = {"num_actors": 3, "envs_per_actor": 4, "fragment_length": 50, "batch_size": 1200}
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Settings may name one."""
+    monkeypatch.setattr(checks, "check_device", lambda device: None)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(
+    ("share", "chosen"), [(Share(0.3, 1.2, 0.4), "bfloat16"), (Share(0.3, 1.2, 1.1), "float32")]
+)
+def test_on_a_gpu_a_part_that_loses_is_none_where_the_other_takes_longer(share, chosen, settled):
+    taken, line = settled(share, device="cuda", **SIZES)
+    assert taken == chosen
+    assert line.endswith(f"learning 1.20, both at once {share.both:.2f})")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_gpu_is_tried_with_as_many_images_as_it_will_learn_from(monkeypatch):
+    asked = []
+    monkeypatch.setattr(precision, "measured", lambda *of: asked.append(of[1:]) or FAST)
+    for algo in (hr.IMPALA(minibatches=1), hr.PPO(epochs=3, minibatches=4)):
+        config = hr.Config("CartPole-v1", algo, device="cuda", **SIZES)
+        settle(config, make_policy(), Alone(), lambda line: None)
+    assert asked == [("cuda", 1.0, 1024, 3), ("cuda", 3.0, 300, 3)]
 
 
 def test_several_learners_take_what_rank_0_decides(monkeypatch):

@@ -73,11 +73,9 @@ class Actor:
             self._learner = ActorLearner(policy, spec.algo, index, spec.num_actors, memory.model)
         self._state: Tree = policy_weights(policy)
         self._slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, memory.slots)
-        told = memory.weights
+        told, like = memory.weights, spec_of(self._state)
         self._weights: WeightStore | Offered
-        self._weights = (
-            told if isinstance(told, Offered) else WeightStore(spec_of(self._state), told)
-        )
+        self._weights = told if isinstance(told, Offered) else WeightStore(like, told)
         acting: Acting = policy
         if memory.line is not None:  # weights are fetched where they are
             assert isinstance(policy, Policy)

@@ -93,11 +93,8 @@ class Sizes(NamedTuple):
         if share is not None:
             return share
         num_envs = self.num_actors * self.envs_per_actor
-        possible = [
-            w
-            for w in range(1, min(num_envs, ranges.LEARNERS.high) + 1)
-            if self.share(w, synchronous)
-        ]
+        counts = range(1, min(num_envs, ranges.LEARNERS.high) + 1)
+        possible = [w for w in counts if self.share(w, synchronous)]
         below = [w for w in possible if w < num_learners][-1:]
         above = [w for w in possible if w > num_learners][:1]
         raise ConfigError(

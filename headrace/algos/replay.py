@@ -73,11 +73,8 @@ class ReplayBuffer:
 
     def state_dict(self) -> dict[str, Any]:
         """The columns held and the position in the ring."""
-        held = (
-            None
-            if self._store is None
-            else self._store.columns(torch.arange(self._size, device=self._device))
-        )
+        all_columns = torch.arange(self._size, device=self._device)
+        held = None if self._store is None else self._store.columns(all_columns)
         columns = None if held is None else as_dict(held)
         return {"capacity": self._capacity, "next": self._next, "columns": columns}
 

@@ -64,9 +64,9 @@ class _Parts:
             for each in layers
         ]  # [K, outputs, inputs] and [K, 1, outputs]
         self.transposed = [weight.transpose(1, 2) for weight, _ in self.layers]
+        heads = policy.policy_head, policy.value_head
         self.policy_head, self.value_head = (
-            (view(head.weight)[0], view(head.bias)[0])
-            for head in (policy.policy_head, policy.value_head)
+            (view(head.weight)[0], view(head.bias)[0]) for head in heads
         )
         self.log_std = None if policy.log_std is None else view(policy.log_std)[0]
         self.core = [] if policy.core is None else [view(p)[0] for p in policy.core.parameters()]
@@ -153,13 +153,7 @@ class FusedNetwork:
         total, metrics = loss(_Outputs(self._policy, params, value))
         d_params, d_value = torch.autograd.grad(total, (params, value), materialize_grads=True)
         with torch.no_grad():
-            split = (
-                d_params.flatten(0, 1)
-                .t()
-                .split_with_sizes(
-                    (len(passed.outputs), len(passed.params[0]) - len(passed.outputs))
-                )
-            )
+            split = d_params.flatten(0, 1).t().tensor_split([len(passed.outputs)])
             gradient = self._backward(passed, d_value.flatten() * self._value_scale, *split)
         return self._taken(gradient), metrics
 

@@ -86,9 +86,8 @@ class Gradients:
         stand_ins = {p: x for part in halved(self._policy) for p, x in part.stand_ins()}
         trained = [stand_ins.get(p, p) for p in self._parameters if p.requires_grad]
         gradients = iter(torch.autograd.grad(loss, trained, materialize_grads=True))
-        each = (
-            next(gradients) if p.requires_grad else torch.zeros_like(p) for p in self._parameters
-        )
+        of = self._parameters
+        each = (next(gradients) if p.requires_grad else torch.zeros_like(p) for p in of)
         return [g.reshape(-1) for g in each], metrics
 
 

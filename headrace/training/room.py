@@ -16,11 +16,7 @@ from headrace.transport.slab import num_bytes
 
 _MOST = 0.9  # of the memory that is free; the rest is the processes' own
 _TRIES = 64
-_FILES, _ASKING_FILES, _OTHER_FILES = (
-    4,
-    2,
-    128,
-)  # open ones, of an actor, where it asks, of the rest
+_FILES, _ASKING_FILES, _OTHER_FILES = 4, 2, 128  # open: of an actor, where it asks, of the rest
 
 
 def needed(config: Config, policy: AnyPolicy, env: Any = None) -> int:
@@ -56,13 +52,10 @@ def check_room(config: Config, policy: AnyPolicy, env: Any = None) -> None:
         return
     for name, value, other in _smaller(config, _MOST * free / wanted):
         if needed(other, policy, env) <= _MOST * free:
-            shown = (
-                config.resolved_batch_size if name == "batch_size" else getattr(config.algo, name)
-            )
+            shown = getattr(config.algo, name, config.resolved_batch_size)
             raise NoRoom(
-                f"{name}={shown} makes "
-                f"rollouts and batches of {wanted / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB of "
-                f"memory are free (nearest: {value:,})".replace(",", "")
+                f"{name}={shown} makes rollouts and batches of {wanted / 1e9:.1f} GB, and "
+                f"{free / 1e9:.1f} GB of memory are free (nearest: {value})"
             )
     raise NoRoom(
         f"rollouts and batches of these settings take {wanted / 1e9:.1f} GB, and {free / 1e9:.1f} "

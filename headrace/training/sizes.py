@@ -65,9 +65,8 @@ def sized(config: Config, found: Probe, run_dir: Path) -> tuple[Config, str]:
         cost = step_cost(found.env, config.engine, config.env_kwargs, config.seed)
         why = "an environment's step could not be timed"
     if cost is not None:
-        why = (
-            f"an environment's step takes {_duration(cost.seconds)}, {_count(cores, 'core')}{there}"
-        )
+        took = _duration(cost.seconds)
+        why = f"an environment's step takes {took}, {_count(cores, 'core')}{there}"
     filled = config.mixture is not None and config.envs_per_actor != AUTO  # up, by opponents
     config = choose(config, cost, cores, 1 if filled else found.num_columns)
     actors, envs = config.sizes[:2]

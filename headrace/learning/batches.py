@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 import torch
+from torch import Tensor
 
 from headrace.ops import stacks, tree
 from headrace.types import Batch, Rollout, Tree, map_columns
@@ -17,14 +18,26 @@ def gather(rollouts: list[Rollout], device: torch.device | str = "cpu") -> Batch
         rollouts: each ``[T, B_i]``; they may be views of slots that are about to be reused.
 
     Returns:
-        a batch of ``[T, sum(B_i)]`` on ``device``.
+        a batch of ``[T, sum(B_i)]`` on ``device``. On a GPU its copy may be under way still, which
+        what is computed there next waits for, on the same stream.
     """
+    to = torch.device(device)
     names = [field.name for field in fields(Batch) if field.name not in ("valid", "targets")]
     batches = [
         Batch(**{name: getattr(one, name) for name in names}, valid=~one.first[1:], targets={})
         for one in rollouts
     ]
-    return map_columns(lambda dim, *leaves: torch.cat(leaves, dim).to(device), *batches)
+    return map_columns(lambda dim, *leaves: _joined(leaves, dim, to), *batches)
+
+
+def _joined(leaves: tuple[Tensor, ...], dim: int, to: torch.device) -> Tensor:
+    if to.type != "cuda" or not torch.cuda.is_available():
+        return torch.cat(leaves, dim).to(to)
+    shape = list(leaves[0].shape)
+    shape[dim] = sum(leaf.shape[dim] for leaf in leaves)
+    # A GPU reads pinned memory itself, while this thread goes on.
+    pinned = torch.empty(shape, dtype=leaves[0].dtype, pin_memory=True)
+    return torch.cat(leaves, dim, out=pinned).to(to, non_blocking=True)
 
 
 def real_rows(batch: Batch) -> Tree:

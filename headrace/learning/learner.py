@@ -30,6 +30,7 @@ from headrace.nn.policy import Policy
 from headrace.nn.task_values import TaskPopArt
 from headrace.ops.moments import Moments, MovingMoments, moments, of_all
 from headrace.ops.rewards import transformed
+from headrace.process import full_float32
 from headrace.types import Alone, Batch, Fresh, Group, Metrics
 
 _MAX_REWARD = 10.0  # in standard deviations of returns
@@ -59,8 +60,7 @@ class Learner:
         self.group = Alone() if group is None else group
         self.policy = policy.to(device)
         self.algorithm, self.device = algorithm, torch.device(device)
-        if self.device.type != "cpu":
-            torch.backends.cudnn.allow_tf32 = False  # actors act in full float32
+        full_float32(device)  # in which actors act
         flat = flatten_parameters(policy)
         kind, eps, fused = algorithm.optimizer, algorithm.optimizer_eps, algorithm.fused
         self.optimizer = Optimizer(kind, flat, eps, fused)

@@ -6,6 +6,7 @@ of every start and 70 MB, for nothing that is used here.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ def flatten_parameters(policy: torch.nn.Module, flat: Tensor | None = None) -> T
     for p in parameters:
         p.data = flat[offset : offset + p.numel()].view(p.shape)
         offset += p.numel()
+    if flat.is_cuda:  # where a core's are copied into a buffer of cuDNN's at each call: 1 MB
+        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous")
     return flat
 
 
@@ -61,12 +64,8 @@ class Optimizer:
         state = self._state
         for name, value in self._shared.items():
             state[name].copy_(value)
-        common: dict[str, Any] = {
-            "lr": learning_rate,
-            "eps": self._eps,
-            "weight_decay": 0.0,
-            "maximize": False,
-        }
+        common: Any = {"lr": learning_rate, "eps": self._eps}
+        common |= {"weight_decay": 0.0, "maximize": False}
         if self._fused:
             state["step"] += 1
             torch._fused_adam_(

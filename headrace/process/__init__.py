@@ -13,6 +13,7 @@ from headrace.process.fork_server import starting as starting
 from headrace.process.machine import allow_open_files as allow_open_files
 from headrace.process.machine import check_device as check_device
 from headrace.process.machine import cores as cores
+from headrace.process.machine import full_float32 as full_float32
 from headrace.process.machine import give_way as give_way
 from headrace.process.machine import num_cores as num_cores
 from headrace.process.machine import pinned as pinned

@@ -9,8 +9,12 @@ import platform
 import struct
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def process_started() -> float:
@@ -109,6 +113,14 @@ def allow_open_files(count: int) -> int:
         resource.setrlimit(kind, (most, hard))
         return most
     return soft
+
+
+def full_float32(device: str | torch.device) -> None:
+    """Let float32 be float32 in convolutions on a GPU, as it is on processors, not TF32."""
+    import torch
+
+    if torch.device(device).type != "cpu":
+        torch.backends.cudnn.allow_tf32 = False
 
 
 def check_device(device: str) -> None:

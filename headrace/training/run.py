@@ -20,7 +20,7 @@ from headrace.errors import ConfigError, require
 from headrace.learning.hogwild import SharedModel
 from headrace.learning.team import AnyLearner, TeamLearner
 from headrace.nn.team import AnyPolicy
-from headrace.process import torch_threads
+from headrace.process import full_float32, torch_threads
 from headrace.process.ray import check_installed
 from headrace.records import checkpoint
 from headrace.records.membership import check_opponents
@@ -146,6 +146,9 @@ def built(
     device = config.device
     if device == "cuda" and group.size > 1:
         device = f"cuda:{group.local_rank % max(1, torch.cuda.device_count())}"  # Ray shows it one
+    full_float32(device)  # for the trials, too
+    if device != "cpu":
+        torch.backends.cudnn.deterministic = config.deterministic
     # One thread: the bits of the initial weights must not depend on the number of cores.
     with torch.random.fork_rng(devices=[]), torch_threads(1):
         torch.manual_seed(config.seed)

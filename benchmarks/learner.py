@@ -3,19 +3,16 @@
     python benchmarks/learner.py --device cuda
     python benchmarks/learner.py --batch-sizes 640 --networks impala_shallow
 
-IMPALA learns from Pong by the recipe ``atari``, each sample once: real frames of as many
-environments as a batch has trajectories, which a policy without training has played; batches are
-the same few again and again. Two figures of each: batches that lie on the device already, and
-batches that are put together in the processor's memory and copied there while the one before is
-learnt from, as in a run. Frames are four to a step; Espeholt et al. (2018, Table 1) had 250,000 a
-second of DMLab with batches of 640 steps.
+IMPALA learns from Pong by the recipe ``atari``, each sample once. A policy without training has
+played a few rollouts, of which every batch is made again and again. Two figures of each: batches
+that lie on the device already, and batches that are put together in the processor's memory and
+copied there while the one before is learnt from, as in a run. Frames are four to a step; Espeholt
+et al. (2018, Table 1) had 250,000 a second of DMLab with batches of 640 steps.
 """
 
 from __future__ import annotations
 
 import itertools
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,11 +25,13 @@ from common import keep
 from headrace.acting.actor import open_collector
 from headrace.config import Config
 from headrace.envs.probe import Probe
+from headrace.errors import require
 from headrace.learning.batches import gather
 from headrace.learning.learner import Learner
 from headrace.process import keep_freed_memory
 from headrace.recipes.atari import atari
 from headrace.studies.machine import machine, markdown, show, wide_console
+from headrace.studies.stopwatch import measure_time
 from headrace.training.ahead import Ahead
 from headrace.training.policies import new_policy
 from headrace.training.run import begin, built
@@ -40,7 +39,6 @@ from headrace.transport.slab import Slab
 from headrace.types import Alone, Batch, Rollout
 
 PAPER = 250_000  # frames per second
-FRAMES = 4  # of a step
 RATE = 1e-5  # of learning
 COLUMNS, ROLLOUTS = 32, 4  # environments of a rollout, rollouts that are played
 COLUMNS_OF_TABLE = {
@@ -67,6 +65,13 @@ class Args:
     """Show what an update consists of."""
     output: Path = Path("runs/learner")
 
+    def __post_init__(self) -> None:
+        unit = COLUMNS * atari("impala").fragment_length
+        for size in self.batch_sizes:
+            near = max(1, round(size / unit)) * unit
+            valid = f"a multiple of {unit}, the steps of a rollout (nearest: {near})"
+            require(size >= unit and size % unit == 0, "batch_sizes", size, valid)
+
 
 def main() -> None:
     """Measure each combination and keep what was found."""
@@ -83,8 +88,10 @@ def main() -> None:
             for batch_size in args.batch_sizes:
                 count = batch_size // config.rollout_steps
                 batch = list(itertools.islice(itertools.cycle(rollouts), count))
-                speeds = measured(learner, batch, batch_size, args)
-                rows.append({"network": network, "precision": precision} | speeds)
+                row = {"network": network, "precision": precision, "batch": batch_size}
+                row |= measured(learner, batch, batch_size, args)
+                row["frames"] = round(found.frames_per_step * row["copied"])
+                rows.append(row | {"paper": round(row["frames"] / PAPER, 2)})
                 print(*(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
             learner.close()
     shown = [{title: str(row[key]) for key, title in COLUMNS_OF_TABLE.items()} for row in rows]
@@ -139,25 +146,20 @@ def measured(
     if ahead is not None:
         ahead.close()
     memory = torch.cuda.max_memory_allocated() / 1e9 if on_cuda else 0.0
-    frames = FRAMES * batch_size / copied_s
     return {
-        "batch": batch_size, "steps": round(batch_size / update_s),
-        "copied": round(batch_size / copied_s), "frames": round(frames),
-        "paper": round(frames / PAPER, 2), "update_ms": round(1e3 * update_s, 2),
-        "device_gb": round(memory, 2),
+        "steps": round(batch_size / update_s), "copied": round(batch_size / copied_s),
+        "update_ms": round(1e3 * update_s, 2), "device_gb": round(memory, 2),
     }  # fmt: skip
 
 
 def seconds_of(call: Callable[[], Any], seconds: float) -> float:
-    """The median seconds of a call, after two as warm-up."""
-    call(), call()
-    took: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(took) < 3 or time.perf_counter() < end:
-        start = time.perf_counter()
+    """The median seconds of a call, without the time in which its threads had no core."""
+
+    def one() -> float:
         call()
-        took.append(time.perf_counter() - start)
-    return statistics.median(took)
+        return 1.0
+
+    return measure_time(one, seconds).wall_s
 
 
 def profile(call: Callable[[], Any], on_cuda: bool) -> None:

@@ -27,7 +27,7 @@ class PatchConv2d(nn.Conv2d):
         if x.shape[1] == self.in_channels:
             return super().forward(x)
         side, (num_out, channels, height, width) = self.side, self.weight.shape
-        weight = self.weight.reshape(num_out, channels, height // side, side, width // side, side)
+        weight = self.weight.view(num_out, channels, height // side, side, width // side, side)
         weight = weight.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
         weight = weight.contiguous(memory_format=torch.channels_last)
         return nn.functional.conv2d(x, weight, self.bias)

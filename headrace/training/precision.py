@@ -20,6 +20,7 @@ from headrace.nn.policy import Policy
 from headrace.nn.precision import Precision, halved
 from headrace.nn.team import AnyPolicy, Team
 from headrace.ops import tree
+from headrace.process import num_cores
 from headrace.records import checkpoint
 from headrace.types import Group
 
@@ -35,7 +36,7 @@ class Share(NamedTuple):
 
     acting: float
     learning: float
-    both: float  # one after the other; on a GPU at once, so what takes longer
+    both: float  # one after the other, or what takes longer where they go on at once
 
 
 def settle(
@@ -73,7 +74,7 @@ def _chosen(config: Config, policy: Policy) -> tuple[Precision, str]:
         return "float32", "auto: float32 for images (nothing is measured with deterministic)"
     share, apart = _measured(config, policy), config.device != "cpu"
     told = f"acting takes {share.acting:.2f} of its time, learning {share.learning:.2f}"
-    told += f", both at once {share.both:.2f}" if apart else ""
+    told += f", together {share.both:.2f}" if apart else ""
     if wanted != AUTO:
         slow = f"warning: precision=bfloat16 is slower here than float32: {told}"
         return "bfloat16", slow if share.both > 1 else ""
@@ -95,14 +96,16 @@ def _measured(config: Config, policy: Policy) -> Share:
     passes = config.algo.steps_per_batch / minibatches
     if config.device == "cpu":
         return measured(policy, "cpu", passes)
-    share = config.per_learner
+    share, shm = config.per_learner, config.transport == "shm"
     images = min(_MOST_ON_GPU, -(-share.resolved_batch_size // minibatches))
-    return measured(policy, config.device, passes, images, share.num_actors)
+    actors = min(share.num_actors, num_cores()) if shm else 1
+    return measured(policy, config.device, passes, images, actors, shm and config.algo.max_lag > 0)
 
 
 def measured(
-    policy: Policy, device: str, passes: float = 1.0, images: int = 0, actors: int = 1
-) -> Share:
+    policy: Policy, device: str, passes: float = 1.0, images: int = _IMAGES,
+    actors: int = 1, at_once: bool = False,
+) -> Share:  # fmt: skip
     """What bfloat16 takes of float32's time, to act on the CPU and to learn on the device.
 
     A few images, turn by turn, and of each precision the quickest turn: a busy machine says what a
@@ -110,14 +113,13 @@ def measured(
 
     Args:
         passes: over each sample. images: that a GPU learns from at a time.
-        actors: who act meanwhile, where it is a GPU that learns.
+        actors: who act at a time, beside a GPU. at_once: while it learns.
     """
     acting, learning = copy.deepcopy(policy).cpu(), copy.deepcopy(policy).to(device)
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
     best = {precision: [float("inf")] * 2 for precision in precisions}
-    few, apart = max_steps(step_cost(policy), _IMAGES), device != "cpu"
-    many = images if apart else few
-    begun = time.perf_counter()
+    few, begun = max_steps(step_cost(policy), _IMAGES), time.perf_counter()
+    many, apart = (few, False) if device == "cpu" else (images, True)
     for turn in range(1 + _ROUNDS):
         for precision in precisions:
             act = act_s(acting, few, precision) / few / actors
@@ -125,20 +127,19 @@ def measured(
             if turn:  # the first one is slow, whatever is measured
                 best[precision] = [min(*x) for x in zip(best[precision], took, strict=True)]
         late = time.perf_counter() - begun > _ENOUGH_S
-        if turn and (late or _is_clear(_against(_share(best, apart), apart))):
+        if turn and (_is_clear(_against(share := _share(best, at_once), apart)) or late):
             break
-    return _share(best, apart)
+    return share
 
 
-def _share(seconds: dict[Precision, list[float]], apart: bool) -> Share:
-    """Of what a step takes; ``apart``: who learns and who acts are in each other's way nowhere."""
-    whole, half = seconds.values()
-    both = max(half) / max(whole) if apart else sum(half) / sum(whole)
-    return Share(half[0] / whole[0], half[1] / whole[1], both)
+def _share(seconds: dict[Precision, list[float]], at_once: bool) -> Share:
+    """Of the seconds that acting and learning take a step."""
+    (whole, half), time_of = seconds.values(), max if at_once else sum
+    return Share(half[0] / whole[0], half[1] / whole[1], time_of(half) / time_of(whole))
 
 
 def _against(share: Share, apart: bool) -> float:
-    """What speaks against bfloat16; up to 1 it is taken."""
+    """What speaks against bfloat16; up to 1 it is taken. ``apart``: a GPU learns."""
     parts = () if apart else (share.acting / _LOSS, share.learning / _LOSS)
     return max((share.both / _GAIN, *parts))
 

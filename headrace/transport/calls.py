@@ -121,9 +121,8 @@ class Caller:
     def __init__(self, end: End) -> None:
         found, numbers, each = end.memory()
         rows = slice(end.caller * each, (end.caller + 1) * each)
-        self._asked, self._answered = (
-            tree.map_leaves(lambda x: x[rows], found[name]) for name in ("asked", "answered")
-        )
+        mine = tree.map_leaves(lambda x: x[rows], found)
+        self._asked, self._answered = mine["asked"], mine["answered"]
         self._numbers, self._end = numbers[end.caller], end
         self._poll = select.poll()
         self._poll.register(end.wakes[0].fileno(), select.POLLIN)

@@ -7,6 +7,10 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
+from headrace.errors import ConfigError
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -23,9 +27,16 @@ def test_a_learner_alone_is_measured_by_network_precision_and_batch(monkeypatch,
         ("impala_shallow+lstm", n) for n in (40, 120)
     ]
     for row in rows:
-        assert row["frames"] == 4 * row["copied"] or abs(row["frames"] - 4 * row["copied"]) <= 2
+        assert row["frames"] == 4 * row["copied"]
         assert abs(row["paper"] - row["frames"] / 250_000) < 0.006
         assert abs(row["update_ms"] - 1e3 * row["batch"] / row["steps"]) < 0.1
     table = (tmp_path / "report.md").read_text()
     assert table.count("| impala_shallow+lstm | float32 |") == 2
     assert f"results: {tmp_path}" in capsys.readouterr().out
+
+
+def test_a_batch_that_is_no_number_of_rollouts_is_refused(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    learner = importlib.import_module("learner")
+    with pytest.raises(ConfigError, match=r"batch_sizes=1000 must .* \(nearest: 1280\)"):
+        learner.Args(batch_sizes=(640, 1000))

@@ -92,23 +92,34 @@ def test_a_run_learns_saves_and_goes_on(algo, tmp_path):
     assert json.loads((folder / "summary.json").read_text())["env_steps"] >= 5000
 
 
+def check_moved(policy: hr.Policy, network: hr.Network) -> None:
+    """All weights are finite, and each is another than the one that a run begins with."""
+    torch.manual_seed(0)
+    begun = hr.Policy(policy.observation_space, policy.action_space, network)
+    before = dict(begun.named_parameters())
+    for name, weight in policy.named_parameters():
+        assert weight.isfinite().all()
+        assert not torch.equal(weight, before[name]), name
+
+
 @pytest.mark.parametrize("inference", ["actor", "shared"])
 @pytest.mark.parametrize("network", [{"conv": "nature"}, {"conv": "impala_deep", "core": "lstm"}])
 def test_pixels_are_learnt_from(network, inference, tmp_path):
     config = atari("appo")
     few = {**FEW, "eval_interval": None, "eval_episodes": 0}
-    hr.train(
-        config, device="cuda", inference=inference, precision="bfloat16",
-        network=hr.Network(core_size=32, normalize_images=True, **network),
+    shape = hr.Network(core_size=32, normalize_images=True, **network)
+    policy = hr.train(
+        config, device="cuda", inference=inference, precision="bfloat16", network=shape,
         run_dir=tmp_path / "run", **few,
     )  # fmt: skip
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] >= 2000
+    check_moved(policy, shape)
 
 
 def test_torsos_are_compiled(tmp_path):
     few = {**FEW, "total_steps": 500, "eval_interval": None, "eval_episodes": 0}
-    hr.train(atari("impala"), device="cuda", compile=True, run_dir=tmp_path / "run", **few)
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] >= 500
+    config = atari("impala")
+    policy = hr.train(config, device="cuda", compile=True, run_dir=tmp_path / "run", **few)
+    check_moved(policy, config.network)
 
 
 def test_a_deterministic_run_repeats(tmp_path):

@@ -18,6 +18,7 @@ from headrace.config import checks
 from headrace.errors import ConfigError
 from headrace.learning.batches import gather
 from headrace.learning.learner import Learner
+from headrace.process import full_float32
 from headrace.records.settings import check_resumed, flat_settings, from_json
 from headrace.training import precision
 from headrace.training.precision import Share, measured, settle
@@ -152,9 +153,12 @@ def test_beside_a_gpu_that_learns_counts_what_takes_longer(actors, passes, both,
 
     monkeypatch.setattr(precision, "act_s", act_s)
     monkeypatch.setattr(precision, "learn_s", learn_s)
-    share = measured(make_policy(), "meta", passes, 300, actors)
+    share = measured(make_policy(), "meta", passes, 300, actors, at_once=True)
     assert share == pytest.approx((0.5, 1.25, both))
     assert set(images) == {300}
+    in_turns = measured(make_policy(), "meta", passes, 300, actors)
+    summed = (0.5 / actors + 0.125 * passes) / (1.0 / actors + 0.1 * passes)
+    assert in_turns == pytest.approx((0.5, 1.25, summed))
 
 
 SIZES = {"num_actors": 3, "envs_per_actor": 4, "fragment_length": 50, "batch_size": 1200}
@@ -173,17 +177,26 @@ def gpu(monkeypatch):
 def test_on_a_gpu_a_part_that_loses_is_none_where_the_other_takes_longer(share, chosen, settled):
     taken, line = settled(share, device="cuda", **SIZES)
     assert taken == chosen
-    assert line.endswith(f"learning 1.20, both at once {share.both:.2f})")
+    assert line.endswith(f"learning 1.20, together {share.both:.2f})")
 
 
 @pytest.mark.usefixtures("gpu")
 def test_a_gpu_is_tried_with_as_many_images_as_it_will_learn_from(monkeypatch):
     asked = []
-    monkeypatch.setattr(precision, "measured", lambda *of: asked.append(of[1:]) or FAST)
-    for algo in (hr.IMPALA(minibatches=1), hr.PPO(epochs=3, minibatches=4)):
-        config = hr.Config("CartPole-v1", algo, device="cuda", **SIZES)
+    monkeypatch.setattr(precision, "measured", lambda *of: asked.append(of[2:]) or FAST)
+    monkeypatch.setattr(precision, "num_cores", lambda: 2)
+    impala, ppo = hr.IMPALA(minibatches=1), hr.PPO(epochs=3, minibatches=4)
+    for algo, transport in ((impala, "shm"), (impala, "serial"), (ppo, "shm")):
+        config = hr.Config("CartPole-v1", algo, device="cuda", transport=transport, **SIZES)
         settle(config, make_policy(), Alone(), lambda line: None)
-    assert asked == [("cuda", 1.0, 1024, 3), ("cuda", 3.0, 300, 3)]
+    assert asked == [(1.0, 1024, 2, True), (1.0, 1024, 1, False), (3.0, 300, 2, False)]
+
+
+@pytest.mark.parametrize(("device", "allowed"), [("cpu", True), ("cuda", False), ("cuda:1", False)])
+def test_float32_is_kept_from_tf32_where_a_gpu_computes(device, allowed, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    full_float32(device)
+    assert torch.backends.cudnn.allow_tf32 == allowed
 
 
 def test_several_learners_take_what_rank_0_decides(monkeypatch):

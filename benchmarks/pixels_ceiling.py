@@ -39,6 +39,8 @@ def _parts(request: dict[str, Any]) -> dict[str, dict[str, float]]:
     """What a step costs on this core while the others do the same."""
     import torch
 
+    from headrace.nn.packed import can_pack
+
     torch.set_num_threads(1)
     keep_freed_memory()
     num_envs = request["envs"] // request["actors"]
@@ -48,6 +50,8 @@ def _parts(request: dict[str, Any]) -> dict[str, dict[str, float]]:
     for dtype in (torch.float32, torch.bfloat16):
         name = str(dtype).removeprefix("torch.")
         ways["acting"][name] = _acting(num_envs, dtype)
+        if dtype == torch.bfloat16 and can_pack(torch.device("cpu")):
+            ways["acting"]["bfloat16, by patches, packed"] = _acting(num_envs, dtype, True)
         for steps in _CHUNKS:
             learn = _learning(request["minibatch"], min(steps, request["minibatch"]), dtype)
             ways["learning"][f"{name}, chunks of {steps}"] = learn
@@ -76,16 +80,25 @@ def _emulation(num_envs: int) -> Callable[[], Any]:
     return lambda: envs.step(next(actions))
 
 
-def _acting(num_envs: int, dtype: Any) -> Callable[[], Any]:
+def _acting(num_envs: int, dtype: Any, is_packed: bool = False) -> Callable[[], Any]:
     import torch
     from atari_ppo import Agent
 
+    from headrace.nn.packed import Packed
+    from headrace.nn.patches import PatchConv2d, patches
+
     agent = Agent(6).to(dtype)
+    torso: Any = agent.torso
+    if is_packed:
+        torso[0] = PatchConv2d(4, 32, 8, stride=4)
+        torso = Packed(torso)
+        torso.pack()
     obs = torch.randint(0, 256, (num_envs, 4, 84, 84), dtype=torch.uint8)
 
     @torch.inference_mode()
     def act() -> Any:
-        logits = agent.policy(agent.torso(obs.to(dtype).div_(255.0))).float()
+        x = patches(obs, 4) if is_packed else obs
+        logits = agent.policy(torso(x.to(dtype).div_(255.0))).float()
         return (logits - torch.empty_like(logits).exponential_().log_()).argmax(-1)
 
     return act

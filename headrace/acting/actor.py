@@ -38,6 +38,7 @@ from headrace.league.seats import Seats
 from headrace.league.turn_seats import TurnSeats
 from headrace.league.zero_sum import held_to_zero_sum
 from headrace.learning.hogwild import ActorLearner
+from headrace.nn.hollow import fill
 from headrace.nn.policy import Policy, policy_weights
 from headrace.process import return_freed_memory
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
@@ -182,12 +183,13 @@ def run_actor(
     ``NOT_BEGUN`` if there is no environment yet.
 
     Args:
-        pickled: the :class:`ActorSpec`, emptied here, for the process holds on to its arguments;
-            the others are as in :class:`Actor`.
+        pickled: the :class:`ActorSpec` with a hollow policy. It is emptied here, for the process
+            holds on to its arguments; the others are as in :class:`Actor`.
     """
     port, code = ShmPort(pipe), NOT_BEGUN
     try:
         spec: ActorSpec = cloudpickle.loads(pickled)
+        fill(spec.policy)
         pickled.clear()
         if spec.processors is not None and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, spec.processors)

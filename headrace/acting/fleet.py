@@ -48,7 +48,10 @@ class Fleet:
     ) -> None:
         import cloudpickle
 
-        self._spec, self._inference = bytearray(cloudpickle.dumps(spec)), inference
+        from headrace.nn.hollow import hollow
+
+        spec, self._inference = replace(spec, policy=hollow(spec.policy)), inference
+        self._spec = bytearray(cloudpickle.dumps(spec))
         self._num_actors, self.restarts = spec.num_actors, Restarts(spec.actor_restarts)
         self._queue, self._memory = queue, memory
         self._children: dict[int, Child] = {}

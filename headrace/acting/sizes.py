@@ -89,8 +89,7 @@ class Sizes(NamedTuple):
         Raises:
             ConfigError: they can't be shared out; the message names the nearest numbers that can.
         """
-        share = self.share(num_learners, synchronous)
-        if share is not None:
+        if (share := self.share(num_learners, synchronous)) is not None:
             return share
         num_envs = self.num_actors * self.envs_per_actor
         counts = range(1, min(num_envs, ranges.LEARNERS.high) + 1)

@@ -38,7 +38,7 @@ def step_cost(policy: Policy) -> StepCost:
         nonlocal num_bytes
         if x.untyped_storage().data_ptr() not in own:
             num_bytes += x.nbytes
-        return x
+        return x.detach()  # x itself would keep its graph, and so these weights, for ever
 
     def count(module: nn.Module, _: Any, output: Tensor) -> None:
         nonlocal products

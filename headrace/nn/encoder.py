@@ -222,14 +222,18 @@ class _Image(nn.Module):
                 self.check(x)  # elsewhere it would wait; who acts has looked
             given = self._space, self._symbols, dtype, self._layout
             return self.halved(one_hot_channels(x, *given).contiguous(memory_format=order))
-        x = channels_first(x, self._space, self._layout)
-        side = self.convolutions.patch_side if by_patches(dtype, x.device, x.shape[0]) else 1
-        if self.normalizer is not None:
-            x = self.normalizer(x.to(dtype, memory_format=order))
-            return self.halved(patches(x, side))
-        if (cut := patches(x, side)) is not x:
+        image = channels_first(x, self._space, self._layout)
+        # Bytes are cut before they are cast; of other numbers not all can be cut.
+        x = image if image.dtype == torch.uint8 else image.to(dtype, memory_format=order)
+        side = self.convolutions.patch_side if by_patches(dtype, x.device) else 1
+        if (cut := patches(x, side)) is x:
+            side = 1
+        else:
             x, order = cut, torch.preserve_format
-        return self.halved(scaled(x, self._space, dtype, order))
+        if self.normalizer is None:
+            return self.halved(scaled(x, self._space, dtype, order))
+        x = x.to(dtype, memory_format=order)
+        return self.halved(self.normalizer(x, side, in_place=x is not image))
 
     def moments(self, x: Tree) -> Moments:
         """Of the pixels of some of the images ``[T, B, *space.shape]``, or of stacks apart."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headrace.nn.patches import patches
 from headrace.ops.moments import Moments, merge, moments
 
 _CLIP = 10.0
@@ -77,9 +78,15 @@ class ImageNormalizer(nn.Module):
         self.center: Tensor
         self.scale: Tensor
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``[N, C, H, W]`` scaled, in its own dtype."""
-        return torch.sub(x, self.center.to(x.dtype)).mul_(self.scale.to(x.dtype))
+    def forward(self, x: Tensor, side: int = 1, in_place: bool = False) -> Tensor:
+        """``[N, C, H, W]``, or patches of it with these sides, scaled, in its own dtype.
+
+        Args:
+            in_place: x may be written to.
+        """
+        center = patches(self.center.to(x.dtype).unsqueeze(0), side)
+        x = x.sub_(center) if in_place else x.sub(center)
+        return x.mul_(self.scale.to(x.dtype))
 
     @torch.no_grad()
     def take(self, new: Moments) -> None:

@@ -26,11 +26,14 @@ class PatchConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1] == self.in_channels:
             return super().forward(x)
+        weight = self.of_patches().contiguous(memory_format=torch.channels_last)
+        return nn.functional.conv2d(x, weight, self.bias)
+
+    def of_patches(self) -> Tensor:
+        """What patches are multiplied by, ``[O, C * side * side, H // side, W // side]``."""
         side, (num_out, channels, height, width) = self.side, self.weight.shape
         weight = self.weight.view(num_out, channels, height // side, side, width // side, side)
-        weight = weight.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
-        weight = weight.contiguous(memory_format=torch.channels_last)
-        return nn.functional.conv2d(x, weight, self.bias)
+        return weight.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
 
 
 def patches(x: Tensor, side: int) -> Tensor:

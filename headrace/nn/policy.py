@@ -113,9 +113,10 @@ class Policy(nn.Module):
 
     def compile_torsos(self) -> None:
         """Let ``torch.compile`` translate the torsos at their next call; copies are as before."""
-        for torso in (self.torso, self.value_torso):
-            if torso is not None:
-                torso.compile()
+        for torso in filter(None, (self.torso, self.value_torso)):
+            torso.compile()
+        for part in halved(self):
+            part.compiled = True
 
     @contextlib.contextmanager
     def still(self, learns: bool = False) -> Iterator[None]:

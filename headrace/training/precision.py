@@ -127,7 +127,8 @@ def measured(
             if turn:  # the first one is slow, whatever is measured
                 best[precision] = [min(*x) for x in zip(best[precision], took, strict=True)]
         late = time.perf_counter() - begun > _ENOUGH_S
-        if turn and (_is_clear(_against(share := _share(best, at_once), apart)) or late):
+        unclear = 1 / _CLEAR < _against(share := _share(best, at_once), apart) < _CLEAR
+        if turn and (late or not unclear):
             break
     return share
 
@@ -142,11 +143,6 @@ def _against(share: Share, apart: bool) -> float:
     """What speaks against bfloat16; up to 1 it is taken. ``apart``: a GPU learns."""
     parts = () if apart else (share.acting / _LOSS, share.learning / _LOSS)
     return max((share.both / _GAIN, *parts))
-
-
-def _is_clear(against: float) -> bool:
-    """Whether another turn will hardly decide otherwise."""
-    return not 1 / _CLEAR < against < _CLEAR
 
 
 def act_s(policy: Policy, num: int, precision: Precision) -> float:

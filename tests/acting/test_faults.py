@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from dataclasses import replace
 from multiprocessing import forkserver
 
 import cloudpickle
@@ -24,6 +25,7 @@ from worlds import counting_length, counting_reward, counting_truncates
 
 import headrace as hr
 from headrace.acting.actor import run_actor
+from headrace.acting.inference import without_weights
 from headrace.acting.source import RolloutSource
 from headrace.acting.spec import ActorSpec
 from headrace.envs.make import make_vec
@@ -194,6 +196,18 @@ def test_actors_of_one_process_have_a_policy_each(built):
         assert len({id(one) for one in (*own, policy)}) == 3
 
 
+@pytest.mark.parametrize("asks", [False, True])
+def test_actor_processes_are_sent_no_weights(built, asks):
+    spec, small = built(transport="shm")
+    spaces = small.observation_space, small.action_space
+    spec = replace(spec, policy=hr.Policy(*spaces, hr.Network(hidden=(512, 512))))
+    spec = without_weights(spec) if asks else spec
+    with contextlib.closing(RolloutSource(spec, print)) as source:
+        sent = cloudpickle.loads(source._fleet._spec).policy
+        assert len(source._fleet._spec) < sum(p.numel() for p in spec.policy.parameters()) / 10
+        assert [p.shape for p in sent.parameters()] == [p.shape for p in spec.policy.parameters()]
+
+
 def test_what_starts_actor_processes_holds_their_policy_as_bytes_alone(built):
     spec, policy = built(transport="shm")
     held = weakref.ref(policy)
@@ -334,14 +348,13 @@ hr.train(
         pytest.param("UPDATE", 4, slice(2, None), id="the fork server runs"),
     ],
 )
-def test_nothing_outlives_a_killed_trainer(start, gone, moment, num_processes, stopped):
+def test_nothing_outlives_a_killed_trainer(start, stop, gone, moment, num_processes, stopped):
     script = start("-c", TRAINER, quick=moment == "UPDATE" and stopped.stop == -1)
     script.wait_for(moment)
     time.sleep(0.2)  # by now both actors hang in their environment
     family = script.family()
     assert len(family) >= num_processes  # itself, the fork server, and then two actors
-    for process in family[stopped]:  # one that runs is enough to end those that are stopped
-        process.suspend()
+    stop(family[stopped])  # one that runs is enough to end those that are stopped
     os.kill(script.process.pid, signal.SIGKILL)
     script.wait(5)
     assert gone(family) == []

@@ -10,6 +10,7 @@ from torch import Tensor
 from tries import examples
 
 from headrace.nn.normalizer import ImageNormalizer, Normalizer
+from headrace.nn.patches import patches
 from headrace.ops.moments import moments, of_all, pack
 
 
@@ -74,6 +75,18 @@ def test_images_lose_each_pixels_mean_and_are_scaled_by_one_deviation():
     halves = normalizer(x.bfloat16())
     assert halves.dtype == torch.bfloat16
     torch.testing.assert_close(halves.float(), expected.float(), atol=0.02, rtol=0.01)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_patches_of_images_are_normalised_as_the_images_are(in_place):
+    torch.manual_seed(0)
+    normalizer = ImageNormalizer((3, 8, 12), 1 / 255)
+    normalizer.take(moments(255 * torch.rand(9, 3 * 8 * 12)))
+    x = (255 * torch.rand(5, 3, 8, 12)).bfloat16()
+    expected, cut = patches(normalizer(x), 4), patches(x, 4)
+    before = cut.clone()
+    assert torch.equal(normalizer(cut, 4, in_place), expected)
+    assert torch.equal(cut, expected if in_place else before)
 
 
 def test_of_images_that_are_all_alike_nothing_is_left():

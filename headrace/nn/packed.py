@@ -1,0 +1,125 @@
+"""Copies of networks whose weights lie as oneDNN multiplies them.
+
+Left as they are, weights are put in that order again at each call, which for a few images is much
+of the work. A copy is of use as long as the weights stand still, on a processor, without gradients.
+The operations are those that ``torch.compile`` writes for processors.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace.nn.patches import PatchConv2d, patches
+
+_ROWS = 64  # whose best order a dense layer's weights get; fewer are as fast in it as in their own
+
+
+def can_pack(device: torch.device) -> bool:
+    """Whether this PyTorch can pack weights, and this processor multiplies bfloat16."""
+    return device.type == "cpu" and _works()
+
+
+@functools.cache
+def _works() -> bool:
+    """Whether a small network passes."""
+    with torch.random.fork_rng(devices=[]):  # skip_init would import 40 MB
+        layers = nn.Conv2d(1, 1, 2), nn.Flatten(), nn.Linear(1, 1)
+    try:
+        small = Packed(nn.Sequential(*layers))
+        small.pack()
+        small(torch.zeros(1, 1, 2, 2, dtype=torch.bfloat16))
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+
+
+class Packed:
+    """A copy that computes in bfloat16 with the weights that the module had at :meth:`pack`.
+
+    Nothing is differentiated.
+
+    Args:
+        module: of convolutions and dense layers, and of others without weights.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        known: dict[int, Any] = {}
+        for part in module.modules():
+            if isinstance(part, nn.Conv2d):
+                known[id(part)] = _Convolution(part)
+            elif isinstance(part, nn.Linear):
+                known[id(part)] = _Dense(part)
+        self._parts: list[_Convolution | _Dense] = list(known.values())
+        self._copy = copy.deepcopy(module, known)
+        for part in self._copy.modules():
+            if isinstance(part, nn.Sequential):
+                _join_relu(part)
+
+    def pack(self) -> None:
+        """Take the module's weights as they are now."""
+        with torch.inference_mode():
+            for part in self._parts:
+                part.pack()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """What the module returns, as bfloat16."""
+        y: Tensor = self._copy(x)
+        return y
+
+
+def _join_relu(layers: nn.Sequential) -> None:
+    """Have layers that multiply do the ReLU behind them, too, also where it is behind a Flatten."""
+    before: nn.Module | None = None
+    for i, layer in enumerate(layers):
+        if isinstance(layer, nn.ReLU) and isinstance(before, _Convolution | _Dense):
+            before.then, layers[i] = "relu", nn.Identity()
+        before = before if isinstance(layer, nn.Flatten) else layer
+
+
+class _Convolution(nn.Module):
+    """``nn.Conv2d``; of what takes patches, the one of patches, into which it cuts images."""
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self._of = (conv,)  # in a tuple it is no submodule
+        self._side = conv.side if isinstance(conv, PatchConv2d) else 1
+        stride = (1, 1) if self._side > 1 else conv.stride
+        self._window = list(conv.padding), list(stride), list(conv.dilation), conv.groups
+        self.then = "none"
+
+    def pack(self) -> None:
+        (conv,) = self._of
+        weight = conv.of_patches() if self._side > 1 else conv.weight  # type: ignore[operator]
+        weight = weight.to(torch.bfloat16).contiguous(memory_format=torch.channels_last)
+        reorder = torch._C._nn.mkldnn_reorder_conv2d_weight  # type: ignore[attr-defined]
+        self._weight = reorder(weight.to_mkldnn(), *self._window)
+        self._bias = None if conv.bias is None else conv.bias.to(torch.bfloat16, copy=True)
+
+    def forward(self, x: Tensor) -> Any:
+        if self._side > 1 and x.shape[1] == self._of[0].in_channels:
+            x = patches(x.detach(), self._side)
+        given: tuple[Any, ...] = (*self._window, self.then, [], "")
+        return torch.ops.mkldnn._convolution_pointwise(x, self._weight, self._bias, *given)
+
+
+class _Dense(nn.Module):
+    """``nn.Linear``."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self._of, self.then = (layer,), "none"
+
+    def pack(self) -> None:
+        (layer,) = self._of
+        weight = layer.weight.to(torch.bfloat16)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
+        self._bias = None if layer.bias is None else layer.bias.to(torch.bfloat16, copy=True)
+
+    def forward(self, x: Tensor) -> Any:
+        given: tuple[Any, ...] = (self.then, [], "")
+        return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, *given)

@@ -1,0 +1,199 @@
+"""Packed networks say what their modules say, with the weights of the time of packing."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import nn
+
+import headrace as hr
+from headrace.nn import packed as module
+from headrace.nn.convolutions import ImageTorso
+from headrace.nn.packed import Packed, _works, can_pack
+from headrace.nn.patches import patches
+from headrace.nn.precision import halved
+from headrace.training.precision import measured
+
+CPU = torch.device("cpu")
+HALF = torch.bfloat16
+NAMES = ["nature", "impala_shallow"]
+able = pytest.mark.skipif(not can_pack(CPU), reason="this processor has no bfloat16")
+
+
+def lost(monkeypatch, error: Exception) -> None:
+    """From now on nothing can be packed."""
+
+    def fail(_) -> None:
+        raise error
+
+    monkeypatch.setattr(module._Dense, "pack", fail)
+    _works.cache_clear()
+
+
+def torso(name: str) -> ImageTorso:
+    torch.manual_seed(0)
+    made = ImageTorso(name, 4, 84, 84)
+    with torch.no_grad():
+        for x in made.parameters():
+            x += 0.05 * torch.randn_like(x)  # biases, too
+    return made
+
+
+def exact(made: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """With weights and images in bfloat16 and sums in float64."""
+    rounded = copy.deepcopy(made).to(HALF).double()
+    return rounded((images.to(HALF) / 255).double())
+
+
+def check(kind) -> None:
+    """That a class of packed networks does what it says."""
+    for name in NAMES:
+        made = torso(name)
+        weights = copy.deepcopy(made.state_dict())
+        one = kind(made)
+        for factor in (1.0, 0.5):  # packed again, with other weights
+            with torch.no_grad():
+                made.layers[-2].weight.mul_(factor)
+                made.layers[0].bias.mul_(factor)
+            one.pack()
+            for num in (1, 5, 64, 70):
+                images = torch.randint(0, 256, (num, 4, 84, 84), dtype=torch.uint8)
+                with torch.no_grad():
+                    found = one(patches(images, 4).to(HALF).div_(255))
+                    wanted = exact(made, images)
+                    whole = one(images.to(HALF).div_(255))
+                assert torch.equal(found, whole)  # images are cut
+                assert found.dtype == HALF
+                error = 0.02 * float(wanted.max())
+                torch.testing.assert_close(found.double(), wanted, rtol=0, atol=error)
+            some = patches(images, 4).to(HALF).div_(255)
+            before = one(some)
+            with torch.no_grad():
+                made.layers[-2].weight.add_(1.0)
+            assert torch.equal(one(some), before)  # until it is packed again
+            with torch.no_grad():
+                made.layers[-2].weight.sub_(1.0)
+        assert list(made.state_dict()) == list(weights)
+        assert sum(type(x) is nn.ReLU for x in made.modules()) == len(made.layers) // 2
+
+
+@able
+def test_packed_networks_say_what_their_modules_say():
+    check(Packed)
+
+
+@able
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("conv.of_patches() if self._side", "conv.of_patches().flip(1) if self._side"),
+        ("(1, 1) if self._side", "(2, 2) if self._side"),
+        ("conv.bias.to(torch.bfloat16, copy=True)", "0 * conv.bias.to(torch.bfloat16)"),
+        ("layer.bias.to(torch.bfloat16, copy=True)", "None"),
+        ("patches(x.detach(), self._side)", "x"),
+        ('before.then, layers[i] = "relu", nn.Identity()', "layers[i] = nn.Identity()"),
+        ("if isinstance(layer, nn.ReLU) and", "if isinstance(layer, nn.Flatten) and"),
+        ("            for part in self._parts:\n", "            for part in self._parts[1:]:\n"),
+        ("weight = layer.weight.to(", "weight = layer.weight.flip(0).to("),
+        ("known[id(part)] = _Dense(part)", "pass"),
+    ],
+)
+def test_a_broken_copy_is_rejected(old, new):
+    source = inspect.getsource(module)
+    assert old in source
+    broken = {"__name__": "headrace.nn.packed"}
+    exec(compile(source.replace(old, new), "broken.py", "exec"), broken)
+    with pytest.raises((AssertionError, RuntimeError, AttributeError, TypeError)):
+        check(broken["Packed"])
+
+
+def test_nothing_is_packed_elsewhere_or_without_the_operations(monkeypatch):
+    assert not can_pack(torch.device("meta"))
+    assert not can_pack(torch.device("cuda"))
+    before = torch.get_rng_state()
+    lost(monkeypatch, AttributeError("no such operation"))
+    assert not can_pack(CPU)
+    lost(monkeypatch, RuntimeError("this processor has no bfloat16"))
+    assert not can_pack(CPU)
+    monkeypatch.undo()
+    _works.cache_clear()
+    can_pack(CPU)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class TestInAPolicy:
+    """It acts packed while its weights stand still, and only then."""
+
+    SPACE = Box(0, 255, (4, 84, 84), np.uint8)
+
+    def policy(self, conv="nature") -> hr.Policy:
+        torch.manual_seed(0)
+        made = hr.Policy(self.SPACE, Discrete(3), hr.Network(conv=conv))
+        made.compute_in("bfloat16")
+        return made
+
+    def kinds(self, policy: hr.Policy, **how) -> set[str]:
+        with policy.still(**how):
+            return {type(part._still).__name__ for part in halved(policy)}
+
+    def check_acting(self, policy: hr.Policy) -> None:
+        """That it says the same while its weights stand still."""
+        policy.observation_space.seed(0)
+        obs = np.stack([policy.observation_space.sample() for _ in range(3)])
+        with torch.inference_mode():
+            unpacked = policy.torso(torch.as_tensor(obs))
+            with policy.still():
+                acted = policy.torso(torch.as_tensor(obs))
+        error = 0.02 * float(unpacked.abs().max())
+        torch.testing.assert_close(acted, unpacked, rtol=0, atol=error)
+
+    @able
+    @pytest.mark.parametrize("conv", NAMES)
+    def test_who_acts_is_packed_and_who_learns_is_not(self, conv):
+        policy = self.policy(conv)
+        self.check_acting(policy)
+        assert self.kinds(policy) == {"Packed"}
+        assert self.kinds(policy, learns=True) == {"ImageTorso"}
+        assert self.kinds(policy) == {"Packed"}
+
+    @pytest.mark.parametrize("conv", ["impala_deep", "impact"])
+    def test_who_gains_nothing_is_not_packed(self, conv):
+        assert self.kinds(self.policy(conv)) == {"ImageTorso"}
+
+    @able
+    def test_a_compiled_policy_is_not_packed_but_its_copies_are(self):
+        policy = self.policy()
+        policy.compile_torsos()
+        assert self.kinds(policy) == {"ImageTorso"}
+        assert self.kinds(copy.deepcopy(policy)) == {"Packed"}
+
+    def test_float32_is_never_packed(self):
+        policy = self.policy()
+        policy.compute_in("float32")
+        assert self.kinds(policy) == {"NoneType"}
+
+    def test_without_the_operations_weights_are_cast_only(self, monkeypatch):
+        lost(monkeypatch, AttributeError("no such operation"))
+        assert self.kinds(self.policy()) == {"ImageTorso"}
+        monkeypatch.undo()
+        _works.cache_clear()
+
+    @pytest.mark.parametrize("conv", NAMES)
+    def test_symbols_that_are_no_patches_are_acted_on_too(self, conv):
+        space = Box(0, 5, (40, 44), np.uint8)
+        torch.manual_seed(0)
+        policy = hr.Policy(space, Discrete(3), hr.Network(conv=conv, one_hot=("obs",)))
+        measured(policy, "cpu")  # as a run does at its start
+        policy.compute_in("bfloat16")
+        self.check_acting(policy)
+
+    @able
+    def test_nobody_learns_from_what_is_packed(self):
+        policy = self.policy()
+        with policy.still(), pytest.raises(AssertionError), policy.still(learns=True):
+            pass

@@ -20,6 +20,7 @@ _MOST_STEPS, _WORK = 512, 40_000_000  # by autograd: steps, and multiplications 
 _MIN_STEPS, _MAX_MIN_STEPS = 512, 2048  # by hand
 _MIN_WORK = 20_000_000  # by hand: steps times parameters
 _NO_LIMIT = 1 << 62
+_PIECE = 1 << 18  # weights whose gradients are added at a time, for a cast of them takes memory
 
 
 class Gradients:
@@ -100,4 +101,5 @@ def joined(parts: list[Tensor]) -> Tensor:
 def add(flat: Tensor, parts: list[Tensor]) -> None:
     """Add a gradient in parts to a flat one, in place."""
     for to, part in zip(flat.split([len(x) for x in parts]), parts, strict=True):
-        to += part
+        for piece, more in zip(to.split(_PIECE), part.split(_PIECE), strict=True):
+            piece += more

@@ -66,17 +66,14 @@ class Optimizer:
             state[name].copy_(value)
         common: Any = {"lr": learning_rate, "eps": self._eps}
         common |= {"weight_decay": 0.0, "maximize": False}
-        if self._fused:
-            state["step"] += 1
-            torch._fused_adam_(
-                [self._flat], [gradient], [state["mean"]], [state["square"]], [], [state["step"]],
-                amsgrad=False, beta1=_ADAM_BETAS[0], beta2=_ADAM_BETAS[1], **common,
-            )  # fmt: skip
-        elif self._kind == "adam":
-            adam(
-                [self._flat], [gradient], [state["mean"]], [state["square"]], [], [state["step"]],
-                foreach=False, amsgrad=False, beta1=_ADAM_BETAS[0], beta2=_ADAM_BETAS[1], **common,
-            )  # fmt: skip
+        if self._kind == "adam":
+            moments: Any = [state["mean"]], [state["square"]], [], [state["step"]]
+            common |= {"amsgrad": False, "beta1": _ADAM_BETAS[0], "beta2": _ADAM_BETAS[1]}
+            if self._fused:
+                state["step"] += 1
+                torch._fused_adam_([self._flat], [gradient], *moments, **common)
+            else:
+                adam([self._flat], [gradient], *moments, **common | {"foreach": False})
         else:
             rmsprop(
                 [self._flat], [gradient], [state["square"]], [], [], [state["step"]],

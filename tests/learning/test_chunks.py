@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import weakref
 
 import gymnasium
@@ -11,6 +12,7 @@ from gymnasium.spaces import Box, Discrete
 import headrace as hr
 from headrace.algos import minibatches
 from headrace.algos.common import policy_outputs
+from headrace.learning import gradients
 from headrace.learning.chunks import _CHUNK_BYTES, ByChunks, Chunks, max_steps
 from headrace.learning.costs import StepCost, example, step_cost
 from headrace.learning.gradients import add, joined
@@ -43,6 +45,24 @@ def make_batch(policy, rows: int = 6, columns: int = 40) -> Batch:
         ),
         targets={},
     )
+
+
+def test_a_policy_whose_cost_was_told_is_forgotten_with_its_weights():
+    policy = make_policy()
+    weights = [weakref.ref(p) for p in policy.parameters()]
+    step_cost(policy)
+    del policy
+    gc.collect()
+    assert not any(p() is not None for p in weights)
+
+
+def test_gradients_are_added_piece_by_piece(monkeypatch):
+    monkeypatch.setattr(gradients, "_PIECE", 4)
+    parts = [torch.randn(9).bfloat16(), torch.randn(4), torch.randn(1)]
+    flat = torch.randn(14)
+    expected = flat + torch.cat([x.float() for x in parts])
+    add(flat, parts)
+    assert torch.equal(flat, expected)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -239,6 +239,21 @@ def gone():
     return check
 
 
+@pytest.fixture
+def stop():
+    """Stops processes (SIGSTOP), which takes until each has a core, and none runs meanwhile."""
+
+    def act(processes: list[psutil.Process], timeout_s: float = 15.0) -> None:
+        for process in processes:
+            process.suspend()
+        deadline = time.monotonic() + timeout_s
+        while running := [p for p in processes if p.status() != psutil.STATUS_STOPPED]:
+            assert time.monotonic() < deadline, f"not stopped: {running}"
+            time.sleep(0.002)
+
+    return act
+
+
 def _runs(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

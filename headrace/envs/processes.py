@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import queue
 import signal
 import time
@@ -22,6 +21,7 @@ from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, Head
 from headrace.exits.kin import begin_session, end_kin
 from headrace.process import (
     die_with_parent,
+    end_own_kin,
     main_hidden,
     new_mark,
     process_context,
@@ -183,4 +183,4 @@ def _serve(index: int, env_fn: Callable[[], gymnasium.Env], pipe: Any, *rest: An
             errors: Any = types.SimpleNamespace(put=put)
             _async_worker(index, lambda: env, pipe, parent_pipe, shared_memory, errors, *others)
     finally:
-        end_kin([os.getpid()], [mark])
+        end_own_kin(mark)

@@ -24,6 +24,7 @@ _ROUNDS = 20  # a process may start another one while it is looked for
 _DEATH_S = 2.0  # what is killed may yet need a core, or a disk, to end
 _NICE, _NICE_S = "headrace-nice", 60.0  # a thread that tries, and for how long
 _PROC = Path("/proc")
+_EXITING = 4  # a flag of the kernel's (PF_EXITING)
 
 
 def begin_session(mark: str, nicer: int = 0) -> None:
@@ -81,8 +82,7 @@ def be_known_by(mark: str) -> bool:
     Returns:
         whether there was room.
     """
-    numbers = (_PROC / "self" / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    start, end = (int(x) for x in numbers[47:49])
+    start, end = (int(x) for x in _stat("self")[47:49])
     begun = ctypes.string_at(start, end - start).rstrip(b"\0").split(b"\0")
     own = f"{MARK}={mark}".encode()
     others = [one for one in begun if one and not one.startswith(f"{MARK}=".encode())]
@@ -133,14 +133,27 @@ def end_kin(pids: Collection[int], marks: Collection[str]) -> None:
                 time.sleep(0.002)
 
 
+def _stat(pid: int | str) -> list[str]:
+    """What ``/proc`` shows of a process behind its name; its state is first."""
+    return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
 def _runs(pid: int) -> bool:
     """Whether a process hasn't ended; one that only waits to be reaped has, with all threads."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
+        numbers = _stat(pid)
     except OSError:
         return False
-    numbers = stat.rpartition(")")[2].split()
     return numbers[0] not in "ZX" or int(numbers[17]) > 1
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process has ended or begun to, when its files are closed one after the other."""
+    try:
+        numbers = _stat(pid)
+    except OSError:
+        return (_PROC / "self" / "stat").exists()
+    return numbers[0] in "ZX" or bool(int(numbers[6]) & _EXITING)
 
 
 def _kin(leaders: set[int], names: set[bytes]) -> dict[int, bool]:
@@ -156,7 +169,7 @@ def _kin(leaders: set[int], names: set[bytes]) -> dict[int, bool]:
         with contextlib.suppress(OSError, ValueError, IndexError):
             if folder.stat().st_uid != os.getuid():
                 continue
-            numbers = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            numbers = _stat(folder.name)
             if int(numbers[3]) in leaders or names & _names(folder):
                 found[int(folder.name)] = numbers[0] in "Tt"
     leaders |= found.keys()

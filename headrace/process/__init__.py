@@ -4,6 +4,7 @@ from headrace.process.child import Child as Child
 from headrace.process.child import die_with_parent as die_with_parent
 from headrace.process.child import end_children as end_children
 from headrace.process.child import end_kin_of_dead as end_kin_of_dead
+from headrace.process.child import end_own_kin as end_own_kin
 from headrace.process.child import new_mark as new_mark
 from headrace.process.fork_server import fork_server_from_here as fork_server_from_here
 from headrace.process.fork_server import main_hidden as main_hidden

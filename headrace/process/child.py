@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from headrace.errors import WorkerFailed
-from headrace.exits.kin import begin_session, end_kin
+from headrace.exits.kin import begin_session, end_kin, is_ending
 from headrace.process.fork_server import end_stopped_server, family, process_context, starting
 from headrace.process.memory import keep_freed_memory
 
@@ -47,6 +47,17 @@ def die_with_parent(mark: str = "") -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="headrace-parent-watch", daemon=True).start()
+
+
+def end_own_kin(mark: str) -> None:
+    """End what this child has started, and, where its parent is gone, all that both have started.
+
+    For the end of a child's work. What that waited for may end with the parent, so that it comes
+    before :func:`die_with_parent` has seen it, or while that ends the others.
+    """
+    parent = parent_process()
+    gone = parent is not None and parent.pid is not None and is_ending(parent.pid)
+    end_kin([os.getpid()], [mark, mark.rpartition("/")[0]] if gone else [mark])
 
 
 class Child:
@@ -171,12 +182,12 @@ def _live(
     torch.set_num_threads(1)
     try:
         work(*args, pipe)
-        end_kin([os.getpid()], [mark])  # as the parent does, if it lives
+        end_own_kin(mark)  # as the parent does, if it lives
     except BaseException as error:  # of which it has told; nor do threads of others hold it
         if not isinstance(error, SystemExit):
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
-        end_kin([os.getpid()], [mark])
+        end_own_kin(mark)
         code = getattr(error, "code", None)
         os._exit(code if isinstance(code, int) else 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -30,7 +31,9 @@ from tests.acting.test_forked import tell, torch_takes_no_time
 def ask():
     child = Child("headrace-test", tell, daemon=False)
     assert child.pipe.poll(60)
-    return child.pipe.recv()
+    told = child.pipe.recv()
+    assert child.exit_code(60) == 0  # or it takes the end of its Child for that of its parent
+    return told
 
 fork_server_from_here("torch")
 server = forkserver._forkserver._forkserver_pid
@@ -91,6 +94,13 @@ def wait(pipe) -> None:
     """Say so, and stay."""
     pipe.send("up")
     time.sleep(600)
+
+
+def idle(pipe) -> None:
+    """Say so, and wait for the end of the head."""
+    pipe.send("up")
+    with contextlib.suppress(EOFError, ConnectionError):
+        pipe.recv()
 
 
 def _begun_with(pid: object) -> list[str]:
@@ -157,16 +167,28 @@ def test_where_there_is_no_room_for_the_mark_the_server_is_a_program():
 
 
 @pytest.mark.parametrize("ends", ["first", "server"])
-def test_of_a_family_that_was_forked_one_process_that_runs_ends_the_others(gone, ends):
+def test_of_a_family_that_was_forked_one_process_that_runs_ends_the_others(stop, gone, ends):
     command = [sys.executable, "-c", FAMILY]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as head:
         names = ("server", "first", "second")
-        pids = dict(zip(names, map(int, head.stdout.readline().split()), strict=True))
-        family = [psutil.Process(pid) for pid in pids.values()]
-        os.kill(pids["second"], signal.SIGSTOP)
+        pids = map(int, head.stdout.readline().split())
+        family = dict(zip(names, map(psutil.Process, pids), strict=True))
         if ends == "server":  # which is the only one that sees the head's end
-            os.kill(pids["first"], signal.SIGSTOP)
+            stop([family["first"], family["second"]])
         else:
-            os.kill(pids["server"], signal.SIGKILL)
+            stop([family["second"]])
+            family["server"].kill()
+        os.kill(head.pid, signal.SIGKILL)
+        assert gone([*family.values()]) == []
+
+
+def test_a_child_whose_work_ends_with_the_head_ends_the_others(stop, gone):
+    unwatched = "from headrace.process import child as module\nmodule.die_with_parent = str\n"
+    script = unwatched + FAMILY.replace("import wait", "import idle as wait")
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as head:
+        family = [psutil.Process(int(pid)) for pid in head.stdout.readline().split()]
+        server, _, second = family
+        stop([server, second])
         os.kill(head.pid, signal.SIGKILL)
         assert gone(family) == []

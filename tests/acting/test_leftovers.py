@@ -17,7 +17,8 @@ from worlds import SlowEnv
 
 import headrace as hr
 from headrace.errors import ActorFailed
-from headrace.exits.kin import MARK, _runs, end_kin
+from headrace.exits.kin import MARK, _runs, end_kin, is_ending
+from headrace.process import child
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 
@@ -198,7 +199,7 @@ def test_a_killed_fork_server_leaves_no_socket_at_any_time_and_is_replaced(start
     assert "STARTED 0 []" in script.output
 
 
-def test_what_is_stopped_is_killed_before_what_could_kill_it(monkeypatch):
+def test_what_is_stopped_is_killed_before_what_could_kill_it(stop, monkeypatch):
     """Of two that end the same family at once, one may be killed by the other halfway."""
     order: list[int] = []
     with contextlib.ExitStack() as stack:
@@ -207,10 +208,7 @@ def test_what_is_stopped_is_killed_before_what_could_kill_it(monkeypatch):
             env = os.environ | {MARK: "/order/child"}
             sleepers.append(stack.enter_context(subprocess.Popen(["sleep", "60"], env=env)))
             stack.callback(sleepers[-1].kill)
-        for one in sleepers[1::2]:
-            os.kill(one.pid, signal.SIGSTOP)
-            while psutil.Process(one.pid).status() != psutil.STATUS_STOPPED:
-                time.sleep(0.001)
+        stop([psutil.Process(one.pid) for one in sleepers[1::2]])
         kill = os.kill
         monkeypatch.setattr(os, "kill", lambda pid, number: (order.append(pid), kill(pid, number)))
         end_kin([os.getpid()], ["/order"])
@@ -284,6 +282,36 @@ def test_a_process_has_ended_when_its_last_thread_has():
         while _runs(one.pid):
             assert time.monotonic() < deadline
             time.sleep(0.005)
+
+
+def test_a_process_is_ending_from_when_its_files_are_closed():
+    many = "[socket.socketpair() for _ in range(200)]"
+    script = f"import os, socket, time\nkept = {many}\nos.write(1, b'up'); own = os.dup(1)\n"
+    script += f"more = {many}\nos.close(1)\ntime.sleep(600)"
+    command = [sys.executable, "-S", "-c", script]
+    for _ in range(5):
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as one:
+            assert one.stdout is not None
+            assert one.stdout.read(2) == b"up"
+            assert not is_ending(one.pid)
+            time.sleep(0.05)
+            one.kill()
+            assert one.stdout.read() == b""  # while others of its files are yet to be closed
+            assert is_ending(one.pid)
+    assert is_ending(one.pid)  # and is no more
+
+
+def test_a_child_whose_work_ends_for_its_parents_end_ends_the_family(monkeypatch):
+    ended, mark = [], "/family/child"
+    monkeypatch.setattr(child, "end_kin", lambda pids, marks: ended.append(marks))
+    with subprocess.Popen(SLEEP) as parent:
+        monkeypatch.setattr(child, "parent_process", lambda: parent)
+        child.end_own_kin(mark)
+        parent.kill()
+        os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
+        child.end_own_kin(mark)
+    child.end_own_kin(mark)
+    assert ended == [[mark], [mark, "/family"], [mark, "/family"]]
 
 
 def test_an_empty_mark_is_nobodys(monkeypatch):

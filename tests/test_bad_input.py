@@ -122,6 +122,13 @@ def test_a_wrong_setting_is_named_with_its_value_and_what_would_do(tmp_path, set
     assert not (tmp_path / "run").exists()
 
 
+def test_the_gpu_of_a_mac_is_refused_with_the_reason(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    with pytest.raises(ConfigError) as error:
+        hr.Config(device="mps")
+    one_sentence(error.value, "device='mps'", "no float64", "choose cpu")
+
+
 def test_what_config_refuses_starts_not_even_the_fork_server(monkeypatch):
     def start():
         raise AssertionError("the fork server was started")

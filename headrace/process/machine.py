@@ -124,13 +124,13 @@ def full_float32(device: str | torch.device) -> None:
 
 
 def check_device(device: str) -> None:
-    """Raise ConfigError unless torch can use ``device`` here."""
+    """Raise ConfigError unless a learner can compute on ``device`` here."""
     import torch
 
     available = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())]
     if torch.cuda.is_available():
         available.append("cuda")
-    if torch.backends.mps.is_available():
-        available.append("mps")
     if device not in available:
-        raise ConfigError(f"device={device!r} is not available here; choose {', '.join(available)}")
+        lacks = ", as mps has no float64, which statistics need" if device == "mps" else ""
+        choose = ", ".join(available)
+        raise ConfigError(f"device={device!r} is not available here{lacks}; choose {choose}")

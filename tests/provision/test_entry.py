@@ -73,6 +73,18 @@ def test_a_command_that_can_t_be_started_is_told_and_fails(fails, monkeypatch, c
     assert "no-such-program can't be started" in capsys.readouterr().out
 
 
+def test_what_waits_is_deaf_to_an_end_before_the_command_begins(fails, monkeypatch):
+    def begin(words):
+        assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+        os.kill(os.getpid(), signal.SIGTERM)  # at the command's first moment
+        return begun(words)
+
+    begun = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", begin)
+    monkeypatch.setenv("HEADRACE_ORDERS", Orders(["true"], [], []).write())
+    assert entry.main() == 0
+
+
 def test_a_command_that_is_told_to_end_may_save(tmp_path):
     saves = f"trap 'sleep 0.5; touch {tmp_path}/saved; exit 0' TERM; touch {tmp_path}/begun; "
     orders = Orders(["bash", "-c", f"{saves} while :; do sleep 0.05; done"], [], [])

@@ -45,14 +45,14 @@ def _run(orders: Orders) -> int:
     words: list[str] = []
     try:
         words = orders.words(run_dir, orders.key, address="auto")
-        process = subprocess.Popen(words)
+        signal.signal(signal.SIGTERM, lambda *_: None)  # Ray sends it to the command, too
+        process = subprocess.Popen(words)  # whose own handling of it is the default again
     except LaunchFailed as error:
         print(f"headrace: {error}", flush=True)
         return 1
     except OSError as error:
         print(f"headrace: {words[0]} can't be started: {error}", flush=True)
         return 1
-    signal.signal(signal.SIGTERM, lambda *_: None)  # Ray sends it to the command, too
     code = process.wait()
     return code if code >= 0 else 128 - code
 

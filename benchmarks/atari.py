@@ -6,10 +6,10 @@
 
 headrace runs its real command, ``headrace train appo --recipe atari``, whose network is IMPALA's
 shallow one; the other program is atari_ppo.py, with the settings that CleanRL publishes for Atari
-and the network of Mnih et al. (2015). Both have all cores, one after the other, and end at the
-target (the mean score of the last 100 training games), at their steps or at their seconds. The
-clock starts with the process, and the processors' seconds are added up, which other programs on the
-machine disturb less. Then each plays 100 whole games with drawn actions.
+and the network of Mnih et al. (2015). Both have all cores, one after the other, and end half a
+point above the target (the mean score of the last 100 training games), at their steps or at their
+seconds. The clock starts with the process, and the processors' seconds are added up, which other
+programs on the machine disturb less. Then each plays 100 whole games with drawn actions.
 
 A run leaves ``OUTPUT/GAME/PROGRAM/SEED.json``; one that is there is not done again, and refused if
 it was made with other settings. Where a game has lives, headrace's curve is that of its evaluations
@@ -71,7 +71,9 @@ class Args:
     """Of the single-file program, with a quarter of the learning rate."""
     seconds: float = 7200.0
     target: float = 18.5
-    """A run ends when its last 100 training games have this mean score."""
+    """The mean score of the last 100 training games, after which seconds are told."""
+    beyond: float = 0.5
+    """How far above the target a run ends: what has just come to it may evaluate a point below."""
     episodes: int = 100
     """Of the evaluation."""
     output: Path = Path("runs/atari")
@@ -81,6 +83,7 @@ class Args:
             require_choice("programs", name, PROGRAMS)
         for name in ("seeds", "peer_seeds", "steps", "peer_steps", "episodes"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
+        require(self.beyond >= 0, "beyond", self.beyond, "0 or more (nearest: 0)")
 
 
 def run_headrace(program: str, seed: int, args: Args, children: Children) -> dict[str, Any]:
@@ -95,7 +98,7 @@ def run_headrace(program: str, seed: int, args: Args, children: Children) -> dic
     if lives:
         flags |= {"eval_interval": max(1, args.steps // NUM_EVALUATIONS)}
     else:
-        flags["stop_return"] = args.target
+        flags["stop_return"] = args.target + args.beyond
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         train_command("appo", run_dir, args.seconds, children, CLOSING_S, processor, **flags)
@@ -128,9 +131,8 @@ def learning_curve(run_dir: Path, lives: bool) -> list[tuple[float, int, float]]
 
 def run_peer(seed: int, args: Args, children: Children) -> dict[str, Any]:
     """The single-file program, in a process of its own."""
-    names = ("game", "seconds", "target", "episodes")
-    request = {name: getattr(args, name) for name in names}
-    request |= {"seed": seed, "steps": args.peer_steps}
+    request = {name: getattr(args, name) for name in ("game", "seconds", "episodes")}
+    request |= {"seed": seed, "steps": args.peer_steps, "target": args.target + args.beyond}
     request |= {"threads": num_cores(), "interval_s": 1.0, "started": time.monotonic()}
     processor, limit_s = Processor(LOOK_S), args.seconds + CLOSING_S
     run = children.call(atari_ppo.train, request, limit_s, watch=processor)

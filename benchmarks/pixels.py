@@ -76,6 +76,7 @@ def flags(request: dict[str, Any]) -> dict[str, Any]:
         "recipe": "atari",
         "env_id": "Pong",
         "conv": "nature",
+        "no_normalize_images": True,  # brightness between 0 and 1, as with everybody
         "epochs": 1,
         "minibatches": request["minibatches"],
         "num_actors": request["actors"],

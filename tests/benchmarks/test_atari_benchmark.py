@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -137,8 +138,20 @@ def test_a_run_that_its_seconds_ended_is_evaluated_all_the_same(why, monkeypatch
         return
     found = atari.run_headrace("headrace", 1, args, Children())
     assert found["evaluation"]["episodes"] == asked["eval_episodes"] == 3
+    assert asked["stop_return"] == args.target + args.beyond > args.target
     assert found["evaluation"]["mean"] == np.mean(found["evaluation"]["returns"])
     assert found["curve"][-1][1] == found["env_steps"]
+
+
+def test_the_other_program_ends_as_far_above_the_target():
+    atari, asked = importlib.import_module("atari"), []
+    children = types.SimpleNamespace(
+        call=lambda program, request, *_, **__: asked.append(request) or {}
+    )
+    atari.run_peer(1, atari.Args(target=18.0, beyond=0.25), children)
+    assert asked[0]["target"] == 18.25
+    with pytest.raises(ConfigError, match="beyond=-1"):
+        atari.Args(beyond=-1)
 
 
 def test_processor_seconds_are_those_of_all_descendants_also_of_ended_ones():

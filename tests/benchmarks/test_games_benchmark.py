@@ -36,6 +36,7 @@ def test_it_measures_loops_and_headrace_in_turn(monkeypatch, tmp_path, capsys):
     assert "headrace, 1 actor" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_loop_learns_a_game_that_headrace_learns(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     games = importlib.import_module("games")

@@ -204,6 +204,7 @@ def study(runs):
     return importlib.import_module("orbital_strategies")
 
 
+@pytest.mark.slow
 def test_what_snapshots_and_scripts_do_is_counted_over_training(
     orbital, study, trains, tmp_path, monkeypatch
 ):

@@ -22,7 +22,7 @@ def pixels(monkeypatch) -> Any:
     return importlib.import_module("pixels")
 
 
-def test_every_program_has_the_same_environments_and_minibatches(pixels):
+def test_every_program_has_the_same_environments_network_and_minibatches(pixels):
     names = ("headrace", "headrace float32", "headrace PPO", *pixels.PEERS)
     asked = pixels.requests(pixels.Args(programs=names, actors=2))
     assert len(asked) == len(names)
@@ -30,12 +30,15 @@ def test_every_program_has_the_same_environments_and_minibatches(pixels):
         if name in pixels.PEERS:
             assert (request["num_envs"], request["minibatch"]) == (16, 512)
             continue
-        given = [f"--{k.replace('_', '-')}={v}" for k, v in pixels.flags(request).items()]
+        asked_for = {f"--{k.replace('_', '-')}": v for k, v in pixels.flags(request).items()}
+        given = [name if v is True else f"{name}={v}" for name, v in asked_for.items()]
         default = recipe("atari", request["algo"])
         settings = named("", given, default, recipes=("atari",))
         assert settings.pop("recipe") == "atari"
         config = replaced(default, settings)
         assert config.algo.epochs == 1
+        assert config.network.conv == "nature"
+        assert not config.network.normalize_images
         assert config.num_actors * config.envs_per_actor == 16
         assert config.resolved_batch_size / request["minibatches"] == 512
 

@@ -103,6 +103,7 @@ house: .venv/installed
 		setuptools "torch==2.13.0"
 	$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
 		--no-build-isolation --editable ".[box2d,envpool,dev]"
+	$(BIN)/python -m compileall -q headrace headrace_ssa  # as pip does with what isn't editable
 	touch $@
 
 # kubectl's package needs a whole library of its publisher's, which is left out.

@@ -326,6 +326,7 @@ class Estimated(nn.Module):
         return self.agent.distribution(obs).log_prob(action)
 
 
+@pytest.mark.slow
 def test_the_estimate_is_within_5_percent_of_the_kl_of_categoricals(make, monkeypatch):
     monkeypatch.setattr(drift, "MAX_OBSERVATIONS", 10**6)
     envs = make(CountingEnv, envs_per_node=64, kl_threshold=1e9)

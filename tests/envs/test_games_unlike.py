@@ -83,7 +83,12 @@ def test_actions_arrive_in_an_agents_own_space():
 
 
 @pytest.mark.parametrize(
-    ("env", "kwargs"), [(Unlike, {}), (Unlike, {"actions": "boxes"}), (UnlikeTurns, {})]
+    ("env", "kwargs"),
+    [
+        (Unlike, {}),
+        pytest.param(Unlike, {"actions": "boxes"}, marks=pytest.mark.slow),
+        (UnlikeTurns, {}),
+    ],
 )
 def test_policies_of_their_own_learn_and_play_by_their_agents_spaces(tmp_path, env, kwargs):
     run = str(tmp_path / "run")

@@ -99,6 +99,7 @@ def test_two_runs_share_a_league(tmp_path: Path) -> None:
     assert any(name.rpartition("-")[0] == "x" for name in opponents)
 
 
+@pytest.mark.slow
 def test_an_exploiter_learns_against_one_policy_and_beats_it(tmp_path: Path) -> None:
     """A frozen policy of random weights always shows much the same; that can be learnt."""
     train(tmp_path / "x", total_steps=100)

@@ -69,6 +69,7 @@ def look_at_the_most_dangerous(obs, mask):
     return np.where(looks.max(axis=1) >= 0, 1 + looks.argmax(axis=1), 0)
 
 
+@pytest.mark.slow
 def test_the_risk_shown_just_before_a_close_approach_is_how_often_it_ends_in_a_collision():
     envs = SSAConjunctionVectorEnv(4000, n_objects=8, horizon=60)
     first, collided, (risks, hit) = play_through(envs, 9, look_at_the_most_dangerous)

@@ -23,6 +23,7 @@ from headrace.process.ray import HEALTH
 
 _LATER = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
 _LONGEST = 40  # of the folder's name: those of sockets in it have at most 107 letters
+_WORDS = 250  # letters of each of Ray's last lines that are told
 _RANDOM = 8  # letters that mkdtemp adds
 _LOWEST_PORT = 20_000  # above those that services are known by
 _OF_CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -169,7 +170,7 @@ class RayNode:
         if self._process.poll() is None:
             return ""
         lines = [x.strip() for x in self._log.read_text(errors="replace").splitlines()]
-        words = [line for line in lines if line and set(line) - set("-=")]
+        words = [line[:_WORDS] for line in lines if line and set(line) - set("-=")]
         return "; ".join(words[-3:]) or f"exit code {self._process.returncode}"
 
     def __exit__(

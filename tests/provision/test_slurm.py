@@ -18,6 +18,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import ConfigError
+from headrace.provision.slurm.allocation import on_each_node
 from tests.provision.parts import STRANGER
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -167,13 +168,25 @@ def test_what_the_cluster_does_not_have_is_refused_before_a_job_waits(slurm, lau
 
 
 def test_a_run_directory_that_a_node_does_not_see_is_told(slurm, launch):
-    asked = ["--nodes", "2", "--option", "nodelist=node[3-4]"]
+    asked = ["--nodes", "2", "--option", "nodelist=node[3-4]", "--start-timeout-s", "120"]
     run_dir = str(slurm.folder / "unshared/run")
     running = launch("slurm", *asked, "--", "train", "appo", "--run-dir", run_dir)
     assert running.wait() == 1
     assert f"node4 doesn't see the folder {slurm.folder}/unshared of node3" in running.output
     assert "choose --run-dir on a file system that all nodes share" in running.output
     assert slurm.left() == []
+
+
+def test_lines_of_nodes_that_speak_at_once_arrive_whole(slurm):
+    code = "for i in range(60): print('{' + 'x' * 200 + '}', flush=True)\nraise SystemExit(3)"
+    command = [*on_each_node(4, "-S", "-c", code), "--input=none"]
+    command.remove("--mem=0")  # which is for what begins in a job
+    for _ in range(5):  # less than a pipe holds, or srun would write parts of lines
+        pipe, both = subprocess.PIPE, subprocess.STDOUT
+        done = subprocess.run(command, stdout=pipe, stderr=both, text=True, timeout=120)
+        lines = done.stdout.splitlines()
+        assert lines.count("{" + "x" * 200 + "}") == 240
+        assert sum(line.endswith("Exited with exit code 3") for line in lines) >= 1
 
 
 def test_nodes_that_never_come_up_are_named_within_the_time_out(slurm, launch):

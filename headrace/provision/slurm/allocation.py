@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import re
 import secrets
 import signal
 import socket
@@ -26,6 +28,8 @@ from headrace.provision.slurm.queue import fields_of
 from headrace.provision.versions import versions
 
 _END_S = 15.0  # for nodes to end by themselves
+_REASON_S = 2.0  # in which a node's reason may come after srun's word that it has ended
+_ENDED = re.compile(r"srun: error: (\S+): tasks? \S+: .+")  # in its own words, on some nodes
 
 
 @dataclass
@@ -36,6 +40,7 @@ class _Heard:
     terminated: bool = False  # SLURM has sent SIGTERM to them
     other: list[str] = field(default_factory=list)  # srun's own words
     news: deque[str] = field(default_factory=deque)  # of both, since Ray was up
+    ended: tuple[float, str] = (math.inf, "")  # when, and on which nodes what srun began
 
 
 class Allocation:
@@ -107,16 +112,13 @@ class Allocation:
         probe = str(self._probe or "")
         orders = NodeOrders(self.ray, self._me, self._gpus, versions(), probe, self._timeout_s)
         self._srun = subprocess.Popen(
-            ["srun", f"--nodes={len(self.hosts)}", f"--ntasks={len(self.hosts)}",
-             "--ntasks-per-node=1", "--overlap", "--mem=0", "--cpu-bind=none",
-             "--kill-on-bad-exit=0", "--wait=0", "--job-name=ray", "--unbuffered",
-             sys.executable, "-m", "headrace.provision.slurm.node"],
+            on_each_node(len(self.hosts), "-m", "headrace.provision.slurm.node"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,  # Ctrl-C is for this process
-        )  # fmt: skip
+        )
         assert self._srun.stdin is not None
         self._srun.stdin.write(orders.write() + "\n")
         self._srun.stdin.flush()
@@ -132,6 +134,8 @@ class Allocation:
                 if line.strip():
                     self._heard.other.append(line.strip())
                     self._heard.news.append(line.strip())
+                if (found := _ENDED.match(line)) is not None:
+                    self._heard.ended = time.monotonic(), found[1]
                 continue
             self._heard.terminated |= "signal" in said
             if "wrong" in said:
@@ -170,14 +174,17 @@ class Allocation:
         missing = sorted(set(self.hosts) - set(up[-1].split() if up else []))
         if self._stop() or self.terminated:
             raise LaunchFailed(f"told to end before Ray was up on {', '.join(missing)}")
+        ended_at, where = self._heard.ended
         if self._srun.poll() is not None:
-            self._listener.join(2.0)
+            self._listener.join(_REASON_S)
+            ended_at = -math.inf
+        if time.monotonic() > ended_at + _REASON_S:
             if self._heard.wrong:
                 raise LaunchFailed(self._heard.wrong[0])
             words = "; ".join(self._heard.other[-3:]) or f"exit code {self._srun.returncode}"
             raise LaunchFailed(
-                f"srun could not start Ray's nodes ({words}): is {sys.executable} on a file "
-                "system that all nodes share?"
+                f"srun could not start Ray on {where or 'the nodes'} ({words}): is "
+                f"{sys.executable} on a file system that all nodes share?"
             )
         if time.monotonic() > deadline:
             raise LaunchFailed(
@@ -207,6 +214,18 @@ class Allocation:
                 self._srun.send_signal(number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._srun.wait(5.0)
+
+
+def on_each_node(num_nodes: int, *arguments: str) -> list[str]:
+    """The command that starts a Python on each node of a job, whose lines arrive whole.
+
+    With ``--unbuffered`` those of two nodes, or of a node and srun, would be joined at times.
+    """
+    return [
+        *("srun", f"--nodes={num_nodes}", f"--ntasks={num_nodes}", "--ntasks-per-node=1"),
+        *("--overlap", "--mem=0", "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=0"),
+        *("--job-name=ray", sys.executable, *arguments),
+    ]
 
 
 def gpus_per_node() -> int:

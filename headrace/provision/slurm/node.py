@@ -22,6 +22,7 @@ from headrace.provision.versions import difference
 
 _PROBE_S = 10.0  # in which a file of another node must be seen: network file systems take seconds
 _LOOK_S = 0.5
+_LONGEST = 1000  # letters of a line: srun breaks those that are longer
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,12 @@ class NodeOrders:
 
 
 def say(**what: Any) -> None:
-    """Tell the head; whoever doesn't listen is about to end this node."""
+    """Tell the head, in words that are cut to a line; it is gone where nobody listens."""
+    cut = {key: x[:_LONGEST] if isinstance(x, str) else x for key, x in what.items()}
+    while len(line := json.dumps({"node": _name(), **cut})) > _LONGEST:
+        cut["wrong"] = cut["wrong"][:-10]
     try:
-        print(json.dumps({"node": _name(), **what}), flush=True)
+        print(line, flush=True)
     except OSError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 

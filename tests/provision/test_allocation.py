@@ -1,0 +1,67 @@
+"""What nodes and srun say while Ray comes up, heard from an srun that is a script."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace.errors import LaunchFailed
+from headrace.provision.slurm import node
+from headrace.provision.slurm.allocation import Allocation
+
+SRUN = """#!/bin/sh
+cat "$(dirname "$0")/first"
+sleep {pause_s}
+cat "$(dirname "$0")/second"
+exec cat > /dev/null
+"""
+SCONTROL = """#!/bin/sh
+[ "$2" = hostnames ] && echo "node1 node2" || echo NodeAddr=127.0.0.1
+"""
+EXITED = "srun: error: node2: task 1: Exited with exit code 2"
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """Two nodes, in whose name srun says this."""
+
+    def begin(first: str, second: str = "", pause_s: float = 0.0) -> Allocation:
+        (tmp_path / "first").write_text(first)
+        (tmp_path / "second").write_text(second)
+        for name, text in {"srun": SRUN.format(pause_s=pause_s), "scontrol": SCONTROL}.items():
+            (tmp_path / name).write_text(text)
+            (tmp_path / name).chmod(0o755)
+        return Allocation(gpus_per_node=0, start_timeout_s=60.0, shared=None)
+
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
+    monkeypatch.setenv("SLURMD_NODENAME", "node1")
+    return begin
+
+
+def test_a_node_whose_program_cannot_start_is_told_with_sruns_words_and_not_waited_for(cluster):
+    words = "slurmstepd: error: execve(): /opt/python: No such file or directory\n" + EXITED
+    with pytest.raises(LaunchFailed) as error, cluster(words + "\n"):
+        pass
+    assert str(error.value).startswith("srun could not start Ray on node2 (slurmstepd: error: exec")
+    assert "on a file system that all nodes share?" in str(error.value)
+
+
+@pytest.mark.parametrize("first_srun", [False, True])
+def test_a_nodes_own_reason_comes_before_sruns(cluster, first_srun):
+    said = json.dumps({"node": "node2", "wrong": "node2 has no disk"})
+    lines = [f"{said}\n", f"{EXITED}\n"]
+    first, second = reversed(lines) if first_srun else lines
+    with pytest.raises(LaunchFailed, match=r"^node2 has no disk$"), cluster(first, second, 0.3):
+        pass
+
+
+@pytest.mark.parametrize("letter", ["a", '"', "ä", "\N{WAVE DASH}"])
+def test_what_a_node_says_is_one_line_that_srun_does_not_break(capsys, letter):
+    node.say(wrong=f"node1: {letter * 9999}")
+    node.say(signal=15)
+    long, short = capsys.readouterr().out.splitlines()
+    assert 930 < len(long.encode()) <= 1000
+    assert json.loads(long)["wrong"].startswith(f"node1: {letter * 100}")
+    assert json.loads(short) == {"node": node._name(), "signal": 15}

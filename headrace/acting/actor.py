@@ -40,7 +40,7 @@ from headrace.league.zero_sum import held_to_zero_sum
 from headrace.learning.hogwild import ActorLearner
 from headrace.nn.hollow import fill
 from headrace.nn.policy import Policy, policy_weights
-from headrace.process import return_freed_memory
+from headrace.process import push_nobody_aside, return_freed_memory, stay_on
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
 from headrace.transport.ray import Offered
 from headrace.transport.shm import ShmPort
@@ -191,8 +191,8 @@ def run_actor(
         spec: ActorSpec = cloudpickle.loads(pickled)
         fill(spec.policy)
         pickled.clear()
-        if spec.processors is not None and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, spec.processors)
+        stay_on(spec.processors)
+        push_nobody_aside()
         actor = Actor(spec, index, generation, port, memory)
         code = 1
         while actor.run_once():

@@ -15,7 +15,6 @@ Recurrent state lies beside the observations in shared memory, so it outlives th
 from __future__ import annotations
 
 import copy
-import os
 import sys
 import traceback
 from dataclasses import replace
@@ -30,7 +29,7 @@ from headrace.acting.spec import ActorSpec
 from headrace.errors import ActorFailed
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
-from headrace.process import Child, end_children, full_float32
+from headrace.process import Child, end_children, full_float32, stay_on
 from headrace.transport.calls import BEAT_S, Asked, Calls, End, Server
 from headrace.transport.slab import spec_of
 from headrace.transport.weights import WeightStore
@@ -138,8 +137,7 @@ def run_inference(pickled: bytes, desk: End, weights: Tensor, pipe: Connection) 
     """
     try:
         policy, device, max_wait_s, beat_s, processors = cloudpickle.loads(pickled)
-        if processors is not None and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, processors)
+        stay_on(processors)
         full_float32(device)
         _serve(policy.to(device), Server(desk, beat_s), weights, max_wait_s, pipe)
     except BaseException:

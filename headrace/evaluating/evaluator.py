@@ -8,7 +8,6 @@ begin(policy) ──► process: environments, episodes ──► take() ──�
 from __future__ import annotations
 
 import copy
-import os
 import sys
 import time
 import traceback
@@ -23,7 +22,7 @@ from headrace.config import Config
 from headrace.errors import WorkerFailed
 from headrace.evaluation import Evaluation, evaluate
 from headrace.nn.team import AnyPolicy
-from headrace.process import Child, cores, torch_threads
+from headrace.process import Child, cores, stay_on, torch_threads
 
 _BEAT_S = 0.5
 _TRIES = 2  # of one evaluation
@@ -214,8 +213,7 @@ def run_evaluation(pickled: bytes, pipe: Connection) -> None:
 
     try:
         arguments, processors = cloudpickle.loads(pickled)
-        if processors is not None and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, processors)
+        stay_on(processors)
         pipe.send(("done", evaluate(**arguments, on_step=beat)))
     except BaseException as error:
         pipe.send(("failed", _one_line(error)))

@@ -19,6 +19,8 @@ from headrace.process.machine import give_way as give_way
 from headrace.process.machine import num_cores as num_cores
 from headrace.process.machine import pinned as pinned
 from headrace.process.machine import process_started as process_started
+from headrace.process.machine import push_nobody_aside as push_nobody_aside
+from headrace.process.machine import stay_on as stay_on
 from headrace.process.machine import torch_threads as torch_threads
 from headrace.process.memory import keep_freed_memory as keep_freed_memory
 from headrace.process.memory import memory_file as memory_file

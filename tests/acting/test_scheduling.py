@@ -1,0 +1,67 @@
+"""Which scheduling actor processes, and what they start, have."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from worlds import CountingEnv
+
+import headrace as hr
+from headrace.process import push_nobody_aside
+
+
+class Scheduled(CountingEnv):
+    """Notes in a folder how the thread that steps it, and one that it starts, are scheduled."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = Path(folder)
+
+    def step(self, action):
+        thread = threading.Thread(target=self._note, args=("thread",))
+        thread.start()
+        thread.join()
+        self._note("step")
+        return super().step(action)
+
+    def _note(self, who: str) -> None:
+        (self._folder / f"{who}-{os.getpid()}-{os.sched_getscheduler(0)}").touch()
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="of Linux")
+def test_actors_push_nobody_from_a_core_and_the_learner_is_as_it_was(tmp_path):
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    hr.train(
+        Scheduled,
+        hr.A2C(),
+        env_kwargs={"folder": str(notes)},
+        engine="sync",
+        num_actors=2,
+        envs_per_actor=1,
+        fragment_length=4,
+        total_steps=8,
+        eval_episodes=0,
+        run_dir=tmp_path / "run",
+    )
+    found = {tuple(path.name.split("-")) for path in notes.iterdir()}
+    actors = {(who, kind) for who, pid, kind in found if pid != str(os.getpid())}
+    assert {("thread", str(os.SCHED_BATCH)), ("step", str(os.SCHED_BATCH))} <= actors
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="of Linux")
+def test_a_policy_that_was_chosen_by_others_stays():
+    def work() -> None:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # of this thread
+        push_nobody_aside()
+        kinds.append(os.sched_getscheduler(0))
+
+    kinds: list[int] = []
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert kinds == [os.SCHED_IDLE]

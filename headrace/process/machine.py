@@ -87,8 +87,8 @@ def push_nobody_aside() -> None:
     push aside what runs on the core that it had before, the actors get in one another's way while
     other cores idle: with two of HalfCheetah on two cores a tenth of all steps.
     """
-    if hasattr(os, "sched_setscheduler") and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 

@@ -12,6 +12,11 @@ from worlds import CountingEnv
 import headrace as hr
 from headrace.process import push_nobody_aside
 
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "SCHED_BATCH") or os.sched_getscheduler(0) != os.SCHED_OTHER,
+    reason="of Linux, where nobody has chosen another policy for these tests",
+)
+
 
 class Scheduled(CountingEnv):
     """Notes in a folder how the thread that steps it, and one that it starts, are scheduled."""
@@ -31,7 +36,6 @@ class Scheduled(CountingEnv):
         (self._folder / f"{who}-{os.getpid()}-{os.sched_getscheduler(0)}").touch()
 
 
-@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="of Linux")
 def test_actors_push_nobody_from_a_core_and_the_learner_is_as_it_was(tmp_path):
     notes = tmp_path / "notes"
     notes.mkdir()
@@ -53,7 +57,6 @@ def test_actors_push_nobody_from_a_core_and_the_learner_is_as_it_was(tmp_path):
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
-@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="of Linux")
 def test_a_policy_that_was_chosen_by_others_stays():
     def work() -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # of this thread
@@ -65,3 +68,17 @@ def test_a_policy_that_was_chosen_by_others_stays():
     thread.start()
     thread.join()
     assert kinds == [os.SCHED_IDLE]
+
+
+@pytest.mark.parametrize("name", ["sched_getscheduler", "sched_setscheduler"])
+def test_where_it_is_not_allowed_nothing_changes(monkeypatch, name):
+    def refuse(*_) -> None:
+        asked.append(name)
+        raise PermissionError
+
+    asked: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, refuse)
+        push_nobody_aside()
+    assert asked
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER

@@ -11,6 +11,7 @@ from headrace.provision.slurm import node
 from headrace.provision.slurm.allocation import Allocation
 
 SRUN = """#!/bin/sh
+echo "$SLURM_LABELIO$SLURM_UNBUFFEREDIO"
 cat "$(dirname "$0")/first"
 sleep {pause_s}
 cat "$(dirname "$0")/second"
@@ -26,8 +27,8 @@ EXITED = "srun: error: node2: task 1: Exited with exit code 2"
 def cluster(tmp_path, monkeypatch):
     """Two nodes, in whose name srun says this."""
 
-    def begin(first: str, second: str = "", pause_s: float = 0.0) -> Allocation:
-        (tmp_path / "first").write_text(first)
+    def begin(first: str | bytes, second: str = "", pause_s: float = 0.0) -> Allocation:
+        (tmp_path / "first").write_bytes(first if isinstance(first, bytes) else first.encode())
         (tmp_path / "second").write_text(second)
         for name, text in {"srun": SRUN.format(pause_s=pause_s), "scontrol": SCONTROL}.items():
             (tmp_path / name).write_text(text)
@@ -46,6 +47,32 @@ def test_a_node_whose_program_cannot_start_is_told_with_sruns_words_and_not_wait
         pass
     assert str(error.value).startswith("srun could not start Ray on node2 (slurmstepd: error: exec")
     assert "on a file system that all nodes share?" in str(error.value)
+
+
+def test_a_node_whose_program_ended_for_another_reason_is_no_matter_of_file_systems(cluster):
+    words = "slurmstepd: error: Detected 1 oom_kill event\n" + EXITED
+    with pytest.raises(LaunchFailed) as error, cluster(words + "\n"):
+        pass
+    assert str(error.value).startswith("srun could not start Ray on node2 (slurmstepd: error: Det")
+    assert "file system" not in str(error.value)
+
+
+def test_the_node_that_ended_first_is_named_though_others_follow(cluster):
+    with (
+        pytest.raises(LaunchFailed, match="Ray on node2 "),
+        cluster(f"{EXITED}\n", EXITED.replace("node2", "node3") + "\n", 0.5),
+    ):
+        pass
+
+
+def test_words_that_are_no_text_and_settings_of_srun_deafen_nobody(cluster, monkeypatch):
+    for name in ("SLURM_LABELIO", "SLURM_UNBUFFEREDIO"):
+        monkeypatch.setenv(name, "1")
+    said = json.dumps({"node": "node2", "wrong": "node2 has no disk"})
+    allocation = cluster(f"caf\351\n{said}\n".encode("latin-1"))
+    with pytest.raises(LaunchFailed, match=r"^node2 has no disk$"), allocation:
+        pass
+    assert allocation._heard.other == ["caf\N{REPLACEMENT CHARACTER}"]
 
 
 @pytest.mark.parametrize("first_srun", [False, True])

@@ -30,6 +30,7 @@ from headrace.provision.versions import versions
 _END_S = 15.0  # for nodes to end by themselves
 _REASON_S = 2.0  # in which a node's reason may come after srun's word that it has ended
 _ENDED = re.compile(r"srun: error: (\S+): tasks? \S+: .+")  # in its own words, on some nodes
+_HOW_LINES_COME = "SLURM_UNBUFFEREDIO", "SLURM_LABELIO"  # to srun: here whole, and as they are
 
 
 @dataclass
@@ -116,7 +117,9 @@ class Allocation:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env={k: v for k, v in os.environ.items() if k not in _HOW_LINES_COME},
             start_new_session=True,  # Ctrl-C is for this process
         )
         assert self._srun.stdin is not None
@@ -134,7 +137,8 @@ class Allocation:
                 if line.strip():
                     self._heard.other.append(line.strip())
                     self._heard.news.append(line.strip())
-                if (found := _ENDED.match(line)) is not None:
+                found = _ENDED.match(line)
+                if found is not None and not self._heard.ended[1]:  # the first is the cause
                     self._heard.ended = time.monotonic(), found[1]
                 continue
             self._heard.terminated |= "signal" in said
@@ -151,7 +155,8 @@ class Allocation:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
         ) as ready:
             reader = threading.Thread(target=lambda: up.extend(ready.stdout or ()), daemon=True)
             reader.start()
@@ -182,9 +187,10 @@ class Allocation:
             if self._heard.wrong:
                 raise LaunchFailed(self._heard.wrong[0])
             words = "; ".join(self._heard.other[-3:]) or f"exit code {self._srun.returncode}"
+            hint = f": is {sys.executable} on a file system that all nodes share?"
             raise LaunchFailed(
-                f"srun could not start Ray on {where or 'the nodes'} ({words}): is "
-                f"{sys.executable} on a file system that all nodes share?"
+                f"srun could not start Ray on {where or 'the nodes'} ({words})"
+                f"{hint if 'No such file' in words else ''}"
             )
         if time.monotonic() > deadline:
             raise LaunchFailed(

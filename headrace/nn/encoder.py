@@ -11,29 +11,18 @@ from gymnasium.spaces import Box
 from gymnasium.spaces.utils import flatdim
 from torch import Tensor, nn
 
-from headrace.errors import ConfigError, EnvironmentFault, nearest
-from headrace.nn.convolutions import ImageTorso, min_side
+from headrace.errors import ConfigError, nearest
+from headrace.nn.image import Image
 from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network, dense, mlp
 from headrace.nn.normalizer import ImageNormalizer, Normalizer
-from headrace.nn.patches import patches
-from headrace.nn.precision import Halved, by_patches, memory_format
 from headrace.nn.text import TextEncoder
-from headrace.ops import stacks, tree
+from headrace.ops import tree
 from headrace.ops.moments import Moments, moments
 from headrace.spaces import observations as spaces
-from headrace.spaces.images import (
-    channels_first,
-    image_shape,
-    is_image,
-    num_symbols,
-    one_hot_channels,
-    scaled,
-)
+from headrace.spaces.images import is_image, num_symbols
 from headrace.spaces.text import text_paths
 from headrace.types import Tree
-
-_SEEN = 32  # images of a batch, at most, of which statistics are taken
 
 
 class Encoder(nn.Module):
@@ -86,6 +75,8 @@ class Encoder(nn.Module):
         self.num_outputs = network.units[-1] if join else sum(widths)
         self.is_vector = not self._paths
         self.is_dense = self.is_vector and not self._beside and self.mlp is not None
+        is_plain = self._paths == [()] and inputs.plain
+        self.has_one_image = is_plain and isinstance(self.parts[0], Image)
 
     def _sort(self, observation_space: gymnasium.Space, network: Network) -> None:
         """Every leaf to what reads it."""
@@ -96,9 +87,9 @@ class Encoder(nn.Module):
             if path in texts or name in network.text:
                 part: nn.Module = TextEncoder(spaces.vocabulary(path, space))
             elif name in network.one_hot:
-                part = _Image(path, space, network, num_symbols(name, space, network.num_symbols))
+                part = Image(path, space, network, num_symbols(name, space, network.num_symbols))
             elif is_image(space):
-                part = _Image(path, space, network)
+                part = Image(path, space, network)
             else:
                 if isinstance(space, Box):
                     self._boxes.append((path, space))
@@ -136,7 +127,7 @@ class Encoder(nn.Module):
         """
         obs = self._observation(inputs)
         for path, part in zip(self._paths, self.parts, strict=True):
-            cast(_Image | TextEncoder, part).check(spaces.at(obs, path))
+            cast(Image | TextEncoder, part).check(spaces.at(obs, path))
         for path, space in self._codes:
             spaces.encode(space, spaces.at(obs, path))
 
@@ -178,7 +169,7 @@ class Encoder(nn.Module):
             found.append(moments(self._values(flat, torch.float64)))
         for path, part in zip(self._paths, self.parts, strict=True):
             if getattr(part, "normalizer", None) is not None:
-                found.append(cast(_Image, part).moments(spaces.at(obs, path)))
+                found.append(cast(Image, part).moments(spaces.at(obs, path)))
         return found
 
     @property
@@ -186,71 +177,3 @@ class Encoder(nn.Module):
         """What keeps running statistics of observations."""
         all_parts = (self, *self.parts)
         return [x for x in (getattr(p, "normalizer", None) for p in all_parts) if x is not None]
-
-
-class _Image(nn.Module):
-    """Convolutions on the images of one space: ``[N, *space.shape] -> [N, num_outputs]``.
-
-    Args:
-        symbols: how many a grid of symbols has; 0: it is an image.
-    """
-
-    def __init__(self, path: spaces.Path, space: Box, network: Network, symbols: int = 0) -> None:
-        super().__init__()
-        self._space, self._layout = space, network.image_layout
-        self._name, self._symbols = spaces.dotted(path) or "obs", symbols
-        conv = network.conv
-        try:
-            channels, *sides = image_shape(space, self._layout)
-            if conv == "auto":
-                conv = "nature" if min(sides) >= min_side("nature") else "impala_deep"
-            self.convolutions = ImageTorso(conv, channels * max(symbols, 1), *sides)
-        except ConfigError as error:
-            raise ConfigError(f"observation space{spaces.place(path)}: {error}") from error
-        scale = 1 / 255 if space.dtype == np.uint8 else 1.0
-        normalizes = network.normalize_images and not symbols
-        self.normalizer = ImageNormalizer((channels, *sides), scale) if normalizes else None
-        self.num_outputs = self.convolutions.num_outputs
-        self.halved = Halved(self.convolutions, plain=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Raises EnvironmentFault where a grid holds what is no symbol of it."""
-        dtype = self.halved.dtype
-        order = memory_format(dtype, x.device, self.convolutions.residual)
-        if self._symbols:
-            if x.device.type == "cpu" and not torch.compiler.is_compiling():
-                self.check(x)  # elsewhere it would wait; who acts has looked
-            given = self._space, self._symbols, dtype, self._layout
-            return self.halved(one_hot_channels(x, *given).contiguous(memory_format=order))
-        image = channels_first(x, self._space, self._layout)
-        # Bytes are cut before they are cast; of other numbers not all can be cut.
-        x = image if image.dtype == torch.uint8 else image.to(dtype, memory_format=order)
-        side = self.convolutions.patch_side if by_patches(dtype, x.device) else 1
-        if (cut := patches(x, side)) is x:
-            side = 1
-        else:
-            x, order = cut, torch.preserve_format
-        if self.normalizer is None:
-            return self.halved(scaled(x, self._space, dtype, order))
-        x = x.to(dtype, memory_format=order)
-        return self.halved(self.normalizer(x, side, in_place=x is not image))
-
-    def moments(self, x: Tree) -> Moments:
-        """Of the pixels of some of the images ``[T, B, *space.shape]``, or of stacks apart."""
-        rows = tree.map_leaves(lambda x: x.flatten(0, 1).unsqueeze(0), x)
-        shape = tree.leaves(rows)[0].shape
-        index = torch.linspace(0, shape[1] - 1, min(shape[1], _SEEN)).long()
-        some = stacks.flat(tree.map_leaves(lambda x: x[:, index], rows))
-        return moments(channels_first(some, self._space, self._layout).flatten(1))
-
-    def check(self, x: Tensor) -> None:
-        """See :meth:`Encoder.check`."""
-        if not x.numel() or not self._symbols:
-            return
-        bounds, low = map(int, x.aminmax()), int(self._space.low.min())
-        for value in bounds:
-            if not low <= value < low + self._symbols:
-                raise EnvironmentFault(
-                    f"one_hot={self._name!r} holds {value}, which is none of its {self._symbols} "
-                    f"symbols, {low} to {low + self._symbols - 1}: give another num_symbols"
-                )

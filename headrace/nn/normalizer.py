@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -84,9 +85,16 @@ class ImageNormalizer(nn.Module):
         Args:
             in_place: x may be written to.
         """
-        center = patches(self.center.to(x.dtype).unsqueeze(0), side)
-        x = x.sub_(center) if in_place else x.sub(center)
-        return x.mul_(self.scale.to(x.dtype))
+        center, scale = self._cast(x.dtype, side)
+        return (x.sub_(center) if in_place else x.sub(center)).mul_(scale)
+
+    def still(self, dtype: torch.dtype, side: int) -> Callable[[Tensor], Tensor]:
+        """What does the same in place, as long as the statistics stand still."""
+        center, scale = self._cast(dtype, side)
+        return lambda x: x.sub_(center).mul_(scale)
+
+    def _cast(self, dtype: torch.dtype, side: int) -> tuple[Tensor, Tensor]:
+        return patches(self.center.to(dtype).unsqueeze(0), side), self.scale.to(dtype)
 
     @torch.no_grad()
     def take(self, new: Moments) -> None:

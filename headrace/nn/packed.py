@@ -1,4 +1,4 @@
-"""Copies of networks whose weights lie as oneDNN multiplies them.
+"""Networks whose weights lie, in a copy, as oneDNN multiplies them.
 
 Left as they are, weights are put in that order again at each call, which for a few images is much
 of the work. A copy is of use as long as the weights stand still, on a processor, without gradients.
@@ -7,8 +7,8 @@ The operations are those that ``torch.compile`` writes for processors.
 
 from __future__ import annotations
 
-import copy
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,87 +39,86 @@ def _works() -> bool:
 
 
 class Packed:
-    """A copy that computes in bfloat16 with the weights that the module had at :meth:`pack`.
+    """Computes what layers say in bfloat16, with the weights that they had at :meth:`pack`.
 
-    Nothing is differentiated.
+    Nothing is differentiated. One layer's function is called after the other: modules around them
+    would take as long as a small layer.
 
     Args:
-        module: of convolutions and dense layers, and of others without weights.
+        layers: convolutions, dense layers, and ReLU or Flatten behind them.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        known: dict[int, Any] = {}
-        for part in module.modules():
-            if isinstance(part, nn.Conv2d):
-                known[id(part)] = _Convolution(part)
-            elif isinstance(part, nn.Linear):
-                known[id(part)] = _Dense(part)
-        self._parts: list[_Convolution | _Dense] = list(known.values())
-        self._copy = copy.deepcopy(module, known)
-        for part in self._copy.modules():
-            if isinstance(part, nn.Sequential):
-                _join_relu(part)
+    def __init__(self, layers: nn.Sequential) -> None:
+        self._parts: list[_Convolution | _Dense] = []
+        self._steps: list[Callable[[Tensor], Tensor]] = []
+        for layer in layers:
+            if isinstance(layer, nn.ReLU):
+                self._parts[-1].then = "relu"  # also where it is behind a Flatten
+                continue
+            if isinstance(layer, nn.Flatten):
+                self._steps.append(_flat)
+                continue
+            part = _PARTS[type(layer)](layer)
+            self._parts.append(part)
+            self._steps.append(part)
 
     def pack(self) -> None:
-        """Take the module's weights as they are now."""
+        """Take the layers' weights as they are now."""
         with torch.inference_mode():
             for part in self._parts:
                 part.pack()
 
     def __call__(self, x: Tensor) -> Tensor:
-        """What the module returns, as bfloat16."""
-        y: Tensor = self._copy(x)
-        return y
+        """What the layers return, as bfloat16."""
+        for step in self._steps:
+            x = step(x)
+        return x
 
 
-def _join_relu(layers: nn.Sequential) -> None:
-    """Have layers that multiply do the ReLU behind them, too, also where it is behind a Flatten."""
-    before: nn.Module | None = None
-    for i, layer in enumerate(layers):
-        if isinstance(layer, nn.ReLU) and isinstance(before, _Convolution | _Dense):
-            before.then, layers[i] = "relu", nn.Identity()
-        before = before if isinstance(layer, nn.Flatten) else layer
+def _flat(x: Tensor) -> Tensor:
+    return x.flatten(1)
 
 
-class _Convolution(nn.Module):
+class _Convolution:
     """``nn.Conv2d``; of what takes patches, the one of patches, into which it cuts images."""
 
     def __init__(self, conv: nn.Conv2d) -> None:
-        super().__init__()
-        self._of = (conv,)  # in a tuple it is no submodule
+        self._of = conv
         self._side = conv.side if isinstance(conv, PatchConv2d) else 1
         stride = (1, 1) if self._side > 1 else conv.stride
         self._window = list(conv.padding), list(stride), list(conv.dilation), conv.groups
         self.then = "none"
 
     def pack(self) -> None:
-        (conv,) = self._of
+        conv = self._of
         weight = conv.of_patches() if self._side > 1 else conv.weight  # type: ignore[operator]
         weight = weight.to(torch.bfloat16).contiguous(memory_format=torch.channels_last)
         reorder = torch._C._nn.mkldnn_reorder_conv2d_weight  # type: ignore[attr-defined]
         self._weight = reorder(weight.to_mkldnn(), *self._window)
         self._bias = None if conv.bias is None else conv.bias.to(torch.bfloat16, copy=True)
 
-    def forward(self, x: Tensor) -> Any:
-        if self._side > 1 and x.shape[1] == self._of[0].in_channels:
+    def __call__(self, x: Tensor) -> Any:
+        if self._side > 1 and x.shape[1] == self._of.in_channels:
             x = patches(x.detach(), self._side)
         given: tuple[Any, ...] = (*self._window, self.then, [], "")
-        return torch.ops.mkldnn._convolution_pointwise(x, self._weight, self._bias, *given)
+        return torch.ops.mkldnn._convolution_pointwise.default(x, self._weight, self._bias, *given)
 
 
-class _Dense(nn.Module):
+class _Dense:
     """``nn.Linear``."""
 
     def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self._of, self.then = (layer,), "none"
+        self._of, self.then = layer, "none"
 
     def pack(self) -> None:
-        (layer,) = self._of
+        layer = self._of
         weight = layer.weight.to(torch.bfloat16)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
         self._bias = None if layer.bias is None else layer.bias.to(torch.bfloat16, copy=True)
 
-    def forward(self, x: Tensor) -> Any:
+    def __call__(self, x: Tensor) -> Any:
         given: tuple[Any, ...] = (self.then, [], "")
-        return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, *given)
+        return torch.ops.mkldnn._linear_pointwise.default(x, self._weight, self._bias, *given)
+
+
+_PARTS: dict[type, Any] = {nn.Conv2d: _Convolution, PatchConv2d: _Convolution, nn.Linear: _Dense}

@@ -47,7 +47,9 @@ def patches(x: Tensor, side: int) -> Tensor:
     if side == 1 or run not in _RUNS or x.requires_grad:
         return x
     num, channels, rows, columns = *x.shape[:2], *(n // side for n in x.shape[2:])
-    flat = x[:, :, : rows * side, : columns * side].reshape(-1)
+    if x.shape[2:] != (rows * side, columns * side):
+        x = x[:, :, : rows * side, : columns * side]
+    flat = x.reshape(-1)
     if flat.storage_offset() * x.element_size() % run or not flat.is_contiguous():
         flat = flat.clone(memory_format=torch.contiguous_format)
     runs = flat.view(_RUNS[run]).view(num, channels, rows, side, columns).transpose(1, 2)

@@ -20,7 +20,7 @@ from headrace.nn.own_torso import OwnTorso
 from headrace.nn.popart import PopArt
 from headrace.nn.precision import Precision, halved
 from headrace.nn.predict import predict
-from headrace.nn.quick import QuickTorso, quick
+from headrace.nn.quick import QuickImage, QuickTorso, quick, quick_image
 from headrace.nn.recurrent import Recurrent
 from headrace.nn.task_values import TaskPopArt
 from headrace.ops import stacks
@@ -90,7 +90,7 @@ class Policy(nn.Module):
             self.popart = TaskPopArt(tasks)
         free = torch.full((self.distribution.num_free,), network.log_std_init)
         self.log_std = nn.Parameter(free) if len(free) else None
-        self._quick: QuickTorso | None = None
+        self._quick: QuickTorso | QuickImage | None = None
         self.tasks: tuple[str, ...] = ()  # names of several that it is trained on, by their numbers
         self.task_spaces: tuple[Spaces, ...] = ()  # of each of these
         # Of observation_space in a joined one (``spaces.joining.place``); None: it is the whole.
@@ -120,20 +120,20 @@ class Policy(nn.Module):
 
     @contextlib.contextmanager
     def still(self, learns: bool = False) -> Iterator[None]:
-        """Inside, the weights don't change: bfloat16 casts them once, acting has a quicker way.
+        """Inside, weights and precision stay: bfloat16 casts them once, acting has a quicker way.
 
         Args:
             learns: gradients are asked for; see :meth:`Halved.still`.
         """
-        before = self._quick
         with contextlib.ExitStack() as stack:
             for part in halved(self):
                 stack.enter_context(part.still(learns))
-            self._quick = None if learns else quick(self.torso)
-            try:
-                yield
-            finally:
-                self._quick = before
+            stack.callback(setattr, self, "_quick", self._quick)
+            self._quick = None if learns else quick(self.torso) or quick_image(self.torso)
+            yield
+
+    def __getstate__(self) -> dict[str, Any]:  # weights of copies don't stand still
+        return vars(self) | {"_quick": None}
 
     def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
         """One step of the policy head alone: parameters ``[B, num_params]`` and the core after it.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -49,10 +49,11 @@ class Halved:
     @property
     def dtype(self) -> torch.dtype:
         """What inputs are best given in."""
-        return torch.bfloat16 if self.enabled else self._own_dtype
+        return torch.bfloat16 if self.enabled else self.own_dtype
 
     @property
-    def _own_dtype(self) -> torch.dtype:
+    def own_dtype(self) -> torch.dtype:
+        """Of the module's weights, and so of what is returned."""
         weight = next(self._module.parameters(), None)
         return torch.float32 if weight is None else weight.dtype
 
@@ -60,11 +61,11 @@ class Halved:
         if not self.enabled:
             return self._module(x)
         if (still := self._still) is not None:
-            return still(x).to(self._own_dtype)
+            return still(x).to(self.own_dtype)
         device = next(self._module.parameters()).device.type
         with torch.autocast(device, torch.bfloat16):
             y = self._module(x)
-        return y.to(self._own_dtype) if isinstance(y, Tensor) and y.is_floating_point() else y
+        return y.to(self.own_dtype) if isinstance(y, Tensor) and y.is_floating_point() else y
 
     @contextlib.contextmanager
     def still(self, learns: bool = False) -> Iterator[None]:
@@ -87,6 +88,11 @@ class Halved:
         finally:
             self._still = None
 
+    @property
+    def packed(self) -> Packed | None:
+        """What acts in the module's place while its weights stand still, packed; None: nothing."""
+        return self._still if isinstance(self._still, Packed) else None
+
     def stand_ins(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Weights, and what stands for each of them as long as they don't change."""
         if isinstance(self._still, nn.Module):
@@ -105,7 +111,7 @@ class Halved:
         return cuts and not self.compiled and can_pack(device)
 
     def _pack(self) -> Packed:
-        self._packed = self._packed or Packed(self._module)
+        self._packed = self._packed or Packed(cast(nn.Sequential, self._module.layers))
         self._packed.pack()
         return self._packed
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 import inspect
+import pickle
+import sys
 
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
 import headrace as hr
+from headrace.nn import encoder, image
 from headrace.nn import packed as module
 from headrace.nn.convolutions import ImageTorso
+from headrace.nn.image import QuickImage
 from headrace.nn.packed import Packed, _works, can_pack
 from headrace.nn.patches import patches
 from headrace.nn.precision import halved
@@ -55,13 +59,13 @@ def check(kind) -> None:
     for name in NAMES:
         made = torso(name)
         weights = copy.deepcopy(made.state_dict())
-        one = kind(made)
+        one = kind(made.layers)
         for factor in (1.0, 0.5):  # packed again, with other weights
             with torch.no_grad():
                 made.layers[-2].weight.mul_(factor)
                 made.layers[0].bias.mul_(factor)
             one.pack()
-            for num in (1, 5, 64, 70):
+            for num in (1, 66):
                 images = torch.randint(0, 256, (num, 4, 84, 84), dtype=torch.uint8)
                 with torch.no_grad():
                     found = one(patches(images, 4).to(HALF).div_(255))
@@ -96,11 +100,11 @@ def test_packed_networks_say_what_their_modules_say():
         ("conv.bias.to(torch.bfloat16, copy=True)", "0 * conv.bias.to(torch.bfloat16)"),
         ("layer.bias.to(torch.bfloat16, copy=True)", "None"),
         ("patches(x.detach(), self._side)", "x"),
-        ('before.then, layers[i] = "relu", nn.Identity()', "layers[i] = nn.Identity()"),
-        ("if isinstance(layer, nn.ReLU) and", "if isinstance(layer, nn.Flatten) and"),
+        ('self._parts[-1].then = "relu"', "pass"),
+        ('self._parts[-1].then = "relu"', 'self._parts[0].then = "relu"'),
+        ("self._steps.append(_flat)", "pass"),
         ("            for part in self._parts:\n", "            for part in self._parts[1:]:\n"),
         ("weight = layer.weight.to(", "weight = layer.weight.flip(0).to("),
-        ("known[id(part)] = _Dense(part)", "pass"),
     ],
 )
 def test_a_broken_copy_is_rejected(old, new):
@@ -141,16 +145,31 @@ class TestInAPolicy:
         with policy.still(**how):
             return {type(part._still).__name__ for part in halved(policy)}
 
-    def check_acting(self, policy: hr.Policy) -> None:
-        """That it says the same while its weights stand still."""
+    def seen(self, policy: hr.Policy, num: int = 3) -> torch.Tensor:
+        """Observations."""
         policy.observation_space.seed(0)
-        obs = np.stack([policy.observation_space.sample() for _ in range(3)])
+        return torch.as_tensor(np.stack([policy.observation_space.sample() for _ in range(num)]))
+
+    def check_same(self, policy: hr.Policy, obs: torch.Tensor) -> None:
+        """That the quick way, if there is one, says bit for bit what the other says."""
+        before = obs.clone()
         with torch.inference_mode():
-            unpacked = policy.torso(torch.as_tensor(obs))
+            if policy._quick is not None:
+                assert torch.equal(policy._quick(obs), policy.torso(obs))
+        assert torch.equal(obs, before)
+
+    def check_acting(self, policy: hr.Policy) -> None:
+        """That it says the same while its weights stand still, to whoever asks."""
+        obs, first = self.seen(policy), torch.zeros(3, dtype=torch.bool)
+        with torch.inference_mode():
+            unpacked, (params, _) = policy.torso(obs), policy.act(obs, first, ())
             with policy.still():
-                acted = policy.torso(torch.as_tensor(obs))
-        error = 0.02 * float(unpacked.abs().max())
-        torch.testing.assert_close(acted, unpacked, rtol=0, atol=error)
+                acted, (quick, _) = policy.torso(obs), policy.act(obs, first, ())
+                self.check_same(policy, obs)
+        for found, wanted in ((acted, unpacked), (quick, params)):
+            assert found.dtype == wanted.dtype
+            error = 0.02 * float(wanted.abs().max())
+            torch.testing.assert_close(found, wanted, rtol=0, atol=error)
 
     @able
     @pytest.mark.parametrize("conv", NAMES)
@@ -197,3 +216,91 @@ class TestInAPolicy:
         policy = self.policy()
         with policy.still(), pytest.raises(AssertionError), policy.still(learns=True):
             pass
+
+    @able
+    @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+    @pytest.mark.parametrize("normalize", [False, True])
+    def test_who_acts_on_bytes_alone_is_quick(self, layout, normalize):
+        shape = (4, 84, 80) if layout == "channels_first" else (84, 80, 4)
+        network = hr.Network(conv="nature", normalize_images=normalize, image_layout=layout)
+        torch.manual_seed(0)
+        policy = hr.Policy(Box(0, 255, shape, np.uint8), Discrete(3), network)
+        policy.compute_in("bfloat16")
+        for _ in range(2):  # with other weights and statistics, too
+            self.check_acting(policy)
+            with policy.still():
+                assert type(policy._quick) is QuickImage
+                for other in (torch.int64, torch.float64):
+                    self.check_same(policy, self.seen(policy).to(other))
+            policy.take(policy.moments(self.seen(policy, 9).unsqueeze(0)))
+            with torch.no_grad():
+                policy.torso.parts[0].convolutions.layers[0].weight.mul_(3)
+
+    @able
+    @pytest.mark.parametrize("space", [
+        Box(0, 1, (4, 84, 84), np.float32),
+        Dict({"a": Box(0, 255, (4, 84, 84), np.uint8)}),
+        Dict({"a": Box(0, 255, (4, 84, 84), np.uint8), "b": Box(-1, 1, (2,))}),
+    ])  # fmt: skip
+    def test_others_act_as_before(self, space):
+        torch.manual_seed(0)
+        policy = hr.Policy(space, Discrete(3), hr.Network(conv="nature"))
+        policy.compute_in("bfloat16")
+        with policy.still():
+            assert policy._quick is None
+
+    @able
+    def test_who_learns_does_not_take_the_quick_way(self):
+        policy = self.policy()
+        with policy.still(learns=True):
+            assert policy._quick is None
+
+    @pytest.mark.parametrize("space", [SPACE, Box(-1, 1, (3,))])
+    def test_the_weights_of_copies_do_not_stand_still(self, space):
+        policy = hr.Policy(space, Discrete(3))
+        policy.compute_in("bfloat16")
+        with policy.still():
+            assert can_pack(CPU) == (policy._quick is not None) or space is not self.SPACE
+            for copied in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
+                assert copied._quick is None
+        assert policy._quick is None
+
+
+@able
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("self._layers(self._scale(x))", "self._layers(x)"),
+        ("_divided if self.normalizer is None", "_divided if True"),
+        ("x.div_(255.0)", "x.div_(256.0)"),
+        ("patches(self._channels_first(x), self._side)", "patches(x, self._side)"),
+        ("(self._scale(x)).float()", "(self._scale(x))"),
+        ("if x.dtype != torch.uint8", "if False"),
+        ("self._space.dtype != np.uint8", "False"),
+        ("still(torch.bfloat16, side)", "still(torch.bfloat16, 1)"),
+        ("packed is None or self._symbols", "packed is None"),
+    ],
+)
+def test_a_broken_quick_way_is_rejected(old, new, monkeypatch):
+    with pytest.raises((AssertionError, RuntimeError, AttributeError, TypeError)):
+        check_quick(old, new, monkeypatch)
+
+
+@able
+def test_the_quick_way_itself_is_not_rejected(monkeypatch):
+    check_quick("", "", monkeypatch)
+
+
+def check_quick(old: str, new: str, monkeypatch) -> None:
+    """Run these tests with another source of images."""
+    source = inspect.getsource(image)
+    assert old in source
+    broken = {"__name__": "headrace.nn.image"}
+    exec(compile(source.replace(old, new), "broken.py", "exec"), broken)
+    monkeypatch.setattr(encoder, "Image", broken["Image"])
+    monkeypatch.setattr(sys.modules[__name__], "QuickImage", broken["QuickImage"])
+    tests = TestInAPolicy()
+    for layout, normalize in (("channels_first", False), ("channels_last", True)):
+        tests.test_who_acts_on_bytes_alone_is_quick(layout, normalize)
+    tests.test_others_act_as_before(Box(0, 1, (4, 84, 84), np.float32))
+    tests.test_symbols_that_are_no_patches_are_acted_on_too("nature")

@@ -82,7 +82,8 @@ class Image(nn.Module):
         packed, side = self.halved.packed, self.convolutions.patch_side
         if packed is None or self._symbols or self._space.dtype != np.uint8:
             return None
-        scale = _divided if self.normalizer is None else self.normalizer.still(torch.bfloat16, side)
+        norm = self.normalizer
+        scale = _divided if norm is None else norm.in_place(torch.bfloat16, side)
         first = functools.partial(channels_first, space=self._space, layout=self._layout)
         return QuickImage(first, side, scale, packed, self.halved.own_dtype)
 

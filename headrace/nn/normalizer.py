@@ -88,7 +88,7 @@ class ImageNormalizer(nn.Module):
         center, scale = self._cast(x.dtype, side)
         return (x.sub_(center) if in_place else x.sub(center)).mul_(scale)
 
-    def still(self, dtype: torch.dtype, side: int) -> Callable[[Tensor], Tensor]:
+    def in_place(self, dtype: torch.dtype, side: int) -> Callable[[Tensor], Tensor]:
         """What does the same in place, as long as the statistics stand still."""
         center, scale = self._cast(dtype, side)
         return lambda x: x.sub_(center).mul_(scale)

@@ -133,7 +133,7 @@ def test_nothing_is_packed_elsewhere_or_without_the_operations(monkeypatch):
 class TestInAPolicy:
     """It acts packed while its weights stand still, and only then."""
 
-    SPACE = Box(0, 255, (4, 84, 84), np.uint8)
+    SPACE = Box(0, 255, (4, 44, 44), np.uint8)
 
     def policy(self, conv="nature") -> hr.Policy:
         torch.manual_seed(0)
@@ -221,7 +221,7 @@ class TestInAPolicy:
     @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
     @pytest.mark.parametrize("normalize", [False, True])
     def test_who_acts_on_bytes_alone_is_quick(self, layout, normalize):
-        shape = (4, 84, 80) if layout == "channels_first" else (84, 80, 4)
+        shape = (4, 44, 40) if layout == "channels_first" else (44, 40, 4)
         network = hr.Network(conv="nature", normalize_images=normalize, image_layout=layout)
         torch.manual_seed(0)
         policy = hr.Policy(Box(0, 255, shape, np.uint8), Discrete(3), network)
@@ -238,9 +238,9 @@ class TestInAPolicy:
 
     @able
     @pytest.mark.parametrize("space", [
-        Box(0, 1, (4, 84, 84), np.float32),
-        Dict({"a": Box(0, 255, (4, 84, 84), np.uint8)}),
-        Dict({"a": Box(0, 255, (4, 84, 84), np.uint8), "b": Box(-1, 1, (2,))}),
+        Box(0, 1, (4, 44, 44), np.float32),
+        Dict({"a": Box(0, 255, (4, 44, 44), np.uint8)}),
+        Dict({"a": Box(0, 255, (4, 44, 44), np.uint8), "b": Box(-1, 1, (2,))}),
     ])  # fmt: skip
     def test_others_act_as_before(self, space):
         torch.manual_seed(0)
@@ -271,13 +271,13 @@ class TestInAPolicy:
     ("old", "new"),
     [
         ("self._layers(self._scale(x))", "self._layers(x)"),
-        ("_divided if self.normalizer is None", "_divided if True"),
+        ("_divided if norm is None", "_divided if True"),
         ("x.div_(255.0)", "x.div_(256.0)"),
         ("patches(self._channels_first(x), self._side)", "patches(x, self._side)"),
         ("(self._scale(x)).float()", "(self._scale(x))"),
         ("if x.dtype != torch.uint8", "if False"),
         ("self._space.dtype != np.uint8", "False"),
-        ("still(torch.bfloat16, side)", "still(torch.bfloat16, 1)"),
+        ("in_place(torch.bfloat16, side)", "in_place(torch.bfloat16, 1)"),
         ("packed is None or self._symbols", "packed is None"),
     ],
 )
@@ -302,5 +302,5 @@ def check_quick(old: str, new: str, monkeypatch) -> None:
     tests = TestInAPolicy()
     for layout, normalize in (("channels_first", False), ("channels_last", True)):
         tests.test_who_acts_on_bytes_alone_is_quick(layout, normalize)
-    tests.test_others_act_as_before(Box(0, 1, (4, 84, 84), np.float32))
+    tests.test_others_act_as_before(Box(0, 1, (4, 44, 44), np.float32))
     tests.test_symbols_that_are_no_patches_are_acted_on_too("nature")

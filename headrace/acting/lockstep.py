@@ -98,9 +98,10 @@ class LockStep:
         params: list[Tensor] = []
         core, masked, closed = rollout.core, False, closed_columns(rollout.obs)
         clock, stepping_ns = time.monotonic_ns, 0
-        for t in range(num_steps):
-            params_t, core = policy.act(row_of(rollout.obs, t), rollout.first[t], core)
-            store(rollout.action, t, policy.distribution.sample(params_t, noise[t]))
+        rows = rollout.first.unbind(), noise.unbind()  # in less time than one by one
+        for t, (first_t, noise_t) in enumerate(zip(*rows, strict=False)):
+            params_t, core = policy.act(row_of(rollout.obs, t), first_t, core)
+            store(rollout.action, t, policy.distribution.sample(params_t, noise_t))
             params.append(params_t)
             action_t = row_of(action, t)
             env_action, before = policy.env_action(action_t), clock()

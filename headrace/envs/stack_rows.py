@@ -55,7 +55,10 @@ class StackRows:
     def __init__(self, pictures: Tensor, own: Tensor, first: np.ndarray, name: str) -> None:
         self._pictures, self._own, self._name = pictures.numpy(), own.numpy(), name
         self._first, self.closed = first, np.zeros(own.shape[1], bool)
-        self._size = len(pictures) - len(own) + 1
+        self._size = size = len(pictures) - len(own) + 1
+        known = np.concatenate([np.arange(size + 1), np.arange(-size, 0)], dtype=np.int8)
+        # By what a stack has of its own (below 0: counted from the end), what the next one has.
+        self._next = np.where(abs(known) < size - 1, known + np.sign(known), size).astype(np.int8)
         shape = self._own.shape[1], self._size, *pictures.shape[2:]
         self._last = np.zeros(shape, self._pictures.dtype)  # [B, S, ...]
         self._given: Callable[[np.ndarray], Any] = torch.from_numpy
@@ -93,10 +96,9 @@ class StackRows:
             self._pictures[: self._size] = np.moveaxis(stacks, 1, 0)
             self._own[0] = self._size
         else:
-            own = self._own[rows - 1, columns]
-            own = np.where(abs(own) < self._size - 1, own + np.sign(own), self._size)
+            own = self._next[self._own[rows - 1, columns]]
             follows = goes_on(stacks, self._last[columns])
-            for i in np.flatnonzero(~follows).tolist():
+            for i in () if follows.all() else np.flatnonzero(~follows).tolist():
                 own[i] = begins(stacks[i]) or self._close(rows, columns, i)
             self._pictures[rows + self._size - 1, columns] = stacks[:, -1]
             self._own[rows, columns] = own

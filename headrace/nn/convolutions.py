@@ -1,6 +1,6 @@
 """Convolutional torsos of published agents: images ``[N, C, H, W]`` to features ``[N, F]``.
 
-Floats are already scaled. Weights start orthogonal with gain sqrt(2), biases at zero.
+Weights start orthogonal with gain sqrt(2), biases at zero.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ class _Window(NamedTuple):
     kernel: int
     stride: int
     padding: int = 0
+
+
+_SAME = _Window(3, 1, 1)  # which leaves the sides as they are
 
 
 class _Design(NamedTuple):
@@ -59,13 +62,15 @@ class ImageTorso(nn.Module):
     ``headrace/nn/patches.py``; 1: they don't.
 
     Args:
-        name: one of ``CONVOLUTIONS``.
+        name: one of ``CONVOLUTIONS``. scale: what images are multiplied by.
 
     Raises:
         ConfigError: there is no such torso, or the image is empty or too small for it.
     """
 
-    def __init__(self, name: str, channels: int, height: int, width: int) -> None:
+    def __init__(
+        self, name: str, channels: int, height: int, width: int, scale: float = 1.0
+    ) -> None:
         super().__init__()
         self.num_outputs = math.prod(_sides(name, channels, height, width))
         windows, all_channels, units, residual = CONVOLUTIONS[name]
@@ -73,13 +78,14 @@ class ImageTorso(nn.Module):
         layers: list[nn.Module] = []
         num_in = channels
         for window, num_out in zip(windows, all_channels, strict=True):
+            conv = nn.Conv2d if layers else PatchConv2d
             if residual:
-                layers += [_same(num_in, num_out), nn.MaxPool2d(*window)]
+                layers += [conv(num_in, num_out, *_SAME), nn.MaxPool2d(*window)]
                 layers += [_Residual(num_out), _Residual(num_out)]
             else:
-                conv = nn.Conv2d if layers else PatchConv2d
                 layers += [conv(num_in, num_out, *window), nn.ReLU(inplace=True)]
             num_in = num_out
+        layers[0].scale = scale  # type: ignore[assignment]
         if residual:
             layers.append(nn.ReLU())
         # Flat before ReLU: behind it, the gradient would come to ReLU in another order in memory
@@ -129,18 +135,14 @@ def _sides(name: str, channels: int, height: int, width: int) -> tuple[int, int]
     return height, width
 
 
-def _same(num_in: int, num_out: int) -> nn.Conv2d:
-    return nn.Conv2d(num_in, num_out, 3, padding=1)
-
-
 class _Residual(nn.Module):
     """``x + conv(relu(conv(relu(x))))``, of one shape throughout."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         # The first ReLU leaves its input alone, which is added at the end.
-        middle = [_same(channels, channels), nn.ReLU(inplace=True), _same(channels, channels)]
-        self.layers = nn.Sequential(nn.ReLU(), *middle)
+        first, second = (nn.Conv2d(channels, channels, *_SAME) for _ in range(2))
+        self.layers = nn.Sequential(nn.ReLU(), first, nn.ReLU(inplace=True), second)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.layers(x)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -23,7 +22,6 @@ from headrace.spaces.images import (
     channels_first,
     image_shape,
     one_hot_channels,
-    scaled,
 )
 from headrace.types import Tree
 
@@ -46,11 +44,13 @@ class Image(nn.Module):
             channels, *sides = image_shape(space, self._layout)
             if conv == "auto":
                 conv = "nature" if min(sides) >= min_side("nature") else "impala_deep"
-            self.convolutions = ImageTorso(conv, channels * max(symbols, 1), *sides)
+            normalizes = network.normalize_images and not symbols
+            scale = 1 / 255 if space.dtype == np.uint8 and not symbols else 1.0
+            planes, factor = channels * max(symbols, 1), 1.0 if normalizes else scale
+            self.convolutions = ImageTorso(conv, planes, sides[0], sides[1], factor)
+            self._channels_first = channels_first(space, self._layout)
         except ConfigError as error:
             raise ConfigError(f"observation space{spaces.place(path)}: {error}") from error
-        scale = 1 / 255 if space.dtype == np.uint8 else 1.0
-        normalizes = network.normalize_images and not symbols
         self.normalizer = ImageNormalizer((channels, *sides), scale) if normalizes else None
         self.num_outputs = self.convolutions.num_outputs
         self.halved = Halved(self.convolutions, plain=True)
@@ -64,7 +64,7 @@ class Image(nn.Module):
                 self.check(x)  # elsewhere it would wait; who acts has looked
             given = self._space, self._symbols, dtype, self._layout
             return self.halved(one_hot_channels(x, *given).contiguous(memory_format=order))
-        image = channels_first(x, self._space, self._layout)
+        image = self._channels_first(x)
         # Bytes are cut before they are cast; of other numbers not all can be cut.
         x = image if image.dtype == torch.uint8 else image.to(dtype, memory_format=order)
         side = self.convolutions.patch_side if by_patches(dtype, x.device) else 1
@@ -72,10 +72,10 @@ class Image(nn.Module):
             side = 1
         else:
             x, order = cut, torch.preserve_format
-        if self.normalizer is None:
-            return self.halved(scaled(x, self._space, dtype, order))
         x = x.to(dtype, memory_format=order)
-        return self.halved(self.normalizer(x, side, in_place=x is not image))
+        if self.normalizer is not None:
+            x = self.normalizer(x, side, in_place=x is not image)
+        return self.halved(x)
 
     def quick(self) -> QuickImage | None:
         """A quicker way for who acts, of bytes, while :attr:`halved` is packed; None: it isn't."""
@@ -83,9 +83,8 @@ class Image(nn.Module):
         if packed is None or self._symbols or self._space.dtype != np.uint8:
             return None
         norm = self.normalizer
-        scale = _divided if norm is None else norm.in_place(torch.bfloat16, side)
-        first = functools.partial(channels_first, space=self._space, layout=self._layout)
-        return QuickImage(first, side, scale, packed, self.halved.own_dtype)
+        normalize = None if norm is None else norm.in_place(torch.bfloat16, side)
+        return QuickImage(self._channels_first, side, normalize, packed, self.halved.own_dtype)
 
     def moments(self, x: Tree) -> Moments:
         """Of the pixels of some of the images ``[T, B, *space.shape]``, or of stacks apart."""
@@ -93,7 +92,7 @@ class Image(nn.Module):
         shape = tree.leaves(rows)[0].shape
         index = torch.linspace(0, shape[1] - 1, min(shape[1], _SEEN)).long()
         some = stacks.flat(tree.map_leaves(lambda x: x[:, index], rows))
-        return moments(channels_first(some, self._space, self._layout).flatten(1))
+        return moments(self._channels_first(some).flatten(1))
 
     def check(self, x: Tensor) -> None:
         """See ``Encoder.check``."""
@@ -115,20 +114,20 @@ class QuickImage:
     stand still. Nothing is differentiated.
 
     Args:
-        channels_first: to ``[N, C, H, W]``. side: of the patches. scale: these, in place.
-        layers: what follows. dtype: of what is returned.
+        channels_first: to ``[N, C, H, W]``. side: of the patches. normalize: these, in place, if
+        not None. layers: what follows. dtype: of what is returned.
     """
 
     def __init__(
         self,
         channels_first: Callable[[Tensor], Tensor],
         side: int,
-        scale: Callable[[Tensor], Tensor],
+        normalize: Callable[[Tensor], Tensor] | None,
         layers: Callable[[Tensor], Tensor],
         dtype: torch.dtype,
     ) -> None:
         self._channels_first, self._side = channels_first, side
-        self._scale, self._layers, self._dtype = scale, layers, dtype
+        self._normalize, self._layers, self._dtype = normalize, layers, dtype
 
     def __call__(self, x: Tensor) -> Tensor:
         """``[N, *space.shape]`` to ``[N, num_outputs]``."""
@@ -136,9 +135,6 @@ class QuickImage:
         if x.dtype != torch.uint8:  # of which not all could be cut
             x = x.to(torch.bfloat16)
         x = patches(x, self._side).to(torch.bfloat16)
-        return self._layers(self._scale(x)).to(self._dtype)
-
-
-def _divided(x: Tensor) -> Tensor:
-    """Bytes in [0, 1], in place."""
-    return x.div_(255.0)
+        if self._normalize is not None:
+            x = self._normalize(x)
+        return self._layers(x).to(self._dtype)

@@ -91,8 +91,11 @@ class _Convolution:
 
     def pack(self) -> None:
         conv = self._of
-        weight = conv.of_patches() if self._side > 1 else conv.weight  # type: ignore[operator]
-        weight = weight.to(torch.bfloat16).contiguous(memory_format=torch.channels_last)
+        if isinstance(conv, PatchConv2d):
+            weight = (conv.of_patches if self._side > 1 else conv.of_images)(torch.bfloat16)
+        else:
+            weight = conv.weight.to(torch.bfloat16)
+        weight = weight.contiguous(memory_format=torch.channels_last)
         reorder = torch._C._nn.mkldnn_reorder_conv2d_weight  # type: ignore[attr-defined]
         self._weight = reorder(weight.to_mkldnn(), *self._window)
         self._bias = None if conv.bias is None else conv.bias.to(torch.bfloat16, copy=True)

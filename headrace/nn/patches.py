@@ -14,7 +14,13 @@ _RUNS = {4: torch.int32, 8: torch.int64, 16: torch.complex128}  # bytes that are
 
 
 class PatchConv2d(nn.Conv2d):
-    """``nn.Conv2d`` that takes images ``[N, C, H, W]`` or what :func:`patches` makes of them."""
+    """``nn.Conv2d`` that takes images ``[N, C, H, W]`` or what :func:`patches` makes of them.
+
+    It multiplies them by ``scale``, which is done with its weights: they are fewer than pixels,
+    and bfloat16 holds bytes exactly, but not fractions of 255.
+    """
+
+    scale = 1.0
 
     @property
     def side(self) -> int:
@@ -25,14 +31,20 @@ class PatchConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1] == self.in_channels:
-            return super().forward(x)
-        weight = self.of_patches().contiguous(memory_format=torch.channels_last)
+            return self._conv_forward(x, self.of_images(x.dtype), self.bias)
+        weight = self.of_patches(x.dtype).contiguous(memory_format=torch.channels_last)
         return nn.functional.conv2d(x, weight, self.bias)
 
-    def of_patches(self) -> Tensor:
+    def of_images(self, dtype: torch.dtype) -> Tensor:
+        """What images are multiplied by, ``[O, C, H, W]``."""
+        weight = self.weight.to(dtype)  # first, so that it is the same with weights of either dtype
+        return weight if self.scale == 1.0 else weight * self.scale
+
+    def of_patches(self, dtype: torch.dtype) -> Tensor:
         """What patches are multiplied by, ``[O, C * side * side, H // side, W // side]``."""
-        side, (num_out, channels, height, width) = self.side, self.weight.shape
-        weight = self.weight.view(num_out, channels, height // side, side, width // side, side)
+        side, weight = self.side, self.of_images(dtype)
+        num_out, channels, height, width = weight.shape
+        weight = weight.view(num_out, channels, height // side, side, width // side, side)
         return weight.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import gymnasium
@@ -87,30 +89,19 @@ def image_shape(space: Box, layout: Layout = "auto") -> tuple[int, int, int]:
     return math.prod(space.shape) // max(height * width, 1), height, width
 
 
-def scaled(
-    x: Tensor,
-    space: Box,
-    dtype: torch.dtype,
-    order: torch.memory_format = torch.contiguous_format,
-) -> Tensor:
-    """Pixels of ``space`` as floats, those of uint8 in [0, 1], in this order in memory."""
-    whole = x.dtype == torch.uint8  # then what is divided is a copy
-    x = x.to(dtype, memory_format=order)
-    if space.dtype != np.uint8:
-        return x
-    return x.div_(255.0) if whole else x / 255.0
-
-
-def channels_first(x: Tensor, space: Box, layout: Layout) -> Tensor:
-    """Images ``[N, *space.shape]`` as ``[N, channels, height, width]``, neither cast nor scaled.
+def channels_first(space: Box, layout: Layout) -> Callable[[Tensor], Tensor]:
+    """What makes ``[N, channels, height, width]`` of images ``[N, *space.shape]``.
 
     Leading dimensions, such as stacked frames, are merged with the channels.
     """
-    # x.shape[0] and not len(x): a traced export takes the latter for a constant.
     known = layout_of(space) if layout == "auto" else layout
-    if len(space.shape) > 2 and known == "channels_last":
-        x = x.movedim(-1, -3)
-    return x.reshape(x.shape[0], *image_shape(space, layout))
+    moves = len(space.shape) > 2 and known == "channels_last"
+    return functools.partial(_ordered, shape=image_shape(space, layout), moves=moves)
+
+
+def _ordered(x: Tensor, shape: tuple[int, int, int], moves: bool) -> Tensor:
+    # x.shape[0] and not len(x): a traced export takes the latter for a constant.
+    return (x.movedim(-1, -3) if moves else x).reshape(x.shape[0], *shape)
 
 
 def num_symbols(name: str, space: gymnasium.Space, given: int | None) -> int:
@@ -141,7 +132,7 @@ def one_hot_channels(
     Channel ``c * symbols + s`` is 1 where channel c holds symbol s, counted from the lower bound of
     the space; what is no symbol is 0 in all of them.
     """
-    x = channels_first(x, space, layout).unsqueeze(2)
+    x = channels_first(space, layout)(x).unsqueeze(2)
     low = int(space.low.min())
     symbol = torch.arange(low, low + symbols, device=x.device).view(1, 1, -1, 1, 1)
     return (x == symbol).to(dtype).flatten(1, 2)

@@ -256,7 +256,7 @@ def test_features_equal_the_papers_operations_one_by_one(name):
     ("name", "old", "new"),
     [
         ("impala_deep", "return x + self.layers(x)", "return self.layers(x)"),
-        ("impala_deep", "nn.Sequential(nn.ReLU(), *middle)", "nn.Sequential(*middle)"),
+        ("impala_deep", "nn.Sequential(nn.ReLU(), first", "nn.Sequential(first"),
         ("impala_deep", "nn.Sequential(nn.ReLU(),", "nn.Sequential(nn.ReLU(inplace=True),"),
         ("impala_deep", "layers.append(nn.ReLU())", "pass"),
         ("impala_deep", "_Window(3, 2, 1)", "_Window(3, 2, 0)"),

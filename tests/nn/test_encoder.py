@@ -9,10 +9,11 @@ from gymnasium.vector.utils import batch_space
 
 import headrace as hr
 from headrace.errors import ConfigError, EnvironmentFault
+from headrace.nn.convolutions import CONVOLUTIONS, ImageTorso
 from headrace.nn.predict import inputs_of
 from headrace.ops import tree
 from headrace.spaces import observations as spaces
-from headrace.spaces.images import channels_first, scaled
+from headrace.spaces.images import channels_first
 from headrace.spaces.json import space_from_json, space_to_json
 
 IMAGE = Box(0, 255, (84, 84, 4), np.uint8)
@@ -106,20 +107,35 @@ def test_a_uint8_image_passes_convolutions_and_never_the_perceptron():
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_channels_are_found_at_either_end_and_bytes_become_fractions(first):
+def test_channels_are_found_at_either_end(first):
     picture = torch.randint(0, 256, (2, 5, 6, 3), dtype=torch.uint8)
     given = picture.permute(0, 3, 1, 2) if first else picture
     space = Box(0, 255, tuple(given.shape[1:]), np.uint8)
-    x = scaled(channels_first(given, space, "auto"), space, torch.float32)
-    torch.testing.assert_close(x, picture.permute(0, 3, 1, 2) / 255)
+    assert torch.equal(channels_first(space, "auto")(given), picture.permute(0, 3, 1, 2))
 
 
 def test_frames_stacked_in_front_of_pictures_become_channels_frame_by_frame():
     picture = torch.randint(0, 256, (2, 4, 9, 8, 3), dtype=torch.uint8)
     space = Box(0, 255, (4, 9, 8, 3), np.uint8)
-    x = scaled(channels_first(picture, space, "auto"), space, torch.float32)
+    x = channels_first(space, "auto")(picture)
     assert x.shape == (2, 12, 9, 8)
-    torch.testing.assert_close(x[:, 3 * 2 + 1], picture[:, 2, :, :, 1] / 255)
+    assert torch.equal(x[:, 3 * 2 + 1], picture[:, 2, :, :, 1])
+
+
+@pytest.mark.parametrize("conv", CONVOLUTIONS)
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_convolutions_are_given_bytes_as_fractions_and_fractions_as_they_are(conv, layout):
+    side = 42
+    shape = (4, side, side) if layout == "channels_first" else (side, side, 4)
+    picture = torch.randint(0, 256, (3, *shape), dtype=torch.uint8)
+    plain = ImageTorso(conv, 4, side, side)
+    for dtype, given in ((np.uint8, picture), (np.float32, picture / 255)):
+        space = Box(0, 255 if dtype == np.uint8 else 1, shape, dtype)
+        torso = policy_for(space, hr.Network(conv=conv)).torso
+        plain.load_state_dict(torso.parts[0].convolutions.state_dict())
+        first = picture if layout == "channels_first" else picture.movedim(-1, 1)
+        with torch.no_grad():
+            torch.testing.assert_close(torso(given), plain(first / 255), rtol=1e-4, atol=1e-3)
 
 
 def test_bytes_become_fractions_in_rows_of_numbers_too():
@@ -151,6 +167,8 @@ def test_images_are_normalised_by_the_pixels_of_some_of_them(last, dtype):
     expected = seen[0].movedim(-1, 1) if last else seen[0]
     away, of_rows = expected - rows.mean(0), rows - rows.mean(0)
     torch.testing.assert_close(given[0], (away / of_rows.square().mean().sqrt()).float())
+    scales = [x.convolutions.layers[0].scale for x in policy.torso.parts]
+    assert scales == [1.0, 1.0]  # neither these nor symbols are fractions of 255
 
 
 @pytest.mark.parametrize("columns", [1, 2, 8, 32, 64])

@@ -68,7 +68,7 @@ def test_the_lstm_is_given_the_features_the_last_action_and_the_clipped_reward_a
     with torch.no_grad():
         given = policy.torso(inputs)
         image, text = policy.torso.parts
-        pixels = inputs["observation"]["image"].permute(0, 3, 1, 2) / 255
+        pixels = inputs["observation"]["image"].permute(0, 3, 1, 2).float()
         by_hand = [image.convolutions(pixels), text(inputs["observation"]["instruction"])]
     action = torch.zeros(2, ACTIONS)
     action[0, 2] = action[1, 8] = 1.0

@@ -41,7 +41,7 @@ def lost(monkeypatch, error: Exception) -> None:
 
 def torso(name: str) -> ImageTorso:
     torch.manual_seed(0)
-    made = ImageTorso(name, 4, 84, 84)
+    made = ImageTorso(name, 4, 84, 84, 1 / 255)
     with torch.no_grad():
         for x in made.parameters():
             x += 0.05 * torch.randn_like(x)  # biases, too
@@ -50,8 +50,7 @@ def torso(name: str) -> ImageTorso:
 
 def exact(made: nn.Module, images: torch.Tensor) -> torch.Tensor:
     """With weights and images in bfloat16 and sums in float64."""
-    rounded = copy.deepcopy(made).to(HALF).double()
-    return rounded((images.to(HALF) / 255).double())
+    return copy.deepcopy(made).to(HALF).double()(images.double())
 
 
 def check(kind) -> None:
@@ -68,14 +67,14 @@ def check(kind) -> None:
             for num in (1, 66):
                 images = torch.randint(0, 256, (num, 4, 84, 84), dtype=torch.uint8)
                 with torch.no_grad():
-                    found = one(patches(images, 4).to(HALF).div_(255))
+                    found = one(patches(images, 4).to(HALF))
                     wanted = exact(made, images)
-                    whole = one(images.to(HALF).div_(255))
+                    whole = one(images.to(HALF))
                 assert torch.equal(found, whole)  # images are cut
                 assert found.dtype == HALF
                 error = 0.02 * float(wanted.max())
                 torch.testing.assert_close(found.double(), wanted, rtol=0, atol=error)
-            some = patches(images, 4).to(HALF).div_(255)
+            some = patches(images, 4).to(HALF)
             before = one(some)
             with torch.no_grad():
                 made.layers[-2].weight.add_(1.0)
@@ -95,7 +94,7 @@ def test_packed_networks_say_what_their_modules_say():
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("conv.of_patches() if self._side", "conv.of_patches().flip(1) if self._side"),
+        ("conv.of_patches if self._side", "conv.of_images if self._side"),
         ("(1, 1) if self._side", "(2, 2) if self._side"),
         ("conv.bias.to(torch.bfloat16, copy=True)", "0 * conv.bias.to(torch.bfloat16)"),
         ("layer.bias.to(torch.bfloat16, copy=True)", "None"),
@@ -270,11 +269,10 @@ class TestInAPolicy:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("self._layers(self._scale(x))", "self._layers(x)"),
-        ("_divided if norm is None", "_divided if True"),
-        ("x.div_(255.0)", "x.div_(256.0)"),
+        ("if self._normalize is not None", "if False"),
+        ("normalize = None if norm is None", "normalize = None if True"),
         ("patches(self._channels_first(x), self._side)", "patches(x, self._side)"),
-        ("(self._scale(x)).float()", "(self._scale(x))"),
+        ("self._layers(x).to(self._dtype)", "self._layers(x)"),
         ("if x.dtype != torch.uint8", "if False"),
         ("self._space.dtype != np.uint8", "False"),
         ("in_place(torch.bfloat16, side)", "in_place(torch.bfloat16, 1)"),

@@ -48,19 +48,23 @@ def check_patches(cut) -> None:
 
 def check_convolution(make, cut) -> None:
     torch.manual_seed(0)
-    for kernel, stride in ((8, 4), (4, 4), (12, 4)):
+    for kernel, stride, scale in ((8, 4, 1 / 255), (4, 4, 0.5), (12, 4, 1.0)):
         conv = make(3, 5, kernel, stride).to(torch.bfloat16)
+        conv.scale = scale
         x = torch.randint(0, 256, (2, 3, 27, 30), dtype=torch.uint8)
-        found = conv(cut(x, stride).to(torch.bfloat16).div_(255))
+        found = conv(cut(x, stride).to(torch.bfloat16))
         gradient = torch.randn_like(found)
         got = torch.autograd.grad(found, list(conv.parameters()), gradient)
         exact = [p.detach().double().requires_grad_() for p in conv.parameters()]
-        pixels = x.to(torch.bfloat16).div_(255).double()
-        expected = functional.conv2d(pixels, *exact, stride=stride)
+        expected = functional.conv2d(scale * x.double(), *exact, stride=stride)
         wanted = torch.autograd.grad(expected, exact, gradient.double())
         for a, b in zip((found, *got), (expected, *wanted), strict=True):
             error = 0.01 * float(b.detach().abs().max())
             torch.testing.assert_close(a.double(), b, rtol=0, atol=error)
+        with torch.no_grad():
+            whole = conv(x.to(torch.bfloat16))
+        error = 0.01 * float(found.detach().abs().max())
+        torch.testing.assert_close(whole, found.detach(), rtol=0, atol=error)
 
 
 def test_a_patch_is_its_pixels_one_by_one():
@@ -76,7 +80,10 @@ def test_a_convolution_of_patches_and_its_gradient_are_those_of_the_image():
     [
         ("permute(0, 1, 3, 5, 2, 4)", "permute(0, 1, 5, 3, 2, 4)"),
         ("permute(0, 1, 3, 5, 2, 4)", "permute(0, 1, 3, 5, 4, 2)"),
-        ("self.bias)", "None)"),
+        ("weight, self.bias)", "weight, None)"),
+        ("x.dtype), self.bias)", "x.dtype), None)"),
+        ("else weight * self.scale", "else weight"),
+        ("self.weight.to(dtype)", "self.weight.to(dtype) * self.scale"),
         ("flat.storage_offset() * x.element_size() % run or ", ""),
         (" or not flat.is_contiguous()", ""),
         (".transpose(1, 2).reshape(-1)", ".transpose(1, 2).flip(1).reshape(-1)"),

@@ -12,7 +12,6 @@ from torch import nn
 import headrace as hr
 from headrace.nn.precision import halved, memory_format
 from headrace.ops import tree
-from headrace.spaces.images import scaled
 
 IMAGE = Box(0, 255, (2, 21, 21), np.uint8)
 BOTH = Dict({"image": IMAGE, "speed": Box(-1.0, 1.0, (3,))})
@@ -158,7 +157,7 @@ def test_the_order_in_memory_changes_no_feature(conv):
     inputs = inputs_of(policy)
     image = policy.torso.parts[0]
     results = [
-        image.convolutions(scaled(inputs, image._space, torch.float32, order))
+        image.convolutions(inputs.to(torch.float32, memory_format=order))
         for order in (torch.contiguous_format, torch.channels_last)
     ]
     largest = float(results[0].detach().abs().max())
@@ -200,6 +199,6 @@ def test_images_are_given_to_convolutions_in_the_order_of_the_rule():
     act(policy, inputs)
     last = torch.channels_last
     assert [x.is_contiguous(memory_format=last) for x in seen] == [True, False]
-    expected = inputs.float() / 255.0
+    expected = inputs.float()
     assert all(torch.equal(x, expected) for x in seen)
     assert inputs.dtype == torch.uint8  # and it is as it was

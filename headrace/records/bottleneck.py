@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from headrace.acting.sizes import Sizes
+
 _EVEN = 0.05  # sides whose capacities differ by less than this are called equal
+_HELD = 0.85  # of what both sides could do, below which something else held them up
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class Spent:
     num_learners: int
     synchronous: bool
     one_process: bool = False  # of a learner and all its actors, which take turns with it
+    max_lag: int = 1
+    sizes: Sizes | None = None  # of one learner; None: not known
 
     @property
     def rates(self) -> Rates | None:
@@ -67,6 +72,19 @@ class Spent:
             self.synchronous or self.one_process,
         )
 
+    @property
+    def num_acting(self) -> int:
+        """Actors of a learner, at most, that may act while it computes."""
+        if self.sizes is None:
+            return self.num_actors
+        rollouts = self.max_lag * (self.sizes.batch_steps // self.sizes.rollout_steps)
+        return min(self.sizes.num_actors, rollouts)
+
+    def is_held(self, rates: Rates, measured_sps: float) -> bool:
+        """Whether actors wait for the learner, and it for them, as ``max_lag`` wants it."""
+        asks = self.sizes is not None and self.num_acting < self.sizes.num_actors
+        return asks and not rates.synchronous and measured_sps < _HELD * rates.sps
+
 
 def compare(spent: Spent, measured_sps: float) -> dict[str, float | str] | None:
     """What ``summary.json`` says of a run's speed; None where it is not known."""
@@ -78,12 +96,28 @@ def compare(spent: Spent, measured_sps: float) -> dict[str, float | str] | None:
         "measured_sps": measured_sps,
         "actors_sps": rates.actors_sps,
         "learners_sps": rates.learners_sps,
-        "bottleneck": rates.bottleneck,
+        "bottleneck": "max_lag" if spent.is_held(rates, measured_sps) else rates.bottleneck,
         "line": _line(rates, measured_sps, spent),
     }
 
 
+def _held_line(rates: Rates, measured_sps: float, spent: Spent) -> str:
+    sizes = spent.sizes
+    assert sizes is not None
+    actors, steps = sizes.num_actors, sizes.rollout_steps
+    size = -(-actors // spent.max_lag) * steps
+    lag = -(-actors * steps // sizes.batch_steps)
+    return (
+        f"actors and learner wait for each other: {measured_sps:,.0f} of {rates.sps:,.0f} steps/s "
+        f"planned; with max_lag={spent.max_lag} {spent.num_acting} of {actors} actors may act "
+        f"while the learner computes; if cores are free, batch_size={size} or max_lag={lag} for "
+        "all of them or a shorter fragment_length would help, another actor would not"
+    )
+
+
 def _line(rates: Rates, measured_sps: float, spent: Spent) -> str:
+    if spent.is_held(rates, measured_sps):
+        return _held_line(rates, measured_sps, spent)
     several = spent.num_learners > 1
     learner = "learners" if several else "learner"
     who = {

@@ -210,5 +210,7 @@ class Tally:
             num_learners=config.num_learners,
             synchronous=config.algo.max_lag == 0,
             one_process=config.transport == "serial",
+            max_lag=config.algo.max_lag,
+            sizes=config.per_learner.sizes,
         )
         return compare(spent, self.sps)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.acting.sizes import Sizes
 from headrace.errors import ConfigError
 from headrace.records.bottleneck import Rates, Spent, compare
 from headrace.studies.plan.arithmetic import Setup, forecasts, saturating_actors
@@ -139,6 +140,45 @@ def test_sides_that_hardly_differ_are_both_named():
     plan = compare(Spent(**SPENT | {"learning_s": 2.02}), 1.0)
     assert plan["bottleneck"] == "both"
     assert "only both together would help" in plan["line"]
+
+
+# What one run of Atari on a GPU and 16 cores took: 15 actors, of which 8 could act at a time.
+HELD = {
+    "env_steps": 1_119_689, "num_rollouts": 8_748, "acting_s": 1_984.0, "learning_s": 117.3,
+    "num_actors": 15, "num_learners": 1, "synchronous": False, "max_lag": 1,
+    "sizes": Sizes(15, 1, 128, 1024),
+}  # fmt: skip
+
+
+def test_who_waits_for_each_other_is_told_which_setting_lets_them_go_on():
+    plan = compare(Spent(**HELD), 4_595)
+    assert plan["bottleneck"] == "max_lag"
+    assert plan["line"].startswith(
+        "actors and learner wait for each other: 4,595 of 8,465 steps/s planned; with max_lag=1 8 "
+        "of 15 actors may act while the learner computes; if cores are free, batch_size=1920 or "
+        "max_lag=2 for all of them or a shorter"
+    )
+    assert plan["line"].endswith("another actor would not")
+    two = compare(Spent(**HELD | {"max_lag": 2, "sizes": Sizes(15, 2, 64, 640)}), 4_595)["line"]
+    assert "max_lag=2 10 of 15" in two
+    assert "batch_size=1024 or max_lag=3" in two
+
+
+@pytest.mark.parametrize(
+    ("change", "measured"),
+    [
+        ({"sizes": Sizes(15, 1, 128, 1920)}, 4_595),  # all may act
+        ({"sizes": Sizes(15, 1, 128, 1024), "max_lag": 2}, 4_595),
+        ({"sizes": None}, 4_595),
+        ({"synchronous": True}, 4_000),
+        ({"one_process": True}, 400),
+        ({}, 7_800),  # nothing was lost
+    ],
+)
+def test_who_has_no_need_to_wait_is_not_told_so(change, measured):
+    plan = compare(Spent(**HELD | change), measured)
+    assert plan["bottleneck"] != "max_lag"
+    assert "wait for each other" not in plan["line"]
 
 
 @pytest.mark.parametrize("missing", ["env_steps", "num_rollouts", "acting_s", "learning_s"])

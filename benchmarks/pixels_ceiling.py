@@ -91,14 +91,15 @@ def _acting(num_envs: int, dtype: Any, is_packed: bool = False) -> Callable[[], 
     torso: Any = agent.torso
     if is_packed:
         torso[0] = PatchConv2d(4, 32, 8, stride=4)
+        torso[0].scale = 1 / 255
         torso = Packed(torso)
         torso.pack()
     obs = torch.randint(0, 256, (num_envs, 4, 84, 84), dtype=torch.uint8)
 
     @torch.inference_mode()
     def act() -> Any:
-        x = patches(obs, 4) if is_packed else obs
-        logits = agent.policy(torso(x.to(dtype).div_(255.0))).float()
+        x = patches(obs, 4).to(dtype) if is_packed else obs.to(dtype).div_(255.0)
+        logits = agent.policy(torso(x)).float()
         return (logits - torch.empty_like(logits).exponential_().log_()).argmax(-1)
 
     return act
@@ -114,6 +115,7 @@ def _learning(size: int, chunk: int, dtype: Any, by_patches: bool = False) -> Ca
     agent, last = Agent(6), torch.channels_last
     if by_patches:
         agent.torso[0] = PatchConv2d(4, 32, 8, stride=4)
+        agent.torso[0].scale = 1 / 255
     order = torch.contiguous_format if dtype == torch.bfloat16 else last
     optimizer = torch.optim.Adam(agent.parameters(), lr=1e-6, fused=True)
     obs = torch.randint(0, 256, (size, 4, 84, 84), dtype=torch.uint8)
@@ -123,7 +125,7 @@ def _learning(size: int, chunk: int, dtype: Any, by_patches: bool = False) -> Ca
         optimizer.zero_grad()
         for at in (slice(i, i + chunk) for i in range(0, size, chunk)):
             if by_patches:
-                x = patches(obs[at], 4).to(dtype).div_(255.0)
+                x = patches(obs[at], 4).to(dtype)
             else:
                 x = obs[at].to(dtype, memory_format=order).div_(255.0)
             with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):

@@ -32,11 +32,12 @@ def step_cost(policy: Policy) -> StepCost:
     """What a step costs a policy on the CPU, by shapes alone: the same on every machine."""
     parameters = list(policy.parameters())
     own = {p.untyped_storage().data_ptr() for p in parameters}
+    kernels = {p.shape for p in parameters if p.ndim == 4}  # scaled ones have other memory
     num_bytes, products = 0, sum(p.numel() for p in parameters)
 
     def keep(x: Tensor) -> Tensor:
         nonlocal num_bytes
-        if x.untyped_storage().data_ptr() not in own:
+        if x.untyped_storage().data_ptr() not in own and x.shape not in kernels:
             num_bytes += x.nbytes
         return x.detach()  # x itself would keep its graph, and so these weights, for ever
 

@@ -16,8 +16,7 @@ _RUNS = {4: torch.int32, 8: torch.int64, 16: torch.complex128}  # bytes that are
 class PatchConv2d(nn.Conv2d):
     """``nn.Conv2d`` that takes images ``[N, C, H, W]`` or what :func:`patches` makes of them.
 
-    It multiplies them by ``scale``, which is done with its weights: they are fewer than pixels,
-    and bfloat16 holds bytes exactly, but not fractions of 255.
+    It multiplies them by ``scale``, which is done with its weights: they are fewer than pixels.
     """
 
     scale = 1.0

@@ -8,7 +8,7 @@ from typing import Literal
 from headrace.acting.sizes import Sizes
 
 _EVEN = 0.05  # sides whose capacities differ by less than this are called equal
-_HELD = 0.85  # of what both sides could do, below which something else held them up
+_WAITING = 0.15  # of their time, above which actors or learners are said to wait
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,41 @@ class Rates:
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """Which actors of a learner may act while it computes: ``max_lag`` batches are begun then."""
+
+    max_lag: int
+    sizes: Sizes  # of one learner
+    num_learners: int = 1
+    num_tasks: int = 1
+
+    @property
+    def num_acting(self) -> int:
+        """Actors, at most, that act while their learner computes."""
+        rollouts = self.max_lag * (self.sizes.batch_steps // self.sizes.rollout_steps)
+        return min(self.sizes.num_actors, rollouts)
+
+    @property
+    def batch_size(self) -> int:
+        """Of all learners, with which all actors may."""
+        rollouts = -(-self.sizes.num_actors // self.max_lag)
+        rollouts = -(-rollouts // self.num_tasks) * self.num_tasks
+        return self.num_learners * rollouts * self.sizes.rollout_steps
+
+    @property
+    def line(self) -> str:
+        """What keeps actors waiting, and what would help."""
+        sizes = self.sizes
+        lag = -(-sizes.num_actors * sizes.rollout_steps // sizes.batch_steps)
+        each = "of each learner may act while it" if self.num_learners > 1 else "may act while it"
+        return (
+            f"with max_lag={self.max_lag}, {self.num_acting} of {sizes.num_actors} actors {each} "
+            f"computes; if cores are free, batch_size={self.batch_size} or max_lag={lag} for all "
+            "of them or a shorter fragment_length would help, another actor hardly"
+        )
+
+
+@dataclass(frozen=True)
 class Spent:
     """What a run of several learners and their actors took, all sums over learners and rollouts."""
 
@@ -57,8 +92,9 @@ class Spent:
     num_learners: int
     synchronous: bool
     one_process: bool = False  # of a learner and all its actors, which take turns with it
-    max_lag: int = 1
-    sizes: Sizes | None = None  # of one learner; None: not known
+    waiting_s: float = 0.0  # of actors, until they might begin these rollouts
+    idle_s: float = 0.0  # of learners, until there were enough of them
+    ahead: Ahead | None = None  # None: not known
 
     @property
     def rates(self) -> Rates | None:
@@ -73,17 +109,14 @@ class Spent:
         )
 
     @property
-    def num_acting(self) -> int:
-        """Actors of a learner, at most, that may act while it computes."""
-        if self.sizes is None:
-            return self.num_actors
-        rollouts = self.max_lag * (self.sizes.batch_steps // self.sizes.rollout_steps)
-        return min(self.sizes.num_actors, rollouts)
-
-    def is_held(self, rates: Rates, measured_sps: float) -> bool:
-        """Whether actors wait for the learner, and it for them, as ``max_lag`` wants it."""
-        asks = self.sizes is not None and self.num_acting < self.sizes.num_actors
-        return asks and not rates.synchronous and measured_sps < _HELD * rates.sps
+    def held_by(self) -> Ahead | None:
+        """What makes actors wait for the learner, and it for them; None: not both do so."""
+        ahead, asynchronous = self.ahead, not (self.synchronous or self.one_process)
+        if ahead is None or not asynchronous or ahead.num_acting == ahead.sizes.num_actors:
+            return None
+        waiting = self.waiting_s > _WAITING * (self.waiting_s + self.acting_s)
+        idle = self.idle_s > _WAITING * (self.idle_s + self.learning_s)
+        return ahead if waiting and idle else None
 
 
 def compare(spent: Spent, measured_sps: float) -> dict[str, float | str] | None:
@@ -96,28 +129,17 @@ def compare(spent: Spent, measured_sps: float) -> dict[str, float | str] | None:
         "measured_sps": measured_sps,
         "actors_sps": rates.actors_sps,
         "learners_sps": rates.learners_sps,
-        "bottleneck": "max_lag" if spent.is_held(rates, measured_sps) else rates.bottleneck,
+        "bottleneck": rates.bottleneck if spent.held_by is None else "max_lag",
         "line": _line(rates, measured_sps, spent),
     }
 
 
-def _held_line(rates: Rates, measured_sps: float, spent: Spent) -> str:
-    sizes = spent.sizes
-    assert sizes is not None
-    actors, steps = sizes.num_actors, sizes.rollout_steps
-    size = -(-actors // spent.max_lag) * steps
-    lag = -(-actors * steps // sizes.batch_steps)
-    return (
-        f"actors and learner wait for each other: {measured_sps:,.0f} of {rates.sps:,.0f} steps/s "
-        f"planned; with max_lag={spent.max_lag} {spent.num_acting} of {actors} actors may act "
-        f"while the learner computes; if cores are free, batch_size={size} or max_lag={lag} for "
-        "all of them or a shorter fragment_length would help, another actor would not"
-    )
-
-
 def _line(rates: Rates, measured_sps: float, spent: Spent) -> str:
-    if spent.is_held(rates, measured_sps):
-        return _held_line(rates, measured_sps, spent)
+    speed = f"{measured_sps:,.0f} of {rates.sps:,.0f} steps/s planned"
+    if measured_sps > rates.sps:  # of what both sides took there is more than this time holds
+        speed = f"{measured_sps:,.0f} steps/s, planned {rates.sps:,.0f}"
+    if spent.held_by is not None:
+        return f"actors and learner wait for each other: {speed}; {spent.held_by.line}"
     several = spent.num_learners > 1
     learner = "learners" if several else "learner"
     who = {
@@ -138,7 +160,4 @@ def _line(rates: Rates, measured_sps: float, spent: Spent) -> str:
         rest = f"{not_helps} only a little" if rates.synchronous else f"{not_helps} would not"
         advice = f"{helps} would help, {rest}"
     turns = "taking turns, " if rates.synchronous else ""
-    speed = f"{measured_sps:,.0f} of {rates.sps:,.0f} steps/s planned"
-    if measured_sps > rates.sps:  # of what both sides took there is more than this time holds
-        speed = f"{measured_sps:,.0f} steps/s, planned {rates.sps:,.0f}"
     return f"{turns}{who}: {speed}; {advice}"

@@ -14,7 +14,7 @@ from headrace.envs.names import env_name
 from headrace.learning.team import METRICS
 from headrace.nn.roster import Roster
 from headrace.process.memory import free_bytes, resident_bytes
-from headrace.records.bottleneck import Spent, compare
+from headrace.records.bottleneck import Ahead, Spent, compare
 from headrace.records.episodes import Episodes
 from headrace.records.meter import SUMS, Meter
 from headrace.records.parts import by_policy
@@ -196,6 +196,11 @@ class Tally:
             "plan": self._plan(),
         }
 
+    @property
+    def _ahead(self) -> Ahead:
+        config, tasks = self._config, max(1, len(self._config.tasks))
+        return Ahead(config.algo.max_lag, config.per_learner.sizes, config.num_learners, tasks)
+
     def _plan(self) -> dict[str, float | str] | None:
         """The speed beside what the run's own costs allow; None where actors learn: not known."""
         config, total = self._config, self._later if self._later.env_steps else self._total
@@ -210,7 +215,8 @@ class Tally:
             num_learners=config.num_learners,
             synchronous=config.algo.max_lag == 0,
             one_process=config.transport == "serial",
-            max_lag=config.algo.max_lag,
-            sizes=config.per_learner.sizes,
+            waiting_s=1e-9 * total.waiting_ns,
+            idle_s=total.wait_s,
+            ahead=self._ahead,
         )
         return compare(spent, self.sps)

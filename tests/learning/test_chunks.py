@@ -108,6 +108,16 @@ def test_a_step_of_the_nature_network_costs_what_its_layers_add_up_to():
     assert 64 <= max_steps(cost, 4096) <= 128
 
 
+@pytest.mark.parametrize("conv", ["nature", "impala_shallow", "impala_deep"])
+def test_a_step_keeps_no_weights_also_where_they_are_scaled(conv):
+    space = Box(0, 255, (12, 36, 36), np.uint8)
+    plain, normalized = (
+        step_cost(make_policy(space, conv=conv, normalize_images=normalizes))
+        for normalizes in (False, True)
+    )
+    assert plain.num_bytes == normalized.num_bytes
+
+
 @pytest.mark.parametrize(
     "space",
     [

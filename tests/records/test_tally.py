@@ -41,6 +41,13 @@ def test_actors_and_learner_are_rated_by_what_they_did_without_waiting():
     assert plan["bottleneck"] == "actors"
 
 
+def test_actors_that_may_not_all_act_while_the_learner_computes_are_told_so():
+    settings = SETTINGS | {"num_actors": 3, "batch_size": 200}
+    plan = plan_of(hr.Config("CartPole-v1", hr.APPO(), **settings))
+    assert plan["bottleneck"] == "max_lag"
+    assert "with max_lag=1, 2 of 3 actors may act while it computes" in plan["line"]
+
+
 def test_what_the_first_update_took_longer_is_in_the_plan_no_more_than_in_the_speed():
     config = hr.Config("CartPole-v1", hr.PPO(), **SETTINGS)
     assert plan_of(config, first_s=30.0) == plan_of(config)

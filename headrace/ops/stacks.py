@@ -35,7 +35,7 @@ def flat(inputs: Any) -> Any:
 
     def whole(pictures: Any, own: Tensor) -> Tensor:
         parts = pictures if isinstance(pictures, tuple) else _parts(pictures, own)
-        x = torch.stack([part.flatten(0, 1) for part in parts], 1)
+        x = torch.stack(parts, 2).flatten(0, 1)  # columns of a batch have no flat view
         return _begun(x, own.flatten())
 
     return map_stacks(whole, lambda x: x.flatten(0, 1), inputs)

@@ -96,7 +96,14 @@ def channels_first(space: Box, layout: Layout) -> Callable[[Tensor], Tensor]:
     """
     known = layout_of(space) if layout == "auto" else layout
     moves = len(space.shape) > 2 and known == "channels_last"
-    return functools.partial(_ordered, shape=image_shape(space, layout), moves=moves)
+    shape = image_shape(space, layout)
+    if shape == space.shape and not moves:
+        return _same
+    return functools.partial(_ordered, shape=shape, moves=moves)
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
 
 
 def _ordered(x: Tensor, shape: tuple[int, int, int], moves: bool) -> Tensor:

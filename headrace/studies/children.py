@@ -1,7 +1,7 @@
 """Measured runs in sessions of their own, which end with the process that started them.
 
-The one who calls a function in a child holds a pipe to it. The kernel closes the pipe when he is
-gone, however he ended, and the child then kills its whole session.
+The one who starts a child holds a pipe to a shell beside it. The kernel closes the pipe when he is
+gone, however he ended, and the shell then kills the child's whole session.
 """
 
 from __future__ import annotations
@@ -129,6 +129,7 @@ class Children:
             )
             self._running.add(process)
         assert process.stdin is not None
+        watcher = _end_with_starter(process)
         try:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(line.encode() + b"\n")
@@ -139,6 +140,8 @@ class Children:
                 _wait(process, grace_s, watch)
         finally:
             _kill_session(process)  # also what it left behind
+            watcher.kill()  # before its pipe is closed and the number may be another's
+            watcher.communicate()
             process.wait()
             with self._lock:
                 self._running.discard(process)
@@ -171,26 +174,23 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def _end_with_starter(process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    """A shell that kills a process's session as soon as this process is gone; see the module."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", 'cat >/dev/null; kill -9 "-$0"', str(process.pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
 # -- in the child ----------------------------------------------------------------------------------
-
-
-def _end_with_starter() -> None:
-    """Kill this process's session as soon as the one who started it is gone; see the module."""
-
-    def watch() -> None:
-        with contextlib.suppress(OSError):
-            while os.read(0, 4096):
-                pass
-        os.killpg(os.getpgrp(), signal.SIGKILL)
-
-    if os.getpgrp() == os.getpid():  # nobody else's processes are in it
-        threading.Thread(target=watch, name="headrace-starter-watch", daemon=True).start()
 
 
 def _main() -> None:
     """Call the function that the first line of the standard input names."""
     todo = json.loads(sys.stdin.buffer.readline())
-    _end_with_starter()
     sys.path[:] = todo["path"]
     function = getattr(importlib.import_module(todo["module"]), todo["function"])
     result = json.dumps(function(todo["request"]))

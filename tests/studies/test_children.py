@@ -143,9 +143,17 @@ STUDY = """
 """
 
 
+CALL = 'children.call(sleeper.sleep, case, 60, Path("sleeper.txt"))'
+COMMAND = """children.run(
+            [sys.executable, "-c", "import sleeper; sleeper.sleep({})"], Path("sleeper.txt"), 60
+    )"""
+
+
+@pytest.mark.parametrize("how", [CALL, COMMAND], ids=["function", "command"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_run_does_not_survive_an_interrupted_study(sleeper, start, gone, tmp_path, number):
-    (tmp_path / "study.py").write_text(textwrap.dedent(STUDY))
+def test_a_run_does_not_survive_an_interrupted_study(sleeper, start, gone, tmp_path, number, how):
+    assert CALL in STUDY
+    (tmp_path / "study.py").write_text(textwrap.dedent(STUDY.replace(CALL, how)))
     script = start("study.py")
     found = started(sleeper)
     os.kill(script.process.pid, number)

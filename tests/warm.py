@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import current_process, forkserver, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from headrace.evaluating import ending
 from headrace.process import forked
@@ -116,8 +117,14 @@ def headrace(folder: Path, *commands: Sequence[str]) -> str:
     return run(folder, "-c", ALL, json.dumps(commands))
 
 
-def popen(command, *, stdout, stderr=None, stdin=None, start_new_session=True) -> Program:
+STARTED = subprocess.Popen  # which popen stands for where it is put in its place
+
+
+def popen(command, *, stdout, stderr=None, stdin=None, start_new_session=True) -> Any:
     """What ``subprocess.Popen`` does with ``python …``; see the fixture ``forked_children``."""
+    if command[0] != sys.executable:
+        files = {"stdout": stdout, "stderr": stderr, "stdin": stdin}
+        return STARTED(command, **files, start_new_session=start_new_session)
     error = None if stderr == subprocess.STDOUT else stderr
     read, write = os.pipe() if stdin == subprocess.PIPE else (None, None)
     files = [file if file is None else _number(file) for file in (stdout, error)]

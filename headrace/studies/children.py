@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,19 +129,17 @@ class Children:
             )
             self._running.add(process)
         assert process.stdin is not None
-        watcher = _end_with_starter(process)
         try:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(line.encode() + b"\n")
-                process.stdin.flush()
-            timed_out = not _wait(process, timeout_s, watch)
-            if timed_out and grace_s:
-                process.terminate()
-                _wait(process, grace_s, watch)
+            with _ends_with_starter(process):
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.write(line.encode() + b"\n")
+                    process.stdin.flush()
+                timed_out = not _wait(process, timeout_s, watch)
+                if timed_out and grace_s:
+                    process.terminate()
+                    _wait(process, grace_s, watch)
         finally:
             _kill_session(process)  # also what it left behind
-            watcher.kill()  # before its pipe is closed and the number may be another's
-            watcher.communicate()
             process.wait()
             with self._lock:
                 self._running.discard(process)
@@ -174,15 +172,21 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _end_with_starter(process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-    """A shell that kills a process's session as soon as this process is gone; see the module."""
-    return subprocess.Popen(
+@contextlib.contextmanager
+def _ends_with_starter(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """In which a shell kills a process's session once this process is gone; see the module."""
+    shell = subprocess.Popen(
         ["/bin/sh", "-c", 'cat >/dev/null; kill -9 "-$0"', str(process.pid)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    try:
+        yield
+    finally:
+        shell.kill()  # before its pipe is closed
+        shell.communicate()
 
 
 # -- in the child ----------------------------------------------------------------------------------

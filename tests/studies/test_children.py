@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 import threading
@@ -141,6 +142,21 @@ STUDY = """
     study = Study(Path("study"), ("seed", "score"))
     study.run([{"seed": 0}, {"seed": 1}], measure, wide_console())
 """
+
+
+def test_what_cannot_be_watched_is_not_left_running(tmp_path, monkeypatch):
+    made, real = [], subprocess.Popen
+
+    def popen(command, **how):
+        if command[0] == "/bin/sh":
+            raise OSError("no more processes")
+        made.append(real(command, **how))
+        return made[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with pytest.raises(OSError, match="no more processes"):
+        Children().run(["sleep", "100"], tmp_path / "log", 60.0)
+    assert made[0].returncode == -signal.SIGKILL
 
 
 CALL = 'children.call(sleeper.sleep, case, 60, Path("sleeper.txt"))'

@@ -98,10 +98,9 @@ class LockStep:
         params: list[Tensor] = []
         core, masked, closed = rollout.core, False, closed_columns(rollout.obs)
         clock, stepping_ns = time.monotonic_ns, 0
-        rows = rollout.first[:-1].unbind(), noise.unbind()  # in less time than one by one
-        for t, (first_t, noise_t) in enumerate(zip(*rows, strict=True)):
-            params_t, core = policy.act(row_of(rollout.obs, t), first_t, core)
-            store(rollout.action, t, policy.distribution.sample(params_t, noise_t))
+        for t in range(num_steps):
+            params_t, core = policy.act(row_of(rollout.obs, t), rollout.first[t], core)
+            store(rollout.action, t, policy.distribution.sample(params_t, noise[t]))
             params.append(params_t)
             action_t = row_of(action, t)
             env_action, before = policy.env_action(action_t), clock()

@@ -128,7 +128,12 @@ class LivesAsEpisodes(VectorWrapper):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """One step of every environment; a no-op of those whose episode ended before."""
-        fillers, actions = self._ended, np.array(actions)
+        fillers = self._ended
+        if not np.count_nonzero(fillers):  # as at nearly all steps
+            obs, reward, terminated, truncated, infos = self.env.step(actions)
+            self._ended = terminated | truncated
+            return obs, reward, terminated, truncated, infos
+        actions = np.array(actions)
         actions[fillers] = 0  # a no-op; where the game is over ale-py resets it, whatever this is
         obs, reward, terminated, truncated, infos = self.env.step(actions)
         ended = terminated | truncated

@@ -127,8 +127,8 @@ class TwiceDead(VectorEnv):
     observation_space = batch_space(single_observation_space, 2)
     action_space = batch_space(single_action_space, 2)
 
-    def __init__(self):
-        self.actions, self.resets = [], []
+    def __init__(self, cut):
+        self.actions, self.resets, self.cut = [], [], cut
 
     def reset(self, *, seed=None, options=None):
         self.resets.append((options or {}).get("reset_mask"))
@@ -137,14 +137,16 @@ class TwiceDead(VectorEnv):
     def step(self, actions):
         self.actions.append(actions.tolist())
         flags = np.array([True, len(self.actions) == 1])
-        return np.zeros((2, 1), np.float32), np.ones(2), flags, np.zeros(2, bool), {}
+        ends = flags & (not self.cut), flags & self.cut
+        return np.zeros((2, 1), np.float32), np.ones(2), *ends, {}
 
 
-def test_a_game_that_ends_while_nobody_plays_is_reset():
-    below = TwiceDead()
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_game_that_ends_while_nobody_plays_is_reset(cut):
+    below = TwiceDead(cut)
     envs = atari.LivesAsEpisodes(below)
     envs.reset()
-    assert envs.step(np.array([1, 1]))[2].tolist() == [True, True]
+    assert envs.step(np.array([1, 1]))[2 + cut].tolist() == [True, True]
     obs, reward, terminated, truncated, _ = envs.step(np.array([1, 1]))
     assert below.actions[-1] == [0, 0]
     assert [mask.tolist() for mask in below.resets[1:]] == [[True, False]]

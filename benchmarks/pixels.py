@@ -72,7 +72,8 @@ class Args:
 
 def flags(request: dict[str, Any]) -> dict[str, Any]:
     """Of ``headrace train``: the recipe with everybody's network, one pass, no evaluation."""
-    return {
+    lag = {"max_lag": request["max_lag"]} if "max_lag" in request else {}
+    return lag | {
         "recipe": "atari",
         "env_id": "Pong",
         "conv": "nature",
@@ -105,17 +106,19 @@ def _headrace(request: dict[str, Any], memory: common.Memory) -> dict[str, Any]:
 
 def requests(args: Args) -> dict[str, dict[str, Any]]:
     """What is asked of each program."""
-    fragment = args.minibatch * 2 // args.envs  # two of headrace's rollouts make a minibatch
+    fragment = args.minibatch * args.actors // args.envs  # a rollout of an actor is a minibatch
     shared = {"steps": args.steps, "envs": args.envs, "minibatch": args.minibatch}
-    own = {**shared, "algo": "appo", "actors": args.actors, "precision": "auto"}
-    own |= {"fragment": args.minibatch // args.envs, "minibatches": 1}
-    own |= {"batch_size": args.minibatch}
-    ppo = {"algo": "ppo", "fragment": args.rollout, "batch_size": args.rollout * args.envs}
+    ours = shared | {"actors": args.actors, "precision": "auto"}
+    # Each actor may play on while another rollout of its own waits.
+    own = {**ours, "algo": "appo", "fragment": fragment, "max_lag": 2 * args.actors - 1}
+    own |= {"batch_size": args.minibatch, "minibatches": 1}
+    ppo = {**ours, "algo": "ppo", "fragment": args.rollout}
+    ppo |= {"batch_size": args.rollout * args.envs}
     ppo["minibatches"] = args.rollout * args.envs // args.minibatch
     peer = {**shared, "num_envs": args.envs, "rollout": args.rollout, "threads": num_cores()}
     peer |= {"workers": args.actors, "fragment": fragment}
     known = {"headrace": own, "headrace float32": own | {"precision": "float32"}}
-    known |= {"headrace PPO": own | ppo, "ceiling": own}
+    known |= {"headrace PPO": ppo, "ceiling": own}
     for name, program in PEERS.items():
         known[name] = {**peer, "program": program, "steps": args.steps // SLOWER[program]}
     for name in args.programs:

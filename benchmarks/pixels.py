@@ -42,7 +42,7 @@ from headrace.studies.children import Children
 from headrace.studies.machine import machine, show, wide_console, write_csv
 
 PEERS = {"CleanRL-style": "cleanrl", "Stable-Baselines3": "sb3", "Sample Factory": "sample_factory"}
-SLOWER = {"cleanrl": 2, "sb3": 3, "sample_factory": 6}  # how many times fewer steps they run
+SLOWER = {"cleanrl": 2, "sb3": 3, "sample_factory": 3}  # so many times fewer steps: like seconds
 TIMEOUT_S = 600.0
 
 

@@ -129,20 +129,21 @@ class LivesAsEpisodes(VectorWrapper):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """One step of every environment; a no-op of those whose episode ended before."""
         fillers = self._ended
-        if not np.count_nonzero(fillers):  # as at nearly all steps
-            obs, reward, terminated, truncated, infos = self.env.step(actions)
-            self._ended = terminated | truncated
-            return obs, reward, terminated, truncated, infos
-        actions = np.array(actions)
-        actions[fillers] = 0  # a no-op; where the game is over ale-py resets it, whatever this is
+        some_fillers = np.count_nonzero(fillers) > 0  # at few steps
+        if some_fillers:
+            actions = np.array(actions)
+            actions[fillers] = 0  # a no-op; whatever it is, ale-py resets a game that is over
         obs, reward, terminated, truncated, infos = self.env.step(actions)
         ended = terminated | truncated
-        again = ended & fillers
-        if again.any():
-            obs, infos = self.env.reset(options={"reset_mask": again})
-        self._ended = ended & ~fillers
-        reward = np.where(fillers, np.zeros_like(reward), reward)
-        return obs, reward, terminated & ~fillers, truncated & ~fillers, infos
+        if some_fillers:
+            again = ended & fillers
+            if again.any():
+                obs, infos = self.env.reset(options={"reset_mask": again})
+            ended = ended & ~fillers
+            reward = np.where(fillers, np.zeros_like(reward), reward)
+            terminated, truncated = terminated & ~fillers, truncated & ~fillers
+        self._ended = ended
+        return obs, reward, terminated, truncated, infos
 
 
 # -- frames ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.convolutions import ImageTorso, min_side
 from headrace.nn.network import Network
 from headrace.nn.normalizer import ImageNormalizer
-from headrace.nn.patches import Cutter, patches
+from headrace.nn.patches import patches
 from headrace.nn.precision import Halved, by_patches, memory_format
 from headrace.ops import stacks, tree
 from headrace.ops.moments import Moments, moments
@@ -126,12 +126,15 @@ class QuickImage:
         layers: Callable[[Tensor], Tensor],
         dtype: torch.dtype,
     ) -> None:
-        self._channels_first, self._cutter = channels_first, Cutter(side)
+        self._channels_first, self._side = channels_first, side
         self._normalize, self._layers, self._dtype = normalize, layers, dtype
 
     def __call__(self, x: Tensor) -> Tensor:
         """``[N, *space.shape]`` to ``[N, num_outputs]``."""
-        x = self._cutter(self._channels_first(x))
+        x = self._channels_first(x)
+        if x.dtype != torch.uint8:  # of which not all could be cut
+            x = x.to(torch.bfloat16)
+        x = patches(x, self._side).to(torch.bfloat16)
         if self._normalize is not None:
             x = self._normalize(x)
         return self._layers(x).to(self._dtype)

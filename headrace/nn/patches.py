@@ -7,12 +7,10 @@ processors that multiply matrices of bfloat16 want them. This is known as *space
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 _RUNS = {4: torch.int32, 8: torch.int64, 16: torch.complex128}  # bytes that are copied as one
-_NUMPY_RUNS = {4: np.int32, 8: np.int64, 16: np.complex128}
 
 
 class PatchConv2d(nn.Conv2d):
@@ -70,40 +68,3 @@ def patches(x: Tensor, side: int) -> Tensor:
     runs = runs.reshape(num * rows, channels * side, columns).transpose(1, 2).reshape(-1)
     y = runs.view(x.dtype).view(num, rows, columns, channels * side * side)
     return y.permute(0, 3, 1, 2)
-
-
-class Cutter:
-    """Casts images to bfloat16 and cuts them as :func:`patches` does, on a processor.
-
-    Of bytes, the memory is used again: what a call returned holds until the next one. For the few
-    images of a step it is more than twice as fast, as little is asked for but the copies.
-    """
-
-    def __init__(self, side: int) -> None:
-        self._side, self._shape = side, torch.Size()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """``[N, C, H, W]`` as patches; as they are where those aren't cut."""
-        if x.dtype != torch.uint8 or self._side not in _NUMPY_RUNS:
-            return patches(x.to(torch.bfloat16), self._side)  # casts first: not all can be cut
-        if x.shape != self._shape:
-            self._make_room(x.shape)
-        num, rows, channels, side, columns = self._rows.shape
-        pixels = x.contiguous().numpy()[:, :, : rows * side, : columns * side]
-        runs = pixels.view(self._rows.dtype).reshape(num, channels, rows, side, columns)
-        np.copyto(self._rows, runs.swapaxes(1, 2))
-        np.copyto(self._patches, self._turned)
-        return self._halves.copy_(self._bytes)
-
-    def _make_room(self, shape: torch.Size) -> None:
-        """For images ``[N, C, H, W]``."""
-        num, channels, height, width = self._shape = shape
-        side, run = self._side, _NUMPY_RUNS[self._side]
-        rows, columns = height // side, width // side
-        self._rows: np.ndarray = np.empty((num, rows, channels, side, columns), run)
-        self._turned = self._rows.reshape(num * rows, channels * side, columns).swapaxes(1, 2)
-        self._patches: np.ndarray = np.empty((num * rows, columns, channels * side), run)
-        flat = torch.from_numpy(self._patches.view(np.uint8))
-        self._bytes = flat.view(num, rows, columns, channels * side * side)
-        self._halves = torch.empty_like(self._bytes, dtype=torch.bfloat16)
-        self._bytes, self._halves = (x.permute(0, 3, 1, 2) for x in (self._bytes, self._halves))

@@ -15,7 +15,7 @@ from tries import examples
 
 import headrace as hr
 from headrace.nn import patches as module
-from headrace.nn.patches import Cutter, PatchConv2d, patches
+from headrace.nn.patches import PatchConv2d, patches
 from headrace.nn.precision import Halved
 from headrace.ops.moments import moments
 
@@ -46,25 +46,6 @@ def check_patches(cut) -> None:
     assert torch.equal(cut(one_of_three, 4), by_hand(one_of_three, 4))
 
 
-def check_cutter(make) -> None:
-    cutter = make(4)
-    for shape in ((3, 2, 18, 25), (2, 1, 4, 4), (2, 1, 4, 4), (3, 2, 25, 18)):
-        x = torch.randint(0, 256, shape, dtype=torch.uint8)
-        for given_x in (x, x[1:], x.contiguous(memory_format=torch.channels_last), x.half()):
-            found = cutter(given_x)
-            assert found.is_contiguous(memory_format=torch.channels_last)
-            assert torch.equal(found, by_hand(given_x.to(torch.bfloat16), 4))
-    for offset in range(4):
-        memory = torch.randint(0, 256, (offset + 3 * 2 * 8 * 12,), dtype=torch.uint8)
-        x = memory[offset:].view(3, 2, 8, 12)
-        assert torch.equal(cutter(x), by_hand(x.to(torch.bfloat16), 4))
-    for side in (1, 3, 8, 16):
-        x = torch.randint(0, 256, (2, 2, 33, 35), dtype=torch.uint8)
-        halves = x.to(torch.bfloat16)
-        expected = by_hand(halves, side) if side >= 8 else halves
-        assert torch.equal(make(side)(x), expected)
-
-
 def check_convolution(make, cut) -> None:
     torch.manual_seed(0)
     for kernel, stride, scale in ((8, 4, 1 / 255), (4, 4, 0.5), (12, 4, 1.0)):
@@ -88,40 +69,6 @@ def check_convolution(make, cut) -> None:
 
 def test_a_patch_is_its_pixels_one_by_one():
     check_patches(patches)
-
-
-def test_a_cutter_cuts_one_batch_after_the_other_as_patches_do():
-    check_cutter(Cutter)
-
-
-def test_a_cutter_needs_no_memory_for_the_next_batch():
-    cutter, x = Cutter(4), torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
-    first = cutter(x)
-    assert cutter(x + 1).data_ptr() == first.data_ptr()
-    assert (first == 1).all()
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("if x.dtype != torch.uint8 or ", "if "),
-        ("or self._side not in _NUMPY_RUNS", ""),
-        ("if x.shape != self._shape", "if not self._shape"),
-        ("x.contiguous().numpy()", "x.numpy()"),
-        ("[:, :, : rows * side, : columns * side]", "[:, :, -rows * side :, : columns * side]"),
-        ("runs.swapaxes(1, 2)", "runs.swapaxes(1, 2)[:, ::-1]"),
-        ("np.copyto(self._patches, self._turned)", "pass"),
-        ("self._halves.copy_(self._bytes)", "self._halves"),
-        ("channels * side, columns).swapaxes(1, 2)", "side, channels, columns).swapaxes(1, 3)"),
-    ],
-)
-def test_a_broken_cutter_is_rejected(old, new):
-    source = inspect.getsource(module)
-    assert old in source
-    broken = {"__name__": "headrace.nn.patches"}
-    exec(compile(source.replace(old, new), "broken.py", "exec"), broken)
-    with pytest.raises((AssertionError, RuntimeError, ValueError, KeyError)):
-        check_cutter(broken["Cutter"])
 
 
 def test_a_convolution_of_patches_and_its_gradient_are_those_of_the_image():

@@ -114,9 +114,7 @@ class LockStep:
                 next_obs = inputs.compose(next_obs, mask, action_t, reward[t], first[t + 1])
                 inputs.check_mask(next_obs, ended, self._name, t + 1)
             store(obs, t + 1, next_obs)
-            if cut is not None and cut():
-                break
-            if closed is not None and closed.any():
+            if (cut is not None and cut()) or (closed is not None and closed.any()):
                 break
         count = np.full(num_envs, len(params))
         began = done & ~first[1:]  # who ends in a filler was absent

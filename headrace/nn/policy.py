@@ -20,12 +20,12 @@ from headrace.nn.own_torso import OwnTorso
 from headrace.nn.popart import PopArt
 from headrace.nn.precision import Precision, halved
 from headrace.nn.predict import predict
-from headrace.nn.quick import QuickImage, QuickTorso, quick, quick_image
+from headrace.nn.quick import FewRows, QuickImage, QuickTorso, few_rows, quick, quick_image
 from headrace.nn.recurrent import Recurrent
 from headrace.nn.task_values import TaskPopArt
 from headrace.ops import stacks
 from headrace.ops.moments import Moments
-from headrace.spaces.actions import distribution_for, to_env
+from headrace.spaces.actions import distribution_for, env_actions
 from headrace.spaces.joining import TASK, Spaces
 from headrace.spaces.text import Words, text_paths
 from headrace.types import Tree
@@ -73,6 +73,7 @@ class Policy(nn.Module):
             observation_space, action_space, self.distribution, mask, previous, words, hides
         )
         make: type[Encoder | OwnTorso] = Encoder if network.torso is None else OwnTorso
+        self._to_env = env_actions(action_space, network.squash_actions)
         self.torso = make(self.inputs, network)
         alone = network.core is None and self.torso.is_vector
         shared = not alone if network.shared is None else network.shared
@@ -91,6 +92,7 @@ class Policy(nn.Module):
         free = torch.full((self.distribution.num_free,), network.log_std_init)
         self.log_std = nn.Parameter(free) if len(free) else None
         self._quick: QuickTorso | QuickImage | None = None
+        self._few: FewRows | None = None
         self.tasks: tuple[str, ...] = ()  # names of several that it is trained on, by their numbers
         self.task_spaces: tuple[Spaces, ...] = ()  # of each of these
         # Of observation_space in a joined one (``spaces.joining.place``); None: it is the whole.
@@ -128,12 +130,13 @@ class Policy(nn.Module):
         with contextlib.ExitStack() as stack:
             for part in halved(self):
                 stack.enter_context(part.still(learns))
-            stack.callback(setattr, self, "_quick", self._quick)
+            stack.callback(vars(self).update, {"_quick": self._quick, "_few": self._few})
             self._quick = None if learns else quick(self.torso) or quick_image(self.torso)
+            self._few = None if learns else few_rows(self)
             yield
 
     def __getstate__(self) -> dict[str, Any]:  # weights of copies don't stand still
-        return vars(self) | {"_quick": None}
+        return vars(self) | {"_quick": None, "_few": None}
 
     def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
         """One step of the policy head alone: parameters ``[B, num_params]`` and the core after it.
@@ -142,8 +145,10 @@ class Policy(nn.Module):
             inputs: ``[B, ...]``, see :class:`Inputs`; first: ``[B]`` bool, obs came from a reset;
             core: ``[B, ...]``.
         """
-        torso = self._quick
-        hidden = self.torso(inputs) if torso is None or torch.is_grad_enabled() else torso(inputs)
+        few, quick = (None, None) if torch.is_grad_enabled() else (self._few, self._quick)
+        if few is not None and len(inputs) <= few.most_rows:
+            return few(inputs), core
+        hidden = (quick or self.torso)(inputs)
         if self.core is not None:
             hidden, core = self.core.step(hidden, first, core)
         head = self.policy_head
@@ -165,7 +170,8 @@ class Policy(nn.Module):
             hidden, core = self.core(hidden.unflatten(0, first.shape), first, core)
             hidden = hidden.flatten(0, 1)
         value_hidden = hidden if self.value_torso is None else self.value_torso(flat)
-        params, value = self._params(hidden, flat), self._value(value_hidden, flat)
+        params = self.finished(self.policy_head(hidden), flat)
+        value = self._value(value_hidden, flat)
         return params.unflatten(0, first.shape), value.view(first.shape), core
 
     def values(self, inputs: Tree, first: Tensor, core: Tree) -> Tensor:
@@ -178,9 +184,6 @@ class Policy(nn.Module):
     def _value(self, hidden: Tensor, inputs: Tree) -> Tensor:
         value = self.value_head(hidden)
         return value if self.popart is None else self.popart(value, inputs)
-
-    def _params(self, hidden: Tensor, inputs: Tree) -> Tensor:
-        return self.finished(self.policy_head(hidden), inputs)
 
     def finished(self, params: Tensor, inputs: Tree) -> Tensor:
         """Parameters ``[N, num_params]`` of the head's outputs: free ones added, masks applied."""
@@ -212,7 +215,7 @@ class Policy(nn.Module):
 
     def env_action(self, action: Tree) -> Any:
         """What the environments receive for arrays of actions; see ``spaces.actions.to_env``."""
-        return to_env(self.inputs.action_space, action, self.network.squash_actions)
+        return self._to_env(action)
 
     @torch.inference_mode()
     def predict(

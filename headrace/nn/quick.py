@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -19,6 +20,8 @@ from headrace.nn.image import Image, QuickImage
 from headrace.nn.network import DenseTanh
 from headrace.ops import tree
 from headrace.types import Tree
+
+_FEW = 1 << 18  # products of a layer, at most: of more, NumPy's BLAS begins threads
 
 
 class QuickTorso:
@@ -31,19 +34,19 @@ class QuickTorso:
     def __init__(self, torso: Encoder) -> None:
         modules = cast(nn.Sequential, torso.mlp).modules()
         layers = [m for m in modules if isinstance(m, nn.Linear)]
-        self._layers = [(layer.bias, layer.weight.t()) for layer in layers]
+        self.layers = [(layer.bias, layer.weight.t()) for layer in layers]
         kinds = [type(m) for m in cast(nn.Sequential, torso.mlp).modules()]
-        self._relu, self._tanh = nn.ReLU in kinds, DenseTanh in kinds
-        self._factor = 2.0 if self._tanh else 1.0  # see DenseTanh; factors of two change no digit
+        self.relu, self.tanh = nn.ReLU in kinds, DenseTanh in kinds
+        self._factor = 2.0 if self.tanh else 1.0  # see DenseTanh; factors of two change no digit
         self._minus_one = layers[0].weight.new_tensor(-1.0)
         norm = torso.normalizer
-        self._norm = None if norm is None else (norm.center, norm.scale, norm.limit)
-        self._numbers, self._single = torso.numbers, torso.is_single
+        self.norm = None if norm is None else (norm.center, norm.scale, norm.limit)
+        self._numbers, self.is_single = torso.numbers, torso.is_single
 
     def __call__(self, inputs: Tree) -> Tensor:
         """``[N, ...] -> [N, num_outputs]``."""
         x, factor = self._given(inputs), self._factor
-        for bias, weight in self._layers:
+        for bias, weight in self.layers:
             x = self._activated(torch.addmm(bias, x, weight, beta=factor, alpha=factor))
         return x
 
@@ -56,33 +59,89 @@ class QuickTorso:
             others: behind it. inputs: ``[N, ...]``. counts: rows of each, itself included.
         """
         torsos = (self, *others)
-        if self._norm is None:
+        if self.norm is None:
             x = self._given(inputs)
         else:
             each = zip(torsos, split(inputs, counts), strict=True)
             x = torch.cat([torso._given(rows) for torso, rows in each])
         beta = alpha = self._factor
-        for layers in zip(*(torso._layers for torso in torsos), strict=True):
+        for layers in zip(*(torso.layers for torso in torsos), strict=True):
             runs = zip(layers, x.split(counts), strict=True)
             parts = [torch.addmm(b, rows, w, beta=beta, alpha=alpha) for (b, w), rows in runs]
             x = self._activated(torch.cat(parts))
         return x
 
     def _activated(self, x: Tensor) -> Tensor:
-        if self._tanh:
+        if self.tanh:
             return torch.add(self._minus_one, x.sigmoid_(), alpha=2.0, out=x)
-        return x.relu_() if self._relu else functional.elu_(x)
+        return x.relu_() if self.relu else functional.elu_(x)
 
     def _given(self, inputs: Tree) -> Tensor:
-        return self._normalized(inputs) if self._single else self._numbers(inputs)
+        return self._normalized(inputs) if self.is_single else self._numbers(inputs)
 
     def _normalized(self, x: Tensor) -> Tensor:
         if x.dtype != self._minus_one.dtype:
             x = x.to(self._minus_one.dtype)
-        if self._norm is None:
+        if self.norm is None:
             return x
-        center, scale, limit = self._norm
+        center, scale, limit = self.norm
         return torch.sub(x, center).mul_(scale).clamp_(-limit, limit)
+
+
+class FewRows:
+    """Calls a policy of dense layers on a few rows of numbers, by NumPy.
+
+    There it takes a quarter of what torch does, whose calls cost more than such a multiplication
+    does, the more as the environments' steps in between empty the caches. What it returns is the
+    policy's own but for the last digits. It holds views, as :class:`QuickTorso` does.
+
+    Args:
+        torso: of one row of numbers, with tanh or ReLU; its weights are float32 on a processor.
+        head: behind it. free: what stands behind the head's outputs in each row, or None.
+    """
+
+    def __init__(self, torso: QuickTorso, head: nn.Linear, free: Tensor | None) -> None:
+        layers = [*torso.layers, (head.bias, head.weight.t())]
+        self._layers = [(_array(bias), _array(weight)) for bias, weight in layers]
+        self._tanh, self._free = torso.tanh, np.empty(0) if free is None else _array(free)
+        norm = torso.norm
+        self._norm = None if norm is None else (_array(norm[0]), _array(norm[1]), norm[2])
+        self.most_rows = _FEW // max(weight.size for _, weight in self._layers)
+
+    @np.errstate(all="ignore")  # what isn't finite is left to who looks for it, as torch does
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """``[N, num_inputs] -> [N, num_params]``, with N up to ``most_rows``."""
+        x = _array(inputs).astype(np.float32)
+        if self._norm is not None:
+            center, scale, limit = self._norm
+            x -= center
+            x *= scale
+            np.minimum(np.maximum(x, -limit, out=x), limit, out=x)
+        *hidden, (bias, weight) = self._layers
+        for more, by in hidden:
+            x = x @ by
+            x += more
+            x = np.tanh(x, out=x) if self._tanh else np.maximum(x, 0.0, out=x)
+        y, num = np.empty((len(x), len(bias) + len(self._free)), np.float32), len(bias)
+        np.add(x @ weight, bias, out=y[:, :num])
+        y[:, num:] = self._free
+        return torch.from_numpy(y)
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return cast(np.ndarray, x.detach().numpy())
+
+
+def few_rows(policy: Any) -> FewRows | None:
+    """A quick way for few rows from observations to a :class:`Policy`'s parameters, if any."""
+    torso, head = quick(policy.torso), policy.policy_head
+    if torso is None or not torso.is_single or not (torso.tanh or torso.relu):
+        return None
+    if policy.core is not None or policy.inputs.mask != "none":
+        return None
+    if head.weight.device.type != "cpu" or head.weight.dtype != torch.float32:
+        return None
+    return FewRows(torso, head, policy.log_std)
 
 
 def split(rows: Tree, counts: list[int]) -> list[Tree]:

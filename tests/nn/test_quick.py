@@ -1,8 +1,12 @@
-"""The quick way of acting is the policy's own, bit for bit, and is left with its block."""
+"""The quick ways of acting are the policy's own, and are left with their block."""
 
 from __future__ import annotations
 
 import copy
+import itertools
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,9 +28,9 @@ SPACES = {
 }
 
 
-def make(space, seed=0, **network):
+def make(space, seed=0, actions=None, **network):
     torch.manual_seed(seed)
-    policy = Policy(space, Discrete(3), hr.Network((16, 8), **network))
+    policy = Policy(space, actions or Discrete(3), hr.Network((16, 8), **network))
     for name, value in policy.state_dict().items():
         if value.dtype.is_floating_point and "square" not in name:
             value.copy_(
@@ -52,10 +56,111 @@ def test_a_dense_policy_acts_the_same_while_it_stands_still(name, normalize, act
         want, _ = policy.act(inputs, first, ())
         with policy.still():
             assert policy._quick is not None
+            assert (policy._few is not None) == (name == "row" and activation != "elu")
             before = copy.deepcopy(inputs)
+            assert torch.equal(policy._quick(inputs), policy.torso(inputs))
+            torch.testing.assert_close(policy.act(inputs, first, ())[0], want)
+            policy._few = None
             assert torch.equal(policy.act(inputs, first, ())[0], want)
             tree.map_leaves(lambda x, y: torch.testing.assert_close(x, y), inputs, before)
-        assert policy._quick is None
+        assert (policy._quick, policy._few) == (None, None)
+
+
+def check_few_rows(module) -> None:
+    """Against float64's way through the same layers."""
+    boxes = Box(-1, 1, (2,)), Discrete(4)
+    for actions, activation, dtype in itertools.product(
+        boxes, ("tanh", "relu"), (np.float32, np.float64, np.int64)
+    ):
+        space = Box(-90, 90, (5,), dtype)
+        policy, inputs = make(
+            space, 3, actions, activation=activation, normalize_observations=dtype != np.float32
+        )
+        policy.torso.mlp[0].weight.data[0, 0] = 1e-3  # not all of them act beyond the bends
+        if policy.torso.normalizer is not None:
+            policy.torso.normalizer.scale.fill_(0.2)  # some beyond the limit, some not
+        twin = copy.deepcopy(policy).double()
+        with torch.inference_mode():
+            few = module.few_rows(policy)
+            want, _ = twin.act(inputs, torch.ones(4, dtype=torch.bool), ())
+            torch.testing.assert_close(few(inputs).double(), want, rtol=2e-5, atol=2e-5)
+            assert few(inputs).dtype == torch.float32
+            with torch.no_grad():
+                for p in policy.parameters():
+                    p.mul_(0.5)  # of weights it has views
+            again, _ = policy.act(inputs, torch.ones(4, dtype=torch.bool), ())
+            torch.testing.assert_close(few(inputs), again, rtol=2e-5, atol=2e-5)
+
+
+def test_few_rows_pass_by_numpy():
+    check_few_rows(module)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("x -= center", "pass"),
+        ("x *= scale", "x /= scale"),
+        ("-limit, out=x), limit, out=x)", "-limit, out=x), 99.0, out=x)"),
+        ("x += more", "pass"),
+        ("if self._tanh else np.maximum", "if not self._tanh else np.maximum"),
+        ("np.add(x @ weight, bias", "np.subtract(x @ weight, bias"),
+        ("y[:, num:] = self._free", "y[:, num:] = 0.0"),
+        ("x.detach().numpy()", "x.detach().numpy().copy()"),
+    ],
+)
+def test_a_broken_way_for_few_rows_is_rejected(old, new):
+    source = Path(module.__file__).read_text()
+    assert source.count(old) == 1
+    broken = {"__name__": module.__name__}
+    exec(compile(source.replace(old, new), "broken", "exec"), broken)
+    with pytest.raises(AssertionError):
+        check_few_rows(SimpleNamespace(**broken))
+
+
+def test_more_rows_pass_by_torch_bit_for_bit():
+    policy, inputs = make(ROW)
+    with torch.inference_mode(), policy.still():
+        most = policy._few.most_rows
+        assert most == (1 << 18) // (16 * 8)
+        rows = inputs[:1].expand(most + 1, -1)
+        want, _ = policy.act(rows, torch.ones(len(rows), dtype=torch.bool), ())
+        policy._few = None
+        found, _ = policy.act(rows, torch.ones(len(rows), dtype=torch.bool), ())
+    assert torch.equal(found, want)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_what_isnt_finite_warns_nobody_and_stays_so(normalize):
+    policy, inputs = make(ROW, normalize_observations=normalize)
+    inputs[0, 0], inputs[1, 0], inputs[2, 0] = torch.nan, torch.inf, 1e300
+    first = torch.ones(4, dtype=torch.bool)
+    with torch.inference_mode(), policy.still(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found, _ = policy.act(inputs, first, ())
+        policy._few = None
+        want, _ = policy.act(inputs, first, ())
+    torch.testing.assert_close(found, want, equal_nan=True)
+
+
+def test_only_float32_without_masks_and_cores_has_a_way_for_few_rows():
+    for space, network in (
+        (SPACES["masked"], {}),
+        (SPACES["codes"], {}),
+        (ROW, {"core": "lstm", "core_size": 4}),
+        (ROW, {"activation": "elu"}),
+    ):
+        policy, _ = make(space, **network)
+        with policy.still():
+            assert policy._few is None
+    policy, _ = make(ROW)
+    with policy.double().still():
+        assert policy._few is None
+    with policy.float().still(learns=True):
+        assert policy._few is None
+    with policy.still():
+        assert policy._few is not None
+        assert copy.deepcopy(policy)._few is None
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
@@ -86,7 +191,7 @@ def test_weights_that_changed_between_two_blocks_count_and_so_do_gradients():
             p.data = p + 0.5
         want, _ = policy.act(inputs, first, ())
         with policy.still():
-            assert torch.equal(policy.act(inputs, first, ())[0], want)
+            torch.testing.assert_close(policy.act(inputs, first, ())[0], want)
 
 
 def test_a_core_is_given_what_the_slow_way_gives_it():
@@ -115,5 +220,6 @@ def test_a_broken_copy_is_rejected(monkeypatch):
         monkeypatch.setattr(module.QuickTorso, "_normalized", lambda self, x: x.float())
         want, _ = policy.act(inputs, torch.ones(4, dtype=torch.bool), ())
         with policy.still():
+            policy._few = None
             got, _ = policy.act(inputs, torch.ones(4, dtype=torch.bool), ())
     assert not torch.equal(got, want)

@@ -71,7 +71,7 @@ RUNS = {
     "worthless": CARTPOLE | {
         "env": worthless, "engine": "sync", "algo": hr.PPO(entropy_coef=10.0, **FEW)},
     "rash": CARTPOLE | {
-        "algo": hr.PPO(learning_rate=0.03, lr_schedule="constant", **FEW), "total_steps": 2_000},
+        "algo": hr.PPO(learning_rate=0.03, lr_schedule="constant", **FEW), "total_steps": 4_000},
     "collapsed": CARTPOLE | {
         "algo": hr.A2C(learning_rate=0.1, lr_schedule="constant"), "total_steps": 4_000},
     "narrow": CARTPOLE | {"algo": hr.PPO(clip=5e-4, **FEW), "total_steps": 1_500},
@@ -155,7 +155,7 @@ def test_a_resumed_run_is_not_told_again_what_it_was_told(ill):
     folder, _ = ill("rash")
     before = (folder / "warnings.jsonl").read_text()
     told: list[str] = []
-    config = resume_config(folder, total_steps=5_000)
+    config = resume_config(folder, total_steps=7_000)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("headrace.evaluating.ending.plot", lambda runs: None)
         patched.setattr("headrace.evaluating.ending._report", lambda run_dir: None)

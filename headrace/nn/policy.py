@@ -25,7 +25,7 @@ from headrace.nn.recurrent import Recurrent
 from headrace.nn.task_values import TaskPopArt
 from headrace.ops import stacks
 from headrace.ops.moments import Moments
-from headrace.spaces.actions import distribution_for, env_actions
+from headrace.spaces.actions import distribution_for, to_env
 from headrace.spaces.joining import TASK, Spaces
 from headrace.spaces.text import Words, text_paths
 from headrace.types import Tree
@@ -73,7 +73,6 @@ class Policy(nn.Module):
             observation_space, action_space, self.distribution, mask, previous, words, hides
         )
         make: type[Encoder | OwnTorso] = Encoder if network.torso is None else OwnTorso
-        self._to_env = env_actions(action_space, network.squash_actions)
         self.torso = make(self.inputs, network)
         alone = network.core is None and self.torso.is_vector
         shared = not alone if network.shared is None else network.shared
@@ -132,7 +131,7 @@ class Policy(nn.Module):
                 stack.enter_context(part.still(learns))
             stack.callback(vars(self).update, {"_quick": self._quick, "_few": self._few})
             self._quick = None if learns else quick(self.torso) or quick_image(self.torso)
-            self._few = None if learns else few_rows(self)
+            self._few = few_rows(self, self._quick)
             yield
 
     def __getstate__(self) -> dict[str, Any]:  # weights of copies don't stand still
@@ -145,10 +144,10 @@ class Policy(nn.Module):
             inputs: ``[B, ...]``, see :class:`Inputs`; first: ``[B]`` bool, obs came from a reset;
             core: ``[B, ...]``.
         """
-        few, quick = (None, None) if torch.is_grad_enabled() else (self._few, self._quick)
+        few, torso = (None, None) if torch.is_grad_enabled() else (self._few, self._quick)
         if few is not None and len(inputs) <= few.most_rows:
             return few(inputs), core
-        hidden = (quick or self.torso)(inputs)
+        hidden = (torso or self.torso)(inputs)
         if self.core is not None:
             hidden, core = self.core.step(hidden, first, core)
         head = self.policy_head
@@ -215,7 +214,7 @@ class Policy(nn.Module):
 
     def env_action(self, action: Tree) -> Any:
         """What the environments receive for arrays of actions; see ``spaces.actions.to_env``."""
-        return self._to_env(action)
+        return to_env(self.inputs.action_space, action, self.network.squash_actions)
 
     @torch.inference_mode()
     def predict(

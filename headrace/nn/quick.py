@@ -91,9 +91,9 @@ class QuickTorso:
 class FewRows:
     """Calls a policy of dense layers on a few rows of numbers, by NumPy.
 
-    There it takes a quarter of what torch does, whose calls cost more than such a multiplication
-    does, the more as the environments' steps in between empty the caches. What it returns is the
-    policy's own but for the last digits. It holds views, as :class:`QuickTorso` does.
+    There it takes half of what torch does, whose calls cost more than such a multiplication does,
+    the more as the environments' steps in between empty the caches. What it returns is the policy's
+    own but for the last digits. It holds views, as :class:`QuickTorso` does.
 
     Args:
         torso: of one row of numbers, with tanh or ReLU; its weights are float32 on a processor.
@@ -132,10 +132,10 @@ def _array(x: Tensor) -> np.ndarray:
     return cast(np.ndarray, x.detach().numpy())
 
 
-def few_rows(policy: Any) -> FewRows | None:
-    """A quick way for few rows from observations to a :class:`Policy`'s parameters, if any."""
-    torso, head = quick(policy.torso), policy.policy_head
-    if torso is None or not torso.is_single or not (torso.tanh or torso.relu):
+def few_rows(policy: Any, torso: Any) -> FewRows | None:
+    """A quick way for few rows through a :class:`Policy`, whose torso has this one, if any."""
+    head = policy.policy_head
+    if type(torso) is not QuickTorso or not torso.is_single or not (torso.tanh or torso.relu):
         return None
     if policy.core is not None or policy.inputs.mask != "none":
         return None

@@ -81,7 +81,7 @@ def check_few_rows(module) -> None:
             policy.torso.normalizer.scale.fill_(0.2)  # some beyond the limit, some not
         twin = copy.deepcopy(policy).double()
         with torch.inference_mode():
-            few = module.few_rows(policy)
+            few = module.few_rows(policy, module.quick(policy.torso))
             want, _ = twin.act(inputs, torch.ones(4, dtype=torch.bool), ())
             torch.testing.assert_close(few(inputs).double(), want, rtol=2e-5, atol=2e-5)
             assert few(inputs).dtype == torch.float32
@@ -161,6 +161,8 @@ def test_only_float32_without_masks_and_cores_has_a_way_for_few_rows():
     with policy.still():
         assert policy._few is not None
         assert copy.deepcopy(policy)._few is None
+    policy.to("meta")
+    assert module.few_rows(policy, quick(policy.torso)) is None
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])

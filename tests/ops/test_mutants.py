@@ -324,7 +324,12 @@ TO_ENV = [
     ("start ignored", "action + int(space.start) if space.start else action", "action"),
     ("copied", "if space.start else action", "if True else action"),
     ("start of a MultiDiscrete ignored", "shaped + xp.asarray(space.start)", "shaped"),
-    ("not clipped", "xp.clip(shaped, low, high)", "shaped"),
+    ("not clipped from below", "xp.maximum(shaped, low)", "shaped"),
+    (
+        "not clipped from above",
+        "xp.minimum(xp.maximum(shaped, low), high)",
+        "xp.maximum(shaped, low)",
+    ),
     ("not squashed", "xp.tanh(shaped)", "shaped"),
     ("squashed into the upper half", "(xp.tanh(shaped) + 1.0) / 2.0", "xp.tanh(shaped)"),
     ("bounds swapped", "low * (1.0 - share)", "low * share"),
@@ -332,24 +337,6 @@ TO_ENV = [
     ("transposed", "(space.shape or ())", "(space.shape or ())[::-1]"),
 ]
 PASSED_ON = [("squash not passed on to leaves", "(leaf, part, squash)", "(leaf, part, False)")]
-CLIPPED = [
-    ("not from below", "np.maximum(action, space.low)", "action"),
-    (
-        "not from above",
-        "np.minimum(np.maximum(action, space.low), space.high)",
-        "np.maximum(action, space.low)",
-    ),
-    ("dtype of the policy", "space.high), space.dtype)", "space.high))"),
-    (
-        "tensors become arrays",
-        "return to_env(space, action)",
-        "return to_env(space, action.numpy())",
-    ),
-]
-QUICKLY = [
-    ("squash not passed on", "squash=squash", "squash=False"),
-    ("clipped all the same", "and not squash", ""),
-]
 MAP_SPACE = [
     ("order of the keys", "for key, part in inner}", "for key, part in reversed(inner)}"),
     ("function not passed on in Dicts", "map_space(function, part, *(v", "(lambda *x: x)(*(v"),
@@ -418,8 +405,6 @@ GROUPS: list[tuple[ModuleType, str, Check, list[tuple[str, str, str]]]] = [
     (distributions, "Composite", on_distributions.check_masks, COMPOSITE_MASK),
     (action_spaces, "_leaf_to_env", on_action_spaces.check_to_env, TO_ENV),
     (action_spaces, "to_env", on_action_spaces.check_to_env, PASSED_ON),
-    (action_spaces, "_clipped", on_action_spaces.check_to_env, CLIPPED),
-    (action_spaces, "env_actions", on_action_spaces.check_to_env, QUICKLY),
     (walk, "map_space", on_walk.check_map_space, MAP_SPACE),
     (masks, "flatten_mask", on_action_spaces.check_flatten_mask, FLAT_MASK),
     (action_spaces, "mask_is_empty", on_action_spaces.check_mask_is_empty, MASK_IS_EMPTY),

@@ -136,8 +136,8 @@ def few_rows(policy: Any, torso: Any) -> FewRows | None:
     """A quick way for few rows through a :class:`Policy`, whose torso has this one, if any."""
     head = policy.policy_head
     if type(torso) is not QuickTorso or not torso.is_single or not (torso.tanh or torso.relu):
-        return None
-    if policy.core is not None or policy.inputs.mask != "none":
+        return None  # what isn't single has more inputs, such as a mask
+    if policy.core is not None:
         return None
     if head.weight.device.type != "cpu" or head.weight.dtype != torch.float32:
         return None

@@ -29,7 +29,7 @@ from headrace.acting.spec import ActorSpec
 from headrace.errors import ActorFailed
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
-from headrace.process import Child, end_children, full_float32, stay_on
+from headrace.process import Child, end_children, full_float32, push_nobody_aside, stay_on
 from headrace.transport.calls import BEAT_S, Asked, Calls, End, Server
 from headrace.transport.slab import spec_of
 from headrace.transport.weights import WeightStore
@@ -76,7 +76,7 @@ class Inference:
         """Start the process."""
         self._calls.greet()
         args = self._pickled, self._calls.desk(), self._weights
-        self._child = Child("headrace-inference", run_inference, *args)
+        self._child = Child("headrace-inference", run_inference, *args, nice=False)
 
     def mend(self, num_restarts: int) -> str | None:
         """Replace the process if it is dead or silent; returns what happened then.
@@ -138,6 +138,7 @@ def run_inference(pickled: bytes, desk: End, weights: Tensor, pipe: Connection) 
     try:
         policy, device, max_wait_s, beat_s, processors = cloudpickle.loads(pickled)
         stay_on(processors)
+        push_nobody_aside()  # actors that step, whose calls then come together
         full_float32(device)
         _serve(policy.to(device), Server(desk, beat_s), weights, max_wait_s, pipe)
     except BaseException:

@@ -28,7 +28,7 @@ _LARGE = 2_000_000  # multiplications of a step, below which a call costs more t
 _FEW = 4  # actors, half of which make no batch
 _ROWS, _LEARNT, _ROUNDS = 64, 16, 5  # of the trial
 _STEP_S, _CALL_S = 300e-6, 250e-6  # of the processors: an actor's own work a step; asking, on top
-_IDLE_S = 1.2e-3  # that cores wait while one process answers half of the actors
+_IDLE_S = 0.6e-3  # that cores wait while one process answers half of the actors
 GAIN = 1.12  # of steps per second and of the processors' time; below, what is promised may be none
 
 

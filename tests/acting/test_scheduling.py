@@ -1,4 +1,4 @@
-"""Which scheduling actor processes, and what they start, have."""
+"""Which scheduling the processes that act, and what they start, have."""
 
 from __future__ import annotations
 
@@ -72,6 +72,18 @@ def test_actors_push_nobody_from_a_core_and_the_learner_is_as_it_was(tmp_path):
     actors = {(who, kind) for who, pid, kind in found if pid != str(os.getpid())}
     assert {("thread", str(os.SCHED_BATCH)), ("step", str(os.SCHED_BATCH))} <= actors
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def test_who_acts_for_all_is_as_important_as_the_learner_but_pushes_nobody_from_a_core(tiny):
+    config = tiny(algo=hr.APPO(), inference="shared", total_steps=10**9)
+    with contextlib.closing(hr.Trainer(config, notify=lambda line: None)) as trainer:
+        results = iter(trainer)
+        next(results)  # it has acted
+        *actors, shared = trainer.source.pids()
+        own, theirs = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (os.getpid(), shared))
+        assert theirs == own
+        assert os.sched_getscheduler(shared) == os.SCHED_BATCH
+        assert all(os.getpriority(os.PRIO_PROCESS, pid) >= min(own + 10, 19) for pid in actors)
 
 
 def test_a_policy_that_was_chosen_by_others_stays():

@@ -56,7 +56,7 @@ class Args:
     """What a step of the stand-in computes."""
     precision: str = "bfloat16"
     """Of images."""
-    max_wait_ms: float = 5.0
+    max_wait_ms: float = 15.0
     """How long shared inference waits for others."""
     seconds: float = 8.0
     """How long each figure is measured."""

@@ -23,7 +23,7 @@ from headrace.process.fork_server import end_stopped_server, family, process_con
 from headrace.process.memory import keep_freed_memory
 
 _ATTEMPTS, _PAUSE_S = 5, 0.1  # to start a process
-_NICER = 10  # than the learner, which so never waits for a core: who acts takes what it leaves
+_NICER = 10  # than the learner, which so never waits for a core: these take what it leaves
 
 
 def new_mark() -> str:

@@ -85,7 +85,8 @@ def push_nobody_aside() -> None:
 
     An actor and the thread that steps its environments wake each other at each step. Where one may
     push aside what runs on the core that it had before, the actors get in one another's way while
-    other cores idle: with two of HalfCheetah on two cores a tenth of all steps.
+    other cores idle: with two of HalfCheetah on two cores a tenth of all steps. Who acts for all of
+    them begins with more calls so.
     """
     with contextlib.suppress(OSError):
         if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:

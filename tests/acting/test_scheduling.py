@@ -74,8 +74,9 @@ def test_actors_push_nobody_from_a_core_and_the_learner_is_as_it_was(tmp_path):
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
-@pytest.mark.skipif(os.getpriority(os.PRIO_PROCESS, 0) == 19, reason="nobody can be nicer")
 def test_who_acts_for_all_is_as_important_as_the_learner_but_pushes_nobody_from_a_core(tiny):
+    if os.getpriority(os.PRIO_PROCESS, 0) == 19:
+        pytest.skip("nobody can be nicer")
     config = tiny(algo=hr.APPO(), inference="shared", total_steps=10**9)
     with contextlib.closing(hr.Trainer(config, notify=lambda line: None)) as trainer:
         results = iter(trainer)

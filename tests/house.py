@@ -47,9 +47,6 @@ ENGINE = [
     "headrace/nn/policy.py",
     "headrace/nn/inputs.py",
 ]
-# With images, texts, pictures held once, shared inference, Ray, tasks, games, leagues, and games of
-# several policies.
-ENGINE_LINES = 11_400
 STUDIES = ["headrace/studies", "headrace/recipes"]
 GAME = ["headrace_ssa"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import ENGINE, ENGINE_LINES, FLOORS, ROOT, files, num_lines
+from tests.house import FLOORS, ROOT, files
 
 FLOOR_OF = {part: floor for floor, parts in enumerate(FLOORS) for part in parts.split()}
 
@@ -54,10 +54,6 @@ def test_every_file_has_its_floor_and_the_root_holds_only_what_a_user_meets():
     assert {part_of(file) for file in FILES} == set(FLOOR_OF)
     assert len(list((ROOT / "headrace").glob("*.py"))) <= 9
     assert len(FLOORS) < 20
-
-
-def test_the_engine_fits_a_head():
-    assert num_lines(ENGINE) <= ENGINE_LINES
 
 
 def test_inside_a_room_nothing_runs_in_circles():

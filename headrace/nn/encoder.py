@@ -64,6 +64,8 @@ class Encoder(nn.Module):
         self._first_layer: tuple[nn.Module, ...] = () if self.mlp is None else (self.mlp[0],)
         normalizes = network.normalize_observations and num_values
         self.normalizer = Normalizer(num_values) if normalizes else None
+        wide = normalizes and any(spaces.exceeds_float32(space) for _, space in self._boxes)
+        self.value_dtype = torch.float64 if wide else None  # None: the dtype of the weights
         widths = [network.units[-1]] if num_inputs else []
         widths += [cast(int, part.num_outputs) for part in self.parts]
         if self._beside:
@@ -139,11 +141,11 @@ class Encoder(nn.Module):
         obs = self._observation(inputs)
         dtype = cast(Tensor, self._first_layer[0].weight).dtype
         if self.is_single:
-            x = obs if obs.dtype == dtype else obs.to(dtype)
+            x = obs.to(self.value_dtype or dtype)
             return x if self.normalizer is None else self.normalizer(x)
         columns = []
         if self._boxes:
-            x = self._values(obs, dtype)
+            x = self._values(obs, self.value_dtype or dtype)
             columns.append(x if self.normalizer is None else self.normalizer(x))
         for path, space in self._codes:
             columns.append(spaces.encode(space, spaces.at(obs, path)).to(dtype))

@@ -42,8 +42,17 @@ class Normalizer(nn.Module):
     limit = _CLIP
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., F]`` scaled; unchanged before the first update."""
-        return ((x - self.center) * self.scale).clamp(-_CLIP, _CLIP)
+        """``[..., F]`` scaled, float32; only clipped before the first update.
+
+        A float64 input is centred in float64, because the digits that differ between samples can
+        lie beyond float32, such as in Unix time.
+        """
+        centred = x - self.center_for(x.dtype)
+        return (centred.to(self.scale.dtype) * self.scale).clamp(-_CLIP, _CLIP)
+
+    def center_for(self, dtype: torch.dtype) -> Tensor:
+        """The mean ``[F]`` to subtract from inputs of this dtype: float64 or float32."""
+        return self.mean if dtype == torch.float64 else self.center
 
     def update(self, x: Tensor) -> None:
         """Take ``[N, F]`` more samples, which may be none, into the statistics."""

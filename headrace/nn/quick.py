@@ -39,8 +39,10 @@ class QuickTorso:
         self.relu, self.tanh = nn.ReLU in kinds, DenseTanh in kinds
         self._factor = 2.0 if self.tanh else 1.0  # see DenseTanh; factors of two change no digit
         self._minus_one = layers[0].weight.new_tensor(-1.0)
-        norm = torso.normalizer
-        self.norm = None if norm is None else (norm.center, norm.scale, norm.limit)
+        norm, self._input_dtype = torso.normalizer, torso.value_dtype or layers[0].weight.dtype
+        self.norm = None
+        if norm is not None:
+            self.norm = norm.center_for(self._input_dtype), norm.scale, norm.limit
         self._numbers, self.is_single = torso.numbers, torso.is_single
 
     def __call__(self, inputs: Tree) -> Tensor:
@@ -80,12 +82,12 @@ class QuickTorso:
         return self._normalized(inputs) if self.is_single else self._numbers(inputs)
 
     def _normalized(self, x: Tensor) -> Tensor:
-        if x.dtype != self._minus_one.dtype:
-            x = x.to(self._minus_one.dtype)
+        if x.dtype != self._input_dtype:
+            x = x.to(self._input_dtype)
         if self.norm is None:
             return x
         center, scale, limit = self.norm
-        return torch.sub(x, center).mul_(scale).clamp_(-limit, limit)
+        return torch.sub(x, center).to(scale.dtype).mul_(scale).clamp_(-limit, limit)
 
 
 class FewRows:
@@ -111,10 +113,12 @@ class FewRows:
     @np.errstate(all="ignore")  # what isn't finite is left to who looks for it, as torch does
     def __call__(self, inputs: Tensor) -> Tensor:
         """``[N, num_inputs] -> [N, num_params]``, with N up to ``most_rows``."""
-        x = _array(inputs).astype(np.float32)
-        if self._norm is not None:
+        x = _array(inputs)
+        if self._norm is None:
+            x = x.astype(np.float32)
+        else:
             center, scale, limit = self._norm
-            x -= center
+            x = np.subtract(x, center, dtype=center.dtype).astype(np.float32, copy=False)
             x *= scale
             np.minimum(np.maximum(x, -limit, out=x), limit, out=x)
         *hidden, (bias, weight) = self._layers

@@ -174,6 +174,12 @@ def encode(space: gymnasium.Space, x: Tensor) -> Tensor:
     return x.flatten(1)
 
 
+def exceeds_float32(space: Box) -> bool:
+    """Whether values of this Box can lose digits in float32: float64 and integers of 32 bits up."""
+    dtype = np.dtype(space.dtype)
+    return dtype.kind in "iuf" and dtype.itemsize >= (8 if dtype.kind == "f" else 4)
+
+
 def values(space: Box, x: Tensor, dtype: torch.dtype) -> Tensor:
     """The numbers of a Box, ``[N, prod(shape)]``; uint8 scaled to [0, 1]."""
     flat = x.reshape(x.shape[0], math.prod(space.shape)).to(dtype)

@@ -99,7 +99,7 @@ def test_few_rows_pass_by_numpy():
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("x -= center", "pass"),
+        ("x = np.subtract(x, center", "x = np.add(x, center"),
         ("x *= scale", "x /= scale"),
         ("-limit, out=x), limit, out=x)", "-limit, out=x), 99.0, out=x)"),
         ("x += more", "pass"),

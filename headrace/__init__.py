@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; an alias says that it i
     from headrace.algos import IMPACT as IMPACT
     from headrace.algos import IMPALA as IMPALA
     from headrace.algos import PPO as PPO
+    from headrace.algos.common import Hyperparameters as Hyperparameters
     from headrace.api import load as load
     from headrace.api import resume as resume
     from headrace.api import train as train
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; an alias says that it i
     from headrace.config import Config as Config
     from headrace.envs import make_vec as make_vec
     from headrace.errors import ConfigError as ConfigError
+    from headrace.errors import HeadraceError as HeadraceError
     from headrace.evaluation import Evaluation as Evaluation
     from headrace.evaluation import evaluate as evaluate
     from headrace.launch.group import LearnerGroup as LearnerGroup
@@ -42,11 +44,12 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "algos": [name.upper() for name in NAMES],
+    "algos.common": ["Hyperparameters"],
     "api": ["load", "resume", "train"],
     "cluster": ["ClusterEnv", "KubernetesConfig", "LocalConfig", "RayConfig", "SlurmConfig"],
     "config": ["Config"],
     "envs": ["make_vec"],
-    "errors": ["ConfigError"],
+    "errors": ["ConfigError", "HeadraceError"],
     "evaluation": ["Evaluation", "evaluate"],
     "launch.group": ["LearnerGroup"],
     "nn": ["Network", "Policy"],

@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace.acting.fitting import one_task
 from headrace.algos.common import Hyperparameters
 from headrace.callbacks import Calls
 from headrace.config import Config, unknown_setting
-from headrace.errors import ConfigError, WorkerFailed, require, shown
+from headrace.config.algorithms import instance, is_called, short_name
+from headrace.errors import CheckpointError, ConfigError, WorkerFailed, require, shown
 from headrace.launch.group import LearnerGroup
 from headrace.launch.torchrun import join_torchrun, torchrun_rendezvous
 from headrace.nn.network import Network
@@ -35,7 +36,7 @@ if TYPE_CHECKING:  # typing has it from Python 3.11 on
 @checked
 def train(
     env: Any = None,
-    algo: Hyperparameters | None = None,
+    algo: Hyperparameters | str | None = None,
     callbacks: Iterable[Any] = (),
     **settings: Unpack[Settings],
 ) -> AnyPolicy:
@@ -44,7 +45,9 @@ def train(
     Args:
         env: Gymnasium id, Env class or callable; or a whole :class:`Config`; left out with
             ``tasks``, or with ``resume``, which then goes on with what the run has.
-        algo: ``hr.APPO()``, ``hr.PPO(...)`` …; APPO by default.
+        algo: ``hr.APPO()``, ``hr.PPO(...)`` …, an instance of a custom subclass of
+            :class:`Hyperparameters`, or a name with default hyperparameters: ``"ppo"``,
+            ``"module:Class"`` or ``"file.py:Class"``. APPO by default.
         callbacks: called with every Result, and with the :class:`Trainer` (of several learners,
             the :class:`LearnerGroup`) if they take two arguments, or one of the name ``trainer``;
             one that returns False ends the run. Objects may have ``begin(trainer)`` and
@@ -56,6 +59,7 @@ def train(
         ConfigError: a setting is unknown or wrong; nothing was started.
     """
     given: dict[str, Any] = dict(settings)
+    algo = cast("Hyperparameters | None", instance(algo))
     for name in given:
         if name not in {f.name for f in dataclasses.fields(Config)}:
             raise unknown_setting(name, algo)
@@ -85,8 +89,8 @@ def resume(
     ``scale_free``, ``optimizer`` and ``normalize_returns`` can't.
 
     Args:
-        trust: import the environment, wrappers and torso that its ``config.json`` names, though
-            you haven't named them on this machine.
+        trust: import the environment, wrappers, torso and algorithm that its ``config.json``
+            names, though you haven't named them on this machine.
         **settings: fields of :class:`Config`, of the run's algorithm and of :class:`Network`, as
             in ``hr.resume("runs/a", learning_rate=1e-5, total_steps=2_000_000)``.
 
@@ -106,8 +110,10 @@ def resume_config(run_dir: str | Path, trust: bool = False, **settings: Any) -> 
     """
     folder = checkpoint.find(run_dir)
     values = checkpoint.read_config(folder)
+    if "algo" in settings:
+        settings["algo"] = instance(settings["algo"])
     named = recall.settings(folder, values, trust, tuple(settings))
-    saved = _saved_config(run_dir, **named)
+    saved = _saved_config(run_dir, settings.get("algo"), **named)
     if met := torchrun_rendezvous():
         settings = {"num_learners": met.size, **settings}
     config = replaced(saved, settings)
@@ -115,15 +121,31 @@ def resume_config(run_dir: str | Path, trust: bool = False, **settings: Any) -> 
     return config
 
 
-def _saved_config(run_dir: str | Path, **named: Any) -> Config:
+def _saved_config(run_dir: str | Path, given: Any = None, **named: Any) -> Config:
     """The settings of a run's latest checkpoint, to go on with.
 
     Args:
+        given: the algorithm to resume with, whose class the saved one has; None: as named.
         named: what its names stand for.
+
+    Raises:
+        CheckpointError: it was trained with another algorithm.
     """
     values = checkpoint.read_config(checkpoint.find(run_dir))["config"]
+    if isinstance(given, Hyperparameters):
+        check_trained(run_dir, values["algo"]["name"], type(given))
+        named["algo"] = {**values["algo"], "name": type(given)}
     known = {"resume": True, "overwrite": False, "init_from": None, "run_dir": str(run_dir)}
     return from_json(values, **known, **named)
+
+
+def check_trained(run_dir: str | Path, name: str, kind: type[Hyperparameters]) -> None:
+    """Raise CheckpointError unless a run of the algorithm with this name can go on with a class."""
+    if not is_called(name, kind):
+        raise CheckpointError(
+            f"run directory {run_dir} was trained with {name}, so it can't be resumed with "
+            f"{short_name(kind)}"
+        )
 
 
 @checked
@@ -183,7 +205,7 @@ def run(
     report = Report(config, quiet=not leads)
     calls = Calls(callbacks if leads else (), report.say)
     if leads and config.resume and config.run_dir is not None:
-        report.say(check_resumed(_saved_config(config.run_dir), config))
+        report.say(check_resumed(_saved_config(config.run_dir, config.algo), config))
     with _way_on(config), report, _trainer(config, started, report, group) as trainer:
         report.begin(trainer.config, trainer.run_dir)
         if hint := few_steps(trainer.config):

@@ -28,6 +28,7 @@ BUDGETS_S = {
     "launch/test_torchrun.py": 50,
     "training/test_matrix.py": 35,
     "docs/test_examples.py": 25,
+    "docs/test_own_algorithm.py": 20,
     "docs/test_lesson.py": 30,
     "transport/test_conformance.py": 20,
     "studies/scaling/test_scaling.py": 25,

@@ -197,7 +197,7 @@ CALLS = {
     "no environment": lambda: hr.train(),
     "unknown to train": lambda: hr.train("CartPole-v1", foo=1),
     "a callback alone": lambda: hr.train("CartPole-v1", callbacks=print),
-    "algorithm by name": lambda: hr.train("CartPole-v1", "ppo"),
+    "algorithm by a wrong name": lambda: hr.train("CartPole-v1", "pop"),
     "unknown to APPO": lambda: hr.APPO(learning_rat=1),
     "unknown to Network": lambda: hr.Network(foo=1),
     "unknown to Config": lambda: Config(foo=1),

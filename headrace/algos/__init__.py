@@ -2,12 +2,14 @@
 
 The file's name is the algorithm's on the command line, and in capitals that of the class:
 ``ppo.py`` defines ``PPO``, which is ``headrace.PPO`` too. There is no other list of them. Files are
-imported on first use, so that naming the algorithms costs nothing.
+imported on first use, so that naming the algorithms costs nothing. Installed packages offer
+algorithms as entry points of the group ``headrace.algorithms``.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import pkgutil
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
 
 _SHARED = ("common", "minibatches", "penalty", "replay")  # files that several algorithms use
 NAMES = [file.name for file in pkgutil.iter_modules(__path__) if file.name not in _SHARED]
+
+
+def installed() -> dict[str, importlib.metadata.EntryPoint]:
+    """The algorithms of installed packages by their command-line names; none is imported."""
+    offered = importlib.metadata.entry_points(group="headrace.algorithms")
+    return {point.name: point for point in offered if point.name not in NAMES}
 
 
 def __getattr__(name: str) -> Any:

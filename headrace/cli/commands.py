@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.algos import NAMES
+from headrace.algos import NAMES, installed
 from headrace.cli.choices import chosen
 from headrace.errors import ConfigError, require
 
@@ -30,7 +30,7 @@ STUDIES = {
 
 def train(argv: list[str]) -> int:
     """Train an algorithm on an environment."""
-    name, rest = chosen("headrace train", "an algorithm", argv, {n: _doc(n) for n in NAMES})
+    name, rest = _algorithm(argv)
     _begin_imports(rest)
     from headrace.cli.training import train as of_algorithm
 
@@ -159,6 +159,15 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
         *(league, score, references, launch, completion),
     )
 }
+
+
+def _algorithm(argv: list[str]) -> tuple[str, list[str]]:
+    """The algorithm that is asked for, which may be custom, and the other arguments."""
+    if argv and ":" in argv[0]:  # module:Class or file.py:Class
+        return argv[0], argv[1:]
+    offered = {name: f"From {point.value}." for name, point in installed().items()}
+    choices = {**{name: _doc(name) for name in NAMES}, **offered}
+    return chosen("headrace train", "an algorithm", argv, choices)
 
 
 def _doc(algorithm: str) -> str:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import inspect
 import io
+import textwrap
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
@@ -170,7 +171,11 @@ def _docs(kind: type) -> dict[str, str]:
     """The strings below the fields of a dataclass and of its bases."""
     docs = {}
     for cls in reversed([c for c in kind.__mro__ if dataclasses.is_dataclass(c)]):
-        body = ast.parse(inspect.getsource(cls)).body[0]
+        try:
+            source = textwrap.dedent(inspect.getsource(cls))
+        except OSError:  # a class that was typed in has none
+            continue
+        body = ast.parse(source).body[0]
         assert isinstance(body, ast.ClassDef)
         for line, after in zip(body.body, body.body[1:], strict=False):
             if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
@@ -186,7 +191,7 @@ def _same(value: Any) -> Any:
 
 def _group(default: Config, name: str, flags: Sequence[Flag]) -> type:
     """A group of ``--help``, for tyro."""
-    return _plain(name, flags, _GROUPS[name][0].format(algorithm=default.algo_name.upper()))
+    return _plain(name, flags, _GROUPS[name][0].format(algorithm=type(default.algo).__name__))
 
 
 def _plain(name: str, flags: Sequence[Flag], doc: str) -> type:

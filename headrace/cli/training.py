@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from headrace.algos import ALGORITHMS
-from headrace.api import resume_config, run
+from headrace.api import check_trained, resume_config, run
 from headrace.cli.flags import named
 from headrace.cli.here import import_from_here, import_from_here_if_named
 from headrace.config import Config
-from headrace.errors import CheckpointError, ConfigError
+from headrace.config.algorithms import find
+from headrace.errors import ConfigError
 from headrace.process import process_started
 from headrace.recipes import RECIPES, take_flag, take_recipe
 from headrace.records import checkpoint
@@ -40,7 +40,10 @@ def config_of(algorithm: str, argv: list[str]) -> Config:
         CheckpointError: the run to resume isn't there, or was trained with another algorithm.
     """
     trust, argv = _TRUST in argv, [word for word in argv if word != _TRUST]
-    default, _ = take_recipe(argv, algorithm, Config(algo=ALGORITHMS[algorithm]()))
+    if ":" in algorithm:
+        import_from_here()
+    kind = find(algorithm)
+    default, _ = take_recipe(argv, algorithm, Config(algo=kind()))
     prog = f"headrace train {algorithm}"
     settings = named(prog, argv, default, recipes=recipes_of(algorithm), description=_TRAIN)
     if settings.pop("recipe", None) is not None:  # whose other arguments stay as they are
@@ -58,12 +61,8 @@ def config_of(algorithm: str, argv: list[str]) -> Config:
             f"--recipe can't be given with --resume: {run_dir} keeps the settings that it has, but "
             "for those that are named"
         )
-    trained = checkpoint.read_config(checkpoint.find(run_dir))["config"]["algo"]["name"]
-    if trained != algorithm:
-        raise CheckpointError(
-            f"run directory {run_dir} was trained with {trained}, so it can't be resumed with "
-            f"{algorithm}"
-        )
+    saved = checkpoint.read_config(checkpoint.find(run_dir))["config"]
+    check_trained(run_dir, saved["algo"]["name"], kind)
     return resume_config(run_dir, trust, **settings)
 
 

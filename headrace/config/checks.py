@@ -12,7 +12,6 @@ import torch
 
 from headrace.acting import lag
 from headrace.acting.weight_sync import sync_rule
-from headrace.algos import ALGORITHMS
 from headrace.envs import tasks
 from headrace.errors import ConfigError, require, shown
 from headrace.league.opponents import LATEST, Mixture
@@ -21,13 +20,6 @@ from headrace.process import check_device
 from headrace.transport.calls import MAX_CALLERS
 
 _MAX_ENVS = 2**20  # of all actors
-
-
-def check_algorithm(algo: Any) -> None:
-    """It is an instance of one that there is."""
-    if not isinstance(algo, tuple(ALGORITHMS.values())):
-        names = ", ".join(cls.__name__ for cls in ALGORITHMS.values())
-        raise ConfigError(f"algo={shown(algo)} must be an instance of one of {names}")
 
 
 def check_together(config: Any) -> None:

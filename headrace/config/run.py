@@ -16,7 +16,8 @@ from headrace.acting.spec import ActorSpec
 from headrace.acting.weight_sync import SyncRule
 from headrace.algos import ALGORITHMS, APPO
 from headrace.algos.common import Hyperparameters
-from headrace.config.checks import check_algorithm, check_together
+from headrace.config import algorithms
+from headrace.config.checks import check_together
 from headrace.config.kinds import CLUSTER, ENV, KINDS, WRAPPER, PlayedBy
 from headrace.envs import scripts
 from headrace.envs.engines import Engine
@@ -212,9 +213,15 @@ class Config:
     """Write a line per update and learner; None: with 2 to 32 learners."""
 
     def __post_init__(self) -> None:
-        check_algorithm(self.algo)
+        object.__setattr__(self, "algo", algorithms.instance(self.algo))
+        algorithms.check(self.algo)
         object.__setattr__(self, "policies", written(self.policies))
+        object.__setattr__(self, "env", scripts.from_file("env", self.env))
         check_fields(self)
+        for name in ("tasks", "wrappers"):
+            if several := getattr(self, name):
+                each = tuple(scripts.from_file(name.removesuffix("s"), one) for one in several)
+                object.__setattr__(self, name, each)
         if self.tasks:
             object.__setattr__(self, "tasks", named_in(self.tasks, self.env, type(self).env))
             object.__setattr__(self, "env", self.tasks[0])
@@ -337,8 +344,8 @@ class Config:
 
     @property
     def algo_name(self) -> str:
-        """The command-line name of the algorithm."""
-        return next(name for name, cls in ALGORITHMS.items() if type(self.algo) is cls)
+        """The command-line name of a built-in algorithm, or the class name of a custom one."""
+        return algorithms.short_name(type(self.algo))
 
     @property
     def rollout_steps(self) -> int:
@@ -414,7 +421,10 @@ class Config:
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         algo = dataclasses.asdict(self.algo).items()
         texts = {name: str(x) for name, x in algo if isinstance(x, float) and math.isinf(x)}
-        values["algo"] = {"name": self.algo_name, **dict(algo), **texts}
+        kind = type(self.algo)
+        values["algo"] = {"name": algorithms.path_of(kind), **dict(algo), **texts}
+        if (file := algorithms.file_of(kind)) is not None:
+            values["algo"]["file"] = file
         values["network"] = network = self.network.to_json()
         if network["torso"] is not None:
             network["torso"] = scripts.name_of(network["torso"])

@@ -1,7 +1,7 @@
 """What a script defines, found again from its file when the script itself isn't running.
 
-An environment, wrapper or torso of a script is ``__main__:Name`` in ``config.json``, and the file
-is beside it. The file is imported under another name, so what stands under
+An environment, wrapper, torso or algorithm of a script is ``__main__:Name`` in ``config.json``, and
+the file is beside it. The file is imported under another name, so what stands under
 ``if __name__ == "__main__"`` doesn't run, and what it defines is sent to other processes by value.
 """
 
@@ -91,10 +91,12 @@ def found(setting: str, name: str, file: str | None) -> Any:
         ConfigError: it can't be found again.
     """
     module, _, path = name.partition(":")
+    if module.endswith(".py"):
+        return _attribute(setting, name, path, os.path.abspath(module))
     if "<" in path:
         raise ConfigError(
             f"{setting}={name!r} can't be found by its name: define it at the top of a module or "
-            f"script and train with it from there, or in Python give {setting} itself"
+            f"script and train with it from there, or in Python pass {setting} again"
         )
     if module == "__main__":
         if file is None:
@@ -114,12 +116,23 @@ def found(setting: str, name: str, file: str | None) -> Any:
     return name
 
 
+def from_file(setting: str, value: Any) -> Any:
+    """The object that ``path/to/file.py:Name`` stands for; anything else unchanged.
+
+    Raises:
+        ConfigError: there is no such file, or it defines no such object.
+    """
+    if isinstance(value, str) and value.partition(":")[0].endswith(".py") and ":" in value:
+        return found(setting, value, None)
+    return value
+
+
 def _attribute(setting: str, name: str, path: str, file: str) -> Any:
     value: Any = _imported(file)
     for part in path.split("."):
         value = getattr(value, part, None)
     if value is None:
-        raise ConfigError(f"{setting}={name!r}: {file} defines no {path} any more")
+        raise ConfigError(f"{setting}={name!r} is unknown: {file} defines no {path}")
     return value
 
 
@@ -137,7 +150,7 @@ def _imported(file: str) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise ConfigError(f"the script {file} that defines the environment isn't there any more")
+        raise ConfigError(f"the script {file} doesn't exist")
     module = importlib.util.module_from_spec(spec)
     before = dict(gymnasium.registry)
     with _as_if_run(name, module, file):
@@ -166,7 +179,7 @@ def _as_if_run(name: str, module: ModuleType, file: str) -> Iterator[None]:
         if isinstance(error, (ConfigError, KeyboardInterrupt)):
             raise
         raise ConfigError(
-            f"importing {file} for the environment that it defines failed: {error!r}"
+            f"importing {file} for the code that it defines failed: {error!r}"
         ) from error
     finally:
         sys.argv = argv
@@ -177,6 +190,6 @@ def refuse_training() -> None:
     """Raise ConfigError while a script is imported, which is done for what it defines."""
     if file := _loading.get():
         raise ConfigError(
-            f"{file} was imported for the environment that it defines, and starts training: put "
-            'that under if __name__ == "__main__", or the environment into a module of its own'
+            f"{file} was imported for the code that it defines, and starts training: put "
+            'that under if __name__ == "__main__", or move the code to a separate module'
         )

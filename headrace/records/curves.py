@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from headrace.acting.sizes import SIZES
-from headrace.algos import ALGORITHMS
 from headrace.errors import CheckpointError
 from headrace.records.files import read_jsonl
-from headrace.records.settings import flat_settings
+from headrace.records.settings import defaults_of, flat_settings
 
 Curve: TypeAlias = tuple[Sequence[float], Sequence[float]]  # x, growing, and y
 # Of values [runs, points] an estimate and the ends of its interval, [points] each.
@@ -112,7 +110,7 @@ def _tells(name: str, mine: dict[str, Any], other: dict[str, Any]) -> bool:
         return False
     if mine["algo"] == other["algo"] or name == "algo":
         return True
-    defaults = {f.name: f.default for f in dataclasses.fields(ALGORITHMS[mine["algo"]])}
+    defaults = defaults_of(mine["algo"])
     return name not in SIZES and (name not in defaults or mine[name] != defaults[name])
 
 

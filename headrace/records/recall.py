@@ -1,18 +1,23 @@
-"""What the names in a run's ``config.json`` stand for: its environment, wrappers and torso."""
+"""Resolves the names in a run's ``config.json``: its environment, wrappers, torso and algorithm."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from headrace.algos import ALGORITHMS
+from headrace.config import Config, algorithms
 from headrace.envs import scripts
 from headrace.envs.names import Tasks, resolve
 from headrace.records import trust
+from headrace.records.settings import from_json
 
 
 def check(folder: Path, values: dict[str, Any], trusted: bool = False) -> None:
-    """Raise CheckpointError if any code that a run names isn't this user's, nor trusted."""
-    trust.check(folder, values, trusted, trust.CODE)
+    """Raise CheckpointError if code that playing a run's policy needs is neither this user's nor
+    trusted; its algorithm is needed to train only.
+    """
+    trust.check(folder, values, trusted, tuple(name for name in trust.CODE if name != "algo"))
 
 
 def environment(folder: Path, values: dict[str, Any], trusted: bool = False) -> Any:
@@ -25,7 +30,8 @@ def environment(folder: Path, values: dict[str, Any], trusted: bool = False) -> 
     Raises:
         CheckpointError: it names code, and isn't this user's. ConfigError: that can't be found.
     """
-    trust.check(folder, values, trusted, tuple(x for x in trust.CODE if x != "torso"))
+    needed = tuple(name for name in trust.CODE if name not in ("torso", "algo"))
+    trust.check(folder, values, trusted, needed)
     config = values["config"]
     played: Any = _env(config)
     if tasks := _tasks(config):
@@ -59,7 +65,22 @@ def settings(
         recalled["wrappers"] = _wrappers(config)
     if "network" not in given:
         recalled["network"] = network(config)
+    if "algo" not in given:
+        recalled["algo"] = algorithm(config)
     return recalled
+
+
+def config(values: dict[str, Any]) -> Config:
+    """The config that another process of this user wrote, with all that it names imported."""
+    return from_json(values, **settings(Path(), {"config": values}, trusted=True))
+
+
+def algorithm(config: dict[str, Any]) -> dict[str, Any]:
+    """The saved hyperparameters, with the class of a custom algorithm in place of its name."""
+    saved = config["algo"]
+    if saved["name"] in ALGORITHMS:
+        return dict(saved)
+    return {**saved, "name": algorithms.find(saved["name"], saved.get("file"))}
 
 
 def network(config: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,9 @@ import json
 from typing import Any
 
 from headrace.algos import ALGORITHMS
+from headrace.algos.common import Hyperparameters
 from headrace.config import Config, unknown_setting
+from headrace.config.algorithms import RESERVED, short_name
 from headrace.envs import scripts
 from headrace.errors import CheckpointError, ConfigError, nearest, require_choice
 from headrace.nn.network import LEFT_TO_THE_RUN, Network, network_from_json
@@ -45,6 +47,10 @@ _KEPT_WITH_REPLAY = {
 def from_json(values: dict[str, Any], **overrides: Any) -> Config:
     """The config that :meth:`Config.to_json` wrote, with some settings replaced.
 
+    Args:
+        values: a custom algorithm has its class in place of its name, see
+            :func:`headrace.records.recall.settings`.
+
     Raises:
         ConfigError: a setting is unknown to this version, or has no valid value.
     """
@@ -55,18 +61,41 @@ def from_json(values: dict[str, Any], **overrides: Any) -> Config:
             raise unknown_setting(name)
     algo, network = values.get("algo"), values.get("network")
     if isinstance(algo, dict):
-        which: Any = algo.get("name")
-        require_choice("algo", which, ALGORITHMS)
-        algo = _BEFORE_ALGO | _BEFORE_OF.get(which, {}) | _of_algo(algo)
-        values["algo"] = ALGORITHMS[which](**algo)
+        values["algo"] = _algorithm(algo)
     if isinstance(network, dict):
         values["network"] = network_from_json(network)
     return Config(**values)
 
 
+def _algorithm(values: dict[str, Any]) -> Hyperparameters:
+    """An algorithm from its class or built-in name and its fields."""
+    which: Any = values.get("name")
+    if not isinstance(which, type):  # importing code is up to who knows whether to trust it
+        require_choice("algo", which, ALGORITHMS)
+        which = ALGORITHMS[which]
+    before = _BEFORE_ALGO | _BEFORE_OF.get(short_name(which), {})
+    given = {**(before if which in ALGORITHMS.values() else {}), **_of_algo(values)}
+    known = {field.name for field in dataclasses.fields(which)}
+    for name in given.keys() - known:
+        raise ConfigError(
+            f"setting {name!r} of the saved run is unknown to {which.__name__}, which has changed "
+            f"since.{nearest(name, known)}"
+        )
+    return which(**given)  # type: ignore[no-any-return]
+
+
 def _of_algo(values: dict[str, Any]) -> dict[str, Any]:
     """Its fields, with the infinities that JSON has no number for."""
-    return {k: float(v) if v in ("inf", "-inf") else v for k, v in values.items() if k != "name"}
+    own = {name: value for name, value in values.items() if name not in RESERVED}
+    return {k: float(v) if v in ("inf", "-inf") else v for k, v in own.items()}
+
+
+def defaults_of(name: str) -> dict[str, Any]:
+    """The default hyperparameters of an algorithm by its name in ``config.json``.
+
+    Of a custom one they are those that all algorithms share, so that no code is imported.
+    """
+    return dataclasses.asdict(ALGORITHMS.get(name, Hyperparameters)())
 
 
 def flat_settings(values: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +107,7 @@ def flat_settings(values: dict[str, Any]) -> dict[str, Any]:
     algo, network = values["algo"], values["network"]
     name, fields = algo["name"], dataclasses.fields(Config)
     defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
-    of_algo = dataclasses.asdict(ALGORITHMS[name]()) | _BEFORE_ALGO | _BEFORE_OF.get(name, {})
+    of_algo = defaults_of(name) | _BEFORE_ALGO | _BEFORE_OF.get(name, {})
     flat = {"algo": name, "env": "", **defaults, **_BEFORE, **values}
     flat |= {"algo": name} | of_algo | _of_algo(algo)
     flat |= json.loads(json.dumps(Network().to_json())) | network
@@ -161,7 +190,7 @@ def changes(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
 def _flat(config: Config) -> dict[str, Any]:
     values = config.to_json()
     algo, network = values.pop("algo"), values.pop("network")
-    return values | {name: value for name, value in algo.items() if name != "name"} | network
+    return values | _of_algo(algo) | network
 
 
 def check_resumed(before: Config, after: Config) -> str:

@@ -1,10 +1,11 @@
 """Which code a run directory may have imported: what its user named on this machine.
 
-``config.json`` names code: an environment, wrappers, a torso. Whoever can write that file could
-name any function of any module. So it is signed, with a key that only this user can read, when a
-run begins; what isn't signed is imported only if the user says that it is to be trusted. Names that
-Gymnasium or a known package has registered are data, and need neither; but arguments do, unless
-they are of Gymnasium's own environments: others import, or run, what an argument names.
+``config.json`` names code: an environment, wrappers, a torso, an algorithm. Whoever can write that
+file could name any function of any module. So it is signed, with a key that only this user can
+read, when a run begins; what isn't signed is imported only if the user says that it is to be
+trusted. Names that Gymnasium or a known package has registered are data, and need neither; but
+arguments do, unless they are of Gymnasium's own environments: others import, or run, what an
+argument names.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 import gymnasium
 
+from headrace.algos import NAMES
 from headrace.envs.names import is_foreign
 from headrace.envs.packages import package_of
 from headrace.errors import CheckpointError
@@ -34,6 +36,7 @@ CODE = (
     "eval_env_kwargs",
     "wrappers",
     "torso",
+    "algo",
 )  # the settings that may name code
 _KEY_BYTES = 32
 _LENIENT = ("GymV21Environment", "GymV26Environment", "Record")  # import, or write, what is named
@@ -102,7 +105,16 @@ def code_in(config: dict[str, Any], settings: tuple[str, ...] = CODE) -> dict[st
     torso = config.get("network", {}).get("torso")
     if torso is not None:
         found["torso"] = torso
+    if (algo := _custom(config)) is not None:
+        found["algo"] = algo[0]
     return {name: value for name, value in found.items() if name in settings}
+
+
+def _custom(config: dict[str, Any]) -> list[Any] | None:
+    """Name and file of a custom algorithm; None of a built-in one."""
+    algo = config.get("algo") or {}
+    name = algo.get("name")
+    return None if name is None or name in NAMES else [name, algo.get("file")]
 
 
 def _code_of(env: str, file: str | None) -> str | None:
@@ -132,6 +144,8 @@ def _signature(config: dict[str, Any], key: bytes) -> str:
         signed.append(config["eval_env_kwargs"])
     if config.get("tasks"):
         signed.append(config["tasks"])
+    if (algo := _custom(config)) is not None:
+        signed.append(algo)
     read = json.loads(json.dumps(plain(signed)))  # as it will be: keys are text then
     return hmac.new(key, json.dumps(read, sort_keys=True).encode(), hashlib.sha256).hexdigest()
 

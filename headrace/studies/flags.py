@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 
 import tyro
 
-from headrace.algos import ALGORITHMS
 from headrace.config import Config
+from headrace.config.algorithms import find
 from headrace.envs.names import env_name
 from headrace.envs.probe import probe
-from headrace.errors import ConfigError, nearest
 from headrace.recipes import take_recipe
 from headrace.records.settings import replaced
 from headrace.training.sizes import choose
@@ -33,10 +32,7 @@ def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **own:
     """
     rest = list(argv)
     name = rest.pop(0) if rest and not rest[0].startswith("-") else default.algo_name
-    if name not in ALGORITHMS:
-        hint = nearest(name, ALGORITHMS)
-        raise ConfigError(f"{name!r} is no algorithm; choose {', '.join(ALGORITHMS)}.{hint}")
-    base = dataclasses.replace(default, algo=ALGORITHMS[name]())
+    base = dataclasses.replace(default, algo=find(name)())
     config, rest = take_recipe(rest, name, base)
     study: Any = tyro.cli(
         kind,

@@ -132,13 +132,21 @@ def _arguments(function: Any) -> dict[str, Kind]:
     return {name: read(hint) for name, hint in hints.items()}
 
 
+def _hints_of(cls: Any) -> dict[str, Any]:
+    """The annotations of a class; none of a script's class where its names aren't known."""
+    try:
+        return hints_of(cls, include_extras=True)
+    except NameError:
+        return {}  # sent here by value, without the script's imports; it was checked there
+
+
 @functools.cache
 def _fields(cls: Any) -> list[tuple[str, list[Kind], Any]]:
     """(name, what is said of it, default) of each field; by bases, which have the ranges, first."""
     found: dict[str, list[Kind]] = {field.name: [] for field in dataclasses.fields(cls)}
     for base in reversed(cls.__mro__):
         own = found.keys() & inspect.get_annotations(base).keys()
-        hints = hints_of(base, include_extras=True) if own else {}
-        for name in own:
+        hints = _hints_of(base) if own else {}
+        for name in own & hints.keys():
             found[name].append(read(hints[name]))
     return [(f.name, found[f.name], f.default) for f in dataclasses.fields(cls)]

@@ -168,6 +168,8 @@ def _of_other_type(option: Any, value: Any) -> Any:
         and not getattr(origin, "_is_protocol", False)
         and not isinstance(value, origin)
     ):
+        if isinstance(value, type) and issubclass(value, origin):
+            raise Misfit(f"an instance: write {value.__name__}()")
         raise Misfit(f"an instance of {' or '.join(c.__name__ for c in _kinds(origin))}")
     return value
 
@@ -175,6 +177,7 @@ def _of_other_type(option: Any, value: Any) -> Any:
 def _kinds(cls: type) -> list[type]:
     """What is derived from a class, by name, or the class itself."""
     below: list[type] = cls.__subclasses__()
+    below = [one for one in below if one.__module__.startswith("headrace.")]  # not a user's own
     kinds = {kind for one in below for kind in (one, *_kinds(one))}
     return sorted(kinds, key=lambda kind: kind.__name__) or [cls]
 

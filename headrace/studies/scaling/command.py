@@ -18,8 +18,8 @@ from headrace.config import Config
 from headrace.envs.names import resolve
 from headrace.errors import ConfigError
 from headrace.process import num_cores
+from headrace.records import recall
 from headrace.records.disk import write_json
-from headrace.records.settings import from_json
 from headrace.studies import flags
 from headrace.studies.children import Children
 from headrace.studies.machine import head, wide_console
@@ -54,7 +54,7 @@ def train_apart(config: Config, children: Children, timeout_s: float) -> None:
 
 
 def _train(config: dict[str, Any]) -> None:
-    train(from_json(config))
+    train(recall.config(config))
 
 
 def gradient_bytes(config: Config) -> int:

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace.algos import ALGORITHMS
+from headrace.config.algorithms import RESERVED
 from headrace.errors import CheckpointError, shown
 from headrace.nn.network import Network
 from headrace.records.curves import Run
-from headrace.records.settings import flat_settings
+from headrace.records.settings import defaults_of, flat_settings
 
 Means = tuple[float | None, dict[str, float | None]]  # of all episodes, and by task
 
@@ -74,8 +74,9 @@ def _learning(config: Mapping[str, Any]) -> dict[str, Any]:
         flat = flat_settings(dict(config))
     except (KeyError, TypeError, ValueError):  # of another version
         return {"algo": config["algo"]["name"], "tasks": len(config.get("tasks") or ()) or 1}
-    fields = (ALGORITHMS[flat["algo"]], Network)
-    names = ["algo", *(f.name for kind in fields for f in dataclasses.fields(kind))]
+    of_network = (field.name for field in dataclasses.fields(Network))
+    names = ["algo", *(n for n in config["algo"] if n not in RESERVED), *of_network]
+    names += [name for name in defaults_of(flat["algo"]) if name not in names]
     return {name: flat[name] for name in names} | {"tasks": len(flat["tasks"]) or 1}
 
 

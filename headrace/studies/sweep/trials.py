@@ -10,7 +10,7 @@ from typing import Any
 from headrace.config import Config
 from headrace.envs.suites import Suite
 from headrace.errors import CheckpointError, ConfigError
-from headrace.records.settings import from_json
+from headrace.records import recall
 from headrace.studies.children import Children
 from headrace.studies.fitness import fitness, suite_of
 from headrace.studies.run import train_to_end
@@ -93,7 +93,7 @@ def train_run(request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         RuntimeError: it was interrupted, as by a signal to all processes of a job.
     """
-    config = from_json(request["config"])
+    config = recall.config(request["config"])
     suite = suite_of(config, request["suite"]) if request["suite"] else None
     reports = None if request["prune"] == "none" else _Reports(request, config, suite)
     why = train_to_end(config, [] if reports is None else [reports])

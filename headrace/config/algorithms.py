@@ -1,0 +1,163 @@
+"""Finds algorithms by name, built-in and custom, and names them so that they are found again.
+
+A custom algorithm is a subclass of :class:`Hyperparameters` in a user's script, notebook, module
+or installed package. ``config.json`` holds ``module:Class`` for it, and the file that defines it
+unless that is installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from typing import Any, ClassVar, get_origin
+
+from headrace.algos import ALGORITHMS, installed
+from headrace.algos.common import Hyperparameters
+from headrace.envs import scripts
+from headrace.envs.names import import_path
+from headrace.errors import ConfigError, nearest, shown
+from headrace.valid.fields import check_fields
+from headrace.valid.names import imported
+
+RESERVED = ("name", "file")  # keys that stand beside the hyperparameters in config.json
+
+
+def short_name(kind: type[Hyperparameters]) -> str:
+    """The command-line name of a built-in algorithm, or the class name of a custom one."""
+    built_in = (name for name, one in ALGORITHMS.items() if one is kind)
+    return next(built_in, kind.__name__)
+
+
+def path_of(kind: type[Hyperparameters]) -> str:
+    """The name in ``config.json``: a built-in algorithm's own, or ``module:Class``."""
+    if kind in ALGORITHMS.values():
+        return short_name(kind)
+    return scripts.name_of(import_path(kind))
+
+
+def is_called(name: str, kind: type[Hyperparameters]) -> bool:
+    """Whether a name from ``config.json`` is this class's, wherever that is defined now."""
+    return name.rpartition(":")[2] == path_of(kind).rpartition(":")[2]
+
+
+def file_of(kind: type[Hyperparameters]) -> str | None:
+    """The file that defines a custom algorithm; None if it is built in or installed."""
+    return None if kind in ALGORITHMS.values() else scripts.file_of(kind)
+
+
+def find(name: str, file: str | None = None) -> type[Hyperparameters]:
+    """The class that a name stands for.
+
+    Args:
+        name: a built-in algorithm, an entry point of an installed package, ``module:Class`` or
+            ``file.py:Class``. Custom code is imported.
+        file: the script that defines ``__main__:Class``, as ``config.json`` has it.
+
+    Raises:
+        ConfigError: there is no such algorithm, or its class is not one.
+    """
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    kind = _imported(name, file) if ":" in name else _installed(name)
+    check_class(kind, f"algo={shown(name)}")
+    return kind  # type: ignore[no-any-return]
+
+
+def instance(algo: Any) -> Any:
+    """The algorithm with its defaults, if it is given by its name; anything else unchanged."""
+    return find(algo)() if isinstance(algo, str) else algo
+
+
+def check(algo: Any) -> None:
+    """Raise ConfigError unless this is an algorithm that can train."""
+    kind = type(algo)
+    if not isinstance(algo, Hyperparameters):
+        names = ", ".join(cls.__name__ for cls in ALGORITHMS.values())
+        raise ConfigError(
+            f"algo={shown(algo)} must be an instance of one of {names}, or of a custom subclass of "
+            "hr.Hyperparameters"
+        )
+    if kind not in ALGORITHMS.values():
+        check_class(kind, f"algo={kind.__name__}")
+        check_fields(algo)  # its own __post_init__ may not do it
+
+
+def check_class(kind: Any, setting: str) -> None:
+    """Raise ConfigError unless this is the class of an algorithm.
+
+    Args:
+        setting: with its value, for the message.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Hyperparameters)):
+        raise ConfigError(f"{setting} must be a subclass of hr.Hyperparameters")
+    plain = [base for base in kind.__mro__ if issubclass(base, Hyperparameters)]
+    for base in plain:
+        _check_fields_of(base, setting)
+    without = kind.loss is Hyperparameters.loss and kind.terms is Hyperparameters.terms
+    if without:
+        raise ConfigError(
+            f"{setting} has no loss: {kind.__name__} must define loss(self, policy, batch, state) "
+            "or terms(self, outputs, batch, state)"
+        )
+
+
+def _check_fields_of(kind: type, setting: str) -> None:
+    """Raise ConfigError if a class defines hyperparameters that Python wouldn't make fields."""
+    is_decorated = "__dataclass_fields__" in vars(kind)
+    own = {name for name, hint in inspect.get_annotations(kind).items() if not _is_classvar(hint)}
+    if own and not is_decorated:
+        raise ConfigError(
+            f"{setting} is invalid: {kind.__name__} defines {', '.join(sorted(own))}, so it needs "
+            "@dataclass(frozen=True) above the class"
+        )
+    known = {field.name for field in dataclasses.fields(kind)}
+    for name in sorted(known & vars(kind).keys() - own):
+        raise ConfigError(
+            f"{setting} is invalid: {kind.__name__}.{name} needs its type, as in "
+            f"'{name}: {type(vars(kind)[name]).__name__} = …', to become the default"
+        )
+    for name in sorted(known & set(RESERVED)):
+        raise ConfigError(f"{setting} is invalid: a hyperparameter can't have the name {name!r}")
+
+
+def _is_classvar(hint: Any) -> bool:
+    """Whether an annotation, which may be text, makes no field."""
+    if isinstance(hint, str):
+        return hint.split("[")[0].rpartition(".")[2] == "ClassVar"
+    return hint is ClassVar or get_origin(hint) is ClassVar
+
+
+def _installed(name: str) -> Any:
+    """The class that an installed package offers under this name."""
+    offered = installed()
+    if name not in offered:
+        known = [*ALGORITHMS, *offered]
+        raise ConfigError(
+            f"algo={shown(name)} is unknown; choose {', '.join(known)}, or name a custom algorithm "
+            f"as module:Class or file.py:Class.{nearest(name.lower(), known)}"
+        )
+    try:
+        return offered[name].load()
+    except Exception as error:  # an installed package may raise anything
+        raise ConfigError(
+            f"algo={shown(name)} can't be imported from {offered[name].value} "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _imported(name: str, file: str | None) -> Any:
+    """The object of a module or script."""
+    module, _, path = name.rpartition(":")
+    if module == "__main__" and file is None:  # a notebook's own, if this is that notebook
+        own = _attribute(sys.modules["__main__"], path)
+        if own is not None:
+            return own
+    value = scripts.found("algo", name, file)
+    return imported(f"algo={shown(name)}", name) if isinstance(value, str) else value
+
+
+def _attribute(owner: Any, path: str) -> Any:
+    for part in path.split("."):
+        owner = getattr(owner, part, None)
+    return owner

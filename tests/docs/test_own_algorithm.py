@@ -1,0 +1,48 @@
+"""The page on custom algorithms runs from top to bottom."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from warm import headrace, run
+
+import headrace as hr
+
+PAGE = (Path(__file__).parents[2] / "docs/own_algorithm.md").read_text(encoding="utf-8")
+SCRIPTS = {
+    re.match(r"# (\w+)\.py\n", text)[1]: text  # type: ignore[index]
+    for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+}
+
+
+def shorter(text: str) -> str:
+    """The same with a hundredth of the steps."""
+    return re.sub(r"(total[_-]steps[= ])(\d+)_000", r"\g<1>\g<2>0", text)
+
+
+def test_the_page_on_custom_algorithms_runs(tmp_path):
+    assert list(SCRIPTS) == ["reinforce", "vmpo"]
+    for name, text in SCRIPTS.items():
+        (tmp_path / f"{name}.py").write_text(shorter(text))
+        run(tmp_path, f"{name}.py")
+    (commands,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+    headrace(tmp_path, *(line.split()[1:] for line in shorter(commands).splitlines()))
+    assert (tmp_path / "runs/from-module/summary.json").exists()
+    assert (tmp_path / "runs/reinforce/report.html").exists()
+
+
+def test_the_scripts_are_short():
+    lines = {name: len(text.splitlines()) for name, text in SCRIPTS.items()}
+    assert lines["reinforce"] <= 40
+    assert lines["vmpo"] <= 70
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_scripts_solve_cartpole(tmp_path, name):
+    (tmp_path / f"{name}.py").write_text(SCRIPTS[name])
+    run(tmp_path, f"{name}.py")
+    policy = hr.load(tmp_path / "runs" / name)
+    assert hr.evaluate(policy, "CartPole-v1", 20).mean > 300

@@ -12,6 +12,7 @@ from gymnasium.spaces.utils import flatdim
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError, nearest
+from headrace.nn.embedding import CodeEmbedding, is_embedded
 from headrace.nn.image import Image
 from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network, dense, mlp
@@ -30,8 +31,10 @@ class Encoder(nn.Module):
 
     Numbers of every kind (Box values, one-hots of Discrete and MultiDiscrete, bits of MultiBinary,
     the previous action and reward) form one vector, which passes the multi-layer perceptron. Each
-    image passes convolutions, each text an LSTM; where several of these meet, one dense layer joins
-    them. What counts as an image is said by :func:`headrace.spaces.images.is_image`.
+    image passes convolutions, each text an LSTM, and each space of many discrete values an
+    embedding; where several of these meet, one dense layer joins them. What counts as an image is
+    said by :func:`headrace.spaces.images.is_image`, and what is embedded by
+    :func:`headrace.nn.embedding.is_embedded`.
 
     A recurrent core joins by itself: before one there is no such layer, and the previous action and
     reward come to it as they are (Espeholt et al. 2018, Figure 3).
@@ -92,6 +95,9 @@ class Encoder(nn.Module):
                 part = Image(path, space, network, num_symbols(name, space, network.num_symbols))
             elif is_image(space):
                 part = Image(path, space, network)
+            elif is_embedded(space):
+                spaces.check_codes(path, space)
+                part = CodeEmbedding(path, space)
             else:
                 if isinstance(space, Box):
                     self._boxes.append((path, space))
@@ -129,7 +135,7 @@ class Encoder(nn.Module):
         """
         obs = self._observation(inputs)
         for path, part in zip(self._paths, self.parts, strict=True):
-            cast(Image | TextEncoder, part).check(spaces.at(obs, path))
+            cast(Image | TextEncoder | CodeEmbedding, part).check(spaces.at(obs, path))
         for path, space in self._codes:
             spaces.encode(space, spaces.at(obs, path))
 

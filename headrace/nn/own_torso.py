@@ -34,6 +34,7 @@ class OwnTorso(nn.Module):
         super().__init__()
         self._inputs = inputs
         self.module = _made(network.torso, inputs.features_space)
+        _check_dtypes(self.module)
         space = copy.deepcopy(inputs.features_space)
         space.seed(0)
         samples = (space.sample(), space.sample())  # zeros may lie outside the space
@@ -42,7 +43,9 @@ class OwnTorso(nn.Module):
             try:
                 features = self.module(obs)
             except Exception as error:
-                raise ConfigError(f"the own torso fails on two observations: {error!r}") from error
+                raise ConfigError(
+                    f"the own torso fails on two observations: {error!r}{_dtype_hint(obs)}"
+                ) from error
         if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2:
             got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise ConfigError(
@@ -54,14 +57,34 @@ class OwnTorso(nn.Module):
             self.num_outputs += inputs.distribution.num_features + 1
 
     def forward(self, inputs: Tree) -> Tensor:
-        if self._inputs.plain:
-            return self.halved(inputs)
-        features = self.halved(inputs["observation"])
+        plain = self._inputs.plain
+        features = self.halved(inputs if plain else inputs["observation"]).to(torch.float32)
         if not self._inputs.previous:
             return features
         action = self._inputs.distribution.features(inputs["previous_action"]).to(features.dtype)
         reward = inputs["previous_reward"].clamp(-1.0, 1.0).unsqueeze(1).to(features.dtype)
         return torch.cat([features, action, reward], 1)
+
+
+def _check_dtypes(module: nn.Module) -> None:
+    """Raise ConfigError unless all parameters are float32."""
+    for name, parameter in module.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise ConfigError(
+                f"the own torso's parameter {name!r} is {parameter.dtype}; headrace trains in "
+                "float32: call .float() on the module, and on the observations in its forward()"
+            )
+
+
+def _dtype_hint(obs: Tree) -> str:
+    """A hint for observations in a dtype other than that of the torso's parameters."""
+    others = {str(x.dtype) for x in tree.leaves(obs)} - {"torch.float32"}
+    if not others:
+        return ""
+    return (
+        f" (observations come in their space's dtype, here {', '.join(sorted(others))}; the "
+        "torso's forward() has to convert them, for example with .float())"
+    )
 
 
 def _made(torso: Any, space: Any) -> nn.Module:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from headrace.errors import ConfigError
 from headrace.ops import tree
@@ -70,4 +71,11 @@ def inputs_of(
                 "with previous_action_reward=True"
             )
     inputs = policy.inputs.compose(obs, mask, action, reward, first)
-    return tree.map_leaves(lambda x: torch.as_tensor(x, device=policy.device), inputs), core
+    return tree.map_leaves(lambda x: _as_tensor(x, policy.device), inputs), core
+
+
+def _as_tensor(x: Any, device: torch.device) -> Tensor:
+    """An array of any strides as a tensor; copied only if torch cannot share its memory."""
+    if isinstance(x, np.ndarray):
+        x = np.require(x, requirements=["C", "W"])
+    return torch.as_tensor(x, device=device)

@@ -21,7 +21,7 @@ from headrace.spaces.text import is_text
 from headrace.spaces.walk import Path, map_space, place
 from headrace.types import Tree
 
-_MOST_CODES = 2**20  # of a one-hot
+_MOST_CODES = 2**20  # of a one-hot or an embedding
 _LEAVES = (Box, Discrete, MultiDiscrete, MultiBinary)
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Text, or a Dict or Tuple of these"
 
@@ -147,7 +147,7 @@ def zeros(space: gymnasium.Space, num_envs: int) -> Tree:
 
 
 def check_codes(path: Path, space: gymnasium.Space) -> None:
-    """Refuse what has too many values to be a one-hot.
+    """Refuse a space of too many discrete values.
 
     Raises:
         ConfigError: it has.
@@ -155,8 +155,8 @@ def check_codes(path: Path, space: gymnasium.Space) -> None:
     count = flatdim(space)
     if count > _MOST_CODES:
         raise ConfigError(
-            f"observation space{place(path)} {space} would be a one-hot of {count:,} numbers, "
-            f"above the limit of {_MOST_CODES:,}: give it as digits in a MultiDiscrete, or as a "
+            f"observation space{place(path)} {space} has {count:,} discrete values, above the "
+            f"limit of {_MOST_CODES:,}: give it as digits in a MultiDiscrete, or as a "
             "Box, for example with --wrapper module:name of your own"
         )
 

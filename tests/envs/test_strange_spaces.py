@@ -181,8 +181,8 @@ FILTER = """--wrapper 'FilterObservation:{"filter_keys":["a","b"]}'"""
         (Sequence(Discrete(2)), ["Sequence", "--wrapper module:name"]),
         (Graph(NUMBERS, Discrete(2)), ["Graph", "--wrapper module:name"]),
         (OneOf([NUMBERS, Discrete(2)]), ["OneOf", "--wrapper module:name"]),
-        (Discrete(10**9), ["one-hot of 1,000,000,000 numbers", "MultiDiscrete", "--wrapper"]),
-        (Dict(a=MultiDiscrete([2, 10**9])), ["at 'a'", "one-hot of 1,000,000,002 numbers"]),
+        (Discrete(10**9), ["has 1,000,000,000 discrete values", "MultiDiscrete", "--wrapper"]),
+        (Dict(a=MultiDiscrete([2, 10**9])), ["at 'a'", "has 1,000,000,002 discrete values"]),
     ],
 )
 def test_what_no_network_reads_is_named_with_the_wrapper(space, words):

@@ -155,6 +155,10 @@ WRONG = {
     "rank": (Echo(lambda x: x.sum()), r"2 observations to features of shape \(2, F\), got \(\)"),
     "rows": (Echo(lambda x: x[:1]), r"features of shape \(2, F\), got \(1, 4\)"),
     "no tensor": (Echo(lambda x: {"y": x}), r"features of shape \(2, F\), got dict"),
+    "float64": (
+        nn.Linear(4, 8).double(),
+        r"parameter 'weight' is torch.float64; headrace trains in float32: call .float\(\)",
+    ),
     "width": (nn.Linear(3, 8), "the own torso fails on two observations: .*shapes cannot be"),
 }
 
@@ -215,3 +219,20 @@ def test_the_config_file_holds_the_name_of_a_torso():
         name = name or (torso if isinstance(torso, str) else "torch.nn.modules.linear:Linear")
         assert values["torso"] == name
         assert network_from_json(values).torso == name
+
+
+def test_float64_observations_that_a_torso_does_not_convert_are_named():
+    with pytest.raises(ConfigError, match=r"here torch.float64; .* convert them"):
+        policy_with(make_torso, Box(-1, 1, (4,), np.float64))
+
+
+def test_float64_features_of_a_float32_torso_reach_the_heads_as_float32():
+    class Wide(nn.Linear):
+        def forward(self, obs):
+            return super().forward(obs.float()).double()
+
+    policy = policy_with(Wide(4, 5), Box(-1, 1, (4,), np.float64))
+    assert policy.predict(np.zeros(4))[0] in (0, 1)
+    inputs = torch.zeros(2, 3, 4, dtype=torch.float64)
+    policy(inputs, torch.ones(2, 3, dtype=torch.bool), ())[1].sum().backward()
+    assert policy.torso.module.weight.grad is not None

@@ -5,10 +5,13 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 import headrace as hr
 from headrace.errors import ConfigError
+from headrace.nn.policy import Policy
+from headrace.nn.predict import inputs_of
 
 FLAT = Box(-1.0, 1.0, (4,), np.float32)
 NESTED = Dict(
@@ -96,3 +99,28 @@ def test_evaluate_takes_an_environment_with_other_bounds():
 def test_evaluate_needs_a_number_of_episodes(episodes):
     with pytest.raises(ConfigError, match=rf"episodes={episodes!r} must be"):
         hr.evaluate(hr.Policy(FLAT, Discrete(2)), Line, episodes)
+
+
+@pytest.mark.parametrize("observe", [lambda x: x[::-1], lambda x: x[..., ::-1], np.asfortranarray])
+def test_predict_takes_arrays_of_any_strides(observe):
+    space = Box(0, 255, (40, 40, 3), np.uint8)
+    picture = np.random.default_rng(0).integers(0, 255, space.shape).astype(np.uint8)
+    policy, view, first = Policy(space, Discrete(3), hr.Network()), observe(picture), np.ones(1)
+
+    def params_of(x):
+        inputs, core = inputs_of(policy, x[None], None, first, None, None)
+        return policy.act(inputs, torch.ones(1, dtype=torch.bool), core)[0]
+
+    assert torch.equal(params_of(view), params_of(view.copy("C")))
+    policy.predict(view)
+    policy.predict(np.stack([picture] * 2)[::-1])
+
+
+def test_predict_takes_read_only_arrays_without_a_warning(recwarn):
+    policy = Policy(Box(-9, 9, (4,)), Discrete(3), hr.Network())
+    obs, mask = np.arange(4, dtype=np.float32)[::-1], np.array([1, 1, 0], bool)
+    obs.flags.writeable = mask.flags.writeable = False
+    policy.predict(obs, action_mask=mask[::-1])
+    masked = Policy(Box(-9, 9, (4,)), Discrete(3), hr.Network(), info_mask=True)
+    assert masked.predict(np.broadcast_to(obs, (5, 4)), action_mask=mask[::-1])[0].min() >= 1
+    assert not recwarn.list

@@ -16,6 +16,7 @@ from gymnasium.vector import VectorEnv
 from headrace.acting.fitting import fitting, joined_for
 from headrace.envs.atari import human_normalized
 from headrace.envs.columns import absent_in, agents_of
+from headrace.envs.info_metrics import PREFIX, InfoMetrics, InfoNames, means_of, written
 from headrace.envs.make import opened
 from headrace.envs.names import Prepared, Tasks, env_name, resolve
 from headrace.envs.tasks import named_in
@@ -60,6 +61,8 @@ class Evaluation:
     """Of each agent that played, by its name; all else is over the episodes of all of them."""
     policies: dict[str, Evaluation] | None = None
     """Of each of several policies by its name, over the episodes of its agents that played."""
+    metrics: dict[str, float] | None = None
+    """Means over the episodes of what environments report in their infos, by name."""
 
     @staticmethod
     def of(returns: list[float], lengths: list[int]) -> Evaluation:
@@ -67,6 +70,10 @@ class Evaluation:
         mean, std, least, most = (float(f(returns)) for f in (np.mean, np.std, np.min, np.max))
         each = tuple(returns), tuple(lengths)
         return Evaluation(len(returns), mean, std, least, most, float(np.mean(lengths)), *each)
+
+    def named_metrics(self) -> dict[str, float]:
+        """The metrics by the names that they have in files: ``eval/env/…``."""
+        return {f"eval/{PREFIX}{name}": value for name, value in (self.metrics or {}).items()}
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -84,6 +91,7 @@ def evaluate(
     env_kwargs: dict[str, Any] | None = None,
     deterministic: bool = True,
     on_step: Callable[[], object] = lambda: None,
+    info_metrics: InfoNames = None,
 ) -> Evaluation:
     """Play ``episodes`` episodes in parallel environments.
 
@@ -98,6 +106,7 @@ def evaluate(
         seed: of the environments, and of what is drawn; apart from training's by default.
         deterministic: the most likely actions instead of drawn ones.
         on_step: called before each step of the environments.
+        info_metrics: numbers of infos that :attr:`Evaluation.metrics` has, as the setting of a run.
 
     Raises:
         ConfigError: the environment can't be made or has other spaces than the policy, or
@@ -111,6 +120,7 @@ def evaluate(
     if isinstance(env, Tasks):
         how: dict[str, Any] = {"env_kwargs": env_kwargs, "deterministic": deterministic}
         how |= {"episodes": episodes, "seed": seed, "engine": engine, "on_step": on_step}
+        how["info_metrics"] = info_metrics
         env = joined_for(policy, env, engine, env_kwargs or {}, seed)
         names = zip(env.names, env.envs, strict=True)
         of_tasks = {name: evaluate(policy, one, **how) for name, one in names}
@@ -130,22 +140,28 @@ def evaluate(
             stack.enter_context(torch_threads(1))
         stack.enter_context(drawing(seed, deterministic))
         moments, agents = played(policy, envs, seed, deterministic), agents_of(envs)
-        each = whole_episodes(moments, num_envs, episodes, on_step, max(1, len(agents)))
+        metrics = InfoMetrics(envs.num_envs, written(info_metrics), agents)
+        each = whole_episodes(moments, num_envs, episodes, on_step, max(1, len(agents)), metrics)
+    values = {n.removeprefix(PREFIX): x for n, x in means_of(metrics.take()).items()}
     if not all(np.isfinite(returns).all() for returns, _ in each):
         raise EnvironmentFault(f"{env_name(env)} gave an episode whose return isn't finite")
     if agents:
         of_agents = {
-            name: replace(Evaluation.of(*one), deterministic=deterministic)
+            name: replace(
+                Evaluation.of(*one), deterministic=deterministic, metrics=_of_agent(values, name)
+            )
             for name, one in zip(agents, each, strict=True)
             if one[0]
         }
         known: dict[str, Any] = {"deterministic": deterministic, "agents": of_agents}
+        known["metrics"] = {n: x for n, x in values.items() if not n.startswith("agents/")} or None
         if isinstance(policy, Team):
             known["policies"] = _by_policy(policy.roster, of_agents)
         return _together(of_agents, **known)
     found, (target, wraps) = Evaluation.of(*each[0]), Prepared.split(env)
     normalized = human_normalized(target, engine, env_kwargs or {}, wraps, found.mean)
-    return replace(found, deterministic=deterministic, human_normalized=normalized)
+    known = {"deterministic": deterministic, "human_normalized": normalized}
+    return replace(found, **known, metrics=values or None)
 
 
 def whole_episodes(
@@ -154,6 +170,7 @@ def whole_episodes(
     episodes: int,
     on_step: Callable[[], object] = lambda: None,
     num_agents: int = 1,
+    metrics: InfoMetrics | None = None,
 ) -> list[tuple[list[float], list[int]]]:
     """Returns and lengths of so many episodes of each agent, in the order in which they end.
 
@@ -163,6 +180,7 @@ def whole_episodes(
         moments: of ``num_envs`` environments, whose agents give as many episodes, or one fewer.
         on_step: called before each step.
         num_agents: of an environment, each a column.
+        metrics: gets the infos of the episodes that count.
     """
     quota = np.full(num_envs, episodes // num_envs)
     quota[: episodes % num_envs] += 1
@@ -170,11 +188,13 @@ def whole_episodes(
     quota = quota.repeat(num_agents)
     found: list[tuple[list[float], list[int]]] = [([], []) for _ in range(num_agents)]
     total, length = np.zeros(len(quota)), np.zeros(len(quota), int)
-    for _, reward, begins, ends in moments:
+    for _, reward, begins, ends, infos in moments:
         on_step()
         total += np.where(begins, 0.0, reward)
         length += ~begins
         counted = ends & ~begins & (quota > 0)
+        if infos and metrics is not None:
+            metrics.note(infos, begins, ends, counted)
         for column in np.flatnonzero(counted).tolist():
             returns, lengths = found[column % num_agents]
             returns.append(float(total[column]))
@@ -192,7 +212,21 @@ def _together(each: dict[str, Evaluation], **known: Any) -> Evaluation:
     """Episodes of all tasks, or all agents, as one evaluation."""
     returns = [value for one in each.values() for value in one.returns]
     lengths = [value for one in each.values() for value in one.lengths]
-    return replace(Evaluation.of(returns, lengths), **known)
+    return replace(Evaluation.of(returns, lengths), **{"metrics": _mean_metrics(each), **known})
+
+
+def _mean_metrics(each: dict[str, Evaluation]) -> dict[str, float] | None:
+    """Of several tasks or agents: of each metric the mean of those that have it."""
+    have: dict[str, list[float]] = {}
+    for one in each.values():
+        for name, value in (one.metrics or {}).items():
+            have.setdefault(name, []).append(value)
+    return {name: statistics.fmean(values) for name, values in have.items()} or None
+
+
+def _of_agent(values: dict[str, float], agent: str) -> dict[str, float] | None:
+    prefix = f"agents/{agent}/{PREFIX}"
+    return {n.removeprefix(prefix): x for n, x in values.items() if n.startswith(prefix)} or None
 
 
 def _by_policy(roster: Roster, of_agents: dict[str, Evaluation]) -> dict[str, Evaluation]:
@@ -215,6 +249,8 @@ class Moment(NamedTuple):
     """Whose episode begins with this observation."""
     ends: np.ndarray
     """Whose episode ends with it; of those that begin, who isn't there."""
+    infos: dict[str, Any] = {}  # noqa: RUF012
+    """As Gymnasium vectorises them."""
 
 
 @contextlib.contextmanager
@@ -237,7 +273,7 @@ def played(
     reward, state = np.zeros(envs.num_envs), None
     begins, ends = np.ones(envs.num_envs, bool), absent_in(infos, envs.num_envs)
     while True:
-        yield Moment(obs, reward, begins, ends)
+        yield Moment(obs, reward, begins, ends, infos)
         given = {"action_mask": info_mask(infos), "reward": reward}
         action, state = policy.predict(obs, state, begins, deterministic, **given)
         obs, reward, terminated, truncated, infos = envs.step(action)
@@ -253,7 +289,7 @@ def _in_turns(policy: AnyPolicy, envs: Turns, seed: int, deterministic: bool) ->
     _, whole = policy.predict(obs, None, begins, **_shown(infos, reward, rows))
     whole = tree.map_leaves(lambda x: x.clone() if isinstance(x, torch.Tensor) else x.copy(), whole)
     while True:
-        yield Moment(obs, reward, begins, ends)
+        yield Moment(obs, reward, begins, ends, infos)
         mine, state = (tree.map_leaves(lambda x, rows=rows: x[rows], x) for x in (obs, whole))
         given = _shown(infos, reward, rows)
         action, state = policy.predict(mine, state, begins[rows], deterministic, **given)

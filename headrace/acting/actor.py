@@ -10,6 +10,7 @@ how far its policy had moved away; these numbers decide when to pull (``weight_s
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import secrets
@@ -29,6 +30,7 @@ from headrace.acting.own_pace import OwnPace
 from headrace.acting.restarts import last_words
 from headrace.acting.spec import ActorSpec, Memory
 from headrace.acting.weight_sync import Follower
+from headrace.envs.info_metrics import InfoMetrics
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name, env_of
 from headrace.envs.threads import Threads
@@ -116,7 +118,10 @@ class Actor:
             stepping_ns=self._collector.stepping_ns,
         )
         self._sequence += 1
-        self._port.commit(slot)
+        if metrics := self._collector.metrics.take():
+            self._port.commit(slot, json.dumps(metrics).encode())
+        else:
+            self._port.commit(slot)
         if self._sequence == 1:
             return_freed_memory()  # of the start
         return True
@@ -218,6 +223,8 @@ def open_collector(spec: ActorSpec, policy: Acting) -> tuple[VectorEnv, Collecto
         known = spec.envs_per_actor, len(spec.agents), spec.seating.mixture, draw
         envs = kind(envs, *known)
     own_pace = isinstance(envs, (Threads, Turns, TurnSeats))
-    stepping = OwnPace(envs, policy, name) if own_pace else None
+    agents = spec.agents if spec.seating is None else ()  # else each seat's agent changes
+    metrics = InfoMetrics(envs.num_envs, spec.info_metrics, agents)
+    stepping = OwnPace(envs, policy, name, metrics) if own_pace else None
     gamma = algo.gamma if algo.normalize_returns else None
-    return envs, Collector(envs, policy, name, gamma, stepping)
+    return envs, Collector(envs, policy, name, gamma, stepping, metrics)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from headrace.acting.lockstep import Acting, Cut, LockStep, Stepping, Steps, store
 from headrace.envs.columns import absent_in
+from headrace.envs.info_metrics import InfoMetrics
 from headrace.envs.stack_rows import StackRows, held, with_stacks
 from headrace.errors import EnvironmentFault, NonFinite
 from headrace.nn.inputs import info_mask
@@ -110,6 +111,7 @@ class Collector:
         name: of the environment, for messages.
         gamma: as in :func:`rollout_spec`.
         stepping: how these environments are stepped; None: all together.
+        metrics: of their infos, which ``stepping`` collects.
     """
 
     def __init__(
@@ -119,9 +121,11 @@ class Collector:
         name: str,
         gamma: float | None = None,
         stepping: Stepping | None = None,
+        metrics: InfoMetrics | None = None,
     ) -> None:
         self._envs, self._policy, self._name, self._gamma = envs, policy, name, gamma
-        self._stepping = stepping or LockStep(envs, policy, name)
+        self.metrics = metrics or InfoMetrics(envs.num_envs)
+        self._stepping = stepping or LockStep(envs, policy, name, self.metrics)
         self._generator = torch.Generator()
         self._row: Tree = None  # the last rollout's last row of inputs, [B, ...]
 

@@ -17,6 +17,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
+from headrace.envs.info_metrics import InfoMetrics
 from headrace.envs.stack_rows import closed_columns
 from headrace.nn.inputs import Inputs, info_mask
 from headrace.ops import tree
@@ -80,8 +81,11 @@ class Stepping(Protocol):
 class LockStep:
     """All environments take a step, then the policy acts on all of them."""
 
-    def __init__(self, envs: VectorEnv, policy: Acting, name: str) -> None:
+    def __init__(
+        self, envs: VectorEnv, policy: Acting, name: str, metrics: InfoMetrics | None = None
+    ) -> None:
         self._envs, self._policy, self._name = envs, policy, name
+        self._metrics = None if metrics is None or metrics.unused else metrics
 
     def reset(self) -> None:
         """See :class:`Stepping`."""
@@ -97,7 +101,7 @@ class LockStep:
         done = np.zeros((num_steps, num_envs), bool)
         params: list[Tensor] = []
         core, masked, closed = rollout.core, False, closed_columns(rollout.obs)
-        clock, stepping_ns = time.monotonic_ns, 0
+        clock, stepping_ns, metrics = time.monotonic_ns, 0, self._metrics
         for t in range(num_steps):
             params_t, core = policy.act(row_of(rollout.obs, t), rollout.first[t], core)
             store(rollout.action, t, policy.distribution.sample(params_t, noise[t]))
@@ -109,6 +113,8 @@ class LockStep:
             first[t + 1] = ended
             masked = masked or MASK in infos
             ended = np.logical_or(terminated[t], truncated, out=done[t])
+            if infos and metrics is not None and (metrics.every_step or np.count_nonzero(ended)):
+                metrics.note(infos, first[t + 1], ended)
             if not inputs.as_it_comes:
                 mask = info_mask(infos)
                 next_obs = inputs.compose(next_obs, mask, action_t, reward[t], first[t + 1])

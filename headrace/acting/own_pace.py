@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from headrace.acting.lockstep import Acting, Cut, Steps, row_of, store
+from headrace.envs.info_metrics import InfoMetrics
 from headrace.envs.stack_rows import closed_columns
 from headrace.envs.threads import Threads
 from headrace.envs.turns import Turns
@@ -52,8 +53,15 @@ class OwnPace:
     the last fragment, nor than 1 ms.
     """
 
-    def __init__(self, envs: Threads | Turns | TurnSeats, policy: Acting, name: str) -> None:
+    def __init__(
+        self,
+        envs: Threads | Turns | TurnSeats,
+        policy: Acting,
+        name: str,
+        metrics: InfoMetrics | None = None,
+    ) -> None:
         self.envs, self.policy, self.name = envs, policy, name
+        self.metrics = None if metrics is None or metrics.unused else metrics
         self._linger_s = 0.0
         self._begun: _Begun | None = None
 
@@ -114,6 +122,7 @@ class _Columns:
 
     def __init__(self, pace: OwnPace, rollout: Rollout, noise: Tensor, ended: np.ndarray) -> None:
         self._envs, self._policy, self._name = pace.envs, pace.policy, pace.name
+        self._metrics = pace.metrics
         self._shape = num_steps, num_envs = rollout.reward.shape
         self.count = np.zeros(num_envs, np.int64)  # [B] steps done
         self.busy = np.zeros(num_envs, bool)  # [B] a step is begun and not done
@@ -160,6 +169,8 @@ class _Columns:
         self._ended[rows] = self._done[place] = ended = terminated | truncated
         infos = self._envs.infos(rows, only=MASK)
         self._masked = self._masked or bool(infos)
+        if self._metrics is not None and (self._metrics.every_step or ended.any()):
+            self._note_metrics(self._metrics, rows, first, ended)
         self.count[rows] += 1
         self.busy[rows] = False
         if not inputs.as_it_comes:
@@ -168,6 +179,14 @@ class _Columns:
             obs = inputs.compose(obs, mask, before, self._reward[place], first)
             self._check_mask(rows, obs, ended)
         store(self._obs, after, obs)
+
+    def _note_metrics(
+        self, metrics: InfoMetrics, rows: np.ndarray, first: np.ndarray, ended: np.ndarray
+    ) -> None:
+        begins, ends = np.ones(self._shape[1], bool), np.zeros(self._shape[1], bool)
+        begins[rows], ends[rows] = first, ended
+        if infos := self._envs.infos(rows if metrics.every_step else rows[ended & ~first]):
+            metrics.note(infos, begins, ends)
 
     def _check_mask(self, rows: np.ndarray, inputs: Tree, ended: np.ndarray) -> None:
         if self._policy.inputs.mask == "none":

@@ -37,17 +37,18 @@ class RemoteActor:
         self.weights = Offered(spec_of(policy_weights(spec.policy)))
         memory = Memory(self._slab.buffer, self.weights)
         self._actor = Actor(spec, index, generation, self, memory)
-        self._ended_ns = time.monotonic_ns()
+        self._ended_ns, self._told = time.monotonic_ns(), b""
 
     def acquire(self, timeout_s: float) -> int:
         """The one slot."""
         return 0
 
-    def commit(self, slot: int) -> None:
+    def commit(self, slot: int, told: bytes = b"") -> None:
         """The call's result is what hands it on."""
+        self._told = told
 
     def run(self, header: Header) -> Any:
-        """Fill the slot; returns its header and tree in one flat array, uint8.
+        """Fill the slot; returns its header and tree in one flat array, uint8, and what is told.
 
         Args:
             header: of the rollout that was in the slot.
@@ -57,7 +58,8 @@ class RemoteActor:
         self._actor.run_once()
         self._slab.headers[0][_WAITING] = begun_ns - self._ended_ns
         self._ended_ns = time.monotonic_ns()
-        return self._slab.buffer.numpy()
+        buffer, told, self._told = self._slab.buffer.numpy(), self._told, b""
+        return (buffer, told) if told else buffer
 
     def close(self) -> None:
         """Close the environments."""

@@ -162,6 +162,10 @@ class RolloutSource:
                 raise Stopped
         return [(s, self._slots.header(s), Rollout(**self._slab.trees[s])) for s in slots]
 
+    def told(self, slot: int) -> bytes:
+        """What the actor of a taken slot has told beside the rollout, once."""
+        return self._slots.told(slot)
+
     def note(self, slot: int, nats: float) -> None:
         """Tell the actor of a taken slot how far the learner is from what is in it."""
         self._slots.note(slot, nats)

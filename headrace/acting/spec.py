@@ -52,6 +52,7 @@ class ActorSpec:
     device: str = "cpu"  # where shared inference computes
     agents: tuple[str, ...] = ()  # of a game of several, whose columns take turns; (): of none
     seating: Seating | None = None  # who plays the seats that aren't trained on; None: none are
+    info_metrics: str | None = None  # which numbers of infos are reported
     zero_sum: bool = False  # rewards of a game's agents are held to add up to 0
 
     @property

@@ -30,7 +30,7 @@ _GROUPS = {
     "evaluation": (
         "Evaluations, checkpoints and what is written.",
         "eval_episodes eval_interval eval_env_kwargs eval_deterministic target_return "
-        "checkpoint_interval keep_checkpoints log_interval_s log_iterations",
+        "info_metrics checkpoint_interval keep_checkpoints log_interval_s log_iterations",
     ),
     "sizes": (
         "How many act, and how much is learnt from at once.",

@@ -137,7 +137,7 @@ def play(
         print(f"return {value:.2f} after {steps} steps", flush=True)
 
 
-def plot(runs: list[Path], output: Path | None = None) -> None:
+def plot(runs: list[Path], output: Path | None = None, metrics: tuple[str, ...] = ()) -> None:
     """Draw learning curves of runs.
 
     Runs that differ in their seed only are one curve, their interquartile mean with its 95%
@@ -146,12 +146,13 @@ def plot(runs: list[Path], output: Path | None = None) -> None:
     Args:
         runs: run directories.
         output: the PNG to write; curve.png in the first run by default.
+        metrics: names in metrics.jsonl, such as env/is_success, each of which gets a panel.
     """
     from headrace.cli.reports import interval_of
     from headrace.records import plot as curves
 
     runs = list(dict.fromkeys(runs))
-    print(f"picture: {curves.plot(runs, output, interval_of(runs)[0])}")
+    print(f"picture: {curves.plot(runs, output, interval_of(runs)[0], metrics)}")
 
 
 def league(

@@ -30,6 +30,11 @@ else:
         str, tyro.conf.arg(metavar="shared|per-agent|AGENT:POLICY,…"), ranges.NOT_EMPTY
     ]
 
+if TYPE_CHECKING:
+    from headrace.envs.info_metrics import InfoNames as InfoNames  # kept as the text
+else:
+    InfoNames = Annotated[str | None, tyro.conf.arg(metavar="NAME[:REDUCTION],…"), ranges.NOT_EMPTY]
+
 KINDS = tyro.conf.arg(metavar="KIND:SHARE,…")
 
 CLUSTER = ranges.Valid(

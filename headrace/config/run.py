@@ -18,8 +18,8 @@ from headrace.algos import ALGORITHMS, APPO
 from headrace.algos.common import Hyperparameters
 from headrace.config import algorithms
 from headrace.config.checks import check_together
-from headrace.config.kinds import CLUSTER, ENV, KINDS, WRAPPER, PlayedBy
-from headrace.envs import scripts
+from headrace.config.kinds import CLUSTER, ENV, KINDS, WRAPPER, InfoNames, PlayedBy
+from headrace.envs import info_metrics, scripts
 from headrace.envs.engines import Engine
 from headrace.envs.names import Tasks, import_path
 from headrace.envs.tasks import named_in
@@ -186,6 +186,11 @@ class Config:
     """What evaluations change in env_kwargs, or add to it, as a JSON object."""
     eval_deterministic: bool = True
     """Evaluate the most likely actions; False: actions are drawn, as in training."""
+    info_metrics: InfoNames = None
+    """Numbers of the environments' infos that are reported as env/NAME, and how those of an episode
+    are reduced (mean, last, sum, min or max), as in is_success:last,reward_parts/drive:mean; in
+    Python also a dict or a list of names. None: all numbers in the info of an episode's last step;
+    none: no numbers."""
     eval_interval: Annotated[int | None, ranges.STEPS] = None
     """Environment steps between evaluations, which then choose what is kept as best; None: one at
     the end, and the training return chooses."""
@@ -217,6 +222,7 @@ class Config:
         algorithms.check(self.algo)
         object.__setattr__(self, "policies", written(self.policies))
         object.__setattr__(self, "env", scripts.from_file("env", self.env))
+        object.__setattr__(self, "info_metrics", info_metrics.written(self.info_metrics))
         check_fields(self)
         for name in ("tasks", "wrappers"):
             if several := getattr(self, name):

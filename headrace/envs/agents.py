@@ -13,6 +13,7 @@ from gymnasium.vector.utils import create_empty_array
 
 from headrace.envs.agreement import difference
 from headrace.envs.contract import Contract
+from headrace.envs.info_metrics import AGENT_INFOS
 from headrace.errors import ConfigError, EnvironmentFault, shown
 from headrace.spaces import joining
 from headrace.spaces.joining import Spaces
@@ -75,6 +76,7 @@ class Seats:
         map_space(lambda leaf, rows: rows.__setitem__(slice(None), _legal(leaf)), space, self.obs)
         self.told = np.zeros((4, count))  # reward, terminated, truncated, and who has moved
         self._masks: np.ndarray | None = None
+        self._infos: list[dict[str, Any]] = [{} for _ in self.ids]  # besides masks
         self._left = checked_steps
         spaces = game.own or [(space, game.action_space)] * count
         self._contracts = [
@@ -104,6 +106,8 @@ class Seats:
         info: dict[str, Any] = {TOLD: self.told.copy()}
         if self._masks is not None:
             info[MASK] = self._masks.copy()
+        if any(self._infos):
+            info[AGENT_INFOS] = list(self._infos)
         return info
 
     def begin(self, i: int, obs: Any, info: Any) -> None:
@@ -173,6 +177,7 @@ class Seats:
         self._mask(i, info)
 
     def _mask(self, i: int, info: Any) -> None:
+        self._infos[i] = {k: v for k, v in info.items() if k != MASK} if info else {}
         own, whole = self.game.own, self.game.action_space
         if info and MASK in info:
             self._check_mask(i, info[MASK], own[i][1] if own else whole)

@@ -9,6 +9,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from headrace.envs.agents import GAME, REWARD, TERMINATED, TOLD, TRUNCATED, Game
+from headrace.envs.info_metrics import AGENT_INFOS
 from headrace.ops import tree
 from headrace.spaces.masks import MASK
 
@@ -73,10 +74,16 @@ class Columns(VectorEnv):
         return flat, told, self._masks(infos)
 
     def _masks(self, infos: dict[str, Any]) -> dict[str, Any]:
+        """Masks of all columns, and agents' own infos, of those that there are."""
+        told: dict[str, Any] = {}
+        if AGENT_INFOS in infos:
+            none: list[dict[str, Any]] = [{}] * self._shape[1]
+            each = zip(infos[AGENT_INFOS], infos[f"_{AGENT_INFOS}"], strict=True)
+            told[AGENT_INFOS] = [one for own, given in each for one in (own if given else none)]
         if MASK not in infos:
-            return {}
+            return told
         given = np.repeat(infos[f"_{MASK}"], self._shape[1])
-        return {MASK: infos[MASK].reshape(self.num_envs, -1), f"_{MASK}": given}
+        return {MASK: infos[MASK].reshape(self.num_envs, -1), f"_{MASK}": given, **told}
 
     def render(self) -> Any:
         """What each game shows."""

@@ -17,7 +17,6 @@ from gymnasium.vector.utils import batch_space, create_empty_array
 from headrace.envs.agents import MOVED, OVER, RETURNS, REWARD, TERMINATED, TRUNCATED, Game
 from headrace.envs.columns import ABSENT, Columns, agents_of
 from headrace.ops import tree
-from headrace.spaces.masks import MASK
 
 
 class Turns(VectorEnv):
@@ -107,8 +106,11 @@ class Turns(VectorEnv):
         return obs, told[REWARD], told[TERMINATED] > 0, told[TRUNCATED] > 0
 
     def infos(self, rows: np.ndarray, only: str | None = None) -> dict[str, Any]:
-        """Masks of all columns, ``[B, ...]``, which is all that is known of their infos."""
-        return self._infos if only in (None, MASK) else {}
+        """Masks of all columns, ``[B, ...]``, and agents' own infos; all keys or ``only`` one."""
+        return self._infos if only is None else {k: self._infos[k] for k in self._own_keys(only)}
+
+    def _own_keys(self, only: str) -> list[str]:
+        return [key for key in (only, f"_{only}") if key in self._infos]
 
     def _keep(self, obs: Any, infos: dict[str, Any]) -> None:
         self._obs, self._told, self._infos = self._rows.taken_apart(obs, infos)

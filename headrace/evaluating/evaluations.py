@@ -42,6 +42,7 @@ class Evaluations:
         waits = config.deterministic or config.target_return is not None
         self._waits, self._due = waits or evaluator.in_process, False
         self.latest: float | None = None  # mean return
+        self.metrics: dict[str, float] = {}  # of the latest, by the names in files
 
     @property
     def target_is_reached(self) -> bool:
@@ -93,5 +94,6 @@ class Evaluations:
     def _take(self, found: Played | None, log: RunLog) -> None:
         if found is not None:
             self.latest = found.evaluation.mean
+            self.metrics = found.evaluation.named_metrics()
             log.evaluation(found.evaluation, found.env_steps, found.seconds)
             keep_best(self._run_dir, found, self._notify)

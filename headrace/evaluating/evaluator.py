@@ -133,6 +133,7 @@ class Evaluator:
         config = self._config
         known = {"policy": task.policy, "env": self._env, "episodes": config.eval_episodes}
         known |= {"engine": config.engine, "env_kwargs": config.evaluated_kwargs}
+        known |= {"info_metrics": config.info_metrics}
         return known | {"deterministic": config.eval_deterministic}
 
     def _here(self, task: _Task) -> Evaluation:

@@ -67,8 +67,8 @@ def learner_class() -> type:
             except queue.Empty:
                 return messages
 
-        def tell(self, word: str) -> None:
-            self.words.put(word)
+        def tell(self, *words: Any) -> None:
+            self.words.put(words)
 
     return HeadraceLearner
 
@@ -236,8 +236,9 @@ class ClusterLearners:
             self._listen_to(rank)
         return heard
 
-    def tell(self, rank: int, word: str) -> None:
-        self._learners[rank].tell.options(concurrency_group="listen").remote(word)
+    def tell(self, rank: int, word: str, *arguments: Any) -> None:
+        call = self._learners[rank].tell.options(concurrency_group="listen")
+        call.remote(word, *arguments)
 
     def name(self, rank: int) -> str:
         return f"learner {rank} ({self._homes[rank]})"

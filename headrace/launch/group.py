@@ -39,6 +39,7 @@ from headrace.launch.local import LocalLearners
 from headrace.nn.policy import Policy
 from headrace.process import stop_signals
 from headrace.records import checkpoint, rundir
+from headrace.records.reported import checked_value
 from headrace.records.result import Result
 from headrace.training.run import begin
 from headrace.types import Alone
@@ -59,8 +60,8 @@ class Learners(Protocol):
             HeadraceError: they can't live any more, nor could others.
         """
 
-    def tell(self, rank: int, word: str) -> None:
-        """Send a word, unless it has ended."""
+    def tell(self, rank: int, word: str, *arguments: Any) -> None:
+        """Have it call a method of its trainer, unless it has ended."""
 
     def name(self, rank: int) -> str:
         """``learner 1``, and where it is, unless that is here."""
@@ -152,6 +153,12 @@ class LearnerGroup:
         self._evaluator.close()
         _end(self._living)
         self._lock.release()
+
+    def log(self, name: str, value: float) -> None:
+        """As :meth:`Trainer.log`."""
+        value = checked_value(name, value)
+        for learners in self._living:
+            learners.tell(0, "log", name, value)
 
     def save(self) -> Path:
         """As for a Trainer of several learners: refused.

@@ -48,7 +48,7 @@ def learn(
     pickled: bytes,
     met: Rendezvous,
     send: Callable[[tuple[Any, ...]], None],
-    hear: Callable[[], str],
+    hear: Callable[[], tuple[Any, ...]],
 ) -> bool:
     """Train as one of the learners, and tell who started it; returns whether it came to its end.
 
@@ -58,7 +58,8 @@ def learn(
     Args:
         pickled: (registered environments, config, when the run started), by cloudpickle.
         send: see :class:`Mouth`.
-        hear: waits for the next word, ``stop`` or ``interrupt``; EOFError, OSError: there is none.
+        hear: waits for the next method of the trainer to call, such as ``stop``, and its arguments;
+            EOFError, OSError: there is none.
     """
     mouth = Mouth(send)
     try:
@@ -85,7 +86,10 @@ def learn(
     return True
 
 
-def _listen(hear: Callable[[], str], trainer: Trainer) -> None:
+def _listen(hear: Callable[[], tuple[Any, ...]], trainer: Trainer) -> None:
+    calls: dict[str, Callable[..., None]]
+    calls = {"stop": trainer.stop, "interrupt": trainer.interrupt, "log": trainer.log}
     with contextlib.suppress(EOFError, OSError):  # the other end is closed
         while True:
-            {"stop": trainer.stop, "interrupt": trainer.interrupt}[hear()]()
+            word, *arguments = hear()
+            calls[word](*arguments)

@@ -53,9 +53,9 @@ class LocalLearners:
                 heard.append((rank, ("gone",)))
         return heard
 
-    def tell(self, rank: int, word: str) -> None:
+    def tell(self, rank: int, word: str, *arguments: Any) -> None:
         with contextlib.suppress(OSError, IndexError):
-            self._children[rank].pipe.send(word)
+            self._children[rank].pipe.send((word, *arguments))
 
     def name(self, rank: int) -> str:
         return f"learner {rank}"

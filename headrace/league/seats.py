@@ -18,6 +18,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
 from headrace.envs.columns import ABSENT, absent_in
+from headrace.envs.info_metrics import AGENT_INFOS
 from headrace.league.draw import Draw
 from headrace.league.frozen import Frozen
 from headrace.league.opponents import Mixture
@@ -104,10 +105,14 @@ class Seats(VectorEnv):
 
     def _keep(self, obs: Tree, infos: dict[str, Any]) -> None:
         self._obs, self._mask = obs, info_mask(infos)
+        self._told = infos.get(AGENT_INFOS)
 
     def _own(self, rows: Tree) -> Tree:
         own = self._table.columns
         return tree.map_leaves(lambda x: x[own], rows)
 
     def _infos(self) -> dict[str, Any]:
-        return {} if self._mask is None else {MASK: self._own(self._mask)}
+        infos = {} if self._mask is None else {MASK: self._own(self._mask)}
+        if self._told is not None:
+            infos[AGENT_INFOS] = [self._told[i] for i in self._table.columns.tolist()]
+        return infos

@@ -15,6 +15,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
 from headrace.envs.columns import ABSENT, absent_in
+from headrace.envs.info_metrics import AGENT_INFOS
 from headrace.envs.turns import Turns
 from headrace.league.draw import Draw
 from headrace.league.frozen import Frozen
@@ -109,8 +110,12 @@ class TurnSeats(VectorEnv):
 
     def infos(self, rows: np.ndarray, only: str | None = None) -> dict[str, Any]:
         """Masks of all columns, ``[N, ...]``."""
-        mask = info_mask(self.games.infos(rows, only=MASK))
-        return {} if mask is None else {MASK: mask[self._table.columns]}
+        told, own = self.games.infos(rows), self._table.columns
+        mask = info_mask(told)
+        infos = {} if mask is None else {MASK: mask[own]}
+        if only is None and AGENT_INFOS in told:
+            infos[AGENT_INFOS] = [told[AGENT_INFOS][i] for i in own.tolist()]
+        return infos
 
     def render(self) -> Any:
         """What the games show."""

@@ -11,8 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from headrace.acting.sizes import SIZES
+from headrace.envs.info_metrics import PREFIX
 from headrace.errors import CheckpointError
 from headrace.records.files import read_jsonl
+from headrace.records.reported import LOGGED
 from headrace.records.settings import defaults_of, flat_settings
 
 Curve: TypeAlias = tuple[Sequence[float], Sequence[float]]  # x, growing, and y
@@ -72,6 +74,13 @@ def _lines(file: Path) -> list[dict[str, Any]]:
         return read_jsonl(file) if file.exists() else []
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{file} can't be read: {error}") from error
+
+
+def custom_metrics(runs: Sequence[Run]) -> list[str]:
+    """The names of metrics of infos and callbacks in any of these runs, in order."""
+    prefixes = PREFIX, LOGGED
+    names = {name for run in runs for line in run.results for name in line}
+    return sorted(name for name in names if name.startswith(prefixes))
 
 
 def by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:

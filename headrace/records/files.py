@@ -141,6 +141,8 @@ class RunLog:
         }
         if evaluation.human_normalized is not None:
             line["human_normalized"] = evaluation.human_normalized
+        if evaluation.metrics:
+            line["metrics"] = evaluation.metrics
         for kind, parts in (("tasks", evaluation.tasks), ("agents", evaluation.agents)):
             if parts is not None:
                 line[kind] = {name: one.mean for name, one in parts.items()}

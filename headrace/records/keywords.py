@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-from headrace.config.kinds import PlayedBy
+from headrace.config.kinds import InfoNames, PlayedBy
 from headrace.nn.network import Network
 
 
@@ -55,6 +55,7 @@ class Settings(TypedDict, total=False):
     eval_episodes: int
     eval_env_kwargs: dict[str, Any]
     eval_deterministic: bool
+    info_metrics: InfoNames
     eval_interval: int | None
     target_return: float | None
     run_dir: str | None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, require_choice
 from headrace.records.curves import Curve, Interval, Run, by_settings, on_grid, read_run
 
 _RETURN, _EVALUATED = "return (last 100 episodes)", "return evaluated during training"
@@ -15,7 +15,10 @@ _SECONDS = "seconds since the start"
 
 
 def plot(
-    run_dirs: Sequence[Path], output: Path | None = None, interval: Interval | None = None
+    run_dirs: Sequence[Path],
+    output: Path | None = None,
+    interval: Interval | None = None,
+    metrics: Sequence[str] = (),
 ) -> Path:
     """Draw return against steps, return against seconds, and steps per second.
 
@@ -27,15 +30,16 @@ def plot(
         run_dirs: of one or more runs.
         output: the PNG, whose path is returned; ``curve.png`` in the first run by default.
         interval: of several runs' values; None: their mean is drawn without one.
+        metrics: names in ``metrics.jsonl``, each of which gets a panel over environment steps.
 
     Raises:
         CheckpointError: a directory holds no metrics.
-        ConfigError: no runs, or the picture can't be written.
+        ConfigError: no runs, or none of them has such a metric, or the picture can't be written.
     """
     if not run_dirs:
         raise ConfigError("plot needs a run directory, or several: headrace plot runs/one runs/two")
     paths = list(dict.fromkeys(run_dirs))
-    figure = draw([read_run(path) for path in paths], interval)
+    figure = draw([read_run(path) for path in paths], interval, metrics)
     path = output or paths[0] / "curve.png"
     try:
         figure.savefig(path, dpi=110)
@@ -44,8 +48,8 @@ def plot(
     return path
 
 
-def draw(runs: Sequence[Run], interval: Interval | None = None) -> Any:
-    """The figure of these runs, three panels.
+def draw(runs: Sequence[Run], interval: Interval | None = None, metrics: Sequence[str] = ()) -> Any:
+    """The figure of these runs, three panels, and below them one for each of ``metrics``.
 
     Returns:
         a ``matplotlib.figure.Figure``.
@@ -54,16 +58,23 @@ def draw(runs: Sequence[Run], interval: Interval | None = None) -> Any:
 
     evaluated = len(runs) > 1 and all(len(run.evaluations) > 1 for run in runs)
     y, y_label = ("return_mean", _EVALUATED) if evaluated else ("charts/episodic_return", _RETURN)
-    panels = (  # x, y, whether they are evaluations', and what is written beside them
+    panels = [  # x, y, whether they are evaluations', and what is written beside them
         ("env_steps", y, evaluated, "environment steps", y_label),
         ("seconds", y, evaluated, _SECONDS, y_label),
         ("seconds", "charts/SPS", False, _SECONDS, "environment steps / s"),
-    )
+    ]
+    for metric in metrics:
+        known = sorted({name for run in runs for line in run.results for name in line})
+        require_choice("metric", metric, known)
+        panels.append(("env_steps", metric, False, "environment steps", metric))
     groups = by_settings(runs)
     several = len(groups) < len(runs)
-    figure = Figure(figsize=(12, 3.9 if several else 3.6), layout="constrained")
-    axes = figure.subplots(1, 3)
-    for panel, (x, of, evaluations, x_label, label) in zip(axes, panels, strict=True):
+    rows = -(-len(panels) // 3)
+    figure = Figure(figsize=(12, 3.6 * rows + 0.3 * several), layout="constrained")
+    axes = figure.subplots(rows, 3, squeeze=False).ravel()
+    for unused in axes[len(panels) :]:
+        unused.set_axis_off()
+    for panel, (x, of, evaluations, x_label, label) in zip(axes, panels, strict=False):
         for name, group in groups.items():
             text = f"{name} ({_count(group, x, of, evaluations)})" if several else name
             if len(runs) == 1:

@@ -154,6 +154,14 @@ class Result:
     """The least of those against snapshots that it has played 100 games against."""
     league_snapshots: int | None = metric("league/snapshots")  # in the league, other runs' too
 
+    metrics: Mapping[str, float] = field(
+        default_factory=dict, metadata={"file": None, "source": None}
+    )
+    """Of infos (``env/…``), evaluations (``eval/…``) and callbacks (``custom/…``), by those names.
+
+    Those of infos are means over the episodes that ended since the previous result.
+    """
+
     def scalars(self) -> dict[str, float]:
         """The metrics under the names that they have in files; absent while None."""
         values = {f.metadata["file"]: getattr(self, f.name) for f in fields(self)}
@@ -164,4 +172,4 @@ class Result:
             for name, value in one.scalars().items()
         }
         known = {k: float(v) for k, v in values.items() if k is not None and v is not None}
-        return known | of_parts
+        return known | of_parts | dict(self.metrics)

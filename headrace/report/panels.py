@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from headrace.records.curves import Curve, Interval, Run, on_grid
+from headrace.records.curves import Curve, Interval, Run, custom_metrics, on_grid
 
 Array: TypeAlias = np.ndarray
 
@@ -144,7 +144,7 @@ def panels(
 
 
 def _kinds(groups: Mapping[str, Sequence[Run]]) -> Iterator[Kind]:
-    """The table, and a panel for the return of each of several tasks."""
+    """The table, and panels for the return of each of several tasks and for custom metrics."""
     tasks: dict[str, None] = {}
     for runs in groups.values():
         for run in runs:
@@ -154,6 +154,9 @@ def _kinds(groups: Mapping[str, Sequence[Run]]) -> Iterator[Kind]:
     for task in tasks:
         name = task.removeprefix("tasks/")
         yield Kind(f"Return in {name}", "", (Shown(f"{task}/episodic_return", "training"),))
+    for metric in custom_metrics([run for runs in groups.values() for run in runs]):
+        evaluated = Shown(f"eval/{metric}", "evaluated", True)
+        yield Kind(metric, "", (Shown(metric, "training"), evaluated))
     yield from KINDS[1:]
 
 

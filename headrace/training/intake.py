@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 
@@ -14,6 +15,7 @@ from headrace.learning.hogwild import own_metrics
 from headrace.learning.team import AnyLearner
 from headrace.records.episodes import Episodes
 from headrace.records.meter import Meter
+from headrace.records.reported import Reported
 from headrace.training.ahead import Ahead
 from headrace.types import Batch, Rollout
 
@@ -28,6 +30,7 @@ class Intake:
         learner: whose memory batches lie in.
         preemption: of the other learners.
         ahead: gathers the next batch early; None: as it is where it pays.
+        reported: gets what actors tell of infos.
     """
 
     def __init__(
@@ -38,7 +41,9 @@ class Intake:
         learner: AnyLearner,
         preemption: Preemption,
         ahead: Ahead | None = None,
+        reported: Reported | None = None,
     ) -> None:
+        self._reported = Reported() if reported is None else reported
         self._config, self._source, self._episodes = config, source, episodes
         self._learner, self._preemption = learner, preemption
         self.taken: list[int] = []  # slots of the latest batch
@@ -108,6 +113,9 @@ class Intake:
             for slot, header, rollout in taken:
                 ends = rollout.episode_return.numpy(), rollout.episode_length.numpy()
                 self._episodes.add(*ends, task)
+                if told := self._source.told(slot):
+                    tasks = self._episodes.tasks
+                    self._reported.add(json.loads(told), tasks[task] if tasks else None)
                 meter.pulls += header.pulled
                 lag = header.lag if header.lag >= 0 else self._updates - header.version
                 if oldest is not None and lag > oldest:

@@ -36,6 +36,7 @@ from headrace.records.files import RunLog
 from headrace.records.health import doctor_of
 from headrace.records.membership import league_metrics, member
 from headrace.records.meter import Meter
+from headrace.records.reported import Reported
 from headrace.records.result import Result
 from headrace.records.tally import Progress, Tally
 from headrace.training.archive import Archive, Saved
@@ -108,6 +109,7 @@ class Trainer:
         self.progress = Progress()
         told_apart = () if config.mixture is not None else found.agents
         self.episodes = own_episodes(config.num_learners, found.env, told_apart)
+        self._reported = Reported()
         self._exchange = Exchange(self.group)
         weights = self.policy.state_dict().values()
         copied = 0 if config.inference == "shared" else sum(x.nbytes for x in weights)
@@ -190,7 +192,8 @@ class Trainer:
             preempting = (self.group, self.config.preempt_fraction, source.cut)
             preemption = stack.enter_context(contextlib.closing(Preemption(*preempting)))
             log = self._open_log(stack)
-            intake = Intake(self._share, source, self.episodes, self.learner, preemption)
+            about = self._share, source, self.episodes, self.learner, preemption
+            intake = Intake(*about, reported=self._reported)
             stack.callback(intake.close)
             episodes = gather_episodes(self.group, self.episodes)
             self._tally.begin(episodes)
@@ -329,13 +332,26 @@ class Trainer:
     def _report(self, log: RunLog | None) -> Result | None:
         """The result of all learners, for rank 0; the others only take part."""
         episodes = gather_episodes(self.group, self.episodes)
+        metrics = self._reported.gather(self.group)
         if log is None:
             return None
         known = {"learning_rate": self._learning_rate(), "eval_return": self._evaluations.latest}
-        known |= league_metrics(self._league)
+        known |= league_metrics(self._league) | {"metrics": metrics | self._evaluations.metrics}
         result = self._tally.result(episodes, restarts=self._restarts, **known)
         log.result(result)
         return result
+
+    def log(self, name: str, value: float) -> None:
+        """Report a number as the metric ``custom/<name>`` with the next result, as callbacks may.
+
+        Several values before that result are averaged. Those that come after the last result are in
+        ``summary.json``.
+
+        Raises:
+            ConfigError: the name has other characters than letters, digits, ``_-./``, or the value
+                isn't one finite number.
+        """
+        self._reported.log(name, value)
 
     def save(self) -> Path:
         """Write a checkpoint between two results, and return its path.
@@ -373,4 +389,5 @@ class Trainer:
 
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` holds."""
-        return self._tally.summary()
+        self._reported.gather(Alone())  # what callbacks logged last
+        return self._tally.summary() | {"metrics": self._reported.latest}

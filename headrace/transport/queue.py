@@ -68,8 +68,8 @@ class ActorPort(Protocol):
             TimeoutError: none came free in time; the message names the learner.
         """
 
-    def commit(self, slot: int) -> None:
-        """Hand a filled slot to the learner."""
+    def commit(self, slot: int, told: bytes = b"") -> None:
+        """Hand a filled slot to the learner, and what it is told beside it (JSON, or nothing)."""
 
 
 class RolloutQueue(Protocol):

@@ -190,8 +190,9 @@ class RayQueue:
             self.slots.join(actor)
             self._grant()
         else:
-            self._arrivals.arrive(slot, result)
-            self.slots.commit(slot)
+            array, told = result if isinstance(result, tuple) else (result, b"")
+            self._arrivals.arrive(slot, array)
+            self.slots.commit(slot, told)
             if actor in self._heard_s:
                 self.gaps[actor] = time.monotonic() - self._heard_s.pop(actor)
 

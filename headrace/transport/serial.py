@@ -65,5 +65,5 @@ class SerialPort:
             raise TimeoutError(f"actor {self._actor}: the learner holds all that it may fill")
         return slot
 
-    def commit(self, slot: int) -> None:
-        self._queue._slots.commit(slot)
+    def commit(self, slot: int, told: bytes = b"") -> None:
+        self._queue._slots.commit(slot, told)

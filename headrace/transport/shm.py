@@ -24,6 +24,7 @@ from headrace.transport.queue import PeerDied
 from headrace.transport.slots import Slots
 
 _NUMBER = struct.Struct("<q")
+_FAILED = -1  # in place of a slot's number: the actor's last words follow
 
 
 class ShmQueue:
@@ -70,10 +71,11 @@ class ShmQueue:
         try:
             while pipe.poll():
                 message = pipe.recv_bytes()
-                if len(message) == _NUMBER.size:
-                    self.slots.commit(_NUMBER.unpack(message)[0])
+                (slot,), rest = _NUMBER.unpack(message[: _NUMBER.size]), message[_NUMBER.size :]
+                if slot == _FAILED:
+                    self._last_words[actor] = rest.decode(errors="replace")
                 else:
-                    self._last_words[actor] = message.decode(errors="replace")
+                    self.slots.commit(slot, rest)
         except (EOFError, ConnectionResetError):
             del self._pipes[actor]
             pipe.close()
@@ -107,12 +109,12 @@ class ShmPort:
         except (EOFError, ConnectionResetError):
             return None
 
-    def commit(self, slot: int) -> None:
+    def commit(self, slot: int, told: bytes = b"") -> None:
         """Hand a filled slot to the learner; if it is gone, the next ``acquire`` says so."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._pipe.send_bytes(_NUMBER.pack(slot))
+            self._pipe.send_bytes(_NUMBER.pack(slot) + told)
 
     def fail(self, traceback: str) -> None:
         """Tell the learner why this actor ends."""
         with contextlib.suppress(OSError):
-            self._pipe.send_bytes(traceback.encode() + b" " * _NUMBER.size)
+            self._pipe.send_bytes(_NUMBER.pack(_FAILED) + traceback.encode())

@@ -63,6 +63,7 @@ class Slots:
         self._absent: set[int] = set()
         self._active_s = [0.0] * num_actors  # when it last committed, or had something to do again
         self._delivered = [0] * num_actors
+        self._told: dict[int, bytes] = {}  # by slot, what came beside it
         self.lost = 0  # rollouts that actors had begun which died
         for slot in range(num_slots):
             self._clear(slot, told=False)
@@ -156,8 +157,10 @@ class Slots:
         for slot in (*self._free[actor], *self._open[actor]):
             self._clear(slot, told=False)
 
-    def commit(self, slot: int) -> None:
-        """Note a filled slot; an actor's slots come in its own order."""
+    def commit(self, slot: int, told: bytes = b"") -> None:
+        """Note a filled slot, and what came beside it; an actor's slots come in its own order."""
+        if told:
+            self._told[slot] = told
         actor = self.owner(slot)
         self._open[actor].remove(slot)
         self._committed[actor].append((self.header(slot).committed_ns, slot))
@@ -188,6 +191,10 @@ class Slots:
         actor = self.owner(slot)
         self._free[actor].append(slot)
         self._credits[self.task(actor)] += 1
+
+    def told(self, slot: int) -> bytes:
+        """What came beside a taken slot, once."""
+        return self._told.pop(slot, b"")
 
     def waiting(self, task: int) -> int:
         """Slots of a task that are committed and not yet taken, as far as is known here."""

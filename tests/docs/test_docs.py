@@ -126,6 +126,31 @@ def test_the_blocks_of_a_page_run_in_order(tmp_path, name, num_blocks, writes):
     assert (tmp_path / writes).exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "num_blocks", "writes"),
+    [
+        ("custom_metrics", 4, ["runs/line/curve.png", "runs/logged/summary.json"]),
+    ],
+)
+def test_the_scripts_and_commands_of_a_how_to_page_run(tmp_path, name, num_blocks, writes):
+    page = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(python|bash)\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == num_blocks
+    for language, whole in blocks:
+        text = shorter(whole, 10)
+        if language == "bash":
+            commands = commands_of(text)
+            assert len(commands) == len(text.splitlines())
+            headrace(tmp_path, *commands)
+        else:
+            named = re.match(r"# (\w+\.py)\n", text)
+            assert named, "a script begins with its name"
+            (tmp_path / named[1]).write_text(text)
+            run(tmp_path, named[1])
+    for file in writes:
+        assert (tmp_path / file).exists()
+
+
 def test_the_page_on_the_doctor_has_every_rule():
     from headrace.doctor.rules import RULES
 

@@ -1,0 +1,271 @@
+"""Numbers that environments report in their infos, reduced to one value per episode and name.
+
+Without a setting the numbers in the info of an episode's last step are taken: success flags, scores
+and the statistics of ``RecordEpisodeStatistics``. Settings choose names and reductions, also of
+what is reported at every step.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from headrace.errors import ConfigError, nearest, shown
+from headrace.spaces.masks import MASK
+
+PREFIX = "env/"  # of the metrics' names
+REDUCTIONS = ("mean", "last", "sum", "min", "max")
+NOTHING = "none"  # the setting that collects nothing
+MAX_NAMES = 32  # that are taken without a setting
+NOT_FINITE = "env/not_finite"  # values that were skipped
+AGENT_INFOS = "agent_infos"  # in the infos of games: the info of each column, a list of dicts
+_LEFT_OUT = {MASK, "TimeLimit.truncated", "elapsed_step", "env_id", "players", "moved", "absent"}
+_FINAL = ("final_info", "final_obs", "final_observation", "terminal_observation")
+_NAME = re.compile(r"[^\s,:]+")
+
+InfoNames: TypeAlias = str | Mapping[str, str] | Sequence[str] | None
+Sums: TypeAlias = dict[str, list[float]]  # by a metric's name: the sum over episodes, and how many
+
+
+def written(chosen: Any) -> Any:
+    """A mapping or a sequence of names as the text that the command line has for it."""
+    if isinstance(chosen, Mapping):
+        pairs = [f"{name}:{how}" for name, how in chosen.items()]
+        return ",".join(pairs) or NOTHING
+    if isinstance(chosen, list | tuple) and all(isinstance(name, str) for name in chosen):
+        return ",".join(chosen) or NOTHING
+    return chosen
+
+
+def chosen_in(text: str | None) -> dict[str, str] | None:
+    """The reduction of each name in the setting ``info_metrics``; None: names are found.
+
+    Raises:
+        ConfigError: a reduction is unknown, or a name is missing or can't be a metric's.
+    """
+    if text is None:
+        return None
+    found: dict[str, str] = {}
+    for part in text.split(",") if text != NOTHING else ():
+        name, colon, how = part.strip().rpartition(":")
+        name, how = (name, how) if colon else (how, "mean")
+        if how not in REDUCTIONS:
+            valid = ", ".join(REDUCTIONS)
+            raise ConfigError(
+                f"info_metrics={shown(text)} reduces {name} by {shown(how)}, which must be one of "
+                f"{valid}.{nearest(how, REDUCTIONS)}"
+            )
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"info_metrics={shown(text)} has {shown(name)} as a name: write NAME:REDUCTION, as "
+                "in is_success:last,reward_parts/drive:mean"
+            )
+        found[name.removeprefix(PREFIX)] = how
+    return found
+
+
+class InfoMetrics:
+    """Collects metrics from the infos of a vector environment.
+
+    Args:
+        num_envs: B.
+        chosen: the setting ``info_metrics``, see :func:`chosen_in`.
+        agents: of a game, whose columns take turns; each also has metrics under ``agents/NAME/``.
+    """
+
+    def __init__(
+        self, num_envs: int, chosen: str | None = None, agents: Sequence[str] = ()
+    ) -> None:
+        names = chosen_in(chosen)
+        self._finds, self._agents, self._sums = names is None, tuple(agents), Sums()
+        self._running = {name: _Running(how, num_envs) for name, how in (names or {}).items()}
+        self.every_step = bool(self._running)  # whether steps that end no episode are of use
+        self.unused = names == {}
+
+    def note(
+        self,
+        infos: Mapping[str, Any],
+        begins: np.ndarray,
+        ends: np.ndarray,
+        counted: np.ndarray | None = None,
+    ) -> None:
+        """Take the infos of one step.
+
+        Args:
+            infos: as Gymnasium vectorises them, or with lists of dicts.
+            begins: ``[B]`` bool, whose step was a reset. ends: ``[B]`` bool, whose episode ended.
+            counted: ``[B]`` bool, whose ends count; None: all do.
+        """
+        ended = ends & ~begins
+        for name, running in self._running.items():
+            running.add(*_column(infos, name.split("/"), len(ends)), ~begins)
+        rows = np.flatnonzero(ended if counted is None else ended & counted).tolist()
+        for row in rows if self._finds else ():
+            for name, value in _numbers_of(infos, row):
+                self._add(name, value, row)
+        for name, running in self._running.items():
+            for row, value in running.take(rows, ended):
+                self._add(name, value, row)
+
+    def _add(self, name: str, value: float, row: int) -> None:
+        if not math.isfinite(value):
+            add_sums(self._sums, {NOT_FINITE: [1.0, 1.0]})
+            return
+        known = [PREFIX + name]
+        if self._agents:
+            known.append(f"agents/{self._agents[row % len(self._agents)]}/{PREFIX}{name}")
+        add_sums(self._sums, {one: [value, 1.0] for one in known}, self._finds)
+
+    def take(self) -> Sums:
+        """The sums since the last call, over the episodes that ended."""
+        sums, self._sums = self._sums, {}
+        return sums
+
+
+def add_sums(to: Sums, new: Mapping[str, Sequence[float]], bounded: bool = False) -> None:
+    """Add sums by name; ``bounded``: leave out names beyond the first ``MAX_NAMES`` of a group."""
+    for name, (total, count) in new.items():
+        if name in to:
+            to[name][0] += total
+            to[name][1] += count
+            continue
+        group = name.partition(PREFIX)[0]
+        if bounded and sum(one.partition(PREFIX)[0] == group for one in to) >= MAX_NAMES:
+            continue
+        to[name] = [total, count]
+
+
+def means_of(sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The mean over episodes by name; of values that weren't finite how many there were."""
+    return {n: x if n.endswith(NOT_FINITE) else x / count for n, (x, count) in sums.items()}
+
+
+class _Running:
+    """One name's reduction over the episodes in progress."""
+
+    def __init__(self, how: str, num_envs: int) -> None:
+        self._how = how
+        self._value, self._count = np.zeros(num_envs), np.zeros(num_envs)
+
+    def add(self, values: np.ndarray, given: np.ndarray, steps: np.ndarray) -> None:
+        """Take ``values`` ``[B]`` of a step where they are ``given`` and it was no reset."""
+        new, old = given & steps, self._value
+        joined = {
+            "last": values,
+            "min": np.minimum(old, values),
+            "max": np.maximum(old, values),
+        }.get(self._how, old + values)
+        joined = np.where(self._count > 0, joined, values)
+        self._value = np.where(new, joined, old)
+        self._count += new
+
+    def take(self, rows: Iterable[int], ended: np.ndarray) -> Iterator[tuple[int, float]]:
+        """The values of the episodes of ``rows`` that have one; those of ``ended`` begin again."""
+        values, counts = self._value, self._count.copy()
+        self._count[ended] = 0
+        for row in rows:
+            if counts[row]:
+                mean = self._how == "mean"
+                yield row, float(values[row] / counts[row] if mean else values[row])
+
+
+def _column(infos: Any, path: Sequence[str], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """What a name stands for in each environment, ``[B]`` float64, and where it is given."""
+    values, given = np.zeros(count), np.zeros(count, bool)
+    found, there = _at(infos, path, np.ones(count, bool))
+    if isinstance(found, np.ndarray) and found.dtype.kind in "biuf" and found.shape == (count,):
+        np.copyto(values, found, casting="unsafe")
+        given[:] = there
+    else:
+        name = "/".join(path)
+        for row in range(count):
+            for one, value in _numbers_of(infos, row, (path[0], *_FINAL, AGENT_INFOS)):
+                if one == name:
+                    values[row], given[row] = value, True
+    final = infos.get("final_info") if isinstance(infos, Mapping) else None
+    if isinstance(final, Mapping):  # of SAME_STEP: the step's own info where an episode ended
+        last, has = _column(final, path, count)
+        ended = np.asarray(infos.get("_final_info", has), bool)
+        values, given = np.where(ended, last, values), np.where(ended, has, given)
+    return values, given
+
+
+def _at(infos: Any, path: Sequence[str], given: np.ndarray) -> tuple[Any, np.ndarray]:
+    """What is at a path of keys, and in which rows; also where keys hold slashes."""
+    if not path:
+        return infos, given
+    if isinstance(infos, Mapping):
+        for end in range(len(path), 0, -1):
+            key = "/".join(path[:end])
+            if key in infos:
+                return _at(infos[key], path[end:], given & _mask(infos, key, given))
+    return None, given
+
+
+def _mask(infos: Mapping[str, Any], key: str, whole: np.ndarray) -> np.ndarray:
+    mask = infos.get(f"_{key}")
+    fits = isinstance(mask, np.ndarray) and mask.shape == whole.shape
+    return mask.astype(bool) if fits else np.ones_like(whole)  # type: ignore[union-attr]
+
+
+def _numbers_of(
+    infos: Any, row: int, only: Sequence[str] | None = None
+) -> Iterator[tuple[str, float]]:
+    """The numbers in the info of one environment, by names with a slash for each level.
+
+    Args:
+        only: the keys of the top level that are looked at; None: all.
+    """
+    if isinstance(infos, list | tuple):  # a dict for each environment
+        yield from _flat(infos[row], "")
+        return
+    final = _row(infos, "final_info", row)
+    if final is not None:
+        yield from _flat(final, "") if isinstance(final, Mapping) else ()
+        infos = {k: infos[k] for k in ("episode", "_episode") if k in infos}
+    agents = _row(infos, AGENT_INFOS, row)
+    if isinstance(agents, Mapping):
+        yield from _flat(agents, "")
+    for key in infos if only is None else [key for key in only if key in infos]:
+        if key not in (AGENT_INFOS, *_FINAL) and not (key[:1] == "_" and key[1:] in infos):
+            yield from _flat(_row(infos, key, row), key)
+
+
+def _row(infos: Mapping[str, Any], key: str, row: int) -> Any:
+    """What one environment says under a key; None: nothing."""
+    value, given = infos.get(key), infos.get(f"_{key}")
+    if value is None or (isinstance(given, np.ndarray) and not given[row]):
+        return None
+    if isinstance(value, Mapping):
+        keys = [k for k in value if not (k[:1] == "_" and k[1:] in value)]
+        return {k: _row(value, k, row) for k in keys}
+    if isinstance(value, np.ndarray) and not value.ndim:
+        return None
+    return value[row] if isinstance(value, np.ndarray | list | tuple) and row < len(value) else None
+
+
+def _flat(value: Any, name: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            if key not in _FINAL:
+                yield from _flat(part, f"{name}/{key}" if name else str(key))
+        return
+    if name in _LEFT_OUT or value is None or isinstance(value, str | bytes):
+        return
+    if isinstance(value, bool | int | float | np.number | np.bool_):
+        yield name, _float(value)
+    elif getattr(value, "shape", None) in ((), (1,)):  # an array or a tensor of one number
+        item = value.item()
+        if isinstance(item, bool | int | float):
+            yield name, _float(item)
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

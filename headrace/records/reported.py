@@ -1,0 +1,83 @@
+"""Metrics whose names a run doesn't know beforehand: of environments' infos, and of callbacks."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from headrace.envs.info_metrics import Sums, add_sums, means_of
+from headrace.errors import ConfigError, shown
+from headrace.types import Group
+
+LOGGED = "custom/"  # before the names of what callbacks log
+_NAME = re.compile(r"[A-Za-z0-9_.\-/]{1,128}")
+
+
+class Reported:
+    """What one learner has gathered since the latest result, by the metrics' names in files."""
+
+    def __init__(self) -> None:
+        self._sums = Sums()
+        self._logged: deque[tuple[str, float]] = deque()  # another thread may add to it
+        self.latest: dict[str, float] = {}  # value of each name, on rank 0
+
+    def add(self, sums: Mapping[str, Sequence[float]], task: str | None = None) -> None:
+        """Take what an actor has of the episodes of a rollout.
+
+        Args:
+            sums: by name, see :class:`~headrace.envs.info_metrics.InfoMetrics`.
+            task: of several, which also has metrics under ``tasks/NAME/``.
+        """
+        add_sums(self._sums, sums, bounded=True)
+        if task is not None:
+            add_sums(self._sums, {f"tasks/{task}/{n}": x for n, x in sums.items()}, bounded=True)
+
+    def log(self, name: str, value: Any) -> None:
+        """Take a value of a callback's; several before a result are averaged.
+
+        Raises:
+            ConfigError: the name can't be a metric's, or the value isn't one finite number.
+        """
+        value = checked_value(name, value)
+        self._logged.append((LOGGED + name.removeprefix(LOGGED), value))
+
+    def gather(self, group: Group) -> dict[str, float]:
+        """The means over all learners since the last call, on rank 0; every learner calls it."""
+        own, self._sums = self._sums, {}
+        while self._logged:
+            name, value = self._logged.popleft()
+            add_sums(own, {name: [value, 1.0]})
+        everyone = [own]
+        if group.size > 1:
+            some = group.gather(torch.tensor([float(bool(own))])).any()
+            everyone = group.gather_objects(own) if some else []
+        total = Sums()
+        for sums in everyone:
+            add_sums(total, sums)
+        means = means_of(total)
+        self.latest |= means
+        return means
+
+
+def checked_value(name: str, value: Any) -> float:
+    """The value that a callback logs, as a float.
+
+    Raises:
+        ConfigError: see :meth:`Reported.log`.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.strip("/") != name:
+        raise ConfigError(
+            f"log(name={shown(name)}) needs a name of letters, digits, '_', '-', '.' and '/', as "
+            "in log('curriculum/level', 3)"
+        )
+    if getattr(value, "shape", None) in ((), (1,)):  # an array or a tensor of one number
+        value = value.item()
+    if not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ConfigError(f"log({name!r}, {shown(value)}) needs one finite number as its value")
+    return float(value)

@@ -1,0 +1,159 @@
+"""Metrics of infos and callbacks arrive wherever a run's metrics do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from worlds.games import CountingGame, CountingTurns
+from worlds.reporting import Reporting
+
+import headrace as hr
+from headrace.records.plot import plot
+from headrace.report.page import write
+
+SIZES = {"envs_per_actor": 2, "fragment_length": 10, "eval_episodes": 2, "log_interval_s": 1e-6}
+
+
+def results_of(run_dir) -> list[dict]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def Scaled():
+    return Reporting(2.0)
+
+
+@pytest.mark.parametrize(("transport", "engine"), [("shm", "sync"), ("serial", "threads")])
+def test_they_are_in_results_files_evaluations_and_pages(tmp_path, transport, engine):
+    run_dir, seen = tmp_path / "run", []
+
+    def call(result, trainer):
+        seen.append(result)
+        trainer.log("level", len(seen))
+
+    how = {"transport": transport, "engine": engine, "num_actors": 2, "eval_interval": 200}
+    settings = {"info_metrics": {"parts/drive": "mean", "is_success": "last"}}
+    hr.train(
+        Reporting, hr.PPO(), [call], total_steps=400, run_dir=run_dir, **SIZES, **how, **settings
+    )
+    assert seen[-1].metrics["env/parts/drive"] == 2.5
+    assert seen[-1].metrics["env/is_success"] == 1.0
+    assert seen[-1].metrics["custom/level"] == len(seen) - 1
+    lines = results_of(run_dir)
+    assert lines[-1]["env/parts/drive"] == 2.5
+    assert {line["eval/env/parts/drive"] for line in lines if "eval/episodic_return" in line} == {
+        2.5
+    }
+    played = json.loads((run_dir / "evaluations.jsonl").read_text().splitlines()[0])
+    assert played["metrics"] == {"parts/drive": 2.5, "is_success": 1.0}
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert summary["metrics"]["custom/level"] == len(seen)
+    assert summary["evaluation"]["metrics"] == played["metrics"]
+    assert "env/parts/drive" in write([run_dir]).read_text()
+    assert plot([run_dir], tmp_path / "drive.png", metrics=["env/parts/drive"]).exists()
+    with pytest.raises(hr.ConfigError, match=r"Did you mean .env/parts/drive"):
+        plot([run_dir], metrics=["env/part/drive"])
+    events = next(run_dir.glob("events.out.tfevents*")).read_bytes()
+    assert b"env/parts/drive" in events
+
+
+@pytest.mark.parametrize("game", [CountingGame, CountingTurns])
+def test_agents_of_a_game_have_theirs(tmp_path, game):
+    def made():
+        return (_TellingTurns if game is CountingTurns else _Telling)(game())
+
+    seen = []
+    hr.train(
+        made,
+        hr.PPO(),
+        [lambda result: seen.append(result.metrics)],
+        total_steps=800,
+        run_dir=tmp_path / "run",
+        transport="serial",
+        **{**SIZES, "envs_per_actor": 6},
+    )
+    last = next(metrics for metrics in reversed(seen) if "env/points" in metrics)
+    own = {n: x for n, x in last.items() if n.startswith("agents/") and n.endswith("env/points")}
+    assert sorted(own.values())[-1] == len(own) - 1
+    played = hr.evaluate(hr.load(tmp_path / "run"), made, 2)
+    assert {one.metrics["points"] for one in played.agents.values()} == set(own.values())
+
+
+class _Telling:
+    """A game whose agents are told their number."""
+
+    def __init__(self, game):
+        self._game = game
+
+    def __getattr__(self, name):
+        return getattr(self._game, name)
+
+    def _told(self):
+        return {a: {"points": float(i)} for i, a in enumerate(self._game.possible_agents)}
+
+    def step(self, actions):
+        returned = self._game.step(actions)
+        return returned if returned is None else (*returned[:-1], self._told())
+
+
+class _TellingTurns(_Telling):
+    def last(self, *args):
+        *rest, _ = self._game.last(*args)
+        return *rest, self._told()[self._game.agent_selection]
+
+
+def test_each_task_has_its_own(tmp_path):
+    seen = []
+    hr.train(
+        tasks=[Reporting, Scaled],
+        algo=hr.PPO(),
+        callbacks=[lambda result: seen.append(result.metrics)],
+        total_steps=400,
+        num_actors=2,
+        run_dir=tmp_path / "run",
+        transport="serial",
+        **SIZES,
+    )
+    last = {name: value for metrics in seen for name, value in metrics.items()}
+    assert last["tasks/Reporting/env/parts/drive"] == 4.0
+    assert last["tasks/Scaled/env/parts/drive"] == 8.0
+    assert last["env/parts/drive"] == 6.0
+
+
+def test_those_of_several_learners_are_averaged_and_a_resumed_run_goes_on(tmp_path):
+    seen = []
+
+    def call(result, trainer):
+        seen.append(result.metrics)
+        trainer.log("seen", 7)
+
+    def ByIndex(scale=1.0):
+        return Reporting(scale)
+
+    how = {"num_learners": 2, "num_actors": 2, "run_dir": tmp_path / "run"}
+    how |= {"fragment_length": 50}
+    hr.train(ByIndex, hr.PPO(), [call], total_steps=800, **{**SIZES, **how})
+    assert {x["env/parts/drive"] for x in seen if "env/parts/drive" in x} == {4.0}
+    assert any(x.get("custom/seen") == 7 for x in seen)
+    seen.clear()
+    hr.resume(
+        tmp_path / "run", [call], env=ByIndex, num_learners=1, total_steps=1_200,
+        info_metrics="parts/drive:sum",
+    )  # fmt: skip
+    assert {x["env/parts/drive"] for x in seen if "env/parts/drive" in x} == {10.0}
+
+
+@pytest.mark.parametrize("name", ["", "with blank", "/x", "x" * 200, 3])
+def test_a_name_that_no_metric_can_have_is_refused(name):
+    from headrace.records.reported import Reported
+
+    with pytest.raises(hr.ConfigError, match="needs a name"):
+        Reported().log(name, 1.0)
+
+
+@pytest.mark.parametrize("value", ["text", float("nan"), None, [1, 2]])
+def test_a_value_that_is_no_number_is_refused(value):
+    from headrace.records.reported import Reported
+
+    with pytest.raises(hr.ConfigError, match="finite number"):
+        Reported().log("x", value)

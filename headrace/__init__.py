@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # what type checkers and editors see; an alias says that it i
     from headrace.cluster import SlurmConfig as SlurmConfig
     from headrace.config import Config as Config
     from headrace.envs import make_vec as make_vec
+    from headrace.envs.context import EnvContext as EnvContext
+    from headrace.envs.context import env_context as env_context
     from headrace.errors import ConfigError as ConfigError
     from headrace.errors import HeadraceError as HeadraceError
     from headrace.evaluation import Evaluation as Evaluation
@@ -50,6 +52,7 @@ _NAMES = {
     "config": ["Config"],
     "envs": ["make_vec"],
     "errors": ["ConfigError", "HeadraceError"],
+    "envs.context": ["EnvContext", "env_context"],
     "evaluation": ["Evaluation", "evaluate"],
     "launch.group": ["LearnerGroup"],
     "nn": ["Network", "Policy"],

@@ -16,6 +16,7 @@ from gymnasium.vector import VectorEnv
 from headrace.acting.fitting import fitting, joined_for
 from headrace.envs.atari import human_normalized
 from headrace.envs.columns import absent_in, agents_of
+from headrace.envs.context import EnvContext
 from headrace.envs.info_metrics import PREFIX, InfoMetrics, InfoNames, means_of, written
 from headrace.envs.make import opened
 from headrace.envs.names import Prepared, Tasks, env_name, resolve
@@ -92,6 +93,7 @@ def evaluate(
     deterministic: bool = True,
     on_step: Callable[[], object] = lambda: None,
     info_metrics: InfoNames = None,
+    first_index: int = 0,
 ) -> Evaluation:
     """Play ``episodes`` episodes in parallel environments.
 
@@ -106,6 +108,7 @@ def evaluate(
         seed: of the environments, and of what is drawn; apart from training's by default.
         deterministic: the most likely actions instead of drawn ones.
         on_step: called before each step of the environments.
+        first_index: of the environments, see :class:`~headrace.envs.context.EnvContext`.
         info_metrics: numbers of infos that :attr:`Evaluation.metrics` has, as the setting of a run.
 
     Raises:
@@ -120,7 +123,7 @@ def evaluate(
     if isinstance(env, Tasks):
         how: dict[str, Any] = {"env_kwargs": env_kwargs, "deterministic": deterministic}
         how |= {"episodes": episodes, "seed": seed, "engine": engine, "on_step": on_step}
-        how["info_metrics"] = info_metrics
+        how |= {"info_metrics": info_metrics, "first_index": first_index}
         env = joined_for(policy, env, engine, env_kwargs or {}, seed)
         names = zip(env.names, env.envs, strict=True)
         of_tasks = {name: evaluate(policy, one, **how) for name, one in names}
@@ -130,7 +133,8 @@ def evaluate(
         found = _together(of_tasks, deterministic=deterministic, tasks=of_tasks)
         return replace(found, human_normalized=mean)
     num_envs = min(episodes, MAX_PARALLEL)
-    engine, envs = opened(env, num_envs, engine, env_kwargs)
+    context = EnvContext(first_index)
+    engine, envs = opened(env, num_envs, engine, env_kwargs, context=context)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(envs))
         policy = fitting(policy, envs, env_name(env))

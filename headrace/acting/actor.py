@@ -30,6 +30,7 @@ from headrace.acting.own_pace import OwnPace
 from headrace.acting.restarts import last_words
 from headrace.acting.spec import ActorSpec, Memory
 from headrace.acting.weight_sync import Follower
+from headrace.envs.context import EnvContext
 from headrace.envs.info_metrics import InfoMetrics
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name, env_of
@@ -84,7 +85,7 @@ class Actor:
             assert isinstance(policy, Policy)
             asks = memory.line, self._follower, 2 * spec.actor_timeout_s, env_name(spec.env)
             acting, self._state = Asker(policy, *asks), None
-        self._envs, self._collector = open_collector(spec, acting)
+        self._envs, self._collector = open_collector(spec, acting, index)
         self._epoch, self._sequence = -1, 0
 
     def run_once(self, timeout_s: float = 3600.0) -> bool:
@@ -207,13 +208,19 @@ def run_actor(
         sys.exit(code)
 
 
-def open_collector(spec: ActorSpec, policy: Acting) -> tuple[VectorEnv, Collector]:
+def open_collector(spec: ActorSpec, policy: Acting, index: int = 0) -> tuple[VectorEnv, Collector]:
     """An actor's environments, and what fills rollouts from them with this policy.
+
+    Args:
+        index: of the actor among those of its learner.
 
     Raises:
         ConfigError: the environment can't be made.
     """
-    envs: Any = make_vec(spec.env, spec.envs_made, spec.engine, spec.env_kwargs)
+    number = spec.first_actor + index
+    context = EnvContext(number * spec.envs_made, number, spec.rank, "train")
+    how = spec.engine, spec.env_kwargs
+    envs: Any = make_vec(spec.env, spec.envs_made, *how, context=context)
     name, algo = env_name(spec.env), spec.algo
     if spec.zero_sum:
         envs = held_to_zero_sum(envs, name)

@@ -45,6 +45,7 @@ class ActorSpec:
     max_rollout_seconds: float | None = None  # a rollout is cut short after so long
     sync: SyncRule = field(default_factory=SyncRule)  # when weights are pulled
     first_actor: int = 0  # number of actor 0 among those of all learners
+    rank: int = 0  # of the learner
     may_be_cut: bool = False  # the learner may ask for it through the weight store
     processors: frozenset[int] | None = None  # where actor processes stay; None: anywhere
     inference: str = "actor"  # "shared": one process has the weights and acts for all actors

@@ -17,6 +17,7 @@ from headrace.acting.weight_sync import Follower, SyncRule
 from headrace.cluster.agent import act, as_array, begun, initial_state, with_weights
 from headrace.cluster.messages import Answer, Fault, Request, WorkerSetup
 from headrace.envs.columns import agents_of
+from headrace.envs.context import EnvContext
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name
 from headrace.errors import ConfigError
@@ -84,7 +85,9 @@ class Worker:
 
     def __init__(self, setup: WorkerSetup) -> None:
         self._setup = setup
-        self._envs = make_vec(setup.env, setup.num_envs, setup.engine, setup.env_kwargs)
+        context = EnvContext(setup.index * setup.num_envs, setup.index, 0, "train")
+        how = setup.engine, setup.env_kwargs
+        self._envs = make_vec(setup.env, setup.num_envs, *how, context=context)
         if agents := agents_of(self._envs):
             self._envs.close()
             raise ConfigError(

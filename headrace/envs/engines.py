@@ -19,6 +19,7 @@ from headrace.envs import atari
 from headrace.envs.adapters import EnvPool, next_step
 from headrace.envs.agents import GAME, is_in_turns
 from headrace.envs.columns import Columns, agents_of
+from headrace.envs.context import Creator, EnvContext, env_context, made_in, numbered
 from headrace.envs.contract import CHECKED_STEPS, check_first_steps
 from headrace.envs.game import ParallelGame, is_game
 from headrace.envs.infos import take_any_infos
@@ -51,6 +52,7 @@ class Order:
     kwargs: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     checked_steps: int = CHECKED_STEPS
+    context: EnvContext = field(default_factory=EnvContext)  # of the first environment
 
     @property
     def name(self) -> str:
@@ -71,11 +73,12 @@ def _native(order: Order) -> VectorEnv:
         made_by: Any = target.vector_entry_point
         made_by = load_env_creator(made_by) if isinstance(made_by, str) else made_by
         num_envs = order.num_envs * max(1, len(agents_of(made_by)))
-        envs = gymnasium.make_vec(target, num_envs, "vector_entry_point", **kwargs)
+        make = functools.partial(gymnasium.make_vec, target, num_envs, "vector_entry_point")
+        envs = made_in(order.context, make, kwargs)
     elif is_vector_class(target):
         _check_kwargs(target, kwargs)
         num_envs = order.num_envs * max(1, len(agents_of(target)))
-        envs = target(num_envs=num_envs, **kwargs)
+        envs = made_in(order.context, functools.partial(target, num_envs=num_envs), kwargs)
     else:
         raise Unavailable("it isn't a VectorEnv class and has no vector entry point")
     if agents_of(envs) and envs.num_envs != order.num_envs * len(agents_of(envs)):
@@ -120,13 +123,14 @@ def _envpool(order: Order) -> VectorEnv:
 
 
 def _sync(order: Order) -> VectorEnv:
-    create, made = creator(order), list[gymnasium.Env]()
+    made = list[gymnasium.Env]()
 
-    def create_next() -> gymnasium.Env:
+    def create_next(create: Callable[[], gymnasium.Env]) -> gymnasium.Env:
         made.append(create())
         return made[-1]
 
-    several = [create_next] * order.num_envs
+    each = numbered(creator(order), order.num_envs)
+    several = [functools.partial(create_next, create) for create in each]
     try:
         envs = SyncVectorEnv(several, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
     except (*REASONS, HeadraceError):
@@ -139,7 +143,8 @@ def _sync(order: Order) -> VectorEnv:
         raise EnvironmentFault(
             f"{order.name} can be made only {len(made)} times in a process, not {order.num_envs} "
             f"({type(error).__name__}: {' '.join(str(error).split())}): give --envs-per-actor "
-            f"{len(made)}, more --num-actors, and no more episodes of an evaluation than that"
+            f"{len(made)}, more --num-actors, and no more episodes of an evaluation than that, or "
+            "give each its own port or file by hr.env_context().index"
         ) from error
     return take_any_infos(envs)
 
@@ -183,18 +188,25 @@ def creator(order: Order) -> Callable[[], gymnasium.Env]:
         own = {k: v for k, v in kwargs.items() if k not in _MAKE_KWARGS}
         # The checks of gymnasium.make cost time at every step, and the loop keeps the order.
         spec = dataclasses.replace(target, order_enforce=False)
-        create = functools.partial(gymnasium.make, spec, **{"disable_env_checker": True, **kwargs})
+        kwargs = {"disable_env_checker": True, **kwargs}
+        make: Callable[..., Any] = functools.partial(gymnasium.make, spec)
     elif is_vector_class(target):
         raise Unavailable("it is a VectorEnv class")
     else:
-        own, create = kwargs, functools.partial(target, **kwargs)
+        own, make = kwargs, target
     _check_kwargs(target.entry_point if isinstance(target, EnvSpec) else target, own)
-    return functools.partial(_create_one, create, order.wrappers, order.name, order.checked_steps)
+    rest = order.wrappers, order.name, order.checked_steps
+    return Creator(functools.partial(_create_one, make, kwargs, *rest), order.context)
 
 
 def _create_one(
-    create: Callable[[], Any], wrappers: tuple[Wrap, ...], name: str, checked_steps: int
+    make: Callable[..., Any],
+    kwargs: dict[str, Any],
+    wrappers: tuple[Wrap, ...],
+    name: str,
+    checked_steps: int,
 ) -> gymnasium.Env:
+    create = functools.partial(made_in, env_context(), make, kwargs)
     env = create()
     if is_game(env):
         return _create_game(env, wrappers, name, checked_steps)

@@ -20,6 +20,7 @@ from gymnasium.vector import VectorEnv
 
 from headrace.envs import atari, engines
 from headrace.envs.agreement import difference
+from headrace.envs.context import EnvContext
 from headrace.envs.contract import CHECKED_STEPS
 from headrace.envs.engines import Order, Unavailable
 from headrace.envs.names import Prepared, resolve
@@ -42,6 +43,7 @@ def make_vec(
     env_kwargs: dict[str, Any] | None = None,
     seed: Annotated[int, ranges.SEED] = 0,
     wrappers: Iterable[Any] = (),
+    context: EnvContext | None = None,
 ) -> VectorEnv:
     """``num_envs`` copies of an environment, stepped together in NEXT_STEP autoreset.
 
@@ -65,6 +67,7 @@ def make_vec(
         env_kwargs: given to the environment.
         seed: of an envpool pool until ``reset(seed=…)``; other engines are seeded by that alone.
         wrappers: around each environment in this order, see ``headrace.envs.wrappers.as_wrap``.
+        context: of the first environment, see ``headrace.env_context``; None: outside a run.
 
     Raises:
         ConfigError: env, engine or a wrapper is unknown, or the engine can't make this
@@ -72,7 +75,7 @@ def make_vec(
         EnvironmentFault: an environment failed in its process (async) or thread (threads); from
             ``reset`` and ``step``: what it returned isn't what its spaces say.
     """
-    return opened(env, num_envs, engine, env_kwargs, seed, wrappers)[1]
+    return opened(env, num_envs, engine, env_kwargs, seed, wrappers, context=context)[1]
 
 
 def opened(
@@ -83,6 +86,7 @@ def opened(
     seed: int = 0,
     wrappers: Iterable[Any] = (),
     checked_steps: int = CHECKED_STEPS,
+    context: EnvContext | None = None,
 ) -> tuple[str, VectorEnv]:
     """The name of the engine that made it, and what :func:`make_vec` returns.
 
@@ -91,7 +95,9 @@ def opened(
     """
     require_choice("engine", engine, ENGINES)
     target, wrapped = Prepared.split(resolve(env, wrappers))
-    order = Order(target, wrapped, num_envs, dict(env_kwargs or {}), seed, checked_steps)
+    context = dataclasses.replace(context or EnvContext(), num_envs=num_envs)
+    how = dict(env_kwargs or {}), seed, checked_steps, context
+    order = Order(target, wrapped, num_envs, *how)
     atari.frames_per_step(target, order.kwargs, wrapped)  # complains of a double skip
     reasons: dict[str, str] = {}
     for name in _candidates(_split(order)[0]) if engine == "auto" else [engine]:
@@ -176,7 +182,8 @@ def _check_agrees(name: str, envs: VectorEnv, order: Order) -> None:
     if name == "sync" or not isinstance(target, EnvSpec) or target.entry_point is None:
         return
     try:
-        with contextlib.closing(engines.creator(order)()) as single:
+        beyond = dataclasses.replace(order, context=order.context.at(order.num_envs))
+        with contextlib.closing(engines.creator(beyond)()) as single:
             spaces = single.observation_space, single.action_space
     except Exception:  # the single one may lack a dependency
         return

@@ -15,6 +15,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from headrace.envs import atari
 from headrace.envs.agreement import difference
 from headrace.envs.columns import agents_of
+from headrace.envs.context import EnvContext
 from headrace.envs.engines import Engine
 from headrace.envs.joined import join
 from headrace.envs.make import opened
@@ -24,6 +25,13 @@ from headrace.envs.turns import Turns
 from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError, require
 from headrace.spaces.joining import Spaces
 from headrace.spaces.masks import MASK, sample_allowed
+
+INDICES = 2  # of environments that a first look has open at a time
+
+
+def beyond(num_learners: int) -> int:
+    """The first index that no learner's first look uses."""
+    return INDICES * num_learners
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,7 @@ def probe(
     seed: int,
     wrappers: Iterable[Any] = (),
     looks_for_stacks: bool = True,
+    rank: int = 0,
 ) -> Probe:
     """Make the environment once, as ``headrace.envs.make_vec`` does, reset it and take a step.
 
@@ -79,6 +88,7 @@ def probe(
 
     Args:
         looks_for_stacks: find out :attr:`Probe.stacks`, by more steps and resets.
+        rank: of the learner that looks; all may do so at the same time.
 
     Raises:
         ConfigError: there is none of this name, or it can't be made, or tasks can't be joined.
@@ -86,12 +96,13 @@ def probe(
     """
     env = resolve(env, wrappers)
     if isinstance(env, Tasks):
-        return _of_tasks(env, (engine, env_kwargs, seed, (), looks_for_stacks))
+        return _of_tasks(env, (engine, env_kwargs, seed, (), looks_for_stacks, rank))
     name, alone, fault = env_name(env), "sync" if engine == "async" else engine, None
     target, wraps = Prepared.split(env)
     with contextlib.ExitStack() as stack:
         with _told(f"{name} can't be made"):
-            taken, envs = opened(env, 1, alone, env_kwargs)
+            context = EnvContext(INDICES * rank, 0, rank, "probe")
+            taken, envs = opened(env, 1, alone, env_kwargs, context=context)
             stack.enter_context(contextlib.closing(envs))
         with _told(f"{name} fails at its first reset"):
             # For a seed ale-py loads a game once more, which takes longer than all else here.

@@ -17,6 +17,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
+from headrace.envs.context import numbered
 from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError
 from headrace.exits.kin import begin_session, end_kin
 from headrace.process import (
@@ -67,7 +68,7 @@ class Processes(AsyncVectorEnv):
         try:
             with main_hidden():
                 super().__init__(
-                    [create] * num_envs,
+                    numbered(create, num_envs),
                     copy=False,
                     context=process_context().get_start_method(),
                     worker=_serve,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from gymnasium.vector import VectorEnv
 
+from headrace.envs.context import EnvContext
 from headrace.envs.make import opened
 from headrace.envs.names import Tasks
 from headrace.envs.probe import allowed_action
@@ -31,7 +32,9 @@ _STEPPING_S, _TOTAL_S = 0.02, 0.7
 _TIMED_TASKS = 4
 
 
-def step_cost(env: Any, engine: str, env_kwargs: dict[str, Any], seed: int) -> StepCost | None:
+def step_cost(
+    env: Any, engine: str, env_kwargs: dict[str, Any], seed: int, first_index: int = 0
+) -> StepCost | None:
     """Time an environment for less than a second, unless making or stepping one takes longer.
 
     Actions are random. The numbers of environments tried are 1, 4, 16 and 32, as long as more of
@@ -39,12 +42,14 @@ def step_cost(env: Any, engine: str, env_kwargs: dict[str, Any], seed: int) -> S
 
     Args:
         env: resolved; of several tasks the first ones are timed, and the mean is taken.
+        first_index: of the environments, see :class:`~headrace.envs.context.EnvContext`.
 
     Returns:
         None if it fails: whoever steps it in the run will say why.
     """
     if isinstance(env, Tasks):
-        each = [step_cost(one, engine, env_kwargs, seed) for one in env.envs[:_TIMED_TASKS]]
+        how = engine, env_kwargs, seed, first_index
+        each = [step_cost(one, *how) for one in env.envs[:_TIMED_TASKS]]
         known = [one for one in each if one is not None]
         return StepCost(*map(statistics.fmean, zip(*known, strict=True))) if known else None
     engine, cost, count = "sync" if engine == "async" else engine, None, 1
@@ -54,7 +59,8 @@ def step_cost(env: Any, engine: str, env_kwargs: dict[str, Any], seed: int) -> S
         warnings.simplefilter("ignore")
         while True:
             start = time.perf_counter()
-            made = opened(env, count, engine, env_kwargs, checked_steps=1)[1]
+            context = EnvContext(first_index, role="probe")
+            made = opened(env, count, engine, env_kwargs, checked_steps=1, context=context)[1]
             with contextlib.closing(made) as envs:
                 shown = envs.reset(seed=seed)
                 made_s = time.perf_counter() - start

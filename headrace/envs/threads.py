@@ -24,6 +24,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from headrace.envs.context import numbered
 from headrace.envs.env_thread import Board, EnvThread
 from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError
 
@@ -63,7 +64,8 @@ class Threads(VectorEnv):
         self._board = Board(num_envs)
         self._since: dict[int, float] = {}  # when each busy environment was sent its task
         self._fault: EnvironmentFault | None = None
-        self._workers = [EnvThread(i, create, self._board) for i in range(num_envs)]
+        each = enumerate(numbered(create, num_envs))
+        self._workers = [EnvThread(i, one, self._board) for i, one in each]
         weakref.finalize(self, _end, self._workers).atexit = False
         try:
             self._start_threads()

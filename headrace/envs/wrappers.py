@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from headrace.envs.context import filled
 from headrace.errors import ConfigError, nearest
 from headrace.valid.names import imported
 
@@ -26,7 +27,7 @@ class Wrap:
 
     def __call__(self, env: gymnasium.Env) -> gymnasium.Env:
         try:
-            wrapped = self.function(env, **self.kwargs)
+            wrapped = self.function(env, **filled(self.kwargs))
         except Exception as error:  # what it was given may not fit it in any way
             reason = " ".join(str(error).split()) or repr(error)
             raise ConfigError(f"wrapper {self.name} can't wrap {env}: {reason}") from error

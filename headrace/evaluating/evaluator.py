@@ -134,6 +134,7 @@ class Evaluator:
         known = {"policy": task.policy, "env": self._env, "episodes": config.eval_episodes}
         known |= {"engine": config.engine, "env_kwargs": config.evaluated_kwargs}
         known |= {"info_metrics": config.info_metrics}
+        known |= {"first_index": config.num_actors * config.envs_per_actor}  # behind training's
         return known | {"deterministic": config.eval_deterministic}
 
     def _here(self, task: _Task) -> Evaluation:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from headrace.acting.sizes import AUTO
 from headrace.config import Config
-from headrace.envs.probe import Probe
+from headrace.envs.probe import Probe, beyond
 from headrace.envs.step_cost import step_cost
 from headrace.learning import costs
 from headrace.learning.chunks import max_steps
@@ -112,7 +112,9 @@ def measure(config: Config, policy: Policy, found: Probe) -> Costs | None:
     learning += shared * (config.algo.steps_per_batch > 1 and config.device == "cpu")
     if own / shared < GAIN:
         return Costs(own, shared, learning, 0.0, 1.0)  # whatever an environment costs
-    cost = step_cost(found.env, config.engine, config.env_kwargs, config.seed)
+    cost = step_cost(
+        found.env, config.engine, config.env_kwargs, config.seed, beyond(config.num_learners)
+    )
     return None if cost is None else Costs(own, shared, learning, *cost)
 
 

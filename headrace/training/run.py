@@ -73,7 +73,7 @@ def begin(
     if needs_processes:
         start_fork_server()
     made = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
-    found = probe(*made)
+    found = probe(*made, rank=group.rank)
     roster(config, found)  # complains before anything is measured
     if config.num_learners == 1 and config.envs_per_actor != AUTO:
         check_agents(config, found)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from headrace.acting.sizes import AUTO, SIZES, Sizes
 from headrace.algos.common import Span
 from headrace.config import Config
-from headrace.envs.probe import Probe
+from headrace.envs.probe import Probe, beyond
 from headrace.envs.step_cost import StepCost, step_cost
 from headrace.errors import ConfigError
 from headrace.process import num_cores
@@ -62,7 +62,9 @@ def sized(config: Config, found: Probe, run_dir: Path) -> tuple[Config, str]:
     cores, there = _cores(config)
     cost, why = None, "nothing is measured with deterministic"
     if not config.deterministic:
-        cost = step_cost(found.env, config.engine, config.env_kwargs, config.seed)
+        cost = step_cost(
+            found.env, config.engine, config.env_kwargs, config.seed, beyond(config.num_learners)
+        )
         why = "an environment's step could not be timed"
     if cost is not None:
         took = _duration(cost.seconds)

@@ -229,6 +229,7 @@ class Trainer:
             copy.deepcopy(self.policy).cpu(),  # an actor needs no accelerator
             device=str(self.learner.device),
             first_actor=self.group.rank * self._share.num_actors,
+            rank=self.group.rank,
             agents=self.agents,
             num_places=None if self.config.cluster is None else self.config.num_places,
             may_be_cut=self.config.preempt_fraction is not None,

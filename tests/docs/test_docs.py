@@ -129,6 +129,7 @@ def test_the_blocks_of_a_page_run_in_order(tmp_path, name, num_blocks, writes):
 @pytest.mark.parametrize(
     ("name", "num_blocks", "writes"),
     [
+        ("simulators_with_ports", 3, ["runs/line/summary.json", "runs/factory/summary.json"]),
         ("custom_metrics", 4, ["runs/line/curve.png", "runs/logged/summary.json"]),
     ],
 )

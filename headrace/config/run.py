@@ -21,7 +21,7 @@ from headrace.config.checks import check_together
 from headrace.config.kinds import CLUSTER, ENV, KINDS, WRAPPER, InfoNames, PlayedBy
 from headrace.envs import info_metrics, scripts
 from headrace.envs.engines import Engine
-from headrace.envs.names import Tasks, import_path
+from headrace.envs.names import Tasks, import_path, refuse_instance
 from headrace.envs.tasks import named_in
 from headrace.errors import ConfigError, nearest
 from headrace.league.opponents import Mixture
@@ -223,6 +223,7 @@ class Config:
         object.__setattr__(self, "policies", written(self.policies))
         object.__setattr__(self, "env", scripts.from_file("env", self.env))
         object.__setattr__(self, "info_metrics", info_metrics.written(self.info_metrics))
+        refuse_instance(self.env)
         check_fields(self)
         for name in ("tasks", "wrappers"):
             if several := getattr(self, name):

@@ -73,7 +73,7 @@ class NextStep(VectorWrapper):
         fillers = self._ended
         some_fillers = bool(fillers.any())
         if some_fillers and not self._same_step:
-            self.env.reset(options={"reset_mask": fillers.copy()})
+            self.env.reset(options=_Mask(fillers))
         obs, reward, terminated, truncated, infos = self.env.step(actions)
         if some_fillers:
             obs, infos = self._restart(obs, infos, fillers)
@@ -94,7 +94,7 @@ class NextStep(VectorWrapper):
         """Observations and infos with the rows of ``mask`` reset."""
         check = not (self._mask_is_obeyed or mask.all())
         before = tree.map_leaves(np.array, obs) if check else None  # reset may reuse the memory
-        obs, begun = self.env.reset(options={"reset_mask": mask.copy()})
+        obs, begun = self.env.reset(options=_Mask(mask))
         if check:
             self._check_kept(before, obs, ~mask)
         rows = {key: _info_rows(infos.get(key), value, mask) for key, value in begun.items()}
@@ -109,6 +109,28 @@ class NextStep(VectorWrapper):
                     "outside the mask changed, so its autoreset mode can't be adapted"
                 )
         self._mask_is_obeyed = True
+
+
+class _Mask(dict[str, Any]):
+    """Options with a reset mask that each layer finds.
+
+    Gymnasium's vector environments take the mask out before they pass the options on to single
+    environments, and wrappers around them look for it afterwards.
+    """
+
+    def __init__(self, mask: np.ndarray) -> None:
+        super().__init__(reset_mask=mask.copy())
+        self._mask = mask.copy()
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """As a dict's, but the mask can be taken again and again."""
+        if key != "reset_mask":
+            return super().pop(key, *default)
+        super().pop(key, None)
+        return self._mask
+
+    def __contains__(self, key: object) -> bool:
+        return key == "reset_mask" or super().__contains__(key)
 
 
 def still_ended(ended: np.ndarray, options: dict[str, Any] | None) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from headrace.envs import atari
 from headrace.envs.adapters import EnvPool, next_step
@@ -75,10 +75,11 @@ def _native(order: Order) -> VectorEnv:
         num_envs = order.num_envs * max(1, len(agents_of(made_by)))
         make = functools.partial(gymnasium.make_vec, target, num_envs, "vector_entry_point")
         envs = made_in(order.context, make, kwargs)
-    elif is_vector_class(target):
+    elif is_vector_class(target) or takes_num_envs(target):
         _check_kwargs(target, kwargs)
         num_envs = order.num_envs * max(1, len(agents_of(target)))
         envs = made_in(order.context, functools.partial(target, num_envs=num_envs), kwargs)
+        _check_returned(envs, num_envs, order.name)
     else:
         raise Unavailable("it isn't a VectorEnv class and has no vector entry point")
     if agents_of(envs) and envs.num_envs != order.num_envs * len(agents_of(envs)):
@@ -97,6 +98,27 @@ def _native(order: Order) -> VectorEnv:
         envs = atari.LivesAsEpisodes(envs)
     check_first_steps(envs, order.name, order.checked_steps)
     return envs
+
+
+def _check_returned(envs: Any, num_envs: int, name: str) -> None:
+    """Raise unless a function has made as many environments as it was asked for.
+
+    Raises:
+        Unavailable: it made no vector environment.
+        ConfigError: it made more or fewer.
+    """
+    if isinstance(envs, VectorEnv) and envs.num_envs == num_envs:
+        if isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+            take_any_infos(envs.unwrapped)
+        return
+    if hasattr(envs, "close"):
+        envs.close()
+    if isinstance(envs, VectorEnv):
+        raise ConfigError(
+            f"{name} returned {envs.num_envs} environments for num_envs={num_envs}: pass num_envs "
+            "on to what it makes"
+        )
+    raise Unavailable(f"it returned {type(envs).__name__}, which isn't a VectorEnv")
 
 
 def _envpool(order: Order) -> VectorEnv:
@@ -193,7 +215,8 @@ def creator(order: Order) -> Callable[[], gymnasium.Env]:
     elif is_vector_class(target):
         raise Unavailable("it is a VectorEnv class")
     else:
-        own, make = kwargs, target
+        own = kwargs
+        make = functools.partial(target, num_envs=1) if takes_num_envs(target) else target
     _check_kwargs(target.entry_point if isinstance(target, EnvSpec) else target, own)
     rest = order.wrappers, order.name, order.checked_steps
     return Creator(functools.partial(_create_one, make, kwargs, *rest), order.context)
@@ -212,6 +235,12 @@ def _create_one(
         return _create_game(env, wrappers, name, checked_steps)
     if is_gym(env):
         env = GymEnv(env, create)
+    if isinstance(env, VectorEnv):
+        env.close()
+        raise Unavailable(
+            f"it returned {type(env).__name__}, a vector environment: give the function a "
+            "parameter num_envs, and let it make so many"
+        )
     if not isinstance(env, gymnasium.Env):
         raise Unavailable(f"it returned {type(env).__name__}, which isn't a gymnasium.Env")
     for wrap in wrappers:
@@ -249,6 +278,19 @@ def in_columns(envs: VectorEnv) -> VectorEnv:
 def is_vector_class(target: Any) -> bool:
     """Whether it makes many environments at once."""
     return isinstance(target, type) and issubclass(target, VectorEnv)
+
+
+def takes_num_envs(target: Any) -> bool:
+    """Whether it is a function that can be asked for a vector environment of some size."""
+    if isinstance(target, EnvSpec) or (
+        isinstance(target, type) and issubclass(target, gymnasium.Env)
+    ):
+        return False
+    try:
+        parameter = inspect.signature(target).parameters.get("num_envs")
+    except (TypeError, ValueError):  # some builtins have none
+        return False
+    return parameter is not None and parameter.kind is not parameter.VAR_KEYWORD
 
 
 def _check_unwrapped(order: Order) -> None:

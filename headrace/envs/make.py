@@ -55,7 +55,8 @@ def make_vec(
 
     Args:
         env: a Gymnasium id (``"CartPole-v1"``, ``"module:Id-v0"``), an EnvSpec, an Env class, a
-            callable that returns an Env or one of PettingZoo's, or a VectorEnv class, which is
+            callable that returns an Env or one of PettingZoo's, or a VectorEnv class or a function
+            with a parameter ``num_envs`` that returns a VectorEnv, in any autoreset mode, which is
             called with ``num_envs``: that times the length of its attribute ``agents``, if it has
             several, whose names those are.
         engine: ``native``, ``envpool``, ``sync``, ``async``, ``threads``, or ``auto`` for the
@@ -155,7 +156,8 @@ def _candidates(order: Order) -> list[str]:
     """The engines that ``auto`` tries, best first."""
     target = order.target
     if not isinstance(target, EnvSpec):
-        return ["native" if engines.is_vector_class(target) else "sync"]
+        several = engines.takes_num_envs(target)  # as many at once, or a single one all the same
+        return ["native"] if engines.is_vector_class(target) else ["native"] * several + ["sync"]
     if order.wrappers:
         return ["sync"]
     entry = target.entry_point

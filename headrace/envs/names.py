@@ -129,6 +129,7 @@ def resolve(env: Any, wrappers: Iterable[Any] = ()) -> Any:
         check_once([env_name(one) for one in each])  # by whatever ids they were given
         return dataclasses.replace(env, envs=each)
     env, before = Prepared.split(env)
+    refuse_instance(env)
     if isinstance(env, str):
         env = _find(env)
     if isinstance(env, EnvSpec):
@@ -144,6 +145,30 @@ def resolve(env: Any, wrappers: Iterable[Any] = ()) -> Any:
     makes = callable(code) and not (isinstance(code, type) and code.__module__ != "__main__")
     carries = makes and any(map(is_foreign, gymnasium.registry.values()))
     return Prepared(env, wraps, carries) if wraps or carries else env
+
+
+def refuse_instance(env: Any) -> None:
+    """Raise ConfigError where ``env`` is an environment already, or several environments.
+
+    Every actor makes environments of its own, so it needs what makes them.
+    """
+    if isinstance(env, list | tuple):
+        raise ConfigError(
+            f"env={shown(env)} is a {type(env).__name__}: give one id, class or function, which "
+            "each actor calls for every environment, or tasks=[…] for several tasks"
+        )
+    several = isinstance(env, gymnasium.vector.VectorEnv)
+    is_game = hasattr(env, "possible_agents") and not isinstance(env, type) and hasattr(env, "step")
+    if not (several or isinstance(env, gymnasium.Env) or is_game):
+        return
+    made = type(env.unwrapped).__name__ if not is_game else type(env).__name__
+    spec = getattr(env, "spec", None)
+    named = f"the id {spec.id!r}" if isinstance(spec, EnvSpec) else f"the class {made}"
+    what = "function with a parameter num_envs" if several else "function"
+    raise ConfigError(
+        f"env={shown(env)} is an instance of {made}, which can't be shared between actors: give "
+        f"{named}, or a {what} that makes it"
+    )
 
 
 def is_foreign(spec: EnvSpec) -> bool:

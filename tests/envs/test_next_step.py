@@ -11,7 +11,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from worlds import (
     CountingEnv,
     CountingVectorEnv,
@@ -72,6 +73,15 @@ def counting_native(mode: AutoresetMode) -> Case:
     return counting(make, 1 if mode is AutoresetMode.NEXT_STEP else 2)
 
 
+def counting_factory(mode: AutoresetMode, kind: type = SyncVectorEnv) -> Case:
+    def made(num_envs: int) -> VectorEnv:
+        envs = kind([CountingEnv] * num_envs, autoreset_mode=mode)
+        return RecordEpisodeStatistics(envs)
+
+    stride = 1 if mode is AutoresetMode.NEXT_STEP else 2
+    return counting(lambda: make_vec(made, NUM_ENVS), stride)
+
+
 CASES = {
     "native cartpole": cartpole("native"),
     "sync cartpole": cartpole("sync"),
@@ -83,6 +93,8 @@ CASES = {
     "sync callable": counting(lambda: make_vec(lambda: CountingEnv(), NUM_ENVS, "sync")),
     **{f"sync counting {m.value}": counting_sync(m) for m in AutoresetMode},
     **{f"native counting {m.value}": counting_native(m) for m in AutoresetMode},
+    **{f"factory {m.value}": counting_factory(m) for m in AutoresetMode},
+    "factory async": counting_factory(AutoresetMode.SAME_STEP, AsyncVectorEnv),
 }
 
 

@@ -68,7 +68,7 @@ def test_seeds_are_one_curve_with_their_interval(write):
 def test_the_command_takes_the_interval_of_rliable(write, capsys, monkeypatch):
     monkeypatch.setattr("headrace.studies.statistics.REPEATS", 20)
     taken = []
-    monkeypatch.setattr(plots, "draw", lambda runs, interval: taken.append(interval) or Figure())
+    monkeypatch.setattr(plots, "draw", lambda runs, interval, _: taken.append(interval) or Figure())
     folders = [str(write(f"s{i}", 1.0, seed=i)) for i in range(2)]
     assert main(["plot", *folders]) == 0
     assert main(["plot", folders[0]]) == 0

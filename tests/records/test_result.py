@@ -34,12 +34,12 @@ FILES = [
 
 def make_result(**fields) -> Result:
     nothing = dict.fromkeys(field.name for field in dataclasses.fields(Result))
-    return Result(**(nothing | {"env_steps": 0, "seconds": 0.0} | fields))
+    return Result(**(nothing | {"env_steps": 0, "seconds": 0.0, "metrics": {}} | fields))
 
 
 def test_every_field_with_a_name_in_files_is_written_under_it_in_the_order_of_the_table(tmp_path):
     names = [field.name for field in dataclasses.fields(Result)]
-    nowhere = {"tasks": None, "agents": None, "policies": None}
+    nowhere = {"tasks": None, "agents": None, "policies": None, "metrics": {}}
     result = Result(**{name: number for number, name in enumerate(names)} | nowhere)
     wanted = {
         field.metadata["file"]: float(getattr(result, field.name))

@@ -115,9 +115,9 @@ class Config:
     stop_return: Annotated[float | None, ranges.RETURN] = None
     """End once the mean return of the last 100 training episodes reaches this."""
     scale_free: bool = True
-    """Learn alike whatever the units of rewards and observations: normalise values (PopArt),
-    advantages and the numbers of Box observations; False: as in the algorithms' papers. Settings
-    normalize_… decide for themselves where they are given."""
+    """Make training independent of the units of rewards, observations and actions: normalise values
+    (PopArt), advantages and the numbers of Box observations, and scale Box actions to [-1, 1];
+    False: as in the algorithms' papers. The settings normalize_… and scale_actions override it."""
     seed: Annotated[int, ranges.SEED] = 0
     """Of weights, environments, actions and shuffling."""
     network: Network = field(default_factory=Network)
@@ -322,6 +322,8 @@ class Config:
             network = replace(network, normalize_observations=free and network.torso is None)
         if network.normalize_values is None:
             network = replace(network, normalize_values=of_values)
+        if network.scale_actions is None:
+            network = replace(network, scale_actions=free)
         if algo.normalize_advantage is None:
             algo = replace(algo, normalize_advantage=of_values)
         league = self.league and os.path.abspath(self.league)

@@ -68,7 +68,8 @@ else:
     Torso = Annotated[str | None, ranges.Also(Callable[..., Any]), TORSO]
 
 
-LEFT_TO_THE_RUN = ("hidden", "normalize_observations", "normalize_values")
+BEFORE = {"scale_actions": False}  # the meaning of settings that older versions didn't write
+LEFT_TO_THE_RUN = ("hidden", "normalize_observations", "normalize_values", "scale_actions")
 
 
 @settings()
@@ -116,10 +117,13 @@ class Network:
     normalize_values: bool | None = None
     """Learn values in units of their targets' running deviation (PopArt); None: with the run's
     scale_free."""
+    scale_actions: bool | None = None
+    """Scale Box actions with two finite bounds, so that the policy acts in [-1, 1]; None: with the
+    run's scale_free. Actions of half-infinite and infinite bounds keep the environment's units."""
     squash_actions: bool = False
-    """Squash Box actions to their bounds with tanh instead of clipping them."""
+    """Squash Box actions to their bounds with tanh instead of clipping them; always scales them."""
     log_std_init: Annotated[float, LOG_STD] = 0.0
-    """Log of the standard deviation of Box actions at the start."""
+    """Log of the standard deviation of Box actions at the start, in units of scale_actions."""
     task_id: bool = False
     """Of several tasks: give the network the task's number, as a one-hot."""
     per_task_values: bool = False
@@ -160,8 +164,8 @@ class Network:
 
 
 def network_from_json(values: dict[str, Any]) -> Network:
-    """The network that :meth:`Network.to_json` wrote."""
-    return Network(**values)
+    """The network that :meth:`Network.to_json` wrote, also in older versions."""
+    return Network(**{**BEFORE, **values})
 
 
 def orthogonal(layer: Any, gain: float) -> Any:

@@ -25,7 +25,7 @@ from headrace.nn.recurrent import Recurrent
 from headrace.nn.task_values import TaskPopArt
 from headrace.ops import stacks
 from headrace.ops.moments import Moments
-from headrace.spaces.actions import distribution_for, to_env
+from headrace.spaces.actions import ActionTransform, distribution_for
 from headrace.spaces.joining import TASK, Spaces
 from headrace.spaces.text import Words, text_paths
 from headrace.types import Tree
@@ -62,7 +62,9 @@ class Policy(nn.Module):
         super().__init__()
         self.observation_space, self.action_space = observation_space, action_space
         self.network = network = network or Network()
-        self.distribution = distribution_for(action_space, network.squash_actions)
+        squash, scale = network.squash_actions, bool(network.scale_actions)
+        self.distribution = distribution_for(action_space, squash)
+        self._to_env = ActionTransform(action_space, squash, scale)
         mask = mask_source(observation_space, self.distribution, info_mask)
         words = None
         if text_paths(observation_space):
@@ -213,8 +215,8 @@ class Policy(nn.Module):
         return [x for x in (self.torso, self.value_torso) if isinstance(x, Encoder)]
 
     def env_action(self, action: Tree) -> Any:
-        """What the environments receive for arrays of actions; see ``spaces.actions.to_env``."""
-        return to_env(self.inputs.action_space, action, self.network.squash_actions)
+        """The actions that environments receive, in new memory; see :class:`ActionTransform`."""
+        return self._to_env(action)
 
     @torch.inference_mode()
     def predict(

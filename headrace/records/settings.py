@@ -12,7 +12,7 @@ from headrace.config import Config, unknown_setting
 from headrace.config.algorithms import RESERVED, short_name
 from headrace.envs import scripts
 from headrace.errors import CheckpointError, ConfigError, nearest, require_choice
-from headrace.nn.network import LEFT_TO_THE_RUN, Network, network_from_json
+from headrace.nn.network import BEFORE, LEFT_TO_THE_RUN, Network, network_from_json
 from headrace.valid.fields import checked
 
 # What settings that older versions didn't write meant then.
@@ -110,7 +110,7 @@ def flat_settings(values: dict[str, Any]) -> dict[str, Any]:
     of_algo = defaults_of(name) | _BEFORE_ALGO | _BEFORE_OF.get(name, {})
     flat = {"algo": name, "env": "", **defaults, **_BEFORE, **values}
     flat |= {"algo": name} | of_algo | _of_algo(algo)
-    flat |= json.loads(json.dumps(Network().to_json())) | network
+    flat |= json.loads(json.dumps(Network().to_json())) | BEFORE | network
     for one_run in ("seed", "run_dir", "resume", "overwrite", "network"):
         del flat[one_run]
     return flat

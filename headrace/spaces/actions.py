@@ -2,12 +2,13 @@
 
 A policy's actions are trees of flat arrays: Discrete ``[...]`` int64 counted from 0, MultiDiscrete
 ``[..., k]`` int64, MultiBinary ``[..., k]`` int8, Box ``[..., k]`` float32, and dicts and tuples of
-these, with any leading dimensions. Environments want :func:`to_env` of them.
+these, with any leading dimensions. An :class:`ActionTransform` makes them the environment's.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from headrace.errors import ConfigError
 from headrace.ops import distributions as dist
+from headrace.ops import tree
 from headrace.spaces.walk import Path, Space, map_space, parts, place
 
 WORKS = (
@@ -71,41 +73,133 @@ def distribution_for(space: Space, squash: bool = False, path: Path = ()) -> dis
     return dist.SquashedGaussian(size) if squash else dist.DiagGaussian(size)
 
 
-def to_env(space: Space, action: Any, squash: bool = False) -> Any:
-    """What an environment with ``space`` receives for a policy's ``action``.
+class ActionTransform:
+    """Converts a policy's actions into the actions that an environment receives.
 
-    Discrete and MultiDiscrete are counted from their ``start``, arrays get the space's shape and
-    dtype (a Discrete keeps its own), and Boxes are clipped to their bounds or, with ``squash``,
-    ``low + (tanh(action) + 1) / 2 * (high - low)``. Training uses the action as it was.
+    Discrete and MultiDiscrete actions are counted from the space's ``start``, and every array gets
+    the space's shape and dtype. A Box action is clipped, or squashed by tanh, to [-1, 1] in each
+    element that is scaled, then mapped linearly to ``[low, high]``. Other elements are clipped to
+    their bounds. Training uses the action before all of this.
 
     Args:
         space: of a single environment.
-        action: tree of arrays, or of tensors, any leading dimensions; a Discrete that starts at 0
-            comes back as the very same one.
-        squash: as in :func:`distribution_for`.
+        squash: as in :func:`distribution_for`; scales every Box.
+        scale: scale the elements of Boxes whose bounds are both finite.
     """
-    return map_space(lambda leaf, part: _leaf_to_env(leaf, part, squash), space, action)
+
+    def __init__(self, space: Space, squash: bool = False, scale: bool = False) -> None:
+        self._leaves = map_space(lambda leaf: _transform_of(leaf, squash, scale), space)
+
+    def __call__(self, action: Any) -> Any:
+        """The environment's action, in new memory.
+
+        Args:
+            action: tree of arrays, or of tensors, with any leading dimensions.
+        """
+        return tree.map_leaves(lambda transform, x: transform(x), self._leaves, action)
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether some element of a Box is mapped to other bounds than -1 to 1."""
+        leaves = tree.leaves(self._leaves)
+        return any(isinstance(leaf, _ToBox) and leaf.scale is not None for leaf in leaves)
 
 
-def _leaf_to_env(space: Any, action: Any, squash: bool) -> Any:
-    if isinstance(space, spaces.Discrete):
-        return action + int(space.start) if space.start else action
-    xp: Any = torch if isinstance(action, Tensor) else np
-    shape = action.shape[:-1] + (space.shape or ())
-    shaped = action.reshape(shape)
-    if isinstance(space, spaces.MultiDiscrete):
-        shaped = shaped + xp.asarray(space.start)
-    elif isinstance(space, spaces.Box):
-        low, high = xp.asarray(space.low), xp.asarray(space.high)
-        if not space.shape:  # numbers without dimensions promote others in their own ways
-            low, high, shaped = low.reshape(1), high.reshape(1), shaped.reshape(-1)
-        if squash:
-            # The difference of two finite bounds may overflow, this sum may not.
-            share = (xp.tanh(shaped) + 1.0) / 2.0
-            shaped = low * (1.0 - share) + high * share
-        shaped = xp.minimum(xp.maximum(shaped, low), high).reshape(shape)  # np.clip asks more
-    dtype = space.dtype if xp is np else getattr(torch, space.dtype.name)
-    return xp.asarray(shaped, dtype=dtype)
+def to_env(space: Space, action: Any, squash: bool = False, scale: bool = False) -> Any:
+    """The environment's action for a policy's ``action``; see :class:`ActionTransform`."""
+    return ActionTransform(space, squash, scale)(action)
+
+
+def _transform_of(space: Any, squash: bool, scale: bool) -> Any:
+    if isinstance(space, spaces.Box):
+        return _ToBox.of(space, squash, scale)
+    start = getattr(space, "start", None)  # a MultiBinary has none
+    start = None if start is None or not np.any(start) else np.asarray(start, np.int64)
+    return _ToIntegers(start, space.shape, np.dtype(space.dtype))
+
+
+@dataclass(frozen=True)
+class _ToIntegers:
+    """Adds a start and converts to the shape and dtype of a Discrete, MultiDiscrete or MultiBinary.
+
+    The policy's MultiDiscrete and MultiBinary actions have one flat dimension, Discrete ones none.
+    """
+
+    start: np.ndarray | None
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __call__(self, action: Any) -> Any:
+        is_tensor = isinstance(action, Tensor)
+        if self.shape:
+            action = action.reshape((*action.shape[:-1], *self.shape))
+        if self.start is not None:
+            action = action + (torch.from_numpy(self.start) if is_tensor else self.start)
+        return _converted(action, self.dtype)
+
+
+@dataclass(frozen=True)
+class _ToBox:
+    """Clips or squashes, scales, and converts to the shape and dtype of a Box of ``k`` elements.
+
+    ``low`` and ``high`` ``[k]`` are the limits before scaling. ``scale`` and ``offset`` ``[k]``
+    float64 map -1 and 1 to the bounds of the Box; None where that changes nothing.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    scale: np.ndarray | None
+    offset: np.ndarray | None
+    squash: bool
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @staticmethod
+    def of(space: spaces.Box, squash: bool, scale: bool) -> _ToBox:
+        """For a floating Box; one without dimensions has one element."""
+        low, high = space.low.reshape(-1), space.high.reshape(-1)
+        scaled = (np.isfinite(low) & np.isfinite(high)) if scale or squash else np.zeros(1, bool)
+        lower = np.where(scaled, -1.0, low).astype(low.dtype)
+        upper = np.where(scaled, 1.0, high).astype(high.dtype)
+        factor: np.ndarray | None
+        offset: np.ndarray | None
+        factor, offset = _affine(low, high, scaled)
+        if (factor == 1.0).all() and not offset.any():
+            factor = offset = None
+        dtype = np.dtype(space.dtype)
+        return _ToBox(lower, upper, factor, offset, squash, space.shape or (), dtype)
+
+    def __call__(self, action: Any) -> Any:
+        xp: Any = torch if isinstance(action, Tensor) else np
+        if self.squash:
+            action = xp.tanh(action)
+        else:  # np.clip has more overhead
+            action = xp.minimum(xp.maximum(action, xp.asarray(self.low)), xp.asarray(self.high))
+        if self.scale is not None:
+            # float64 keeps the bounds exact, and the widest of float32 finite.
+            action = action * xp.asarray(self.scale) + xp.asarray(self.offset)
+        return _converted(action.reshape((*action.shape[:-1], *self.shape)), self.dtype)
+
+
+def _affine(low: np.ndarray, high: np.ndarray, scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``scale`` and ``offset`` ``[k]`` float64 that map [-1, 1] into [low, high] where ``scaled``.
+
+    The halves of two finite bounds have a finite difference. Rounding may lead beyond a bound, so
+    the scale is the largest that doesn't.
+    """
+    lower = np.where(scaled, low, -1.0).astype(np.float64)
+    upper = np.where(scaled, high, 1.0).astype(np.float64)
+    scale, offset = upper / 2 - lower / 2, np.clip(upper / 2 + lower / 2, lower, upper)
+    while (beyond := (offset + scale > upper) | (offset - scale < lower)).any():
+        scale = np.where(beyond, np.nextafter(scale, 0.0), scale)
+    return scale, offset
+
+
+def _converted(action: Any, dtype: np.dtype[Any]) -> Any:
+    """A copy in the dtype of the space."""
+    if isinstance(action, Tensor):
+        return action.to(getattr(torch, dtype.name))
+    return np.array(action, dtype)
 
 
 def mask_is_empty(distribution: dist.Distribution, mask: np.ndarray) -> np.ndarray:

@@ -209,7 +209,8 @@ def own_action(action: Any, own: gymnasium.Space[Any], whole: gymnasium.Space[An
         return own.start + np.minimum(action, int(own.n) - 1)
     assert isinstance(own, Box)
     share = (np.clip(np.asarray(action)[..., : own.shape[0]], -1.0, 1.0) + 1.0) / 2.0
-    return (own.low + share * (own.high - own.low)).astype(own.dtype)
+    scaled = own.low * (1.0 - share) + own.high * share  # the bounds' difference may overflow
+    return np.clip(scaled, own.low, own.high).astype(own.dtype)
 
 
 def masked(

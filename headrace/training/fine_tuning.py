@@ -12,6 +12,7 @@ from headrace.errors import ConfigError
 from headrace.nn.network import LEFT_TO_THE_RUN, Network, network_from_json
 from headrace.nn.team import AnyPolicy
 from headrace.records import checkpoint
+from headrace.spaces.actions import ActionTransform
 from headrace.spaces.json import alike, space_from_json
 from headrace.types import Group
 
@@ -42,8 +43,11 @@ def check_init(config: Config, found: Probe, run_dir: Path) -> None:
                 f"{env_name(found.env)} is {ours}: they must be the same"
             )
     before = _settings(network_from_json(values["config"]["network"]))
+    free: tuple[str, ...] = _FREE
+    if not ActionTransform(found.action_space, scale=True).is_scaled:
+        free = (*_FREE, "scale_actions")  # either way the actions are the same
     for setting, value in _settings(config.network).items():
-        if value != before[setting] and setting not in _FREE:
+        if value != before[setting] and setting not in free:
             raise ConfigError(
                 f"{name} was trained with {setting}={before[setting]!r}, but this run has "
                 f"{setting}={value!r}: give the same"

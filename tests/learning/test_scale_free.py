@@ -90,8 +90,8 @@ def test_one_setting_decides_and_each_can_be_given(tiny):
     assert off.algo.normalize_advantage is True  # PPO's own, which it always had
     assert tiny(algo=hr.A3C()).settled.network.normalize_values is False
     given = tiny(scale_free=False, network=hr.Network(normalize_values=True)).settled
-    both = {"normalize_observations": False, "normalize_values": True}
-    assert given.network == hr.Network((64, 64), **both)
+    decided = {"normalize_observations": False, "normalize_values": True, "scale_actions": False}
+    assert given.network == hr.Network((64, 64), **decided)
     assert given.settled == given
 
 

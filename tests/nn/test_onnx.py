@@ -118,6 +118,7 @@ def session_of(path) -> onnxruntime.InferenceSession:
 
 CASES = {
     "normalised, discrete": (VECTOR, Discrete(3), {"normalize_observations": True}),
+    "scaled": (VECTOR, Box(-3.0, 1.0, (2, 2)), {"scale_actions": True}),
     "squashed": (VECTOR, Box(-3.0, 1.0, (2, 2), np.float64), {"squash_actions": True}),
     "clipped and nested actions, GRU, previous action and reward": (
         VECTOR,
@@ -202,7 +203,9 @@ def test_two_leaves_of_one_name_are_refused():
         named({"obs": {"a": {"b": 1}, "a.b": 2}})
 
 
-@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize(
+    "network", [{}, {"squash_actions": True}, {"scale_actions": True}], ids=str
+)
 @pytest.mark.parametrize(
     "space",
     [
@@ -217,10 +220,10 @@ def test_two_leaves_of_one_name_are_refused():
     ],
     ids=str,
 )
-def test_an_exported_action_is_what_the_environment_receives(space, squash):
-    if squash and isinstance(space, Box) and not space.is_bounded():
+def test_an_exported_action_is_what_the_environment_receives(space, network):
+    if "squash_actions" in network and isinstance(space, Box) and not space.is_bounded():
         return
-    policy = policy_for(VECTOR, space, squash_actions=squash)
+    policy = policy_for(VECTOR, space, **network)
     obs = sample(VECTOR, 50, 0)
     step = _Step(policy)
     with torch.no_grad():

@@ -320,23 +320,27 @@ COMPOSITE_MASK = [
     ("mask ignored", "part.apply_mask(p, m)", "p"),
     ("free parameters lost", "torch.cat([*outputs, *(p", "torch.cat([*outputs, *(0 * p"),
 ]
-TO_ENV = [
-    ("start ignored", "action + int(space.start) if space.start else action", "action"),
-    ("copied", "if space.start else action", "if True else action"),
-    ("start of a MultiDiscrete ignored", "shaped + xp.asarray(space.start)", "shaped"),
-    ("not clipped from below", "xp.maximum(shaped, low)", "shaped"),
-    (
-        "not clipped from above",
-        "xp.minimum(xp.maximum(shaped, low), high)",
-        "xp.maximum(shaped, low)",
-    ),
-    ("not squashed", "xp.tanh(shaped)", "shaped"),
-    ("squashed into the upper half", "(xp.tanh(shaped) + 1.0) / 2.0", "xp.tanh(shaped)"),
-    ("bounds swapped", "low * (1.0 - share)", "low * share"),
-    ("dtype of the policy", "xp.asarray(shaped, dtype=dtype)", "xp.asarray(shaped)"),
-    ("transposed", "(space.shape or ())", "(space.shape or ())[::-1]"),
+TO_INTEGERS = [
+    ("start ignored", "if self.start is not None", "if False"),
 ]
-PASSED_ON = [("squash not passed on to leaves", "(leaf, part, squash)", "(leaf, part, False)")]
+TO_BOX = [
+    ("transposed", "*self.shape)", "*self.shape[::-1])"),
+    ("not clipped from below", "xp.maximum(action, xp.asarray(self.low))", "action"),
+    ("not clipped from above", "xp.minimum(xp.max", "(lambda x, _: x)(xp.max"),
+    ("not squashed", "xp.tanh(action)", "action"),
+    ("not scaled", "* xp.asarray(self.scale)", ""),
+    ("not shifted", "+ xp.asarray(self.offset)", ""),
+    ("scaled only where it is squashed", "if scale or squash", "if squash"),
+    ("squashed but not scaled", "if scale or squash", "if scale"),
+]
+CONVERTED = [
+    ("dtype of the policy", "np.array(action, dtype)", "np.array(action)"),
+    ("memory of the policy", "np.array(action, dtype)", "np.asarray(action, dtype)"),
+]
+PASSED_ON = [
+    ("squash not passed on to leaves", "(leaf, squash, scale)", "(leaf, False, scale)"),
+    ("scale not passed on to leaves", "(leaf, squash, scale)", "(leaf, squash, False)"),
+]
 MAP_SPACE = [
     ("order of the keys", "for key, part in inner}", "for key, part in reversed(inner)}"),
     ("function not passed on in Dicts", "map_space(function, part, *(v", "(lambda *x: x)(*(v"),
@@ -403,8 +407,10 @@ GROUPS: list[tuple[ModuleType, str, Check, list[tuple[str, str, str]]]] = [
     (distributions, "Categorical", on_distributions.check_masks, CATEGORICAL_MASK),
     (distributions, "MultiCategorical", on_distributions.check_masks, MULTI_CATEGORICAL_MASK),
     (distributions, "Composite", on_distributions.check_masks, COMPOSITE_MASK),
-    (action_spaces, "_leaf_to_env", on_action_spaces.check_to_env, TO_ENV),
-    (action_spaces, "to_env", on_action_spaces.check_to_env, PASSED_ON),
+    (action_spaces, "_ToIntegers", on_action_spaces.check_to_env, TO_INTEGERS),
+    (action_spaces, "_ToBox", on_action_spaces.check_to_env, TO_BOX),
+    (action_spaces, "_converted", on_action_spaces.check_to_env, CONVERTED),
+    (action_spaces, "ActionTransform", on_action_spaces.check_to_env, PASSED_ON),
     (walk, "map_space", on_walk.check_map_space, MAP_SPACE),
     (masks, "flatten_mask", on_action_spaces.check_flatten_mask, FLAT_MASK),
     (action_spaces, "mask_is_empty", on_action_spaces.check_mask_is_empty, MASK_IS_EMPTY),

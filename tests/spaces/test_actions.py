@@ -28,7 +28,7 @@ from headrace.ops.distributions import (
 )
 from headrace.spaces import actions as action_spaces
 from headrace.spaces import masks
-from headrace.spaces.actions import distribution_for, mask_is_empty, to_env
+from headrace.spaces.actions import ActionTransform, distribution_for, mask_is_empty, to_env
 from headrace.spaces.masks import flatten_mask
 
 Space = gymnasium.Space[Any]
@@ -90,9 +90,9 @@ def first(action: Any) -> Any:
 
 
 @examples(150)
-@given(SPACES, st.booleans(), st.integers(0, 2**31))
+@given(SPACES, st.booleans(), st.booleans(), st.integers(0, 2**31))
 def test_every_space_samples_and_its_actions_are_contained_in_it(
-    space: Space, squash: bool, seed: int
+    space: Space, squash: bool, scale: bool, seed: int
 ) -> None:
     distribution = distribution_for(space, squash)
     generator = torch.Generator().manual_seed(seed)
@@ -106,12 +106,12 @@ def test_every_space_samples_and_its_actions_are_contained_in_it(
         assert distribution.log_prob(params, action).isfinite().all()
         assert distribution.features(action).shape == (4, distribution.num_features)
         assert all(leaf.shape[0] == 4 for leaf in tree.leaves(action))
-        received = to_env(space, arrays(action), squash)
+        received = to_env(space, arrays(action), squash, scale)
         assert space.contains(first(received))
-        alone = to_env(space, first(arrays(action)), squash)
+        alone = to_env(space, first(arrays(action)), squash, scale)
         assert space.contains(alone)
         tree.map_leaves(np.testing.assert_array_equal, first(received), alone)
-        steps = to_env(space, tree.map_leaves(lambda x: x[None], arrays(action)), squash)
+        steps = to_env(space, tree.map_leaves(lambda x: x[None], arrays(action)), squash, scale)
         tree.map_leaves(np.testing.assert_array_equal, first(steps), received)
     assert distribution.entropy(params).isfinite().all()
     assert distribution.kl(params, params).abs().max() < 1e-5
@@ -219,7 +219,10 @@ def test_squash_without_finite_bounds_is_a_config_error_that_names_them(
 def check_to_env(module: ModuleType) -> None:
     """Starts, shapes, dtypes, clipping and squashing, by hand."""
     action = np.array([0, 2])
-    assert module.to_env(spaces.Discrete(3), action) is action
+    same = module.to_env(spaces.Discrete(3), action)
+    assert same.tolist() == [0, 2]
+    assert not np.shares_memory(same, action)
+    assert module.to_env(spaces.Discrete(3, dtype=np.int8), action).dtype == np.int8
     assert module.to_env(spaces.Discrete(3, start=5), action).tolist() == [5, 7]
     space = spaces.MultiDiscrete([[2, 3], [4, 5]], np.int32, start=[[0, 1], [-2, 0]])
     received = module.to_env(space, np.array([[0, 1, 2, 3], [1, 2, 3, 4]]))
@@ -236,6 +239,9 @@ def check_to_env(module: ModuleType) -> None:
     squashed = module.to_env(box, values, True)
     expected = [[(np.tanh(a), 4.0 * (np.tanh(b) + 1.0))] for a, b in values]
     np.testing.assert_allclose(squashed, expected, rtol=1e-6, atol=1e-6)
+    scaled = module.to_env(box, values, False, True)
+    assert scaled.tolist() == [[[-1.0, 8.0]], [[0.25, 0.0]]]
+    assert module.to_env(box, np.float32([0.25, -0.5]), scale=True).tolist() == [[0.25, 2.0]]
     found = module.to_env(box, torch.tensor(values))
     assert (found.tolist(), found.dtype) == (clipped.tolist(), torch.float64)
     both = spaces.Dict(a=spaces.Tuple((box, spaces.Discrete(2, start=1))))
@@ -306,6 +312,69 @@ def test_squashing_reaches_the_largest_bounds_without_overflow() -> None:
     space = spaces.Box(-bound, bound, (3,))
     received = to_env(space, np.array([-100.0, 0.0, 100.0], np.float32), squash=True)
     assert received.tolist() == [-bound, 0.0, bound]
+
+
+FLOAT_MAX = float(np.finfo(np.float32).max)
+BOUNDS = [(-1, 1), (0, 1000), (-5, 100), (1e-4, 1e-2), (1e6, 1e6 + 1), (-FLOAT_MAX, FLOAT_MAX)]
+BOUNDS += [(3, 3), (-1e9, 1e-9), (1e-6, 2e-6), (0, 65504)]
+
+
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(("low", "high"), BOUNDS, ids=str)
+def test_scaled_actions_reach_both_bounds_and_stay_between_them(low, high, dtype, squash):
+    if dtype == np.float16 and (max(-low, high) > 65504 or high < 1e-3):
+        return  # float16 has no such numbers
+    space = spaces.Box(low, high, (3,), dtype)
+    rows = np.array([[-1e30, 0.0, 1e30], [-0.5, 0.25, 0.5]], np.float32)
+    with np.errstate(all="raise", under="ignore"):
+        received = to_env(space, rows, squash, scale=True)
+    assert received.dtype == dtype
+    assert all(space.contains(row) for row in received)
+    ends = np.array([space.low[0], space.low[0] / 2 + space.high[0] / 2, space.high[0]])
+    size = max(abs(space.low[0]), abs(space.high[0]))
+    np.testing.assert_allclose(received[0], ends, rtol=0, atol=2 * np.finfo(dtype).eps * size)
+    assert (np.diff(received[1]) > 0).all() or high - low <= np.spacing(dtype(size))
+
+
+@examples(100)
+@given(
+    st.floats(-1e6, 1e6),
+    st.floats(1e-3, 1e6),
+    st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=4),
+)
+def test_a_scaled_action_is_recovered_from_its_place_between_the_bounds(low, width, unit):
+    space = spaces.Box(low, low + width, (len(unit),), np.float64)
+    received = to_env(space, np.array(unit, np.float32), scale=True)
+    back = 2.0 * (received - space.low) / (space.high - space.low) - 1.0
+    np.testing.assert_allclose(back, unit, rtol=0, atol=1e-5)
+
+
+def test_elements_without_two_finite_bounds_keep_their_units():
+    inf = np.inf
+    space = spaces.Box(np.float32([0, -inf, -inf, 2, 7]), np.float32([inf, 0, inf, 4, 7]))
+    rows = np.float32([[-3, -3, -3, -3, -3], [5, 5, 5, 0.5, 0.5], [0, 0, 0, 0, 0]])
+    received = to_env(space, rows, scale=True)
+    assert received.tolist() == [[0, -3, -3, 2, 7], [5, 0, 5, 3.5, 7], [0, 0, 0, 3, 7]]
+    assert to_env(space, rows).tolist() == [[0, -3, -3, 2, 7], [5, 0, 5, 2, 7], [0, 0, 0, 2, 7]]
+    tensors = to_env(space, torch.from_numpy(rows), scale=True)
+    assert tensors.tolist() == received.tolist()
+
+
+@pytest.mark.parametrize(
+    ("space", "is_scaled"),
+    [
+        (spaces.Box(-1, 1, (2,)), False),
+        (spaces.Box(-2, 2, (2,)), True),
+        (spaces.Box(0, np.inf, (2,)), False),
+        (spaces.Dict(a=spaces.Discrete(2), b=spaces.Tuple([spaces.Box(0, 1, ())])), True),
+        (NESTED, False),
+    ],
+    ids=str,
+)
+def test_a_transform_knows_whether_it_scales(space, is_scaled):
+    assert ActionTransform(space, scale=True).is_scaled is is_scaled
+    assert not ActionTransform(space).is_scaled
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
@@ -15,6 +15,7 @@ from gymnasium.vector import VectorEnv
 
 from headrace.acting.fitting import fitting, joined_for
 from headrace.envs.atari import human_normalized
+from headrace.envs.changes import EnvChange, apply
 from headrace.envs.columns import absent_in, agents_of
 from headrace.envs.context import EnvContext
 from headrace.envs.info_metrics import PREFIX, InfoMetrics, InfoNames, means_of, written
@@ -94,6 +95,7 @@ def evaluate(
     on_step: Callable[[], object] = lambda: None,
     info_metrics: InfoNames = None,
     first_index: int = 0,
+    env_changes: Sequence[EnvChange] = (),
 ) -> Evaluation:
     """Play ``episodes`` episodes in parallel environments.
 
@@ -108,6 +110,7 @@ def evaluate(
         seed: of the environments, and of what is drawn; apart from training's by default.
         deterministic: the most likely actions instead of drawn ones.
         on_step: called before each step of the environments.
+        env_changes: made in the environments before they are reset.
         first_index: of the environments, see :class:`~headrace.envs.context.EnvContext`.
         info_metrics: numbers of infos that :attr:`Evaluation.metrics` has, as the setting of a run.
 
@@ -124,6 +127,7 @@ def evaluate(
         how: dict[str, Any] = {"env_kwargs": env_kwargs, "deterministic": deterministic}
         how |= {"episodes": episodes, "seed": seed, "engine": engine, "on_step": on_step}
         how |= {"info_metrics": info_metrics, "first_index": first_index}
+        how["env_changes"] = env_changes
         env = joined_for(policy, env, engine, env_kwargs or {}, seed)
         names = zip(env.names, env.envs, strict=True)
         of_tasks = {name: evaluate(policy, one, **how) for name, one in names}
@@ -137,6 +141,8 @@ def evaluate(
     engine, envs = opened(env, num_envs, engine, env_kwargs, context=context)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(envs))
+        for change in env_changes:
+            apply(envs, change, env_name(env))
         policy = fitting(policy, envs, env_name(env))
         stack.enter_context(policy.still())
         one = policy.alike if isinstance(policy, Team) else policy

@@ -30,6 +30,7 @@ from headrace.acting.own_pace import OwnPace
 from headrace.acting.restarts import last_words
 from headrace.acting.spec import ActorSpec, Memory
 from headrace.acting.weight_sync import Follower
+from headrace.envs.changes import EnvChange, apply
 from headrace.envs.context import EnvContext
 from headrace.envs.info_metrics import InfoMetrics
 from headrace.envs.make import env_seed, make_vec
@@ -87,6 +88,16 @@ class Actor:
             acting, self._state = Asker(policy, *asks), None
         self._envs, self._collector = open_collector(spec, acting, index)
         self._epoch, self._sequence = -1, 0
+        for text in memory.orders:
+            self.order(text)
+
+    def order(self, text: bytes) -> None:
+        """Change the environments, see :class:`~headrace.envs.changes.EnvChange`.
+
+        Raises:
+            EnvironmentFault: they can't, or raise.
+        """
+        apply(self._envs, EnvChange.from_json(text.decode()), env_name(self._spec.env))
 
     def run_once(self, timeout_s: float = 3600.0) -> bool:
         """Deliver one rollout; False when the queue is closed.
@@ -99,6 +110,8 @@ class Actor:
         slot = self._port.acquire(timeout_s)
         if slot is None:
             return False
+        for text in self._port.orders():
+            self.order(text)
         acquired = time.monotonic_ns()
         pulled = self._pull(read_header(self._slab.headers[slot]))
         version = self._follower.version

@@ -56,6 +56,12 @@ class Fleet:
         self._queue, self._memory = queue, memory
         self._children: dict[int, Child] = {}
         self._hung: set[int] = set()
+        self._orders: list[bytes] = []  # all so far, for actors that start
+
+    def order(self, text: bytes) -> None:
+        """Ask all actors for something, also those that replace them."""
+        self._orders.append(text)
+        self._queue.order(text)
 
     def start(self) -> None:
         """Start every actor."""
@@ -68,7 +74,7 @@ class Fleet:
     def _start_one(self, actor: int) -> None:
         from headrace.acting.actor import run_actor
 
-        memory = self._memory
+        memory = replace(self._memory, orders=tuple(self._orders))
         if self._inference is not None:
             memory = replace(memory, line=self._inference.line(actor))
         args = self._spec, actor, self.restarts.count, memory

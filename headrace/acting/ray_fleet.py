@@ -56,6 +56,13 @@ class RayFleet:
         self._remotes: dict[int, Any] = {}
         self._hung: set[int] = set()
         self._told, self._began = spec.num_actors, False
+        self._orders: list[bytes] = []  # all so far, for actors that start
+
+    def order(self, text: bytes) -> None:
+        """Ask all actors for something, also those that replace them."""
+        self._orders.append(text)
+        for remote in self._remotes.values():
+            remote.order.remote(text)
 
     def start(self) -> None:
         """Start the fewest actors that do; they come up while the learner waits.
@@ -70,7 +77,7 @@ class RayFleet:
 
     def _start_one(self, actor: int) -> None:
         remote = self._kind.remote()
-        args = headrace_version(), self._pickled, actor, self.restarts.count
+        args = headrace_version(), self._pickled, actor, self.restarts.count, tuple(self._orders)
         self._remotes[actor] = remote
         self._queue.connect(actor, remote, [remote.home.remote(), remote.begin.remote(*args)])
 

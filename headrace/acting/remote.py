@@ -30,14 +30,26 @@ class RemoteActor:
             :class:`Actor`.
     """
 
-    def __init__(self, pickled: bytes, index: int, generation: int) -> None:
+    def __init__(
+        self, pickled: bytes, index: int, generation: int, orders: tuple[bytes, ...] = ()
+    ) -> None:
         keep_freed_memory()
         spec = replace(cloudpickle.loads(pickled), num_actors=1, slots_per_actor=1)
         self._slab = Slab(spec.layout(), 1, NUM_HEADER_FIELDS)
         self.weights = Offered(spec_of(policy_weights(spec.policy)))
-        memory = Memory(self._slab.buffer, self.weights)
+        memory = Memory(self._slab.buffer, self.weights, orders=orders)
+        self._orders: list[bytes] = []
         self._actor = Actor(spec, index, generation, self, memory)
         self._ended_ns, self._told = time.monotonic_ns(), b""
+
+    def order(self, text: bytes) -> None:
+        """Ask for something before the next slot."""
+        self._orders.append(text)
+
+    def orders(self) -> list[bytes]:
+        """See :class:`~headrace.transport.queue.ActorPort`."""
+        orders, self._orders = self._orders, []
+        return orders
 
     def acquire(self, timeout_s: float) -> int:
         """The one slot."""
@@ -87,6 +99,10 @@ def actor_class() -> type:
             from headrace.acting import remote
 
             return None if self.leaving else remote.run(self.actor, header, newest)
+
+        def order(self, text: bytes) -> None:
+            if self.actor is not None:
+                self.actor.order(text)
 
         def offer(self, newest: Any) -> None:
             if self.actor is not None:

@@ -162,6 +162,18 @@ class RolloutSource:
                 raise Stopped
         return [(s, self._slots.header(s), Rollout(**self._slab.trees[s])) for s in slots]
 
+    def order(self, text: str) -> None:
+        """Change all environments, see :class:`~headrace.envs.changes.EnvChange`.
+
+        Actors do so before the next rollout that they begin; those that start later do so first.
+        """
+        if self._fleet is not None:
+            self._fleet.order(text.encode())
+            return
+        self._memory = replace(self._memory, orders=(*self._memory.orders, text.encode()))
+        for actor in self._actors:
+            actor.order(text.encode())
+
     def told(self, slot: int) -> bytes:
         """What the actor of a taken slot has told beside the rollout, once."""
         return self._slots.told(slot)

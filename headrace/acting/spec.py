@@ -89,4 +89,5 @@ class Memory:
     slots: Tensor  # of a Slab
     weights: Tensor | Offered  # Tensor: of a WeightStore
     model: Tensor | None = None  # of a SharedModel, where actors learn
+    orders: tuple[bytes, ...] = ()  # changes of environments before this actor was there
     line: End | None = None  # of one actor, to the process that acts for it

@@ -12,6 +12,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from headrace.envs.changes import EnvChange, change_one
+
 
 class Board:
     """What environments returned last, row by row, and which rows are new."""
@@ -71,6 +73,9 @@ class EnvThread:
         board.obs[i], board.reward[i], board.info[i] = obs, reward, info
         board.terminated[i], board.truncated[i] = terminated, truncated
         self._ended = bool(terminated or truncated)
+
+    def change(self, what: tuple[EnvChange, str]) -> None:
+        change_one(self.env, *what, self.index)
 
     def close(self, _: None) -> None:
         if self.env is not None:

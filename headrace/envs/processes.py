@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import queue
 import signal
@@ -17,6 +18,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
+from headrace.envs.changes import EACH, EnvChange, change_one
 from headrace.envs.context import numbered
 from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError
 from headrace.exits.kin import begin_session, end_kin
@@ -65,10 +67,11 @@ class Processes(AsyncVectorEnv):
         self._name, self._timeout_s = name, timeout_s
         self.parent_pipes, self.processes = [], []
         start_fork_server(__name__)
+        each = numbered(create, num_envs)
         try:
             with main_hidden():
                 super().__init__(
-                    numbered(create, num_envs),
+                    [functools.partial(_changeable, one, name) for one in each],
                     copy=False,
                     context=process_context().get_start_method(),
                     worker=_serve,
@@ -102,6 +105,12 @@ class Processes(AsyncVectorEnv):
         with self._named_faults():
             self.step_async(actions)
             return self.step_wait(self._timeout_s)
+
+    def change_each(self, change: EnvChange) -> None:
+        """Make a change in every environment."""
+        with self._named_faults():
+            self.call_async(EACH, change)
+            self.call_wait(self._timeout_s)
 
     @contextlib.contextmanager
     def _named_faults(self) -> Iterator[None]:
@@ -154,6 +163,18 @@ class Processes(AsyncVectorEnv):
         end_kin([process.pid for process in self.processes if process.pid], [])
         for pipe in self.parent_pipes:
             pipe.close()
+
+
+def _changeable(create: Callable[[], gymnasium.Env], name: str) -> gymnasium.Env:
+    """An environment that the parent can change: Gymnasium's loop calls attributes by name."""
+    env = create()
+    with contextlib.suppress(AttributeError):  # it has slots
+        setattr(env, EACH, functools.partial(_change, env, name))
+    return env
+
+
+def _change(env: gymnasium.Env, name: str, change: EnvChange) -> None:
+    change_one(env, change, name)
 
 
 def _serve(index: int, env_fn: Callable[[], gymnasium.Env], pipe: Any, *rest: Any) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from headrace.envs.changes import EnvChange
 from headrace.envs.context import numbered
 from headrace.envs.env_thread import Board, EnvThread
 from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError
@@ -125,6 +126,12 @@ class Threads(VectorEnv):
         self.send(rows, actions)
         self._wait_for_all()
         return *self.results(rows), self.infos(rows)
+
+    def change_each(self, change: EnvChange) -> None:
+        """Make a change in every environment, none of which is busy."""
+        what = change, self._name
+        self._give((i, worker.change, what) for i, worker in enumerate(self._workers))
+        self._wait_for_all()
 
     # -- each at its own pace ------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import copy
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import cloudpickle
 
 from headrace.config import Config
+from headrace.envs.changes import EnvChange
 from headrace.errors import WorkerFailed
 from headrace.evaluation import Evaluation, evaluate
 from headrace.nn.team import AnyPolicy
@@ -68,9 +69,17 @@ class Evaluator:
     Args:
         config: of the run. env: resolved.
         notify: called with a line of text when an evaluation fails.
+        env_changes: returns those that callbacks have made so far, as JSON.
     """
 
-    def __init__(self, config: Config, env: Any, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        env: Any,
+        notify: Callable[[str], None],
+        env_changes: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self._env_changes = env_changes
         self._config, self._env, self._notify = config, env, notify
         self._task: _Task | None = None
         self._failures = 0
@@ -135,6 +144,8 @@ class Evaluator:
         known |= {"engine": config.engine, "env_kwargs": config.evaluated_kwargs}
         known |= {"info_metrics": config.info_metrics}
         known |= {"first_index": config.num_actors * config.envs_per_actor}  # behind training's
+        made = map(EnvChange.from_json, self._env_changes())
+        known |= {"env_changes": [change for change in made if change.evaluation]}
         return known | {"deterministic": config.eval_deterministic}
 
     def _here(self, task: _Task) -> Evaluation:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ import cloudpickle
 
 from headrace import errors
 from headrace.config import Config
+from headrace.envs import changes
+from headrace.envs.changes import EnvChange
 from headrace.envs.names import Registry
 from headrace.errors import (
     CheckpointError,
@@ -119,7 +122,9 @@ class LearnerGroup:
         self._living: list[Learners] = []  # at most one
         self._listened = 0.0  # until when what they say was heard
         self._summary: dict[str, Any] = {}
-        self._evaluator = Evaluator(self.config, self.env, notify)
+        self._changes: list[str] = []  # of environments, by callbacks of this group
+        about = self.config, self.env, notify
+        self._evaluator = Evaluator(*about, self._made_changes)
         self._inside = self._ended = False  # of ``with``, of the loop
         self._finished: dict[str, Any] = {}
         self._loaded: tuple[Path, Policy] | None = None  # a checkpoint, and its policy
@@ -153,6 +158,31 @@ class LearnerGroup:
         self._evaluator.close()
         _end(self._living)
         self._lock.release()
+
+    def call_envs(
+        self,
+        method: str,
+        *args: Any,
+        evaluation: bool = False,
+        training: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """As :meth:`Trainer.call_envs`."""
+        self._change(changes.call(method, args, kwargs, evaluation, training))
+
+    def set_env_attr(
+        self, name: str, value: Any, *, evaluation: bool = False, training: bool = True
+    ) -> None:
+        """As :meth:`Trainer.set_env_attr`."""
+        self._change(changes.assign(name, value, evaluation, training))
+
+    def _made_changes(self) -> list[str]:
+        return [json.dumps(change) for change in self._summary.get("env_changes", [])]
+
+    def _change(self, change: EnvChange) -> None:
+        self._changes.append(change.to_json())
+        for learners in self._living:
+            learners.tell(0, "change_envs", self._changes[-1])
 
     def log(self, name: str, value: float) -> None:
         """As :meth:`Trainer.log`."""
@@ -223,6 +253,8 @@ class LearnerGroup:
             else:
                 learners = ClusterLearners(self.config, pickled, lambda: self._stopped)
             self._living.append(learners)
+            for change in self._changes:  # those in the checkpoint are made once
+                learners.tell(0, "change_envs", change)
             now = time.monotonic()
             self._learners = [_Learner(now) for _ in range(self.config.num_learners)]
             if self._stopped:

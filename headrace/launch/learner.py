@@ -89,6 +89,7 @@ def learn(
 def _listen(hear: Callable[[], tuple[Any, ...]], trainer: Trainer) -> None:
     calls: dict[str, Callable[..., None]]
     calls = {"stop": trainer.stop, "interrupt": trainer.interrupt, "log": trainer.log}
+    calls["change_envs"] = trainer.change_envs
     with contextlib.suppress(EOFError, OSError):  # the other end is closed
         while True:
             word, *arguments = hear()

@@ -9,11 +9,13 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headrace.doctor.doctor import Doctor, Finding
+from headrace.envs.changes import EnvChange
 from headrace.errors import on_one_line
 from headrace.evaluation import Evaluation
 from headrace.records import events
@@ -52,12 +54,14 @@ class RunLog:
         self._events = path / events.file_name()
         self._warnings, self._doctor = path / "warnings.jsonl", doctor
         self._ranks = [path / "iterations" / f"rank_{r}.jsonl" for r in range(num_learners)]
+        self._changes = path / "env_changes.jsonl"
         files = (self._metrics, self._events, *self._ranks, self._evaluations, self._warnings)
+        files += (self._changes,)
         self._unwritten = {file: bytearray() for file in files}
         self._disk, self._notify = Tolerant(notify), notify
         if keep_until is not None:
             ours = (self._metrics, self._evaluations, *path.glob("iterations/rank_*.jsonl"))
-            for file in filter(Path.exists, (*ours, self._warnings)):
+            for file in filter(Path.exists, (*ours, self._warnings, self._changes)):
                 truncate_jsonl(file, *keep_until)
             self._recall()
         purge_step = None if keep_until is None else keep_until[0] + 1
@@ -150,6 +154,12 @@ class RunLog:
         if any(score is not None for score in scores.values()):
             line["tasks_human_normalized"] = scores
         self._note(self._evaluations, line)
+        self.flush()
+
+    def env_change(self, change: EnvChange, env_steps: int, updates: int) -> None:
+        """Write a change of the environments that a callback has made."""
+        known = {"env_steps": env_steps, "update": updates}
+        self._note(self._changes, known | asdict(change))
         self.flush()
 
     def close(self) -> None:

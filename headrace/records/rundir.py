@@ -4,6 +4,7 @@ runs/x/config.json              resolved settings and the two spaces
 runs/x/metrics.jsonl            a line per result; TensorBoard events beside it
 runs/x/evaluations.jsonl, iterations/
 runs/x/warnings.jsonl           what the doctor found
+runs/x/env_changes.jsonl        how callbacks changed the environments
 runs/x/machine.json             where it ran, and with which versions
 runs/x/summary.json, curve.png, report.html  at the end of a run
 runs/x/checkpoints/             see headrace/records/checkpoint.py
@@ -31,7 +32,7 @@ from headrace.records.lock import Lock
 _FILES = [
     *(lock.NAME, "config.json", "summary.json", "metrics.jsonl", "evaluations.jsonl"),
     *("warnings.jsonl", "warnings.jsonl.tmp", "machine.json", "report.html"),
-    *("machine.json.tmp", "report.html.tmp"),
+    *("machine.json.tmp", "report.html.tmp", "env_changes.jsonl", "env_changes.jsonl.tmp"),
     *("events.out.tfevents.*", "curve.png", "episode.mp4", "episode.gif", "*.json.tmp"),
     *("iterations/rank_*.jsonl", "iterations/rank_*.jsonl.tmp", "metrics.jsonl.tmp"),
     *("evaluations.jsonl.tmp", "checkpoints/latest", "checkpoints/best", "checkpoints/*.tmp"),

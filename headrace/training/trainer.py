@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ import torch
 from headrace.acting.source import RolloutSource, Stopped
 from headrace.config import Config
 from headrace.distributed.preemption import Preemption
+from headrace.envs import changes
+from headrace.envs.changes import EnvChange
 from headrace.errors import ConfigError, require
 from headrace.evaluating.ending import finish
 from headrace.evaluating.evaluations import Evaluations
@@ -109,7 +113,7 @@ class Trainer:
         self.progress = Progress()
         told_apart = () if config.mixture is not None else found.agents
         self.episodes = own_episodes(config.num_learners, found.env, told_apart)
-        self._reported = Reported()
+        self._reported, self._changes = Reported(), deque[str]()  # which other threads add to
         self._exchange = Exchange(self.group)
         weights = self.policy.state_dict().values()
         copied = 0 if config.inference == "shared" else sum(x.nbytes for x in weights)
@@ -117,7 +121,7 @@ class Trainer:
         self._tally = Tally(self.progress, config, copied, started, *what)
         self.source: RolloutSource | None = None
         self._stopped = self.interrupted = False
-        self._evaluator = Evaluator(config, self.env, notify)
+        self._evaluator = Evaluator(config, self.env, notify, lambda: self.progress.env_changes)
         parts = config, self.run_dir, self.group, self._evaluator, notify
         self._evaluations = Evaluations(*parts, lambda: self.interrupted)
         self._restarts = 0
@@ -188,10 +192,12 @@ class Trainer:
             stack.callback(self._stop_work if self._inside else self.close)
             stack.push(self._save_rest)
             keep_freed_memory()
+            begun = self._take_changes()
             source = self.source = self._open_source()
             preempting = (self.group, self.config.preempt_fraction, source.cut)
             preemption = stack.enter_context(contextlib.closing(Preemption(*preempting)))
             log = self._open_log(stack)
+            self._log_changes(begun, log)
             about = self._share, source, self.episodes, self.learner, preemption
             intake = Intake(*about, reported=self._reported)
             stack.callback(intake.close)
@@ -217,6 +223,7 @@ class Trainer:
                             yield result
                         stops = self.group.gather(torch.tensor([float(self._stopped)]))
                         finished = finished or bool(stops.any())
+                        self._make_changes(source, log)
             source.close()  # what is saved and returned is learnt from no more
             if self.updates:
                 self._archive.save(final=True)
@@ -240,6 +247,7 @@ class Trainer:
         with self.group.clock.aside():  # nobody takes memory before all have seen what is free
             self.group.gather(torch.zeros(1))
         source = RolloutSource(spec, self._notify, model)
+        self._order(source, self.progress.env_changes)
         self._publish(source)
         return_freed_memory()  # trials and pickles
         return source
@@ -342,6 +350,67 @@ class Trainer:
         log.result(result)
         return result
 
+    def call_envs(
+        self,
+        method: str,
+        *args: Any,
+        evaluation: bool = False,
+        training: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Call a method of every environment, as a callback may to make a task harder.
+
+        Actors do so before the rollouts that they begin after the present result, in the order of
+        the calls. The run remembers it: actors that are replaced and resumed runs do it again.
+
+        Args:
+            args, kwargs: JSON values; tuples arrive as lists.
+            evaluation: environments of later evaluations do it, too.
+            training: False: only those do.
+
+        Raises:
+            ConfigError: an argument is no JSON value, or the method can't be called.
+        """
+        self._changes.append(changes.call(method, args, kwargs, evaluation, training).to_json())
+
+    def set_env_attr(
+        self, name: str, value: Any, *, evaluation: bool = False, training: bool = True
+    ) -> None:
+        """Set an attribute of every environment that has one of this name; as :meth:`call_envs`."""
+        self._changes.append(changes.assign(name, value, evaluation, training).to_json())
+
+    def change_envs(self, change: str) -> None:
+        """Take over a change that was made for this run elsewhere, unless it was already."""
+        self._changes.append(change)
+
+    def _take_changes(self) -> list[str]:
+        """The changes of rank 0 that are new, which every learner takes over from now on."""
+        new: list[str] = []
+        while self._changes:
+            new.append(self._changes.popleft())
+        if self.group.size > 1:
+            some = self.group.gather(torch.tensor([float(len(new))]))
+            new = self.group.broadcast(new) if some[0] else []
+        made = {EnvChange.from_json(text).id for text in self.progress.env_changes}
+        new = [text for text in new if EnvChange.from_json(text).id not in made]
+        self.progress.env_changes += new
+        return new
+
+    def _make_changes(self, source: RolloutSource, log: RunLog | None) -> None:
+        new = self._take_changes()
+        self._order(source, new)
+        self._log_changes(new, log)
+
+    def _order(self, source: RolloutSource, made: list[str]) -> None:
+        for text in made:
+            if EnvChange.from_json(text).training:
+                source.order(text)
+
+    def _log_changes(self, made: list[str], log: RunLog | None) -> None:
+        if log is not None:
+            for text in made:
+                log.env_change(EnvChange.from_json(text), self.env_steps, self.updates)
+
     def log(self, name: str, value: float) -> None:
         """Report a number as the metric ``custom/<name>`` with the next result, as callbacks may.
 
@@ -391,4 +460,5 @@ class Trainer:
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` holds."""
         self._reported.gather(Alone())  # what callbacks logged last
-        return self._tally.summary() | {"metrics": self._reported.latest}
+        made = [json.loads(text) for text in self.progress.env_changes]
+        return self._tally.summary() | {"metrics": self._reported.latest, "env_changes": made}

@@ -71,6 +71,9 @@ class ActorPort(Protocol):
     def commit(self, slot: int, told: bytes = b"") -> None:
         """Hand a filled slot to the learner, and what it is told beside it (JSON, or nothing)."""
 
+    def orders(self) -> list[bytes]:
+        """What the learner has asked for since the last call, in order, before the latest slot."""
+
 
 class RolloutQueue(Protocol):
     """The learner's end: ``take`` filled slots, ``release`` them when done."""

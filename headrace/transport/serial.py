@@ -52,6 +52,10 @@ class SerialPort:
     def __init__(self, queue: SerialQueue, actor: int) -> None:
         self._queue, self._actor = queue, actor
 
+    def orders(self) -> list[bytes]:
+        """None: who runs the actors in this process tells them."""
+        return []
+
     def acquire(self, timeout_s: float) -> int | None:
         """See :class:`~headrace.transport.queue.ActorPort`.
 

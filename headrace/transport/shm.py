@@ -25,6 +25,7 @@ from headrace.transport.slots import Slots
 
 _NUMBER = struct.Struct("<q")
 _FAILED = -1  # in place of a slot's number: the actor's last words follow
+_ORDER = -2  # likewise: what the learner asks for follows
 
 
 class ShmQueue:
@@ -51,11 +52,16 @@ class ShmQueue:
         while (slot := self.slots.grant()) is not None:
             self._send(self.slots.owner(slot), slot)
 
-    def _send(self, actor: int, slot: int) -> None:
+    def _send(self, actor: int, slot: int, rest: bytes = b"") -> None:
         pipe = self._pipes.get(actor)
         if pipe is not None:  # else :meth:`connect` sends it
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # take() reports it
-                pipe.send_bytes(_NUMBER.pack(slot))
+                pipe.send_bytes(_NUMBER.pack(slot) + rest)
+
+    def order(self, text: bytes) -> None:
+        """Ask all connected actors for something, which they do before their next slots."""
+        for actor in self._pipes:
+            self._send(actor, _ORDER, text)
 
     def take(self, count: int, timeout_s: float, task: int = 0) -> list[int]:
         """See :class:`~headrace.transport.queue.RolloutQueue`."""
@@ -99,13 +105,23 @@ class ShmPort:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
+        self._orders: list[bytes] = []
+
+    def orders(self) -> list[bytes]:
+        """See :class:`~headrace.transport.queue.ActorPort`."""
+        orders, self._orders = self._orders, []
+        return orders
 
     def acquire(self, timeout_s: float) -> int | None:
         """See :class:`~headrace.transport.queue.ActorPort`; None also when the learner died."""
         try:
-            if not self._pipe.poll(timeout_s):
-                raise TimeoutError(f"the learner released no slot for {timeout_s:g} s")
-            return int(_NUMBER.unpack(self._pipe.recv_bytes())[0])
+            while self._pipe.poll(timeout_s):
+                message = self._pipe.recv_bytes()
+                slot = int(_NUMBER.unpack(message[: _NUMBER.size])[0])
+                if slot != _ORDER:
+                    return slot
+                self._orders.append(message[_NUMBER.size :])
+            raise TimeoutError(f"the learner released no slot for {timeout_s:g} s")
         except (EOFError, ConnectionResetError):
             return None
 

@@ -1,0 +1,184 @@
+"""Changes of environments during a run: calls of a method, and new values of an attribute."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import traceback
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+
+from headrace.errors import ConfigError, EnvironmentFault, HeadraceError, nearest, shown
+
+EACH = "headrace_change"  # attribute of an environment in a process of its own: applies a change
+_MAX_BYTES = 16_384  # of a change as JSON: it travels through a pipe
+_MAX_LAYERS = 50
+_INNER = ("env", "games", "_env", "aec_env", "par_env")  # where layers hold the next one
+
+
+@dataclass(frozen=True)
+class EnvChange:
+    """One change that a callback made, see ``Trainer.call_envs`` and ``Trainer.set_env_attr``."""
+
+    kind: str  # "call" or "set"
+    name: str  # of the method, or the attribute
+    args: list[Any] = field(default_factory=list)  # of the method; the new value
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    evaluation: bool = False  # evaluations make it
+    training: bool = True  # actors make it
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def text(self) -> str:
+        """As somebody writes it, for messages."""
+        if self.kind == "set":
+            return f"set_env_attr({self.name!r}, {shown(self.args[0])})"
+        args = [shown(x) for x in self.args] + [f"{k}={shown(x)}" for k, x in self.kwargs.items()]
+        return f"call_envs({', '.join([repr(self.name), *args])})"
+
+    def to_json(self) -> str:
+        """What :meth:`from_json` reads.
+
+        Raises:
+            ConfigError: an argument is no JSON value, or all of it is too long.
+        """
+        try:
+            text = json.dumps(asdict(self), default=_plain)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"{self.text} is written to the run, so it takes JSON values only (numbers, texts, "
+                f"lists, dicts, True, False and None): {error}"
+            ) from error
+        if len(text) > _MAX_BYTES:
+            raise ConfigError(
+                f"{self.kind} of {self.name!r} has arguments of {len(text):,} bytes as JSON, which "
+                f"must be {_MAX_BYTES:,} at most: pass the name of a file instead"
+            )
+        return text
+
+    @staticmethod
+    def from_json(text: str) -> EnvChange:
+        """What :meth:`to_json` wrote; tuples have become lists."""
+        return EnvChange(**json.loads(text))
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers and arrays as JSON has them."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+def call(
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    evaluation: bool = False,
+    training: bool = True,
+) -> EnvChange:
+    """The change that calls a method; raises ConfigError as :meth:`EnvChange.to_json`."""
+    return _checked(EnvChange("call", name, list(args), kwargs, evaluation, training))
+
+
+def assign(name: str, value: Any, evaluation: bool = False, training: bool = True) -> EnvChange:
+    """The change that sets an attribute; raises ConfigError as :meth:`EnvChange.to_json`."""
+    return _checked(EnvChange("set", name, [value], {}, evaluation, training))
+
+
+def _checked(change: EnvChange) -> EnvChange:
+    name = change.name
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+        what = "method" if change.kind == "call" else "attribute"
+        raise ConfigError(
+            f"{shown(name)} can't be the {what} that is changed: give its name, without a "
+            "leading underscore"
+        )
+    if name in ("reset", "step", "close", "render"):
+        raise ConfigError(f"{change.text} is left to the run, which resets and steps by itself")
+    return EnvChange.from_json(change.to_json())
+
+
+def apply(envs: VectorEnv, change: EnvChange, name: str) -> None:
+    """Make a change in every environment of a vector, whatever engine made it.
+
+    Args:
+        name: of the environment, for messages.
+
+    Raises:
+        EnvironmentFault: there is no such method or attribute, or the environment raised.
+    """
+    layers = list(_layers(envs))
+    loop = next((x for x in layers if isinstance(x, SyncVectorEnv)), None)
+    apart = next((x for x in layers if hasattr(type(x), "change_each")), None)
+    users = next((x for x in layers if isinstance(x, AsyncVectorEnv)), None)
+    if loop is not None:
+        for i, env in enumerate(loop.envs):
+            change_one(env, change, name, i)
+    elif apart is not None:
+        apart.change_each(change)
+    elif users is not None:
+        with _told(change, name):
+            if change.kind == "call":
+                users.call(change.name, *change.args, **change.kwargs)
+            else:
+                users.set_attr(change.name, change.args * users.num_envs)
+    else:
+        change_one(envs, change, name)
+
+
+def change_one(env: Any, change: EnvChange, name: str, number: int | None = None) -> None:
+    """Make a change in one environment: in the outermost layer that has such an attribute.
+
+    Args:
+        name: of the environment. number: in its vector, for messages.
+    """
+    every = list(_layers(env))
+    own = [x for x in every if change.name in getattr(x, "__dict__", {}) or _of_class(x, change)]
+    holder = next(iter(own or [x for x in every if hasattr(x, change.name)]), None)
+    if holder is None:
+        what = "a method" if change.kind == "call" else "an attribute"
+        public = {word for x in every for word in dir(x) if not word.startswith("_")}
+        raise EnvironmentFault(
+            f"{change.text} needs {what} {change.name!r}, which {name} doesn't have."
+            f"{nearest(change.name, public)}"
+        )
+    with _told(change, name, number):
+        if change.kind == "set":
+            setattr(holder, change.name, change.args[0])
+        else:
+            getattr(holder, change.name)(*change.args, **change.kwargs)
+
+
+def _of_class(layer: Any, change: EnvChange) -> bool:
+    return hasattr(type(layer), change.name)
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """An environment, what it wraps, and so on."""
+    seen: set[int] = set()
+    while env is not None and id(env) not in seen and len(seen) < _MAX_LAYERS:
+        seen.add(id(env))
+        yield env
+        held = getattr(env, "__dict__", {})
+        env = next((held[key] for key in _INNER if held.get(key) is not None), None)
+
+
+@contextlib.contextmanager
+def _told(change: EnvChange, name: str, number: int | None = None) -> Iterator[None]:
+    """Turn what an environment raises inside into one sentence."""
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = name if number is None else f"{name} (environment {number} of its actor)"
+        raise EnvironmentFault(
+            f"{change.text} failed in {where} with {type(error).__name__}: "
+            f"{' '.join(str(error).split())} ({Path(last.filename).name}, line {last.lineno})"
+        ) from error

@@ -1,0 +1,162 @@
+"""Callbacks change environments while a run goes on, and the run remembers it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from worlds.levels import Levels, LevelsGame, LevelsVector
+
+import headrace as hr
+from headrace.envs.changes import apply, assign, call
+
+SIZES = {"num_actors": 2, "envs_per_actor": 2, "fragment_length": 10, "log_interval_s": 1e-6}
+
+
+def harder(result, trainer):
+    """One more level with each result, up to 6."""
+    trainer.call_envs("set_task", min(result.updates, 6), evaluation=True)
+
+
+def train(tmp_path, env=Levels, callback=harder, **settings):
+    """The results of a run."""
+    seen = []
+    callbacks = [lambda result: seen.append(result), *([callback] if callback else [])]
+    given = {"total_steps": 480, "run_dir": tmp_path / "run", "eval_episodes": 2}
+    hr.train(env, hr.PPO(), callbacks, **{**SIZES, **given, **settings})
+    return seen
+
+
+def lines_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("how", [
+    {}, {"engine": "threads", "transport": "serial"},
+    {"engine": "async", "transport": "serial"},
+    {"num_learners": 2, "fragment_length": 20, "total_steps": 800},
+], ids=str)  # fmt: skip
+def test_a_callback_makes_the_task_harder_everywhere(tmp_path, how):
+    seen = train(tmp_path, **how)
+    assert seen[-1].metrics["env/level"] == 6.0
+    assert seen[-1].metrics["env/calls"] > 3
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["evaluation"]["mean"] == 30.0  # of five steps each
+    made = lines_of(tmp_path / "run/env_changes.jsonl")
+    assert [line["args"] for line in made[:6]] == [[i] for i in range(1, 7)]
+    assert summary["env_changes"][0]["name"] == "set_task"
+
+
+@pytest.mark.parametrize("env", [LevelsVector, LevelsGame])
+def test_vector_environments_and_games_change(tmp_path, env):
+    seen = train(tmp_path, env, transport="serial")
+    assert seen[-1].episode_return > 0
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["evaluation"]["mean"] == (24.0 if env is LevelsVector else 30.0)
+
+
+def test_a_resumed_run_and_an_actor_that_is_replaced_begin_where_it_was(tmp_path):
+    def once(result, trainer):
+        if result.updates == 1:
+            trainer.set_env_attr("level", 3)
+            trainer.call_envs("set_task", 4, bonus=0.5)
+
+    class Dies(Levels):
+        def step(self, action):
+            marked = tmp_path / "died"
+            if self.level == 4.5 and not marked.exists() and os.getpid() != trainer_pid:
+                marked.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().step(action)
+
+    trainer_pid = os.getpid()
+    seen = train(tmp_path, Dies, once)
+    assert (tmp_path / "died").exists()
+    assert (seen[-1].restarts, seen[-1].metrics["env/level"]) == (1, 4.5)
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["evaluation"]["mean"] == 0.0  # evaluations were not to change
+    again = []
+    hr.resume(tmp_path / "run", [lambda result: again.append(result)], env=Levels, total_steps=640)
+    assert {result.metrics["env/level"] for result in again} == {4.5}
+    assert len(lines_of(tmp_path / "run/env_changes.jsonl")) == 2
+
+
+def test_what_is_changed_as_a_run_begins_holds_from_its_first_step(tmp_path):
+    class Begins:
+        def begin(self, trainer):
+            trainer.set_env_attr("level", 2)
+
+        def __call__(self, result):
+            pass
+
+    seen = train(tmp_path, callback=Begins(), transport="serial")
+    assert {result.episode_return for result in seen} == {10.0}
+
+
+def test_evaluations_alone_can_change(tmp_path):
+    def alone(result, trainer):
+        trainer.set_env_attr("level", 7, evaluation=True, training=False)
+
+    seen = train(tmp_path, callback=alone, transport="serial")
+    assert seen[-1].metrics["env/level"] == 0.0
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["evaluation"]["mean"] == 35.0
+
+
+@pytest.mark.parametrize("transport", ["shm", "serial"])
+def test_what_an_environment_raises_names_the_method(tmp_path, transport):
+    def too_hard(result, trainer):
+        trainer.call_envs("set_task", 9)
+
+    with pytest.raises(
+        hr.HeadraceError, match=r"call_envs\('set_task', 9\) failed in Levels .* ValueError: there"
+    ):
+        train(tmp_path, callback=too_hard, transport=transport)
+
+
+@pytest.mark.parametrize("engine", ["sync", "threads", "async"])
+def test_a_method_or_attribute_that_is_not_there_is_told(engine):
+    envs = hr.make_vec(Levels, 2, engine)
+    with pytest.raises(hr.HeadraceError, match=r"needs an attribute 'levle', .* 'level'"):
+        apply(envs, assign("levle", 1), "Levels")
+    envs.close()
+
+
+def wrapped(make):
+    return gymnasium.wrappers.TimeLimit(make(), 3)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: hr.make_vec(Levels, 2, "sync", wrappers=[lambda env: wrapped(lambda: env)]),
+    lambda: hr.make_vec(lambda num_envs: AsyncVectorEnv([Levels] * num_envs), 2),
+    lambda: hr.make_vec(lambda num_envs: gymnasium.wrappers.vector.RecordEpisodeStatistics(
+        SyncVectorEnv([functools.partial(wrapped, Levels)] * num_envs)), 2),
+    lambda: hr.make_vec(LevelsVector, 2),
+])  # fmt: skip
+def test_changes_reach_through_wrappers(make):
+    envs = make()
+    envs.reset(seed=0)
+    for change, wanted in ((assign("level", 3), 3), (call("set_task", (5,), {}), 5)):
+        apply(envs, change, "Levels")
+        assert envs.step(np.zeros(2, np.int64))[1].tolist() == [wanted, wanted]
+    envs.close()
+
+
+@pytest.mark.parametrize(("name", "args", "words"), [
+    ("set_task", (object(),), "JSON values only"),
+    ("set_task", ("x" * 20_000,), "pass the name of a file"),
+    ("_secret", (), "without a leading underscore"),
+    ("set task", (), "can't be the method"),
+    ("reset", (), "left to the run"),
+])  # fmt: skip
+def test_what_can_not_be_remembered_is_refused(name, args, words):
+    with pytest.raises(hr.ConfigError, match=words):
+        call(name, args, {})
+    assert call("f", (np.arange(2), np.float32(0.5)), {}).args == [[0, 1], 0.5]

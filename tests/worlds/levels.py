@@ -1,0 +1,94 @@
+"""An environment whose level a callback can change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from worlds.reporting import ReportingVector
+
+
+class Levels(gymnasium.Env):
+    """Episodes of five steps; the reward of each is the level, which the info says, too."""
+
+    observation_space = Box(-1, 1, (2,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self) -> None:
+        self.level, self.told = 0, list[Any]()
+
+    def set_task(self, level: int, bonus: float = 0.0) -> None:
+        """A harder one."""
+        if level > 8:
+            raise ValueError("there are 8 levels")
+        self.told.append(level)
+        self.level = level + bonus
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Begin."""
+        super().reset(seed=seed)
+        self._t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One of five."""
+        self._t += 1
+        info = {"level": float(self.level), "calls": len(self.told)}
+        return np.zeros(2, np.float32), float(self.level), self._t == 5, False, info
+
+
+class LevelsVector(ReportingVector):
+    """Natively vectorised: the level is that of all, and the reward."""
+
+    level = 0
+
+    def set_task(self, level: int) -> None:
+        """A harder one."""
+        self.level = level
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """As it was, with another reward."""
+        obs, reward, *rest = super().step(actions)
+        return obs, reward * self.level, *rest  # type: ignore[return-value]
+
+
+class LevelsGame:
+    """A game of two (PettingZoo's ParallelEnv) of five steps, whose rewards are the level."""
+
+    metadata: dict[str, Any] = {}  # noqa: RUF012
+    possible_agents = ["a", "b"]  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.level = 0
+
+    def observation_space(self, agent: str) -> Any:
+        """Of each."""
+        return Levels.observation_space
+
+    def action_space(self, agent: str) -> Any:
+        """Of each."""
+        return Levels.action_space
+
+    def set_task(self, level: int) -> None:
+        """A harder one."""
+        self.level = level
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        """Begin."""
+        self.agents, self._t = list(self.possible_agents), 0
+        return {a: np.zeros(2, np.float32) for a in self.agents}, {a: {} for a in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        """One of five."""
+        self._t += 1
+        who, over = self.agents, self._t == 5
+        self.agents = [] if over else who
+        obs = {a: np.zeros(2, np.float32) for a in who}
+        ends = dict.fromkeys(who, over)
+        return obs, dict.fromkeys(who, float(self.level)), ends, dict.fromkeys(who, False), {}
+
+    def close(self) -> None:
+        """Nothing to do."""

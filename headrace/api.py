@@ -19,6 +19,7 @@ from headrace.launch.torchrun import join_torchrun, torchrun_rendezvous
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
 from headrace.nn.team import AnyPolicy, Team
+from headrace.process import global_generators_kept, library_defaults
 from headrace.recipes import for_tasks
 from headrace.records import checkpoint, recall
 from headrace.records.keywords import Settings
@@ -172,7 +173,8 @@ def load(
         ConfigError: there is no ``policy`` or ``task`` of this name.
         CheckpointError: it is missing, corrupt or not headrace's, or names a torso and isn't yours.
     """
-    found = checkpoint.load_policy(checkpoint.find(run_dir, which), network, trust)
+    with library_defaults(), global_generators_kept():
+        found = checkpoint.load_policy(checkpoint.find(run_dir, which), network, trust)
     if task is not None:
         several = isinstance(found, Policy) and len(found.tasks) > 0
         require(several, "task", task, f"None: {run_dir} wasn't trained on several tasks")

@@ -29,7 +29,13 @@ from headrace.nn.quick import quick
 from headrace.nn.roster import Roster
 from headrace.nn.team import AnyPolicy, Team
 from headrace.ops import tree
-from headrace.process import torch_threads
+from headrace.process import (
+    global_generators_kept,
+    keep_torch_defaults_apart,
+    library_defaults,
+    seed_global_generators,
+    torch_threads,
+)
 from headrace.types import Tree
 from headrace.valid import ranges
 from headrace.valid.fields import checked
@@ -82,6 +88,7 @@ class Evaluation:
         return json.dumps(asdict(self))
 
 
+@library_defaults()
 @checked
 def evaluate(
     policy: AnyPolicy,
@@ -137,9 +144,11 @@ def evaluate(
         found = _together(of_tasks, deterministic=deterministic, tasks=of_tasks)
         return replace(found, human_normalized=mean)
     num_envs = min(episodes, MAX_PARALLEL)
-    context = EnvContext(first_index)
-    engine, envs = opened(env, num_envs, engine, env_kwargs, context=context)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(global_generators_kept())
+        seed_global_generators(seed, "evaluation")
+        context = EnvContext(first_index)
+        engine, envs = opened(env, num_envs, engine, env_kwargs, seed, context=context)
         stack.enter_context(contextlib.closing(envs))
         for change in env_changes:
             apply(envs, change, env_name(env))
@@ -149,6 +158,7 @@ def evaluate(
         if quick(one.torso) is not None:  # threads would cost more than they bring
             stack.enter_context(torch_threads(1))
         stack.enter_context(drawing(seed, deterministic))
+        keep_torch_defaults_apart(envs)
         moments, agents = played(policy, envs, seed, deterministic), agents_of(envs)
         metrics = InfoMetrics(envs.num_envs, written(info_metrics), agents)
         each = whole_episodes(moments, num_envs, episodes, on_step, max(1, len(agents)), metrics)

@@ -79,6 +79,7 @@ BUDGETS_S = {
     "docs/test_site.py": 20,
     "docs/test_extending.py": 12,
     "zoo/test_zoo.py": 12,
+    "training/test_first_look.py": 15,
 }
 """Files that need more: of 2 cores that run three files at a time. Make a test faster, or move its
 long form to `make test-full`, before you raise one."""

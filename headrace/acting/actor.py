@@ -44,7 +44,14 @@ from headrace.league.zero_sum import held_to_zero_sum
 from headrace.learning.hogwild import ActorLearner
 from headrace.nn.hollow import fill
 from headrace.nn.policy import Policy, policy_weights
-from headrace.process import push_nobody_aside, return_freed_memory, stay_on
+from headrace.process import (
+    keep_torch_defaults_apart,
+    push_nobody_aside,
+    restore_torch_defaults,
+    return_freed_memory,
+    seed_global_generators,
+    stay_on,
+)
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
 from headrace.transport.ray import Offered
 from headrace.transport.shm import ShmPort
@@ -86,7 +93,8 @@ class Actor:
             assert isinstance(policy, Policy)
             asks = memory.line, self._follower, 2 * spec.actor_timeout_s, env_name(spec.env)
             acting, self._state = Asker(policy, *asks), None
-        self._envs, self._collector = open_collector(spec, acting, index)
+        seed = self._env_seed(generation)
+        self._envs, self._collector = open_collector(spec, acting, index, seed)
         self._epoch, self._sequence = -1, 0
         for text in memory.orders:
             self.order(text)
@@ -114,6 +122,7 @@ class Actor:
             self.order(text)
         acquired = time.monotonic_ns()
         pulled = self._pull(read_header(self._slab.headers[slot]))
+        restore_torch_defaults()  # which the environment may have changed
         version = self._follower.version
         rollout = Rollout(**self._slab.trees[slot])
         valid_steps = self._collector.fill(rollout, version, self._cut())
@@ -162,10 +171,16 @@ class Actor:
 
     def _reset(self, epoch: int) -> None:
         """Reset the environments, which a new epoch begins with."""
-        self._epoch, spec = epoch, self._spec
-        number, generation = spec.first_actor + self._index, self._generation + 16 * epoch
-        seed = env_seed(spec.seed, number, spec.envs_per_actor, generation=generation)
-        self._collector.reset(seed)
+        self._epoch, generation = epoch, self._generation + 16 * epoch
+        number = self._spec.first_actor + self._index
+        seed_global_generators(self._spec.seed, "epoch", number, generation)
+        self._collector.reset(self._env_seed(generation))
+        keep_torch_defaults_apart(self._envs)
+
+    def _env_seed(self, generation: int) -> int:
+        spec = self._spec
+        number = spec.first_actor + self._index
+        return env_seed(spec.seed, number, spec.envs_per_actor, generation=generation)
 
     def _cut(self) -> Cut:
         """What the collector asks after each step: is the rollout to end here?"""
@@ -212,6 +227,7 @@ def run_actor(
         pickled.clear()
         stay_on(spec.processors)
         push_nobody_aside()
+        seed_global_generators(spec.seed, "actor", spec.first_actor + index, generation)
         actor = Actor(spec, index, generation, port, memory)
         code = 1
         while actor.run_once():
@@ -221,19 +237,23 @@ def run_actor(
         sys.exit(code)
 
 
-def open_collector(spec: ActorSpec, policy: Acting, index: int = 0) -> tuple[VectorEnv, Collector]:
+def open_collector(
+    spec: ActorSpec, policy: Acting, index: int = 0, seed: int = 0
+) -> tuple[VectorEnv, Collector]:
     """An actor's environments, and what fills rollouts from them with this policy.
 
     Args:
         index: of the actor among those of its learner.
+        seed: as for :func:`make_vec`.
 
     Raises:
         ConfigError: the environment can't be made.
     """
     number = spec.first_actor + index
     context = EnvContext(number * spec.envs_made, number, spec.rank, "train")
-    how = spec.engine, spec.env_kwargs
+    how = spec.engine, spec.env_kwargs, seed
     envs: Any = make_vec(spec.env, spec.envs_made, *how, context=context)
+    keep_torch_defaults_apart(envs)
     name, algo = env_name(spec.env), spec.algo
     if spec.zero_sum:
         envs = held_to_zero_sum(envs, name)

@@ -29,7 +29,14 @@ from headrace.acting.spec import ActorSpec
 from headrace.errors import ActorFailed
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
-from headrace.process import Child, end_children, full_float32, push_nobody_aside, stay_on
+from headrace.process import (
+    Child,
+    end_children,
+    full_float32,
+    push_nobody_aside,
+    seed_global_generators,
+    stay_on,
+)
 from headrace.transport.calls import BEAT_S, Asked, Calls, End, Server
 from headrace.transport.slab import spec_of
 from headrace.transport.weights import WeightStore
@@ -51,7 +58,8 @@ class Inference:
         self._timeout_s = spec.actor_timeout_s / 2  # before its actors count as silent
         assert isinstance(spec.policy, Policy)
         times = spec.max_wait_ms / 1000, min(BEAT_S, self._timeout_s / 4)
-        known = spec.policy, spec.device, *times, spec.processors
+        seeding = spec.seed, spec.first_actor
+        known = spec.policy, spec.device, *times, spec.processors, seeding
         self._pickled, self._weights = cloudpickle.dumps(known), weights
         self._calls = Calls(calls_of(spec.policy, spec.num_actors, spec.envs_per_actor))
         self._max_restarts = spec.actor_restarts
@@ -131,13 +139,14 @@ def run_inference(pickled: bytes, desk: End, weights: Tensor, pipe: Connection) 
     """What runs in the process: act for whoever asks, until the learner closes the pipe or dies.
 
     Args:
-        pickled: policy, device, seconds to wait, seconds between signs of life, and processors, by
-            cloudpickle.
+        pickled: policy, device, seconds to wait, seconds between signs of life, processors, and
+            (seed of the run, number of its first actor), by cloudpickle.
         weights: the buffer of a :class:`WeightStore`.
     """
     try:
-        policy, device, max_wait_s, beat_s, processors = cloudpickle.loads(pickled)
+        policy, device, max_wait_s, beat_s, processors, seeding = cloudpickle.loads(pickled)
         stay_on(processors)
+        seed_global_generators(seeding[0], "inference", seeding[1])
         push_nobody_aside()  # actors that step, whose calls then come together
         full_float32(device)
         _serve(policy.to(device), Server(desk, beat_s), weights, max_wait_s, pipe)

@@ -13,7 +13,7 @@ from headrace.acting.actor import Actor
 from headrace.acting.restarts import last_words
 from headrace.acting.spec import Memory
 from headrace.nn.policy import policy_weights
-from headrace.process import keep_freed_memory, let_children_hear
+from headrace.process import keep_freed_memory, let_children_hear, seed_global_generators
 from headrace.process.ray_process import not_there, other_version, process_class
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header
 from headrace.transport.ray import Failed, Offered
@@ -39,6 +39,7 @@ class RemoteActor:
         self.weights = Offered(spec_of(policy_weights(spec.policy)))
         memory = Memory(self._slab.buffer, self.weights, orders=orders)
         self._orders: list[bytes] = []
+        seed_global_generators(spec.seed, "actor", spec.first_actor + index, generation)
         self._actor = Actor(spec, index, generation, self, memory)
         self._ended_ns, self._told = time.monotonic_ns(), b""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 from torch import Tensor
 
 from headrace.acting.actor import Actor
@@ -17,6 +18,7 @@ from headrace.acting.spec import ActorSpec, Memory
 from headrace.errors import ActorFailed
 from headrace.nn.policy import policy_weights
 from headrace.nn.team import AnyPolicy
+from headrace.process import restore_torch_defaults, seed_global_generators
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.ray import Arrivals, RayQueue
 from headrace.transport.serial import SerialQueue
@@ -35,6 +37,25 @@ Taken: TypeAlias = tuple[int, Header, Rollout]  # slot, and views of it
 
 class Stopped(Exception):
     """Unwinds a wait for rollouts when the run is stopped."""
+
+
+def _as_it_was(run_once: Callable[[], object]) -> Callable[[], None]:
+    """An actor's work in this process, with NumPy's errors as its environments want them.
+
+    The learner's are as before when it is done, and torch's defaults the usual ones.
+    """
+    own = np.geterr()
+
+    def run() -> None:
+        nonlocal own
+        before = np.seterr(**own)
+        try:
+            run_once()
+        finally:
+            own = np.seterr(**before)
+            restore_torch_defaults()
+
+    return run
 
 
 class RolloutSource:
@@ -101,10 +122,11 @@ class RolloutSource:
             return
         assert isinstance(self._queue, SerialQueue)
         assert self._spec is not None
+        seed_global_generators(self._spec.seed, "serial", self._spec.first_actor)
         for i in range(self._spec.num_actors):
             own = replace(self._spec, policy=copy.deepcopy(self._spec.policy))
             actor = Actor(own, i, 0, self._queue.port(i), self._memory)
-            self._queue.attach(i, actor.run_once)
+            self._queue.attach(i, _as_it_was(actor.run_once))
             self._actors.append(actor)
 
     @property

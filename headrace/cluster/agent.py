@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from headrace.errors import ConfigError
 from headrace.ops import tree
+from headrace.process.pickling import unpicklable_part
 
 
 def is_agent(value: Any) -> bool:
@@ -95,7 +96,7 @@ def pack_agent(agent: Any) -> bytes:
     try:
         return _dumps(agent)
     except Exception as error:  # whatever an attribute's own pickling raises
-        path, value = _culprit(agent, "agent")
+        path, value = unpicklable_part(agent, "agent")
         raise ConfigError(
             f"{path}, a {type(value).__name__}, can't be sent to workers ({error}); leave it out "
             "of the agent, or of its __getstate__"
@@ -118,23 +119,6 @@ def _dumps(value: Any) -> bytes:
     file = io.BytesIO()
     _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(value)
     return file.getvalue()
-
-
-def _culprit(value: Any, path: str, depth: int = 0) -> tuple[str, Any]:
-    """The innermost part that can't be serialised."""
-    inside: list[tuple[str, Any]] = []
-    if isinstance(value, dict):
-        inside = [(f"{path}[{key!r}]", part) for key, part in value.items()]
-    elif isinstance(value, list | tuple):
-        inside = [(f"{path}[{i}]", part) for i, part in enumerate(value)]
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
-        inside = [(f"{path}.{name}", part) for name, part in vars(value).items()]
-    for name, part in inside if depth < 8 else []:
-        try:
-            cloudpickle.dumps(part)
-        except Exception:  # as above
-            return _culprit(part, name, depth + 1)
-    return path, value
 
 
 def pack_weights(agent: Any) -> bytes:

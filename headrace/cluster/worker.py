@@ -22,6 +22,7 @@ from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name
 from headrace.errors import ConfigError
 from headrace.ops import tree
+from headrace.process import seed_global_generators
 
 
 class AgentRaised(Exception):
@@ -85,8 +86,10 @@ class Worker:
 
     def __init__(self, setup: WorkerSetup) -> None:
         self._setup = setup
+        seed_global_generators(setup.seed, "worker", setup.index, setup.generation)
+        seed = env_seed(setup.seed or 0, setup.index, setup.num_envs, setup.generation)
         context = EnvContext(setup.index * setup.num_envs, setup.index, 0, "train")
-        how = setup.engine, setup.env_kwargs
+        how = setup.engine, setup.env_kwargs, seed
         self._envs = make_vec(setup.env, setup.num_envs, *how, context=context)
         if agents := agents_of(self._envs):
             self._envs.close()
@@ -107,7 +110,7 @@ class Worker:
         self._obs: Any = None  # latest, [B, ...]; None before the first reset
         self._seed: int | None = None  # of a replacement's environments
         if setup.seed is not None:
-            self._seed = env_seed(setup.seed, setup.index, setup.num_envs, setup.generation)
+            self._seed = seed
             torch.manual_seed(self._seed)
 
     def handle(self, request: Request) -> Answer:
@@ -162,7 +165,8 @@ class Worker:
             options = {k: v for k, v in options.items() if k != "reset_mask"}
         first_seed = seed[0] if isinstance(seed, list) else seed
         if first_seed is not None:
-            torch.manual_seed(first_seed)
+            seed_global_generators(first_seed, "worker", self._setup.index)
+            torch.manual_seed(first_seed)  # for agents that draw
         self._obs, infos = self._envs.reset(seed=seed, options=options)  # type: ignore[arg-type]
         if mask is None:
             mask = np.ones(self._envs.num_envs, bool)

@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.vector import VectorEnv
 
 from headrace.errors import EnvironmentFault
+from headrace.process import torch_defaults_kept
 from headrace.spaces.text import is_text
 from headrace.spaces.walk import Path, parts, place
 
@@ -45,7 +46,7 @@ def check_first_steps(env: Any, name: str, num_steps: int = CHECKED_STEPS) -> No
 
     def checked_reset(**how: Any) -> Any:
         try:
-            returned = reset(**how)
+            returned = torch_defaults_kept(lambda: reset(**how))
         except TypeError as error:
             if _is_refusal(error):
                 raise EnvironmentFault(
@@ -58,7 +59,7 @@ def check_first_steps(env: Any, name: str, num_steps: int = CHECKED_STEPS) -> No
 
     def checked_step(action: Any) -> Any:
         nonlocal left
-        returned = step(action)
+        returned = torch_defaults_kept(lambda: step(action))
         contract.check_step(returned)
         left -= 1
         if not left:

@@ -175,7 +175,7 @@ def _async(order: Order) -> VectorEnv:
     create = creator(order)
     if multiprocessing.current_process().daemon:
         raise Unavailable("it starts processes, which a daemonic one, such as an actor, may not")
-    return take_any_infos(Processes(create, order.num_envs, order.name))
+    return take_any_infos(Processes(create, order.num_envs, order.name, seed=order.seed))
 
 
 def _threads(order: Order) -> VectorEnv:

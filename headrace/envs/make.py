@@ -66,7 +66,8 @@ def make_vec(
             its spaces. threads starts a thread per environment, and makes none here. Engines may
             differ in their random streams.
         env_kwargs: given to the environment.
-        seed: of an envpool pool until ``reset(seed=…)``; other engines are seeded by that alone.
+        seed: of an envpool pool until ``reset(seed=…)``, and of the global generators in each
+            process of async; else environments are seeded by ``reset`` alone.
         wrappers: around each environment in this order, see ``headrace.envs.wrappers.as_wrap``.
         context: of the first environment, see ``headrace.env_context``; None: outside a run.
 

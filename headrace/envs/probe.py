@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,6 +80,7 @@ def probe(
     wrappers: Iterable[Any] = (),
     looks_for_stacks: bool = True,
     rank: int = 0,
+    look: Callable[..., Probe] | None = None,
 ) -> Probe:
     """Make the environment once, as ``headrace.envs.make_vec`` does, reset it and take a step.
 
@@ -89,6 +90,7 @@ def probe(
     Args:
         looks_for_stacks: find out :attr:`Probe.stacks`, by more steps and resets.
         rank: of the learner that looks; all may do so at the same time.
+        look: looks at one environment; None: :func:`look_at`.
 
     Raises:
         ConfigError: there is none of this name, or it can't be made, or tasks can't be joined.
@@ -96,7 +98,19 @@ def probe(
     """
     env = resolve(env, wrappers)
     if isinstance(env, Tasks):
-        return _of_tasks(env, (engine, env_kwargs, seed, (), looks_for_stacks, rank))
+        return _of_tasks(env, (engine, env_kwargs, seed, (), looks_for_stacks, rank, look))
+    return (look or look_at)(env, engine, env_kwargs, seed, looks_for_stacks, rank)
+
+
+def look_at(
+    env: Any,
+    engine: str,
+    env_kwargs: dict[str, Any],
+    seed: int,
+    looks_for_stacks: bool = True,
+    rank: int = 0,
+) -> Probe:
+    """What one environment, resolved, turns out to be; see :func:`probe`."""
     name, alone, fault = env_name(env), "sync" if engine == "async" else engine, None
     target, wraps = Prepared.split(env)
     with contextlib.ExitStack() as stack:
@@ -192,18 +206,20 @@ def _shows_stacks(envs: VectorEnv, seed: int, known: bool) -> bool:
     return False
 
 
-def check_evaluated(found: Probe, env_kwargs: dict[str, Any], seed: int) -> None:
+def check_evaluated(
+    found: Probe, env_kwargs: dict[str, Any], seed: int, look: Callable[..., Probe] = probe
+) -> None:
     """Look likewise at the environment that is evaluated on.
 
     Args:
-        found: that is trained on. env_kwargs: in evaluation.
+        found: that is trained on. env_kwargs: in evaluation. look: is called as :func:`probe` is.
 
     Raises:
         ConfigError: it can't be made, or its spaces are others.
         EnvironmentFault: it can't be reset or stepped.
     """
     for env in envs_of(found.env):
-        played = probe(env, found.engine, env_kwargs, seed, looks_for_stacks=False)
+        played = look(env, found.engine, env_kwargs, seed, looks_for_stacks=False)
         played.check_step()
         spaces = [(one.observation_space, one.action_space) for one in (found, played)]
         if other := difference(*spaces[0], *spaces[1], whose="training's"):

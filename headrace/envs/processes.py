@@ -28,6 +28,7 @@ from headrace.process import (
     main_hidden,
     new_mark,
     process_context,
+    seed_global_generators,
     start_fork_server,
 )
 
@@ -50,6 +51,7 @@ class Processes(AsyncVectorEnv):
         create: makes one environment; sent by value if a script defines it.
         name: of the environment, for messages.
         timeout_s: of every wait.
+        seed: of the global generators of the processes, with the number of each environment.
 
     Raises:
         ConfigError: its observations have no place in shared memory.
@@ -63,6 +65,7 @@ class Processes(AsyncVectorEnv):
         num_envs: int,
         name: str = "the environment",
         timeout_s: float = 300.0,
+        seed: int = 0,
     ) -> None:
         self._name, self._timeout_s = name, timeout_s
         self.parent_pipes, self.processes = [], []
@@ -74,7 +77,7 @@ class Processes(AsyncVectorEnv):
                     [functools.partial(_changeable, one, name) for one in each],
                     copy=False,
                     context=process_context().get_start_method(),
-                    worker=_serve,
+                    worker=functools.partial(_serve, seed),
                     autoreset_mode=AutoresetMode.NEXT_STEP,
                 )
         except BaseException as error:
@@ -177,7 +180,22 @@ def _change(env: gymnasium.Env, name: str, change: EnvChange) -> None:
     change_one(env, change, name)
 
 
-def _serve(index: int, env_fn: Callable[[], gymnasium.Env], pipe: Any, *rest: Any) -> None:
+class _SeedingPipe:
+    """The pipe of one environment; a reset with a seed also seeds the global generators."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe, self.send, self.close = pipe, pipe.send, pipe.close
+
+    def recv(self) -> Any:
+        command, data = self._pipe.recv()
+        if command == "reset" and data.get("seed") is not None:
+            seed_global_generators(data["seed"], "epoch")
+        return command, data
+
+
+def _serve(
+    seed: int, index: int, env_fn: Callable[[], gymnasium.Env], pipe: Any, *rest: Any
+) -> None:
     """What the process of one environment runs: Gymnasium's loop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):  # blocked by the fork server
@@ -186,6 +204,7 @@ def _serve(index: int, env_fn: Callable[[], gymnasium.Env], pipe: Any, *rest: An
     begin_session(mark)
     die_with_parent(mark)
     parent_pipe, shared_memory, error_queue, *others = rest
+    seed_global_generators(seed, "environment", index)
 
     def put(error: tuple[int, Any, Any, str]) -> None:
         # As text only: a script's own exceptions can't be pickled.
@@ -203,6 +222,7 @@ def _serve(index: int, env_fn: Callable[[], gymnasium.Env], pipe: Any, *rest: An
                     pass  # somebody has to be there whom the parent can ask
                 return
             errors: Any = types.SimpleNamespace(put=put)
-            _async_worker(index, lambda: env, pipe, parent_pipe, shared_memory, errors, *others)
+            served: Any = _SeedingPipe(pipe)
+            _async_worker(index, lambda: env, served, parent_pipe, shared_memory, errors, *others)
     finally:
         end_own_kin(mark)

@@ -7,6 +7,7 @@ import itertools
 import statistics
 import time
 import warnings
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from gymnasium.vector import VectorEnv
@@ -49,9 +50,7 @@ def step_cost(
     """
     if isinstance(env, Tasks):
         how = engine, env_kwargs, seed, first_index
-        each = [step_cost(one, *how) for one in env.envs[:_TIMED_TASKS]]
-        known = [one for one in each if one is not None]
-        return StepCost(*map(statistics.fmean, zip(*known, strict=True))) if known else None
+        return mean_cost(step_cost(one, *how) for one in timed_tasks(env))
     engine, cost, count = "sync" if engine == "async" else engine, None, 1
     end = time.perf_counter() + _TOTAL_S
     # The user's environment may raise anything; what it warns of has been said by the first look.
@@ -73,6 +72,17 @@ def step_cost(
                 break
             count = more
     return cost
+
+
+def timed_tasks(tasks: Tasks) -> tuple[Any, ...]:
+    """Those of several tasks that are timed."""
+    return tasks.envs[:_TIMED_TASKS]
+
+
+def mean_cost(costs: Iterable[StepCost | None]) -> StepCost | None:
+    """The mean of those that are known; None if none is."""
+    known = [one for one in costs if one is not None]
+    return StepCost(*map(statistics.fmean, zip(*known, strict=True))) if known else None
 
 
 def takes_some_only(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> bool:

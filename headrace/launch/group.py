@@ -40,7 +40,7 @@ from headrace.evaluating.evaluator import Evaluator
 from headrace.launch.cluster import ClusterLearners
 from headrace.launch.local import LocalLearners
 from headrace.nn.policy import Policy
-from headrace.process import stop_signals
+from headrace.process import library_defaults, stop_signals
 from headrace.records import checkpoint, rundir
 from headrace.records.reported import checked_value
 from headrace.records.result import Result
@@ -104,6 +104,7 @@ class LearnerGroup:
         ConfigError, CheckpointError: as for a Trainer; nothing was started.
     """
 
+    @library_defaults()
     @checked
     def __init__(
         self, config: Config, started: float | None = None, notify: Callable[[str], None] = print
@@ -135,7 +136,8 @@ class LearnerGroup:
         """The policy of the latest checkpoint, which is read once."""
         latest = checkpoint.find(self.run_dir)
         if self._loaded is None or self._loaded[0] != latest:
-            self._loaded = latest, checkpoint.load_one(latest, self.config.network)
+            with library_defaults():
+                self._loaded = latest, checkpoint.load_one(latest, self.config.network)
         return self._loaded[1]
 
     def summary(self) -> dict[str, Any]:
@@ -205,7 +207,8 @@ class LearnerGroup:
         """As the Trainer's, once."""
         if not self._finished:
             parts = self._evaluator, self._notify, self._interrupt
-            self._finished = finish(self, *parts, draw)
+            with library_defaults():
+                self._finished = finish(self, *parts, draw)
         return self._finished
 
     def __enter__(self) -> LearnerGroup:

@@ -6,6 +6,11 @@ from headrace.process.child import end_children as end_children
 from headrace.process.child import end_kin_of_dead as end_kin_of_dead
 from headrace.process.child import end_own_kin as end_own_kin
 from headrace.process.child import new_mark as new_mark
+from headrace.process.defaults import keep_torch_defaults_apart as keep_torch_defaults_apart
+from headrace.process.defaults import library_defaults as library_defaults
+from headrace.process.defaults import restore_torch_defaults as restore_torch_defaults
+from headrace.process.defaults import resumed_in as resumed_in
+from headrace.process.defaults import torch_defaults_kept as torch_defaults_kept
 from headrace.process.fork_server import fork_server_from_here as fork_server_from_here
 from headrace.process.fork_server import main_hidden as main_hidden
 from headrace.process.fork_server import process_context as process_context
@@ -25,6 +30,9 @@ from headrace.process.machine import torch_threads as torch_threads
 from headrace.process.memory import keep_freed_memory as keep_freed_memory
 from headrace.process.memory import memory_file as memory_file
 from headrace.process.memory import return_freed_memory as return_freed_memory
+from headrace.process.seeding import OwnGenerators as OwnGenerators
+from headrace.process.seeding import global_generators_kept as global_generators_kept
+from headrace.process.seeding import seed_global_generators as seed_global_generators
 from headrace.process.signals import let_children_hear as let_children_hear
 from headrace.process.signals import signals_held as signals_held
 from headrace.process.signals import stop_signals as stop_signals

@@ -37,7 +37,7 @@ class Report:
     """
 
     def __init__(self, config: Config, console: Console | None = None, quiet: bool = False) -> None:
-        self._config = config
+        self._config, self._folder = config, Path.cwd()
         self._console = console or Console(quiet=quiet)
         self._console.on_broken_pipe = self._go_on_unread  # type: ignore[method-assign]
         self._progress = Progress(
@@ -84,8 +84,12 @@ class Report:
             f"(engine {config.engine}): {learners}"
             f"{config.num_actors} actor(s) × {config.envs_per_actor} environments, "
             f"fragments of {config.fragment_length}, batches of {config.resolved_batch_size:,}, "
-            f"{config.cluster or config.transport}{sync}; results in {run_dir}"
+            f"{config.cluster or config.transport}{sync}; results in {self._short(run_dir)}"
         )
+
+    def _short(self, path: Path) -> Path:
+        """A path as seen from where the run was started."""
+        return path.relative_to(self._folder) if path.is_relative_to(self._folder) else path
 
     def update(self, result: Result) -> None:
         """Show one result."""
@@ -100,8 +104,8 @@ class Report:
         """Print the closing screen."""
         self._live.stop()
         written = {"picture": run_dir / "curve.png", "report": run_dir / "report.html"}
-        there = {name: path for name, path in written.items() if path.exists()}
-        table = closing_table(run_dir, summary, there)
+        there = {name: self._short(path) for name, path in written.items() if path.exists()}
+        table = closing_table(self._short(run_dir), summary, there)
         self._console.print(Panel(table, expand=False))
 
 

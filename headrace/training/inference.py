@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from headrace.acting.sizes import AUTO
 from headrace.config import Config
+from headrace.envs.first_look import first_look
 from headrace.envs.probe import Probe, beyond
-from headrace.envs.step_cost import step_cost
 from headrace.learning import costs
 from headrace.learning.chunks import max_steps
 from headrace.nn.policy import Policy
@@ -27,6 +27,7 @@ Inference: TypeAlias = Literal["actor", "shared"]
 _LARGE = 2_000_000  # multiplications of a step, below which a call costs more than batches save
 _FEW = 4  # actors, half of which make no batch
 _ROWS, _LEARNT, _ROUNDS = 64, 16, 5  # of the trial
+_LOOK = 10_000  # the number of this first look, beyond those of learners
 _STEP_S, _CALL_S = 300e-6, 250e-6  # of the processors: an actor's own work a step; asking, on top
 _IDLE_S = 0.6e-3  # that cores wait while one process answers half of the actors
 GAIN = 1.12  # of steps per second and of the processors' time; below, what is promised may be none
@@ -112,9 +113,10 @@ def measure(config: Config, policy: Policy, found: Probe) -> Costs | None:
     learning += shared * (config.algo.steps_per_batch > 1 and config.device == "cpu")
     if own / shared < GAIN:
         return Costs(own, shared, learning, 0.0, 1.0)  # whatever an environment costs
-    cost = step_cost(
-        found.env, config.engine, config.env_kwargs, config.seed, beyond(config.num_learners)
-    )
+    apart = config.transport == "shm"
+    how = found.env, config.engine, config.env_kwargs, config.seed, beyond(config.num_learners)
+    with first_look(apart, config.seed, config.actor_timeout_s, _LOOK) as look:
+        cost = look.step_cost(*how)
     return None if cost is None else Costs(own, shared, learning, *cost)
 
 

@@ -13,8 +13,9 @@ import torch
 from headrace.acting.fleet import start_fork_server
 from headrace.acting.sizes import AUTO, Sizes
 from headrace.config import Config
+from headrace.envs.first_look import Look, first_look
 from headrace.envs.names import env_name, resolve
-from headrace.envs.probe import Probe, check_evaluated, probe
+from headrace.envs.probe import Probe, check_evaluated
 from headrace.envs.scripts import refuse_training
 from headrace.errors import ConfigError, require
 from headrace.learning.hogwild import SharedModel
@@ -46,6 +47,7 @@ def begin(
     """Look at the environment while the fork server, if it is needed, gets ready.
 
     Args:
+        needs_processes: actors are processes; the environment is looked at in one, too.
         group: of the learners; rank 0 decides what is left to "auto".
         notify: called with a line of text about that.
         checked: whoever started this process has seen that the run directory can be used.
@@ -65,15 +67,31 @@ def begin(
     env = resolve(config.environment, config.wrappers)  # complains before anything is started
     if not config.is_sized:
         choose(config, None, cores=1)  # so does this
-    name = config.run_dir or default_run_dir(env_name(env), config.algo_name)
+    run_dir = Path(config.run_dir or default_run_dir(env_name(env), config.algo_name))
     if group.rank == 0 and not checked:
-        check(Path(name), config.resume, config.overwrite)
+        check(run_dir, config.resume, config.overwrite)
+    run_dir, config = run_dir.absolute(), in_full(config)
     if config.cluster is not None:
         check_installed(f"cluster={config.cluster!r}")
     if needs_processes:
         start_fork_server()
+    index = group.rank + 1 if group.size > 1 else 0  # the group's parent looks, too
+    with first_look(needs_processes, config.seed, config.actor_timeout_s, index) as look:
+        return *_begun(config, group, notify, run_dir, look), run_dir
+
+
+def in_full(config: Config) -> Config:
+    """The settings with absolute paths, whatever directory the environment changes to."""
+    named = {name: getattr(config, name) for name in ("run_dir", "init_from")}
+    full: Any = {k: str(Path(v).absolute()) for k, v in named.items() if v}
+    return replace(config, **full)
+
+
+def _begun(
+    config: Config, group: Group, notify: Callable[[str], None], run_dir: Path, look: Look
+) -> tuple[Config, Probe]:
     made = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
-    found = probe(*made, rank=group.rank)
+    found = look.probe(*made, rank=group.rank)
     roster(config, found)  # complains before anything is measured
     if config.num_learners == 1 and config.envs_per_actor != AUTO:
         check_agents(config, found)
@@ -83,9 +101,9 @@ def begin(
     config = replace(config, engine=found.engine, stacked_frames=held)
     if group.rank == 0:
         if config.eval_env_kwargs and config.eval_episodes:
-            check_evaluated(found, config.evaluated_kwargs, config.seed)
-        check_init(config, found, Path(name))
-    chosen, line = sized(config, found, Path(name)) if group.rank == 0 else (config, "")
+            check_evaluated(found, config.evaluated_kwargs, config.seed, look.probe)
+        check_init(config, found, run_dir)
+    chosen, line = sized(config, found, run_dir, look) if group.rank == 0 else (config, "")
     if line:
         notify(line)
     if was_auto and config.stacked_frames == "once" and group.rank == 0:
@@ -93,9 +111,9 @@ def begin(
     if not config.is_sized:
         chosen = replace(config, **Sizes(*group.broadcast(list(chosen.sizes)))._asdict())
     check_agents(chosen, found)
-    check_opponents(chosen, found, Path(name))
+    check_opponents(chosen, found, run_dir)
     check_minibatches(chosen, found)
-    return chosen, found, Path(name)
+    return chosen, found
 
 
 def check_agents(config: Config, found: Probe) -> None:

@@ -18,8 +18,9 @@ from typing import NamedTuple
 from headrace.acting.sizes import AUTO, SIZES, Sizes
 from headrace.algos.common import Span
 from headrace.config import Config
+from headrace.envs.first_look import Look, LookHere
 from headrace.envs.probe import Probe, beyond
-from headrace.envs.step_cost import StepCost, step_cost
+from headrace.envs.step_cost import StepCost
 from headrace.errors import ConfigError
 from headrace.process import num_cores
 from headrace.process.ray import cores_there
@@ -30,6 +31,7 @@ _ACTOR_S = 100e-6  # of environments in an actor's step, beside which the policy
 _SLOW_S = 1e-3  # above, an environment may wait for something, and others act meanwhile
 _WAITING = 4  # actors on a core, at most, where environments wait
 _UPDATE_S = 1.5  # the longest update for which environments aren't made fewer
+_HERE = LookHere()
 FEWEST_STEPS = 500  # of the optimiser, in which anything was learnt (docs/results_learning.md)
 _MOST_PARTS = 4  # of a batch, each as large as that of one task
 _TRIES = 32  # batches that are looked at for the nearest that fits
@@ -44,7 +46,7 @@ class Wanted(NamedTuple):
     batch_size: int
 
 
-def sized(config: Config, found: Probe, run_dir: Path) -> tuple[Config, str]:
+def sized(config: Config, found: Probe, run_dir: Path, look: Look = _HERE) -> tuple[Config, str]:
     """The settings with a number for every size, and a line that tells of the choice, or "".
 
     A run that is resumed keeps its sizes. With ``deterministic`` nothing is measured, and the
@@ -62,9 +64,8 @@ def sized(config: Config, found: Probe, run_dir: Path) -> tuple[Config, str]:
     cores, there = _cores(config)
     cost, why = None, "nothing is measured with deterministic"
     if not config.deterministic:
-        cost = step_cost(
-            found.env, config.engine, config.env_kwargs, config.seed, beyond(config.num_learners)
-        )
+        first = beyond(config.num_learners)
+        cost = look.step_cost(found.env, config.engine, config.env_kwargs, config.seed, first)
         why = "an environment's step could not be timed"
     if cost is not None:
         took = _duration(cost.seconds)

@@ -28,9 +28,12 @@ from headrace.evaluating.evaluations import Evaluations
 from headrace.evaluating.evaluator import Evaluator
 from headrace.learning.metrics import mean_metrics
 from headrace.process import (
+    OwnGenerators,
     cores,
     keep_freed_memory,
+    library_defaults,
     pinned,
+    resumed_in,
     return_freed_memory,
     stop_signals,
     torch_threads,
@@ -97,6 +100,14 @@ class Trainer:
                 "hr.LearnerGroup, the command line or torchrun (a Trainer is one learner)"
             )
         started = time.monotonic() if started is None else started
+        self._serial = config.transport == "serial" and config.cluster is None
+        self._generators = OwnGenerators()
+        with self._own_state():
+            self._build(config, started, notify, locks)
+
+    def _build(
+        self, config: Config, started: float, notify: Callable[[str], None], locks: bool
+    ) -> None:
         leads = config.cluster is None or self.group.rank == 0  # of others only actors have any
         processes = config.transport == "shm" and leads
         config, found, self.run_dir = begin(config, processes, self.group, notify, not locks)
@@ -133,6 +144,13 @@ class Trainer:
         self._seating = self._league and self._league.begin(self._archive.description)
         self._steps_before = self.env_steps
         self._inside = self._ended = False  # of ``with``, of the loop
+
+    @contextlib.contextmanager
+    def _own_state(self) -> Iterator[None]:
+        """The process as the run needs it, whatever the caller or an environment made of it."""
+        generators = self._generators.in_use() if self._serial else contextlib.nullcontext()
+        with library_defaults(), generators:
+            yield
 
     @property
     def env_steps(self) -> int:
@@ -184,6 +202,9 @@ class Trainer:
     # -- the loop -------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Result]:
+        return resumed_in(self._own_state, self._results())
+
+    def _results(self) -> Iterator[Result]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch_threads(1))
             stack.enter_context(pinned(self.config.cores_per_learner, self.group.local_rank))
@@ -449,7 +470,8 @@ class Trainer:
         """
         if self._summary is None and self.group.rank == 0:
             interrupt = self.interrupt if self._handle_signals else None
-            self._summary = finish(self, self._evaluator, self._notify, interrupt, draw)
+            with self._own_state():
+                self._summary = finish(self, self._evaluator, self._notify, interrupt, draw)
         return self._summary or {}
 
     @property

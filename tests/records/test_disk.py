@@ -41,7 +41,7 @@ def nothing_starts(monkeypatch):
         raise AssertionError("something was started")
 
     monkeypatch.setattr("headrace.training.run.start_fork_server", start)
-    monkeypatch.setattr("headrace.training.run.probe", start)
+    monkeypatch.setattr("headrace.training.run.first_look", start)
 
 
 def test_a_path_that_is_a_file_is_said_before_anything_starts(tiny, tmp_path, nothing_starts):

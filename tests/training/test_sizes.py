@@ -253,7 +253,7 @@ def unmeasured(monkeypatch):
         def fail(*args):
             raise AssertionError("it was measured")
 
-        monkeypatch.setattr(headrace.training.sizes, "step_cost", fail)
+        monkeypatch.setattr("headrace.envs.first_look.step_cost", fail)
 
     return forbid
 
@@ -288,7 +288,7 @@ def test_rank_0_chooses_for_all_learners(tmp_path, monkeypatch):
         calls.append(args)
         return StepCost(CHEAP * len(calls), 1.0)
 
-    monkeypatch.setattr(headrace.training.sizes, "step_cost", measure)
+    monkeypatch.setattr("headrace.envs.first_look.step_cost", measure)
     config = Config(algo=hr.PPO(), num_learners=2, transport="serial", run_dir=str(tmp_path))
 
     def begin(group):

@@ -14,6 +14,7 @@ from rich.console import Console
 from headrace.envs.make import make_vec
 from headrace.errors import CheckpointError, ConfigError, require
 from headrace.league.folder import GAME, Snapshot, newest, snapshots
+from headrace.process import global_generators_kept, seed_global_generators
 from headrace.records import checkpoint, league, recall
 from headrace.studies.league import picture
 from headrace.studies.league.matches import MOST_GAMES, Match, all_pairs, pair, play
@@ -194,10 +195,15 @@ def _played(folder: Path, pairs: Sequence[Wanted], seed: int, trusts: bool) -> l
     def load(path: Path) -> Any:
         return checkpoint.load_one(path, trusted=trusts)
 
-    with contextlib.closing(make_vec(env, count, config["engine"], config["env_kwargs"])) as games:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(global_generators_kept())
+        seed_global_generators(seed, "match")
+        games = make_vec(env, count, config["engine"], config["env_kwargs"], seed)
+        stack.enter_context(contextlib.closing(games))
         found = []
         for wanted in pairs:
             players = wanted.one, wanted.other
+            seed_global_generators(wanted.seed(seed), "match")
             match = play(games, players, wanted.games, wanted.seed(seed), load)
             league.write_match(folder, match._asdict())
             found.append(match)

@@ -1,0 +1,196 @@
+"""The first look at a run's environments, in a process that is thrown away afterwards.
+
+    trainer ──► fork server ──► a process that makes, resets and steps environments
+       │                             │
+       └── requests ─► pipe ◄─ what the environments turned out to be, or a fault
+
+What an environment does to its process (working directory, signal handlers, torch's defaults)
+stays there, and one that crashes takes nothing else with it. The trainer waits for each answer,
+or for the end of the process, for ``timeout_s`` at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import cloudpickle
+
+from headrace import errors
+from headrace.envs.names import Tasks, env_name
+from headrace.envs.probe import Probe, look_at, probe
+from headrace.envs.step_cost import StepCost, mean_cost, step_cost, timed_tasks
+from headrace.envs.travel import pickled_env
+from headrace.errors import EnvironmentLost, HeadraceError
+from headrace.process import (
+    Child,
+    end_children,
+    seed_global_generators,
+    torch_defaults_kept,
+)
+
+_CLOSE_S = 2.0
+
+
+class Look(Protocol):
+    """How environments are looked at before a run; the arguments are those of the functions."""
+
+    def probe(self, env: Any, *args: Any, **kwargs: Any) -> Probe:
+        """See ``headrace.envs.probe.probe``."""
+
+    def step_cost(self, env: Any, *args: Any) -> StepCost | None:
+        """See ``headrace.envs.step_cost.step_cost``."""
+
+
+class LookHere:
+    """Looks at environments in this process, in which they will be stepped."""
+
+    def probe(self, env: Any, *args: Any, **kwargs: Any) -> Probe:
+        return torch_defaults_kept(lambda: probe(env, *args, **kwargs))
+
+    def step_cost(self, env: Any, *args: Any) -> StepCost | None:
+        return torch_defaults_kept(lambda: step_cost(env, *args))
+
+
+class _Answer(NamedTuple):
+    found: Any = None
+    error: str = ""  # the class of a HeadraceError, or "" with a message: another exception
+    message: str = ""
+    warned: tuple[tuple[str, type[Warning], str, int], ...] = ()
+
+
+class LookApart:
+    """Looks at environments in a process of its own, which is started with the first request.
+
+    Args:
+        seeding: (seed of the run, which first look of it). timeout_s: of each request.
+    """
+
+    def __init__(self, seeding: tuple[int, int] = (0, 0), timeout_s: float = 300.0) -> None:
+        self._seeding, self._timeout_s = seeding, timeout_s
+        self._child: Child | None = None
+
+    def probe(self, env: Any, *args: Any, **kwargs: Any) -> Probe:
+        found: Probe = probe(env, *args, **{**kwargs, "look": self._look_at})
+        return found
+
+    def step_cost(self, env: Any, *args: Any) -> StepCost | None:
+        if isinstance(env, Tasks):
+            return mean_cost(self.step_cost(one, *args) for one in timed_tasks(env))
+        try:
+            found: StepCost | None = self._ask("step_cost", env, *args)
+        except EnvironmentLost:  # whoever steps it in the run will say why
+            return None
+        return found
+
+    def _look_at(self, env: Any, *args: Any) -> Probe:
+        found: Probe = self._ask("look_at", env, *args)
+        return replace(found, env=env)
+
+    def _ask(self, what: str, env: Any, *args: Any) -> Any:
+        """Have a function of this module called there.
+
+        Raises:
+            EnvironmentLost: the process ended or did not answer; any HeadraceError: raised there.
+        """
+        request = pickled_env(env, what, *args)
+        if self._child is None:
+            self._child = Child("headrace-probe", run_looks, self._seeding, nice=False)
+        try:
+            self._child.pipe.send_bytes(request)
+            if not self._child.pipe.poll(self._timeout_s):
+                raise self._lost(env, f"gave no answer in {self._timeout_s:g} s")
+            answer: _Answer = cloudpickle.loads(self._child.pipe.recv_bytes())
+        except (EOFError, OSError) as error:
+            how = _named_end(self._child.exit_code())
+            raise self._lost(env, f"ended its process ({how})") from error
+        _warn_again(answer.warned)
+        if answer.error:
+            raise getattr(errors, answer.error)(answer.message)
+        if answer.message:
+            raise EnvironmentLost(f"{env_name(env)}: {answer.message}")
+        return answer.found
+
+    def _lost(self, env: Any, what: str) -> EnvironmentLost:
+        self.close(0.0)
+        return EnvironmentLost(
+            f"{env_name(env)} {what} when it was made, reset and stepped before training; "
+            "transport='serial' runs it in the trainer's process, where a debugger can follow"
+        )
+
+    def close(self, timeout_s: float = _CLOSE_S) -> None:
+        """End the process; safe to call twice."""
+        child, self._child = self._child, None
+        if child is not None:
+            end_children([child], timeout_s)
+
+
+@contextlib.contextmanager
+def first_look(
+    apart: bool, seed: int = 0, timeout_s: float = 300.0, index: int = 0
+) -> Iterator[Look]:
+    """A :class:`Look` in a separate process, or in this one, as long as the block lasts.
+
+    Args:
+        apart: in a separate process. seed: of the run. timeout_s: of each request.
+        index: which first look of the run it is.
+    """
+    if not apart:
+        seed_global_generators(seed, "probe", index)
+        yield LookHere()
+        return
+    with contextlib.closing(LookApart((seed, index), timeout_s)) as look:
+        yield look
+
+
+def _named_end(code: int | None) -> str:
+    with contextlib.suppress(ValueError):
+        if code is not None and code < 0:
+            return f"signal {signal.Signals(-code).name}"
+    return f"exit code {code}"
+
+
+def _warn_again(warned: tuple[tuple[str, type[Warning], str, int], ...]) -> None:
+    """Warn here of what was warned of there, as this process's filters want it."""
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    for message, category, file, line in warned:
+        module = "__main__" if file == main else Path(file).stem  # as Python has it
+        warnings.warn_explicit(message, category, file, line, module)
+
+
+def run_looks(seeding: tuple[int, int], pipe: Connection) -> None:
+    """What runs in the process: answer requests until the pipe is closed."""
+    known = {"look_at": look_at, "step_cost": step_cost}
+    seed_global_generators(seeding[0], "probe", seeding[1])
+    with contextlib.suppress(EOFError):
+        while True:
+            answer = _answer(known, pipe.recv_bytes())
+            sys.stdout.flush()
+            pipe.send_bytes(answer)
+
+
+def _answer(known: dict[str, Any], request: bytes) -> bytes:
+    caught: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            env, what, *args = cloudpickle.loads(request)
+            found = known[what](env, *args)
+        answer = _Answer(replace(found, env=None) if isinstance(found, Probe) else found)
+    except HeadraceError as error:
+        answer = _Answer(error=type(error).__name__, message=str(error))
+    except BaseException as error:  # not even SystemExit ends this process
+        answer = _Answer(message="".join(traceback.format_exception(error)).strip())
+    warned = [(str(one.message), one.category, one.filename, one.lineno) for one in caught]
+    try:
+        return cloudpickle.dumps(answer._replace(warned=tuple(warned)))
+    except Exception as error:  # a space of the user's own
+        return cloudpickle.dumps(_Answer(message=f"its spaces can't be pickled ({error})"))

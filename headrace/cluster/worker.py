@@ -197,7 +197,11 @@ class Worker:
             begins = self.step(None)
             return begins, self._act()  # the action is ignored, as of any filler
         acted = self._act()
-        return self.step(acted["action"]), acted
+        return self._step_by(acted), acted
+
+    def _step_by(self, acted: dict[str, Any]) -> Step:
+        """One step with copies of the agent's actions, which environments may keep or change."""
+        return self.step(tree.map_leaves(np.copy, acted["action"]))
 
     def _act(self) -> dict[str, Any]:
         try:
@@ -226,7 +230,7 @@ class Worker:
             _put(obs, t, self._obs)
             first[t], acted = self._first, self._act()
             steps.append(acted)
-            _, reward[t], terminated[t], *_ = self.step(acted["action"])
+            _, reward[t], terminated[t], *_ = self._step_by(acted)
             ended[t] = np.where(self._done, self._totals, np.nan)
         _put(obs, num_steps, self._obs)
         first[num_steps] = self._first

@@ -13,6 +13,7 @@ from gymnasium.vector.utils import create_empty_array
 
 from headrace.envs.agreement import difference
 from headrace.envs.contract import Contract
+from headrace.envs.exact_actions import exact
 from headrace.envs.info_metrics import AGENT_INFOS
 from headrace.errors import ConfigError, EnvironmentFault, shown
 from headrace.spaces import joining
@@ -83,6 +84,7 @@ class Seats:
             Contract(SimpleNamespace(observation_space=own), f"{name}'s {agent}")
             for agent, (own, _) in zip(game.agents, spaces, strict=True)
         ]
+        self._exact = [exact(acted) for _, acted in spaces]
         self._acts_alike = [acted == game.action_space for _, acted in spaces]
         for i in range(len(game.own)):
             self._mask(i, {})
@@ -134,9 +136,10 @@ class Seats:
 
     def action(self, i: int, action: Any) -> Any:
         """What agent ``i`` does where its column does this."""
-        if self._acts_alike[i]:  # comparing Boxes takes 40 µs
-            return action
-        return joining.own_action(action, self.game.own[i][1], self.game.action_space)
+        if not self._acts_alike[i]:  # comparing Boxes takes 40 µs
+            action = joining.own_action(action, self.game.own[i][1], self.game.action_space)
+        convert = self._exact[i]
+        return action if convert is None else convert(action)
 
     @property
     def checks(self) -> bool:

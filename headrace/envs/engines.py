@@ -21,6 +21,7 @@ from headrace.envs.agents import GAME, is_in_turns
 from headrace.envs.columns import Columns, agents_of
 from headrace.envs.context import Creator, EnvContext, env_context, made_in, numbered
 from headrace.envs.contract import CHECKED_STEPS, check_first_steps
+from headrace.envs.exact_actions import with_exact_actions
 from headrace.envs.game import ParallelGame, is_game
 from headrace.envs.infos import take_any_infos
 from headrace.envs.names import Target, env_name, in_envpool
@@ -251,7 +252,7 @@ def _create_one(
             found = f"{type(space).__module__}.{type(space).__name__}"
             raise Unavailable(f"its {kind} is a {found}, which isn't a gymnasium.Space")
     check_first_steps(env, name, checked_steps)
-    return env
+    return with_exact_actions(env)
 
 
 def _create_game(

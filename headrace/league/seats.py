@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv
-from gymnasium.vector.utils import batch_space, create_empty_array
+from gymnasium.vector.utils import batch_space
 
 from headrace.envs.columns import ABSENT, absent_in
 from headrace.envs.info_metrics import AGENT_INFOS
@@ -50,7 +50,6 @@ class Seats(VectorEnv):
         self.metadata, self.render_mode = games.metadata, games.render_mode
         spaces = games.single_observation_space, games.single_action_space
         self._frozen = Frozen(draw.load, spaces, games.num_envs)
-        self._actions: Any = create_empty_array(spaces[1], games.num_envs, np.zeros)
         self._table = Table(num_columns, num_agents, mixture, self._frozen, draw)
 
     def reset(
@@ -70,10 +69,10 @@ class Seats(VectorEnv):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """One step of every game; ``actions``: of the learner's columns ``[N, ...]``."""
-        table, merged = self._table, self._actions
+        table = self._table
         self._play_frozen()
         own = table.columns
-        tree.map_leaves(lambda to, x: to.__setitem__(slice(None), x), merged, self._frozen.actions)
+        merged = tree.map_leaves(np.array, self._frozen.actions)  # games may keep their actions
         tree.map_leaves(lambda to, x: to.__setitem__(own, x), merged, actions)
         obs, reward, terminated, truncated, infos = self.games.step(merged)
         begins = np.asarray(self._gone.reshape(table.shape).all(1))

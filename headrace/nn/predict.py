@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete
 from torch import Tensor
 
 from headrace.errors import ConfigError
@@ -13,6 +14,7 @@ from headrace.ops import tree
 from headrace.spaces import observations as spaces
 from headrace.spaces.joining import masked, own_action, shown
 from headrace.spaces.masks import MASK
+from headrace.spaces.walk import map_space
 from headrace.types import Tree
 
 
@@ -53,8 +55,15 @@ def predict(
     result = policy.env_action(action)
     if policy.place is not None:
         result = own_action(result, own, whole)
+    if single:
+        result = map_space(_only_row, own, result)
     state = {"core": core, "action": action} if policy.inputs.previous else core
-    return (tree.map_leaves(lambda x: x[0], result) if single else result), state
+    return result, state
+
+
+def _only_row(leaf: Any, action: np.ndarray) -> Any:
+    """The action of a batch of one: a NumPy integer for a Discrete, an array for all others."""
+    return action[0] if isinstance(leaf, Discrete) else action[0, ...]
 
 
 def inputs_of(

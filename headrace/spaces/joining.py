@@ -206,7 +206,7 @@ def own_action(action: Any, own: gymnasium.Space[Any], whole: gymnasium.Space[An
     if own == whole:
         return action
     if isinstance(own, Discrete):
-        return own.start + np.minimum(action, int(own.n) - 1)
+        return (own.start + np.minimum(action, int(own.n) - 1)).astype(own.dtype)
     assert isinstance(own, Box)
     share = (np.clip(np.asarray(action)[..., : own.shape[0]], -1.0, 1.0) + 1.0) / 2.0
     scaled = own.low * (1.0 - share) + own.high * share  # the bounds' difference may overflow

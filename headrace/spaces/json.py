@@ -25,6 +25,8 @@ def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
     for kind, names in _FIELDS.items():
         if isinstance(space, kind):
             fields = {name: np.asarray(getattr(space, name)).tolist() for name in names}
+            if kind is not MultiBinary and space.dtype != np.int64:
+                fields["dtype"] = str(space.dtype)
             return {"type": kind.__name__, **fields}
     if isinstance(space, Box):
         fields = {"shape": list(space.shape), "dtype": str(space.dtype)}
@@ -56,13 +58,16 @@ def alike(one: gymnasium.Space, other: gymnasium.Space, bounds: bool = True) -> 
         ours, theirs = space_to_json(one), space_to_json(other)
     except TypeError:  # a kind that no policy has
         return False
-    return ours == theirs if bounds else _unbounded(ours) == _unbounded(theirs)
+    apart = () if bounds else _BOUNDS
+    return _without(ours, apart) == _without(theirs, apart)
 
 
-def _unbounded(value: Any) -> Any:
+def _without(value: Any, names: tuple[str, ...]) -> Any:
+    """A space's values without some fields and the dtypes of integers, which older files lack."""
     if isinstance(value, dict):
-        return {k: _unbounded(v) for k, v in value.items() if k not in _BOUNDS}
-    return [_unbounded(v) for v in value] if isinstance(value, list) else value
+        drop = names if value["type"] == "Box" else (*names, "dtype")
+        return {k: _without(v, names) for k, v in value.items() if k not in drop}
+    return [_without(v, names) for v in value] if isinstance(value, list) else value
 
 
 def space_from_json(values: dict[str, Any]) -> gymnasium.Space:
@@ -72,10 +77,11 @@ def space_from_json(values: dict[str, Any]) -> gymnasium.Space:
         KeyError, TypeError, ValueError: the values are no space's.
     """
     kind = values["type"]
+    own = {"dtype": np.dtype(values["dtype"]).type} if "dtype" in values else {}
     if kind == "Discrete":
-        return Discrete(values["n"], start=values["start"])
+        return Discrete(values["n"], start=values["start"], **own)
     if kind == "MultiDiscrete":
-        return MultiDiscrete(np.array(values["nvec"]), start=np.array(values["start"]))
+        return MultiDiscrete(np.array(values["nvec"]), start=np.array(values["start"]), **own)
     if kind == "MultiBinary":
         shape = values["shape"]
         return MultiBinary(shape[0] if len(shape) == 1 else shape)

@@ -143,6 +143,7 @@ def sample_allowed(space: Space, mask: Any) -> Any:
             return leaf.sample(mask=own.astype(np.int8))
         rows = np.split(own.astype(np.int8), np.cumsum(leaf.nvec.ravel())[:-1])
         flat = spaces.MultiDiscrete(leaf.nvec.ravel(), seed=leaf.np_random)
-        return flat.sample(mask=tuple(rows)).reshape(leaf.shape) + leaf.start
+        action = flat.sample(mask=tuple(rows)).reshape(leaf.shape) + leaf.start
+        return action.astype(leaf.dtype)
 
     return map_space(sample, space)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -155,3 +156,33 @@ def test_a_rollout_of_images_is_made_in_the_memory_that_it_takes():
     size = answer.value["obs"].nbytes
     assert size == 33 * 4 * 4 * 84 * 84
     assert peak < 1.3 * size
+
+
+# -- actions that environments change -----------------------------------------------------------
+
+
+class Overwriting(gymnasium.Env):
+    """Overwrites its action."""
+
+    observation_space = action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        assert (action == 0.5).all()
+        action[:] = 9.0
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+def test_an_environment_that_overwrites_its_action_does_not_change_the_rollout():
+    worker = Worker(WorkerSetup(resolve(Overwriting), 2, "sync", {}, 0, 0))
+    worker.handle(Request("reset", (0, None)))
+    agent = Returning(lambda obs: {"action": torch.full((len(obs), 2), 0.5)})
+    packed = Agent(pack_agent(agent), SyncRule())
+    rollout = worker.handle(Request("collect", (4,), 0, packed)).value
+    assert (rollout["action"] == 0.5).all()
+    _, acted = worker.handle(Request("act", (), 0)).value
+    assert (acted["action"] == 0.5).all()
+    worker.close()

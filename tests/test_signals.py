@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from headrace.process import stop_signals
 
 PROGRAM = """
 import multiprocessing, os, signal, subprocess, sys, threading, time
@@ -51,3 +54,19 @@ def test_a_shielded_process_outlasts_sigterm_and_can_end_what_it_starts(words, e
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert (done.returncode, done.stdout) == (0, f"ended: {ends}\n"), done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_hears_signals_that_were_ignored_when_it_began(number):
+    stopped = []
+    before = signal.signal(number, signal.SIG_IGN)  # as a shell does in the background
+    try:
+        with stop_signals(lambda: stopped.append(True)):
+            os.kill(os.getpid(), number)
+            assert stopped == [True]
+            if number == signal.SIGINT:
+                with pytest.raises(KeyboardInterrupt):
+                    signal.raise_signal(number)
+        assert signal.getsignal(number) == signal.SIG_IGN
+    finally:
+        signal.signal(number, before)

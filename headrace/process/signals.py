@@ -23,7 +23,8 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
 
     A SIGTERM never does: schedulers send several, all of which mean the same.
     What interrupts is an exception (SystemExit where the signal would end the process), so that
-    what stands in a ``finally`` is done. A signal that is ignored, as by ``nohup``, stays so.
+    what stands in a ``finally`` is done. An ignored SIGHUP stays ignored, as ``nohup`` wants it. The
+    other two are handled even where they were ignored, as a shell does for SIGINT in the background.
     """
     stopped = False
 
@@ -34,8 +35,8 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
             stop()
         elif number == signal.SIGTERM:
             return
-        elif before[number] == signal.SIG_DFL:
-            raise SystemExit(128 + number)
+        elif before[number] in (signal.SIG_DFL, signal.SIG_IGN):
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         else:
             signal.signal(number, before[number])
             signal.raise_signal(number)
@@ -103,7 +104,7 @@ def _handled(handle: Callable[[int, object], None]) -> Iterator[dict[int, Any]]:
         yield {}
         return
     known = {number: signal.getsignal(number) for number in _STOPS}
-    before = {n: gently(x) for n, x in known.items() if x not in (signal.SIG_IGN, None)}
+    before = {n: gently(x) for n, x in known.items() if x is not None and not _stays(n, x)}
     for number in before:
         signal.signal(number, handle)
     try:
@@ -111,3 +112,7 @@ def _handled(handle: Callable[[int, object], None]) -> Iterator[dict[int, Any]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _stays(number: int, handler: Any) -> bool:
+    return handler == signal.SIG_IGN and number not in (signal.SIGINT, signal.SIGTERM)

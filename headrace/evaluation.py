@@ -33,6 +33,7 @@ from headrace.process import (
     global_generators_kept,
     keep_torch_defaults_apart,
     library_defaults,
+    num_cores,
     seed_global_generators,
     torch_threads,
 )
@@ -155,8 +156,10 @@ def evaluate(
         policy = fitting(policy, envs, env_name(env))
         stack.enter_context(policy.still())
         one = policy.alike if isinstance(policy, Team) else policy
+        threads = min(torch.get_num_threads(), num_cores())
         if quick(one.torso) is not None:  # threads would cost more than they bring
-            stack.enter_context(torch_threads(1))
+            threads = 1
+        stack.enter_context(torch_threads(threads))
         stack.enter_context(drawing(seed, deterministic))
         keep_torch_defaults_apart(envs)
         moments, agents = played(policy, envs, seed, deterministic), agents_of(envs)

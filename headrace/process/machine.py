@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from headrace.errors import ConfigError
+from headrace.process.control_groups import cpu_quota
 
 if TYPE_CHECKING:
     import torch
@@ -49,8 +50,13 @@ def cores() -> set[int]:
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(cores())
+    """Cores that this process may use: those of its affinity, or of its groups' quota if fewer.
+
+    A quota (``docker --cpus``, limits of Kubernetes) is rounded down, but to 1 at least: more
+    threads than it allows would all be stopped at times.
+    """
+    count, quota = len(cores()), cpu_quota()
+    return count if quota is None else max(1, min(count, int(quota + 1e-6)))
 
 
 @contextlib.contextmanager

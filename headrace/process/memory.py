@@ -10,9 +10,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from headrace.process import control_groups
+
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _LARGE_BYTES = 1 << 30
-_GROUPS = Path("/sys/fs/cgroup")
 _OLD_NAMES = "memory.limit_in_bytes", "memory.usage_in_bytes"
 
 
@@ -50,24 +51,13 @@ def free_bytes() -> int | None:
         with open("/proc/meminfo", encoding="ascii") as file:
             line = next(line for line in file if line.startswith("MemAvailable:"))
         found.append(int(line.split()[1]) << 10)
-    for folder in _groups():
+    for folder in control_groups.folders("memory"):
         for limit, used in (("memory.max", "memory.current"), _OLD_NAMES):
             with contextlib.suppress(OSError, ValueError):  # "max" is no number
                 most, taken = (int((folder / name).read_text()) for name in (limit, used))
                 reclaimable = _file_pages(folder)
                 found.append(max(0, most - taken + reclaimable))
     return min(found, default=None)
-
-
-def _groups() -> list[Path]:
-    """Folders of the control groups, of either version, that this process is in."""
-    folders = [_GROUPS, _GROUPS / "memory"]
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            of = Path(line.rpartition(":")[2].lstrip("/"))
-            ours = [of, *of.parents]
-            folders += [root / part for root in (_GROUPS, _GROUPS / "memory") for part in ours]
-    return list(dict.fromkeys(folders))
 
 
 def _file_pages(folder: Path) -> int:

@@ -23,8 +23,8 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
 
     A SIGTERM never does: schedulers send several, all of which mean the same.
     What interrupts is an exception (SystemExit where the signal would end the process), so that
-    what stands in a ``finally`` is done. An ignored SIGHUP stays ignored, as ``nohup`` wants it. The
-    other two are handled even where they were ignored, as a shell does for SIGINT in the background.
+    what stands in a ``finally`` is done. A SIGHUP that is ignored stays so, as ``nohup`` wants it.
+    The other two are handled even if they were ignored: a shell's background jobs ignore SIGINT.
     """
     stopped = False
 

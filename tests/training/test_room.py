@@ -18,7 +18,7 @@ from headrace.errors import ConfigError
 from headrace.learning.batches import gather
 from headrace.nn import Policy
 from headrace.ops import tree
-from headrace.process import memory
+from headrace.process import control_groups, memory
 from headrace.training import room
 from headrace.transport.slab import views
 from headrace.types import Rollout
@@ -160,7 +160,7 @@ def test_more_actors_than_files_can_be_open_for_are_refused(limits):
 
 
 def test_limits_of_control_groups_count(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_GROUPS", tmp_path)
+    monkeypatch.setattr(control_groups, "ROOT", tmp_path)
     before = memory.free_bytes()
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("700000\n")
@@ -171,7 +171,7 @@ def test_limits_of_control_groups_count(tmp_path, monkeypatch):
 
 
 def test_files_of_groups_inside_count_as_their_usage_does(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_GROUPS", tmp_path)
+    monkeypatch.setattr(control_groups, "ROOT", tmp_path)
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory/memory.limit_in_bytes").write_text("1000000\n")
     (tmp_path / "memory/memory.usage_in_bytes").write_text("700000\n")

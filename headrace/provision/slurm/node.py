@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.errors import HeadraceError
+from headrace.process import num_cores
 from headrace.provision.ray_node import Ray, RayNode, await_head
 from headrace.provision.versions import difference
 
@@ -93,7 +94,7 @@ def main() -> int:
     if wrong := wrong_here(orders):
         say(wrong=f"{name} {wrong}")
         return 1
-    cpus = int(os.environ.get("SLURM_CPUS_ON_NODE", os.cpu_count() or 1))
+    cpus = int(os.environ.get("SLURM_CPUS_ON_NODE", num_cores()))
     label = f"{os.environ.get('SLURM_JOB_ID')}-{os.environ.get('SLURM_NODEID')}"
     try:
         with RayNode(orders.ray, name == orders.head, name, cpus, orders.gpus, label) as node:

@@ -1,0 +1,51 @@
+"""Control groups of Linux, by which containers and schedulers limit memory and cores."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+_OF_PROCESS = Path("/proc/self/cgroup")
+_CONTROLLERS = {"memory": ("memory",), "cpu": ("cpu", "cpu,cpuacct", "cpuacct,cpu")}
+
+
+def folders(controller: str) -> list[Path]:
+    """Folders of the groups, of either version, that this process is in, and of their parents.
+
+    Where a container hides the parents, its own group is at the root.
+
+    Args:
+        controller: ``memory`` or ``cpu``.
+    """
+    roots = [ROOT, ROOT / "unified", *(ROOT / name for name in _CONTROLLERS[controller])]
+    found = list(roots)
+    with contextlib.suppress(OSError):
+        for line in _OF_PROCESS.read_text().splitlines():
+            of = Path(line.split(":", 2)[-1].lstrip("/"))
+            found += [root / part for root in roots for part in (of, *of.parents)]
+    return list(dict.fromkeys(found))
+
+
+def cpu_quota() -> float | None:
+    """Cores that this process and the others of its groups may use on average; None: no limit.
+
+    The lowest of ``cpu.max`` (version 2) or ``cpu.cfs_quota_us`` (version 1) of all its groups.
+    """
+    found = []
+    for folder in folders("cpu"):
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+            quota, period = _quota(folder)
+            if quota > 0:
+                found.append(quota / period)
+    return min(found, default=None)
+
+
+def _quota(folder: Path) -> tuple[int, int]:
+    """Microseconds of a core, and in how many; ValueError, OSError: there is no limit."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        quota, period = (folder / "cpu.max").read_text().split()
+        return int(quota), int(period)  # "max" is not a number
+    names = "cpu.cfs_quota_us", "cpu.cfs_period_us"
+    quota, period = ((folder / name).read_text() for name in names)
+    return int(quota), int(period)

@@ -72,6 +72,8 @@ class Evaluation:
     """Of each of several policies by its name, over the episodes of its agents that played."""
     metrics: dict[str, float] | None = None
     """Means over the episodes of what environments report in their infos, by name."""
+    others: dict[str, Evaluation] | None = None
+    """Of each of the run's ``eval_envs``, by its name; all else is of the run's own environment."""
 
     @staticmethod
     def of(returns: list[float], lengths: list[int]) -> Evaluation:
@@ -81,8 +83,16 @@ class Evaluation:
         return Evaluation(len(returns), mean, std, least, most, float(np.mean(lengths)), *each)
 
     def named_metrics(self) -> dict[str, float]:
-        """The metrics by the names that they have in files: ``eval/env/…``."""
-        return {f"eval/{PREFIX}{name}": value for name, value in (self.metrics or {}).items()}
+        """The metrics by the names that they have in files.
+
+        ``eval/env/…``, and of each of ``eval_envs`` ``eval/NAME/mean`` and ``eval/NAME/env/…``.
+        """
+        found = {f"eval/{PREFIX}{name}": value for name, value in (self.metrics or {}).items()}
+        for name, one in (self.others or {}).items():
+            found |= {f"eval/{name}/mean": one.mean, f"eval/{name}/std": one.std}
+            own = one.metrics or {}
+            found |= {f"eval/{name}/{PREFIX}{key}": value for key, value in own.items()}
+        return found
 
     def to_json(self) -> str:
         """One line of JSON."""

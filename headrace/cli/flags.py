@@ -29,7 +29,7 @@ _GROUPS = {
     "network": ("The policy.", ""),
     "evaluation": (
         "Evaluations, checkpoints and what is written.",
-        "eval_episodes eval_interval eval_env_kwargs eval_deterministic target_return "
+        "eval_episodes eval_interval eval_env_kwargs eval_envs eval_deterministic target_return "
         "info_metrics checkpoint_interval keep_checkpoints log_interval_s log_iterations",
     ),
     "sizes": (

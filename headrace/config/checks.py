@@ -12,6 +12,7 @@ import torch
 
 from headrace.acting import lag
 from headrace.acting.weight_sync import sync_rule
+from headrace.config import eval_envs
 from headrace.envs import tasks
 from headrace.envs.info_metrics import chosen_in
 from headrace.errors import ConfigError, require, shown
@@ -47,6 +48,7 @@ def check_together(config: Any) -> None:
     if config.is_sized:
         _check_columns(config)
         _ = config.sync, config.per_learner  # raise unless there is such a rule, and shares fit
+    eval_envs.check(config.eval_envs, config.eval_episodes)
     chosen_in(config.info_metrics)  # raises unless it names reductions
     for name in ("env_kwargs", "eval_env_kwargs"):
         _check_kwargs(name, getattr(config, name))

@@ -16,7 +16,7 @@ from headrace.acting.spec import ActorSpec
 from headrace.acting.weight_sync import SyncRule
 from headrace.algos import ALGORITHMS, APPO
 from headrace.algos.common import Hyperparameters
-from headrace.config import algorithms
+from headrace.config import algorithms, eval_envs
 from headrace.config.checks import check_together
 from headrace.config.kinds import CLUSTER, ENV, KINDS, WRAPPER, InfoNames, PlayedBy
 from headrace.envs import info_metrics, scripts
@@ -184,6 +184,9 @@ class Config:
     """Episodes of an evaluation; 0: none."""
     eval_env_kwargs: Annotated[dict[str, Any], JSON] = field(default_factory=dict)
     """What evaluations change in env_kwargs, or add to it, as a JSON object."""
+    eval_envs: Annotated[dict[str, Any], JSON] = field(default_factory=dict)
+    """Further environments to evaluate on, by name, as a JSON object: each with env_kwargs,
+    wrappers, episodes, or another env. The run's own evaluation chooses best."""
     eval_deterministic: bool = True
     """Evaluate the most likely actions; False: actions are drawn, as in training."""
     info_metrics: InfoNames = None
@@ -223,6 +226,7 @@ class Config:
         object.__setattr__(self, "policies", written(self.policies))
         object.__setattr__(self, "env", scripts.from_file("env", self.env))
         object.__setattr__(self, "info_metrics", info_metrics.written(self.info_metrics))
+        object.__setattr__(self, "eval_envs", eval_envs.prepared(self.eval_envs))
         refuse_instance(self.env)
         check_fields(self)
         for name in ("tasks", "wrappers"):
@@ -233,7 +237,8 @@ class Config:
             object.__setattr__(self, "tasks", named_in(self.tasks, self.env, type(self).env))
             object.__setattr__(self, "env", self.tasks[0])
         if self.env_file is None:
-            file = scripts.file_of(*self.played, *self.wrappers, self.network.torso)
+            others = eval_envs.code_of(self.eval_envs)
+            file = scripts.file_of(*self.played, *self.wrappers, self.network.torso, *others)
             object.__setattr__(self, "env_file", file)
         check_together(self)
 
@@ -440,4 +445,5 @@ class Config:
         values["env"] = _named(self.env)
         values["tasks"] = [_named(task) for task in self.tasks]
         values["wrappers"] = [_named(wrapper) for wrapper in self.wrappers]
+        values["eval_envs"] = eval_envs.mapped(self.eval_envs, lambda _, code: _named(code))
         return values

@@ -207,25 +207,31 @@ def _shows_stacks(envs: VectorEnv, seed: int, known: bool) -> bool:
 
 
 def check_evaluated(
-    found: Probe, env_kwargs: dict[str, Any], seed: int, look: Callable[..., Probe] = probe
+    found: Probe,
+    env_kwargs: dict[str, Any],
+    seed: int,
+    look: Callable[..., Probe] = probe,
+    env: Any = None,
+    engine: str | None = None,
+    setting: str = "eval_env_kwargs",
 ) -> None:
     """Look likewise at the environment that is evaluated on.
 
     Args:
         found: that is trained on. env_kwargs: in evaluation. look: is called as :func:`probe` is.
+        env: that is evaluated on, and engine: that makes it; None: as in training.
+        setting: that names it, for messages.
 
     Raises:
         ConfigError: it can't be made, or its spaces are others.
         EnvironmentFault: it can't be reset or stepped.
     """
-    for env in envs_of(found.env):
-        played = look(env, found.engine, env_kwargs, seed, looks_for_stacks=False)
+    for one in envs_of(found.env if env is None or isinstance(env, Tasks) else env):
+        played = look(one, engine or found.engine, env_kwargs, seed, looks_for_stacks=False)
         played.check_step()
-        spaces = [(one.observation_space, one.action_space) for one in (found, played)]
+        spaces = [(x.observation_space, x.action_space) for x in (found, played)]
         if other := difference(*spaces[0], *spaces[1], whose="training's"):
-            raise ConfigError(
-                f"with eval_env_kwargs {env_name(env)} is another environment: {other}"
-            )
+            raise ConfigError(f"with {setting} {env_name(one)} is another environment: {other}")
 
 
 @contextlib.contextmanager

@@ -12,14 +12,16 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
 
 from headrace.config import Config
+from headrace.config.eval_envs import resolved
 from headrace.envs.changes import EnvChange
+from headrace.envs.names import Tasks
 from headrace.errors import WorkerFailed
 from headrace.evaluation import Evaluation, evaluate
 from headrace.nn.team import AnyPolicy
@@ -138,7 +140,18 @@ class Evaluator:
             self._task.child.kill()
         self._task = None
 
-    def _arguments(self, task: _Task) -> dict[str, Any]:
+    def _arguments(self, task: _Task) -> dict[str, dict[str, Any]]:
+        """Of each evaluation by its name; the run's own has none."""
+        own = self._own_arguments(task)
+        found = {"": own}
+        for name, one in resolved(self._config, self._config.engine).items():
+            env = self._env if isinstance(one.env, Tasks) else one.env
+            known = {"env": env, "env_kwargs": one.env_kwargs, "engine": one.engine}
+            known |= {"env_changes": []} if one.own else {}
+            found[name] = own | known | {"episodes": one.episodes}
+        return found
+
+    def _own_arguments(self, task: _Task) -> dict[str, Any]:
         config = self._config
         known = {"policy": task.policy, "env": self._env, "episodes": config.eval_episodes}
         known |= {"engine": config.engine, "env_kwargs": config.evaluated_kwargs}
@@ -151,7 +164,7 @@ class Evaluator:
     def _here(self, task: _Task) -> Evaluation:
         try:
             with torch_threads(1):
-                return evaluate(**self._arguments(task))
+                return evaluate_all(self._arguments(task))
         except Exception as error:  # the user's environment may raise anything
             raise _Failed(_one_line(error)) from error
 
@@ -202,6 +215,20 @@ class Evaluator:
         self._notify(what if self.busy else f"{self.reason}")
 
 
+def evaluate_all(
+    arguments: dict[str, dict[str, Any]], on_step: Callable[[], object] = lambda: None
+) -> Evaluation:
+    """The run's own evaluation, with the others in it.
+
+    Args:
+        arguments: of :func:`evaluate`, by the names of ``eval_envs``; "": of the run's own.
+        on_step: called before each step.
+    """
+    found = {name: evaluate(**how, on_step=on_step) for name, how in arguments.items()}
+    own = found.pop("")
+    return replace(own, others=found) if found else own
+
+
 def _one_line(error: BaseException) -> str:
     return traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
 
@@ -213,7 +240,8 @@ def run_evaluation(pickled: bytes, pipe: Connection) -> None:
     ``failed`` with the line that says why.
 
     Args:
-        pickled: (arguments of :func:`evaluate`, the processors to stay on or None), by cloudpickle.
+        pickled: (arguments of :func:`evaluate_all`, the processors to stay on or None), by
+            cloudpickle.
     """
     said = time.monotonic()
 
@@ -227,7 +255,7 @@ def run_evaluation(pickled: bytes, pipe: Connection) -> None:
     try:
         arguments, processors = cloudpickle.loads(pickled)
         stay_on(processors)
-        pipe.send(("done", evaluate(**arguments, on_step=beat)))
+        pipe.send(("done", evaluate_all(arguments, beat)))
     except BaseException as error:
         pipe.send(("failed", _one_line(error)))
         sys.exit(1)

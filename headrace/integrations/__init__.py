@@ -43,4 +43,8 @@ def final(summary: Mapping[str, Any]) -> dict[str, float]:
         "charts/episodic_return": summary.get("episodic_return"),
         "charts/SPS": summary.get("sps"),
     }
+    values |= {f"eval/env/{name}": x for name, x in (played.get("metrics") or {}).items()}
+    others = played.get("others") or {}
+    values |= {f"eval/{name}/mean": one.get("mean") for name, one in others.items()}
+    values |= summary.get("metrics") or {}
     return {name: float(value) for name, value in values.items() if value is not None}

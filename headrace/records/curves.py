@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,12 @@ def custom_metrics(runs: Sequence[Run]) -> list[str]:
     prefixes = PREFIX, LOGGED
     names = {name for run in runs for line in run.results for name in line}
     return sorted(name for name in names if name.startswith(prefixes))
+
+
+def eval_envs(runs: Sequence[Run]) -> list[str]:
+    """The names of the further environments that any of these runs was evaluated on, in order."""
+    found = (re.fullmatch("eval/([^/]+)/mean", x) for run in runs for y in run.results for x in y)
+    return sorted({match[1] for match in found if match})
 
 
 def by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:

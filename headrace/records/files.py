@@ -147,6 +147,12 @@ class RunLog:
             line["human_normalized"] = evaluation.human_normalized
         if evaluation.metrics:
             line["metrics"] = evaluation.metrics
+        if evaluation.others:
+            names = "mean", "std", "episodes", "metrics"
+            line["others"] = {
+                name: {key: getattr(one, key) for key in names}
+                for name, one in evaluation.others.items()
+            }
         for kind, parts in (("tasks", evaluation.tasks), ("agents", evaluation.agents)):
             if parts is not None:
                 line[kind] = {name: one.mean for name, one in parts.items()}

@@ -54,6 +54,7 @@ class Settings(TypedDict, total=False):
     keep_checkpoints: int
     eval_episodes: int
     eval_env_kwargs: dict[str, Any]
+    eval_envs: dict[str, Any]
     eval_deterministic: bool
     info_metrics: InfoNames
     eval_interval: int | None

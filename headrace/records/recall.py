@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.algos import ALGORITHMS
-from headrace.config import Config, algorithms
+from headrace.config import Config, algorithms, eval_envs
 from headrace.envs import scripts
 from headrace.envs.names import Tasks, resolve
 from headrace.records import trust
@@ -17,7 +17,8 @@ def check(folder: Path, values: dict[str, Any], trusted: bool = False) -> None:
     """Raise CheckpointError if code that playing a run's policy needs is neither this user's nor
     trusted; its algorithm is needed to train only.
     """
-    trust.check(folder, values, trusted, tuple(name for name in trust.CODE if name != "algo"))
+    needed = tuple(name for name in trust.CODE if name not in ("algo", "eval_envs"))
+    trust.check(folder, values, trusted, needed)
 
 
 def environment(folder: Path, values: dict[str, Any], trusted: bool = False) -> Any:
@@ -30,7 +31,7 @@ def environment(folder: Path, values: dict[str, Any], trusted: bool = False) -> 
     Raises:
         CheckpointError: it names code, and isn't this user's. ConfigError: that can't be found.
     """
-    needed = tuple(name for name in trust.CODE if name not in ("torso", "algo"))
+    needed = tuple(name for name in trust.CODE if name not in ("torso", "algo", "eval_envs"))
     trust.check(folder, values, trusted, needed)
     config = values["config"]
     played: Any = _env(config)
@@ -63,6 +64,8 @@ def settings(
         recalled["tasks"] = _tasks(config)
     if "wrappers" not in given:
         recalled["wrappers"] = _wrappers(config)
+    if "eval_envs" not in given:
+        recalled["eval_envs"] = _eval_envs(config)
     if "network" not in given:
         recalled["network"] = network(config)
     if "algo" not in given:
@@ -102,7 +105,17 @@ def _tasks(config: dict[str, Any]) -> tuple[Any, ...]:
 
 def _wrappers(config: dict[str, Any]) -> tuple[Any, ...]:
     file = config.get("env_file")
-    return tuple(
-        scripts.found("wrapper", one, file) if one.startswith("__main__:") else one
-        for one in config.get("wrappers", ())
+    return tuple(_code("wrapper", one, file) for one in config.get("wrappers", ()))
+
+
+def _eval_envs(config: dict[str, Any]) -> dict[str, Any]:
+    file = config.get("env_file")
+    return eval_envs.mapped(
+        config.get("eval_envs", {}), lambda setting, name: _code(setting, name, file)
     )
+
+
+def _code(setting: str, name: str, file: str | None) -> Any:
+    """What a name stands for; that of a wrapper is left to whoever makes it."""
+    script = name.startswith("__main__:")
+    return scripts.found(setting, name, file) if script or setting == "env" else name

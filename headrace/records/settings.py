@@ -10,6 +10,7 @@ from headrace.algos import ALGORITHMS
 from headrace.algos.common import Hyperparameters
 from headrace.config import Config, unknown_setting
 from headrace.config.algorithms import RESERVED, short_name
+from headrace.config.eval_envs import code_of
 from headrace.envs import scripts
 from headrace.errors import CheckpointError, ConfigError, nearest, require_choice
 from headrace.nn.network import BEFORE, LEFT_TO_THE_RUN, Network, network_from_json
@@ -145,7 +146,7 @@ def replaced(config: Config, settings: dict[str, Any]) -> Config:
     for owner, some in theirs.items():  # at once, for they may be valid only together
         if some:
             parts[owner] = dataclasses.replace(parts[owner], **some)
-    code = (whole.get("env"), *whole.get("wrappers", ()))
+    code = whole.get("env"), *whole.get("wrappers", ()), *code_of(whole.get("eval_envs", {}))
     torso = None if parts["network"] is config.network else parts["network"].torso
     if "env" in whole or scripts.file_of(*code, torso) is not None:
         whole.setdefault("env_file", None)  # what is new is not of the old file

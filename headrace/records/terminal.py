@@ -149,6 +149,7 @@ def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Pat
         else missing and f"none: {missing}",
         "human-normalised": human is not None and f"{human:.1%} (0 random, 100% human{capped})",
         "training return": mean is not None and f"{mean:.1f} (last 100 episodes{of_each})",
+        **{f"evaluated on {k}": v for k, v in _others(played or {}).items()},
         **_of_parts(summary, played, "tasks"),
         **_of_parts(summary, played, "agents"),
         **{f"policy {k}": v for k, v in _of_parts(summary, played, "policies").items()},
@@ -177,6 +178,11 @@ def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Pat
         if value:  # else it is not known
             table.add_row(Text(name, style="bold"), Text(str(value)))
     return table
+
+
+def _others(played: dict[str, Any]) -> dict[str, str]:
+    """Of each of the run's ``eval_envs``."""
+    return {k: f"{x['mean']:.1f} ± {x['std']:.1f}" for k, x in (played.get("others") or {}).items()}
 
 
 def _of_parts(summary: dict[str, Any], played: dict[str, Any] | None, kind: str) -> dict[str, str]:

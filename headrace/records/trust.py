@@ -35,6 +35,7 @@ CODE = (
     "env_kwargs",
     "eval_env_kwargs",
     "wrappers",
+    "eval_envs",
     "torso",
     "algo",
 )  # the settings that may name code
@@ -102,6 +103,15 @@ def code_in(config: dict[str, Any], settings: tuple[str, ...] = CODE) -> dict[st
     own = [w for w in map(str, config.get("wrappers", ())) if _is_own(w)]
     if own:
         found["wrappers"] = own
+    for name, one in (config.get("eval_envs") or {}).items():
+        named = _code_of(str(one.get("env", env)), file) is not None
+        known = _is_ours(str(one["env"])) if "env" in one else ours
+        if (
+            named
+            or (one.get("env_kwargs") and not known)
+            or any(_is_own(str(w)) for w in one.get("wrappers", ()))
+        ):
+            found.setdefault("eval_envs", {})[name] = one
     torso = config.get("network", {}).get("torso")
     if torso is not None:
         found["torso"] = torso
@@ -144,6 +154,8 @@ def _signature(config: dict[str, Any], key: bytes) -> str:
         signed.append(config["eval_env_kwargs"])
     if config.get("tasks"):
         signed.append(config["tasks"])
+    if config.get("eval_envs"):
+        signed.append(config["eval_envs"])
     if (algo := _custom(config)) is not None:
         signed.append(algo)
     read = json.loads(json.dumps(plain(signed)))  # as it will be: keys are text then

@@ -39,11 +39,17 @@ def about(run: Run) -> dict[str, Any]:
     played = summary.get("evaluation") or {}
     mean, std = played.get("mean"), played.get("std")  # null: not finite
     trained = last.get("charts/episodic_return")
+    others = {
+        f"evaluated return on {name}": f"{one['mean']:,.1f} ± {one['std']:,.1f}"
+        for name, one in (played.get("others") or {}).items()
+        if None not in (one.get("mean"), one.get("std"))
+    }
     plan = summary.get("plan") or {}
     first = summary.get("seconds_to_first_update")
     seconds = summary.get("seconds_total", last.get("seconds", 0.0))
     known = {
         "evaluated return": None not in (mean, std) and f"{mean:,.1f} ± {std:,.1f}",
+        **others,
         "training return": trained is not None and f"{trained:,.1f}",
         "environment steps": f"{last['env_steps']:,}",
         "time": f"{seconds:,.1f} s",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from headrace.records.curves import Curve, Interval, Run, custom_metrics, on_grid
+from headrace.records.curves import Curve, Interval, Run, custom_metrics, eval_envs, on_grid
 
 Array: TypeAlias = np.ndarray
 
@@ -154,6 +154,9 @@ def _kinds(groups: Mapping[str, Sequence[Run]]) -> Iterator[Kind]:
     for task in tasks:
         name = task.removeprefix("tasks/")
         yield Kind(f"Return in {name}", "", (Shown(f"{task}/episodic_return", "training"),))
+    for name in eval_envs([run for runs in groups.values() for run in runs]):
+        shown = (Shown(f"eval/{name}/mean", "evaluated"),)
+        yield Kind(f"Return evaluated on {name}", "", shown)
     for metric in custom_metrics([run for runs in groups.values() for run in runs]):
         evaluated = Shown(f"eval/{metric}", "evaluated", True)
         yield Kind(metric, "", (Shown(metric, "training"), evaluated))

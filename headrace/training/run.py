@@ -13,6 +13,7 @@ import torch
 from headrace.acting.fleet import start_fork_server
 from headrace.acting.sizes import AUTO, Sizes
 from headrace.config import Config
+from headrace.config.eval_envs import resolved
 from headrace.envs.first_look import Look, first_look
 from headrace.envs.names import env_name, resolve
 from headrace.envs.probe import Probe, check_evaluated
@@ -102,6 +103,9 @@ def _begun(
     if group.rank == 0:
         if config.eval_env_kwargs and config.eval_episodes:
             check_evaluated(found, config.evaluated_kwargs, config.seed, look.probe)
+        for own, one in resolved(config, found.engine).items():
+            how = look.probe, one.env, one.engine, f"eval_envs[{own!r}]"
+            check_evaluated(found, one.env_kwargs, config.seed, *how)
         check_init(config, found, run_dir)
     chosen, line = sized(config, found, run_dir, look) if group.rank == 0 else (config, "")
     if line:

@@ -131,6 +131,7 @@ def test_the_blocks_of_a_page_run_in_order(tmp_path, name, num_blocks, writes):
     [
         ("simulators_with_ports", 3, ["runs/line/summary.json", "runs/factory/summary.json"]),
         ("curriculum", 1, ["runs/ladder/summary.json", "runs/ladder/env_changes.jsonl"]),
+        ("evaluation_sets", 2, ["runs/poles/summary.json", "runs/line/summary.json"]),
         ("custom_metrics", 4, ["runs/line/curve.png", "runs/logged/summary.json"]),
     ],
 )

@@ -1,0 +1,138 @@
+"""Further environments that a run is evaluated on: the setting ``eval_envs``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.envs import scripts
+from headrace.envs.names import refuse_instance, resolve
+from headrace.errors import ConfigError, nearest, shown
+
+KEYS = ("env", "env_kwargs", "wrappers", "episodes")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # it is a part of metrics' names
+_TAKEN = ("env", "episodic_return")  # in metrics of the run's own evaluations
+
+
+@dataclass(frozen=True)
+class EvalEnv:
+    """One of the environments."""
+
+    env: Any  # resolved
+    env_kwargs: dict[str, Any]
+    engine: str
+    episodes: int
+    own: bool  # another environment than the run's
+
+
+def prepared(given: Any) -> Any:
+    """The setting with scripts' objects in place of ``file.py:Name``; what isn't one as it is."""
+    if not _is_one(given):
+        return given
+    found: dict[str, dict[str, Any]] = {}
+    for name, one in given.items():
+        found[name] = dict(one)
+        if "env" in one:
+            found[name]["env"] = scripts.from_file("env", one["env"])
+        if isinstance(one.get("wrappers"), list | tuple):
+            found[name]["wrappers"] = [scripts.from_file("wrapper", w) for w in one["wrappers"]]
+    return found
+
+
+def _is_one(given: Any) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(one, Mapping) for one in given.values())
+
+
+def check(given: dict[str, dict[str, Any]], eval_episodes: int) -> None:
+    """Raise ConfigError unless each has a name that metrics can have, and known keys."""
+    if not _is_one(given):
+        raise ConfigError(
+            f"eval_envs={shown(given)} must have a dict for each name, as in "
+            """{"hard": {"env_kwargs": {"level": 3}}}"""
+        )
+    if given and not eval_episodes:
+        raise ConfigError("eval_envs needs eval_episodes of 1 or more (nearest: 20)")
+    for name, one in given.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _TAKEN:
+            raise ConfigError(
+                f"eval_envs has {shown(name)} as a name, which must be of letters, digits, _, - "
+                f"and ., at most 64, and none of {', '.join(_TAKEN)}"
+            )
+        for key in one:
+            if key not in KEYS:
+                raise ConfigError(
+                    f"eval_envs[{name!r}] has {shown(key)}, which must be one of "
+                    f"{', '.join(KEYS)}.{nearest(str(key), KEYS)}"
+                )
+        _check_values(name, one)
+
+
+def _check_values(name: str, one: Mapping[str, Any]) -> None:
+    where = f"eval_envs[{name!r}]"
+    refuse_instance(one.get("env"))
+    kwargs, episodes = one.get("env_kwargs", {}), one.get("episodes", 1)
+    try:
+        fits = isinstance(kwargs, dict) and bool(json.dumps(kwargs))
+    except (TypeError, ValueError, RecursionError):
+        fits = False
+    if not fits:
+        raise ConfigError(f"{where} has env_kwargs={shown(kwargs)}, which must be a JSON object")
+    if type(episodes) is not int or episodes < 1:
+        raise ConfigError(f"{where} has episodes={shown(episodes)}, which must be 1 or more")
+    if not isinstance(one.get("wrappers", []), list | tuple):
+        raise ConfigError(f"{where} has wrappers={shown(one['wrappers'])}, which must be a list")
+
+
+def code_of(given: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+    """The environments and wrappers that are named or given."""
+    found: list[Any] = []
+    for one in given.values() if _is_one(given) else ():
+        found += [one["env"]] if "env" in one else []
+        found += one.get("wrappers", [])
+    return found
+
+
+def mapped(
+    given: Mapping[str, Mapping[str, Any]], change: Callable[[str, Any], Any]
+) -> dict[str, dict[str, Any]]:
+    """The setting with ``change("env" or "wrapper", x)`` for each piece of code ``x``."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, one in given.items():
+        found[name] = dict(one)
+        if "env" in one:
+            found[name]["env"] = change("env", one["env"])
+        if "wrappers" in one:
+            found[name]["wrappers"] = [change("wrapper", w) for w in one["wrappers"]]
+    return found
+
+
+def resolved(config: Any, engine: str) -> dict[str, EvalEnv]:
+    """The environments of a run by name.
+
+    Args:
+        engine: of the run's own environment.
+
+    Raises:
+        ConfigError: an id or a wrapper is unknown.
+    """
+    found = {}
+    for name, one in config.eval_envs.items():
+        own, wrappers = one.get("env") is not None, tuple(one.get("wrappers", ()))
+        env = one["env"] if own else config.environment
+        kwargs = one.get("env_kwargs", {})
+        if config.tasks and wrappers and not own:
+            raise ConfigError(
+                f"eval_envs[{name!r}] has wrappers, which tasks have from the run: give its env, "
+                "or leave them out"
+            )
+        found[name] = EvalEnv(
+            resolve(env, wrappers if own else (*config.wrappers, *wrappers)),
+            kwargs if own else config.evaluated_kwargs | kwargs,
+            "auto" if engine in ("native", "envpool") and (own or wrappers) else engine,
+            one.get("episodes", config.eval_episodes),
+            own,
+        )
+    return found

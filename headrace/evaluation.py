@@ -24,7 +24,7 @@ from headrace.envs.names import Prepared, Tasks, env_name, resolve
 from headrace.envs.tasks import named_in
 from headrace.envs.turns import Turns
 from headrace.errors import EnvironmentFault
-from headrace.nn.inputs import info_mask
+from headrace.nn.inputs import evaluated_mask
 from headrace.nn.quick import quick
 from headrace.nn.roster import Roster
 from headrace.nn.team import AnyPolicy, Team
@@ -307,7 +307,8 @@ def played(
     begins, ends = np.ones(envs.num_envs, bool), absent_in(infos, envs.num_envs)
     while True:
         yield Moment(obs, reward, begins, ends, infos)
-        given = {"action_mask": info_mask(infos), "reward": reward}
+        mask = evaluated_mask(policy.inputs, infos, envs.num_envs)
+        given = {"action_mask": mask, "reward": reward}
         action, state = policy.predict(obs, state, begins, deterministic, **given)
         obs, reward, terminated, truncated, infos = envs.step(action)
         begins, ends = ends, terminated | truncated
@@ -319,12 +320,12 @@ def _in_turns(policy: AnyPolicy, envs: Turns, seed: int, deterministic: bool) ->
     count, everyone = envs.num_envs, np.arange(envs.num_envs)
     rows = everyone
     reward, begins, ends = np.zeros(count), np.ones(count, bool), absent_in(infos, count)
-    _, whole = policy.predict(obs, None, begins, **_shown(infos, reward, rows))
+    _, whole = policy.predict(obs, None, begins, **_shown(policy, infos, reward, rows))
     whole = tree.map_leaves(lambda x: x.clone() if isinstance(x, torch.Tensor) else x.copy(), whole)
     while True:
         yield Moment(obs, reward, begins, ends, infos)
         mine, state = (tree.map_leaves(lambda x, rows=rows: x[rows], x) for x in (obs, whole))
-        given = _shown(infos, reward, rows)
+        given = _shown(policy, infos, reward, rows)
         action, state = policy.predict(mine, state, begins[rows], deterministic, **given)
         tree.map_leaves(lambda to, x, rows=rows: to.__setitem__(rows, x), whole, state)
         envs.send(rows, action)
@@ -337,6 +338,8 @@ def _in_turns(policy: AnyPolicy, envs: Turns, seed: int, deterministic: bool) ->
         ends[rows] = terminated | truncated
 
 
-def _shown(infos: dict[str, Any], reward: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
-    mask = info_mask(infos)
+def _shown(
+    policy: AnyPolicy, infos: dict[str, Any], reward: np.ndarray, rows: np.ndarray
+) -> dict[str, Any]:
+    mask = evaluated_mask(policy.inputs, infos, len(reward))
     return {"action_mask": None if mask is None else mask[rows], "reward": reward[rows]}

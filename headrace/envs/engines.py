@@ -24,6 +24,7 @@ from headrace.envs.contract import CHECKED_STEPS, check_first_steps
 from headrace.envs.exact_actions import with_exact_actions
 from headrace.envs.game import ParallelGame, is_game
 from headrace.envs.infos import take_any_infos
+from headrace.envs.mask_method import with_method_masks, with_vector_masks
 from headrace.envs.names import Target, env_name, in_envpool
 from headrace.envs.old_gym import GymEnv, is_gym
 from headrace.envs.processes import Processes
@@ -97,6 +98,7 @@ def _native(order: Order) -> VectorEnv:
         raise Unavailable(str(error)) from error
     if atari.is_vector(target) and kwargs.get("life_loss_info"):
         envs = atari.LivesAsEpisodes(envs)
+    envs = with_vector_masks(envs, order.name)
     check_first_steps(envs, order.name, order.checked_steps)
     return envs
 
@@ -245,12 +247,15 @@ def _create_one(
     if not isinstance(env, gymnasium.Env):
         raise Unavailable(f"it returned {type(env).__name__}, which isn't a gymnasium.Env")
     for wrap in wrappers:
+        if wrap.together is not None:  # it joins tasks, whose masks are shorter
+            env = with_method_masks(env, name)
         env = wrap(env)
     for kind in ("observation_space", "action_space"):
         space = getattr(env, kind, None)
         if not isinstance(space, gymnasium.Space):
             found = f"{type(space).__module__}.{type(space).__name__}"
             raise Unavailable(f"its {kind} is a {found}, which isn't a gymnasium.Space")
+    env = with_method_masks(env, name)
     check_first_steps(env, name, checked_steps)
     return with_exact_actions(env)
 

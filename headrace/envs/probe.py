@@ -19,12 +19,14 @@ from headrace.envs.context import EnvContext
 from headrace.envs.engines import Engine
 from headrace.envs.joined import join
 from headrace.envs.make import opened
+from headrace.envs.mask_method import METHOD, USED
 from headrace.envs.names import Prepared, Tasks, env_name, envs_of, resolve
 from headrace.envs.stacks import may_be_stack, shows_stacks
 from headrace.envs.turns import Turns
 from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError, require
 from headrace.spaces.joining import Spaces
 from headrace.spaces.masks import MASK, sample_allowed
+from headrace.spaces.walk import parts
 
 INDICES = 2  # of environments that a first look has open at a time
 
@@ -42,6 +44,7 @@ class Probe:
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
     info_mask: bool  # whether it shows an action mask in its infos
+    mask_source: str = ""  # where action masks come from, in words; "": there are none
     engine: Engine = "auto"  # what makes it, never "auto" where this comes from a probe
     fault: EnvironmentFault | None = None  # of its first step
     stacks: bool = False  # it shows stacks of its latest pictures
@@ -135,8 +138,17 @@ def look_at(
         frames = getattr(envs, "frames_per_step", 0)  # envpool's tell themselves
         frames = frames or atari.frames_per_step(target, env_kwargs, wraps)
         agents, own = agents_of(envs), getattr(envs, "own_spaces", ())
-        found = Probe(env, *spaces, masked, by, fault, stacks, frames, agents)
-        return replace(found, in_turns=isinstance(envs, Turns), own_spaces=own)
+        found = Probe(env, *spaces, masked, _mask_source(envs, masked), by, fault, stacks, frames)
+        turns = isinstance(envs, Turns)
+        return replace(found, agents=agents, in_turns=turns, own_spaces=own)
+
+
+def _mask_source(envs: VectorEnv, in_infos: bool) -> str:
+    """Where masks come from: the observation, else infos, else the method ``action_masks()``."""
+    if MASK in (parts(envs.single_observation_space) or ()):
+        return f"the observation's {MASK}"
+    by_method = getattr(envs.metadata.get(USED), "used", False)
+    return "" if not in_infos else f"{METHOD}()" if by_method else f"info[{MASK!r}]"
 
 
 def _of_tasks(tasks: Tasks, how: tuple[Any, ...]) -> Probe:
@@ -163,6 +175,7 @@ def _of_tasks(tasks: Tasks, how: tuple[Any, ...]) -> Probe:
         first,
         env=tasks,
         info_mask=any(one.info_mask for one in found),
+        mask_source=" and ".join(dict.fromkeys(filter(None, (x.mask_source for x in found)))),
         engine=first.engine if len(engines) == 1 else "sync",
         fault=next((one.fault for one in found if one.fault is not None), None),
         stacks=all(one.stacks for one in found),

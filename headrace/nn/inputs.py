@@ -157,6 +157,14 @@ def info_mask(infos: dict[str, Any]) -> Any:
     return _where_present(infos.get(MASK), infos.get(f"_{MASK}"))
 
 
+def evaluated_mask(inputs: Inputs, infos: dict[str, Any], num_envs: int) -> Any:
+    """:func:`info_mask`, or one that allows everything where a policy with masks needs one."""
+    mask = info_mask(infos)
+    if mask is None and inputs.mask == "info":
+        return np.ones((num_envs, inputs.distribution.num_mask), bool)
+    return mask
+
+
 def _where_present(mask: Any, present: Any) -> Any:
     """A mask without Gymnasium's ``_key`` entries, which say in which rows there is one."""
     if isinstance(mask, dict):
@@ -183,7 +191,8 @@ def mask_source(
     source: Source = "observation" if MASK in (parts(observation_space) or ()) else shown
     if source != "none" and not distribution.num_mask:
         raise ConfigError(
-            f"the environment gives an action_mask in its {source}, but none of its actions is "
-            "discrete: leave the mask out or make the actions Discrete or MultiDiscrete"
+            f"the environment gives an action_mask in its {source}, or by action_masks(), but none "
+            "of its actions is discrete: leave the mask out or make the actions Discrete or "
+            "MultiDiscrete"
         )
     return source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ def predict(
             tree.map_leaves(lambda x: None if x is None else np.asarray(x)[None], x)
             for x in (action_mask, reward)
         )
+    if action_mask is None and policy.inputs.mask == "info":
+        _warn_of_no_mask(policy)
     count = len(tree.leaves(obs)[0])
     own, whole = policy.action_space, policy.inputs.action_space
     if policy.place is not None:  # an agent's or a task's, of several whose spaces are joined
@@ -59,6 +62,18 @@ def predict(
         result = map_space(_only_row, own, result)
     state = {"core": core, "action": action} if policy.inputs.previous else core
     return result, state
+
+
+def _warn_of_no_mask(policy: Any) -> None:
+    """Warn once per policy, at the line that called predict, that all actions are allowed."""
+    if vars(policy).get("_warned_of_no_mask"):
+        return
+    vars(policy)["_warned_of_no_mask"] = True
+    warnings.warn(
+        "predict() got no action_mask=, so it may return forbidden actions: the policy was trained "
+        "with action masks. Pass action_mask=info['action_mask'] or action_mask=env.action_masks()",
+        stacklevel=5,
+    )
 
 
 def _only_row(leaf: Any, action: np.ndarray) -> Any:

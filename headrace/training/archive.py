@@ -74,6 +74,7 @@ class Archive:
             "observation_space": space_to_json(found.observation_space),
             "action_space": space_to_json(found.action_space),
             "info_mask": found.info_mask,
+            "mask_source": found.mask_source,
         }
         if isinstance(saved.policy, Team):
             self.description["policies"] = saved.policy.roster.to_json()

@@ -94,6 +94,8 @@ def _begun(
     made = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
     found = look.probe(*made, rank=group.rank)
     roster(config, found)  # complains before anything is measured
+    if found.mask_source and group.rank == 0:
+        notify(f"action masks: from {found.mask_source}")
     if config.num_learners == 1 and config.envs_per_actor != AUTO:
         check_agents(config, found)
     was_auto = config.stacked_frames == "auto"

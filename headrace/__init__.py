@@ -67,7 +67,11 @@ __all__ = list(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+        from headrace.valid.aliases import hint
+
+        raise AttributeError(
+            f"module 'headrace' has no attribute {name!r}.{hint(name)}".rstrip(".")
+        )
     value = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value
     return value

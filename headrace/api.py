@@ -39,6 +39,7 @@ def train(
     env: Any = None,
     algo: Hyperparameters | str | None = None,
     callbacks: Iterable[Any] = (),
+    quiet: bool = False,
     **settings: Unpack[Settings],
 ) -> AnyPolicy:
     """Train on an environment and return the policy; results are in its run directory.
@@ -53,6 +54,7 @@ def train(
             the :class:`LearnerGroup`) if they take two arguments, or one of the name ``trainer``;
             one that returns False ends the run. Objects may have ``begin(trainer)`` and
             ``end(trainer, summary)``, too, see :class:`~headrace.callbacks.Callback`.
+        quiet: print nothing.
         **settings: fields of :class:`Config`. With ``resume``, what is not given stays as it is in
             the run, see :func:`resume`.
 
@@ -69,20 +71,24 @@ def train(
     if isinstance(env, Config):
         tasks = given.get("tasks")
         base = for_tasks(env, tasks) if tasks and isinstance(tasks, list | tuple) else env
-        return run(dataclasses.replace(base, **given), callbacks)
+        return run(dataclasses.replace(base, **given), callbacks, quiet=quiet)
     if env is not None and given.get("tasks"):
         raise ConfigError(f"env={shown(env)} must be left out with tasks, which are in its place")
     goes_on = given.get("resume") and not given.get("overwrite")
     if env is not None or not (goes_on or given.get("tasks")):
         given["env"] = env
     if goes_on and given.get("run_dir") is not None:
-        return run(resume_config(**given), callbacks)
-    return run(Config(**given), callbacks)
+        return run(resume_config(**given), callbacks, quiet=quiet)
+    return run(Config(**given), callbacks, quiet=quiet)
 
 
 @checked
 def resume(
-    run_dir: str | Path, callbacks: Iterable[Any] = (), trust: bool = False, **settings: Any
+    run_dir: str | Path,
+    callbacks: Iterable[Any] = (),
+    trust: bool = False,
+    quiet: bool = False,
+    **settings: Any,
 ) -> AnyPolicy:
     """Continue a run from its latest checkpoint, with some settings replaced.
 
@@ -92,6 +98,7 @@ def resume(
     Args:
         trust: import the environment, wrappers, torso and algorithm that its ``config.json``
             names, though you haven't named them on this machine.
+        quiet: print nothing.
         **settings: fields of :class:`Config`, of the run's algorithm and of :class:`Network`, as
             in ``hr.resume("runs/a", learning_rate=1e-5, total_steps=2_000_000)``.
 
@@ -100,7 +107,7 @@ def resume(
         CheckpointError: there is no checkpoint to continue from, or it is another algorithm's, or
             names code and isn't yours.
     """
-    return run(resume_config(run_dir, trust, **settings), callbacks)
+    return run(resume_config(run_dir, trust, **settings), callbacks, quiet=quiet)
 
 
 @checked
@@ -135,7 +142,9 @@ def _saved_config(run_dir: str | Path, given: Any = None, **named: Any) -> Confi
     values = checkpoint.read_config(checkpoint.find(run_dir))["config"]
     if isinstance(given, Hyperparameters):
         check_trained(run_dir, values["algo"]["name"], type(given))
-        named["algo"] = {**values["algo"], "name": type(given)}
+        functions = {n: getattr(given, n, None) for n, x in values["algo"].items()
+                     if isinstance(x, dict)}  # fmt: skip
+        named["algo"] = {**values["algo"], **functions, "name": type(given)}
     known = {"resume": True, "overwrite": False, "init_from": None, "run_dir": str(run_dir)}
     return from_json(values, **known, **named)
 
@@ -193,6 +202,7 @@ def run(
     callbacks: Iterable[Any] = (),
     started: float | None = None,
     draw: bool = True,
+    quiet: bool = False,
 ) -> AnyPolicy:
     """Train with progress on the terminal, evaluate, draw, and write ``summary.json``.
 
@@ -201,10 +211,11 @@ def run(
     Args:
         started: when the run counts as started, on the clock of ``time.monotonic()``.
         draw: its curves and its report at the end, which one run of many doesn't need.
+        quiet: print nothing.
     """
     config, group = join_torchrun(config)
     leads = group is None or group.rank == 0
-    report = Report(config, quiet=not leads)
+    report = Report(config, quiet=quiet or not leads)
     calls = Calls(callbacks if leads else (), report.say)
     if leads and config.resume and config.run_dir is not None:
         report.say(check_resumed(_saved_config(config.run_dir, config.algo), config))

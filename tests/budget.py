@@ -32,6 +32,8 @@ BUDGETS_S = {
     "training/test_env_context.py": 25,
     "docs/test_examples.py": 25,
     "docs/test_own_algorithm.py": 20,
+    "training/test_schedules.py": 20,
+    "algos/test_custom.py": 15,
     "docs/test_lesson.py": 30,
     "transport/test_conformance.py": 20,
     "studies/scaling/test_scaling.py": 25,

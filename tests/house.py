@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = [
     "errors exits",
     "process valid callbacks",
-    "ops",
+    "ops schedules",
     "types",
     "spaces transport provision",
     "envs nn algos",

@@ -23,7 +23,7 @@ def test_the_keywords_of_train_are_the_settings_of_a_run_with_their_types():
         name: kind for name, kind in fields.items() if name not in ("env", "algo")
     }
     parameters = inspect.signature(hr.train).parameters
-    assert list(parameters) == ["env", "algo", "callbacks", "settings"]
+    assert list(parameters) == ["env", "algo", "callbacks", "quiet", "settings"]
     assert parameters["settings"].annotation == "Unpack[Settings]"
 
 

@@ -244,7 +244,7 @@ def test_an_unknown_keyword_names_the_nearest_setting():
         (lambda: hr.APPO(learning_rate=None), "learning_rate=None must be a number, above 0"),
         (lambda: hr.APPO(optimizer_eps=-1), "optimizer_eps=-1 must be above 0 .*1e-05"),
         (lambda: hr.PPO(value_clip=math.nan), "value_clip=nan must be .*above 0, or None"),
-        (lambda: hr.APPO(lr_schedule="cosine"), "'cosine' must be 'constant' or 'linear'"),
+        (lambda: hr.APPO(lr_schedule="cosin"), "'cosin' must be .*'linear', 'cosine'"),
         (lambda: Config(seed=1.5), "seed=1.5 must be a whole number .*nearest: 2"),
         (lambda: Config(snapshot_win_rate=1.5), r"snapshot_win_rate=1.5 .*nearest: 0\.99\)"),
         (lambda: Config(snapshot_win_rate=0), r"snapshot_win_rate=0 .*nearest: 0\.01\)"),

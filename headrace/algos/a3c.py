@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from headrace import schedules
 from headrace.algos.a2c import A2C
 from headrace.errors import require
 from headrace.valid import ranges
-from headrace.valid.fields import settings
+from headrace.valid.fields import float_fields, settings
 
 
 @settings()
@@ -32,6 +33,11 @@ class A3C(A2C):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in schedules.of(self).keys() - set(
+            float_fields(A3C)
+        ):  # actors are sent the others
+            valid = "a number: with A3C only hyperparameters of the built-in class can be schedules"
+            require(False, name, str(getattr(self, name)), valid)
         valid = "False with A3C: each actor would scale rewards by statistics of its own"
         require(not self.normalize_returns, "normalize_returns", self.normalize_returns, valid)
         valid = "False with A3C, whose actors have no moments of advantages in common"

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from headrace import schedules
 from headrace.errors import require
 from headrace.ops import losses
 from headrace.ops.moments import MovingMoments
@@ -41,14 +42,21 @@ class LearnsAt(NamedTuple):
 class Hyperparameters:
     """What every algorithm is: fields that learner and optimiser read, and what it does."""
 
+    FIXED: ClassVar[tuple[str, ...]] = ("lr_warmup",)  # floats that can't be schedules
+
     learns_at: ClassVar[LearnsAt] = LearnsAt(
         Span(8, 32, 64), Span(16, 64, 128), Span(512, 2048, 4096)
     )
 
     learning_rate: Annotated[float, ranges.ABOVE_0] = 3e-4
     """Step size of the optimiser at the start."""
-    lr_schedule: Literal["constant", "linear"] = "linear"
-    """Constant, or linear to 0 at total_steps; counted in environment steps."""
+    lr_schedule: Literal[
+        "constant", "linear", "cosine", "warmup", "warmup_linear", "warmup_cosine"
+    ] = "linear"
+    """Constant; linear or cosine to 0 at total_steps; warmup rises first and is then constant,
+    linear or cosine. Counted in environment steps. Unused where learning_rate is a schedule."""
+    lr_warmup: Annotated[float, ranges.SHARE] = 0.05
+    """Fraction of total_steps over which a warm-up rises from a tenth of the learning rate."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """Adam, or RMSProp with decay 0.99 as IMPALA used it."""
     optimizer_eps: Annotated[float, ranges.ABOVE_0] = 1e-5
@@ -73,17 +81,35 @@ class Hyperparameters:
     """Weight of the value loss, which is half the squared error."""
     entropy_coef: Annotated[float, ranges.AT_LEAST_0] = 0.0
     """Weight of the entropy bonus, at the start."""
-    entropy_schedule: Literal["constant", "linear"] = "constant"
-    """Constant, or linear to 0 at total_steps, as the learning rate's."""
+    entropy_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Constant, or linear or cosine to 0 at total_steps."""
     fused: bool = True
     """Gradients of built-in dense networks, minibatches and Adam's step in few large operations,
     which small steps need most; False: by autograd, as every other network."""
 
     def __post_init__(self) -> None:
+        schedules.adopt(self)
         check_fields(self)
+        self._check_schedules()
         valid = "'none' with normalize_returns, which clips rewards itself"
         plain = self.reward_transform == "none" or not self.normalize_returns
         require(plain, "reward_transform", self.reward_transform, valid)
+
+    def _check_schedules(self) -> None:
+        """Raise ConfigError where a schedule contradicts another setting."""
+        scheduled = schedules.of(self)
+        for name in self.FIXED:
+            value = getattr(self, name, None)
+            valid = "a number: it is used at the start, so it can't be a schedule"
+            require(name not in scheduled, name, str(value), valid)
+        valid = "a number with normalize_returns, whose statistics depend on it"
+        both = "gamma" in scheduled and self.normalize_returns
+        require(not both, "gamma", str(self.gamma), valid)
+        for name, named in (("learning_rate", "lr_schedule"), ("entropy_coef", "entropy_schedule")):
+            kind, default = getattr(self, named), type(self).__dataclass_fields__[named].default
+            valid = f"left out where {name} is a schedule itself"
+            alone = name not in scheduled or kind in ("constant", default)
+            require(alone, named, kind, valid)
 
     @property
     def max_lag(self) -> int:
@@ -158,7 +184,8 @@ class Hyperparameters:
 
 def check_clipping(rho_bar: float, c_bar: float) -> None:
     """V-trace's thresholds: theorem 1 of IMPALA assumes rho_bar >= c_bar."""
-    require(rho_bar >= c_bar, "rho_bar", rho_bar, f"at least c_bar={c_bar} (nearest: {c_bar})")
+    low, high = schedules.lowest(rho_bar), schedules.highest(c_bar)
+    require(low >= high, "rho_bar", low, f"at least c_bar={high} (nearest: {high})")
 
 
 class PolicyOutputs(NamedTuple):

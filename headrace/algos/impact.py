@@ -37,6 +37,8 @@ class IMPACT(common.Hyperparameters):
         common.Span(4, 8, 32), common.Span(16, 64, 128), common.Span(256, 512, 2048)
     )
 
+    FIXED = (*common.Hyperparameters.FIXED, "kl_target")
+
     max_lag: Annotated[int, ranges.LAG_OF_1] = 1
     """How many batches of rollouts may wait for the learner. Each lasts for ``passes`` steps, so
     the lag in updates is longer: at a batch's first use, which is when what is too old is dropped,
@@ -179,7 +181,7 @@ class IMPACT(common.Hyperparameters):
         state["steps"] += 1
         state["penalty"].note(metrics["target_kl"])
         if state["steps"] % self.resolved_t_target == 0:
-            state["penalty"].adapt()
+            state["penalty"].adapt(self.kl_coef)
             state["target_is_due"] = True
         return False
 

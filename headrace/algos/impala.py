@@ -34,6 +34,8 @@ class IMPALA(common.Hyperparameters):
         common.Span(8, 32, 64), common.Span(8, 16, 64), common.Span(256, 512, 2048)
     )
 
+    FIXED = (*common.Hyperparameters.FIXED, "replay_fraction")
+
     max_lag: Annotated[int, ranges.LAG_OF_1] = 1
     """How many updates a rollout may lag behind the learner when it is learnt from: at most
     max_lag + 1 updates' rollouts are begun or waiting, and what was overtaken is dropped.

@@ -17,6 +17,8 @@ def check_penalty(kl_coef: float, kl_target: float | None, num_steps: int) -> No
     """
     valid = "None where each update is a single optimiser step: it could never see its effect"
     require(kl_target is None or num_steps > 1, "kl_target", kl_target, valid)
+    valid = "None where kl_coef is a schedule"
+    require(kl_target is None or isinstance(kl_coef, int | float), "kl_target", kl_target, valid)
     valid = f"above 0 and needs kl_coef > 0 (is {kl_coef})"
     possible = kl_target is None or (kl_target > 0 and kl_coef > 0)
     require(possible, "kl_target", kl_target, valid)
@@ -40,11 +42,16 @@ class Penalty:
         """The mean KL of one optimiser step."""
         self.kls = (*self.kls, kl)[-self.window :]
 
-    def adapt(self) -> None:
+    def adapt(self, coef: float | None = None) -> None:
         """Double the weight if the KL is above 1.5 times its target, halve it if below 1 / 1.5.
+
+        Args:
+            coef: the weight from now on, where it has no target; None: as it is.
 
         Schulman et al. 2017, section 4. The weight stays above 1e-6, whence it can come back.
         """
+        if self.target is None and coef is not None:
+            self.coef = coef
         if self.target is None or not self.kls:
             return
         kl = sum(self.kls) / len(self.kls)

@@ -23,6 +23,8 @@ from headrace.valid.fields import settings
 class PPO(common.Hyperparameters):
     """PPO (Schulman et al. 2017): clipped surrogate, optionally with an adaptive KL penalty."""
 
+    FIXED = (*common.Hyperparameters.FIXED, "kl_target")
+
     learning_rate: float = 7e-4
     epochs: Annotated[int, ranges.COUNT] = 6
     """Passes over each batch."""
@@ -55,7 +57,7 @@ class PPO(common.Hyperparameters):
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterator[Batch]:
         """Targets from the policy before the first step, then ``epochs * minibatches`` parts."""
-        state["penalty"].adapt()
+        state["penalty"].adapt(self.kl_coef)
         batch = self._with_targets(policy, fresh())
         yield from split(batch, self, state["generator"], group)
 

@@ -191,7 +191,10 @@ def _by_signature(name: str, argv: list[str]) -> int:
     import tyro
 
     from headrace.cli import signatures
+    from headrace.valid.forms import flags_of, rewritten
 
+    function = getattr(signatures, name)
+    argv = rewritten(argv, flags_of(function)).argv
     config: Any = (tyro.conf.PositionalRequiredArgs,)
-    tyro.cli(getattr(signatures, name), prog=f"headrace {name}", args=argv, config=config)
+    tyro.cli(function, prog=f"headrace {name}", args=argv, config=config)
     return 0

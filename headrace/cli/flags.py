@@ -15,6 +15,9 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 import tyro
 
 from headrace.config import Config
+from headrace.valid.fields import float_fields
+from headrace.valid.forms import flags_of, names_of, rewritten
+from headrace.valid.values import Varying
 
 _ENV = Annotated[str, tyro.conf.arg(name="env-id", aliases=("--env",))]
 
@@ -51,10 +54,7 @@ class Flag(NamedTuple):
     @property
     def names(self) -> set[str]:
         """All that it is called in arguments."""
-        configured = [x for x in getattr(self.hint, "__metadata__", ()) if hasattr(x, "aliases")]
-        given = [x.name for x in configured if x.name is not None]
-        name = (given or [self.field])[-1].replace("_", "-")
-        return {f"--{name}", f"--no-{name}", *(a for x in configured for a in x.aliases or ())}
+        return names_of(self.field, self.hint)
 
 
 def named(
@@ -79,8 +79,10 @@ def named(
     Raises:
         SystemExit: help was shown (0), or tyro told what is wrong with an argument (2).
     """
-    given = {a.split("=")[0].replace("_", "-") for a in argv if a.startswith("--")}
     every = grouped(default, without, recipes, documented=False)
+    known = {n: (f.field, f.hint) for flags in every.values() for f in flags for n in f.names}
+    argv, scheduled = rewritten(argv, known, float_fields(type(default.algo)))
+    given = {a.split("=")[0].replace("_", "-") for a in argv if a.startswith("--")}
     groups = {name: [f for f in flags if f.names & given] for name, flags in every.items()}
     how: dict[str, Any] = {"prog": prog, "description": description, "args": argv}
     try:  # all flags would take tyro more than a tenth of a second
@@ -89,12 +91,13 @@ def named(
     except SystemExit:  # help is asked for, or needed
         groups = grouped(default, without, recipes)
         found = _found(default, groups, positional, **how)
-    return {
+    named = {
         flag.field: getattr(getattr(found, group), flag.field)
         for group, flags in groups.items()
         for flag in flags
         if flag.names & given
     }
+    return named | scheduled
 
 
 def _found(default: Config, groups: dict[str, list[Flag]], positional: str, **how: Any) -> Any:
@@ -151,7 +154,7 @@ def parsed(prog: str, argv: Sequence[str], description: str, *kinds: type) -> li
         dataclasses.make_dataclass("Settings", fields),
         prog=prog,
         description=description,
-        args=argv,
+        args=rewritten(argv, flags_of(*kinds)).argv,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.UseAppendAction),
     )
     return [kind(**vars(getattr(found, kind.__name__))) for kind in kinds]
@@ -162,9 +165,16 @@ def _flags(settings: Any, documented: bool = True) -> list[Flag]:
     kind = type(settings)
     hints, docs = get_type_hints(kind, include_extras=True), _docs(kind) if documented else {}
     return [
-        Flag(f.name, hints[f.name], getattr(settings, f.name), docs.get(f.name, ""))
+        Flag(f.name, *_shown(hints[f.name], getattr(settings, f.name)), docs.get(f.name, ""))
         for f in dataclasses.fields(kind)
     ]
+
+
+def _shown(hint: Any, default: Any) -> tuple[Any, Any]:
+    """Hint and default for tyro, which knows no schedules."""
+    if isinstance(default, Varying):
+        return Annotated[float | str, tyro.conf.arg(metavar="FLOAT|POINTS")], str(default)
+    return hint, default
 
 
 def _docs(kind: type) -> dict[str, str]:

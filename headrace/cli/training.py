@@ -15,8 +15,15 @@ from headrace.records.settings import replaced
 
 _OF_THE_RUN = ("run_dir", "resume", "overwrite", "init_from")  # what `resume RUN` says or excludes
 
-_TRAIN = "Train. Flags override the defaults, or with --resume the settings that the run has."
-_RESUME = "Continue a run. What a flag names changes, and all else stays as it is in the run."
+_TRAIN = (
+    "Train. Flags override the defaults, or with --resume the settings that the run has. --quiet "
+    "prints nothing."
+)
+_RESUME = (
+    "Continue a run. What a flag names changes, and all else stays as it is in the run. --quiet "
+    "prints nothing."
+)
+_QUIET = "--quiet"  # print nothing
 _TRUST = "--trust"  # import the code that the run names, though this user hasn't named it here
 _OF_ANY = (
     "--trust imports the code that a run of somebody else names. Behind a run directory, --help "
@@ -26,10 +33,14 @@ _OF_ANY = (
 
 def train(algorithm: str, argv: list[str]) -> None:
     """``headrace train ALGORITHM [flags]``; raises what :func:`config_of` does."""
-    config = config_of(algorithm, argv)
+    config, quiet = config_of(algorithm, _loud(argv)), _QUIET in argv
     if config.resume:
         import_from_here_if_named(config.to_json())
-    run(config, started=process_started())
+    run(config, started=process_started(), quiet=quiet)
+
+
+def _loud(argv: list[str]) -> list[str]:
+    return [word for word in argv if word != _QUIET]
 
 
 def config_of(algorithm: str, argv: list[str]) -> Config:
@@ -76,12 +87,13 @@ def resume(run_dir: str, argv: list[str]) -> None:
     if run_dir in ("-h", "--help"):
         shown: dict[str, str] = {"positional": "RUN", "description": f"{_RESUME} {_OF_ANY}"}
         named("headrace resume", [run_dir], Config(), without=_OF_THE_RUN, **shown)
-    trust, argv = _TRUST in argv, [word for word in argv if word != _TRUST]
+    trust, quiet = _TRUST in argv, _QUIET in argv
+    argv = [word for word in _loud(argv) if word != _TRUST]
     default, prog = resume_config(run_dir, trust), f"headrace resume {run_dir}"
     settings = named(prog, argv, default, without=_OF_THE_RUN, description=_RESUME)
     config = resume_config(run_dir, trust, **settings)
     import_from_here_if_named(config.to_json())
-    run(config, started=process_started())
+    run(config, started=process_started(), quiet=quiet)
 
 
 def recipes_of(algorithm: str) -> list[str]:

@@ -12,6 +12,7 @@ import inspect
 import sys
 from typing import Any, ClassVar, get_origin
 
+from headrace import schedules
 from headrace.algos import ALGORITHMS, installed
 from headrace.algos.common import Hyperparameters
 from headrace.envs import scripts
@@ -19,7 +20,9 @@ from headrace.envs.names import import_path
 from headrace.errors import ConfigError, nearest, shown
 from headrace.valid.fields import check_fields
 from headrace.valid.names import imported
+from headrace.valid.values import Varying
 
+FUNCTION = "function"  # the key of the name of a schedule's function
 RESERVED = ("name", "file")  # keys that stand beside the hyperparameters in config.json
 
 
@@ -34,6 +37,37 @@ def path_of(kind: type[Hyperparameters]) -> str:
     if kind in ALGORITHMS.values():
         return short_name(kind)
     return scripts.name_of(import_path(kind))
+
+
+def fields_of(algo: Hyperparameters) -> dict[str, Any]:
+    """The hyperparameters by name, as ``config.json`` has them: points as text, and a function by
+    its name and the file that defines it.
+    """
+    written = {name: _written(one) for name, one in schedules.of(algo).items()}
+    return dataclasses.asdict(schedules.at_start(algo)) | written
+
+
+def _written(schedule: Varying) -> Any:
+    if not isinstance(schedule, schedules.Function):
+        return str(schedule)
+    function = schedule.function
+    named = {FUNCTION: scripts.name_of(import_path(function))}
+    file = scripts.file_of(function)
+    return named if file is None else named | {"file": file}
+
+
+def function_of(setting: str, written: Any) -> Any:
+    """The function that :func:`fields_of` wrote, imported; anything else unchanged.
+
+    Raises:
+        ConfigError: it can't be found.
+    """
+    if not isinstance(written, dict) or FUNCTION not in written:
+        return written
+    value = scripts.found(setting, written[FUNCTION], written.get("file"))
+    if not isinstance(value, str):
+        return value
+    return imported(f"{setting}={shown(value)}", value)
 
 
 def is_called(name: str, kind: type[Hyperparameters]) -> bool:

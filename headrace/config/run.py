@@ -29,7 +29,7 @@ from headrace.nn.network import Network
 from headrace.nn.roster import SHARED, Roster, roster_of, written
 from headrace.nn.team import AnyPolicy
 from headrace.process import num_cores
-from headrace.valid import ranges
+from headrace.valid import aliases, ranges
 from headrace.valid.fields import check_fields, settings
 from headrace.valid.words import IDS, JSON
 
@@ -56,7 +56,7 @@ def unknown_setting(name: str, algo: Hyperparameters | None = None) -> ConfigErr
     Args:
         algo: of the run; the setting is taken to be of this one if it has it.
     """
-    return ConfigError(f"setting {name!r} is unknown.{_unknown(name, algo)}")
+    return ConfigError(f"setting {name!r} is unknown.{aliases.hint(name) or _unknown(name, algo)}")
 
 
 _WIDE = (256, 256)  # units of a perceptron that learns several tasks
@@ -433,7 +433,7 @@ class Config:
         An infinite number of the algorithm is text, since JSON has none.
         """
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        algo = dataclasses.asdict(self.algo).items()
+        algo = algorithms.fields_of(self.algo).items()
         texts = {name: str(x) for name, x in algo if isinstance(x, float) and math.isinf(x)}
         kind = type(self.algo)
         values["algo"] = {"name": algorithms.path_of(kind), **dict(algo), **texts}

@@ -87,7 +87,8 @@ class History:
     def setting(self, name: str, default: float | str = math.nan) -> Any:
         """A setting's value; ``default`` where there is none, or it is "auto" and no number."""
         value = self._settings.get(name)
-        unknown = value is None or (isinstance(value, str) and not isinstance(default, str))
+        other = isinstance(value, str | dict) and not isinstance(default, str)  # as schedules are
+        unknown = value is None or other
         return default if unknown else value
 
     @property

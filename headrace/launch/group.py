@@ -44,6 +44,7 @@ from headrace.process import library_defaults, stop_signals
 from headrace.records import checkpoint, rundir
 from headrace.records.reported import checked_value
 from headrace.records.result import Result
+from headrace.training.hyperparameters import Current
 from headrace.training.run import begin
 from headrace.types import Alone
 from headrace.valid.fields import checked
@@ -119,6 +120,7 @@ class LearnerGroup:
         self.num_restarts = 0
         self.interrupted = self._stopped = False
         self._begun = False  # this generation has learnt
+        self._env_steps = 0  # of the latest result
         self._learners: list[_Learner] = []
         self._living: list[Learners] = []  # at most one
         self._listened = 0.0  # until when what they say was heard
@@ -151,6 +153,16 @@ class LearnerGroup:
         self._stopped = True
         for learners in self._living:
             learners.tell(0, "interrupt" if self.interrupted else "stop")
+
+    @property
+    def hyperparameters(self) -> dict[str, float]:
+        return Current(self.config.algo, self.config.total_steps).all(self._env_steps)
+
+    def set_hyperparameter(self, name: str, value: Any) -> None:
+        algo = Current(self.config.algo, self.config.total_steps).changed(name, value)
+        self.config = dataclasses.replace(self.config, algo=algo)  # for learners that start again
+        for learners in self._living:
+            learners.tell(0, "set_hyperparameter", name, cloudpickle.dumps(value))
 
     def _interrupt(self) -> None:
         self.interrupted = True
@@ -283,7 +295,7 @@ class LearnerGroup:
             elif kind == "alive":
                 self._begun |= content[0]
             elif kind == "result":
-                self._begun = True
+                self._begun, self._env_steps = True, content[0].env_steps
                 yield content[0]
             elif kind == "say":
                 self._notify(content[0])

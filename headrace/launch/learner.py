@@ -90,6 +90,9 @@ def _listen(hear: Callable[[], tuple[Any, ...]], trainer: Trainer) -> None:
     calls: dict[str, Callable[..., None]]
     calls = {"stop": trainer.stop, "interrupt": trainer.interrupt, "log": trainer.log}
     calls["change_envs"] = trainer.change_envs
+    calls["set_hyperparameter"] = lambda name, value: trainer.set_hyperparameter(
+        name, cloudpickle.loads(value)
+    )
     with contextlib.suppress(EOFError, OSError):  # the other end is closed
         while True:
             word, *arguments = hear()

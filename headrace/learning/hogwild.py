@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -29,12 +30,22 @@ from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.transport.slab import ArraySpec, allocate, num_bytes, spec_of, views
 from headrace.types import METRICS_BYTES, Fresh, Rollout, Tree
+from headrace.valid.fields import float_fields
+
+
+def _rates(algorithm: Hyperparameters) -> list[str]:
+    """The hyperparameters that actors are sent: the floats of the built-in class, of which each
+    process knows the same ones.
+    """
+    built_in = next(k for k in type(algorithm).__mro__ if k.__module__.startswith("headrace."))
+    names = ["learning_rate", *float_fields(built_in)]
+    return [name for name in dict.fromkeys(names) if getattr(algorithm, name) is not None]
 
 
 def _layout(learner: Learner, num_actors: int) -> dict[str, Tree]:
     return {
         "optimizer": spec_of(learner.optimizer.memory),
-        "rates": ArraySpec((2,), torch.float64),  # the optimiser's, and the weight of the entropy
+        "rates": ArraySpec((len(_rates(learner.algorithm)),), torch.float64),
         "applied": ArraySpec((num_actors,), torch.int64),  # gradients so far, by who writes it
     }
 
@@ -61,17 +72,22 @@ class SharedModel:
         flatten_parameters(learner.policy, memory["flat"])
         learner.optimizer.use(memory)
 
-    def opened(self, learning_rate: float, entropy_coef: float) -> Tensor:
+    def opened(self, learning_rate: float, values: Mapping[str, float]) -> Tensor:
         """The buffer that actors attach to; they begin with these."""
-        self._views["rates"].copy_(torch.tensor((learning_rate, entropy_coef), dtype=torch.float64))
+        algorithm = self._learner.algorithm
+        known = {**values, "learning_rate": learning_rate}
+        rates = [known.get(name, getattr(algorithm, name)) for name in _rates(algorithm)]
+        self._views["rates"].copy_(torch.tensor(rates, dtype=torch.float64))
         return self._buffer
 
-    def update(self, fresh: Fresh, learning_rate: float, entropy_coef: float) -> dict[str, float]:
+    def update(
+        self, fresh: Fresh, learning_rate: float, values: Mapping[str, float]
+    ) -> dict[str, float]:
         """Like :meth:`Learner.update`, whose steps the actors have done already: one a rollout.
 
         Their metrics come with the rollouts.
         """
-        self.opened(learning_rate, entropy_coef)
+        self.opened(learning_rate, values)
         self._learner.watch(fresh, self._steps_per_update)
         return {}
 
@@ -105,6 +121,7 @@ class ActorLearner:
         self._shared = views(buffer, _layout(self._learner, num_actors))
         self._learner.optimizer.use(self._shared["optimizer"], racing=True)
         self._applied = 0
+        self._names, self._latest = _rates(self._learner.algorithm)[1:], list[float]()
 
     def pull(self) -> None:
         """Copy the shared parameters into the policy."""
@@ -122,9 +139,12 @@ class ActorLearner:
         Returns:
             gradients that others have applied since the pull.
         """
-        shared, rates = self._shared, self._shared["rates"].tolist()
+        shared = self._shared
+        rate, *others = shared["rates"].tolist()
+        changed = dict(zip(self._names, others, strict=True)) if others != self._latest else {}
+        self._latest = others
         try:
-            metrics = self._learner.train(lambda: gather([rollout]), *rates)
+            metrics = self._learner.train(lambda: gather([rollout]), rate, changed)
         except NonFinite as error:
             version = int(rollout.version.max())
             told = f"actor {self._actor}, after update {version}, its {error}"

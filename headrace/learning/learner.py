@@ -10,7 +10,9 @@ in one vector per optimiser step, and all take the same step.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -31,8 +33,10 @@ from headrace.nn.task_values import TaskPopArt
 from headrace.ops.moments import Moments, MovingMoments, moments, of_all
 from headrace.ops.rewards import transformed
 from headrace.process import full_float32
+from headrace.schedules import at_start, with_values
 from headrace.types import Alone, Batch, Fresh, Group, Metrics
 
+_NO_VALUES: Mapping[str, float] = MappingProxyType({})
 _MAX_REWARD = 10.0  # in standard deviations of returns
 
 
@@ -59,6 +63,7 @@ class Learner:
     ) -> None:
         self.group = Alone() if group is None else group
         self.policy = policy.to(device)
+        algorithm = at_start(algorithm)
         self.algorithm, self.device = algorithm, torch.device(device)
         full_float32(device)  # in which actors act
         flat = flatten_parameters(policy)
@@ -85,14 +90,14 @@ class Learner:
         return self._gradients.by_hand
 
     def update(
-        self, fresh: Fresh, learning_rate: float, entropy_coef: float | None = None
+        self, fresh: Fresh, learning_rate: float, values: Mapping[str, float] = _NO_VALUES
     ) -> dict[str, float]:
         """All optimiser steps of one update; returns the mean metrics over its steps.
 
         Running statistics of observations are those that the actors used until all steps are done.
 
         Args:
-            entropy_coef: weight of the entropy bonus from now on; None: as it is.
+            values: of hyperparameters that have changed, by name; others stay as they are.
         """
         seen: list[list[Moments]] = []
 
@@ -103,17 +108,18 @@ class Learner:
                 self.returns.take(seen[-1].pop())
             return batch
 
-        metrics = self.train(noted, learning_rate, entropy_coef)
+        metrics = self.train(noted, learning_rate, values)
         for moments_of_torsos in seen:
             self.policy.take(moments_of_torsos)
         return metrics
 
     def train(
-        self, fresh: Fresh, learning_rate: float, entropy_coef: float | None = None
+        self, fresh: Fresh, learning_rate: float, values: Mapping[str, float] = _NO_VALUES
     ) -> dict[str, float]:
         """Like :meth:`update`, but running statistics of observations stay as they are."""
-        if entropy_coef not in (None, self._gradients.algorithm.entropy_coef):
-            self._gradients.algorithm = replace(self.algorithm, entropy_coef=entropy_coef)
+        if values:
+            self.algorithm = self._gradients.algorithm = with_values(self.algorithm, values)
+            self.optimizer.eps = self.algorithm.optimizer_eps
 
         def scaled() -> Batch:
             batch = fresh()

@@ -48,7 +48,7 @@ class Optimizer:
     """
 
     def __init__(self, kind: str, flat: Tensor, eps: float, fused: bool = False) -> None:
-        self._kind, self._flat, self._eps = kind, flat, eps
+        self._kind, self._flat, self.eps = kind, flat, eps
         self._fused = fused and kind == "adam" and flat.device.type == "cpu"
         names = ("mean", "square") if kind == "adam" else ("square",)
         self._state = {name: torch.zeros_like(flat) for name in names}
@@ -64,7 +64,7 @@ class Optimizer:
         state = self._state
         for name, value in self._shared.items():
             state[name].copy_(value)
-        common: Any = {"lr": learning_rate, "eps": self._eps}
+        common: Any = {"lr": learning_rate, "eps": self.eps}
         common |= {"weight_decay": 0.0, "maximize": False}
         if self._kind == "adam":
             moments: Any = [state["mean"]], [state["square"]], [], [state["step"]]

@@ -9,8 +9,9 @@ No number passes from one to the other, so each learns what it would learn alone
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
@@ -57,7 +58,7 @@ class TeamLearner:
         return all(one.by_hand for one in self.learners.values())
 
     def update(
-        self, fresh: Fresh, learning_rate: float, entropy_coef: float | None = None
+        self, fresh: Fresh, learning_rate: float, values: Mapping[str, float] = MappingProxyType({})
     ) -> dict[str, float]:
         """An update of every policy from one batch of all columns.
 
@@ -75,7 +76,7 @@ class TeamLearner:
             if not part.valid.any():
                 continue
             try:
-                each[name] = learner.update(partial(_same, part), learning_rate, entropy_coef)
+                each[name] = learner.update(partial(_same, part), learning_rate, values)
             except NonFinite as error:
                 raise NonFinite(f"policy {name}: {error}") from error
             self.own += learner.own

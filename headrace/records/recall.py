@@ -69,7 +69,7 @@ def settings(
     if "network" not in given:
         recalled["network"] = network(config)
     if "algo" not in given:
-        recalled["algo"] = algorithm(config)
+        recalled["algo"] = algorithm(config, given)
     return recalled
 
 
@@ -78,12 +78,21 @@ def config(values: dict[str, Any]) -> Config:
     return from_json(values, **settings(Path(), {"config": values}, trusted=True))
 
 
-def algorithm(config: dict[str, Any]) -> dict[str, Any]:
-    """The saved hyperparameters, with the class of a custom algorithm in place of its name."""
-    saved = config["algo"]
-    if saved["name"] in ALGORITHMS:
-        return dict(saved)
-    return {**saved, "name": algorithms.find(saved["name"], saved.get("file"))}
+def algorithm(config: dict[str, Any], given: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The saved hyperparameters, with a custom algorithm's class and schedules' functions imported.
+
+    Args:
+        given: hyperparameters that are replaced, so that their functions are left out.
+    """
+    saved = {
+        name: value
+        for name, value in config["algo"].items()
+        if name not in given or not isinstance(value, dict)
+    }
+    found = {name: algorithms.function_of(name, value) for name, value in saved.items()}
+    if saved["name"] not in ALGORITHMS:
+        found["name"] = algorithms.find(saved["name"], saved.get("file"))
+    return found
 
 
 def network(config: dict[str, Any]) -> dict[str, Any]:

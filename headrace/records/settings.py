@@ -14,6 +14,7 @@ from headrace.config.eval_envs import code_of
 from headrace.envs import scripts
 from headrace.errors import CheckpointError, ConfigError, nearest, require_choice
 from headrace.nn.network import BEFORE, LEFT_TO_THE_RUN, Network, network_from_json
+from headrace.valid import aliases
 from headrace.valid.fields import checked
 
 # What settings that older versions didn't write meant then.
@@ -160,7 +161,9 @@ def _fields(settings: Any) -> set[str]:
 
 def _unknown(name: str, config: Config, known: set[str]) -> ConfigError:
     own = type(config.algo).__name__
-    hint = nearest(name, known | _fields(config.algo) | _fields(config.network))
+    hint = aliases.hint(name) or nearest(
+        name, known | _fields(config.algo) | _fields(config.network)
+    )
     theirs = [cls.__name__ for cls in ALGORITHMS.values() if name in _fields(cls)]
     if theirs:
         hint = f" It is a setting of {', '.join(theirs)}, and this run's algorithm is {own}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from headrace.config import Config
@@ -42,10 +43,10 @@ class Report:
         self._console.on_broken_pipe = self._go_on_unread  # type: ignore[method-assign]
         self._progress = Progress(
             TextColumn("{task.description}", style="bold", markup=False),
-            BarColumn(),
+            BarColumn(bar_width=12),
             TaskProgressColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[line]}", markup=False),
+            TextColumn("{task.fields[line]}", markup=False, table_column=Column(no_wrap=True)),
             console=self._console,
         )
         self._task = self._progress.add_task(
@@ -98,7 +99,16 @@ class Report:
         now = time.monotonic()
         if not self._console.is_terminal and now - self._last_plain_s >= _PLAIN_INTERVAL_S:
             self._last_plain_s = now
-            self.say(f"{result.env_steps:>12,} steps  {line}")
+            self.say(f"{result.env_steps:>12,} steps  {line} · {self._left(result)}")
+
+    def _left(self, result: Result) -> str:
+        """How much of the run is done, and how long the rest takes at the present speed."""
+        total = self._config.total_steps
+        done = min(1.0, result.env_steps / total)
+        if result.sps <= 0:
+            return f"{done:.0%}"
+        left = timedelta(seconds=round(max(0, total - result.env_steps) / result.sps))
+        return f"{done:.0%}, {left} left"
 
     def end(self, run_dir: Path, summary: dict[str, Any]) -> None:
         """Print the closing screen."""

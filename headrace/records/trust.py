@@ -116,15 +116,19 @@ def code_in(config: dict[str, Any], settings: tuple[str, ...] = CODE) -> dict[st
     if torso is not None:
         found["torso"] = torso
     if (algo := _custom(config)) is not None:
-        found["algo"] = algo[0]
+        found["algo"] = [one for one in algo if one is not None]
     return {name: value for name, value in found.items() if name in settings}
 
 
 def _custom(config: dict[str, Any]) -> list[Any] | None:
-    """Name and file of a custom algorithm; None of a built-in one."""
+    """What an algorithm names that is imported: its class and file, and schedules' functions; None
+    of a built-in algorithm without any.
+    """
     algo = config.get("algo") or {}
     name = algo.get("name")
-    return None if name is None or name in NAMES else [name, algo.get("file")]
+    own = [] if name is None or name in NAMES else [name, algo.get("file")]
+    functions = [[key, value] for key, value in algo.items() if isinstance(value, dict)]
+    return [*own, *functions] or None
 
 
 def _code_of(env: str, file: str | None) -> str | None:

@@ -12,9 +12,12 @@ from headrace.config import Config
 from headrace.config.algorithms import find
 from headrace.envs.names import env_name
 from headrace.envs.probe import probe
+from headrace.nn.network import Network
 from headrace.recipes import take_recipe
 from headrace.records.settings import replaced
 from headrace.training.sizes import choose
+from headrace.valid.fields import float_fields
+from headrace.valid.forms import flags_of, rewritten
 
 T = TypeVar("T")
 
@@ -34,6 +37,8 @@ def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **own:
     name = rest.pop(0) if rest and not rest[0].startswith("-") else default.algo_name
     base = dataclasses.replace(default, algo=find(name)())
     config, rest = take_recipe(rest, name, base)
+    known = flags_of(kind, Config, Network, type(base.algo))
+    rest, scheduled = rewritten(rest, known, float_fields(type(base.algo)))
     study: Any = tyro.cli(
         kind,
         prog=prog,
@@ -42,6 +47,8 @@ def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **own:
         default=kind(config=replaced(config, own)),  # type: ignore[call-arg]
         config=(tyro.conf.OmitArgPrefixes,),
     )
+    if scheduled:
+        study = dataclasses.replace(study, config=replaced(study.config, scheduled))
     if study.config.is_sized:  # a recipe may leave that to the run; a study has to know
         return study
     return dataclasses.replace(study, config=choose(study.config, None, cores=1))

@@ -69,13 +69,12 @@ class Archive:
         self._disk, self._notify = Tolerant(notify), notify
         self.description: dict[str, Any] = {
             "format": checkpoint.FORMAT,
-            "config": config.to_json(),
-            "signature": trust.sign(config.to_json()),
             "observation_space": space_to_json(found.observation_space),
             "action_space": space_to_json(found.action_space),
             "info_mask": found.info_mask,
             "mask_source": found.mask_source,
         }
+        self.describe(config)
         if isinstance(saved.policy, Team):
             self.description["policies"] = saved.policy.roster.to_json()
             self.description["agent_spaces"] = _written(found.own_spaces)
@@ -99,6 +98,11 @@ class Archive:
             self.close()
             raise
         self._loaded = saved.progress.updates
+
+    def describe(self, config: Config) -> None:
+        """Take the settings that checkpoints hold from now on."""
+        values = config.to_json()
+        self.description |= {"config": values, "signature": trust.sign(values)}
 
     def close(self) -> None:
         """Let others write in the run directory; safe to call twice."""

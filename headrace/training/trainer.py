@@ -12,9 +12,11 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import torch
 
 from headrace.acting.source import RolloutSource, Stopped
@@ -48,6 +50,7 @@ from headrace.records.result import Result
 from headrace.records.tally import Progress, Tally
 from headrace.training.archive import Archive, Saved
 from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum, logs_iterations
+from headrace.training.hyperparameters import Current
 from headrace.training.intake import Intake
 from headrace.training.room import check_files, check_room
 from headrace.training.run import begin, built, large_network, shared_model
@@ -116,6 +119,8 @@ class Trainer:
         check_room(config, self.policy, found.env)
         self.config, self.env, self.agents = config, found.env, found.agents
         self._share = config.per_learner
+        self._current = Current(config.algo, config.total_steps)
+        self._to_set: list[tuple[str, Any]] = []  # hyperparameters, by all learners together
         if self.group.rank == 0 and (
             hint := large_network(config, self.policy, is_game=bool(found.agents))
         ):
@@ -242,8 +247,7 @@ class Trainer:
                         result = self._report(log)
                         if result is not None:
                             yield result
-                        stops = self.group.gather(torch.tensor([float(self._stopped)]))
-                        finished = finished or bool(stops.any())
+                        finished = self._agree() or finished
                         self._make_changes(source, log)
             source.close()  # what is saved and returned is learnt from no more
             if self.updates:
@@ -264,7 +268,11 @@ class Trainer:
             processors=None if self.config.cores_per_learner is None else frozenset(cores()),
             seating=self._seating,
         )
-        model = None if self._shared is None else self._shared.opened(*self._rates())
+        model = (
+            None
+            if self._shared is None
+            else self._shared.opened(*self._current.rates(self.env_steps))
+        )
         with self.group.clock.aside():  # nobody takes memory before all have seen what is free
             self.group.gather(torch.zeros(1))
         source = RolloutSource(spec, self._notify, model)
@@ -300,7 +308,7 @@ class Trainer:
         try:
             with self._exchange.timed(), self.group.clock.phase("learn"):
                 updating = self._shared or self.learner
-                metrics = updating.update(intake.fresh, *self._rates())
+                metrics = updating.update(intake.fresh, *self._current.rates(self.env_steps))
                 meter.note(**metrics)
                 meter.count(**self.learner.take_lags(), lost=source.lost())
                 own = mean_metrics(self.learner.own) or meter.means()
@@ -325,17 +333,50 @@ class Trainer:
         """Whether to stop in the middle of an update: not while others wait for this learner."""
         return self._stopped and self.group.size == 1
 
-    def _learning_rate(self) -> float:
-        return self._scheduled(self.config.algo.learning_rate, self.config.algo.lr_schedule)
+    @property
+    def hyperparameters(self) -> dict[str, float]:
+        """Every float hyperparameter by name, as it is now."""
+        return self._current.all(self.env_steps)
 
-    def _rates(self) -> tuple[float, float]:
-        """The learning rate and the weight of the entropy bonus."""
-        hyper = self.config.algo
-        return self._learning_rate(), self._scheduled(hyper.entropy_coef, hyper.entropy_schedule)
+    def set_hyperparameter(self, name: str, value: Any) -> None:
+        """Change a float hyperparameter from the next update on, in place of its schedule.
 
-    def _scheduled(self, value: float, schedule: str) -> float:
-        left = max(0.0, 1.0 - self.env_steps / self.config.total_steps)
-        return value if schedule == "constant" else value * left
+        Checkpoints keep the change, so that a resumed run goes on with it. Several learners
+        apply it together, when the first one has been told.
+
+        Args:
+            name: as in ``learning_rate``.
+            value: a number, or a schedule, see :mod:`headrace.schedules`.
+
+        Raises:
+            ConfigError: there is no such hyperparameter, or the value is out of range.
+        """
+        self._current.changed(name, value)
+        if self.group.size > 1:
+            self._to_set.append((name, value))
+        else:
+            self._set(name, value)
+
+    def _set(self, name: str, value: Any) -> None:
+        before = getattr(self.config.algo, name)
+        self._current.set(name, value)
+        self.config = replace(self.config, algo=self._current.algo)
+        self._archive.describe(self.config)
+        if self.group.rank == 0:
+            now = getattr(self.config.algo, name)
+            self._notify(f"{name} {before} → {now} after {self.env_steps:,} steps")
+
+    def _agree(self) -> bool:
+        """Apply what rank 0 was told to set, on all learners; whether one of them stops."""
+        told = [float(self._stopped), float(len(self._to_set))]
+        flags = self.group.gather(torch.tensor(told))
+        if self.group.size > 1 and flags[0, 1]:
+            count = int(flags[0, 1])  # another thread may add to them
+            changes = cloudpickle.dumps(self._to_set[:count]) if self.group.rank == 0 else b""
+            del self._to_set[:count]
+            for name, value in cloudpickle.loads(self.group.broadcast(changes)):
+                self._set(name, value)
+        return bool(flags[:, 0].any())
 
     # -- results and checkpoints ----------------------------------------------------------------
 
@@ -365,8 +406,10 @@ class Trainer:
         metrics = self._reported.gather(self.group)
         if log is None:
             return None
-        known = {"learning_rate": self._learning_rate(), "eval_return": self._evaluations.latest}
-        known |= league_metrics(self._league) | {"metrics": metrics | self._evaluations.metrics}
+        rate, values = self._current.rates(self.env_steps)
+        metrics |= self._evaluations.metrics | {f"charts/{k}": v for k, v in values.items()}
+        known: dict[str, Any] = {"learning_rate": rate, "eval_return": self._evaluations.latest}
+        known |= league_metrics(self._league) | {"metrics": metrics}
         result = self._tally.result(episodes, restarts=self._restarts, **known)
         log.result(result)
         return result

@@ -16,7 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 from typing import get_type_hints as hints_of
 
 from headrace.errors import ConfigError, nearest, shown
-from headrace.valid.values import Kind, Misfit, fit, read
+from headrace.valid import aliases
+from headrace.valid.values import Kind, Misfit, Varying, fit, fit_sample, read
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -35,6 +36,24 @@ def check_fields(settings: Any, prefix: str = "") -> None:
             value = _checked(prefix + name, kind, value, default)
         if value is not given:
             object.__setattr__(settings, name, value)  # it may be frozen
+
+
+def float_fields(cls: Any) -> list[str]:
+    """The fields of a dataclass that may be any number."""
+    return [name for name, kinds, _ in _fields(cls) if any(float in k.options for k in kinds)]
+
+
+def check_value(cls: Any, name: str, value: Any, varies: bool = False) -> None:
+    """Raise ConfigError unless a field of a dataclass may have a value.
+
+    Args:
+        varies: it is one value of a schedule.
+    """
+    for kind in next(kinds for field, kinds, _ in _fields(cls) if field == name):
+        try:
+            fit_sample(kind, value) if varies else fit(kind, value)
+        except Misfit as misfit:
+            raise ConfigError(f"{name}={shown(value)} must be {misfit.words}") from None
 
 
 def settings(hint: Callable[[str], str] = lambda name: "") -> Callable[[type[T]], type[T]]:
@@ -97,7 +116,8 @@ def _checked(name: str, kind: Kind, value: Any, default: Any) -> Any:
             words += f" (nearest: {misfit.near})"
         elif isinstance(default, int | float) and not isinstance(default, bool):
             words += f" (the default is {default})"
-        raise ConfigError(f"{name}={shown(value)} must be {words}") from None
+        said = str(value) if isinstance(value, Varying) else shown(value)
+        raise ConfigError(f"{name}={said} must be {words}") from None
 
 
 def _bind(
@@ -110,7 +130,7 @@ def _bind(
     known = signature.parameters
     if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
         for unknown in values.keys() - known.keys():
-            words = hint(unknown) or nearest(unknown, known)
+            words = aliases.hint(unknown) or hint(unknown) or nearest(unknown, known)
             raise ConfigError(f"setting {unknown!r} is unknown to {name}.{words}")
     try:
         return signature.bind(*args, **values)

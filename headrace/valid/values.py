@@ -16,6 +16,18 @@ from headrace.errors import nearest, shown
 from headrace.valid.ranges import Also, Range, Valid
 
 
+class Varying:
+    """A value that changes during a run, as a schedule; each sample has to fit where it is used."""
+
+    def at(self, env_steps: int, total_steps: int) -> float:
+        """The value after so many environment steps of a run."""
+        raise NotImplementedError
+
+    def samples(self) -> Iterable[float]:
+        """Values to check, the smallest and largest among them."""
+        raise NotImplementedError
+
+
 class Misfit(Exception):
     """What would be valid, and the nearest of it; None: it isn't known."""
 
@@ -45,6 +57,13 @@ def read(hint: Any) -> Kind:
 
 def fit(kind: Kind, value: Any) -> Any:
     """The value as an annotation has it; raises :class:`Misfit`."""
+    if isinstance(value, Varying) and float in kind.options:
+        for one in value.samples():
+            try:
+                fit_sample(kind, one)
+            except Misfit as misfit:
+                raise Misfit(f"{misfit.words} in all of its values, not {one:g}") from None
+        return value
     limits, misfits = kind.limits, []
     for option in kind.options:
         fixed = option is type(None) or get_origin(option) is Literal
@@ -56,6 +75,15 @@ def fit(kind: Kind, value: Any) -> Any:
     words = [limit.words for limit in limits if isinstance(limit, Valid) and limit.whole]
     words = words or [misfit.words for misfit in misfits]
     raise Misfit(", or ".join(dict.fromkeys(words)), near[0] if near else None)
+
+
+def fit_sample(kind: Kind, value: float) -> None:
+    """Raise :class:`Misfit` unless a schedule may take a value: the low end of a range is open to
+    none but constants, since schedules often end there.
+    """
+    ends = [x.low for x in kind.limits if isinstance(x, Range) and x.above]
+    if value not in ends:
+        fit(kind, value)
 
 
 def _within(limits: tuple[Any, ...], option: Any, value: Any) -> Any:

@@ -216,7 +216,7 @@ def test_an_algorithm_that_nobody_signed_is_not_imported(tmp_path):
         values = json.loads(file.read_text())
         values["config"]["algo"] |= {"name": "__main__:Mine", "file": str(evil)}
         file.write_text(json.dumps(values))
-    with pytest.raises(CheckpointError, match="algo='__main__:Mine'"):
+    with pytest.raises(CheckpointError, match=r"algo=\['__main__:Mine'"):
         hr.resume(run_dir)
     config = saved(run_dir)
     with pytest.raises(hr.ConfigError):

@@ -114,7 +114,7 @@ def pair(tiny):
     model = SharedModel(trainer.learner, num_actors=2, steps_per_update=1)
     policies = [hr.Policy(trainer.policy.observation_space, trainer.policy.action_space,
                           config.network) for _ in range(2)]  # fmt: skip
-    buffer = model.opened(config.algo.learning_rate, 0.0)
+    buffer = model.opened(config.algo.learning_rate, {})
     actors = [ActorLearner(p, config.algo, i, 2, buffer) for i, p in enumerate(policies)]
     yield trainer.learner, model, rollout, policies, actors
     trainer.close()
@@ -126,7 +126,7 @@ def flat(policy: hr.Policy) -> torch.Tensor:
 
 def test_an_actor_changes_the_shared_weights_and_keeps_its_copy_until_it_pulls(pair):
     learner, model, rollout, policies, (actor, _) = pair
-    model.opened(1e-2, 0.0)
+    model.opened(1e-2, {})
     before = flat(learner.policy)
     actor.pull()
     assert torch.equal(flat(policies[0]), before)
@@ -151,7 +151,7 @@ def test_the_gradient_is_of_the_copy_and_the_moments_are_everybodys(pair):
     gradient, _, count = reference.gradient(batch)
     gradient /= count
     gradient *= min(1.0, 0.5 / float(gradient.norm()))
-    model.opened(1e-3, 0.0)
+    model.opened(1e-3, {})
     one.pull()
     two.pull()  # both copies are of the same parameters, so both gradients are the same
     one.learn(rollout)
@@ -189,7 +189,7 @@ def test_the_learning_rate_is_the_one_that_the_trainer_wrote_last(pair):
     learner, model, rollout, _, (actor, _) = pair
     before = flat(learner.policy)
     actor.pull()
-    model.opened(0.0, 0.0)
+    model.opened(0.0, {})
     actor.learn(rollout)
     assert torch.equal(flat(learner.policy), before)
 
@@ -232,7 +232,7 @@ def test_actors_learn_while_the_trainer_takes_no_step(tiny):
         before = flat(trainer.policy)
         model, policy = trainer._shared, copy.deepcopy(trainer.policy)
         spec = config.actor_spec(resolve(config.env), policy)
-        source = RolloutSource(spec, print, model.opened(1e-3, 0.0))
+        source = RolloutSource(spec, print, model.opened(1e-3, {}))
         source.publish(policy, 0, 0)
         try:
             slots = config.slots_per_actor * config.num_actors

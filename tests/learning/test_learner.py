@@ -83,9 +83,10 @@ def test_cutting_a_batch_into_chunks_and_threads_leaves_its_gradient(algo):
 def test_the_entropy_bonus_has_the_weight_that_an_update_is_given(kind, fused):
     def updated(coef: float, given: float | None) -> torch.Tensor:
         learner = Learner(make_policy(), kind(entropy_coef=coef, fused=fused))
+        values = {} if given is None else {"entropy_coef": given}
         for _ in range(2):  # a weight holds until there is another
-            learner.update(make_batch, 1e-2, given)
-            given = None
+            learner.update(make_batch, 1e-2, values)
+            values = {}
         learner.close()
         return torch.cat([p.detach().flatten() for p in learner.policy.parameters()])
 

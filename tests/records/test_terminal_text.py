@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import pytest
 from rich.console import Console
 
+import headrace as hr
+from headrace.cli import main
+from headrace.records.result import Result
 from headrace.records.terminal import Report
 from headrace.studies import machine
 
@@ -24,6 +28,38 @@ def test_a_line_of_a_report_is_what_was_said(kind, tiny):
         file = kind()
         Report(tiny(), Console(file=file, width=200, color_system="truecolor")).say(name)
         assert file.getvalue() == name + "\n"
+
+
+def result_at(env_steps: int) -> Result:
+    nothing = dict.fromkeys(field.name for field in dataclasses.fields(Result))
+    known = {"env_steps": env_steps, "sps": 100.0, "episode_return": 12.5, "lag_mean": 0.5}
+    known |= {"utilisation_actor": 0.5, "utilisation_learner": 0.5}
+    return Result(**(nothing | known))
+
+
+def test_progress_has_a_percentage_and_the_time_left_in_80_columns_and_in_a_pipe(tiny):
+    config = tiny(total_steps=10_000)
+    pipe = io.StringIO()
+    Report(config, Console(file=pipe, width=80)).update(result_at(2_500))
+    assert pipe.getvalue().endswith(" · 25%, 0:01:15 left\n")
+    assert pipe.getvalue().count("\n") == 1
+    screen = Terminal()
+    console = Console(file=screen, width=80, force_terminal=True, color_system=None)
+    with Report(config, console) as report:
+        report.update(result_at(2_500))
+        report._live.refresh()
+    lines = [line for line in screen.getvalue().replace("\r", "\n").splitlines() if "25%" in line]
+    assert lines
+    assert all(len(line) <= 100 for line in lines)  # escape sequences included
+
+
+def test_a_quiet_run_prints_nothing(tmp_path, capsys):
+    sizes = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 8, "transport": "serial"}
+    hr.train("CartPole-v1", "ppo", quiet=True, total_steps=64, run_dir=tmp_path / "run", **sizes)
+    hr.resume(tmp_path / "run", quiet=True, total_steps=128)
+    flags = ["--quiet", "--total-steps", "192"]
+    assert main(["resume", str(tmp_path / "run"), *flags]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
+from headrace import schedules
 from headrace.algos import IMPALA
 from headrace.config import Config
 from headrace.envs.suites import Suite
@@ -82,7 +83,11 @@ class Population:
             schedule = getattr(self.config.algo, name)
             valid = "'constant': in a population, copying and changing is the schedule"
             require(schedule == "constant", name, schedule, valid)
-        _ = self.parameters
+        sampled = {one.name for one in self.parameters}
+        for name, schedule in schedules.of(self.config.algo).items():
+            in_steps = isinstance(schedule, schedules.Points) and not schedule.in_fractions
+            valid = "points in environment steps: each turn of a population is a run of its own"
+            require(in_steps or name in sampled, name, str(schedule), valid)
 
     def check(self) -> None:
         """Raise ConfigError where nothing would evolve, or nobody knows when to copy."""

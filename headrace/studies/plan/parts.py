@@ -21,6 +21,7 @@ from headrace.nn.policy import policy_weights
 from headrace.ops import stacks, tree
 from headrace.records.episodes import Episodes
 from headrace.records.meter import Meter
+from headrace.schedules import at_start
 from headrace.studies.stopwatch import Time, measure_time
 from headrace.training.exchange import Exchange
 from headrace.training.policies import new_learner, new_policy
@@ -149,6 +150,7 @@ class Learning:
         self._weights = WeightStore(spec_of(policy_weights(self._policy)), shared=True)
         self._exchange, self._episodes = Exchange(Alone()), Episodes()
         self._updates = self._batches = 0
+        self._rate = at_start(config.algo).learning_rate
 
     def _fresh(self) -> Batch:
         self._batches += 1
@@ -161,7 +163,7 @@ class Learning:
         """Updates until the next batch is taken; returns how many batches were, 1 or more."""
         before = self._batches
         while self._batches == before:
-            own = self._learner.update(self._fresh, self._config.algo.learning_rate)
+            own = self._learner.update(self._fresh, self._rate)
             self._exchange.tell(Meter(), self._episodes, own)
             self._publish()
         return float(self._batches - before)

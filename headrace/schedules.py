@@ -1,0 +1,192 @@
+"""Hyperparameters that change during training: by points, by a function, or by a named shape.
+
+A schedule is resolved once per update, in the learner's process; everything that computes with
+hyperparameters sees plain numbers.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import numbers
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from headrace.errors import ConfigError, shown
+from headrace.valid.fields import check_value, float_fields
+from headrace.valid.values import Varying
+
+T = TypeVar("T")
+_TRIED = 101  # values of a function that are checked before training
+_WARMUP_FROM = 0.1  # of the value, where a warm-up begins
+_AS_IN = "as in '0:1e-3,0.5:3e-4,1:0' or [[0, 1e-3], [1_000_000, 1e-5]]"
+
+
+@dataclass(frozen=True)
+class Points(Varying):
+    """Linear interpolation between points, constant before the first and after the last.
+
+    Args:
+        points: (x, value), x increasing; x counts environment steps, or if the last is at most 1,
+            fractions of ``total_steps``.
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+    def at(self, env_steps: int, total_steps: int) -> float:
+        x = env_steps / total_steps if self.in_fractions else env_steps
+        before, value = self.points[0]
+        for after, following in self.points:
+            if x <= after:
+                share = 1.0 if after == before else (x - before) / (after - before)
+                return value + min(max(share, 0.0), 1.0) * (following - value)
+            before, value = after, following
+        return value
+
+    @property
+    def in_fractions(self) -> bool:
+        """Whether x counts fractions of the run."""
+        return self.points[-1][0] <= 1
+
+    def samples(self) -> Iterable[float]:
+        return [value for _, value in self.points]
+
+    def __str__(self) -> str:
+        return ",".join(f"{_short(x)}:{_short(value)}" for x, value in self.points)
+
+
+@dataclass(frozen=True)
+class Function(Varying):
+    """A function of the fraction of the run that remains: 1 at the start, 0 at the end."""
+
+    function: Callable[[float], float]
+    name: str = "schedule"  # of the hyperparameter, for messages
+
+    def at(self, env_steps: int, total_steps: int) -> float:
+        return self._value(max(0.0, 1.0 - env_steps / total_steps))
+
+    def samples(self) -> Iterable[float]:
+        return [self._value(1.0 - i / (_TRIED - 1)) for i in range(_TRIED)]
+
+    def _value(self, left: float) -> float:
+        try:
+            value = self.function(left)
+        except Exception as error:
+            raise ConfigError(
+                f"{self.name}={self} is no schedule: called with {left:g}, it raised "
+                f"{type(error).__name__}: {error}. It must return a number for each remaining "
+                "fraction of the run, from 1 (start) to 0 (end)"
+            ) from error
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise ConfigError(
+                f"{self.name}={self} is no schedule: it returned {shown(value)}, not a number"
+            )
+        return float(value)
+
+    def __str__(self) -> str:
+        return getattr(self.function, "__qualname__", None) or shown(self.function)
+
+
+def read(name: str, value: Any) -> Any:
+    """A schedule from what a user may give for one; anything else unchanged.
+
+    Args:
+        name: of the hyperparameter, for messages.
+        value: text or pairs of points, or a function of the remaining fraction.
+
+    Raises:
+        ConfigError: these are no points.
+    """
+    if isinstance(value, Varying | type):
+        return value
+    if isinstance(value, str) and ":" in value:
+        return _points(name, value, [part.split(":") for part in value.split(",")])
+    if isinstance(value, list | tuple) and value:
+        return _points(name, value, value)
+    return Function(value, name) if callable(value) else value
+
+
+def _points(name: str, given: Any, pairs: Any) -> Points:
+    try:
+        points = tuple((float(x), float(value)) for x, value in pairs)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{name}={shown(given)} must be points of x and value, {_AS_IN}"
+        ) from None
+    xs = [x for x, _ in points]
+    if not all(math.isfinite(x) and x >= 0 for x in xs):
+        raise ConfigError(f"{name}={shown(given)} must have finite x of 0 or more, {_AS_IN}")
+    if any(x >= after for x, after in itertools.pairwise(xs)):
+        raise ConfigError(
+            f"{name}={shown(given)} must have increasing x, {_AS_IN} (nearest: "
+            f"{Points(tuple(sorted(dict(points).items())))})"
+        )
+    return Points(points)
+
+
+def _short(number: float) -> str:
+    return str(int(number)) if number == int(number) and abs(number) < 1e15 else repr(number)
+
+
+def adopt(settings: Any) -> None:
+    """Make schedules of the float fields of a frozen dataclass that hold points or functions."""
+    for name in float_fields(type(settings)):
+        given = getattr(settings, name)
+        if type(given) is not float and (value := read(name, given)) is not given:
+            object.__setattr__(settings, name, value)
+
+
+def of(settings: Any) -> dict[str, Varying]:
+    """The fields that are schedules, by name."""
+    return {name: value for name, value in vars(settings).items() if isinstance(value, Varying)}
+
+
+def highest(value: Any) -> Any:
+    """The highest value of a schedule, or the number itself."""
+    return max(value.samples()) if isinstance(value, Varying) else value
+
+
+def lowest(value: Any) -> Any:
+    """The lowest value of a schedule, or the number itself."""
+    return min(value.samples()) if isinstance(value, Varying) else value
+
+
+def at_start(settings: T) -> T:
+    """Settings with the first values of their schedules."""
+    first = {name: schedule.at(0, 1) for name, schedule in of(settings).items()}
+    return with_values(settings, first) if first else settings
+
+
+def with_values(settings: T, values: Mapping[str, float]) -> T:
+    """A copy of a frozen dataclass with other values of some fields, which are not checked."""
+    changed = copy.copy(settings)
+    for name, value in values.items():
+        object.__setattr__(changed, name, value)
+    return changed
+
+
+def shape(kind: str, env_steps: int, total_steps: int, warmup: float = 0.0) -> float:
+    """The factor that a named schedule multiplies a value with.
+
+    Args:
+        kind: constant; linear or cosine, to 0 at ``total_steps``; warmup, which rises over the
+            fraction ``warmup`` of the run and stays; warmup_linear, warmup_cosine.
+    """
+    left = max(0.0, 1.0 - env_steps / total_steps)
+    if kind == "linear":
+        return left
+    rises, _, falls = kind.partition("_") if kind.startswith("warmup") else ("", "", kind)
+    done = 1.0 - left
+    if rises and done < warmup:
+        return _WARMUP_FROM + (1.0 - _WARMUP_FROM) * done / warmup
+    done = (done - warmup) / (1.0 - warmup) if rises else done
+    if falls == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * done))
+    return 1.0 - done if falls == "linear" else 1.0
+
+
+def check_now(settings: Any, name: str, value: float) -> None:
+    """Raise ConfigError unless a function's value is in the range of its hyperparameter."""
+    check_value(type(settings), name, value, varies=True)

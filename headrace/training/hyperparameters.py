@@ -1,0 +1,86 @@
+"""The hyperparameters of a run at its present step: schedules, and changes by callbacks."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from headrace import schedules
+from headrace.algos.common import Hyperparameters
+from headrace.errors import ConfigError, nearest
+from headrace.valid.fields import float_fields
+from headrace.valid.values import Varying
+
+_NAMED = {"learning_rate": "lr_schedule", "entropy_coef": "entropy_schedule"}
+
+
+class Current:
+    """Resolves the schedules of a run, once per update.
+
+    Args:
+        algo: as it is set. total_steps: environment steps of the run.
+    """
+
+    def __init__(self, algo: Hyperparameters, total_steps: int) -> None:
+        self.algo, self._total_steps = algo, total_steps
+        self._set: set[str] = set()  # by callbacks, so that learners were built with other values
+        self._changing = self._found()
+
+    def _found(self) -> list[str]:
+        """All but the learning rate that differ, or may, from what learners were built with."""
+        names = self._set | schedules.of(self.algo).keys()
+        if self.algo.entropy_schedule != "constant":
+            names.add("entropy_coef")
+        return sorted(names - {"learning_rate"})
+
+    def rates(self, env_steps: int) -> tuple[float, dict[str, float]]:
+        """The learning rate, and the other hyperparameters that change, by name.
+
+        Raises:
+            ConfigError: a function's value is out of range.
+        """
+        changing = self._changing
+        values = {name: self._value(name, env_steps) for name in changing} if changing else {}
+        return self._value("learning_rate", env_steps), values
+
+    def all(self, env_steps: int) -> dict[str, float]:
+        """Every float hyperparameter, by name."""
+        return {name: self._value(name, env_steps) for name in float_fields(type(self.algo))}
+
+    def _value(self, name: str, env_steps: int) -> Any:
+        given = getattr(self.algo, name)
+        if isinstance(given, Varying):
+            value = given.at(env_steps, self._total_steps)
+            if isinstance(given, schedules.Function):
+                schedules.check_now(self.algo, name, value)
+            return value
+        kind = getattr(self.algo, _NAMED[name]) if name in _NAMED else "constant"
+        if kind == "constant":
+            return given
+        return given * schedules.shape(kind, env_steps, self._total_steps, self.algo.lr_warmup)
+
+    def changed(self, name: str, value: Any) -> Hyperparameters:
+        """The hyperparameters with another value of one, which replaces its schedule.
+
+        Raises:
+            ConfigError: there is no such float hyperparameter, or the value is out of range.
+        """
+        known = float_fields(type(self.algo))
+        if name not in known:
+            kind = type(self.algo).__name__
+            raise ConfigError(
+                f"{name!r} is not a float hyperparameter of {kind}, which alone can change while "
+                f"it trains.{nearest(name, known)}"
+            )
+        if name in self.algo.FIXED:
+            raise ConfigError(f"{name!r} can't change during training: it is used at the start")
+        change: dict[str, Any] = {name: value}
+        if name in _NAMED:
+            change[_NAMED[name]] = "constant"
+        return dataclasses.replace(self.algo, **change)
+
+    def set(self, name: str, value: Any) -> None:
+        """Use another value of a hyperparameter from the next update on; see :meth:`changed`."""
+        self.algo = self.changed(name, value)
+        self._set.add(name)
+        self._changing = self._found()

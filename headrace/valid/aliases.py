@@ -1,0 +1,117 @@
+"""What other libraries call headrace's settings; the tables of docs/migrating.md have the same."""
+
+from __future__ import annotations
+
+_SB3 = "Stable-Baselines3"
+_CLEANRL = "CleanRL"
+_RLLIB = "RLlib"
+_SF = "Sample Factory"
+
+# name: (library, what to use here). A name that headrace has itself is in none of them.
+_BY_LIBRARY: dict[str, dict[str, str]] = {
+    _SB3: {
+        "RecurrentPPO": "hr.PPO with network=hr.Network(core='lstm')",
+        "MaskablePPO": "hr.PPO, which finds action masks",
+        "n_envs": "num_actors and envs_per_actor",
+        "n_steps": "fragment_length",
+        "n_epochs": "epochs",
+        "clip_range": "clip",
+        "clip_range_vf": "value_clip",
+        "gae_lambda": "lam",
+        "ent_coef": "entropy_coef",
+        "vf_coef": "value_coef",
+        "target_kl": "kl_stop",
+        "total_timesteps": "total_steps",
+        "policy_kwargs": "network=hr.Network(hidden=(64, 64))",
+        "net_arch": "network=hr.Network(hidden=(64, 64))",
+        "VecNormalize": "nothing: scale_free, which is on, normalizes observations and values",
+        "EvalCallback": "eval_interval",
+        "callback": "callbacks",
+        "tensorboard_log": "nothing: run_dir holds TensorBoard files",
+        "reset_num_timesteps": "hr.resume",
+        "verbose": "quiet",
+    },
+    _CLEANRL: {
+        "num_envs": "num_actors and envs_per_actor",
+        "num_steps": "fragment_length",
+        "update_epochs": "epochs",
+        "num_minibatches": "minibatches",
+        "clip_coef": "clip",
+        "ent_coef": "entropy_coef",
+        "vf_coef": "value_coef",
+        "gae_lambda": "lam",
+        "target_kl": "kl_stop",
+        "anneal_lr": "lr_schedule",
+        "clip_vloss": "value_clip",
+        "track": "callbacks",
+        "wandb_project_name": "callbacks",
+        "capture_video": "headrace evaluate --video",
+    },
+    _RLLIB: {
+        "lr": "learning_rate",
+        "lambda_": "lam",
+        "entropy_coeff": "entropy_coef",
+        "vf_loss_coeff": "value_coef",
+        "clip_param": "clip",
+        "grad_clip": "max_grad_norm",
+        "num_env_runners": "num_actors",
+        "num_envs_per_env_runner": "envs_per_actor",
+        "rollout_fragment_length": "fragment_length",
+        "train_batch_size_per_learner": "batch_size",
+        "num_gpus_per_learner": "device",
+    },
+    _SF: {
+        "num_workers": "num_actors",
+        "num_envs_per_worker": "envs_per_actor",
+        "rollout": "fragment_length",
+        "recurrence": "fragment_length",
+        "num_epochs": "epochs",
+        "num_batches_per_epoch": "minibatches",
+        "use_rnn": "network=hr.Network(core='lstm')",
+        "rnn_type": "network=hr.Network(core='lstm')",
+        "rnn_size": "network=hr.Network(core_size=128)",
+        "normalize_input": "normalize_observations",
+        "exploration_loss_coeff": "entropy_coef",
+        "value_loss_coeff": "value_coef",
+        "train_for_env_steps": "total_steps",
+        "serial_mode": "transport='serial'",
+        "with_pbt": "headrace pbt",
+    },
+}
+
+
+def meant(name: str) -> str | None:
+    """What another library's name for a setting is called here."""
+    return next((names[name] for names in _BY_LIBRARY.values() if name in names), None)
+
+
+def hint(name: str, flags: bool = False) -> str:
+    """`` n_steps is Stable-Baselines3's name; use fragment_length.``, or an empty string.
+
+    Args:
+        flags: write settings as on the command line.
+    """
+    use = meant(name)
+    if use is None:
+        return ""
+    libraries = [library for library, names in _BY_LIBRARY.items() if name in names]
+    whose = f"{' and '.join(libraries)}'s name"
+    if flags:
+        words = [f"--{w.replace('_', '-')}" if _is_setting(w) else w for w in use.split()]
+        use, name = " ".join(words), f"--{name.replace('_', '-')}"
+        if (nested := use.partition("hr.Network(")[2]) and use.startswith("network="):
+            flag, _, value = nested.rstrip(")").partition("=")
+            use = f"--{flag.replace('_', '-')} {value.strip('()').replace(',', '')}".replace(
+                "'", ""
+            )
+    return f" {name} is {whose}; use {use}."
+
+
+def _is_setting(word: str) -> bool:
+    """Whether a word is the bare name of a setting."""
+    return word.replace("_", "").isalpha() and word not in ("and", "nothing", "headrace", "pbt")
+
+
+def libraries() -> dict[str, dict[str, str]]:
+    """The names of each library, and what they are called here."""
+    return {library: dict(names) for library, names in _BY_LIBRARY.items()}

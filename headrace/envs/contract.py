@@ -126,6 +126,7 @@ class Contract:
         self._together = isinstance(env, VectorEnv)
         self._count = env.num_envs if self._together else 1
         self._space = env.observation_space
+        self._reward_space = getattr(getattr(env, "unwrapped", env), "reward_space", None)
         self._steps = 0
         self.in_arrays = False  # a single environment's numbers
 
@@ -138,6 +139,7 @@ class Contract:
         self._steps += 1
         self._check_length("step", returned, 5, _STEP)
         obs, reward, terminated, truncated, info = returned
+        self._check_scalar(reward)
         self._check_number("reward", reward, "a finite number", self._is_reward)
         for word, flag in (("terminated", terminated), ("truncated", truncated)):
             self._check_number(word, flag, "True or False", self._is_flag)
@@ -163,6 +165,22 @@ class Contract:
     def _check_rest(self, method: str, info: Any) -> None:
         if not isinstance(info, dict):
             raise self._fault(method, f"{_shown(info)} as its info", "return a dict, {} if empty")
+
+    def _check_scalar(self, reward: Any) -> None:
+        """Raise EnvironmentFault where a reward has several parts."""
+        array, batch = _array(reward), self._together
+        if array is None or array.dtype.kind not in "biuf" or array.size <= self._count:
+            return
+        each = f" for each of {self._count} environments" if batch else ""
+        of = "" if self._reward_space is None else f", of the space {_brief(self._reward_space)},"
+        kind = "gymnasium.wrappers.vector" if batch else "gymnasium.wrappers"
+        axis = "r.sum(-1)" if batch else "float(r.sum())"
+        raise self._fault(
+            "step",
+            f"a reward of shape {array.shape}{of}",
+            f"return one number{each}, by a wrapper around it such as "
+            f"{kind}.TransformReward(env, lambda r: {axis})",
+        )
 
     def _check_number(
         self, word: str, value: Any, valid: str, holds: Callable[[np.ndarray], bool]

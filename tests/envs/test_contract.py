@@ -61,7 +61,11 @@ ODD_STEPS = {
     "missing key": (PARTS, {"a": np.zeros(2, np.float32)}, ["a dict without 'b'"]),
     "part": (PARTS, {"a": np.zeros(2), "b": (5,)}, ["5 as its observation at 'b'/0"]),
     "short tuple": (PARTS, {"a": np.zeros(2), "b": ()}, ["at 'b'", "return a tuple of 1"]),
-    "vector reward": (VECTOR, changed(1, np.ones(2)), ["shape (2,) as its reward", "a finite nu"]),
+    "vector reward": (
+        VECTOR,
+        changed(1, np.ones(2)),
+        ["a reward of shape (2,)", "TransformReward"],
+    ),
     "no reward": (VECTOR, changed(1, None), ["None as its reward"]),
     "infinite reward": (VECTOR, changed(1, np.inf), ["inf as its reward", "a finite number"]),
     "terminated": (VECTOR, changed(2, "no"), ["'no' as its terminated", "return True or False"]),
@@ -228,4 +232,54 @@ def test_arrays_of_one_number_are_numbers_for_good(engine):
         _, reward, terminated, _, _ = envs.step(np.zeros(2, int))
         assert reward.tolist() == [0.5, 0.5]
         assert terminated.shape == (2,)
+    envs.close()
+
+
+class Many(Odd):
+    """Pays in two currencies."""
+
+    reward_space = Box(-1, 1, (2,))
+
+
+def many_together(num_envs):
+    envs = CountingVectorEnv(num_envs)
+    step = envs.step
+
+    def paid(actions):
+        obs, reward, *rest = step(actions)
+        return obs, np.stack([reward, reward], 1), *rest
+
+    envs.step = paid
+    return envs
+
+
+@pytest.mark.parametrize("reward", [np.ones(2), [1.0, 2.0], (1, 2), np.ones((2, 1))])
+@pytest.mark.parametrize("engine", ["sync", "threads"])
+def test_a_reward_of_several_parts_is_told_with_its_shape_its_space_and_a_wrapper(reward, engine):
+    envs = make_vec(Many, 2, engine, {"step": changed(1, reward)})
+    envs.reset(seed=0)
+    shape = str(np.shape(reward))
+    with pytest.raises(EnvironmentFault) as error:
+        envs.step(np.zeros(2, np.int64))
+    for words in (f"reward of shape {shape}", "Box(-1.0, 1.0, (2,)", "TransformReward"):
+        assert words in str(error.value)
+    envs.close()
+
+
+def test_the_rewards_of_a_vector_environment_are_told_likewise():
+    envs = make_vec(many_together, 3)
+    envs.reset(seed=0)
+    with pytest.raises(EnvironmentFault, match=r"reward of shape \(3, 2\).*vector.TransformRew"):
+        envs.step(np.zeros(3, np.int64))
+    envs.close()
+
+
+def test_the_wrapper_that_is_named_makes_it_scalar():
+    def made():
+        env = Many(changed(1, np.array([0.25, 0.5])))
+        return gymnasium.wrappers.TransformReward(env, lambda r: float(r.sum()))
+
+    envs = make_vec(made, 2)
+    envs.reset(seed=0)
+    assert envs.step(np.zeros(2, np.int64))[1].tolist() == [0.75, 0.75]
     envs.close()

@@ -192,7 +192,7 @@ def mask_source(
     if source != "none" and not distribution.num_mask:
         raise ConfigError(
             f"the environment gives an action_mask in its {source}, or by action_masks(), but none "
-            "of its actions is discrete: leave the mask out or make the actions Discrete or "
-            "MultiDiscrete"
+            "of its actions is discrete: leave the mask out or make the actions Discrete, "
+            "MultiDiscrete or MultiBinary"
         )
     return source

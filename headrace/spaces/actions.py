@@ -220,4 +220,6 @@ def mask_is_empty(distribution: dist.Distribution, mask: np.ndarray) -> np.ndarr
         return np.logical_not(np.logical_or.reduceat(mask, starts, axis=-1).all(-1))
     if isinstance(distribution, dist.Categorical):
         return np.logical_not(mask.any(-1))
+    if isinstance(distribution, dist.Bernoulli):
+        return np.logical_not(mask.reshape(*mask.shape[:-1], -1, 2).any(-1).all(-1))
     return np.zeros(mask.shape[:-1], bool)

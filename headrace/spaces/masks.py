@@ -21,9 +21,11 @@ def flatten_mask(space: Space, mask: Any, path: Path = ()) -> np.ndarray:
     Args:
         space: of a single environment.
         mask: true (or 1) where a choice is allowed. None allows everything. Discrete: ``[..., n]``;
-            MultiDiscrete: ``[..., sum(nvec)]`` or a tuple of ``[..., nvec[i]]``; Dict and Tuple: a
+            MultiDiscrete: ``[..., sum(nvec)]`` or a tuple of ``[..., nvec[i]]``; MultiBinary:
+            ``[..., 2 * n]``, for each bit whether 0 is allowed and whether 1 is; Dict and Tuple: a
             dict, which may lack keys, or a tuple with the mask of each component; always also
-            flat, ``[..., num_mask]``. Boxes and MultiBinaries have no bits.
+            flat, ``[..., num_mask]``, in a Dict or Tuple also without the bits of MultiBinaries.
+            Boxes have no bits.
         path: where ``space`` lies in a nested one, for messages.
 
     Returns:
@@ -33,8 +35,7 @@ def flatten_mask(space: Space, mask: Any, path: Path = ()) -> np.ndarray:
     Raises:
         ConfigError: the mask fits the space in none of these ways.
     """
-    discrete = spaces.Discrete | spaces.MultiDiscrete
-    size = sum(flatdim(leaf) for _, leaf in leaves(space) if isinstance(leaf, discrete))
+    size = sum(_num_bits(leaf) for _, leaf in leaves(space))
     if mask is None:
         return np.ones(size, bool)
     if isinstance(space, spaces.Dict | spaces.Tuple) and isinstance(mask, dict | tuple):
@@ -48,6 +49,18 @@ def flatten_mask(space: Space, mask: Any, path: Path = ()) -> np.ndarray:
     return _bits(space, mask, size, path)
 
 
+def _num_bits(leaf: Space) -> int:
+    if isinstance(leaf, spaces.MultiBinary):
+        return 2 * flatdim(leaf)
+    return flatdim(leaf) if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else 0
+
+
+def _is_given(space: Space) -> np.ndarray:
+    """Which bits ``[num_mask]`` a flat mask has that leaves MultiBinaries out."""
+    each = [(_num_bits(leaf), leaf) for _, leaf in leaves(space)]
+    return np.concatenate([np.full(n, not isinstance(x, spaces.MultiBinary)) for n, x in each])
+
+
 def _bits(space: Space | str, mask: Any, size: int, path: Path) -> np.ndarray:
     try:
         array = np.asarray(mask)
@@ -58,6 +71,12 @@ def _bits(space: Space | str, mask: Any, size: int, path: Path) -> np.ndarray:
             f"action mask{place(path)} is {type(mask).__name__} of {array.dtype}: give booleans "
             f"[..., {size}] for {space}"
         )
+    if array.ndim and array.shape[-1] != size and isinstance(space, spaces.Dict | spaces.Tuple):
+        given = _is_given(space)
+        if 0 < array.shape[-1] == given.sum():
+            whole = np.ones((*array.shape[:-1], size), bool)
+            whole[..., given] = array
+            return whole
     if array.ndim == 0 or array.shape[-1] != size:
         hint = f"[..., {size}]" if size else "nothing (None), for it can't be masked"
         raise ConfigError(
@@ -136,9 +155,12 @@ def sample_allowed(space: Space, mask: Any) -> Any:
 
     def sample(leaf: Any) -> Any:
         nonlocal start
-        if not isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
+        own, start = bits[start : start + _num_bits(leaf)], start + _num_bits(leaf)
+        if isinstance(leaf, spaces.MultiBinary):
+            zero, one = own.reshape(*leaf.shape, 2)[..., 0], own.reshape(*leaf.shape, 2)[..., 1]
+            return np.where(zero == one, leaf.sample(), one).astype(leaf.dtype)
+        if not len(own):
             return leaf.sample()
-        own, start = bits[start : start + flatdim(leaf)], start + flatdim(leaf)
         if isinstance(leaf, spaces.Discrete):
             return leaf.sample(mask=own.astype(np.int8))
         rows = np.split(own.astype(np.int8), np.cumsum(leaf.nvec.ravel())[:-1])

@@ -191,8 +191,10 @@ def check_masks(module: ModuleType) -> None:
         (module.MultiCategorical((3, 1, 2)), [(0, 3), (3, 4), (4, 6)]),
         (module.MultiCategorical((2, 2)), [(0, 2), (2, 4)]),
         (
-            module.Composite((module.Bernoulli(2), module.Categorical(3), module.DiagGaussian(1))),
-            [(2, 5)],
+            module.Composite(
+                (module.MultiCategorical((2,)), module.Categorical(3), module.DiagGaussian(1))
+            ),
+            [(0, 2), (2, 5)],
         ),
     ]
     for distribution, spans in cases:
@@ -219,6 +221,35 @@ def check_masks(module: ModuleType) -> None:
         assert (grad[forbidden] == 0.0).all()
         everything = torch.ones(60, size, dtype=torch.bool)
         assert torch.equal(distribution.apply_mask(p, everything), p)
+
+
+def check_bernoulli_masks(module: ModuleType) -> None:
+    """A bit is certain where one value is allowed, and as before where both or none are."""
+    distribution = module.Bernoulli(4)
+    allowed = torch.tensor([[1, 1], [1, 0], [0, 1], [0, 0]], dtype=torch.bool)
+    mask = allowed.flatten().expand(500, 8)
+    p = 3.0 * normal(500, 4, seed=1).requires_grad_()
+    masked = distribution.apply_mask(p, mask)
+    assert torch.equal(masked[:, [0, 3]], p[:, [0, 3]])
+    noise = distribution.noise((500,), torch.Generator().manual_seed(3))
+    before = distribution.sample(p, noise)
+    for action, unmasked in (
+        (distribution.sample(masked, noise), before),
+        (distribution.mode(masked), distribution.mode(p)),
+    ):
+        assert torch.equal(action[:, [0, 3]], unmasked[:, [0, 3]])
+        assert (action[:, 1] == 0).all()
+        assert (action[:, 2] == 1).all()
+    action = distribution.sample(masked, noise)
+    free = module.Bernoulli(2)
+    total = distribution.log_prob(masked, action)
+    left = p[:, [0, 3]]
+    assert_equal(total, free.log_prob(left, action[:, [0, 3]]))
+    assert_equal(distribution.entropy(masked), free.entropy(left))
+    total = total + distribution.entropy(masked) + distribution.kl(masked, masked.detach())
+    (grad,) = torch.autograd.grad(total.sum(), p)
+    assert grad.isfinite().all()
+    assert (grad[:, [1, 2]] == 0.0).all()
 
 
 def check_categorical_samples(module: ModuleType) -> None:

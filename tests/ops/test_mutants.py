@@ -316,6 +316,12 @@ MULTI_CATEGORICAL_MASK = [
     ("mask inverted", ALLOWED, ALLOWED.replace("~", "")),
     ("finite", "owner), -math.inf", "owner), -1e9"),
 ]
+BERNOULLI_MASK = [
+    ("0 not enforced", "zero & ~one", "zero & one & ~one"),
+    ("1 not enforced", "one & ~zero", "one & zero & ~zero"),
+    ("empty mask applied", "zero & ~one", "~one"),
+    ("values swapped", "zero, one = mask", "one, zero = mask"),
+]
 COMPOSITE_MASK = [
     ("mask ignored", "part.apply_mask(p, m)", "p"),
     ("free parameters lost", "torch.cat([*outputs, *(p", "torch.cat([*outputs, *(0 * p"),
@@ -406,6 +412,7 @@ GROUPS: list[tuple[ModuleType, str, Check, list[tuple[str, str, str]]]] = [
     (distributions, "Composite", on_distributions.check_composite, COMPOSITE),
     (distributions, "Categorical", on_distributions.check_masks, CATEGORICAL_MASK),
     (distributions, "MultiCategorical", on_distributions.check_masks, MULTI_CATEGORICAL_MASK),
+    (distributions, "Bernoulli", on_distributions.check_bernoulli_masks, BERNOULLI_MASK),
     (distributions, "Composite", on_distributions.check_masks, COMPOSITE_MASK),
     (action_spaces, "_ToIntegers", on_action_spaces.check_to_env, TO_INTEGERS),
     (action_spaces, "_ToBox", on_action_spaces.check_to_env, TO_BOX),

@@ -271,13 +271,18 @@ def check_flatten_mask(module: ModuleType) -> None:
     pad = spaces.Tuple((UNIT, spaces.Discrete(3), spaces.MultiBinary(2)))
     space = spaces.Dict([("z", multi), ("a", pad)])  # pairs keep their order
     of_z, of_a = [False, True, True, False, True], [True, False, True]
-    expected = of_z + of_a
+    expected = of_z + of_a + [True] * 4  # of the two bits
     whole = {"a": (None, np.array(of_a), None), "z": np.array(of_z)}
     assert flatten(space, whole).tolist() == expected
     assert flatten(space, np.array(expected)).tolist() == expected
+    assert flatten(space, np.array(of_z + of_a)).tolist() == expected  # without the bits
+    bits = np.array([[1, 1, 0, 1], [1, 0, 1, 1]], np.int8)
+    assert flatten(spaces.MultiBinary(2), bits).tolist() == bits.astype(bool).tolist()
+    assert flatten(space, {"a": (None, None, bits[0])}).tolist() == [True] * 10 + [False, True]
     without_z = flatten(space, {"a": (None, given, None)})
-    assert without_z.tolist() == [[True] * 5 + row for row in given.astype(bool).tolist()]
-    assert flatten(space, None).tolist() == flatten(space, {}).tolist() == [True] * 8
+    rows_of_a = given.astype(bool).tolist()
+    assert without_z.tolist() == [[True] * 5 + row + [True] * 4 for row in rows_of_a]
+    assert flatten(space, None).tolist() == flatten(space, {}).tolist() == [True] * 12
     assert flatten(UNIT, None).shape == (0,)
 
 
@@ -288,9 +293,12 @@ def check_mask_is_empty(module: ModuleType) -> None:
     assert empty(Categorical(5), bits).tolist() == [False, False, False, True]
     assert empty(MultiCategorical((2, 3)), bits).tolist() == [True, True, False, True]
     parts = Composite((Bernoulli(2), {"a": MultiCategorical((2, 1)), "b": Categorical(2)}))
-    assert empty(parts, bits).tolist() == [True, True, True, True]
+    both = np.ones((4, 4), bool)
+    assert empty(parts, np.concatenate((both, bits), 1)).tolist() == [True, True, True, True]
     full = np.array([[1, 0, 1, 0, 1], [1, 0, 0, 0, 1], [1, 0, 1, 0, 0]], bool)
-    assert empty(parts, full).tolist() == [False, True, True]
+    assert empty(parts, np.concatenate((both[:3], full), 1)).tolist() == [False, True, True]
+    pairs = np.array([[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 1]], bool)
+    assert empty(Bernoulli(2), pairs).tolist() == [False, True, True]
     assert empty(DiagGaussian(2), bits[:, :0]).tolist() == [False] * 4
     assert bool(empty(Categorical(5), bits[3]))
 
@@ -392,7 +400,7 @@ def test_a_transform_knows_whether_it_scales(space, is_scaled):
         (NESTED, {"arm": (np.ones(6), None)}, "at 'arm' must be a tuple of 3 .* tuple of 2"),
         (NESTED, {"mvoe": np.ones(3)}, "key 'mvoe'.* Did you mean 'move'"),
         (NESTED, (None, None), "is a tuple: give a dict"),
-        (NESTED, np.ones(8), r"\(8,\): .*\[\.\.\., 9\]"),
+        (NESTED, np.ones(8), r"\(8,\): .*\[\.\.\., 13\]"),
         (
             NESTED,
             {"move": np.ones((2, 3)), "arm": (np.ones((3, 6)), None, None)},

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headrace.ops.distributions.checks import (
-    Unmasked,
     check_int64,
     check_last,
     check_mask,
@@ -170,8 +169,11 @@ class MultiCategorical:
         return zeros.scatter_(-1, action + torch.from_numpy(self._starts).to(action.device), 1.0)
 
 
+_CERTAIN = 1e4  # a logit whose bit is always 1; exp(-1e4) is 0 in float64, too
+
+
 @dataclass(frozen=True)
-class Bernoulli(Unmasked):
+class Bernoulli:
     """``n`` independent bits; parameters are logits ``[..., n]``, actions ``[..., n]`` int8."""
 
     n: int
@@ -183,6 +185,11 @@ class Bernoulli(Unmasked):
         return self.n
 
     num_outputs = num_noise = num_features = num_params
+
+    @property
+    def num_mask(self) -> int:
+        """Length of a mask: for each bit, whether 0 is allowed and whether 1 is."""
+        return 2 * self.n
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         """Logistic noise ``[*shape, n]`` float32 on the generator's device (None: CPU, global)."""
@@ -211,6 +218,17 @@ class Bernoulli(Unmasked):
         """1 where it is likelier than 0, ``[..., n]`` int8."""
         check_last("params", params, self.n)
         return (params > 0.0).to(torch.int8)
+
+    def apply_mask(self, params: Tensor, mask: Tensor) -> Tensor:
+        """Make bits certain where ``mask`` ``[..., 2 * n]`` bool allows only one value.
+
+        A bit for which neither value is allowed is left as it is.
+        """
+        check_last("params", params, self.n)
+        check_mask(mask, self.num_mask)
+        zero, one = mask.unflatten(-1, (self.n, 2)).unbind(-1)
+        params = params.masked_fill(zero & ~one, -math.inf)
+        return params.masked_fill(one & ~zero, _CERTAIN)
 
     def features(self, action: Tensor) -> Tensor:
         """The bits ``[..., n]`` float32."""

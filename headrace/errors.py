@@ -26,6 +26,10 @@ class EnvironmentLost(EnvironmentFault):
     """An environment raised, died or never answered; a fresh one may do better."""
 
 
+class StacksChanged(EnvironmentFault):
+    """Observations that looked like stacks of the latest pictures turned out not to be."""
+
+
 class NonFinite(HeadraceError, ArithmeticError):
     """A loss, gradient, weight or output of the policy is NaN or infinite; no step was taken."""
 

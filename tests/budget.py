@@ -28,6 +28,8 @@ BUDGETS_S = {
     "launch/test_torchrun.py": 50,
     "training/test_matrix.py": 35,
     "training/test_curriculum.py": 50,
+    "training/test_stacks_change.py": 30,
+    "training/test_eval_envs.py": 15,
     "training/test_custom_metrics.py": 30,
     "training/test_env_context.py": 25,
     "docs/test_examples.py": 25,

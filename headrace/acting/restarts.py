@@ -6,10 +6,11 @@ import math
 import time
 import traceback
 
-from headrace.errors import ActorFailed, HeadraceError, NonFinite
+from headrace.errors import ActorFailed, HeadraceError, NonFinite, StacksChanged
 from headrace.transport.queue import PeerDied
 
 NOT_FINITE = "not finite: "  # before what such an error of an actor says
+STACKS = "stacks changed: "  # likewise
 _BURST_S = 60.0  # within which the actors of a lost node are seen to have died
 HUNG = "was killed because it delivered nothing in time"
 
@@ -18,6 +19,8 @@ def last_words(error: BaseException) -> str:
     """What an actor says of the exception that ends it, for :meth:`Restarts.judge`."""
     if isinstance(error, NonFinite):
         return f"{NOT_FINITE}{error}"
+    if isinstance(error, StacksChanged):
+        return f"{STACKS}{error}"
     told = isinstance(error, HeadraceError)
     return str(error) if told else "".join(traceback.format_exception(error))
 
@@ -47,10 +50,13 @@ class Restarts:
             ActorFailed: ``max_restarts`` is used up, or it failed as its predecessor did, at the
                 same point of its life; carries the actor's own traceback.
             NonFinite: what it computed wasn't finite, which another one would compute, too.
+            StacksChanged: its pictures can't be held as this run holds them.
         """
         said, cause, name = death.traceback.strip(), death.cause, name or f"actor {death.actor}"
         if death.traceback.startswith(NOT_FINITE):  # no fault of the actor's
             raise NonFinite(death.traceback.removeprefix(NOT_FINITE))
+        if death.traceback.startswith(STACKS):  # of every actor, sooner or later
+            raise StacksChanged(death.traceback.removeprefix(STACKS))
         cause = said.splitlines()[-1] if said else cause
         known = [words for words, _ in self._last.values()]
         # One without environments yet may find its place free at another try.

@@ -151,7 +151,8 @@ class Config:
     convolutions and takes bfloat16 if it is faster; all else is float32 always."""
     stacked_frames: Literal["auto", "once", "whole"] = "auto"
     """How stacks of an environment's latest pictures are held: each picture once, or the stacks
-    whole; auto: once, if a look at the environment at the start shows such stacks."""
+    whole; auto: once, if a look at the environment at the start shows such stacks, and whole from
+    then on if a later picture contradicts it."""
     inference: Literal["auto", "actor", "shared"] = "auto"
     """Who acts: each actor with weights of its own, or one process for all actors of a learner, in
     batches; auto compares at the start what both cost, where an image's network is large."""

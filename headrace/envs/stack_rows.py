@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headrace.envs.stacks import begins, goes_on
-from headrace.errors import EnvironmentFault
+from headrace.errors import StacksChanged
 from headrace.ops import tree
 from headrace.ops.stacks import OWN, PICTURES, map_stacks
 from headrace.transport.slab import ArraySpec
@@ -89,7 +89,7 @@ class StackRows:
         """Set rows that come next in their columns.
 
         Raises:
-            EnvironmentFault: such a stack can't be held as single pictures, nor opens an episode.
+            StacksChanged: such a stack can't be held as single pictures, nor opens an episode.
         """
         (rows, columns), stacks = self._at(at), np.asarray(stacks)
         if isinstance(rows, int) and rows == 0:
@@ -111,7 +111,7 @@ class StackRows:
         if self._first[row, column]:
             self.closed[column] = True
             return -1
-        raise EnvironmentFault(
+        raise StacksChanged(
             f"{self._name} showed pictures that don't go on with those before, in the middle of an "
             f"episode (environment {column} of this actor, row {row} of the fragment): hold its "
             "observations whole with stacked_frames='whole'"

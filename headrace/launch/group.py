@@ -111,11 +111,14 @@ class LearnerGroup:
         self, config: Config, started: float | None = None, notify: Callable[[str], None] = print
     ) -> None:
         self._started = time.monotonic() if started is None else started
+        held = config.stacked_frames  # each learner may change what "auto" has chosen
         config, found, self.run_dir = begin(config, True, Alone(), notify)
         found.check_step()
         self.env = found.env
         self._lock = rundir.prepare(self.run_dir, config.resume, config.overwrite)
-        self.config = dataclasses.replace(config, run_dir=str(self.run_dir), overwrite=False)
+        kept: dict[str, Any] = {"run_dir": str(self.run_dir), "overwrite": False}
+        kept["stacked_frames"] = held
+        self.config = dataclasses.replace(config, **kept)
         self._notify = notify
         self.num_restarts = 0
         self.interrupted = self._stopped = False

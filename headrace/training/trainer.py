@@ -24,7 +24,7 @@ from headrace.config import Config
 from headrace.distributed.preemption import Preemption
 from headrace.envs import changes
 from headrace.envs.changes import EnvChange
-from headrace.errors import ConfigError, require
+from headrace.errors import ConfigError, StacksChanged, require
 from headrace.evaluating.ending import finish
 from headrace.evaluating.evaluations import Evaluations
 from headrace.evaluating.evaluator import Evaluator
@@ -113,6 +113,7 @@ class Trainer:
     ) -> None:
         leads = config.cluster is None or self.group.rank == 0  # of others only actors have any
         processes = config.transport == "shm" and leads
+        chose_stacks = config.stacked_frames == "auto"
         config, found, self.run_dir = begin(config, processes, self.group, notify, not locks)
         config, self.policy, self.learner = built(config, found, self.group, notify)
         check_files(config)
@@ -149,6 +150,7 @@ class Trainer:
         self._seating = self._league and self._league.begin(self._archive.description)
         self._steps_before = self.env_steps
         self._inside = self._ended = False  # of ``with``, of the loop
+        self._chose_stacks = chose_stacks and config.stacked_frames == "once"
 
     @contextlib.contextmanager
     def _own_state(self) -> Iterator[None]:
@@ -220,19 +222,24 @@ class Trainer:
             keep_freed_memory()
             begun = self._take_changes()
             source = self.source = self._open_source()
-            preempting = (self.group, self.config.preempt_fraction, source.cut)
+            preempting = (self.group, self.config.preempt_fraction, self._cut)
             preemption = stack.enter_context(contextlib.closing(Preemption(*preempting)))
             log = self._open_log(stack)
             self._log_changes(begun, log)
-            about = self._share, source, self.episodes, self.learner, preemption
-            intake = Intake(*about, reported=self._reported)
-            stack.callback(intake.close)
+            intake = self._new_intake(source, preemption)
+            stack.callback(lambda: intake.close())  # whichever it is then
             episodes = gather_episodes(self.group, self.episodes)
             self._tally.begin(episodes)
             self.progress.start()
             finished = self._stopped or self._enough(episodes.mean_return, episodes.full)
             while not finished:
-                agreed = self._update(source, intake)
+                try:
+                    agreed = self._update(source, intake)
+                except StacksChanged as change:
+                    source = self._hold_whole_stacks(change)
+                    intake.close()
+                    intake = self._new_intake(source, preemption)
+                    continue
                 finished = agreed is None or agreed.stop
                 if agreed is not None:
                     finished |= self._enough(agreed.mean_return, agreed.full)
@@ -255,7 +262,41 @@ class Trainer:
             self._evaluations.end(self.policy, self.progress, log)
             self._ended = True
 
-    def _open_source(self) -> RolloutSource:
+    def _cut(self, version: int) -> None:
+        if self.source is not None:
+            self.source.cut(version)
+
+    def _new_intake(self, source: RolloutSource, preemption: Preemption) -> Intake:
+        about = self._share, source, self.episodes, self.learner, preemption
+        return Intake(*about, reported=self._reported)
+
+    def _hold_whole_stacks(self, change: StacksChanged) -> RolloutSource:
+        """Start the actors again with room for whole stacks of pictures, where that was "auto".
+
+        Rollouts that wait are thrown away, and the update that was begun is taken again: nothing
+        has been learnt in it. Every learner does so by itself.
+
+        Raises:
+            StacksChanged: pictures were to be held once, or a replay holds some, or actors learn.
+        """
+        algo = self.config.algo
+        replays = getattr(algo, "replay_fraction", 0.0) > 0 or hasattr(algo, "buffer_size")
+        holds = algo.learns_in_actors or replays
+        if not self._chose_stacks or holds or self.config.stacked_frames == "whole":
+            raise change
+        assert self.source is not None
+        self.source.close()
+        self.config = replace(self.config, stacked_frames="whole")
+        self._share = self.config.per_learner
+        check_room(self.config, self.policy, self.env)
+        self._archive.description["config"]["stacked_frames"] = "whole"
+        self.progress.epoch += 1  # other seeds of environments
+        reason = str(change).partition(" (environment")[0]
+        self._notify(f"auto: {reason}; actors start again and hold stacks whole from now on")
+        self.source = self._open_source(together=False)
+        return self.source
+
+    def _open_source(self, together: bool = True) -> RolloutSource:
         spec = self._share.actor_spec(
             self.env,
             copy.deepcopy(self.policy).cpu(),  # an actor needs no accelerator
@@ -273,8 +314,9 @@ class Trainer:
             if self._shared is None
             else self._shared.opened(*self._current.rates(self.env_steps))
         )
-        with self.group.clock.aside():  # nobody takes memory before all have seen what is free
-            self.group.gather(torch.zeros(1))
+        if together:
+            with self.group.clock.aside():  # nobody takes memory before all have seen what is free
+                self.group.gather(torch.zeros(1))
         source = RolloutSource(spec, self._notify, model)
         self._order(source, self.progress.env_changes)
         self._publish(source)

@@ -54,7 +54,7 @@ cluster-packages:
 	bash tests/provision/packages.sh
 
 test-browser: .venv/installed
-	HEADRACE_BROWSER_TESTS=required $(BIN)/python -m pytest -m browser tests/report
+	HEADRACE_BROWSER_TESTS=required $(BIN)/python -m pytest -m browser tests/reporting
 
 test-integrations: .venv-integrations/installed
 	HEADRACE_INTEGRATION_TESTS=required .venv-integrations/bin/python -m pytest tests/integrations \

@@ -40,6 +40,9 @@ if TYPE_CHECKING:  # what type checkers and editors see; an alias says that it i
     from headrace.nn import Policy as Policy
     from headrace.recipes import recipe as recipe
     from headrace.records.result import Result as Result
+    from headrace.studies.python import plot as plot
+    from headrace.studies.python import report as report
+    from headrace.studies.python import sweep as sweep
     from headrace.training.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
@@ -58,6 +61,7 @@ _NAMES = {
     "nn": ["Network", "Policy"],
     "recipes": ["recipe"],
     "records.result": ["Result"],
+    "studies.python": ["plot", "report", "sweep"],
     "training.trainer": ["Trainer"],
 }
 _HOME = {name: f"headrace.{module}" for module, names in _NAMES.items() for name in names}

@@ -13,7 +13,7 @@ from headrace.algos.common import Hyperparameters
 from headrace.callbacks import Calls
 from headrace.config import Config, unknown_setting
 from headrace.config.algorithms import instance, is_called, short_name
-from headrace.errors import CheckpointError, ConfigError, WorkerFailed, require, shown
+from headrace.errors import CheckpointError, ConfigError, WorkerFailed, require, setting, shown
 from headrace.launch.group import LearnerGroup
 from headrace.launch.torchrun import join_torchrun, torchrun_rendezvous
 from headrace.nn.network import Network
@@ -231,6 +231,8 @@ def run(
             summary = calls.summary = trainer.finish(draw)
         policy = trainer.policy.to("cpu")
         policy.compute_in("float32")  # as what load() returns
+        if leads and checkpoint.exists(trainer.run_dir):
+            checkpoint.make_savable(policy, checkpoint.read_config(trainer.run_dir))
         if leads:
             report.end(trainer.run_dir, summary)
     if group is not None:
@@ -246,10 +248,11 @@ def _way_on(config: Config) -> Iterator[None]:
     except WorkerFailed as error:
         if not config.resume or config.cluster is None:
             raise
-        alone = "--cluster None" + " --min-actors None" * (config.min_actors is not None)
+        alone = [setting(name, "None") for name in ("cluster", "min_actors")
+                 if getattr(config, name) is not None]  # fmt: skip
         raise WorkerFailed(
-            f"{error}; without the cluster the run goes on with {alone}, on another one with "
-            "--cluster ray:ADDRESS"
+            f"{error}; without the cluster the run goes on with {' and '.join(alone)}, on another "
+            f"one with {setting('cluster', chr(39) + 'ray:ADDRESS' + chr(39))}"
         ) from error
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+
+_flags: ContextVar[bool] = ContextVar("_flags", default=False)  # the caller is a command line
 
 
 class HeadraceError(Exception):
@@ -65,6 +69,35 @@ class CheckpointError(HeadraceError, RuntimeError):
 def on_one_line(error: BaseException) -> str:
     """An error's class and text, without line breaks."""
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+@contextlib.contextmanager
+def in_flags() -> Iterator[None]:
+    """Inside, messages write settings as on a command line."""
+    token = _flags.set(True)
+    try:
+        yield
+    finally:
+        _flags.reset(token)
+
+
+def setting(name: str, value: str = "True") -> str:
+    """A setting as the caller writes it: ``overwrite=True``, or ``--overwrite`` in a command.
+
+    Args:
+        value: as in Python.
+    """
+    if not _flags.get():
+        return f"{name}={value}"
+    flag = f"--{name.replace('_', '-')}"
+    return (
+        flag if value == "True" else f"{flag} {value.removeprefix(chr(39)).removesuffix(chr(39))}"
+    )
+
+
+def wrapper(name: str) -> str:
+    """The setting that puts a wrapper around an environment, as the caller writes it."""
+    return f"--wrapper '{name}'" if _flags.get() else f"wrappers=({name!r},)"
 
 
 def shown(value: object) -> str:

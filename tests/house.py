@@ -24,7 +24,7 @@ FLOORS = [
     "evaluation config cluster",
     "distributed recipes doctor",
     "records",
-    "report",
+    "reporting",
     "evaluating",
     "training",
     "launch",

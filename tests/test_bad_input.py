@@ -182,7 +182,7 @@ def test_a_run_directory_that_exists_is_left_alone(copied):
     before = sorted((p, p.stat().st_mtime_ns) for p in copied.rglob("*"))
     with pytest.raises(CheckpointError) as error:
         hr.train("CartPole-v1", run_dir=str(copied))
-    one_sentence(error.value, copied, "--resume", "--overwrite")
+    one_sentence(error.value, copied, "resume=True", "overwrite=True")
     assert sorted((p, p.stat().st_mtime_ns) for p in copied.rglob("*")) == before
 
 

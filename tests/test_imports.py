@@ -114,7 +114,7 @@ GAME = """
 from headrace.envs.names import resolve
 assert resolve('Pong').id == 'ALE/Pong-v5'
 slow = {'tensorboard', 'matplotlib', 'imageio', 'envpool', 'onnx', 'ray'}
-slow |= {'headrace.report.page', 'sympy', 'torch._dynamo'}
+slow |= {'headrace.reporting.page', 'sympy', 'torch._dynamo'}
 import headrace as hr, numpy as np, torch
 from gymnasium.spaces import Box, Discrete
 policy = hr.Policy(Box(0, 255, (4, 84, 84), np.uint8), Discrete(3), hr.Network(conv='nature'))

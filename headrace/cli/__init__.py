@@ -12,7 +12,7 @@ import headrace
 from headrace.cli.choices import chosen
 from headrace.cli.commands import COMMANDS
 from headrace.cli.here import import_from_here
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, in_flags
 from headrace.exits.ctrl_c import ends_in_one_line
 from headrace.exits.readers import ends_with_its_reader
 
@@ -38,7 +38,8 @@ def main(argv: list[str] | None = None) -> int:
             "pbt",
         ):  # others decide when they know what a run names
             import_from_here()
-        return COMMANDS[name](rest)
+        with in_flags():
+            return COMMANDS[name](rest)
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2

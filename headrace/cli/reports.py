@@ -31,7 +31,7 @@ def report(runs: list[Path], output: Path | None = None) -> None:
         runs: run directories.
         output: the file; report.html in the first run by default.
     """
-    from headrace.report.page import write
+    from headrace.reporting.page import write
 
     paths = list(dict.fromkeys(runs))
     interval, notes = interval_of(paths)
@@ -139,7 +139,7 @@ def _await(run: Path, timeout_s: float) -> None:
 
 
 def _serve(run: Path, refresh_s: float, port: int, browser: bool) -> None:
-    from headrace.report.live import Live
+    from headrace.reporting.live import Live
 
     with contextlib.ExitStack() as stack:
         live = stack.enter_context(contextlib.closing(Live(run, refresh_s, port)))
@@ -168,8 +168,8 @@ def _watch_here(run: Path, refresh_s: float, *_: object) -> None:
     from rich.console import Console
     from rich.live import Live as Screen
 
-    from headrace.report.live import REST
-    from headrace.report.screen import screen
+    from headrace.reporting.live import REST
+    from headrace.reporting.screen import screen
 
     console, took = Console(), 0.0
     with Screen(screen(read_run(run)), console=console, auto_refresh=False) as shown:

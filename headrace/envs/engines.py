@@ -32,7 +32,7 @@ from headrace.envs.threads import Threads
 from headrace.envs.turn_game import TurnGame
 from headrace.envs.turns import Turns
 from headrace.envs.wrappers import Wrap
-from headrace.errors import ConfigError, EnvironmentFault, HeadraceError
+from headrace.errors import ConfigError, EnvironmentFault, HeadraceError, setting
 
 _MAKE_KWARGS = ("max_episode_steps", "disable_env_checker", "render_mode")  # gymnasium.make's own
 
@@ -167,9 +167,10 @@ def _sync(order: Order) -> VectorEnv:
             env.close()
         raise EnvironmentFault(
             f"{order.name} can be made only {len(made)} times in a process, not {order.num_envs} "
-            f"({type(error).__name__}: {' '.join(str(error).split())}): give --envs-per-actor "
-            f"{len(made)}, more --num-actors, and no more episodes of an evaluation than that, or "
-            "give each its own port or file by hr.env_context().index"
+            f"({type(error).__name__}: {' '.join(str(error).split())}): give "
+            f"{setting('envs_per_actor', str(len(made)))}, a larger num_actors, and no more "
+            "episodes of an evaluation than that, or give each its own port or file by "
+            "hr.env_context().index"
         ) from error
     return take_any_infos(envs)
 

@@ -23,7 +23,14 @@ from headrace.envs.mask_method import METHOD, USED
 from headrace.envs.names import Prepared, Tasks, env_name, envs_of, resolve
 from headrace.envs.stacks import may_be_stack, shows_stacks
 from headrace.envs.turns import Turns
-from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError, require
+from headrace.errors import (
+    ConfigError,
+    EnvironmentFault,
+    EnvironmentLost,
+    HeadraceError,
+    require,
+    setting,
+)
 from headrace.spaces.joining import Spaces
 from headrace.spaces.masks import MASK, sample_allowed
 from headrace.spaces.walk import parts
@@ -65,8 +72,8 @@ class Probe:
             if other := difference(*self.own_spaces[0], *own, whose=whose):
                 raise ConfigError(
                     f"policies='shared' needs agents of the same spaces, and of {agent} of "
-                    f"{env_name(self.env)} {other}: give --policies per-agent, or the policy of "
-                    "each"
+                    f"{env_name(self.env)} {other}: give "
+                    f"{setting('policies', chr(39) + 'per-agent' + chr(39))}, or the policy of each"
                 )
 
     def check_step(self) -> None:

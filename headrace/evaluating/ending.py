@@ -92,7 +92,7 @@ def _has_logged(run_dir: Path) -> bool:
 
 
 def _report(run_dir: Path) -> None:
-    from headrace.report.page import write  # and what it needs, which training doesn't
+    from headrace.reporting.page import write  # and what it needs, which training doesn't
 
     write([run_dir])
 

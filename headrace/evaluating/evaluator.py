@@ -22,7 +22,7 @@ from headrace.config import Config
 from headrace.config.eval_envs import resolved
 from headrace.envs.changes import EnvChange
 from headrace.envs.names import Tasks
-from headrace.errors import WorkerFailed
+from headrace.errors import WorkerFailed, wrapper
 from headrace.evaluation import Evaluation, evaluate
 from headrace.nn.team import AnyPolicy
 from headrace.process import Child, cores, stay_on, torch_threads
@@ -53,6 +53,9 @@ class _Task:
     heard: float = 0.0  # when it last said something
     told: bool = False  # that it still plays
     tries: int = 1
+
+
+_TIME_LIMIT = 'TimeLimit:{"max_episode_steps":1000}'
 
 
 class _Failed(Exception):
@@ -195,7 +198,7 @@ class Evaluator:
             task.told = True
             self._notify(
                 f"the evaluation at {task.env_steps:,} steps still plays after {limit_s:g} s: do "
-                "episodes end? (--wrapper 'TimeLimit:{\"max_episode_steps\":1000}' ends them)"
+                f"episodes end? ({wrapper(_TIME_LIMIT)} ends them)"
             )
         return None
 

@@ -22,6 +22,7 @@ from headrace.nn.precision import Precision, halved
 from headrace.nn.predict import predict
 from headrace.nn.quick import FewRows, QuickImage, QuickTorso, few_rows, quick, quick_image
 from headrace.nn.recurrent import Recurrent
+from headrace.nn.saving import Saver, saved_by
 from headrace.nn.task_values import TaskPopArt
 from headrace.ops import stacks
 from headrace.ops.moments import Moments
@@ -253,6 +254,17 @@ class Policy(nn.Module):
     def device(self) -> torch.device:
         """Where its weights are."""
         return self.policy_head.weight.device
+
+    saver: Saver | None = None  # set where the settings of its run are known
+
+    def save(self, path: str | Path) -> Path:
+        """Write the policy into a folder, which ``hr.load(path)`` reads; returns its path.
+
+        Raises:
+            ConfigError: it was neither trained nor loaded whole by headrace.
+            CheckpointError: something else is there, or the disk refuses.
+        """
+        return saved_by(self.saver, self, Path(path))
 
     def export_onnx(self, path: str | Path) -> Path:
         """Write the deterministic policy as ONNX; see :func:`headrace.nn.onnx.export`."""

@@ -27,6 +27,7 @@ from headrace.nn.policy import Policy
 from headrace.nn.precision import Precision
 from headrace.nn.predict import predict
 from headrace.nn.roster import Roster
+from headrace.nn.saving import Saver, saved_by
 from headrace.ops import tree
 from headrace.spaces import observations
 from headrace.spaces.joining import Spaces
@@ -177,6 +178,17 @@ class Team(nn.Module):
                 f"among policies: give one of each agent ({', '.join(agents)}), game by game, or "
                 "ask one policy alone (policies['name'], or load(run, policy='name'))"
             )
+
+    saver: Saver | None = None  # set where the settings of its run are known
+
+    def save(self, path: str | Path) -> Path:
+        """Write the policy into a folder, which ``hr.load(path)`` reads; returns its path.
+
+        Raises:
+            ConfigError: it was neither trained nor loaded whole by headrace.
+            CheckpointError: something else is there, or the disk refuses.
+        """
+        return saved_by(self.saver, self, Path(path))
 
     def export_onnx(self, path: str | Path) -> Path:
         """Raise ConfigError: a file is of one policy."""

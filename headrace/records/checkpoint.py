@@ -13,6 +13,7 @@ is ``step_<n>-2``.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import warnings
@@ -30,7 +31,7 @@ from headrace.nn.policy import Policy
 from headrace.nn.roster import Roster
 from headrace.nn.team import AnyPolicy, Team
 from headrace.records import recall, sums, trust
-from headrace.records.disk import json_text, remove_folder, replace_text, told
+from headrace.records.disk import json_text, remove_folder, replace_text, told, write_hashed
 from headrace.records.folders import Files, newest_whole, pointed, saved, write
 from headrace.spaces.joining import Spaces
 from headrace.spaces.json import space_from_json
@@ -78,6 +79,34 @@ def policy_files(config: dict[str, Any], policy: AnyPolicy) -> Files:
         "config.json": lambda file: file.write(json_text(config).encode()),
         "policy.safetensors": lambda file: file.write(safetensors.torch.save(weights)),
     }
+
+
+def make_savable(policy: AnyPolicy, config: dict[str, Any]) -> None:
+    """Let ``policy.save`` write a folder that :func:`load_policy` reads.
+
+    Args:
+        config: what ``config.json`` holds.
+    """
+    policy.saver = functools.partial(export, config)
+
+
+def export(config: dict[str, Any], policy: AnyPolicy, path: Path) -> Path:
+    """Write the policy alone into a folder, in place of one that was saved there before.
+
+    Raises:
+        CheckpointError: something else is there, or the disk refuses.
+    """
+    ours = {*sums.POLICY_FILES, sums.NAME}
+    with told(path):
+        if path.exists() and (not path.is_dir() or {x.name for x in path.iterdir()} - ours):
+            raise CheckpointError(f"{path} exists and isn't a saved policy: choose another path")
+        path.mkdir(parents=True, exist_ok=True)
+        hashes = {}
+        for name, write_it in policy_files(config, policy).items():
+            hashes[name] = write_hashed(path / f"{name}.tmp", write_it)
+            os.replace(path / f"{name}.tmp", path / name)
+        replace_text(path / sums.NAME, sums.text(hashes))
+    return path
 
 
 def point(name: str, target: Path) -> None:
@@ -249,6 +278,7 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
         policy.tasks = tuple(name.rpartition(":")[2] for name in named)
         policy.task_spaces = _own_spaces_in(values, "task")
     load_weights(folder, policy)
+    make_savable(policy, values)
     return policy.eval()
 
 

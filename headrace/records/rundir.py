@@ -15,6 +15,7 @@ runs/x/lock                     held by the process that writes
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, setting
 from headrace.records import lock, sums
 from headrace.records.checkpoint import find
 from headrace.records.disk import told
@@ -74,8 +75,9 @@ def check(run_dir: Path, resume: bool, overwrite: bool) -> None:
         elif run_dir.exists() and any(path.name not in _BEGUN for path in run_dir.iterdir()):
             if not overwrite:
                 raise CheckpointError(
-                    f"run_dir={str(run_dir)!r} exists already: continue it with --resume, replace "
-                    "it with --overwrite, or choose another"
+                    f"run_dir={str(run_dir)!r} exists already: continue it with "
+                    f"{setting('resume')}, replace it with {setting('overwrite')}, or choose "
+                    "another"
                 )
             _check_ours(run_dir)
 
@@ -112,9 +114,11 @@ def begin(run_dir: Path, overwrite: bool) -> None:
 
 
 def default_run_dir(env_name: str, algo_name: str) -> Path:
-    """``runs/<environment>-<algorithm>-<time>``."""
+    """``runs/<environment>-<algorithm>-<time>``, with a number behind it if that is there."""
     name = re.sub("[/: ]", "-", env_name)
-    return Path("runs") / f"{name}-{algo_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    first = Path("runs") / f"{name}-{algo_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    numbered = (first.with_name(f"{first.name}-{i}") for i in itertools.count(2))
+    return next(path for path in itertools.chain([first], numbered) if not path.exists())
 
 
 def _reason(number: int) -> tuple[int, str]:
@@ -123,7 +127,7 @@ def _reason(number: int) -> tuple[int, str]:
 
 def _check_ours(run_dir: Path) -> None:
     """Raise CheckpointError unless headrace wrote all that is in a directory."""
-    refused = f"so --overwrite won't delete anything in run_dir={str(run_dir)!r}"
+    refused = f"so {setting('overwrite')} won't delete anything in run_dir={str(run_dir)!r}"
     try:
         values = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
         ours = isinstance(values["format"], int) and bool(values["config"]["env"])

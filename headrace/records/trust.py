@@ -26,7 +26,7 @@ import gymnasium
 from headrace.algos import NAMES
 from headrace.envs.names import is_foreign
 from headrace.envs.packages import package_of
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, setting
 from headrace.records.plain import plain
 
 CODE = (
@@ -79,7 +79,7 @@ def check(folder: Path, values: dict[str, Any], trust: bool, settings: tuple[str
     listed = ", ".join(f"{name}={value!r}" for name, value in named.items())
     raise CheckpointError(
         f"{folder}/config.json {why}, and using it would import and run what it names: {listed}; "
-        "if you trust whoever wrote it, say --trust (in Python trust=True)"
+        f"if you trust whoever wrote it, give {setting('trust')}"
     )
 
 

@@ -24,7 +24,7 @@ from headrace.spaces.walk import Path, Space, map_space, parts, place
 
 WORKS = (
     "use Discrete, MultiDiscrete, MultiBinary, a floating Box, or a Dict or Tuple of these, for "
-    "example with --wrapper module:name of your own"
+    "example with a custom wrapper (module:name)"
 )
 _MOST_CHOICES = 2**20
 

@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.spaces.utils import flatdim
 from torch import Tensor, nn
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, wrapper
 from headrace.spaces import walk
 from headrace.spaces.text import is_text
 from headrace.spaces.walk import Path, map_space, place
@@ -51,8 +51,8 @@ def _remedy(space: gymnasium.Space) -> str:
         ]
         if kept:
             keys = json.dumps({"filter_keys": kept}, separators=(",", ":"))
-            return f"leave it out with --wrapper 'FilterObservation:{keys}'"
-    return "turn it into numbers with --wrapper module:name of your own"
+            return f"leave it out with {wrapper(f'FilterObservation:{keys}')}"
+    return f"turn it into numbers with a custom wrapper: {wrapper('module:name')}"
 
 
 def dotted(path: Path) -> str:
@@ -157,7 +157,7 @@ def check_codes(path: Path, space: gymnasium.Space) -> None:
         raise ConfigError(
             f"observation space{place(path)} {space} has {count:,} discrete values, above the "
             f"limit of {_MOST_CODES:,}: give it as digits in a MultiDiscrete, or as a "
-            "Box, for example with --wrapper module:name of your own"
+            f"Box, for example with a custom wrapper: {wrapper('module:name')}"
         )
 
 

@@ -18,7 +18,7 @@ from headrace.envs.first_look import Look, first_look
 from headrace.envs.names import env_name, resolve
 from headrace.envs.probe import Probe, check_evaluated
 from headrace.envs.scripts import refuse_training
-from headrace.errors import ConfigError, require
+from headrace.errors import ConfigError, require, wrapper
 from headrace.learning.hogwild import SharedModel
 from headrace.learning.team import AnyLearner, TeamLearner
 from headrace.nn.team import AnyPolicy
@@ -207,8 +207,8 @@ def large_network(config: Config, policy: AnyPolicy, is_game: bool = False) -> s
     height, width = max(sides, key=math.prod, default=(0, 0))
     remedy = "a smaller network"
     if height * width > 84 * 84:
-        how = "in a callable of your own" if is_game else "--wrapper 'ResizeObservation:"
-        how += "" if is_game else """{"shape":[84,84]}'"""
+        resized = wrapper('ResizeObservation:{"shape":[84,84]}')
+        how = "in a custom callable" if is_game else resized
         remedy = f"smaller images than {height} x {width}: {how}"
     return (
         f"warning: the network has {size / 1e6:.0f} million parameters, which learn slowly and "

@@ -6,7 +6,7 @@ import json
 import sys
 
 import pytest
-from report.runs import write_run
+from reporting.runs import write_run
 
 import headrace as hr
 from headrace.doctor import doctor as live
@@ -17,7 +17,7 @@ from headrace.records import files, health
 from headrace.records.curves import read_run
 from headrace.records.files import RunLog, append_jsonl, read_jsonl, truncate_jsonl
 from headrace.records.health import conclude, findings, known
-from headrace.report import page
+from headrace.reporting import page
 
 
 def wrong(*_):

@@ -156,7 +156,7 @@ def test_agents_whose_spaces_differ_cant_share_a_policy(tmp_path, given):
     words = (
         r"policies='shared' needs agents of the same spaces, and of wolf of Unlike its observation "
         r"space is Box\(0.0, 1.0, \(3,\), float32\) where scout's is Box\(0.0, 1.0, \(2,\), "
-        "float32\\): give --policies per-agent"
+        "float32\\): give policies='per-agent'"
     )
     with pytest.raises(ConfigError, match=words) as raised:
         hr.Trainer(config)

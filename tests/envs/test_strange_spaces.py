@@ -167,7 +167,7 @@ def test_a_reward_that_is_no_number_is_told_of(reward):
             envs.step(np.zeros(2, np.int64))
 
 
-FILTER = """--wrapper 'FilterObservation:{"filter_keys":["a","b"]}'"""
+FILTER = """wrappers=('FilterObservation:{"filter_keys":["a","b"]}',)"""
 
 
 @pytest.mark.parametrize(
@@ -177,11 +177,11 @@ FILTER = """--wrapper 'FilterObservation:{"filter_keys":["a","b"]}'"""
             Dict(a=NUMBERS, b=Tuple([Discrete(2), Text(4)]), c=Sequence(NUMBERS)),
             ["at 'c' Sequence", FILTER],
         ),
-        (Tuple([NUMBERS, Sequence(NUMBERS)]), ["at 1 Sequence", "--wrapper module:name"]),
-        (Sequence(Discrete(2)), ["Sequence", "--wrapper module:name"]),
-        (Graph(NUMBERS, Discrete(2)), ["Graph", "--wrapper module:name"]),
-        (OneOf([NUMBERS, Discrete(2)]), ["OneOf", "--wrapper module:name"]),
-        (Discrete(10**9), ["has 1,000,000,000 discrete values", "MultiDiscrete", "--wrapper"]),
+        (Tuple([NUMBERS, Sequence(NUMBERS)]), ["at 1 Sequence", "wrappers=('module:name',)"]),
+        (Sequence(Discrete(2)), ["Sequence", "wrappers=('module:name',)"]),
+        (Graph(NUMBERS, Discrete(2)), ["Graph", "wrappers=('module:name',)"]),
+        (OneOf([NUMBERS, Discrete(2)]), ["OneOf", "wrappers=('module:name',)"]),
+        (Discrete(10**9), ["has 1,000,000,000 discrete values", "MultiDiscrete", "wrappers="]),
         (Dict(a=MultiDiscrete([2, 10**9])), ["at 'a'", "has 1,000,000,002 discrete values"]),
     ],
 )
@@ -196,9 +196,9 @@ def test_what_no_network_reads_is_named_with_the_wrapper(space, words):
 @pytest.mark.parametrize(
     ("space", "words"),
     [
-        (Text(4), ["Text", "--wrapper"]),
-        (OneOf([NUMBERS, Discrete(2)]), ["OneOf", "--wrapper"]),
-        (Box(0, 9, (2,), np.int64), ["int64", "MultiDiscrete", "--wrapper"]),
+        (Text(4), ["Text", "module:name"]),
+        (OneOf([NUMBERS, Discrete(2)]), ["OneOf", "module:name"]),
+        (Box(0, 9, (2,), np.int64), ["int64", "MultiDiscrete", "module:name"]),
         (Box(0.0, 1.0, (0,)), ["has no elements"]),
         (Discrete(10**9), ["1,000,000,000 choices", "MultiDiscrete"]),
     ],
@@ -227,7 +227,7 @@ class OnlyOneEnv(StrangeEnv):
 def test_a_second_one_in_a_process_that_fails_is_told_of_and_the_first_is_closed():
     for _ in range(2):
         with pytest.raises(
-            EnvironmentFault, match=r"the simulator is running\): give --envs-per-actor 1"
+            EnvironmentFault, match=r"the simulator is running\): give envs_per_actor=1"
         ):
             make_vec(OnlyOneEnv, 2)
     make_vec(OnlyOneEnv, 1).close()

@@ -167,6 +167,6 @@ def test_a_network_that_screens_make_huge_is_told_with_the_remedy(monkeypatch):
         for sides in ((40, 40), (100, 120))
     ]
     small, large = (run.large_network(hr.Config(), policy) for policy in policies)
-    words = r"million parameters.*100 x 120: --wrapper 'ResizeObservation:{\"shape\":\[84,84\]}'"
+    words = r"million parameters.*100 x 120: wrappers=.'ResizeObservation:{\"shape\":\[84,84\]}',"
     assert small is None
     assert re.search(words, large or "")

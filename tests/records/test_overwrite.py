@@ -80,7 +80,7 @@ def test_what_headrace_did_not_write_keeps_everything_there(run, name):
         rundir.prepare(run, resume=False, overwrite=True)
     assert "\n" not in str(error.value)
     assert f"headrace did not write {name.rstrip('/')}" in str(error.value)
-    assert "--overwrite won't delete anything" in str(error.value)
+    assert "overwrite=True won't delete anything" in str(error.value)
     assert everything(run) == before
 
 

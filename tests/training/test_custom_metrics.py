@@ -10,7 +10,7 @@ from worlds.reporting import Reporting
 
 import headrace as hr
 from headrace.records.plot import plot
-from headrace.report.page import write
+from headrace.reporting.page import write
 
 SIZES = {"envs_per_actor": 2, "fragment_length": 10, "eval_episodes": 2, "log_interval_s": 1e-6}
 

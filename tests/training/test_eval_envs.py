@@ -10,7 +10,7 @@ from worlds.reporting import Reporting
 
 import headrace as hr
 from headrace.records import checkpoint
-from headrace.report.page import write
+from headrace.reporting.page import write
 
 SIZES = {
     "num_actors": 1, "envs_per_actor": 2, "fragment_length": 20, "log_interval_s": 1e-6,

@@ -13,11 +13,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from report.runs import write_run
+from reporting.runs import write_run
 
 from headrace.records.files import append_jsonl, read_jsonl
-from headrace.report import live
-from headrace.report.page import write
+from headrace.reporting import live
+from headrace.reporting.page import write
 
 pytestmark = pytest.mark.browser
 FLAGS = (

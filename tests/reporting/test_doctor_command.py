@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from report.runs import write_run
+from reporting.runs import write_run
 
 from headrace.cli import main
 from headrace.records.files import read_jsonl

@@ -18,9 +18,9 @@ from headrace.errors import ConfigError
 from headrace.records.curves import Run, by_settings, read_run
 from headrace.records.disk import replace_text, told
 from headrace.records.machine import versions
-from headrace.report.drawing import colour_of, drawn
-from headrace.report.facts import about, films, machines, settings_table
-from headrace.report.panels import Interval, Panel, panels
+from headrace.reporting.drawing import colour_of, drawn
+from headrace.reporting.facts import about, films, machines, settings_table
+from headrace.reporting.panels import Interval, Panel, panels
 
 NAME = "report.html"
 
@@ -131,4 +131,4 @@ def _shown(panel: Panel, svg: str, where: dict[str, Any]) -> dict[str, Any]:
 
 
 def _file(name: str) -> str:
-    return resources.files("headrace.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("headrace.reporting").joinpath(name).read_text(encoding="utf-8")

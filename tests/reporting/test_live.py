@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import pytest
-from report.runs import Page, write_run
+from reporting.runs import Page, write_run
 
 from headrace.cli import main, reports
 from headrace.errors import ConfigError
 from headrace.records.curves import read_run
 from headrace.records.files import append_jsonl, read_jsonl
-from headrace.report import live, panels, screen
+from headrace.reporting import live, panels, screen
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.records.curves import Run
-from headrace.report.facts import about
-from headrace.report.panels import panels
+from headrace.reporting.facts import about
+from headrace.reporting.panels import panels
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 48

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report.runs import Page, write_run
+from reporting.runs import Page, write_run
 
 import headrace as hr
 from headrace.api import run
@@ -18,10 +18,10 @@ from headrace.cli import main
 from headrace.errors import CheckpointError, ConfigError
 from headrace.records.curves import GRID_POINTS, Run, on_grid, read_run
 from headrace.records.files import read_jsonl
-from headrace.report import facts, panels
-from headrace.report.drawing import drawn, short
-from headrace.report.page import write
-from headrace.report.panels import KINDS, MOST_POINTS
+from headrace.reporting import facts, panels
+from headrace.reporting.drawing import drawn, short
+from headrace.reporting.page import write
+from headrace.reporting.panels import KINDS, MOST_POINTS
 from headrace.studies.statistics import interquartile
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from headrace.report.panels import Panel
+from headrace.reporting.panels import Panel
 
 # Colours that the page replaces by its own: text, grid and curves.
 _TEXT, _GRID = "#0a0b0c", "#0d0e0f"

@@ -1,0 +1,100 @@
+"""What the commands for several runs do, as functions: ``hr.sweep``, ``hr.plot``, ``hr.report``."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from headrace.config import Config
+from headrace.records import plot as curves
+from headrace.reporting import page
+from headrace.studies import statistics
+from headrace.studies.machine import wide_console
+from headrace.studies.sweep.command import run
+from headrace.studies.sweep.report import ranked
+from headrace.studies.sweep.settings import Sweep
+from headrace.studies.sweep.store import Store
+from headrace.training.sizes import choose
+
+Runs = str | Path | Sequence[str | Path]
+
+
+def sweep(
+    env: Any = None,
+    algo: Any = None,
+    sample: Mapping[str, str] | Sequence[str] = (),
+    *,
+    quiet: bool = False,
+    **settings: Any,
+) -> list[dict[str, Any]]:
+    """Train with drawn settings and rank them; the same call continues an interrupted sweep.
+
+    Args:
+        env, algo: as for :func:`headrace.train`, or a whole :class:`Config` as ``env``.
+        sample: what is drawn, as in ``{"learning_rate": "loguniform:1e-5,1e-2"}``.
+        quiet: print nothing.
+        **settings: fields of :class:`~headrace.studies.sweep.settings.Sweep`, such as ``trials``,
+            ``jobs`` and ``output``, and fields of :class:`Config`.
+
+    Returns:
+        finished trials, the best first: ``trial`` (its number), ``score`` (None without one) and
+        the drawn settings by name.
+
+    Raises:
+        ConfigError: a setting is wrong; nothing was started.
+    """
+    own = {name: settings.pop(name) for name in [*settings] if name in Sweep.__dataclass_fields__}
+    given = {name: x for name, x in (("env", env), ("algo", algo)) if x is not None}
+    config = env if isinstance(env, Config) else Config(**given, **settings)
+    config = config if config.is_sized else choose(config, None, cores=1)
+    if isinstance(sample, Mapping):
+        sample = [f"{name}={drawn}" for name, drawn in sample.items()]
+    study = Sweep(sample=tuple(sample), config=config, **own)
+    run(study, Console(file=io.StringIO()) if quiet else wide_console())
+    return [
+        {"trial": trial.number, "score": trial.value, **trial.params}
+        for trial in ranked(Store(study).trials())
+    ]
+
+
+def plot(runs: Runs, output: str | Path | None = None) -> Path:
+    """Draw learning curves of runs, and return the PNG's path.
+
+    Runs that differ in their seed only are one curve, with an interval if rliable is installed.
+
+    Args:
+        runs: a run directory or several.
+        output: the PNG; ``curve.png`` in the first run by default.
+
+    Raises:
+        CheckpointError: a directory holds no metrics.
+    """
+    paths = _paths(runs)
+    return curves.plot(paths, None if output is None else Path(output), _interval(paths))
+
+
+def report(runs: Runs, output: str | Path | None = None) -> Path:
+    """Write one HTML file about one or several runs, and return its path.
+
+    Args:
+        runs: a run directory or several.
+        output: the file; ``report.html`` in the first run by default.
+
+    Raises:
+        CheckpointError: a directory holds no metrics.
+    """
+    paths = _paths(runs)
+    return page.write(paths, None if output is None else Path(output), _interval(paths), [])
+
+
+def _paths(runs: Runs) -> list[Path]:
+    several = [runs] if isinstance(runs, str | Path) else runs
+    return list(dict.fromkeys(map(Path, several)))
+
+
+def _interval(runs: list[Path]) -> Any:
+    return statistics.over_runs if len(runs) > 1 and statistics.are_there() else None

@@ -1,0 +1,110 @@
+"""What the commands do, as functions; runs in directories that exist; policies saved alone."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from warm import run
+
+import headrace as hr
+from headrace.cli import main
+from headrace.errors import CheckpointError, in_flags, setting
+from headrace.records.rundir import default_run_dir
+
+TINY = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 8, "total_steps": 64}
+TINY |= {"eval_episodes": 0, "transport": "serial", "quiet": True}
+SWEEP = """
+import headrace as hr
+from gymnasium.envs.classic_control import CartPoleEnv
+from dataclasses import dataclass
+
+class Cart(CartPoleEnv):
+    pass
+
+@dataclass(frozen=True)
+class Mine(hr.A2C):
+    extra: float = 1.0
+
+if __name__ == "__main__":
+    sizes = dict(num_actors=1, envs_per_actor=2, fragment_length=8, total_steps=64)
+    found = hr.sweep(
+        Cart, Mine(), {"extra": "uniform:1,2"}, trials=1, quiet=True, eval_episodes=1, **sizes
+    )
+    print([sorted(one) for one in found], found[0]["score"] is not None)
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A policy and its run directory; no test changes either."""
+    run_dir = tmp_path_factory.mktemp("trained") / "run"
+    return hr.train("CartPole-v1", "ppo", run_dir=run_dir, **TINY), run_dir
+
+
+def test_a_policy_is_saved_alone_and_loaded(trained, tmp_path):
+    policy, run_dir = trained
+    assert policy.save(tmp_path / "alone") == tmp_path / "alone"
+    again = hr.load(tmp_path / "alone")
+    obs = np.linspace(-0.1, 0.1, 4, dtype=np.float32)
+    assert again.predict(obs)[0] == policy.predict(obs)[0]
+    for name, value in policy.state_dict().items():
+        assert (again.state_dict()[name] == value).all()
+    again.save(tmp_path / "alone")  # in place of the first
+    hr.load(run_dir).save(tmp_path / "deeper" / "folder")
+    assert hr.load(str(tmp_path / "deeper/folder")).predict(obs)[0] == policy.predict(obs)[0]
+    with pytest.raises(CheckpointError, match="isn't a saved policy"):
+        policy.save(run_dir)
+    fresh = hr.Policy(policy.observation_space, policy.action_space)
+    with pytest.raises(hr.ConfigError, match=r"hr.load\(run\)"):
+        fresh.save(tmp_path / "fresh")
+
+
+def test_curves_and_reports_are_written_from_python(trained, tmp_path):
+    run_dir = trained[1]
+    assert hr.plot(run_dir, tmp_path / "a.png") == tmp_path / "a.png"
+    assert hr.report([run_dir], tmp_path / "a.html") == tmp_path / "a.html"
+    assert (tmp_path / "a.png").stat().st_size > 0
+    assert "<html" in (tmp_path / "a.html").read_text()
+    with pytest.raises(hr.HeadraceError):
+        hr.plot(tmp_path)
+
+
+def test_a_script_sweeps_its_own_environment_and_algorithm(tmp_path):
+    (tmp_path / "script.py").write_text(SWEEP)
+    said = run(tmp_path, "script.py")
+    assert said.strip() == "[['extra', 'score', 'trial']] True"
+
+
+def test_a_run_without_a_directory_gets_one_of_its_own_each_time(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number in range(3):
+        hr.train("CartPole-v1", "ppo", **TINY)
+        assert len(list((tmp_path / "runs").iterdir())) == number + 1
+    first = default_run_dir("a/b", "ppo")
+    first.mkdir(parents=True)
+    assert default_run_dir("a/b", "ppo") != first
+
+
+def test_a_directory_that_exists_is_answered_in_the_words_of_the_caller(trained, capsys):
+    run_dir = trained[1]
+    with pytest.raises(CheckpointError, match=r"with resume=True, .* with overwrite=True"):
+        hr.train("CartPole-v1", "ppo", run_dir=run_dir, **TINY)
+    assert main(["train", "ppo", "--run-dir", str(run_dir)]) == 2
+    said = capsys.readouterr().err
+    assert "continue it with --resume, replace it with --overwrite" in said
+
+
+def test_overwriting_lets_a_snippet_run_again(tmp_path):
+    for _ in range(2):
+        hr.train("CartPole-v1", "ppo", run_dir=tmp_path / "run", overwrite=True, **TINY)
+
+
+def test_settings_are_written_as_the_caller_does():
+    assert setting("overwrite") == "overwrite=True"
+    assert setting("policies", "'per-agent'") == "policies='per-agent'"
+    with in_flags():
+        assert setting("overwrite") == "--overwrite"
+        assert setting("policies", "'per-agent'") == "--policies per-agent"
+    assert re.match("overwrite=", setting("overwrite"))

@@ -85,6 +85,7 @@ BUDGETS_S = {
     "docs/test_extending.py": 12,
     "zoo/test_zoo.py": 12,
     "training/test_first_look.py": 15,
+    "acting/test_env_children.py": 25,
 }
 """Files that need more: of 2 cores that run three files at a time. Make a test faster, or move its
 long form to `make test-full`, before you raise one."""

@@ -110,7 +110,7 @@ def _check_choices(config: Any) -> None:
     if config.engine == "async" and config.transport != "serial":
         raise ConfigError(
             "engine='async' needs transport='serial': it starts a process per environment, "
-            "which an actor process can't (use engine='sync' with more actors instead)"
+            "and actors are processes already (use engine='sync' with more actors instead)"
         )
 
 

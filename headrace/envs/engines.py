@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
-import multiprocessing
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -33,6 +32,7 @@ from headrace.envs.turn_game import TurnGame
 from headrace.envs.turns import Turns
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError, EnvironmentFault, HeadraceError, setting
+from headrace.process.pickling import restore_main
 
 _MAKE_KWARGS = ("max_episode_steps", "disable_env_checker", "render_mode")  # gymnasium.make's own
 
@@ -177,8 +177,6 @@ def _sync(order: Order) -> VectorEnv:
 
 def _async(order: Order) -> VectorEnv:
     create = creator(order)
-    if multiprocessing.current_process().daemon:
-        raise Unavailable("it starts processes, which a daemonic one, such as an actor, may not")
     return take_any_infos(Processes(create, order.num_envs, order.name, seed=order.seed))
 
 
@@ -234,6 +232,7 @@ def _create_one(
     checked_steps: int,
 ) -> gymnasium.Env:
     create = functools.partial(made_in, env_context(), make, kwargs)
+    restore_main(make)
     env = create()
     if is_game(env):
         return _create_game(env, wrappers, name, checked_steps)

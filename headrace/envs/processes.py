@@ -23,8 +23,10 @@ from headrace.envs.context import numbered
 from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError
 from headrace.exits.kin import begin_session, end_kin
 from headrace.process import (
+    allow_children,
     die_with_parent,
     end_own_kin,
+    let_environments_start_processes,
     main_hidden,
     new_mark,
     process_context,
@@ -70,6 +72,7 @@ class Processes(AsyncVectorEnv):
         self._name, self._timeout_s = name, timeout_s
         self.parent_pipes, self.processes = [], []
         start_fork_server(__name__)
+        allow_children()
         each = numbered(create, num_envs)
         try:
             with main_hidden():
@@ -202,6 +205,7 @@ def _serve(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     mark = new_mark()
     begin_session(mark)
+    let_environments_start_processes()
     die_with_parent(mark)
     parent_pipe, shared_memory, error_queue, *others = rest
     seed_global_generators(seed, "environment", index)

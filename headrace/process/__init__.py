@@ -11,7 +11,11 @@ from headrace.process.defaults import library_defaults as library_defaults
 from headrace.process.defaults import restore_torch_defaults as restore_torch_defaults
 from headrace.process.defaults import resumed_in as resumed_in
 from headrace.process.defaults import torch_defaults_kept as torch_defaults_kept
+from headrace.process.fork_server import allow_children as allow_children
 from headrace.process.fork_server import fork_server_from_here as fork_server_from_here
+from headrace.process.fork_server import (
+    let_environments_start_processes as let_environments_start_processes,
+)
 from headrace.process.fork_server import main_hidden as main_hidden
 from headrace.process.fork_server import process_context as process_context
 from headrace.process.fork_server import start_fork_server as start_fork_server

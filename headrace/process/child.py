@@ -19,7 +19,13 @@ from typing import Any
 
 from headrace.errors import WorkerFailed
 from headrace.exits.kin import begin_session, end_kin, is_ending
-from headrace.process.fork_server import end_stopped_server, family, process_context, starting
+from headrace.process.fork_server import (
+    end_stopped_server,
+    family,
+    let_environments_start_processes,
+    process_context,
+    starting,
+)
 from headrace.process.memory import keep_freed_memory
 
 _ATTEMPTS, _PAUSE_S = 5, 0.1  # to start a process
@@ -74,7 +80,7 @@ class Child:
         name: of the process.
         pipe: the child's end, where somebody else has ours; None: a new pipe.
         nice: let others go first where cores are short.
-        daemon: it starts no processes of its own.
+        daemon: end it with this process without waiting; it may start processes in either case.
     """
 
     def __init__(
@@ -168,6 +174,7 @@ def _live(
 ) -> None:
     """What a :class:`Child` is."""
     begin_session(mark, _NICER if nice else 0)
+    let_environments_start_processes()
     gc.freeze()  # pages shared with the fork server stay so: no collection writes to its objects
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as file:
         file.write(multiprocessing.current_process().name)  # for top and ps, its first 15 letters

@@ -88,11 +88,31 @@ def starting() -> Iterator[None]:
     killed inside the block, an OSError or EOFError is raised there.
     """
     end_stopped_server()
+    allow_children()
     with main_hidden(), _ctrl_c_blocked():
         if process_context().get_start_method() == "forkserver":
             _ensure_server()
         with _none_started():
             yield
+
+
+def allow_children() -> None:
+    """Let this process start processes, also as a daemonic one, as those of a Pool are.
+
+    Python forbids it because a daemonic process may be killed without ending its children. Those
+    that headrace starts end with their parent, and so do those of environments.
+    """
+    config: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    config["daemon"] = False
+
+
+def let_environments_start_processes() -> None:
+    """Let code of this child start processes as it would in a program of its own.
+
+    It inherited the start method of its parent, by which nothing of a script is found again.
+    """
+    allow_children()
+    multiprocessing.set_start_method(None, force=True)
 
 
 def family() -> str:
@@ -114,6 +134,7 @@ def _ensure_server() -> None:
     """
     from multiprocessing import forkserver
 
+    _forget_anothers()
     server: Any = forkserver._forkserver  # type: ignore[attr-defined]
     if _runs(server._forkserver_pid):
         return
@@ -206,6 +227,18 @@ def _runs(child: int | None) -> bool:
     if child is None:
         return False
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
+def _forget_anothers() -> None:
+    """Forget the fork server, and the tracker of resources, of a process that this is a fork of."""
+    from multiprocessing import forkserver
+
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    try:
+        _runs(server._forkserver_pid)
+    except ChildProcessError:
+        server.__init__()
+        resource_tracker._resource_tracker.__init__()  # type: ignore[attr-defined, misc]
 
 
 @contextlib.contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,3 +53,25 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield f"{path}.{name}", plain
     elif hasattr(value, "__dict__"):
         yield from ((f"{path}.{name}", part) for name, part in vars(value).items())
+
+
+def restore_main(make: Any) -> None:
+    """Put what came by value from a script's ``__main__`` into this process's ``__main__``.
+
+    An environment that starts processes (``multiprocessing.Pool``) pickles functions of its script
+    by name, as ``__main__.name``. In the process of the script itself nothing changes.
+
+    Args:
+        make: the class or function that makes an environment, or a partial of one.
+    """
+    main = vars(sys.modules["__main__"])
+    while isinstance(make, functools.partial):
+        make = make.func
+    found = {getattr(make, "__name__", ""): make}
+    members = [vars(kind).values() for kind in make.__mro__] if isinstance(make, type) else []
+    for function in (make, *itertools.chain(*members)):
+        if getattr(function, "__module__", None) == "__main__":
+            found |= getattr(function, "__globals__", {})
+    for name, value in found.items():
+        if getattr(value, "__module__", None) == "__main__" and name.isidentifier():
+            main.setdefault(name, value)

@@ -223,16 +223,15 @@ def test_processes_survive_ctrl_c_which_is_the_parents_to_handle():
         assert obs[:, 2].tolist() == [1, 1]
 
 
-def test_inside_a_daemonic_process_it_is_refused_in_a_sentence(tmp_path, start):
+def test_it_works_inside_a_daemonic_process(tmp_path, start):
     (tmp_path / "script.py").write_text("""
 import multiprocessing
 from headrace.envs import make_vec
 from worlds import CountingEnv
 def child():
-    try:
-        make_vec(CountingEnv, 2, "async")
-    except Exception as error:
-        print(type(error).__name__, error, flush=True)
+    envs = make_vec(CountingEnv, 2, "async")
+    print("MADE", envs.num_envs, flush=True)
+    envs.close()
 if __name__ == "__main__":
     process = multiprocessing.get_context("fork").Process(target=child, daemon=True)
     process.start()
@@ -240,5 +239,4 @@ if __name__ == "__main__":
 """)
     script = start("script.py")
     assert script.wait() == 0
-    assert "ConfigError engine='async' can't make CountingEnv because it starts" in script.output
-    assert "engine='sync' can" in script.output
+    assert "MADE 2" in script.output

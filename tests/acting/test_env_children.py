@@ -1,0 +1,77 @@
+"""Environments may start processes, and a run may be one of a Pool."""
+
+from __future__ import annotations
+
+SCRIPT = """
+import multiprocessing, os, subprocess, sys
+import gymnasium, numpy as np
+import headrace as hr
+
+def half(x):
+    return x / 2
+
+class Parent(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        queue = multiprocessing.Queue()
+        child = multiprocessing.Process(target=queue.put, args=(1,))
+        child.start()
+        assert queue.get(timeout=30) == 1
+        child.join()
+        self.pool = multiprocessing.Pool(1)
+        assert self.pool.map(half, [2]) == [1.0]
+        self.inner = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="async")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.inner.reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.inner.step(np.array([0, 1]))
+        return np.zeros(2, np.float32), 1.0, self.steps == 10, False, {}
+
+    def close(self):
+        self.pool.terminate()
+        self.inner.close()
+
+def train(transport, engine, env):
+    sizes = {"num_actors": 1, "envs_per_actor": 1, "fragment_length": 16, "batch_size": 16}
+    run_dir = f"{transport}-{engine}"
+    hr.train(env, hr.A2C(), transport=transport, engine=engine, run_dir=run_dir, total_steps=32,
+             eval_episodes=1, **sizes)
+    return True
+"""
+ENVIRONMENT = """
+if __name__ == "__main__":
+    assert train("shm", "sync", Parent)
+    print("TRAINED")
+"""
+POOL = """
+if __name__ == "__main__":
+    assert train("shm", "auto", "CartPole-v1")  # whose fork server a fork must not take for its own
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        jobs = [("serial", "auto", "CartPole-v1"), ("serial", "async", "CartPole-v1")]
+        os.rename("shm-auto", "before")
+        jobs.append(("shm", "auto", "CartPole-v1"))
+        assert pool.starmap_async(train, jobs).get(90) == [True] * 3
+    print("TRAINED")
+"""
+
+
+def test_environments_may_start_processes(tmp_path, start):
+    (tmp_path / "script.py").write_text(SCRIPT + ENVIRONMENT)
+    script = start("script.py")
+    assert script.wait(110) == 0, script.output
+    assert "TRAINED" in script.output
+
+
+def test_runs_may_be_the_jobs_of_a_pool(tmp_path, start):
+    (tmp_path / "script.py").write_text(SCRIPT + POOL)
+    script = start("script.py", quick=True)
+    assert script.wait(100) == 0, script.output
+    assert "TRAINED" in script.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ def ends_with_its_reader(main: Callable[..., int]) -> Callable[..., int]:
 
     @functools.wraps(main)
     def ended(argv: list[str] | None = None) -> int:
+        replace_letters()
         try:
             try:
                 return main(argv)
@@ -28,6 +30,13 @@ def ends_with_its_reader(main: Callable[..., int]) -> Callable[..., int]:
             return STATUS
 
     return ended
+
+
+def replace_letters() -> None:
+    """Let output whose encoding lacks a letter show another one in its place, and not raise."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def read_by_nobody() -> None:

@@ -16,7 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from headrace.config import Config
-from headrace.exits.readers import read_by_nobody
+from headrace.exits.readers import read_by_nobody, replace_letters
 from headrace.records.result import Result
 
 _PLAIN_INTERVAL_S = 5.0
@@ -39,6 +39,7 @@ class Report:
 
     def __init__(self, config: Config, console: Console | None = None, quiet: bool = False) -> None:
         self._config, self._folder = config, Path.cwd()
+        replace_letters()
         self._console = console or Console(quiet=quiet)
         self._console.on_broken_pipe = self._go_on_unread  # type: ignore[method-assign]
         self._progress = Progress(

@@ -101,3 +101,11 @@ SUMMARY = {
     "sps": 1.0,
     "dropped": 0,
 }
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_letters_that_an_encoding_lacks_are_replaced(encoding, tiny, monkeypatch):
+    file = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(file, encoding, write_through=True))
+    Report(tiny()).say("steps × 2 … → ▁█")
+    assert file.getvalue().startswith(b"steps ")

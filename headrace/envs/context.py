@@ -57,10 +57,12 @@ def making(context: EnvContext) -> Iterator[None]:
         _CURRENT.reset(token)
 
 
-def made_in(context: EnvContext, make: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+def made_in(
+    context: EnvContext, make: Callable[..., Any], kwargs: dict[str, Any], **more: Any
+) -> Any:
     """What ``make`` returns for these arguments in this context, see :func:`filled`."""
     with making(context):
-        return make(**filled(kwargs))
+        return make(**filled(kwargs), **more)
 
 
 def filled(value: Any) -> Any:

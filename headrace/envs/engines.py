@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib.util
@@ -237,6 +238,8 @@ def _create_one(
     if is_game(env):
         return _create_game(env, wrappers, name, checked_steps)
     if is_gym(env):
+        with contextlib.suppress(TypeError, ValueError):  # some builtins have none
+            vars(create)["__signature__"] = inspect.signature(make)  # it may take a seed
         env = GymEnv(env, create)
     if isinstance(env, VectorEnv):
         env.close()

@@ -163,7 +163,9 @@ def test_rewards_and_ends_of_any_kind_of_number(reward, flag):
 def test_a_reward_that_is_no_number_is_told_of(reward):
     with contextlib.closing(make_vec(functools.partial(StrangeEnv, reward=reward), 2)) as envs:
         envs.reset(seed=0)
-        with pytest.raises(EnvironmentFault, match="as its reward at step 1: return a finite"):
+        with pytest.raises(
+            EnvironmentFault, match=r"reward.* at step 1: return (a finite|one) number"
+        ):
             envs.step(np.zeros(2, np.int64))
 
 

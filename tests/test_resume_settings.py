@@ -91,7 +91,9 @@ def test_a_value_that_is_the_default_is_named_too(run_dir):
     assert resume_config(run_dir).algo.gamma == 0.97
     with pytest.MonkeyPatch.context() as patch:
         resumed = []
-        patch.setattr("headrace.cli.training.run", lambda config, started: resumed.append(config))
+        patch.setattr(
+            "headrace.cli.training.run", lambda config, started, quiet: resumed.append(config)
+        )
         default = str(hr.PPO().gamma)
         assert main(["train", "ppo", "--resume", "--run-dir", run_dir, "--gamma", default]) == 0
         assert main(["resume", run_dir, "--gamma", default]) == 0

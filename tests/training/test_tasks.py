@@ -337,7 +337,7 @@ def test_tasks_that_cant_be_are_refused_before_a_run_begins(tasks, words, tmp_pa
 def test_tasks_take_the_place_of_a_recipes_environment(monkeypatch):
     pong = hr.recipe("atari", "appo")
     found = []
-    monkeypatch.setattr("headrace.api.run", lambda config, callbacks: found.append(config))
+    monkeypatch.setattr("headrace.api.run", lambda config, callbacks, quiet: found.append(config))
     hr.train(pong, tasks=("Pong", "Breakout"), seed=3)
     config, rest = take_recipe(["--recipe", "atari", "--tasks", "Pong,Breakout"], "appo", None)
     assert rest == ["--tasks", "Pong,Breakout"]

@@ -103,7 +103,7 @@ def commands():
 @pytest.mark.parametrize(("algorithm", "flags"), commands())
 def test_the_commands_of_the_page_make_settings(algorithm, flags, monkeypatch):
     made = []
-    monkeypatch.setattr(training, "run", lambda config, started: made.append(config))
+    monkeypatch.setattr(training, "run", lambda config, started, quiet=False: made.append(config))
     training.train(algorithm, flags)
     assert made[0].algo_name == algorithm
     assert resolve(made[0].env).id in ("ALE/Breakout-v5", "ALE/Pong-v5")
@@ -133,7 +133,7 @@ def test_algorithms_without_settings_are_told():
 
 def test_arguments_on_the_command_line_change_single_ones_of_the_recipe(monkeypatch):
     made = []
-    monkeypatch.setattr(training, "run", lambda config, started: made.append(config))
+    monkeypatch.setattr(training, "run", lambda config, started, quiet=False: made.append(config))
     given = json.dumps({"repeat_action_probability": 0.25, "noop_max": 0})
     flags = ["--recipe", "atari", "--env-id", "Breakout", "--env-kwargs", given]
     training.train("impala", [*flags, "--eval-env-kwargs", '{"noop_max": 31}'])
@@ -148,7 +148,7 @@ def test_arguments_on_the_command_line_change_single_ones_of_the_recipe(monkeypa
 @pytest.mark.parametrize("algorithm", ["impala", "appo", "ppo", "impact"])
 def test_a_core_that_is_asked_for_is_the_paper_s(algorithm, monkeypatch):
     made = []
-    monkeypatch.setattr(training, "run", lambda config, started: made.append(config))
+    monkeypatch.setattr(training, "run", lambda config, started, quiet=False: made.append(config))
     training.train(algorithm, ["--recipe", "atari"])
     training.train(algorithm, ["--recipe", "atari", "--core", "lstm", "--previous-action-reward"])
     without, network = (config.network for config in made)

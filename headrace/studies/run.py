@@ -57,6 +57,4 @@ def _names_the_same(config: Config) -> bool:
 
 
 def _code(config: dict[str, Any]) -> Any:
-    every = config | config["network"]
-    named = {name: every.get(name) or None for name in (*trust.CODE, "env_file")}
-    return json.loads(json.dumps(plain(named)))
+    return json.loads(json.dumps(plain(trust.code_in(config))))

@@ -52,6 +52,7 @@ def train(
             trainer = hr.Trainer(config, notify=lambda text: None, group=group)
             trainers.append(trainer)
             begin(trainer)
+        group.gather_objects(None)  # none trains, and so seeds torch's stream, before all are built
         results = []
         with contextlib.closing(trainer):
             for result in trainer:

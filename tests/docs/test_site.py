@@ -139,7 +139,7 @@ def test_what_would_train_for_long_or_elsewhere_gives_settings_that_a_run_takes(
         """What would train now."""
 
     def taken(env="CartPole-v1", algo=None, **settings):
-        given.append(hr.Config(env, algo, **settings))
+        given.append(hr.Config(env, algo or hr.APPO(), **settings))
         raise Trained
 
     monkeypatch.setattr(hr, "train", taken)

@@ -213,7 +213,8 @@ def test_only_torsos_of_dense_layers_have_a_quick_way():
     assert quick(make(Dict(image=image, row=ROW))[0].torso) is None
     core = {"core": "gru", "core_size": 4, "previous_action_reward": True}
     assert quick(make(ROW, **core)[0].torso) is None
-    assert quick(make(ROW, torso=torch.nn.Linear(5, 3).double())[0].torso) is None
+    torso = torch.nn.Linear(5, 3)
+    assert quick(make(Box(-1, 1, (5,)), torso=torso)[0].torso) is None
 
 
 def test_a_broken_copy_is_rejected(monkeypatch):

@@ -80,9 +80,9 @@ def test_a_run_ends_at_total_steps_counting_transitions_only(tiny, finish):
 def test_the_entropy_bonus_follows_its_schedule(tiny, finish, monkeypatch, schedule):
     given, update = [], Learner.update
 
-    def noted(self, fresh, learning_rate, entropy_coef):
-        given.append(entropy_coef)
-        return update(self, fresh, learning_rate, entropy_coef)
+    def noted(self, fresh, learning_rate, scheduled):
+        given.append(scheduled.get("entropy_coef", self.algorithm.entropy_coef))
+        return update(self, fresh, learning_rate, scheduled)
 
     monkeypatch.setattr(Learner, "update", noted)
     algo = hr.A2C(entropy_coef=0.5, entropy_schedule=schedule, lr_schedule="constant")

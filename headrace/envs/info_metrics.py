@@ -230,19 +230,24 @@ def _numbers_of(
     agents = _row(infos, AGENT_INFOS, row)
     if isinstance(agents, Mapping):
         yield from _flat(agents, "")
-    for key in infos if only is None else [key for key in only if key in infos]:
-        if key not in (AGENT_INFOS, *_FINAL) and not (key[:1] == "_" and key[1:] in infos):
-            yield from _flat(_row(infos, key, row), key)
+    for key in _keys(infos) if only is None else [key for key in only if key in infos]:
+        if key not in (AGENT_INFOS, *_FINAL):
+            yield from _flat(_row(infos, key, row), str(key))
 
 
-def _row(infos: Mapping[str, Any], key: str, row: int) -> Any:
+def _keys(infos: Mapping[Any, Any]) -> list[Any]:
+    """The keys of the values, without those of their masks; keys can be numbers, too."""
+    masks = {f"_{key}" for key in infos}
+    return [key for key in infos if key not in masks]
+
+
+def _row(infos: Mapping[Any, Any], key: Any, row: int) -> Any:
     """What one environment says under a key; None: nothing."""
     value, given = infos.get(key), infos.get(f"_{key}")
     if value is None or (isinstance(given, np.ndarray) and not given[row]):
         return None
     if isinstance(value, Mapping):
-        keys = [k for k in value if not (k[:1] == "_" and k[1:] in value)]
-        return {k: _row(value, k, row) for k in keys}
+        return {key: _row(value, key, row) for key in _keys(value)}
     if isinstance(value, np.ndarray) and not value.ndim:
         return None
     return value[row] if isinstance(value, np.ndarray | list | tuple) and row < len(value) else None

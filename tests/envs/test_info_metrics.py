@@ -72,6 +72,20 @@ def test_statistics_of_wrappers_are_found():
     assert (found["env/episode/r"], found["env/episode/l"]) == (4.0, 4.0)
 
 
+class Numbered(Reporting):
+    """Reports under keys that are whole numbers, as some simulators name their parts."""
+
+    def step(self, action):
+        *result, _ = super().step(action)
+        return *result, {7: 1.0, "parts": {3: 2.0}}
+
+
+@pytest.mark.parametrize("engine", ["sync", "threads"])
+def test_keys_that_are_numbers_become_names(engine):
+    found = collected(hr.make_vec(Numbered, 2, engine))
+    assert found == {"env/7": 1.0, "env/parts/3": 2.0}
+
+
 def test_names_that_are_found_are_bounded():
     infos = {f"x{i}": np.ones(1) for i in range(2 * MAX_NAMES)}
     metrics = InfoMetrics(1)

@@ -21,6 +21,7 @@ from headrace.valid.values import Varying
 T = TypeVar("T")
 _TRIED = 101  # values of a function that are checked before training
 _WARMUP_FROM = 0.1  # of the value, where a warm-up begins
+_NAMED_IN = {"learning_rate": "lr_schedule", "entropy_coef": "entropy_schedule"}
 _AS_IN = "as in '0:1e-3,0.5:3e-4,1:0' or [[0, 1e-3], [1_000_000, 1e-5]]"
 
 
@@ -97,12 +98,16 @@ def read(name: str, value: Any) -> Any:
         value: text or pairs of points, or a function of the remaining fraction.
 
     Raises:
-        ConfigError: these are no points.
+        ConfigError: the points are malformed, or the text names a schedule.
     """
     if isinstance(value, Varying | type):
         return value
     if isinstance(value, str) and ":" in value:
         return _points(name, value, [part.split(":") for part in value.split(",")])
+    if isinstance(value, str) and value.partition("_")[0] in ("linear", "cosine", "warmup"):
+        setting = _NAMED_IN.get(name)
+        way = f"for a named schedule set {setting}={value!r}, or give" if setting else "give"
+        raise ConfigError(f"{name}={value!r} must be a number or points: {way} points, {_AS_IN}")
     if isinstance(value, list | tuple) and value:
         return _points(name, value, value)
     return Function(value, name) if callable(value) else value
@@ -127,7 +132,7 @@ def _points(name: str, given: Any, pairs: Any) -> Points:
 
 
 def _short(number: float) -> str:
-    return str(int(number)) if number == int(number) and abs(number) < 1e15 else repr(number)
+    return str(int(number)) if abs(number) < 1e15 and number == int(number) else repr(number)
 
 
 def adopt(settings: Any) -> None:

@@ -6,6 +6,7 @@ _SB3 = "Stable-Baselines3"
 _CLEANRL = "CleanRL"
 _RLLIB = "RLlib"
 _SF = "Sample Factory"
+_NOTHING = "nothing: "  # before the reason why a setting isn't needed
 
 # name: (library, what to use here). A name that headrace has itself is in none of them.
 _BY_LIBRARY: dict[str, dict[str, str]] = {
@@ -96,6 +97,9 @@ def hint(name: str, flags: bool = False) -> str:
         return ""
     libraries = [library for library, names in _BY_LIBRARY.items() if name in names]
     whose = f"{' and '.join(libraries)}'s name"
+    if use.startswith(_NOTHING):
+        said = f"--{name.replace('_', '-')}" if flags else name
+        return f" {said} is {whose}; it isn't needed: {use.removeprefix(_NOTHING)}."
     if flags:
         words = [f"--{w.replace('_', '-')}" if _is_setting(w) else w for w in use.split()]
         use, name = " ".join(words), f"--{name.replace('_', '-')}"
@@ -109,7 +113,7 @@ def hint(name: str, flags: bool = False) -> str:
 
 def _is_setting(word: str) -> bool:
     """Whether a word is the bare name of a setting."""
-    return word.replace("_", "").isalpha() and word not in ("and", "nothing", "headrace", "pbt")
+    return word.replace("_", "").isalpha() and word not in ("and", "headrace", "pbt")
 
 
 def libraries() -> dict[str, dict[str, str]]:

@@ -97,7 +97,7 @@ def resume(
 
     Args:
         trust: import the environment, wrappers, torso and algorithm that its ``config.json``
-            names, though you haven't named them on this machine.
+            names, even if you haven't named them on this machine.
         quiet: print nothing.
         **settings: fields of :class:`Config`, of the run's algorithm and of :class:`Network`, as
             in ``hr.resume("runs/a", learning_rate=1e-5, total_steps=2_000_000)``.
@@ -130,14 +130,14 @@ def resume_config(run_dir: str | Path, trust: bool = False, **settings: Any) -> 
 
 
 def _saved_config(run_dir: str | Path, given: Any = None, **named: Any) -> Config:
-    """The settings of a run's latest checkpoint, to go on with.
+    """The settings of a run's latest checkpoint, from which to continue.
 
     Args:
-        given: the algorithm to resume with, whose class the saved one has; None: as named.
+        given: the algorithm to resume with, of the saved class; None: import it by its name.
         named: what its names stand for.
 
     Raises:
-        CheckpointError: it was trained with another algorithm.
+        CheckpointError: the run was trained with another algorithm.
     """
     values = checkpoint.read_config(checkpoint.find(run_dir))["config"]
     if isinstance(given, Hyperparameters):
@@ -150,7 +150,7 @@ def _saved_config(run_dir: str | Path, given: Any = None, **named: Any) -> Confi
 
 
 def check_trained(run_dir: str | Path, name: str, kind: type[Hyperparameters]) -> None:
-    """Raise CheckpointError unless a run of the algorithm with this name can go on with a class."""
+    """Raise CheckpointError unless a run of the named algorithm can be resumed with this class."""
     if not is_called(name, kind):
         raise CheckpointError(
             f"run directory {run_dir} was trained with {name}, so it can't be resumed with "
@@ -251,8 +251,8 @@ def _way_on(config: Config) -> Iterator[None]:
         alone = [setting(name, "None") for name in ("cluster", "min_actors")
                  if getattr(config, name) is not None]  # fmt: skip
         raise WorkerFailed(
-            f"{error}; without the cluster the run goes on with {' and '.join(alone)}, on another "
-            f"one with {setting('cluster', chr(39) + 'ray:ADDRESS' + chr(39))}"
+            f"{error}; to continue without the cluster, give {' and '.join(alone)}; to continue on "
+            f"another one, give {setting('cluster', chr(39) + 'ray:ADDRESS' + chr(39))}"
         ) from error
 
 

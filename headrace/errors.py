@@ -31,7 +31,7 @@ class EnvironmentLost(EnvironmentFault):
 
 
 class StacksChanged(EnvironmentFault):
-    """Observations that looked like stacks of the latest pictures turned out not to be."""
+    """Raised when observations that looked like frame stacks turn out not to be."""
 
 
 class NonFinite(HeadraceError, ArithmeticError):
@@ -73,7 +73,7 @@ def on_one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def in_flags() -> Iterator[None]:
-    """Inside, messages write settings as on a command line."""
+    """Make messages write settings as command-line flags inside the block."""
     token = _flags.set(True)
     try:
         yield
@@ -82,10 +82,10 @@ def in_flags() -> Iterator[None]:
 
 
 def setting(name: str, value: str = "True") -> str:
-    """A setting as the caller writes it: ``overwrite=True``, or ``--overwrite`` in a command.
+    """Format a setting for the caller: ``overwrite=True``, or ``--overwrite`` in a command.
 
     Args:
-        value: as in Python.
+        value: the value as Python code.
     """
     if not _flags.get():
         return f"{name}={value}"
@@ -96,7 +96,7 @@ def setting(name: str, value: str = "True") -> str:
 
 
 def wrapper(name: str) -> str:
-    """The setting that puts a wrapper around an environment, as the caller writes it."""
+    """Format the setting that adds a wrapper, as a keyword or as a flag."""
     return f"--wrapper '{name}'" if _flags.get() else f"wrappers=({name!r},)"
 
 

@@ -71,9 +71,9 @@ class Evaluation:
     policies: dict[str, Evaluation] | None = None
     """Of each of several policies by its name, over the episodes of its agents that played."""
     metrics: dict[str, float] | None = None
-    """Means over the episodes of what environments report in their infos, by name."""
+    """Means over the episodes of numbers in infos, by name."""
     others: dict[str, Evaluation] | None = None
-    """Of each of the run's ``eval_envs``, by its name; all else is of the run's own environment."""
+    """Evaluations on the run's ``eval_envs``, by name. The other fields describe the run's own."""
 
     @staticmethod
     def of(returns: list[float], lengths: list[int]) -> Evaluation:
@@ -83,9 +83,10 @@ class Evaluation:
         return Evaluation(len(returns), mean, std, least, most, float(np.mean(lengths)), *each)
 
     def named_metrics(self) -> dict[str, float]:
-        """The metrics by the names that they have in files.
+        """The metrics by their names in files.
 
-        ``eval/env/…``, and of each of ``eval_envs`` ``eval/NAME/mean`` and ``eval/NAME/env/…``.
+        Numbers in infos are ``eval/env/…``. Each of ``eval_envs`` has ``eval/NAME/mean``,
+        ``eval/NAME/std`` and ``eval/NAME/env/…``.
         """
         found = {f"eval/{PREFIX}{name}": value for name, value in (self.metrics or {}).items()}
         for name, one in (self.others or {}).items():
@@ -128,9 +129,10 @@ def evaluate(
         seed: of the environments, and of what is drawn; apart from training's by default.
         deterministic: the most likely actions instead of drawn ones.
         on_step: called before each step of the environments.
-        env_changes: made in the environments before they are reset.
-        first_index: of the environments, see :class:`~headrace.envs.context.EnvContext`.
-        info_metrics: numbers of infos that :attr:`Evaluation.metrics` has, as the setting of a run.
+        env_changes: changes to apply to the environments before they are reset.
+        first_index: index of the first environment, see
+            :class:`~headrace.envs.context.EnvContext`.
+        info_metrics: numbers in infos to collect, as in the setting of a run.
 
     Raises:
         ConfigError: the environment can't be made or has other spaces than the policy, or
@@ -213,7 +215,7 @@ def whole_episodes(
         moments: of ``num_envs`` environments, whose agents give as many episodes, or one fewer.
         on_step: called before each step.
         num_agents: of an environment, each a column.
-        metrics: gets the infos of the episodes that count.
+        metrics: receives the infos of the episodes that count.
     """
     quota = np.full(num_envs, episodes // num_envs)
     quota[: episodes % num_envs] += 1
@@ -249,7 +251,7 @@ def _together(each: dict[str, Evaluation], **known: Any) -> Evaluation:
 
 
 def _mean_metrics(each: dict[str, Evaluation]) -> dict[str, float] | None:
-    """Of several tasks or agents: of each metric the mean of those that have it."""
+    """Average each metric over the tasks or agents that have it."""
     have: dict[str, list[float]] = {}
     for one in each.values():
         for name, value in (one.metrics or {}).items():
@@ -283,7 +285,7 @@ class Moment(NamedTuple):
     ends: np.ndarray
     """Whose episode ends with it; of those that begin, who isn't there."""
     infos: dict[str, Any] = {}  # noqa: RUF012
-    """As Gymnasium vectorises them."""
+    """Vectorised as in Gymnasium."""
 
 
 @contextlib.contextmanager

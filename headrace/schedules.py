@@ -1,7 +1,7 @@
-"""Hyperparameters that change during training: by points, by a function, or by a named shape.
+"""Schedules of hyperparameters: points, functions of the remaining fraction, and named shapes.
 
-A schedule is resolved once per update, in the learner's process; everything that computes with
-hyperparameters sees plain numbers.
+The learner's process resolves schedules once per update, so losses and optimisers see plain
+numbers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from headrace.valid.fields import check_value, float_fields
 from headrace.valid.values import Varying
 
 T = TypeVar("T")
-_TRIED = 101  # values of a function that are checked before training
-_WARMUP_FROM = 0.1  # of the value, where a warm-up begins
+_TRIED = 101  # number of values of a function that are checked before training
+_WARMUP_FROM = 0.1  # factor at the start of a warm-up
 _NAMED_IN = {"learning_rate": "lr_schedule", "entropy_coef": "entropy_schedule"}
 _AS_IN = "as in '0:1e-3,0.5:3e-4,1:0' or [[0, 1e-3], [1_000_000, 1e-5]]"
 
@@ -30,8 +30,8 @@ class Points(Varying):
     """Linear interpolation between points, constant before the first and after the last.
 
     Args:
-        points: (x, value), x increasing; x counts environment steps, or if the last is at most 1,
-            fractions of ``total_steps``.
+        points: pairs of x and value with increasing x. x counts environment steps, or fractions of
+            ``total_steps`` if the last x is at most 1.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -60,10 +60,10 @@ class Points(Varying):
 
 @dataclass(frozen=True)
 class Function(Varying):
-    """A function of the fraction of the run that remains: 1 at the start, 0 at the end."""
+    """Schedule by a function of the remaining fraction of the run: 1 at the start, 0 at the end."""
 
     function: Callable[[float], float]
-    name: str = "schedule"  # of the hyperparameter, for messages
+    name: str = "schedule"  # name of the hyperparameter, for messages
 
     def at(self, env_steps: int, total_steps: int) -> float:
         return self._value(max(0.0, 1.0 - env_steps / total_steps))
@@ -76,13 +76,14 @@ class Function(Varying):
             value = self.function(left)
         except Exception as error:
             raise ConfigError(
-                f"{self.name}={self} is no schedule: called with {left:g}, it raised "
+                f"{self.name}={self} is not a valid schedule: called with {left:g}, it raised "
                 f"{type(error).__name__}: {error}. It must return a number for each remaining "
                 "fraction of the run, from 1 (start) to 0 (end)"
             ) from error
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise ConfigError(
-                f"{self.name}={self} is no schedule: it returned {shown(value)}, not a number"
+                f"{self.name}={self} is not a valid schedule: it returned {shown(value)}, not a "
+                "number"
             )
         return float(value)
 
@@ -91,14 +92,14 @@ class Function(Varying):
 
 
 def read(name: str, value: Any) -> Any:
-    """A schedule from what a user may give for one; anything else unchanged.
+    """Convert points or a function to a schedule; returns anything else unchanged.
 
     Args:
-        name: of the hyperparameter, for messages.
-        value: text or pairs of points, or a function of the remaining fraction.
+        name: name of the hyperparameter, for messages.
+        value: points as text or as pairs, or a function of the remaining fraction.
 
     Raises:
-        ConfigError: the points are malformed, or the text names a schedule.
+        ConfigError: the points are invalid, or the text names a schedule.
     """
     if isinstance(value, Varying | type):
         return value
@@ -136,7 +137,7 @@ def _short(number: float) -> str:
 
 
 def adopt(settings: Any) -> None:
-    """Make schedules of the float fields of a frozen dataclass that hold points or functions."""
+    """Convert points and functions in the float fields of a frozen dataclass to schedules."""
     for name in float_fields(type(settings)):
         given = getattr(settings, name)
         if type(given) is not float and (value := read(name, given)) is not given:
@@ -159,13 +160,13 @@ def lowest(value: Any) -> Any:
 
 
 def at_start(settings: T) -> T:
-    """Settings with the first values of their schedules."""
+    """Replace the schedules in settings by their first values."""
     first = {name: schedule.at(0, 1) for name, schedule in of(settings).items()}
     return with_values(settings, first) if first else settings
 
 
 def with_values(settings: T, values: Mapping[str, float]) -> T:
-    """A copy of a frozen dataclass with other values of some fields, which are not checked."""
+    """Copy a frozen dataclass with new values of some fields, without checking them."""
     changed = copy.copy(settings)
     for name, value in values.items():
         object.__setattr__(changed, name, value)
@@ -173,11 +174,13 @@ def with_values(settings: T, values: Mapping[str, float]) -> T:
 
 
 def shape(kind: str, env_steps: int, total_steps: int, warmup: float = 0.0) -> float:
-    """The factor that a named schedule multiplies a value with.
+    """The factor by which a named schedule multiplies a value.
 
     Args:
-        kind: constant; linear or cosine, to 0 at ``total_steps``; warmup, which rises over the
-            fraction ``warmup`` of the run and stays; warmup_linear, warmup_cosine.
+        kind: ``constant``; ``linear`` or ``cosine``, which fall to 0 at ``total_steps``;
+            ``warmup``, which rises to 1 and stays; ``warmup_linear`` or ``warmup_cosine``, which
+            then fall.
+        warmup: fraction of the run over which the factor rises.
     """
     left = max(0.0, 1.0 - env_steps / total_steps)
     if kind == "linear":

@@ -1,4 +1,4 @@
-"""What people type: other forms of values, and other libraries' names of settings."""
+"""Flags accept other forms of values and explain other libraries' setting names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands do, as functions; runs in directories that exist; policies saved alone."""
+"""Python functions match the commands; runs get separate directories; policies save and load."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A policy and its run directory; no test changes either."""
+    """A policy and its run directory, which tests must not change."""
     run_dir = tmp_path_factory.mktemp("trained") / "run"
     return hr.train("CartPole-v1", "ppo", run_dir=run_dir, **TINY), run_dir
 

@@ -100,10 +100,10 @@ class Actor:
             self.order(text)
 
     def order(self, text: bytes) -> None:
-        """Change the environments, see :class:`~headrace.envs.changes.EnvChange`.
+        """Apply a change to the environments, see :class:`~headrace.envs.changes.EnvChange`.
 
         Raises:
-            EnvironmentFault: they can't, or raise.
+            EnvironmentFault: an environment doesn't support the change, or raised.
         """
         apply(self._envs, EnvChange.from_json(text.decode()), env_name(self._spec.env))
 
@@ -243,7 +243,7 @@ def open_collector(
     """An actor's environments, and what fills rollouts from them with this policy.
 
     Args:
-        index: of the actor among those of its learner.
+        index: number of the actor among those of its learner.
         seed: as for :func:`make_vec`.
 
     Raises:
@@ -263,7 +263,7 @@ def open_collector(
         known = spec.envs_per_actor, len(spec.agents), spec.seating.mixture, draw
         envs = kind(envs, *known)
     own_pace = isinstance(envs, (Threads, Turns, TurnSeats))
-    agents = spec.agents if spec.seating is None else ()  # else each seat's agent changes
+    agents = spec.agents if spec.seating is None else ()  # else agents change seats
     metrics = InfoMetrics(envs.num_envs, spec.info_metrics, agents)
     stepping = OwnPace(envs, policy, name, metrics) if own_pace else None
     gamma = algo.gamma if algo.normalize_returns else None

@@ -111,7 +111,7 @@ class Collector:
         name: of the environment, for messages.
         gamma: as in :func:`rollout_spec`.
         stepping: how these environments are stepped; None: all together.
-        metrics: of their infos, which ``stepping`` collects.
+        metrics: collects numbers in infos; fed by ``stepping``.
     """
 
     def __init__(

@@ -56,10 +56,10 @@ class Fleet:
         self._queue, self._memory = queue, memory
         self._children: dict[int, Child] = {}
         self._hung: set[int] = set()
-        self._orders: list[bytes] = []  # all so far, for actors that start
+        self._orders: list[bytes] = []  # all so far, for actors that start later
 
     def order(self, text: bytes) -> None:
-        """Ask all actors for something, also those that replace them."""
+        """Send an order to all actors, and to those that replace them later."""
         self._orders.append(text)
         self._queue.order(text)
 

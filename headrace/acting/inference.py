@@ -139,7 +139,7 @@ def run_inference(pickled: bytes, desk: End, weights: Tensor, pipe: Connection) 
     """What runs in the process: act for whoever asks, until the learner closes the pipe or dies.
 
     Args:
-        pickled: policy, device, seconds to wait, seconds between signs of life, processors, and
+        pickled: policy, device, timeout in seconds, seconds between heartbeats, processors, and
             (seed of the run, number of its first actor), by cloudpickle.
         weights: the buffer of a :class:`WeightStore`.
     """

@@ -56,10 +56,10 @@ class RayFleet:
         self._remotes: dict[int, Any] = {}
         self._hung: set[int] = set()
         self._told, self._began = spec.num_actors, False
-        self._orders: list[bytes] = []  # all so far, for actors that start
+        self._orders: list[bytes] = []  # all so far, for actors that start later
 
     def order(self, text: bytes) -> None:
-        """Ask all actors for something, also those that replace them."""
+        """Send an order to all actors, and to those that replace them later."""
         self._orders.append(text)
         for remote in self._remotes.values():
             remote.order.remote(text)

@@ -44,7 +44,7 @@ class RemoteActor:
         self._ended_ns, self._told = time.monotonic_ns(), b""
 
     def order(self, text: bytes) -> None:
-        """Ask for something before the next slot."""
+        """Add an order, which the actor receives with its next slot."""
         self._orders.append(text)
 
     def orders(self) -> list[bytes]:
@@ -61,7 +61,7 @@ class RemoteActor:
         self._told = told
 
     def run(self, header: Header) -> Any:
-        """Fill the slot; returns its header and tree in one flat array, uint8, and what is told.
+        """Fill the slot; returns its header and tree in one flat uint8 array, and the message.
 
         Args:
             header: of the rollout that was in the slot.

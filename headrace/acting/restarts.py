@@ -50,12 +50,12 @@ class Restarts:
             ActorFailed: ``max_restarts`` is used up, or it failed as its predecessor did, at the
                 same point of its life; carries the actor's own traceback.
             NonFinite: what it computed wasn't finite, which another one would compute, too.
-            StacksChanged: its pictures can't be held as this run holds them.
+            StacksChanged: its images can't be stored in the way that this run uses.
         """
         said, cause, name = death.traceback.strip(), death.cause, name or f"actor {death.actor}"
         if death.traceback.startswith(NOT_FINITE):  # no fault of the actor's
             raise NonFinite(death.traceback.removeprefix(NOT_FINITE))
-        if death.traceback.startswith(STACKS):  # of every actor, sooner or later
+        if death.traceback.startswith(STACKS):  # every actor will run into it
             raise StacksChanged(death.traceback.removeprefix(STACKS))
         cause = said.splitlines()[-1] if said else cause
         known = [words for words, _ in self._last.values()]

@@ -40,9 +40,9 @@ class Stopped(Exception):
 
 
 def _as_it_was(run_once: Callable[[], object]) -> Callable[[], None]:
-    """An actor's work in this process, with NumPy's errors as its environments want them.
+    """Wrap an actor's work in this process so that it keeps its NumPy error state to itself.
 
-    The learner's are as before when it is done, and torch's defaults the usual ones.
+    Afterwards the learner's NumPy error state and torch's usual defaults are restored.
     """
     own = np.geterr()
 
@@ -187,7 +187,7 @@ class RolloutSource:
     def order(self, text: str) -> None:
         """Change all environments, see :class:`~headrace.envs.changes.EnvChange`.
 
-        Actors do so before the next rollout that they begin; those that start later do so first.
+        Actors apply the change before their next rollout. Actors that start later apply it first.
         """
         if self._fleet is not None:
             self._fleet.order(text.encode())
@@ -197,7 +197,7 @@ class RolloutSource:
             actor.order(text.encode())
 
     def told(self, slot: int) -> bytes:
-        """What the actor of a taken slot has told beside the rollout, once."""
+        """The message that came with the rollout in a taken slot; removes it."""
         return self._slots.told(slot)
 
     def note(self, slot: int, nats: float) -> None:

@@ -53,7 +53,7 @@ class ActorSpec:
     device: str = "cpu"  # where shared inference computes
     agents: tuple[str, ...] = ()  # of a game of several, whose columns take turns; (): of none
     seating: Seating | None = None  # who plays the seats that aren't trained on; None: none are
-    info_metrics: str | None = None  # which numbers of infos are reported
+    info_metrics: str | None = None  # the setting, as text
     zero_sum: bool = False  # rewards of a game's agents are held to add up to 0
 
     @property
@@ -89,5 +89,5 @@ class Memory:
     slots: Tensor  # of a Slab
     weights: Tensor | Offered  # Tensor: of a WeightStore
     model: Tensor | None = None  # of a SharedModel, where actors learn
-    orders: tuple[bytes, ...] = ()  # changes of environments before this actor was there
+    orders: tuple[bytes, ...] = ()  # changes made before this actor started
     line: End | None = None  # of one actor, to the process that acts for it

@@ -2,8 +2,8 @@
 
 The file's name is the algorithm's on the command line, and in capitals that of the class:
 ``ppo.py`` defines ``PPO``, which is ``headrace.PPO`` too. There is no other list of them. Files are
-imported on first use, so that naming the algorithms costs nothing. Installed packages offer
-algorithms as entry points of the group ``headrace.algorithms``.
+imported on first use, so that naming the algorithms costs nothing. Installed packages register
+algorithms as entry points in the group ``headrace.algorithms``.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class Hyperparameters:
     lr_schedule: Literal[
         "constant", "linear", "cosine", "warmup", "warmup_linear", "warmup_cosine"
     ] = "linear"
-    """Constant; linear or cosine to 0 at total_steps; warmup rises first and is then constant,
-    linear or cosine. Counted in environment steps. Unused where learning_rate is a schedule."""
+    """Shape of the learning rate over environment steps: constant, or linear or cosine to 0 at
+    total_steps. The warmup shapes rise first. Unused if learning_rate is a schedule."""
     lr_warmup: Annotated[float, ranges.SHARE] = 0.05
     """Fraction of total_steps over which a warm-up rises from a tenth of the learning rate."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
@@ -82,7 +82,7 @@ class Hyperparameters:
     entropy_coef: Annotated[float, ranges.AT_LEAST_0] = 0.0
     """Weight of the entropy bonus, at the start."""
     entropy_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Constant, or linear or cosine to 0 at total_steps."""
+    """Shape of entropy_coef: constant, or linear or cosine to 0 at total_steps."""
     fused: bool = True
     """Gradients of built-in dense networks, minibatches and Adam's step in few large operations,
     which small steps need most; False: by autograd, as every other network."""
@@ -96,7 +96,7 @@ class Hyperparameters:
         require(plain, "reward_transform", self.reward_transform, valid)
 
     def _check_schedules(self) -> None:
-        """Raise ConfigError where a schedule contradicts another setting."""
+        """Raise ConfigError if a schedule contradicts another setting."""
         scheduled = schedules.of(self)
         for name in self.FIXED:
             value = getattr(self, name, None)
@@ -107,7 +107,7 @@ class Hyperparameters:
         require(not both, "gamma", str(self.gamma), valid)
         for name, named in (("learning_rate", "lr_schedule"), ("entropy_coef", "entropy_schedule")):
             kind, default = getattr(self, named), type(self).__dataclass_fields__[named].default
-            valid = f"left out where {name} is a schedule itself"
+            valid = f"left out if {name} is a schedule itself"
             alone = name not in scheduled or kind in ("constant", default)
             require(alone, named, kind, valid)
 

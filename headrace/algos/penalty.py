@@ -17,7 +17,7 @@ def check_penalty(kl_coef: float, kl_target: float | None, num_steps: int) -> No
     """
     valid = "None where each update is a single optimiser step: it could never see its effect"
     require(kl_target is None or num_steps > 1, "kl_target", kl_target, valid)
-    valid = "None where kl_coef is a schedule"
+    valid = "None if kl_coef is a schedule"
     require(kl_target is None or isinstance(kl_coef, int | float), "kl_target", kl_target, valid)
     valid = f"above 0 and needs kl_coef > 0 (is {kl_coef})"
     possible = kl_target is None or (kl_target > 0 and kl_coef > 0)
@@ -46,7 +46,7 @@ class Penalty:
         """Double the weight if the KL is above 1.5 times its target, halve it if below 1 / 1.5.
 
         Args:
-            coef: the weight from now on, where it has no target; None: as it is.
+            coef: the new weight, used only if there is no target; None: unchanged.
 
         Schulman et al. 2017, section 4. The weight stays above 1e-6, whence it can come back.
         """

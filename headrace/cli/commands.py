@@ -162,7 +162,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 
 def _algorithm(argv: list[str]) -> tuple[str, list[str]]:
-    """The algorithm that is asked for, which may be custom, and the other arguments."""
+    """The algorithm named first, built-in or custom, and the other arguments."""
     if argv and ":" in argv[0]:  # module:Class or file.py:Class
         return argv[0], argv[1:]
     offered = {name: f"From {point.value}." for name, point in installed().items()}

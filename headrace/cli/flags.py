@@ -171,7 +171,7 @@ def _flags(settings: Any, documented: bool = True) -> list[Flag]:
 
 
 def _shown(hint: Any, default: Any) -> tuple[Any, Any]:
-    """Hint and default for tyro, which knows no schedules."""
+    """Hint and default for tyro, which can't parse schedules."""
     if isinstance(default, Varying):
         return Annotated[float | str, tyro.conf.arg(metavar="FLOAT|POINTS")], str(default)
     return hint, default
@@ -183,7 +183,7 @@ def _docs(kind: type) -> dict[str, str]:
     for cls in reversed([c for c in kind.__mro__ if dataclasses.is_dataclass(c)]):
         try:
             source = textwrap.dedent(inspect.getsource(cls))
-        except OSError:  # a class that was typed in has none
+        except OSError:  # a class that was typed in has no source
             continue
         body = ast.parse(source).body[0]
         assert isinstance(body, ast.ClassDef)

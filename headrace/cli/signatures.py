@@ -146,7 +146,7 @@ def plot(runs: list[Path], output: Path | None = None, metrics: tuple[str, ...] 
     Args:
         runs: run directories.
         output: the PNG to write; curve.png in the first run by default.
-        metrics: names in metrics.jsonl, such as env/is_success, each of which gets a panel.
+        metrics: names in metrics.jsonl, such as env/is_success. Each one gets its own panel.
     """
     from headrace.cli.reports import interval_of
     from headrace.records import plot as curves

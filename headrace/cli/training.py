@@ -16,12 +16,11 @@ from headrace.records.settings import replaced
 _OF_THE_RUN = ("run_dir", "resume", "overwrite", "init_from")  # what `resume RUN` says or excludes
 
 _TRAIN = (
-    "Train. Flags override the defaults, or with --resume the settings that the run has. --quiet "
+    "Train. Flags override the defaults, or with --resume the run's settings. --quiet "
     "prints nothing."
 )
 _RESUME = (
-    "Continue a run. What a flag names changes, and all else stays as it is in the run. --quiet "
-    "prints nothing."
+    "Continue a run. Flags change its settings; all others stay unchanged. --quiet prints nothing."
 )
 _QUIET = "--quiet"  # print nothing
 _TRUST = "--trust"  # import the code that the run names, though this user hasn't named it here

@@ -200,7 +200,7 @@ class Worker:
         return self._step_by(acted), acted
 
     def _step_by(self, acted: dict[str, Any]) -> Step:
-        """One step with copies of the agent's actions, which environments may keep or change."""
+        """Take one step with copies of the actions, since environments may keep or change them."""
         return self.step(tree.map_leaves(np.copy, acted["action"]))
 
     def _act(self) -> dict[str, Any]:

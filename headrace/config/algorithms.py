@@ -1,8 +1,8 @@
-"""Finds algorithms by name, built-in and custom, and names them so that they are found again.
+"""Resolves the names of built-in and custom algorithms to classes, and back.
 
 A custom algorithm is a subclass of :class:`Hyperparameters` in a user's script, notebook, module
-or installed package. ``config.json`` holds ``module:Class`` for it, and the file that defines it
-unless that is installed.
+or installed package. ``config.json`` names it as ``module:Class``, with the file that defines it
+unless the module is installed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.valid.names import imported
 from headrace.valid.values import Varying
 
 FUNCTION = "function"  # the key of the name of a schedule's function
-RESERVED = ("name", "file")  # keys that stand beside the hyperparameters in config.json
+RESERVED = ("name", "file")  # keys next to the hyperparameters in config.json
 
 
 def short_name(kind: type[Hyperparameters]) -> str:
@@ -33,15 +33,16 @@ def short_name(kind: type[Hyperparameters]) -> str:
 
 
 def path_of(kind: type[Hyperparameters]) -> str:
-    """The name in ``config.json``: a built-in algorithm's own, or ``module:Class``."""
+    """The name in ``config.json``: that of a built-in algorithm, or ``module:Class``."""
     if kind in ALGORITHMS.values():
         return short_name(kind)
     return scripts.name_of(import_path(kind))
 
 
 def fields_of(algo: Hyperparameters) -> dict[str, Any]:
-    """The hyperparameters by name, as ``config.json`` has them: points as text, and a function by
-    its name and the file that defines it.
+    """The hyperparameters by name, in the form that ``config.json`` stores.
+
+    Points are text. A function is its name and the file that defines it.
     """
     written = {name: _written(one) for name, one in schedules.of(algo).items()}
     return dataclasses.asdict(schedules.at_start(algo)) | written
@@ -57,10 +58,10 @@ def _written(schedule: Varying) -> Any:
 
 
 def function_of(setting: str, written: Any) -> Any:
-    """The function that :func:`fields_of` wrote, imported; anything else unchanged.
+    """Import a function that :func:`fields_of` wrote; returns anything else unchanged.
 
     Raises:
-        ConfigError: it can't be found.
+        ConfigError: the function can't be found.
     """
     if not isinstance(written, dict) or FUNCTION not in written:
         return written
@@ -71,7 +72,7 @@ def function_of(setting: str, written: Any) -> Any:
 
 
 def is_called(name: str, kind: type[Hyperparameters]) -> bool:
-    """Whether a name from ``config.json`` is this class's, wherever that is defined now."""
+    """Whether a name from ``config.json`` means this class, even if the class has moved."""
     return name.rpartition(":")[2] == path_of(kind).rpartition(":")[2]
 
 
@@ -81,15 +82,15 @@ def file_of(kind: type[Hyperparameters]) -> str | None:
 
 
 def find(name: str, file: str | None = None) -> type[Hyperparameters]:
-    """The class that a name stands for.
+    """Find the class of an algorithm by name.
 
     Args:
         name: a built-in algorithm, an entry point of an installed package, ``module:Class`` or
             ``file.py:Class``. Custom code is imported.
-        file: the script that defines ``__main__:Class``, as ``config.json`` has it.
+        file: the script that defines ``__main__:Class``, as stored in ``config.json``.
 
     Raises:
-        ConfigError: there is no such algorithm, or its class is not one.
+        ConfigError: the algorithm doesn't exist, or the name is not that of an algorithm.
     """
     if name in ALGORITHMS:
         return ALGORITHMS[name]
@@ -99,7 +100,7 @@ def find(name: str, file: str | None = None) -> type[Hyperparameters]:
 
 
 def instance(algo: Any) -> Any:
-    """The algorithm with its defaults, if it is given by its name; anything else unchanged."""
+    """The named algorithm with default hyperparameters; anything but a name is unchanged."""
     return find(algo)() if isinstance(algo, str) else algo
 
 
@@ -121,7 +122,7 @@ def check_class(kind: Any, setting: str) -> None:
     """Raise ConfigError unless this is the class of an algorithm.
 
     Args:
-        setting: with its value, for the message.
+        setting: the setting and its value, for the message.
     """
     if not (isinstance(kind, type) and issubclass(kind, Hyperparameters)):
         raise ConfigError(f"{setting} must be a subclass of hr.Hyperparameters")
@@ -137,7 +138,7 @@ def check_class(kind: Any, setting: str) -> None:
 
 
 def _check_fields_of(kind: type, setting: str) -> None:
-    """Raise ConfigError if a class defines hyperparameters that Python wouldn't make fields."""
+    """Raise ConfigError if a class has hyperparameters that Python doesn't turn into fields."""
     is_decorated = "__dataclass_fields__" in vars(kind)
     own = {name for name, hint in inspect.get_annotations(kind).items() if not _is_classvar(hint)}
     if own and not is_decorated:
@@ -156,14 +157,14 @@ def _check_fields_of(kind: type, setting: str) -> None:
 
 
 def _is_classvar(hint: Any) -> bool:
-    """Whether an annotation, which may be text, makes no field."""
+    """Whether an annotation, which may be text, is a ClassVar."""
     if isinstance(hint, str):
         return hint.split("[")[0].rpartition(".")[2] == "ClassVar"
     return hint is ClassVar or get_origin(hint) is ClassVar
 
 
 def _installed(name: str) -> Any:
-    """The class that an installed package offers under this name."""
+    """The class that an installed package registers under this name."""
     offered = installed()
     if name not in offered:
         known = [*ALGORITHMS, *offered]
@@ -181,9 +182,9 @@ def _installed(name: str) -> Any:
 
 
 def _imported(name: str, file: str | None) -> Any:
-    """The object of a module or script."""
+    """Import the object that ``module:Name`` names from a module or script."""
     module, _, path = name.rpartition(":")
-    if module == "__main__" and file is None:  # a notebook's own, if this is that notebook
+    if module == "__main__" and file is None:  # defined in this notebook, if anywhere
         own = _attribute(sys.modules["__main__"], path)
         if own is not None:
             return own

@@ -1,4 +1,4 @@
-"""Further environments that a run is evaluated on: the setting ``eval_envs``."""
+"""Validates and resolves ``eval_envs``, the additional environments of a run's evaluations."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _TAKEN = ("env", "episodic_return")  # in metrics of the run's own evaluations
 
 @dataclass(frozen=True)
 class EvalEnv:
-    """One of the environments."""
+    """One additional evaluation environment."""
 
     env: Any  # resolved
     env_kwargs: dict[str, Any]
     engine: str
     episodes: int
-    own: bool  # another environment than the run's
+    own: bool  # it has its own env, not the run's
 
 
 def prepared(given: Any) -> Any:
-    """The setting with scripts' objects in place of ``file.py:Name``; what isn't one as it is."""
+    """The setting with each ``file.py:Name`` imported; anything malformed is unchanged."""
     if not _is_one(given):
         return given
     found: dict[str, dict[str, Any]] = {}
@@ -47,10 +47,10 @@ def _is_one(given: Any) -> bool:
 
 
 def check(given: dict[str, dict[str, Any]], eval_episodes: int) -> None:
-    """Raise ConfigError unless each has a name that metrics can have, and known keys."""
+    """Raise ConfigError unless each environment has a valid name and only known keys."""
     if not _is_one(given):
         raise ConfigError(
-            f"eval_envs={shown(given)} must have a dict for each name, as in "
+            f"eval_envs={shown(given)} must map each name to a dict, as in "
             """{"hard": {"env_kwargs": {"level": 3}}}"""
         )
     if given and not eval_episodes:
@@ -58,8 +58,8 @@ def check(given: dict[str, dict[str, Any]], eval_episodes: int) -> None:
     for name, one in given.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _TAKEN:
             raise ConfigError(
-                f"eval_envs has {shown(name)} as a name, which must be of letters, digits, _, - "
-                f"and ., at most 64, and none of {', '.join(_TAKEN)}"
+                f"eval_envs has the name {shown(name)}, which must be at most 64 letters, digits, "
+                f"'_', '-' and '.', and none of {', '.join(_TAKEN)}"
             )
         for key in one:
             if key not in KEYS:
@@ -87,7 +87,7 @@ def _check_values(name: str, one: Mapping[str, Any]) -> None:
 
 
 def code_of(given: Mapping[str, Mapping[str, Any]]) -> list[Any]:
-    """The environments and wrappers that are named or given."""
+    """All environments and wrappers in the setting."""
     found: list[Any] = []
     for one in given.values() if _is_one(given) else ():
         found += [one["env"]] if "env" in one else []
@@ -110,10 +110,10 @@ def mapped(
 
 
 def resolved(config: Any, engine: str) -> dict[str, EvalEnv]:
-    """The environments of a run by name.
+    """Resolve the additional evaluation environments of a run, by name.
 
     Args:
-        engine: of the run's own environment.
+        engine: the engine of the run's own environment.
 
     Raises:
         ConfigError: an id or a wrapper is unknown.
@@ -125,8 +125,8 @@ def resolved(config: Any, engine: str) -> dict[str, EvalEnv]:
         kwargs = one.get("env_kwargs", {})
         if config.tasks and wrappers and not own:
             raise ConfigError(
-                f"eval_envs[{name!r}] has wrappers, which tasks have from the run: give its env, "
-                "or leave them out"
+                f"eval_envs[{name!r}] has wrappers, but a run with tasks defines those: add env, "
+                "or leave wrappers out"
             )
         found[name] = EvalEnv(
             resolve(env, wrappers if own else (*config.wrappers, *wrappers)),

@@ -116,8 +116,8 @@ class Config:
     """End once the mean return of the last 100 training episodes reaches this."""
     scale_free: bool = True
     """Make training independent of the units of rewards, observations and actions: normalise values
-    (PopArt), advantages and the numbers of Box observations, and scale Box actions to [-1, 1];
-    False: as in the algorithms' papers. The settings normalize_… and scale_actions override it."""
+    (PopArt), advantages and the numbers of Box observations, and scale Box actions to [-1, 1].
+    False: as in the papers. The settings normalize_… and scale_actions override it."""
     seed: Annotated[int, ranges.SEED] = 0
     """Of weights, environments, actions and shuffling."""
     network: Network = field(default_factory=Network)
@@ -150,9 +150,8 @@ class Config:
     """In which images are computed, to act and to learn: auto measures at the start where there are
     convolutions and takes bfloat16 if it is faster; all else is float32 always."""
     stacked_frames: Literal["auto", "once", "whole"] = "auto"
-    """How stacks of an environment's latest pictures are held: each picture once, or the stacks
-    whole; auto: once, if a look at the environment at the start shows such stacks, and whole from
-    then on if a later picture contradicts it."""
+    """How stacked frames are stored: each frame once, or whole stacks. auto: once if the probe at
+    the start finds stacks, and whole from the moment that a later observation isn't one."""
     inference: Literal["auto", "actor", "shared"] = "auto"
     """Who acts: each actor with weights of its own, or one process for all actors of a learner, in
     batches; auto compares at the start what both cost, where an image's network is large."""
@@ -186,15 +185,14 @@ class Config:
     eval_env_kwargs: Annotated[dict[str, Any], JSON] = field(default_factory=dict)
     """What evaluations change in env_kwargs, or add to it, as a JSON object."""
     eval_envs: Annotated[dict[str, Any], JSON] = field(default_factory=dict)
-    """Further environments to evaluate on, by name, as a JSON object: each with env_kwargs,
-    wrappers, episodes, or another env. The run's own evaluation chooses best."""
+    """Additional evaluation environments by name, as a JSON object. Each may have env_kwargs,
+    wrappers, episodes and another env. Only the run's own evaluation chooses best."""
     eval_deterministic: bool = True
     """Evaluate the most likely actions; False: actions are drawn, as in training."""
     info_metrics: InfoNames = None
-    """Numbers of the environments' infos that are reported as env/NAME, and how those of an episode
-    are reduced (mean, last, sum, min or max), as in is_success:last,reward_parts/drive:mean; in
-    Python also a dict or a list of names. None: all numbers in the info of an episode's last step;
-    none: no numbers."""
+    """Numbers in infos to report as env/NAME, and how to reduce them over an episode (mean, last,
+    sum, min or max), as in is_success:last,reward_parts/drive:mean. In Python also a dict or a list
+    of names. None: all numbers in the info of an episode's last step; none: no numbers."""
     eval_interval: Annotated[int | None, ranges.STEPS] = None
     """Environment steps between evaluations, which then choose what is kept as best; None: one at
     the end, and the training return chooses."""

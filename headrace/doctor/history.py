@@ -87,7 +87,7 @@ class History:
     def setting(self, name: str, default: float | str = math.nan) -> Any:
         """A setting's value; ``default`` where there is none, or it is "auto" and no number."""
         value = self._settings.get(name)
-        other = isinstance(value, str | dict) and not isinstance(default, str)  # as schedules are
+        other = isinstance(value, str | dict) and not isinstance(default, str)  # schedules
         unknown = value is None or other
         return default if unknown else value
 

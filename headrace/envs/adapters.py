@@ -112,10 +112,10 @@ class NextStep(VectorWrapper):
 
 
 class _Mask(dict[str, Any]):
-    """Options with a reset mask that each layer finds.
+    """Reset options whose mask survives ``pop``, so that every layer finds it.
 
-    Gymnasium's vector environments take the mask out before they pass the options on to single
-    environments, and wrappers around them look for it afterwards.
+    Gymnasium's vector environments remove the mask before they pass the options to single
+    environments, but wrappers around them read it afterwards.
     """
 
     def __init__(self, mask: np.ndarray) -> None:
@@ -123,7 +123,7 @@ class _Mask(dict[str, Any]):
         self._mask = mask.copy()
 
     def pop(self, key: str, *default: Any) -> Any:
-        """As a dict's, but the mask can be taken again and again."""
+        """Like ``dict.pop``, but keeps the mask."""
         if key != "reset_mask":
             return super().pop(key, *default)
         super().pop(key, None)

@@ -77,7 +77,7 @@ class Seats:
         map_space(lambda leaf, rows: rows.__setitem__(slice(None), _legal(leaf)), space, self.obs)
         self.told = np.zeros((4, count))  # reward, terminated, truncated, and who has moved
         self._masks: np.ndarray | None = None
-        self._infos: list[dict[str, Any]] = [{} for _ in self.ids]  # besides masks
+        self._infos: list[dict[str, Any]] = [{} for _ in self.ids]  # except masks
         self._left = checked_steps
         spaces = game.own or [(space, game.action_space)] * count
         self._contracts = [

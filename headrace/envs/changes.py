@@ -1,4 +1,4 @@
-"""Changes of environments during a run: calls of a method, and new values of an attribute."""
+"""Changes to environments during a run: method calls and attribute assignments."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from headrace.errors import ConfigError, EnvironmentFault, HeadraceError, nearest, shown
 
-EACH = "headrace_change"  # attribute of an environment in a process of its own: applies a change
-_MAX_BYTES = 16_384  # of a change as JSON: it travels through a pipe
+EACH = "headrace_change"  # attribute of an environment in a separate process: applies a change
+_MAX_BYTES = 16_384  # limit of a change as JSON, which is sent through a pipe
 _MAX_LAYERS = 50
-_INNER = ("env", "games", "_env", "aec_env", "par_env")  # where layers hold the next one
+_INNER = ("env", "games", "_env", "aec_env", "par_env")  # attributes that hold the next layer
 
 
 @dataclass(frozen=True)
@@ -35,43 +35,43 @@ class EnvChange:
 
     @property
     def text(self) -> str:
-        """As somebody writes it, for messages."""
+        """The call as a user would write it, for messages."""
         if self.kind == "set":
             return f"set_env_attr({self.name!r}, {shown(self.args[0])})"
         args = [shown(x) for x in self.args] + [f"{k}={shown(x)}" for k, x in self.kwargs.items()]
         return f"call_envs({', '.join([repr(self.name), *args])})"
 
     def to_json(self) -> str:
-        """What :meth:`from_json` reads.
+        """Serialise the change for :meth:`from_json`.
 
         Raises:
-            ConfigError: an argument is no JSON value, or all of it is too long.
+            ConfigError: an argument is not a JSON value, or the text is too long.
         """
         try:
             text = json.dumps(asdict(self), default=_plain)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(
-                f"{self.text} is written to the run, so it takes JSON values only (numbers, texts, "
-                f"lists, dicts, True, False and None): {error}"
+                f"{self.text} is saved with the run, so its arguments must be JSON values "
+                f"(numbers, strings, lists, dicts, True, False and None): {error}"
             ) from error
         if len(text) > _MAX_BYTES:
             raise ConfigError(
-                f"{self.kind} of {self.name!r} has arguments of {len(text):,} bytes as JSON, which "
-                f"must be {_MAX_BYTES:,} at most: pass the name of a file instead"
+                f"{self.kind} of {self.name!r} has {len(text):,} bytes of JSON, above the limit of "
+                f"{_MAX_BYTES:,}: pass the name of a file instead"
             )
         return text
 
     @staticmethod
     def from_json(text: str) -> EnvChange:
-        """What :meth:`to_json` wrote; tuples have become lists."""
+        """Read what :meth:`to_json` wrote; tuples become lists."""
         return EnvChange(**json.loads(text))
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers and arrays as JSON has them."""
+    """Convert NumPy numbers and arrays to JSON values."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} is no JSON value")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 def call(
@@ -81,12 +81,12 @@ def call(
     evaluation: bool = False,
     training: bool = True,
 ) -> EnvChange:
-    """The change that calls a method; raises ConfigError as :meth:`EnvChange.to_json`."""
+    """Create the change that calls a method; raises ConfigError as :meth:`EnvChange.to_json`."""
     return _checked(EnvChange("call", name, list(args), kwargs, evaluation, training))
 
 
 def assign(name: str, value: Any, evaluation: bool = False, training: bool = True) -> EnvChange:
-    """The change that sets an attribute; raises ConfigError as :meth:`EnvChange.to_json`."""
+    """Create the change that sets an attribute; raises ConfigError as :meth:`EnvChange.to_json`."""
     return _checked(EnvChange("set", name, [value], {}, evaluation, training))
 
 
@@ -95,22 +95,22 @@ def _checked(change: EnvChange) -> EnvChange:
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
         what = "method" if change.kind == "call" else "attribute"
         raise ConfigError(
-            f"{shown(name)} can't be the {what} that is changed: give its name, without a "
-            "leading underscore"
+            f"{shown(name)} is not a valid {what} name here: give an identifier without a leading "
+            "underscore"
         )
     if name in ("reset", "step", "close", "render"):
-        raise ConfigError(f"{change.text} is left to the run, which resets and steps by itself")
+        raise ConfigError(f"{change.text} is not allowed: only headrace calls {name}")
     return EnvChange.from_json(change.to_json())
 
 
 def apply(envs: VectorEnv, change: EnvChange, name: str) -> None:
-    """Make a change in every environment of a vector, whatever engine made it.
+    """Apply a change to every environment of a vector environment of any engine.
 
     Args:
-        name: of the environment, for messages.
+        name: name of the environment, for messages.
 
     Raises:
-        EnvironmentFault: there is no such method or attribute, or the environment raised.
+        EnvironmentFault: the method or attribute doesn't exist, or the environment raised.
     """
     layers = list(_layers(envs))
     loop = next((x for x in layers if isinstance(x, SyncVectorEnv)), None)
@@ -132,10 +132,11 @@ def apply(envs: VectorEnv, change: EnvChange, name: str) -> None:
 
 
 def change_one(env: Any, change: EnvChange, name: str, number: int | None = None) -> None:
-    """Make a change in one environment: in the outermost layer that has such an attribute.
+    """Apply a change to the outermost layer of one environment that has the method or attribute.
 
     Args:
-        name: of the environment. number: in its vector, for messages.
+        name: name of the environment, for messages.
+        number: its number in the vector environment, for messages.
     """
     every = list(_layers(env))
     own = [x for x in every if change.name in getattr(x, "__dict__", {}) or _of_class(x, change)]
@@ -159,7 +160,7 @@ def _of_class(layer: Any, change: EnvChange) -> bool:
 
 
 def _layers(env: Any) -> Iterator[Any]:
-    """An environment, what it wraps, and so on."""
+    """Yield an environment and the layers inside it, from the outside in."""
     seen: set[int] = set()
     while env is not None and id(env) not in seen and len(seen) < _MAX_LAYERS:
         seen.add(id(env))
@@ -170,7 +171,7 @@ def _layers(env: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _told(change: EnvChange, name: str, number: int | None = None) -> Iterator[None]:
-    """Turn what an environment raises inside into one sentence."""
+    """Turn an exception of the environment into an EnvironmentFault with one sentence."""
     try:
         yield
     except HeadraceError:

@@ -74,7 +74,7 @@ class Columns(VectorEnv):
         return flat, told, self._masks(infos)
 
     def _masks(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """Masks of all columns, and agents' own infos, of those that there are."""
+        """Masks of all columns and infos of agents, as far as there are any."""
         told: dict[str, Any] = {}
         if AGENT_INFOS in infos:
             none: list[dict[str, Any]] = [{}] * self._shape[1]

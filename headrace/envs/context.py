@@ -1,4 +1,4 @@
-"""Which environment of a run is being made, for simulators that need a port or a display each."""
+"""Context of the environment being constructed, for simulators that need a port or display each."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ Role: TypeAlias = Literal["train", "eval", "probe"]
 
 @dataclass(frozen=True)
 class EnvContext:
-    """Where an environment is in its run; see :func:`env_context`."""
+    """Position of an environment within its run; see :func:`env_context`."""
 
     index: int = 0
-    """Of this environment, from 0. No two environments of a run that are open at the same time
-    share an index, and the environments of an actor that is replaced keep theirs."""
+    """Number of this environment, from 0. Two environments of a run that are open at the same time
+    never share an index. The environments of a replaced actor keep theirs."""
     actor: int = 0
-    """Of the actor, counted over all learners; 0 in evaluations."""
+    """Number of the actor, counted over all learners; 0 in evaluations."""
     rank: int = 0
-    """Of the learner."""
+    """Rank of the learner."""
     role: Role = "eval"
-    """``train``; ``eval`` in evaluations, films and calls outside a run; ``probe`` in a first look
-    at the environment, which is closed before others are made."""
+    """``train``; ``eval`` in evaluations, videos and calls outside a run; or ``probe`` before
+    training, when headrace examines an environment and closes it."""
     num_envs: int = 1
-    """Environments that are made by one call: more than 1 for a vector environment, which has the
-    indices from ``index`` on."""
+    """Number of environments that one call makes. A vector environment owns the indices from
+    ``index`` to ``index + num_envs - 1``."""
 
     def at(self, number: int) -> EnvContext:
-        """Of one of the environments that begin at this index."""
+        """The context of the single environment at this offset from ``index``."""
         return replace(self, index=self.index + number, num_envs=1)
 
 
@@ -40,16 +40,16 @@ _FIELD = re.compile("{(" + "|".join(field.name for field in fields(EnvContext)) 
 
 
 def env_context() -> EnvContext:
-    """The environment that is being made, to be called in its constructor or factory.
+    """Return the context of the environment being constructed; call it in a constructor or factory.
 
-    Elsewhere it is ``EnvContext()``, so that a factory also works outside a run.
+    Elsewhere it returns ``EnvContext()``, so that factories also work outside a run.
     """
     return _CURRENT.get() or EnvContext()
 
 
 @contextlib.contextmanager
 def making(context: EnvContext) -> Iterator[None]:
-    """Inside, :func:`env_context` returns ``context``, in this thread."""
+    """Make :func:`env_context` return ``context`` inside the block, in this thread."""
     token = _CURRENT.set(context)
     try:
         yield
@@ -60,17 +60,17 @@ def making(context: EnvContext) -> Iterator[None]:
 def made_in(
     context: EnvContext, make: Callable[..., Any], kwargs: dict[str, Any], **more: Any
 ) -> Any:
-    """What ``make`` returns for these arguments in this context, see :func:`filled`."""
+    """Call ``make`` in this context, with the placeholders of its arguments :func:`filled`."""
     with making(context):
         return make(**filled(kwargs), **more)
 
 
 def filled(value: Any) -> Any:
-    """A copy of arguments in which ``{index}``, ``{actor}``, ``{rank}``, ``{role}`` and
-    ``{num_envs}`` are replaced by the current context's.
+    """Copy arguments, replacing placeholders by the values of the current context.
 
-    A text that is nothing else becomes the value itself, an int for a number. Other braces are left
-    alone. Dicts, lists and tuples are walked.
+    The placeholders are ``{index}``, ``{actor}``, ``{rank}``, ``{role}`` and ``{num_envs}``. A
+    string that is just a placeholder becomes the value itself, an int for a number. Other braces
+    stay unchanged. Dicts, lists and tuples are searched recursively.
     """
     if isinstance(value, dict):
         return {key: filled(part) for key, part in value.items()}
@@ -101,7 +101,7 @@ class Creator:
 
 
 def numbered(create: Callable[[], Any], num_envs: int) -> list[Callable[[], Any]]:
-    """What makes each of ``num_envs`` environments: a Creator counts on from its own index."""
+    """Return a constructor for each of ``num_envs`` environments, with consecutive indices."""
     if not isinstance(create, Creator):
         return [create] * num_envs
     return [replace(create, context=create.context.at(i)) for i in range(num_envs)]

@@ -167,7 +167,7 @@ class Contract:
             raise self._fault(method, f"{_shown(info)} as its info", "return a dict, {} if empty")
 
     def _check_scalar(self, reward: Any) -> None:
-        """Raise EnvironmentFault where a reward has several parts."""
+        """Raise EnvironmentFault if a reward is vector-valued."""
         array, batch = _array(reward), self._together
         if array is None or array.dtype.kind not in "biuf" or array.size <= self._count:
             return
@@ -178,7 +178,7 @@ class Contract:
         raise self._fault(
             "step",
             f"a reward of shape {array.shape}{of}",
-            f"return one number{each}, by a wrapper around it such as "
+            f"return one number{each}, for example with the wrapper "
             f"{kind}.TransformReward(env, lambda r: {axis})",
         )
 

@@ -105,11 +105,11 @@ def _native(order: Order) -> VectorEnv:
 
 
 def _check_returned(envs: Any, num_envs: int, name: str) -> None:
-    """Raise unless a function has made as many environments as it was asked for.
+    """Raise unless a function returned a vector environment of the requested size.
 
     Raises:
-        Unavailable: it made no vector environment.
-        ConfigError: it made more or fewer.
+        Unavailable: it returned something else.
+        ConfigError: the size is different.
     """
     if isinstance(envs, VectorEnv) and envs.num_envs == num_envs:
         if isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
@@ -120,7 +120,7 @@ def _check_returned(envs: Any, num_envs: int, name: str) -> None:
     if isinstance(envs, VectorEnv):
         raise ConfigError(
             f"{name} returned {envs.num_envs} environments for num_envs={num_envs}: pass num_envs "
-            "on to what it makes"
+            "to the vector environment that it makes"
         )
     raise Unavailable(f"it returned {type(envs).__name__}, which isn't a VectorEnv")
 
@@ -169,9 +169,9 @@ def _sync(order: Order) -> VectorEnv:
         raise EnvironmentFault(
             f"{order.name} can be made only {len(made)} times in a process, not {order.num_envs} "
             f"({type(error).__name__}: {' '.join(str(error).split())}): give "
-            f"{setting('envs_per_actor', str(len(made)))}, a larger num_actors, and no more "
-            "episodes of an evaluation than that, or give each its own port or file by "
-            "hr.env_context().index"
+            f"{setting('envs_per_actor', str(len(made)))}, a larger num_actors and at most that "
+            "many evaluation episodes, or use hr.env_context().index to give each environment its "
+            "own port or file"
         ) from error
     return take_any_infos(envs)
 
@@ -238,14 +238,14 @@ def _create_one(
     if is_game(env):
         return _create_game(env, wrappers, name, checked_steps)
     if is_gym(env):
-        with contextlib.suppress(TypeError, ValueError):  # some builtins have none
+        with contextlib.suppress(TypeError, ValueError):  # some builtins have no signature
             vars(create)["__signature__"] = inspect.signature(make)  # it may take a seed
         env = GymEnv(env, create)
     if isinstance(env, VectorEnv):
         env.close()
         raise Unavailable(
             f"it returned {type(env).__name__}, a vector environment: give the function a "
-            "parameter num_envs, and let it make so many"
+            "parameter num_envs, and return that many environments"
         )
     if not isinstance(env, gymnasium.Env):
         raise Unavailable(f"it returned {type(env).__name__}, which isn't a gymnasium.Env")
@@ -290,14 +290,14 @@ def is_vector_class(target: Any) -> bool:
 
 
 def takes_num_envs(target: Any) -> bool:
-    """Whether it is a function that can be asked for a vector environment of some size."""
+    """Whether a function has a parameter ``num_envs``, so it can return a vector environment."""
     if isinstance(target, EnvSpec) or (
         isinstance(target, type) and issubclass(target, gymnasium.Env)
     ):
         return False
     try:
         parameter = inspect.signature(target).parameters.get("num_envs")
-    except (TypeError, ValueError):  # some builtins have none
+    except (TypeError, ValueError):  # some builtins have no signature
         return False
     return parameter is not None and parameter.kind is not parameter.VAR_KEYWORD
 
@@ -312,7 +312,7 @@ def _check_kwargs(entry: Any, kwargs: dict[str, Any]) -> None:
     made_by = load_env_creator(entry) if isinstance(entry, str) else entry
     try:
         parameters = inspect.signature(made_by).parameters
-    except (TypeError, ValueError):  # some builtins have none
+    except (TypeError, ValueError):  # some builtins have no signature
         return
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return

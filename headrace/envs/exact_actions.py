@@ -1,7 +1,7 @@
-"""Actions in the exact types that samples of their space have, for the spaces that need it.
+"""Converts actions to the exact types of their space's samples, for spaces that need it.
 
-The rows of a batch of numbers are scalars where a Box without dimensions asks for an array, and the
-integers of other people's agents are mostly int64.
+Rows of a batch are scalars where a Box without dimensions needs an array, and integer actions are
+mostly int64 where a Discrete space may have another dtype.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from headrace.spaces.walk import Space, leaves, map_space
 
 
 def exact(space: Space) -> Callable[[Any], Any] | None:
-    """A function that converts one action to the types of ``space.sample()``.
+    """Return a function that converts one action to the types of ``space.sample()``.
 
-    None if rows of a batch have them already, so that common spaces cost nothing.
+    Returns None if rows of a batch have these types already, so that common spaces cost nothing.
     """
     if not any(map(_needs_it, (leaf for _, leaf in leaves(space)))):
         return None
@@ -39,7 +39,7 @@ def _converted(leaf: Any, action: Any) -> Any:
 
 
 class ExactActions(gymnasium.ActionWrapper[Any, Any, Any]):
-    """Gives an environment its actions by such a function."""
+    """Converts the actions of an environment with a function from :func:`exact`."""
 
     def __init__(
         self, env: gymnasium.Env[Any, Any], convert: Callable[[Any], Any] | None = None
@@ -48,11 +48,11 @@ class ExactActions(gymnasium.ActionWrapper[Any, Any, Any]):
         self._convert = convert or exact(env.action_space)
 
     def action(self, action: Any) -> Any:
-        """The same action in the space's types."""
+        """Convert an action to the types of the space."""
         return action if self._convert is None else self._convert(action)
 
 
 def with_exact_actions(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """``env`` itself, wrapped only if its action space needs it."""
+    """Wrap ``env`` in :class:`ExactActions` if its action space needs it."""
     convert = exact(env.action_space)
     return env if convert is None else ExactActions(env, convert)

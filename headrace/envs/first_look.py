@@ -1,12 +1,12 @@
-"""The first look at a run's environments, in a process that is thrown away afterwards.
+"""Probes a run's environments before training, in a temporary process.
 
     trainer ──► fork server ──► a process that makes, resets and steps environments
        │                             │
-       └── requests ─► pipe ◄─ what the environments turned out to be, or a fault
+       └── requests ─► pipe ◄─ the results of probes, or an error
 
-What an environment does to its process (working directory, signal handlers, torch's defaults)
-stays there, and one that crashes takes nothing else with it. The trainer waits for each answer,
-or for the end of the process, for ``timeout_s`` at most.
+Changes that an environment makes to its process (working directory, signal handlers, torch's
+defaults) don't affect the trainer, and neither do crashes. The trainer waits for each answer, or
+for the end of the process, for at most ``timeout_s``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CLOSE_S = 2.0
 
 
 class Look(Protocol):
-    """How environments are looked at before a run; the arguments are those of the functions."""
+    """Interface for probing environments; methods take the arguments of the functions they name."""
 
     def probe(self, env: Any, *args: Any, **kwargs: Any) -> Probe:
         """See ``headrace.envs.probe.probe``."""
@@ -51,7 +51,7 @@ class Look(Protocol):
 
 
 class LookHere:
-    """Looks at environments in this process, in which they will be stepped."""
+    """Probes environments in this process, where they will also be stepped."""
 
     def probe(self, env: Any, *args: Any, **kwargs: Any) -> Probe:
         return torch_defaults_kept(lambda: probe(env, *args, **kwargs))
@@ -68,10 +68,11 @@ class _Answer(NamedTuple):
 
 
 class LookApart:
-    """Looks at environments in a process of its own, which is started with the first request.
+    """Probes environments in a separate process, which is started by the first request.
 
     Args:
-        seeding: (seed of the run, which first look of it). timeout_s: of each request.
+        seeding: (seed of the run, number of this probe in the run).
+        timeout_s: timeout of each request, in seconds.
     """
 
     def __init__(self, seeding: tuple[int, int] = (0, 0), timeout_s: float = 300.0) -> None:
@@ -87,7 +88,7 @@ class LookApart:
             return mean_cost(self.step_cost(one, *args) for one in timed_tasks(env))
         try:
             found: StepCost | None = self._ask("step_cost", env, *args)
-        except EnvironmentLost:  # whoever steps it in the run will say why
+        except EnvironmentLost:  # the actor that steps it reports the reason
             return None
         return found
 
@@ -96,10 +97,11 @@ class LookApart:
         return replace(found, env=env)
 
     def _ask(self, what: str, env: Any, *args: Any) -> Any:
-        """Have a function of this module called there.
+        """Call a function of this module in the process.
 
         Raises:
-            EnvironmentLost: the process ended or did not answer; any HeadraceError: raised there.
+            EnvironmentLost: the process ended or didn't answer.
+            HeadraceError: the function raised it.
         """
         request = pickled_env(env, what, *args)
         if self._child is None:
@@ -123,7 +125,7 @@ class LookApart:
         self.close(0.0)
         return EnvironmentLost(
             f"{env_name(env)} {what} when it was made, reset and stepped before training; "
-            "transport='serial' runs it in the trainer's process, where a debugger can follow"
+            "transport='serial' runs it in the trainer's process, where you can debug it"
         )
 
     def close(self, timeout_s: float = _CLOSE_S) -> None:
@@ -137,11 +139,13 @@ class LookApart:
 def first_look(
     apart: bool, seed: int = 0, timeout_s: float = 300.0, index: int = 0
 ) -> Iterator[Look]:
-    """A :class:`Look` in a separate process, or in this one, as long as the block lasts.
+    """Open a :class:`Look` for the duration of the block.
 
     Args:
-        apart: in a separate process. seed: of the run. timeout_s: of each request.
-        index: which first look of the run it is.
+        apart: use a separate process instead of this one.
+        seed: seed of the run.
+        timeout_s: timeout of each request, in seconds.
+        index: number of this probe in the run.
     """
     if not apart:
         seed_global_generators(seed, "probe", index)
@@ -159,15 +163,15 @@ def _named_end(code: int | None) -> str:
 
 
 def _warn_again(warned: tuple[tuple[str, type[Warning], str, int], ...]) -> None:
-    """Warn here of what was warned of there, as this process's filters want it."""
+    """Repeat the warnings of the other process here, subject to this process's filters."""
     main = getattr(sys.modules["__main__"], "__file__", None)
     for message, category, file, line in warned:
-        module = "__main__" if file == main else Path(file).stem  # as Python has it
+        module = "__main__" if file == main else Path(file).stem  # as Python names it
         warnings.warn_explicit(message, category, file, line, module)
 
 
 def run_looks(seeding: tuple[int, int], pipe: Connection) -> None:
-    """What runs in the process: answer requests until the pipe is closed."""
+    """Answer requests in the probing process until the pipe is closed."""
     known = {"look_at": look_at, "step_cost": step_cost}
     seed_global_generators(seeding[0], "probe", seeding[1])
     with contextlib.suppress(EOFError):

@@ -1,8 +1,8 @@
 """Numbers that environments report in their infos, reduced to one value per episode and name.
 
-Without a setting the numbers in the info of an episode's last step are taken: success flags, scores
-and the statistics of ``RecordEpisodeStatistics``. Settings choose names and reductions, also of
-what is reported at every step.
+By default, all numbers in the info of an episode's last step are collected: success flags, scores
+and the statistics of ``RecordEpisodeStatistics``. The setting ``info_metrics`` chooses names and
+reductions, also for numbers that are reported at every step.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from headrace.errors import ConfigError, nearest, shown
 from headrace.spaces.masks import MASK
 
-PREFIX = "env/"  # of the metrics' names
+PREFIX = "env/"  # of the names of metrics
 REDUCTIONS = ("mean", "last", "sum", "min", "max")
 NOTHING = "none"  # the setting that collects nothing
-MAX_NAMES = 32  # that are taken without a setting
+MAX_NAMES = 32  # names that are collected by default
 NOT_FINITE = "env/not_finite"  # values that were skipped
 AGENT_INFOS = "agent_infos"  # in the infos of games: the info of each column, a list of dicts
 _LEFT_OUT = {MASK, "TimeLimit.truncated", "elapsed_step", "env_id", "players", "moved", "absent"}
@@ -28,11 +28,11 @@ _FINAL = ("final_info", "final_obs", "final_observation", "terminal_observation"
 _NAME = re.compile(r"[^\s,:]+")
 
 InfoNames: TypeAlias = str | Mapping[str, str] | Sequence[str] | None
-Sums: TypeAlias = dict[str, list[float]]  # by a metric's name: the sum over episodes, and how many
+Sums: TypeAlias = dict[str, list[float]]  # by metric name: [sum over episodes, number of episodes]
 
 
 def written(chosen: Any) -> Any:
-    """A mapping or a sequence of names as the text that the command line has for it."""
+    """Convert a mapping or sequence of names to the text form of the command line."""
     if isinstance(chosen, Mapping):
         pairs = [f"{name}:{how}" for name, how in chosen.items()]
         return ",".join(pairs) or NOTHING
@@ -42,10 +42,10 @@ def written(chosen: Any) -> Any:
 
 
 def chosen_in(text: str | None) -> dict[str, str] | None:
-    """The reduction of each name in the setting ``info_metrics``; None: names are found.
+    """Parse the setting ``info_metrics`` into a reduction per name; None: collect all names.
 
     Raises:
-        ConfigError: a reduction is unknown, or a name is missing or can't be a metric's.
+        ConfigError: a reduction is unknown, or a name is missing or invalid.
     """
     if text is None:
         return None
@@ -56,13 +56,13 @@ def chosen_in(text: str | None) -> dict[str, str] | None:
         if how not in REDUCTIONS:
             valid = ", ".join(REDUCTIONS)
             raise ConfigError(
-                f"info_metrics={shown(text)} reduces {name} by {shown(how)}, which must be one of "
-                f"{valid}.{nearest(how, REDUCTIONS)}"
+                f"info_metrics={shown(text)} has the reduction {shown(how)} for {name}, which must "
+                f"be one of {valid}.{nearest(how, REDUCTIONS)}"
             )
         if not _NAME.fullmatch(name):
             raise ConfigError(
-                f"info_metrics={shown(text)} has {shown(name)} as a name: write NAME:REDUCTION, as "
-                "in is_success:last,reward_parts/drive:mean"
+                f"info_metrics={shown(text)} has the invalid name {shown(name)}: write "
+                "NAME:REDUCTION, as in is_success:last,reward_parts/drive:mean"
             )
         found[name.removeprefix(PREFIX)] = how
     return found
@@ -72,9 +72,10 @@ class InfoMetrics:
     """Collects metrics from the infos of a vector environment.
 
     Args:
-        num_envs: B.
+        num_envs: number of environments, B.
         chosen: the setting ``info_metrics``, see :func:`chosen_in`.
-        agents: of a game, whose columns take turns; each also has metrics under ``agents/NAME/``.
+        agents: names of a game's agents, in the order of its columns. Each agent also gets metrics
+            under ``agents/NAME/``.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class InfoMetrics:
         names = chosen_in(chosen)
         self._finds, self._agents, self._sums = names is None, tuple(agents), Sums()
         self._running = {name: _Running(how, num_envs) for name, how in (names or {}).items()}
-        self.every_step = bool(self._running)  # whether steps that end no episode are of use
+        self.every_step = bool(self._running)  # whether steps within episodes matter
         self.unused = names == {}
 
     def note(
@@ -93,12 +94,13 @@ class InfoMetrics:
         ends: np.ndarray,
         counted: np.ndarray | None = None,
     ) -> None:
-        """Take the infos of one step.
+        """Record the infos of one step.
 
         Args:
-            infos: as Gymnasium vectorises them, or with lists of dicts.
-            begins: ``[B]`` bool, whose step was a reset. ends: ``[B]`` bool, whose episode ended.
-            counted: ``[B]`` bool, whose ends count; None: all do.
+            infos: vectorised as in Gymnasium, or with lists of dicts.
+            begins: ``[B]`` bool, True where the step was a reset.
+            ends: ``[B]`` bool, True where the episode ended.
+            counted: ``[B]`` bool, True where an episode counts when it ends; None: everywhere.
         """
         ended = ends & ~begins
         for name, running in self._running.items():
@@ -121,7 +123,7 @@ class InfoMetrics:
         add_sums(self._sums, {one: [value, 1.0] for one in known}, self._finds)
 
     def take(self) -> Sums:
-        """The sums since the last call, over the episodes that ended."""
+        """Return and clear the sums over the episodes that ended since the last call."""
         sums, self._sums = self._sums, {}
         return sums
 
@@ -140,19 +142,19 @@ def add_sums(to: Sums, new: Mapping[str, Sequence[float]], bounded: bool = False
 
 
 def means_of(sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The mean over episodes by name; of values that weren't finite how many there were."""
+    """The mean over episodes by name, and the number of values that weren't finite."""
     return {n: x if n.endswith(NOT_FINITE) else x / count for n, (x, count) in sums.items()}
 
 
 class _Running:
-    """One name's reduction over the episodes in progress."""
+    """Reduces the values of one name over the episodes in progress."""
 
     def __init__(self, how: str, num_envs: int) -> None:
         self._how = how
         self._value, self._count = np.zeros(num_envs), np.zeros(num_envs)
 
     def add(self, values: np.ndarray, given: np.ndarray, steps: np.ndarray) -> None:
-        """Take ``values`` ``[B]`` of a step where they are ``given`` and it was no reset."""
+        """Add ``values`` ``[B]`` where they are ``given`` and ``steps`` says it was not a reset."""
         new, old = given & steps, self._value
         joined = {
             "last": values,
@@ -164,7 +166,7 @@ class _Running:
         self._count += new
 
     def take(self, rows: Iterable[int], ended: np.ndarray) -> Iterator[tuple[int, float]]:
-        """The values of the episodes of ``rows`` that have one; those of ``ended`` begin again."""
+        """Yield the values of the episodes in ``rows`` that have one, then reset ``ended``."""
         values, counts = self._value, self._count.copy()
         self._count[ended] = 0
         for row in rows:
@@ -174,7 +176,7 @@ class _Running:
 
 
 def _column(infos: Any, path: Sequence[str], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """What a name stands for in each environment, ``[B]`` float64, and where it is given."""
+    """The value of a name in each environment, ``[B]`` float64, and where there is one."""
     values, given = np.zeros(count), np.zeros(count, bool)
     found, there = _at(infos, path, np.ones(count, bool))
     if isinstance(found, np.ndarray) and found.dtype.kind in "biuf" and found.shape == (count,):
@@ -187,7 +189,7 @@ def _column(infos: Any, path: Sequence[str], count: int) -> tuple[np.ndarray, np
                 if one == name:
                     values[row], given[row] = value, True
     final = infos.get("final_info") if isinstance(infos, Mapping) else None
-    if isinstance(final, Mapping):  # of SAME_STEP: the step's own info where an episode ended
+    if isinstance(final, Mapping):  # SAME_STEP: the info of the step that ended an episode
         last, has = _column(final, path, count)
         ended = np.asarray(infos.get("_final_info", has), bool)
         values, given = np.where(ended, last, values), np.where(ended, has, given)
@@ -195,7 +197,7 @@ def _column(infos: Any, path: Sequence[str], count: int) -> tuple[np.ndarray, np
 
 
 def _at(infos: Any, path: Sequence[str], given: np.ndarray) -> tuple[Any, np.ndarray]:
-    """What is at a path of keys, and in which rows; also where keys hold slashes."""
+    """Look up a path of keys; returns the value and its rows. Keys may contain slashes."""
     if not path:
         return infos, given
     if isinstance(infos, Mapping):
@@ -215,10 +217,10 @@ def _mask(infos: Mapping[str, Any], key: str, whole: np.ndarray) -> np.ndarray:
 def _numbers_of(
     infos: Any, row: int, only: Sequence[str] | None = None
 ) -> Iterator[tuple[str, float]]:
-    """The numbers in the info of one environment, by names with a slash for each level.
+    """The numbers in the info of one environment; nested keys are joined with slashes.
 
     Args:
-        only: the keys of the top level that are looked at; None: all.
+        only: top-level keys to read; None: all.
     """
     if isinstance(infos, list | tuple):  # a dict for each environment
         yield from _flat(infos[row], "")
@@ -236,13 +238,13 @@ def _numbers_of(
 
 
 def _keys(infos: Mapping[Any, Any]) -> list[Any]:
-    """The keys of the values, without those of their masks; keys can be numbers, too."""
+    """The keys of values, without the keys of their masks. Keys may be numbers."""
     masks = {f"_{key}" for key in infos}
     return [key for key in infos if key not in masks]
 
 
 def _row(infos: Mapping[Any, Any], key: Any, row: int) -> Any:
-    """What one environment says under a key; None: nothing."""
+    """The value of one environment under a key; None if it has none."""
     value, given = infos.get(key), infos.get(f"_{key}")
     if value is None or (isinstance(given, np.ndarray) and not given[row]):
         return None

@@ -56,7 +56,7 @@ def make_vec(
     Args:
         env: a Gymnasium id (``"CartPole-v1"``, ``"module:Id-v0"``), an EnvSpec, an Env class, a
             callable that returns an Env or one of PettingZoo's, or a VectorEnv class or a function
-            with a parameter ``num_envs`` that returns a VectorEnv, in any autoreset mode, which is
+            with a parameter ``num_envs`` that returns a VectorEnv in any autoreset mode, which is
             called with ``num_envs``: that times the length of its attribute ``agents``, if it has
             several, whose names those are.
         engine: ``native``, ``envpool``, ``sync``, ``async``, ``threads``, or ``auto`` for the
@@ -66,10 +66,10 @@ def make_vec(
             its spaces. threads starts a thread per environment, and makes none here. Engines may
             differ in their random streams.
         env_kwargs: given to the environment.
-        seed: of an envpool pool until ``reset(seed=…)``, and of the global generators in each
-            process of async; else environments are seeded by ``reset`` alone.
+        seed: seeds an envpool pool until ``reset(seed=…)``, and the global generators in each
+            process of async. Other environments are seeded by ``reset`` alone.
         wrappers: around each environment in this order, see ``headrace.envs.wrappers.as_wrap``.
-        context: of the first environment, see ``headrace.env_context``; None: outside a run.
+        context: context of the first environment, see ``headrace.env_context``; None outside a run.
 
     Raises:
         ConfigError: env, engine or a wrapper is unknown, or the engine can't make this
@@ -157,7 +157,7 @@ def _candidates(order: Order) -> list[str]:
     """The engines that ``auto`` tries, best first."""
     target = order.target
     if not isinstance(target, EnvSpec):
-        several = engines.takes_num_envs(target)  # as many at once, or a single one all the same
+        several = engines.takes_num_envs(target)  # it may still return a single environment
         return ["native"] if engines.is_vector_class(target) else ["native"] * several + ["sync"]
     if order.wrappers:
         return ["sync"]

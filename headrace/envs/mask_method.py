@@ -1,8 +1,8 @@
-"""Action masks from a method ``action_masks()``, the convention of sb3-contrib, shown in infos.
+"""Copies masks from a method ``action_masks()``, the convention of sb3-contrib, into infos.
 
 The method belongs to an environment, to a wrapper, or to a vector environment. Its masks are put
-into ``info["action_mask"]``, where everything else looks for them. An environment that shows a mask
-in its observation or its info is left as it is: these come first.
+into ``info["action_mask"]``, which the rest of headrace reads. Masks that an environment already
+has in its observation or info take precedence.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from headrace.spaces.masks import MASK, flatten_mask
 from headrace.spaces.walk import parts
 
 METHOD = "action_masks"
-USED = "action_masks_method"  # the key in an environment's metadata of its MethodMasks
+USED = "action_masks_method"  # metadata key under which an environment has its MethodMasks
 
 
 @dataclass
 class MethodMasks:
-    """Whether the method of an environment was the source of its masks so far."""
+    """Records whether an environment's masks have come from its method so far."""
 
     used: bool = False
 
 
 def with_method_masks(env: gymnasium.Env[Any, Any], name: str) -> gymnasium.Env[Any, Any]:
-    """``env`` itself, wrapped only if it has the method and shows no mask in its observation.
+    """Wrap ``env`` if it has the method and no mask in its observation; else return it unchanged.
 
     Args:
-        name: of the environment, for messages.
+        name: name of the environment, for messages.
     """
     masks = _method_of(env)
     if masks is None or MASK in (parts(env.observation_space) or ()) or USED in env.metadata:
@@ -45,7 +45,7 @@ def with_method_masks(env: gymnasium.Env[Any, Any], name: str) -> gymnasium.Env[
 
 
 class MaskedByMethod(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Shows an environment's own masks in its infos.
+    """Adds the masks of an environment's method to its infos.
 
     The method is called after each reset and each step that doesn't end the episode, since it may
     fail in a state that has no next action. ``reset`` and ``step`` raise EnvironmentFault if a
@@ -79,7 +79,7 @@ class MaskedByMethod(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def with_vector_masks(envs: VectorEnv, name: str) -> VectorEnv:
-    """The same for a vector environment, whose method returns a mask for each row."""
+    """Wrap a vector environment if it has the method, which returns a mask for each row."""
     masks = _vector_method_of(envs)
     shows = MASK in (parts(envs.single_observation_space) or ())
     if masks is None or shows or USED in envs.metadata:
@@ -88,7 +88,10 @@ def with_vector_masks(envs: VectorEnv, name: str) -> VectorEnv:
 
 
 class RowsMaskedByMethod(VectorWrapper):
-    """Shows a vector environment's own masks in its infos, and keeps its other attributes."""
+    """Adds the masks of a vector environment's method to its infos; other attributes pass through.
+
+    ``reset`` and ``step`` raise EnvironmentFault if a mask doesn't fit the actions.
+    """
 
     def __init__(self, envs: VectorEnv, masks: Callable[[], Any], name: str) -> None:
         super().__init__(envs)
@@ -147,7 +150,7 @@ def _vector_method_of(envs: VectorEnv) -> Callable[[], Any] | None:
 
 
 def _bits(space: Any, mask: Any, name: str) -> np.ndarray:
-    """A mask ``[num_mask]`` bool in the order of the logits; None allows everything."""
+    """Convert a mask to ``[num_mask]`` bool in the order of the logits; None allows everything."""
     try:
         if isinstance(mask, list) and isinstance(space, MultiDiscrete) and np.ndim(mask[0]):
             mask = tuple(map(np.asarray, mask))  # an array for each choice

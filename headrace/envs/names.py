@@ -148,9 +148,9 @@ def resolve(env: Any, wrappers: Iterable[Any] = ()) -> Any:
 
 
 def refuse_instance(env: Any) -> None:
-    """Raise ConfigError where ``env`` is an environment already, or several environments.
+    """Raise ConfigError if ``env`` is an environment instance or a sequence of environments.
 
-    Every actor makes environments of its own, so it needs what makes them.
+    Every actor makes its own environments, so it needs a class or function that makes them.
     """
     if isinstance(env, list | tuple):
         raise ConfigError(

@@ -35,11 +35,11 @@ from headrace.spaces.joining import Spaces
 from headrace.spaces.masks import MASK, sample_allowed
 from headrace.spaces.walk import parts
 
-INDICES = 2  # of environments that a first look has open at a time
+INDICES = 2  # environments that a probe has open at a time
 
 
 def beyond(num_learners: int) -> int:
-    """The first index that no learner's first look uses."""
+    """The first environment index that no learner's probe uses."""
     return INDICES * num_learners
 
 
@@ -51,7 +51,7 @@ class Probe:
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
     info_mask: bool  # whether it shows an action mask in its infos
-    mask_source: str = ""  # where action masks come from, in words; "": there are none
+    mask_source: str = ""  # where action masks come from, for messages; "" without masks
     engine: Engine = "auto"  # what makes it, never "auto" where this comes from a probe
     fault: EnvironmentFault | None = None  # of its first step
     stacks: bool = False  # it shows stacks of its latest pictures
@@ -71,7 +71,7 @@ class Probe:
             whose = f"{self.agents[0]}'s"
             if other := difference(*self.own_spaces[0], *own, whose=whose):
                 raise ConfigError(
-                    f"policies='shared' needs agents of the same spaces, and of {agent} of "
+                    f"policies='shared' needs agents of the same spaces, but of {agent} of "
                     f"{env_name(self.env)} {other}: give "
                     f"{setting('policies', chr(39) + 'per-agent' + chr(39))}, or the policy of each"
                 )
@@ -99,8 +99,8 @@ def probe(
 
     Args:
         looks_for_stacks: find out :attr:`Probe.stacks`, by more steps and resets.
-        rank: of the learner that looks; all may do so at the same time.
-        look: looks at one environment; None: :func:`look_at`.
+        rank: rank of this learner; all learners may probe at the same time.
+        look: probes one environment; None: :func:`look_at`.
 
     Raises:
         ConfigError: there is none of this name, or it can't be made, or tasks can't be joined.
@@ -120,7 +120,7 @@ def look_at(
     looks_for_stacks: bool = True,
     rank: int = 0,
 ) -> Probe:
-    """What one environment, resolved, turns out to be; see :func:`probe`."""
+    """Probe one resolved environment; see :func:`probe`."""
     name, alone, fault = env_name(env), "sync" if engine == "async" else engine, None
     target, wraps = Prepared.split(env)
     with contextlib.ExitStack() as stack:
@@ -151,7 +151,7 @@ def look_at(
 
 
 def _mask_source(envs: VectorEnv, in_infos: bool) -> str:
-    """Where masks come from: the observation, else infos, else the method ``action_masks()``."""
+    """Name the source of masks: the observation, else infos, else the method ``action_masks()``."""
     if MASK in (parts(envs.single_observation_space) or ()):
         return f"the observation's {MASK}"
     by_method = getattr(envs.metadata.get(USED), "used", False)
@@ -235,15 +235,18 @@ def check_evaluated(
     engine: str | None = None,
     setting: str = "eval_env_kwargs",
 ) -> None:
-    """Look likewise at the environment that is evaluated on.
+    """Probe an evaluation environment, and compare its spaces with those of training.
 
     Args:
-        found: that is trained on. env_kwargs: in evaluation. look: is called as :func:`probe` is.
-        env: that is evaluated on, and engine: that makes it; None: as in training.
-        setting: that names it, for messages.
+        found: the probe of the training environment.
+        env_kwargs: arguments of the evaluation environment.
+        look: called as :func:`probe` is.
+        env: the evaluation environment; None: that of training.
+        engine: makes it; None: that of training.
+        setting: the setting that defines it, for messages.
 
     Raises:
-        ConfigError: it can't be made, or its spaces are others.
+        ConfigError: it can't be made, or its spaces are different.
         EnvironmentFault: it can't be reset or stepped.
     """
     for one in envs_of(found.env if env is None or isinstance(env, Tasks) else env):

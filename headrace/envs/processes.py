@@ -53,7 +53,7 @@ class Processes(AsyncVectorEnv):
         create: makes one environment; sent by value if a script defines it.
         name: of the environment, for messages.
         timeout_s: of every wait.
-        seed: of the global generators of the processes, with the number of each environment.
+        seed: seeds the global generators of each process, together with its number.
 
     Raises:
         ConfigError: its observations have no place in shared memory.
@@ -113,7 +113,7 @@ class Processes(AsyncVectorEnv):
             return self.step_wait(self._timeout_s)
 
     def change_each(self, change: EnvChange) -> None:
-        """Make a change in every environment."""
+        """Apply a change to every environment."""
         with self._named_faults():
             self.call_async(EACH, change)
             self.call_wait(self._timeout_s)
@@ -172,9 +172,9 @@ class Processes(AsyncVectorEnv):
 
 
 def _changeable(create: Callable[[], gymnasium.Env], name: str) -> gymnasium.Env:
-    """An environment that the parent can change: Gymnasium's loop calls attributes by name."""
+    """Make an environment that the parent can change through Gymnasium's worker loop."""
     env = create()
-    with contextlib.suppress(AttributeError):  # it has slots
+    with contextlib.suppress(AttributeError):  # its class has __slots__
         setattr(env, EACH, functools.partial(_change, env, name))
     return env
 
@@ -184,7 +184,7 @@ def _change(env: gymnasium.Env, name: str, change: EnvChange) -> None:
 
 
 class _SeedingPipe:
-    """The pipe of one environment; a reset with a seed also seeds the global generators."""
+    """Pipe of one environment that seeds the global generators at each reset with a seed."""
 
     def __init__(self, pipe: Any) -> None:
         self._pipe, self.send, self.close = pipe, pipe.send, pipe.close

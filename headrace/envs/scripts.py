@@ -1,7 +1,7 @@
 """What a script defines, found again from its file when the script itself isn't running.
 
-An environment, wrapper, torso or algorithm of a script is ``__main__:Name`` in ``config.json``, and
-the file is beside it. The file is imported under another name, so what stands under
+An environment, wrapper, torso or algorithm of a script is ``__main__:Name`` in ``config.json``,
+next to the path of the script. The script is imported under another name, so code under
 ``if __name__ == "__main__"`` doesn't run, and what it defines is sent to other processes by value.
 """
 
@@ -117,10 +117,10 @@ def found(setting: str, name: str, file: str | None) -> Any:
 
 
 def from_file(setting: str, value: Any) -> Any:
-    """The object that ``path/to/file.py:Name`` stands for; anything else unchanged.
+    """Import the object named ``path/to/file.py:Name``; returns anything else unchanged.
 
     Raises:
-        ConfigError: there is no such file, or it defines no such object.
+        ConfigError: the file doesn't exist, or doesn't define the object.
     """
     if isinstance(value, str) and value.partition(":")[0].endswith(".py") and ":" in value:
         return found(setting, value, None)
@@ -190,6 +190,6 @@ def refuse_training() -> None:
     """Raise ConfigError while a script is imported, which is done for what it defines."""
     if file := _loading.get():
         raise ConfigError(
-            f"{file} was imported for the code that it defines, and starts training: put "
-            'that under if __name__ == "__main__", or move the code to a separate module'
+            f"{file} starts training when it is imported, which headrace does to find its code: "
+            'put training under if __name__ == "__main__", or move the code to a separate module'
         )

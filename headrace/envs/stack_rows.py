@@ -89,7 +89,7 @@ class StackRows:
         """Set rows that come next in their columns.
 
         Raises:
-            StacksChanged: such a stack can't be held as single pictures, nor opens an episode.
+            StacksChanged: the stack can't be stored as single images, and doesn't start an episode.
         """
         (rows, columns), stacks = self._at(at), np.asarray(stacks)
         if isinstance(rows, int) and rows == 0:

@@ -43,7 +43,8 @@ def step_cost(
 
     Args:
         env: resolved; of several tasks the first ones are timed, and the mean is taken.
-        first_index: of the environments, see :class:`~headrace.envs.context.EnvContext`.
+        first_index: index of the first environment, see
+            :class:`~headrace.envs.context.EnvContext`.
 
     Returns:
         None if it fails: whoever steps it in the run will say why.
@@ -75,12 +76,12 @@ def step_cost(
 
 
 def timed_tasks(tasks: Tasks) -> tuple[Any, ...]:
-    """Those of several tasks that are timed."""
+    """The tasks that are timed, of several."""
     return tasks.envs[:_TIMED_TASKS]
 
 
 def mean_cost(costs: Iterable[StepCost | None]) -> StepCost | None:
-    """The mean of those that are known; None if none is."""
+    """The mean of the known costs; None if there are none."""
     known = [one for one in costs if one is not None]
     return StepCost(*map(statistics.fmean, zip(*known, strict=True))) if known else None
 

@@ -128,7 +128,7 @@ class Threads(VectorEnv):
         return *self.results(rows), self.infos(rows)
 
     def change_each(self, change: EnvChange) -> None:
-        """Make a change in every environment, none of which is busy."""
+        """Apply a change to every environment; none of them may be busy."""
         what = change, self._name
         self._give((i, worker.change, what) for i, worker in enumerate(self._workers))
         self._wait_for_all()

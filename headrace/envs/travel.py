@@ -1,4 +1,4 @@
-"""Sending an environment to another process."""
+"""Pickles environments for other processes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from headrace.process.pickling import unpicklable_part
 
 
 def pickled_env(env: Any, *rest: Any) -> bytes:
-    """``(env, *rest)`` by cloudpickle.
+    """Pickle ``(env, *rest)`` with cloudpickle.
 
     Args:
-        env: resolved. rest: settings that go with it, its keyword arguments among them.
+        env: a resolved environment.
+        rest: settings that go with it, including its keyword arguments.
 
     Raises:
-        ConfigError: a part of it can't be pickled; names the environment and the variable.
+        ConfigError: a part can't be pickled; the message names the environment and the variable.
     """
     try:
         return cloudpickle.dumps((env, *rest))
-    except Exception as error:  # whatever an object's own pickling raises
+    except Exception as error:  # an object's pickling may raise anything
         raise ConfigError(_reason(env, rest, error)) from error
 
 
@@ -36,9 +37,9 @@ def _reason(env: Any, rest: tuple[Any, ...], error: Exception) -> str:
             except Exception:  # as above
                 name, value = unpicklable_part(part, path)
                 return (
-                    f"env={env_name(one)} can't be sent to the processes of actors: it uses "
-                    f"{name}, a {type(value).__name__}, which can't be pickled "
+                    f"env={env_name(one)} can't be sent to actor processes: it uses {name}, a "
+                    f"{type(value).__name__}, which can't be pickled "
                     f"({' '.join(str(error).split())}); create it inside the environment, or give "
                     "transport='serial'"
                 )
-    return f"env={env_name(env)} can't be sent to the processes of actors ({error})"
+    return f"env={env_name(env)} can't be sent to actor processes ({error})"

@@ -106,7 +106,7 @@ class Turns(VectorEnv):
         return obs, told[REWARD], told[TERMINATED] > 0, told[TRUNCATED] > 0
 
     def infos(self, rows: np.ndarray, only: str | None = None) -> dict[str, Any]:
-        """Masks of all columns, ``[B, ...]``, and agents' own infos; all keys or ``only`` one."""
+        """Masks of all columns, ``[B, ...]``, and infos of agents; all keys or ``only`` one."""
         return self._infos if only is None else {k: self._infos[k] for k in self._own_keys(only)}
 
     def _own_keys(self, only: str) -> list[str]:

@@ -92,7 +92,7 @@ def _has_logged(run_dir: Path) -> bool:
 
 
 def _report(run_dir: Path) -> None:
-    from headrace.reporting.page import write  # and what it needs, which training doesn't
+    from headrace.reporting.page import write  # imported late: training doesn't need it
 
     write([run_dir])
 

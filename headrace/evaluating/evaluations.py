@@ -42,7 +42,7 @@ class Evaluations:
         waits = config.deterministic or config.target_return is not None
         self._waits, self._due = waits or evaluator.in_process, False
         self.latest: float | None = None  # mean return
-        self.metrics: dict[str, float] = {}  # of the latest, by the names in files
+        self.metrics: dict[str, float] = {}  # of the latest evaluation, by the names in files
 
     @property
     def target_is_reached(self) -> bool:

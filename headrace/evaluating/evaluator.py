@@ -74,7 +74,7 @@ class Evaluator:
     Args:
         config: of the run. env: resolved.
         notify: called with a line of text when an evaluation fails.
-        env_changes: returns those that callbacks have made so far, as JSON.
+        env_changes: returns the changes that callbacks have made so far, as JSON.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Evaluator:
         self._task = None
 
     def _arguments(self, task: _Task) -> dict[str, dict[str, Any]]:
-        """Of each evaluation by its name; the run's own has none."""
+        """Arguments of each evaluation by its name; that of the run's own environment is empty."""
         own = self._own_arguments(task)
         found = {"": own}
         for name, one in resolved(self._config, self._config.engine).items():
@@ -159,7 +159,7 @@ class Evaluator:
         known = {"policy": task.policy, "env": self._env, "episodes": config.eval_episodes}
         known |= {"engine": config.engine, "env_kwargs": config.evaluated_kwargs}
         known |= {"info_metrics": config.info_metrics}
-        known |= {"first_index": config.num_actors * config.envs_per_actor}  # behind training's
+        known |= {"first_index": config.num_actors * config.envs_per_actor}  # after training's
         made = map(EnvChange.from_json, self._env_changes())
         known |= {"env_changes": [change for change in made if change.evaluation]}
         return known | {"deterministic": config.eval_deterministic}
@@ -221,11 +221,15 @@ class Evaluator:
 def evaluate_all(
     arguments: dict[str, dict[str, Any]], on_step: Callable[[], object] = lambda: None
 ) -> Evaluation:
-    """The run's own evaluation, with the others in it.
+    """Evaluate on the run's own environment and on all ``eval_envs``.
 
     Args:
-        arguments: of :func:`evaluate`, by the names of ``eval_envs``; "": of the run's own.
+        arguments: arguments of :func:`evaluate` by the names of ``eval_envs``; those of the run's
+            own environment have the name "".
         on_step: called before each step.
+
+    Returns:
+        the evaluation on the run's own environment, which holds the others.
     """
     found = {name: evaluate(**how, on_step=on_step) for name, how in arguments.items()}
     own = found.pop("")

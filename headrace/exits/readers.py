@@ -33,7 +33,7 @@ def ends_with_its_reader(main: Callable[..., int]) -> Callable[..., int]:
 
 
 def replace_letters() -> None:
-    """Let output whose encoding lacks a letter show another one in its place, and not raise."""
+    """Make stdout and stderr replace characters that their encoding lacks instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")

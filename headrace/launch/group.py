@@ -65,7 +65,7 @@ class Learners(Protocol):
         """
 
     def tell(self, rank: int, word: str, *arguments: Any) -> None:
-        """Have it call a method of its trainer, unless it has ended."""
+        """Make a learner call a method of its trainer, unless it has ended."""
 
     def name(self, rank: int) -> str:
         """``learner 1``, and where it is, unless that is here."""
@@ -111,7 +111,7 @@ class LearnerGroup:
         self, config: Config, started: float | None = None, notify: Callable[[str], None] = print
     ) -> None:
         self._started = time.monotonic() if started is None else started
-        held = config.stacked_frames  # each learner may change what "auto" has chosen
+        held = config.stacked_frames  # each learner may change the choice of "auto"
         config, found, self.run_dir = begin(config, True, Alone(), notify)
         found.check_step()
         self.env = found.env
@@ -128,7 +128,7 @@ class LearnerGroup:
         self._living: list[Learners] = []  # at most one
         self._listened = 0.0  # until when what they say was heard
         self._summary: dict[str, Any] = {}
-        self._changes: list[str] = []  # of environments, by callbacks of this group
+        self._changes: list[str] = []  # changes of environments, by callbacks of this group
         about = self.config, self.env, notify
         self._evaluator = Evaluator(*about, self._made_changes)
         self._inside = self._ended = False  # of ``with``, of the loop
@@ -271,7 +271,7 @@ class LearnerGroup:
             else:
                 learners = ClusterLearners(self.config, pickled, lambda: self._stopped)
             self._living.append(learners)
-            for change in self._changes:  # those in the checkpoint are made once
+            for change in self._changes:  # learners skip those in the checkpoint
                 learners.tell(0, "change_envs", change)
             now = time.monotonic()
             self._learners = [_Learner(now) for _ in range(self.config.num_learners)]

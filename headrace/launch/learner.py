@@ -58,8 +58,8 @@ def learn(
     Args:
         pickled: (registered environments, config, when the run started), by cloudpickle.
         send: see :class:`Mouth`.
-        hear: waits for the next method of the trainer to call, such as ``stop``, and its arguments;
-            EOFError, OSError: there is none.
+        hear: waits for the next method of the trainer to call, such as ``stop``, and its arguments.
+            It raises EOFError or OSError if the connection is closed.
     """
     mouth = Mouth(send)
     try:

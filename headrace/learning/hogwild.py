@@ -34,8 +34,9 @@ from headrace.valid.fields import float_fields
 
 
 def _rates(algorithm: Hyperparameters) -> list[str]:
-    """The hyperparameters that actors are sent: the floats of the built-in class, of which each
-    process knows the same ones.
+    """The hyperparameters sent to actors: the floats of the built-in class.
+
+    A custom subclass may be unknown to an actor's process, so its fields are left out.
     """
     built_in = next(k for k in type(algorithm).__mro__ if k.__module__.startswith("headrace."))
     names = ["learning_rate", *float_fields(built_in)]

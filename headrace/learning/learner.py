@@ -97,7 +97,7 @@ class Learner:
         Running statistics of observations are those that the actors used until all steps are done.
 
         Args:
-            values: of hyperparameters that have changed, by name; others stay as they are.
+            values: new values of hyperparameters, by name; others are unchanged.
         """
         seen: list[list[Moments]] = []
 

@@ -14,11 +14,11 @@ from headrace.errors import EnvironmentFault
 from headrace.spaces import observations as spaces
 
 _LEAST_CODES = 1024
-"""Values from which a learned embedding replaces a one-hot, whose products cost more."""
+"""Number of values from which a learned embedding replaces a one-hot, which would cost more."""
 _LEAST_PER_PART = 64
-"""Values per part, on average: many small parts are cheaper as one-hots."""
+"""Least average number of values per part: many small parts are cheaper as one-hots."""
 _WIDTH = 16
-"""Numbers that stand for a value."""
+"""Size of the vector of each value."""
 
 
 def is_embedded(space: gymnasium.Space) -> bool:
@@ -35,7 +35,7 @@ class CodeEmbedding(nn.Module):
     This equals a linear layer without bias on the one-hots, at the cost of a lookup.
 
     Args:
-        path: of the space in the observation, for messages.
+        path: path of the space in the observation, for messages.
         space: Discrete or MultiDiscrete.
     """
 
@@ -54,7 +54,7 @@ class CodeEmbedding(nn.Module):
         nn.init.normal_(self.embedding.weight, std=len(self._sizes) ** -0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Raises EnvironmentFault on the CPU if a value is outside the space."""
+        """Look up and sum the vectors; on the CPU, raises EnvironmentFault as :meth:`check`."""
         codes = x.long().reshape(x.shape[0], -1)
         if x.device.type == "cpu" and not torch.compiler.is_compiling():
             self.check(codes)

@@ -158,7 +158,7 @@ def info_mask(infos: dict[str, Any]) -> Any:
 
 
 def evaluated_mask(inputs: Inputs, infos: dict[str, Any], num_envs: int) -> Any:
-    """:func:`info_mask`, or one that allows everything where a policy with masks needs one."""
+    """:func:`info_mask`, or a mask that allows everything if a policy with masks gets none."""
     mask = info_mask(infos)
     if mask is None and inputs.mask == "info":
         return np.ones((num_envs, inputs.distribution.num_mask), bool)
@@ -191,8 +191,8 @@ def mask_source(
     source: Source = "observation" if MASK in (parts(observation_space) or ()) else shown
     if source != "none" and not distribution.num_mask:
         raise ConfigError(
-            f"the environment gives an action_mask in its {source}, or by action_masks(), but none "
-            "of its actions is discrete: leave the mask out or make the actions Discrete, "
+            f"the environment has an action_mask in its {source}, or a method action_masks(), but "
+            "none of its actions is discrete: leave the mask out or make the actions Discrete, "
             "MultiDiscrete or MultiBinary"
         )
     return source

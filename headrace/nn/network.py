@@ -118,12 +118,12 @@ class Network:
     """Learn values in units of their targets' running deviation (PopArt); None: with the run's
     scale_free."""
     scale_actions: bool | None = None
-    """Scale Box actions with two finite bounds, so that the policy acts in [-1, 1]; None: with the
-    run's scale_free. Actions of half-infinite and infinite bounds keep the environment's units."""
+    """Scale Box actions with two finite bounds, so that the policy acts in [-1, 1]. None: as the
+    run's scale_free. Actions with an infinite bound keep the environment's units."""
     squash_actions: bool = False
     """Squash Box actions to their bounds with tanh instead of clipping them; always scales them."""
     log_std_init: Annotated[float, LOG_STD] = 0.0
-    """Log of the standard deviation of Box actions at the start, in units of scale_actions."""
+    """Log of the initial standard deviation of Box actions, in the units of scale_actions."""
     task_id: bool = False
     """Of several tasks: give the network the task's number, as a one-hot."""
     per_task_values: bool = False
@@ -164,7 +164,7 @@ class Network:
 
 
 def network_from_json(values: dict[str, Any]) -> Network:
-    """The network that :meth:`Network.to_json` wrote, also in older versions."""
+    """Read a network that :meth:`Network.to_json` of this or an older version wrote."""
     return Network(**{**BEFORE, **values})
 
 

@@ -42,10 +42,10 @@ class Normalizer(nn.Module):
     limit = _CLIP
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., F]`` scaled, float32; only clipped before the first update.
+        """Normalise ``[..., F]`` to float32; before the first update, inputs are only clipped.
 
-        A float64 input is centred in float64, because the digits that differ between samples can
-        lie beyond float32, such as in Unix time.
+        Float64 inputs are centred in float64. With a large offset, such as Unix time, float32
+        can't represent the differences between samples.
         """
         centred = x - self.center_for(x.dtype)
         return (centred.to(self.scale.dtype) * self.scale).clamp(-_CLIP, _CLIP)

@@ -13,8 +13,8 @@ dotted names, for example ``obs.position`` and ``action.0``.
           next.X           the X of the next step
 
 Only the inputs that a policy uses are there; ``first`` is where something is carried from step to
-step. ``previous_action`` is not what the environment received but the action before it was clipped,
-squashed or scaled, as in training.
+step. As in training, ``previous_action`` is the action before clipping, squashing and scaling, not
+the environment's.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ def _dtype_hint(obs: Tree) -> str:
     if not others:
         return ""
     return (
-        f" (observations come in their space's dtype, here {', '.join(sorted(others))}; the "
-        "torso's forward() has to convert them, for example with .float())"
+        f" (observations have the dtype of their space, here {', '.join(sorted(others))}; convert "
+        "them in the torso's forward(), for example with .float())"
     )
 
 

@@ -65,7 +65,7 @@ def predict(
 
 
 def _warn_of_no_mask(policy: Any) -> None:
-    """Warn once per policy, at the line that called predict, that all actions are allowed."""
+    """Warn once per policy, at the line that called predict, that no mask was given."""
     if vars(policy).get("_warned_of_no_mask"):
         return
     vars(policy)["_warned_of_no_mask"] = True
@@ -77,7 +77,7 @@ def _warn_of_no_mask(policy: Any) -> None:
 
 
 def _only_row(leaf: Any, action: np.ndarray) -> Any:
-    """The action of a batch of one: a NumPy integer for a Discrete, an array for all others."""
+    """Take the action out of a batch of one: a NumPy integer for Discrete, else an array."""
     return action[0] if isinstance(leaf, Discrete) else action[0, ...]
 
 
@@ -99,7 +99,7 @@ def inputs_of(
 
 
 def _as_tensor(x: Any, device: torch.device) -> Tensor:
-    """An array of any strides as a tensor; copied only if torch cannot share its memory."""
+    """Convert an array of any strides to a tensor; copies only if torch can't share its memory."""
     if isinstance(x, np.ndarray):
         x = np.require(x, requirements=["C", "W"])
     return torch.as_tensor(x, device=device)

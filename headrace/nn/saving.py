@@ -1,4 +1,4 @@
-"""Saves a policy by itself, where it is known what goes with its weights."""
+"""Saves a policy without its run, together with the settings needed to load it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Saver: TypeAlias = Callable[[Any, Path], Path]
 
 
 def saved_by(saver: Saver | None, policy: Any, path: Path) -> Path:
-    """Save a policy into a folder, which is returned.
+    """Save a policy to a folder and return the folder.
 
     Args:
-        saver: writes the weights and the settings of their run; None: these aren't known.
+        saver: writes the weights and the settings of their run; None if these are unknown.
 
     Raises:
-        ConfigError: they aren't known.
+        ConfigError: ``saver`` is None.
     """
     if saver is None:
         raise ConfigError(
-            f"save({str(path)!r}) needs a policy from hr.train, hr.resume or hr.load(run), whose "
-            "run is known; of several policies or tasks save all of them, and load one"
+            f"save({str(path)!r}) needs a policy from hr.train, hr.resume or hr.load(run); with "
+            "several policies or tasks, save all of them together and load one"
         )
     return saver(policy, path)

@@ -179,14 +179,14 @@ class Team(nn.Module):
                 "ask one policy alone (policies['name'], or load(run, policy='name'))"
             )
 
-    saver: Saver | None = None  # set where the settings of its run are known
+    saver: Saver | None = None  # set if the settings of its run are known
 
     def save(self, path: str | Path) -> Path:
-        """Write the policy into a folder, which ``hr.load(path)`` reads; returns its path.
+        """Save the policies to a folder for ``hr.load(path)``, and return its path.
 
         Raises:
-            ConfigError: it was neither trained nor loaded whole by headrace.
-            CheckpointError: something else is there, or the disk refuses.
+            ConfigError: the team wasn't trained or loaded by headrace.
+            CheckpointError: the path holds something else, or can't be written.
         """
         return saved_by(self.saver, self, Path(path))
 

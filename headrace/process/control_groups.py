@@ -1,4 +1,4 @@
-"""Control groups of Linux, by which containers and schedulers limit memory and cores."""
+"""Reads Linux control groups, with which containers and schedulers limit memory and cores."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _CONTROLLERS = {"memory": ("memory",), "cpu": ("cpu", "cpu,cpuacct", "cpuacct,cp
 
 
 def folders(controller: str) -> list[Path]:
-    """Folders of the groups, of either version, that this process is in, and of their parents.
+    """The folders of this process's control groups (version 1 and 2) and of their parents.
 
-    Where a container hides the parents, its own group is at the root.
+    If a container hides the parents, its own group is at the root.
 
     Args:
         controller: ``memory`` or ``cpu``.
@@ -28,9 +28,9 @@ def folders(controller: str) -> list[Path]:
 
 
 def cpu_quota() -> float | None:
-    """Cores that this process and the others of its groups may use on average; None: no limit.
+    """Number of cores that this process's control groups may use on average; None: no limit.
 
-    The lowest of ``cpu.max`` (version 2) or ``cpu.cfs_quota_us`` (version 1) of all its groups.
+    This is the lowest ``cpu.max`` (version 2) or ``cpu.cfs_quota_us`` (version 1) of all groups.
     """
     found = []
     for folder in folders("cpu"):
@@ -42,7 +42,11 @@ def cpu_quota() -> float | None:
 
 
 def _quota(folder: Path) -> tuple[int, int]:
-    """Microseconds of a core, and in how many; ValueError, OSError: there is no limit."""
+    """CPU time per period and the period, in microseconds.
+
+    Raises:
+        ValueError, OSError: there is no limit.
+    """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         quota, period = (folder / "cpu.max").read_text().split()
         return int(quota), int(period)  # "max" is not a number

@@ -1,4 +1,4 @@
-"""Defaults of torch and NumPy that a user's script or an environment may have changed."""
+"""Isolates training from defaults of torch and NumPy that scripts and environments change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMPY: Any = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "
 
 @contextlib.contextmanager
 def library_defaults() -> Iterator[None]:
-    """Use the defaults of torch and NumPy inside the block, and the caller's own behind it.
+    """Use the defaults of torch and NumPy inside the block, then restore the caller's.
 
     Tensors are created as float32 on the CPU, gradients are recorded, and NumPy warns of
     floating-point errors.
@@ -51,7 +51,7 @@ def _set_torch_defaults(defaults: tuple[Any, Any]) -> None:
 
 
 def torch_defaults_kept(call: Callable[[], T]) -> T:
-    """What ``call()`` returns; torch's defaults and grad mode are afterwards as before."""
+    """Return ``call()``, and restore torch's defaults and grad mode afterwards."""
     import torch
 
     before, grad = _torch_defaults(), torch.is_grad_enabled()
@@ -65,7 +65,7 @@ def torch_defaults_kept(call: Callable[[], T]) -> T:
 
 
 def restore_torch_defaults() -> None:
-    """Undo what an environment has changed: float32, the CPU, gradients."""
+    """Reset torch's default dtype to float32, its device to the CPU, and enable gradients."""
     import torch
 
     if torch.get_default_dtype() != torch.float32:
@@ -77,9 +77,9 @@ def restore_torch_defaults() -> None:
 
 
 def keep_torch_defaults_apart(envs: Any) -> None:
-    """Let environments that changed torch's defaults keep theirs, and this process the usual ones.
+    """Apply changes that environments made to torch's defaults only while these environments run.
 
-    Nothing is done, and no later step costs anything, where the defaults are as they were.
+    If the defaults are unchanged, this does nothing and later steps cost nothing.
 
     Args:
         envs: a vector environment that was just made or reset.
@@ -113,7 +113,7 @@ def keep_torch_defaults_apart(envs: Any) -> None:
 def resumed_in(
     context: Callable[[], AbstractContextManager[object]], items: Iterator[T]
 ) -> Iterator[T]:
-    """The items of a generator that runs inside ``context()``, which its consumer does not."""
+    """Yield a generator's items; the generator runs inside ``context()``, its consumer outside."""
     none = object()
     try:
         while True:

@@ -97,19 +97,19 @@ def starting() -> Iterator[None]:
 
 
 def allow_children() -> None:
-    """Let this process start processes, also as a daemonic one, as those of a Pool are.
+    """Allow this process to start processes even if it is daemonic, such as a Pool's worker.
 
-    Python forbids it because a daemonic process may be killed without ending its children. Those
-    that headrace starts end with their parent, and so do those of environments.
+    Python forbids that because a daemonic process may be killed without ending its children. The
+    processes of headrace and of environments end with their parent anyway.
     """
     config: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     config["daemon"] = False
 
 
 def let_environments_start_processes() -> None:
-    """Let code of this child start processes as it would in a program of its own.
+    """Let environments in this child process start processes as in a normal program.
 
-    It inherited the start method of its parent, by which nothing of a script is found again.
+    The inherited start method would not find objects that a script defines.
     """
     allow_children()
     multiprocessing.set_start_method(None, force=True)
@@ -230,7 +230,7 @@ def _runs(child: int | None) -> bool:
 
 
 def _forget_anothers() -> None:
-    """Forget the fork server, and the tracker of resources, of a process that this is a fork of."""
+    """Forget the fork server and resource tracker that a forked process inherited."""
     from multiprocessing import forkserver
 
     server: Any = forkserver._forkserver  # type: ignore[attr-defined]

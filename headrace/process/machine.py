@@ -50,10 +50,10 @@ def cores() -> set[int]:
 
 
 def num_cores() -> int:
-    """Cores that this process may use: those of its affinity, or of its groups' quota if fewer.
+    """Number of cores that this process may use: its affinity, or a lower CPU quota.
 
-    A quota (``docker --cpus``, limits of Kubernetes) is rounded down, but to 1 at least: more
-    threads than it allows would all be stopped at times.
+    A quota of control groups (``docker --cpus``, Kubernetes limits) is rounded down, but to at
+    least 1. With more threads than it allows, all of them would be throttled at times.
     """
     count, quota = len(cores()), cpu_quota()
     return count if quota is None else max(1, min(count, int(quota + 1e-6)))

@@ -1,4 +1,4 @@
-"""Objects that cannot be sent to another process, and the part of them that is the reason."""
+"""Finds the unpicklable part of an object, and restores ``__main__`` in other processes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _DEEPEST = 8
 
 
 def unpicklable_part(value: Any, path: str, depth: int = 0) -> tuple[str, Any]:
-    """The innermost part of an object that can't be pickled, and where it is.
+    """Find the innermost part of an object that can't be pickled; returns its path and itself.
 
-    Attributes, items, arguments of partials, and variables that functions and classes of a script
-    use are searched.
+    The search covers attributes, items, arguments of partials, and variables that functions and
+    classes of a script use.
 
     Args:
-        value: what can't be pickled. path: what it is called.
+        value: an object that can't be pickled.
+        path: name of the object, for messages.
     """
     for name, part in _parts(value, path) if depth < _DEEPEST else ():
         try:
@@ -56,10 +57,10 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def restore_main(make: Any) -> None:
-    """Put what came by value from a script's ``__main__`` into this process's ``__main__``.
+    """Copy objects that were sent by value from a script into this process's ``__main__``.
 
     An environment that starts processes (``multiprocessing.Pool``) pickles functions of its script
-    by name, as ``__main__.name``. In the process of the script itself nothing changes.
+    by name, as ``__main__.name``. Nothing changes in the process of the script itself.
 
     Args:
         make: the class or function that makes an environment, or a partial of one.

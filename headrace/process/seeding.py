@@ -1,7 +1,7 @@
-"""Seeds of the generators that all code of a process shares: Python's, NumPy's and torch's.
+"""Seeds and restores the global random generators of Python, NumPy and torch.
 
-Processes that start as forks of one process begin with the same state. An environment that draws
-from ``random``, ``numpy.random`` or ``torch`` directly would then draw the same numbers in each.
+Forks of one process start with the same generator states. Environments that draw from ``random``,
+``numpy.random`` or ``torch`` directly would then draw the same numbers in every process.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _ROLES: tuple[str, ...] = get_args(Role)
 def seed_global_generators(seed: int | None, role: Role, index: int = 0, restart: int = 0) -> None:
     """Seed ``random``, ``numpy.random`` and torch's default generators of this process.
 
-    The same four values always give the same streams. Any other value gives unrelated ones.
+    The same four arguments always give the same streams. Different arguments give independent
+    ones.
 
     Args:
-        seed: of the run; None: a seed from the operating system.
-        role: of this process in the run.
-        index: which process of this role, counted over all learners.
-        restart: how often it was replaced before, or how often its environments were reset.
+        seed: seed of the run; None: a seed from the operating system.
+        role: role of this process in the run.
+        index: number of this process within its role, counted over all learners.
+        restart: how often the process was replaced, or its environments were reset.
     """
     import numpy as np
     import torch
@@ -50,14 +51,14 @@ def global_generators_kept() -> Iterator[None]:
 
 
 class OwnGenerators:
-    """States of the global generators for code that shares a process with its caller."""
+    """Separate states of the global generators for code that shares a process with its caller."""
 
     def __init__(self) -> None:
-        self._own: Any = None  # at the end of the latest block
+        self._own: Any = None  # states at the end of the latest block
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """Continue with these states inside the block, and with the caller's behind it."""
+        """Use these states inside the block, then restore the caller's."""
         with global_generators_kept():
             if self._own is not None:
                 _restore(self._own)

@@ -22,9 +22,9 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Turn the first Ctrl-C, SIGTERM or SIGHUP into ``stop``; a second one interrupts.
 
     A SIGTERM never does: schedulers send several, all of which mean the same.
-    What interrupts is an exception (SystemExit where the signal would end the process), so that
-    what stands in a ``finally`` is done. A SIGHUP that is ignored stays so, as ``nohup`` wants it.
-    The other two are handled even if they were ignored: a shell's background jobs ignore SIGINT.
+    The interrupt is an exception (SystemExit where the signal would end the process), so
+    ``finally`` blocks run. A SIGHUP that is ignored stays ignored, as ``nohup`` requires. The other
+    two are handled even if they were ignored, because background jobs of a shell ignore SIGINT.
     """
     stopped = False
 

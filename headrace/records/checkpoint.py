@@ -82,19 +82,19 @@ def policy_files(config: dict[str, Any], policy: AnyPolicy) -> Files:
 
 
 def make_savable(policy: AnyPolicy, config: dict[str, Any]) -> None:
-    """Let ``policy.save`` write a folder that :func:`load_policy` reads.
+    """Enable ``policy.save``, which writes a folder that :func:`load_policy` reads.
 
     Args:
-        config: what ``config.json`` holds.
+        config: the contents of ``config.json``.
     """
     policy.saver = functools.partial(export, config)
 
 
 def export(config: dict[str, Any], policy: AnyPolicy, path: Path) -> Path:
-    """Write the policy alone into a folder, in place of one that was saved there before.
+    """Write the policy alone to a folder, replacing a policy that was saved there before.
 
     Raises:
-        CheckpointError: something else is there, or the disk refuses.
+        CheckpointError: the path holds something else, or can't be written.
     """
     ours = {*sums.POLICY_FILES, sums.NAME}
     with told(path):

@@ -78,14 +78,14 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 
 
 def custom_metrics(runs: Sequence[Run]) -> list[str]:
-    """The names of metrics of infos and callbacks in any of these runs, in order."""
+    """Names of metrics from infos and callbacks in any of these runs, sorted."""
     prefixes = PREFIX, LOGGED
     names = {name for run in runs for line in run.results for name in line}
     return sorted(name for name in names if name.startswith(prefixes))
 
 
 def eval_envs(runs: Sequence[Run]) -> list[str]:
-    """The names of the further environments that any of these runs was evaluated on, in order."""
+    """Names of the additional evaluation environments of any of these runs, sorted."""
     found = (re.fullmatch("eval/([^/]+)/mean", x) for run in runs for y in run.results for x in y)
     return sorted({match[1] for match in found if match})
 

@@ -163,7 +163,7 @@ class RunLog:
         self.flush()
 
     def env_change(self, change: EnvChange, env_steps: int, updates: int) -> None:
-        """Write a change of the environments that a callback has made."""
+        """Write a change that a callback made to the environments."""
         known = {"env_steps": env_steps, "update": updates}
         self._note(self._changes, known | asdict(change))
         self.flush()

@@ -30,11 +30,11 @@ def plot(
         run_dirs: of one or more runs.
         output: the PNG, whose path is returned; ``curve.png`` in the first run by default.
         interval: of several runs' values; None: their mean is drawn without one.
-        metrics: names in ``metrics.jsonl``, each of which gets a panel over environment steps.
+        metrics: names in ``metrics.jsonl``. Each one gets a panel over environment steps.
 
     Raises:
         CheckpointError: a directory holds no metrics.
-        ConfigError: no runs, or none of them has such a metric, or the picture can't be written.
+        ConfigError: no runs are given, a metric is in none of them, or the plot can't be written.
     """
     if not run_dirs:
         raise ConfigError("plot needs a run directory, or several: headrace plot runs/one runs/two")
@@ -49,7 +49,7 @@ def plot(
 
 
 def draw(runs: Sequence[Run], interval: Interval | None = None, metrics: Sequence[str] = ()) -> Any:
-    """The figure of these runs, three panels, and below them one for each of ``metrics``.
+    """Draw three panels for these runs, and below them one for each of ``metrics``.
 
     Returns:
         a ``matplotlib.figure.Figure``.
@@ -58,7 +58,7 @@ def draw(runs: Sequence[Run], interval: Interval | None = None, metrics: Sequenc
 
     evaluated = len(runs) > 1 and all(len(run.evaluations) > 1 for run in runs)
     y, y_label = ("return_mean", _EVALUATED) if evaluated else ("charts/episodic_return", _RETURN)
-    panels = [  # x, y, whether they are evaluations', and what is written beside them
+    panels = [  # x, y, whether the data are evaluations, and the two labels
         ("env_steps", y, evaluated, "environment steps", y_label),
         ("seconds", y, evaluated, _SECONDS, y_label),
         ("seconds", "charts/SPS", False, _SECONDS, "environment steps / s"),

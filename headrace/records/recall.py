@@ -14,8 +14,9 @@ from headrace.records.settings import from_json
 
 
 def check(folder: Path, values: dict[str, Any], trusted: bool = False) -> None:
-    """Raise CheckpointError if code that playing a run's policy needs is neither this user's nor
-    trusted; its algorithm is needed to train only.
+    """Raise CheckpointError if the code of a run's policy is neither this user's nor trusted.
+
+    Its algorithm isn't checked, because only training needs it.
     """
     needed = tuple(name for name in trust.CODE if name not in ("algo", "eval_envs"))
     trust.check(folder, values, trusted, needed)
@@ -74,15 +75,15 @@ def settings(
 
 
 def config(values: dict[str, Any]) -> Config:
-    """The config that another process of this user wrote, with all that it names imported."""
+    """Read a config that another process of this user wrote, and import the code that it names."""
     return from_json(values, **settings(Path(), {"config": values}, trusted=True))
 
 
 def algorithm(config: dict[str, Any], given: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The saved hyperparameters, with a custom algorithm's class and schedules' functions imported.
+    """The saved hyperparameters, with the algorithm's class and functions of schedules imported.
 
     Args:
-        given: hyperparameters that are replaced, so that their functions are left out.
+        given: hyperparameters that will be replaced, whose functions are not imported.
     """
     saved = {
         name: value
@@ -125,6 +126,6 @@ def _eval_envs(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _code(setting: str, name: str, file: str | None) -> Any:
-    """What a name stands for; that of a wrapper is left to whoever makes it."""
+    """Import an environment or a script's wrapper; names of other wrappers are unchanged."""
     script = name.startswith("__main__:")
     return scripts.found(setting, name, file) if script or setting == "env" else name

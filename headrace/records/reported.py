@@ -1,4 +1,4 @@
-"""Metrics whose names a run doesn't know beforehand: of environments' infos, and of callbacks."""
+"""Collects metrics with custom names: numbers in infos, and values that callbacks log."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ from headrace.envs.info_metrics import Sums, add_sums, means_of
 from headrace.errors import ConfigError, shown
 from headrace.types import Group
 
-LOGGED = "custom/"  # before the names of what callbacks log
+LOGGED = "custom/"  # prefix of the names that callbacks log
 _NAME = re.compile(r"[A-Za-z0-9_.\-/]{1,128}")
 
 
 class Reported:
-    """What one learner has gathered since the latest result, by the metrics' names in files."""
+    """Custom metrics of one learner since the latest result, by their names in files."""
 
     def __init__(self) -> None:
         self._sums = Sums()
         self._logged: deque[tuple[str, float]] = deque()  # another thread may add to it
-        self.latest: dict[str, float] = {}  # value of each name, on rank 0
+        self.latest: dict[str, float] = {}  # latest value of each name, on rank 0
 
     def add(self, sums: Mapping[str, Sequence[float]], task: str | None = None) -> None:
-        """Take what an actor has of the episodes of a rollout.
+        """Add an actor's sums over the episodes that ended in a rollout.
 
         Args:
             sums: by name, see :class:`~headrace.envs.info_metrics.InfoMetrics`.
-            task: of several, which also has metrics under ``tasks/NAME/``.
+            task: name of the task, if there are several. The sums are also added under
+                ``tasks/NAME/``.
         """
         add_sums(self._sums, sums, bounded=True)
         if task is not None:
             add_sums(self._sums, {f"tasks/{task}/{n}": x for n, x in sums.items()}, bounded=True)
 
     def log(self, name: str, value: Any) -> None:
-        """Take a value of a callback's; several before a result are averaged.
+        """Add a value from a callback; several values before a result are averaged.
 
         Raises:
-            ConfigError: the name can't be a metric's, or the value isn't one finite number.
+            ConfigError: the name is invalid, or the value isn't one finite number.
         """
         value = checked_value(name, value)
         self._logged.append((LOGGED + name.removeprefix(LOGGED), value))
 
     def gather(self, group: Group) -> dict[str, float]:
-        """The means over all learners since the last call, on rank 0; every learner calls it."""
+        """Return the means over all learners since the last call, on rank 0; all must call it."""
         own, self._sums = self._sums, {}
         while self._logged:
             name, value = self._logged.popleft()
@@ -66,7 +67,7 @@ class Reported:
 
 
 def checked_value(name: str, value: Any) -> float:
-    """The value that a callback logs, as a float.
+    """Convert a value that a callback logs to a float.
 
     Raises:
         ConfigError: see :meth:`Reported.log`.

@@ -157,9 +157,9 @@ class Result:
     metrics: Mapping[str, float] = field(
         default_factory=dict, metadata={"file": None, "source": None}
     )
-    """Of infos (``env/…``), evaluations (``eval/…``) and callbacks (``custom/…``), by those names.
+    """Metrics from infos (``env/…``), evaluations (``eval/…``) and callbacks (``custom/…``).
 
-    Those of infos are means over the episodes that ended since the previous result.
+    Metrics from infos are means over the episodes that ended since the previous result.
     """
 
     def scalars(self) -> dict[str, float]:

@@ -114,7 +114,7 @@ def begin(run_dir: Path, overwrite: bool) -> None:
 
 
 def default_run_dir(env_name: str, algo_name: str) -> Path:
-    """``runs/<environment>-<algorithm>-<time>``, with a number behind it if that is there."""
+    """``runs/<environment>-<algorithm>-<time>``, plus a number if that exists already."""
     name = re.sub("[/: ]", "-", env_name)
     first = Path("runs") / f"{name}-{algo_name}-{time.strftime('%Y%m%d-%H%M%S')}"
     numbered = (first.with_name(f"{first.name}-{i}") for i in itertools.count(2))

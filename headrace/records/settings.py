@@ -50,7 +50,7 @@ def from_json(values: dict[str, Any], **overrides: Any) -> Config:
     """The config that :meth:`Config.to_json` wrote, with some settings replaced.
 
     Args:
-        values: a custom algorithm has its class in place of its name, see
+        values: settings by name; for a custom algorithm, the class replaces its name, see
             :func:`headrace.records.recall.settings`.
 
     Raises:
@@ -70,9 +70,9 @@ def from_json(values: dict[str, Any], **overrides: Any) -> Config:
 
 
 def _algorithm(values: dict[str, Any]) -> Hyperparameters:
-    """An algorithm from its class or built-in name and its fields."""
+    """Create an algorithm from its fields, and its class or built-in name."""
     which: Any = values.get("name")
-    if not isinstance(which, type):  # importing code is up to who knows whether to trust it
+    if not isinstance(which, type):  # code is imported only after a check for trust
         require_choice("algo", which, ALGORITHMS)
         which = ALGORITHMS[which]
     before = _BEFORE_ALGO | _BEFORE_OF.get(short_name(which), {})
@@ -80,8 +80,8 @@ def _algorithm(values: dict[str, Any]) -> Hyperparameters:
     known = {field.name for field in dataclasses.fields(which)}
     for name in given.keys() - known:
         raise ConfigError(
-            f"setting {name!r} of the saved run is unknown to {which.__name__}, which has changed "
-            f"since.{nearest(name, known)}"
+            f"setting {name!r} of the saved run is unknown to {which.__name__}."
+            f"{nearest(name, known)}"
         )
     return which(**given)  # type: ignore[no-any-return]
 
@@ -95,7 +95,7 @@ def _of_algo(values: dict[str, Any]) -> dict[str, Any]:
 def defaults_of(name: str) -> dict[str, Any]:
     """The default hyperparameters of an algorithm by its name in ``config.json``.
 
-    Of a custom one they are those that all algorithms share, so that no code is imported.
+    For a custom algorithm, these are the ones that all algorithms share, so no code is imported.
     """
     return dataclasses.asdict(ALGORITHMS.get(name, Hyperparameters)())
 

@@ -33,7 +33,7 @@ class Progress:
     epoch: int = 0  # how often the environments were reset for a checkpoint
     best_return: float | None = None  # greatest training return at a checkpoint
     trained_s: float = 0.0  # seconds of training, evaluations left out
-    env_changes: list[str] = field(default_factory=list)  # that callbacks made, as JSON, in order
+    env_changes: list[str] = field(default_factory=list)  # made by callbacks, as JSON, in order
     _since: float = field(default=math.nan, repr=False)
 
     def start(self) -> None:

@@ -90,7 +90,7 @@ class Report:
         )
 
     def _short(self, path: Path) -> Path:
-        """A path as seen from where the run was started."""
+        """A path relative to the directory in which the run was started."""
         return path.relative_to(self._folder) if path.is_relative_to(self._folder) else path
 
     def update(self, result: Result) -> None:
@@ -103,7 +103,7 @@ class Report:
             self.say(f"{result.env_steps:>12,} steps  {line} · {self._left(result)}")
 
     def _left(self, result: Result) -> str:
-        """How much of the run is done, and how long the rest takes at the present speed."""
+        """Format the percentage of the run that is done and the estimated time left."""
         total = self._config.total_steps
         done = min(1.0, result.env_steps / total)
         if result.sps <= 0:
@@ -192,7 +192,7 @@ def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Pat
 
 
 def _others(played: dict[str, Any]) -> dict[str, str]:
-    """Of each of the run's ``eval_envs``."""
+    """Format mean and standard deviation for each of the run's ``eval_envs``."""
     return {k: f"{x['mean']:.1f} ± {x['std']:.1f}" for k, x in (played.get("others") or {}).items()}
 
 

@@ -121,8 +121,9 @@ def code_in(config: dict[str, Any], settings: tuple[str, ...] = CODE) -> dict[st
 
 
 def _custom(config: dict[str, Any]) -> list[Any] | None:
-    """What an algorithm names that is imported: its class and file, and schedules' functions; None
-    of a built-in algorithm without any.
+    """The code that an algorithm names: its class, its file, and functions of schedules.
+
+    None for a built-in algorithm without such functions.
     """
     algo = config.get("algo") or {}
     name = algo.get("name")

@@ -127,7 +127,7 @@ def _defaults(algorithm: str) -> dict[str, Any]:
     """Of a run with this algorithm, as a ``config.json`` would have them."""
     from headrace.algos import ALGORITHMS
 
-    if algorithm not in ALGORITHMS:  # a custom one, whose code isn't imported for a report
+    if algorithm not in ALGORITHMS:  # custom code isn't imported for a report
         values = Config().settled.to_json()
         return flat_settings(values | {"algo": {"name": algorithm}}) | {"seed": 0}
     return flat_settings(Config(algo=ALGORITHMS[algorithm]()).settled.to_json()) | {"seed": 0}

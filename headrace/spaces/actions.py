@@ -1,8 +1,8 @@
-"""From Gymnasium's action spaces to distributions, and from their actions back to environments'.
+"""Maps Gymnasium's action spaces to distributions, and policy actions to environment actions.
 
 A policy's actions are trees of flat arrays: Discrete ``[...]`` int64 counted from 0, MultiDiscrete
 ``[..., k]`` int64, MultiBinary ``[..., k]`` int8, Box ``[..., k]`` float32, and dicts and tuples of
-these, with any leading dimensions. An :class:`ActionTransform` makes them the environment's.
+these, with any leading dimensions. An :class:`ActionTransform` converts them for environments.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def distribution_for(space: Space, squash: bool = False, path: Path = ()) -> dis
 class ActionTransform:
     """Converts a policy's actions into the actions that an environment receives.
 
-    Discrete and MultiDiscrete actions are counted from the space's ``start``, and every array gets
-    the space's shape and dtype. A Box action is clipped, or squashed by tanh, to [-1, 1] in each
-    element that is scaled, then mapped linearly to ``[low, high]``. Other elements are clipped to
-    their bounds. Training uses the action before all of this.
+    The space's ``start`` is added to Discrete and MultiDiscrete actions, and every array gets the
+    space's shape and dtype. Scaled elements of a Box are clipped, or squashed by tanh, to [-1, 1]
+    and then mapped linearly to ``[low, high]``. Other elements are clipped to their bounds.
+    Training uses the action before this conversion.
 
     Args:
         space: of a single environment.
@@ -91,7 +91,7 @@ class ActionTransform:
         self._leaves = map_space(lambda leaf: _transform_of(leaf, squash, scale), space)
 
     def __call__(self, action: Any) -> Any:
-        """The environment's action, in new memory.
+        """Convert a policy's action to the environment's, in new memory.
 
         Args:
             action: tree of arrays, or of tensors, with any leading dimensions.
@@ -100,20 +100,20 @@ class ActionTransform:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether some element of a Box is mapped to other bounds than -1 to 1."""
+        """Whether any element of a Box is mapped to bounds other than -1 and 1."""
         leaves = tree.leaves(self._leaves)
         return any(isinstance(leaf, _ToBox) and leaf.scale is not None for leaf in leaves)
 
 
 def to_env(space: Space, action: Any, squash: bool = False, scale: bool = False) -> Any:
-    """The environment's action for a policy's ``action``; see :class:`ActionTransform`."""
+    """Convert a policy's ``action`` to the environment's; see :class:`ActionTransform`."""
     return ActionTransform(space, squash, scale)(action)
 
 
 def _transform_of(space: Any, squash: bool, scale: bool) -> Any:
     if isinstance(space, spaces.Box):
         return _ToBox.of(space, squash, scale)
-    start = getattr(space, "start", None)  # a MultiBinary has none
+    start = getattr(space, "start", None)  # a MultiBinary has no start
     start = None if start is None or not np.any(start) else np.asarray(start, np.int64)
     return _ToIntegers(start, space.shape, np.dtype(space.dtype))
 
@@ -122,7 +122,8 @@ def _transform_of(space: Any, squash: bool, scale: bool) -> Any:
 class _ToIntegers:
     """Adds a start and converts to the shape and dtype of a Discrete, MultiDiscrete or MultiBinary.
 
-    The policy's MultiDiscrete and MultiBinary actions have one flat dimension, Discrete ones none.
+    The policy's MultiDiscrete and MultiBinary actions have one flat dimension; Discrete ones are
+    scalars.
     """
 
     start: np.ndarray | None
@@ -156,7 +157,7 @@ class _ToBox:
 
     @staticmethod
     def of(space: spaces.Box, squash: bool, scale: bool) -> _ToBox:
-        """For a floating Box; one without dimensions has one element."""
+        """Create the transform of a float Box; a Box without dimensions has one element."""
         low, high = space.low.reshape(-1), space.high.reshape(-1)
         scaled = (np.isfinite(low) & np.isfinite(high)) if scale or squash else np.zeros(1, bool)
         lower = np.where(scaled, -1.0, low).astype(low.dtype)
@@ -184,8 +185,8 @@ class _ToBox:
 def _affine(low: np.ndarray, high: np.ndarray, scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """``scale`` and ``offset`` ``[k]`` float64 that map [-1, 1] into [low, high] where ``scaled``.
 
-    The halves of two finite bounds have a finite difference. Rounding may lead beyond a bound, so
-    the scale is the largest that doesn't.
+    Bounds are halved before subtraction so that the difference stays finite. The scale is the
+    largest one for which rounding doesn't exceed a bound.
     """
     lower = np.where(scaled, low, -1.0).astype(np.float64)
     upper = np.where(scaled, high, 1.0).astype(np.float64)

@@ -22,10 +22,10 @@ def flatten_mask(space: Space, mask: Any, path: Path = ()) -> np.ndarray:
         space: of a single environment.
         mask: true (or 1) where a choice is allowed. None allows everything. Discrete: ``[..., n]``;
             MultiDiscrete: ``[..., sum(nvec)]`` or a tuple of ``[..., nvec[i]]``; MultiBinary:
-            ``[..., 2 * n]``, for each bit whether 0 is allowed and whether 1 is; Dict and Tuple: a
-            dict, which may lack keys, or a tuple with the mask of each component; always also
-            flat, ``[..., num_mask]``, in a Dict or Tuple also without the bits of MultiBinaries.
-            Boxes have no bits.
+            ``[..., 2 * n]``, for each bit whether 0 and whether 1 is allowed; Dict and Tuple: a
+            dict, which may lack keys, or a tuple with the mask of each component. Every mask may
+            also be flat, ``[..., num_mask]``; in a Dict or Tuple, a flat mask may leave out
+            MultiBinaries. Boxes have no entries.
         path: where ``space`` lies in a nested one, for messages.
 
     Returns:
@@ -56,7 +56,7 @@ def _num_bits(leaf: Space) -> int:
 
 
 def _is_given(space: Space) -> np.ndarray:
-    """Which bits ``[num_mask]`` a flat mask has that leaves MultiBinaries out."""
+    """``[num_mask]`` bool, True for the entries of a flat mask that leaves out MultiBinaries."""
     each = [(_num_bits(leaf), leaf) for _, leaf in leaves(space)]
     return np.concatenate([np.full(n, not isinstance(x, spaces.MultiBinary)) for n, x in each])
 

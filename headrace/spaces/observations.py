@@ -21,7 +21,7 @@ from headrace.spaces.text import is_text
 from headrace.spaces.walk import Path, map_space, place
 from headrace.types import Tree
 
-_MOST_CODES = 2**20  # of a one-hot or an embedding
+_MOST_CODES = 2**20  # limit of values in a one-hot or an embedding
 _LEAVES = (Box, Discrete, MultiDiscrete, MultiBinary)
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Text, or a Dict or Tuple of these"
 
@@ -147,7 +147,7 @@ def zeros(space: gymnasium.Space, num_envs: int) -> Tree:
 
 
 def check_codes(path: Path, space: gymnasium.Space) -> None:
-    """Refuse a space of too many discrete values.
+    """Reject a space with too many discrete values.
 
     Raises:
         ConfigError: it has.
@@ -156,7 +156,7 @@ def check_codes(path: Path, space: gymnasium.Space) -> None:
     if count > _MOST_CODES:
         raise ConfigError(
             f"observation space{place(path)} {space} has {count:,} discrete values, above the "
-            f"limit of {_MOST_CODES:,}: give it as digits in a MultiDiscrete, or as a "
+            f"limit of {_MOST_CODES:,}: encode it as digits in a MultiDiscrete, or as a "
             f"Box, for example with a custom wrapper: {wrapper('module:name')}"
         )
 
@@ -175,7 +175,7 @@ def encode(space: gymnasium.Space, x: Tensor) -> Tensor:
 
 
 def exceeds_float32(space: Box) -> bool:
-    """Whether values of this Box can lose digits in float32: float64 and integers of 32 bits up."""
+    """Whether float32 can't hold all values of this Box: float64, and integers from 32 bits."""
     dtype = np.dtype(space.dtype)
     return dtype.kind in "iuf" and dtype.itemsize >= (8 if dtype.kind == "f" else 4)
 

@@ -1,4 +1,4 @@
-"""What the commands for several runs do, as functions: ``hr.sweep``, ``hr.plot``, ``hr.report``."""
+"""Python functions of the commands for several runs: ``hr.sweep``, ``hr.plot``, ``hr.report``."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def sweep(
     """Train with drawn settings and rank them; the same call continues an interrupted sweep.
 
     Args:
-        env, algo: as for :func:`headrace.train`, or a whole :class:`Config` as ``env``.
-        sample: what is drawn, as in ``{"learning_rate": "loguniform:1e-5,1e-2"}``.
+        env, algo: as for :func:`headrace.train`; ``env`` may also be a whole :class:`Config`.
+        sample: settings to sample, as in ``{"learning_rate": "loguniform:1e-5,1e-2"}``.
         quiet: print nothing.
         **settings: fields of :class:`~headrace.studies.sweep.settings.Sweep`, such as ``trials``,
             ``jobs`` and ``output``, and fields of :class:`Config`.
 
     Returns:
-        finished trials, the best first: ``trial`` (its number), ``score`` (None without one) and
-        the drawn settings by name.
+        finished trials, the best first, each with ``trial`` (its number), ``score`` (or None) and
+        the sampled settings by name.
 
     Raises:
         ConfigError: a setting is wrong; nothing was started.
@@ -64,7 +64,7 @@ def sweep(
 def plot(runs: Runs, output: str | Path | None = None) -> Path:
     """Draw learning curves of runs, and return the PNG's path.
 
-    Runs that differ in their seed only are one curve, with an interval if rliable is installed.
+    Runs that differ only in their seed form one curve, with an interval if rliable is installed.
 
     Args:
         runs: a run directory or several.

@@ -100,7 +100,7 @@ class Archive:
         self._loaded = saved.progress.updates
 
     def describe(self, config: Config) -> None:
-        """Take the settings that checkpoints hold from now on."""
+        """Set the settings that later checkpoints hold."""
         values = config.to_json()
         self.description |= {"config": values, "signature": trust.sign(values)}
 

@@ -45,7 +45,7 @@ def check_init(config: Config, found: Probe, run_dir: Path) -> None:
     before = _settings(network_from_json(values["config"]["network"]))
     free: tuple[str, ...] = _FREE
     if not ActionTransform(found.action_space, scale=True).is_scaled:
-        free = (*_FREE, "scale_actions")  # either way the actions are the same
+        free = (*_FREE, "scale_actions")  # scaling changes nothing for this space
     for setting, value in _settings(config.network).items():
         if value != before[setting] and setting not in free:
             raise ConfigError(

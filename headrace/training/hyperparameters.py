@@ -1,4 +1,4 @@
-"""The hyperparameters of a run at its present step: schedules, and changes by callbacks."""
+"""Resolves a run's current hyperparameters from schedules and changes by callbacks."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ _NAMED = {"learning_rate": "lr_schedule", "entropy_coef": "entropy_schedule"}
 
 
 class Current:
-    """Resolves the schedules of a run, once per update.
+    """Current hyperparameters of a run, resolved once per update.
 
     Args:
-        algo: as it is set. total_steps: environment steps of the run.
+        algo: hyperparameters, including schedules.
+        total_steps: environment steps of the run.
     """
 
     def __init__(self, algo: Hyperparameters, total_steps: int) -> None:
         self.algo, self._total_steps = algo, total_steps
-        self._set: set[str] = set()  # by callbacks, so that learners were built with other values
+        self._set: set[str] = set()  # by callbacks; learners were built with other values
         self._changing = self._found()
 
     def _found(self) -> list[str]:
-        """All but the learning rate that differ, or may, from what learners were built with."""
+        """Names, except the learning rate, whose values may differ from those at construction."""
         names = self._set | schedules.of(self.algo).keys()
         if self.algo.entropy_schedule != "constant":
             names.add("entropy_coef")
@@ -60,17 +61,17 @@ class Current:
         return given * schedules.shape(kind, env_steps, self._total_steps, self.algo.lr_warmup)
 
     def changed(self, name: str, value: Any) -> Hyperparameters:
-        """The hyperparameters with another value of one, which replaces its schedule.
+        """Return the hyperparameters with a new value or schedule for one of them.
 
         Raises:
-            ConfigError: there is no such float hyperparameter, or the value is out of range.
+            ConfigError: it isn't a float hyperparameter, or the value is out of range.
         """
         known = float_fields(type(self.algo))
         if name not in known:
             kind = type(self.algo).__name__
             raise ConfigError(
-                f"{name!r} is not a float hyperparameter of {kind}, which alone can change while "
-                f"it trains.{nearest(name, known)}"
+                f"{name!r} can't change during training: it is not a float hyperparameter of "
+                f"{kind}.{nearest(name, known)}"
             )
         if name in self.algo.FIXED:
             raise ConfigError(f"{name!r} can't change during training: it is used at the start")
@@ -80,7 +81,7 @@ class Current:
         return dataclasses.replace(self.algo, **change)
 
     def set(self, name: str, value: Any) -> None:
-        """Use another value of a hyperparameter from the next update on; see :meth:`changed`."""
+        """Change a hyperparameter from the next update on; see :meth:`changed`."""
         self.algo = self.changed(name, value)
         self._set.add(name)
         self._changing = self._found()

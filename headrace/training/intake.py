@@ -30,7 +30,7 @@ class Intake:
         learner: whose memory batches lie in.
         preemption: of the other learners.
         ahead: gathers the next batch early; None: as it is where it pays.
-        reported: gets what actors tell of infos.
+        reported: receives numbers in infos from actors.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ def begin(
     """Look at the environment while the fork server, if it is needed, gets ready.
 
     Args:
-        needs_processes: actors are processes; the environment is looked at in one, too.
+        needs_processes: actors are processes, so the environment is probed in one as well.
         group: of the learners; rank 0 decides what is left to "auto".
         notify: called with a line of text about that.
         checked: whoever started this process has seen that the run directory can be used.
@@ -76,13 +76,13 @@ def begin(
         check_installed(f"cluster={config.cluster!r}")
     if needs_processes:
         start_fork_server()
-    index = group.rank + 1 if group.size > 1 else 0  # the group's parent looks, too
+    index = group.rank + 1 if group.size > 1 else 0  # the group's parent probes as number 0
     with first_look(needs_processes, config.seed, config.actor_timeout_s, index) as look:
         return *_begun(config, group, notify, run_dir, look), run_dir
 
 
 def in_full(config: Config) -> Config:
-    """The settings with absolute paths, whatever directory the environment changes to."""
+    """Make paths in the settings absolute, so that environments can change the directory."""
     named = {name: getattr(config, name) for name in ("run_dir", "init_from")}
     full: Any = {k: str(Path(v).absolute()) for k, v in named.items() if v}
     return replace(config, **full)

@@ -121,7 +121,7 @@ class Trainer:
         self.config, self.env, self.agents = config, found.env, found.agents
         self._share = config.per_learner
         self._current = Current(config.algo, config.total_steps)
-        self._to_set: list[tuple[str, Any]] = []  # hyperparameters, by all learners together
+        self._to_set: list[tuple[str, Any]] = []  # hyperparameters for all learners
         if self.group.rank == 0 and (
             hint := large_network(config, self.policy, is_game=bool(found.agents))
         ):
@@ -130,7 +130,7 @@ class Trainer:
         self.progress = Progress()
         told_apart = () if config.mixture is not None else found.agents
         self.episodes = own_episodes(config.num_learners, found.env, told_apart)
-        self._reported, self._changes = Reported(), deque[str]()  # which other threads add to
+        self._reported, self._changes = Reported(), deque[str]()  # other threads add to both
         self._exchange = Exchange(self.group)
         weights = self.policy.state_dict().values()
         copied = 0 if config.inference == "shared" else sum(x.nbytes for x in weights)
@@ -154,7 +154,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _own_state(self) -> Iterator[None]:
-        """The process as the run needs it, whatever the caller or an environment made of it."""
+        """Set up process-wide state for the run inside the block, then restore the caller's."""
         generators = self._generators.in_use() if self._serial else contextlib.nullcontext()
         with library_defaults(), generators:
             yield
@@ -271,13 +271,13 @@ class Trainer:
         return Intake(*about, reported=self._reported)
 
     def _hold_whole_stacks(self, change: StacksChanged) -> RolloutSource:
-        """Start the actors again with room for whole stacks of pictures, where that was "auto".
+        """Restart the actors with memory for whole frame stacks, if ``stacked_frames`` is "auto".
 
-        Rollouts that wait are thrown away, and the update that was begun is taken again: nothing
-        has been learnt in it. Every learner does so by itself.
+        Waiting rollouts are discarded, and the current update starts again before any training step
+        of it was taken. Each learner does this independently.
 
         Raises:
-            StacksChanged: pictures were to be held once, or a replay holds some, or actors learn.
+            StacksChanged: the setting isn't "auto", a replay buffer holds frames, or actors train.
         """
         algo = self.config.algo
         replays = getattr(algo, "replay_fraction", 0.0) > 0 or hasattr(algo, "buffer_size")
@@ -292,7 +292,7 @@ class Trainer:
         self._archive.description["config"]["stacked_frames"] = "whole"
         self.progress.epoch += 1  # other seeds of environments
         reason = str(change).partition(" (environment")[0]
-        self._notify(f"auto: {reason}; actors start again and hold stacks whole from now on")
+        self._notify(f"auto: {reason}; actors restart and store whole stacks from now on")
         self.source = self._open_source(together=False)
         return self.source
 
@@ -377,21 +377,21 @@ class Trainer:
 
     @property
     def hyperparameters(self) -> dict[str, float]:
-        """Every float hyperparameter by name, as it is now."""
+        """Current values of all float hyperparameters, by name."""
         return self._current.all(self.env_steps)
 
     def set_hyperparameter(self, name: str, value: Any) -> None:
         """Change a float hyperparameter from the next update on, in place of its schedule.
 
-        Checkpoints keep the change, so that a resumed run goes on with it. Several learners
-        apply it together, when the first one has been told.
+        Checkpoints save the change, so that a resumed run continues with it. Several learners apply
+        it in the same update.
 
         Args:
-            name: as in ``learning_rate``.
+            name: name of the hyperparameter, such as ``learning_rate``.
             value: a number, or a schedule, see :mod:`headrace.schedules`.
 
         Raises:
-            ConfigError: there is no such hyperparameter, or the value is out of range.
+            ConfigError: it isn't a float hyperparameter, or the value is out of range.
         """
         self._current.changed(name, value)
         if self.group.size > 1:
@@ -409,7 +409,7 @@ class Trainer:
             self._notify(f"{name} {before} → {now} after {self.env_steps:,} steps")
 
     def _agree(self) -> bool:
-        """Apply what rank 0 was told to set, on all learners; whether one of them stops."""
+        """Apply rank 0's hyperparameter changes on all learners; returns whether one must stop."""
         told = [float(self._stopped), float(len(self._to_set))]
         flags = self.group.gather(torch.tensor(told))
         if self.group.size > 1 and flags[0, 1]:
@@ -464,33 +464,33 @@ class Trainer:
         training: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Call a method of every environment, as a callback may to make a task harder.
+        """Call a method of every environment, for example to make a task harder.
 
-        Actors do so before the rollouts that they begin after the present result, in the order of
-        the calls. The run remembers it: actors that are replaced and resumed runs do it again.
+        Actors make the calls before the next rollout that they begin, in order. The run saves them:
+        replaced actors and resumed runs make them again before their first step.
 
         Args:
             args, kwargs: JSON values; tuples arrive as lists.
-            evaluation: environments of later evaluations do it, too.
-            training: False: only those do.
+            evaluation: also call it in the environments of later evaluations.
+            training: False: don't call it in training environments.
 
         Raises:
-            ConfigError: an argument is no JSON value, or the method can't be called.
+            ConfigError: an argument is not a JSON value, or the method name is not allowed.
         """
         self._changes.append(changes.call(method, args, kwargs, evaluation, training).to_json())
 
     def set_env_attr(
         self, name: str, value: Any, *, evaluation: bool = False, training: bool = True
     ) -> None:
-        """Set an attribute of every environment that has one of this name; as :meth:`call_envs`."""
+        """Set an existing attribute of every environment; otherwise like :meth:`call_envs`."""
         self._changes.append(changes.assign(name, value, evaluation, training).to_json())
 
     def change_envs(self, change: str) -> None:
-        """Take over a change that was made for this run elsewhere, unless it was already."""
+        """Adopt a change that another process of this run made, unless it is known already."""
         self._changes.append(change)
 
     def _take_changes(self) -> list[str]:
-        """The changes of rank 0 that are new, which every learner takes over from now on."""
+        """Return the new changes of rank 0, and adopt them on every learner."""
         new: list[str] = []
         while self._changes:
             new.append(self._changes.popleft())
@@ -518,14 +518,14 @@ class Trainer:
                 log.env_change(EnvChange.from_json(text), self.env_steps, self.updates)
 
     def log(self, name: str, value: float) -> None:
-        """Report a number as the metric ``custom/<name>`` with the next result, as callbacks may.
+        """Report a number as the metric ``custom/<name>`` with the next result.
 
-        Several values before that result are averaged. Those that come after the last result are in
-        ``summary.json``.
+        Several values before that result are averaged. Values logged after the last result appear
+        in ``summary.json`` only.
 
         Raises:
-            ConfigError: the name has other characters than letters, digits, ``_-./``, or the value
-                isn't one finite number.
+            ConfigError: the name has characters other than letters, digits and ``_-./``, or the
+                value isn't one finite number.
         """
         self._reported.log(name, value)
 

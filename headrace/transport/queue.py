@@ -69,10 +69,10 @@ class ActorPort(Protocol):
         """
 
     def commit(self, slot: int, told: bytes = b"") -> None:
-        """Hand a filled slot to the learner, and what it is told beside it (JSON, or nothing)."""
+        """Hand a filled slot to the learner, with a message (JSON, may be empty)."""
 
     def orders(self) -> list[bytes]:
-        """What the learner has asked for since the last call, in order, before the latest slot."""
+        """The learner's orders since the last call that precede the latest slot, in order."""
 
 
 class RolloutQueue(Protocol):

@@ -53,7 +53,7 @@ class SerialPort:
         self._queue, self._actor = queue, actor
 
     def orders(self) -> list[bytes]:
-        """None: who runs the actors in this process tells them."""
+        """Always empty, because actors of this process receive orders directly."""
         return []
 
     def acquire(self, timeout_s: float) -> int | None:

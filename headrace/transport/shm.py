@@ -25,7 +25,7 @@ from headrace.transport.slots import Slots
 
 _NUMBER = struct.Struct("<q")
 _FAILED = -1  # in place of a slot's number: the actor's last words follow
-_ORDER = -2  # likewise: what the learner asks for follows
+_ORDER = -2  # likewise: an order of the learner follows
 
 
 class ShmQueue:
@@ -59,7 +59,7 @@ class ShmQueue:
                 pipe.send_bytes(_NUMBER.pack(slot) + rest)
 
     def order(self, text: bytes) -> None:
-        """Ask all connected actors for something, which they do before their next slots."""
+        """Send an order to all connected actors, who receive it before their next slots."""
         for actor in self._pipes:
             self._send(actor, _ORDER, text)
 

@@ -63,7 +63,7 @@ class Slots:
         self._absent: set[int] = set()
         self._active_s = [0.0] * num_actors  # when it last committed, or had something to do again
         self._delivered = [0] * num_actors
-        self._told: dict[int, bytes] = {}  # by slot, what came beside it
+        self._told: dict[int, bytes] = {}  # by slot, the message that came with it
         self.lost = 0  # rollouts that actors had begun which died
         for slot in range(num_slots):
             self._clear(slot, told=False)
@@ -158,7 +158,7 @@ class Slots:
             self._clear(slot, told=False)
 
     def commit(self, slot: int, told: bytes = b"") -> None:
-        """Note a filled slot, and what came beside it; an actor's slots come in its own order."""
+        """Record a filled slot and its message; slots of one actor arrive in its order."""
         if told:
             self._told[slot] = told
         actor = self.owner(slot)
@@ -193,7 +193,7 @@ class Slots:
         self._credits[self.task(actor)] += 1
 
     def told(self, slot: int) -> bytes:
-        """What came beside a taken slot, once."""
+        """The message that came with a taken slot; removes it."""
         return self._told.pop(slot, b"")
 
     def waiting(self, task: int) -> int:

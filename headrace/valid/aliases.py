@@ -1,4 +1,4 @@
-"""What other libraries call headrace's settings; the tables of docs/migrating.md have the same."""
+"""Maps setting names of other libraries to headrace's, as the tables of docs/migrating.md do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _RLLIB = "RLlib"
 _SF = "Sample Factory"
 _NOTHING = "nothing: "  # before the reason why a setting isn't needed
 
-# name: (library, what to use here). A name that headrace has itself is in none of them.
+# name: (library, what to use here). Names that headrace uses itself are left out.
 _BY_LIBRARY: dict[str, dict[str, str]] = {
     _SB3: {
         "RecurrentPPO": "hr.PPO with network=hr.Network(core='lstm')",
@@ -82,12 +82,12 @@ _BY_LIBRARY: dict[str, dict[str, str]] = {
 
 
 def meant(name: str) -> str | None:
-    """What another library's name for a setting is called here."""
+    """The headrace setting for another library's name."""
     return next((names[name] for names in _BY_LIBRARY.values() if name in names), None)
 
 
 def hint(name: str, flags: bool = False) -> str:
-    """`` n_steps is Stable-Baselines3's name; use fragment_length.``, or an empty string.
+    """A hint such as `` n_steps is Stable-Baselines3's name; use fragment_length.``, or "".
 
     Args:
         flags: write settings as on the command line.
@@ -117,5 +117,5 @@ def _is_setting(word: str) -> bool:
 
 
 def libraries() -> dict[str, dict[str, str]]:
-    """The names of each library, and what they are called here."""
+    """The names of each library and the headrace settings for them."""
     return {library: dict(names) for library, names in _BY_LIBRARY.items()}

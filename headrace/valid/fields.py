@@ -39,15 +39,15 @@ def check_fields(settings: Any, prefix: str = "") -> None:
 
 
 def float_fields(cls: Any) -> list[str]:
-    """The fields of a dataclass that may be any number."""
+    """The names of a dataclass's float fields."""
     return [name for name, kinds, _ in _fields(cls) if any(float in k.options for k in kinds)]
 
 
 def check_value(cls: Any, name: str, value: Any, varies: bool = False) -> None:
-    """Raise ConfigError unless a field of a dataclass may have a value.
+    """Raise ConfigError unless a value is valid for a field of a dataclass.
 
     Args:
-        varies: it is one value of a schedule.
+        varies: the value is one of a schedule's.
     """
     for kind in next(kinds for field, kinds, _ in _fields(cls) if field == name):
         try:
@@ -153,7 +153,7 @@ def _arguments(function: Any) -> dict[str, Kind]:
 
 
 def _hints_of(cls: Any) -> dict[str, Any]:
-    """The annotations of a class; none of a script's class where its names aren't known."""
+    """The annotations of a class; empty if they can't be resolved, as for some scripts' classes."""
     try:
         return hints_of(cls, include_extras=True)
     except NameError:

@@ -1,7 +1,7 @@
-"""Rewrites what people type into what the flags of a command line take.
+"""Rewrites convenient forms of flags into those that the parser accepts.
 
-Whole numbers may be ``1e6``, ``1_000``, ``10k`` or ``1M``; rows of numbers ``64,64``; and schedules
-are set apart. Names that other libraries have for a setting raise an error that has ours.
+Whole numbers may be ``1e6``, ``1_000``, ``10k`` or ``1M``; lists of numbers ``64,64``. Schedules
+are extracted. Setting names of other libraries raise an error that gives headrace's name.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from headrace.errors import ConfigError
 from headrace.valid import aliases
 from headrace.valid.values import read
 
-_SHORT = {"--lr": "--learning-rate", "--env": "--env-id"}  # accepted, too
+_SHORT = {"--lr": "--learning-rate", "--env": "--env-id"}  # short forms
 _NUMBER = re.compile(r"[+-]?\d[\d_]*(\.\d+)?([eE]\+?\d+)?([kKmMgGbB]?)")
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 
 
 class Rewritten(NamedTuple):
-    """Arguments for the parser, and schedules, which it doesn't know, by field."""
+    """Arguments for the parser, and the schedules that it can't parse, by field."""
 
     argv: list[str]
     schedules: dict[str, str]
 
 
 def names_of(field: str, hint: Any) -> set[str]:
-    """All that a field is called in arguments."""
+    """All flags that stand for a field."""
     configured = [x for x in getattr(hint, "__metadata__", ()) if hasattr(x, "aliases")]
     given = [x.name for x in configured if x.name is not None]
     name = (given or [field])[-1].replace("_", "-")
@@ -39,7 +39,7 @@ def names_of(field: str, hint: Any) -> set[str]:
 
 
 def flags_of(*kinds: Any) -> dict[str, tuple[str, Any]]:
-    """(field, hint) by flag, of dataclasses or functions."""
+    """Map each flag of dataclasses or functions to (field, type hint)."""
     found: dict[str, tuple[str, Any]] = {}
     for kind in kinds:
         hints = get_type_hints(kind, include_extras=True)
@@ -53,10 +53,11 @@ def flags_of(*kinds: Any) -> dict[str, tuple[str, Any]]:
 def rewritten(
     argv: Sequence[str], flags: Mapping[str, tuple[str, Any]], scheduled: Collection[str] = ()
 ) -> Rewritten:
-    """The arguments in the forms that the parser takes.
+    """Rewrite arguments into the forms that the parser accepts.
 
     Args:
-        flags: (field, hint) by flag. scheduled: fields whose values may be schedules.
+        flags: (field, type hint) by flag.
+        scheduled: fields whose values may be schedules.
 
     Raises:
         ConfigError: a flag is another library's name for a setting.
@@ -83,7 +84,7 @@ def rewritten(
 
 
 def _parts(argv: Sequence[str]) -> Iterator[tuple[str, bool, list[str]]]:
-    """(flag, whether a value came with =, values) of each flag; first what comes before any."""
+    """Yield (flag, whether it has =, values) per flag, after the arguments before the first one."""
     name, equals, values = "", False, list[str]()
     for word in argv:
         if not word.startswith("--"):
@@ -113,7 +114,7 @@ def _forms(hint: Any, value: str) -> list[str]:
 
 
 def _whole(text: str) -> str:
-    """A whole number in digits; anything else unchanged."""
+    """Write a whole number in digits; returns anything else unchanged."""
     matched = _NUMBER.fullmatch(text)
     if matched is None:
         return text

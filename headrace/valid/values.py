@@ -17,14 +17,14 @@ from headrace.valid.ranges import Also, Range, Valid
 
 
 class Varying:
-    """A value that changes during a run, as a schedule; each sample has to fit where it is used."""
+    """Base class of schedules, values that change during a run; every sample must be valid."""
 
     def at(self, env_steps: int, total_steps: int) -> float:
-        """The value after so many environment steps of a run."""
+        """The value after ``env_steps`` environment steps of a run."""
         raise NotImplementedError
 
     def samples(self) -> Iterable[float]:
-        """Values to check, the smallest and largest among them."""
+        """Values to validate, including the smallest and largest."""
         raise NotImplementedError
 
 
@@ -78,8 +78,9 @@ def fit(kind: Kind, value: Any) -> Any:
 
 
 def fit_sample(kind: Kind, value: float) -> None:
-    """Raise :class:`Misfit` unless a schedule may take a value: the low end of a range is open to
-    none but constants, since schedules often end there.
+    """Raise :class:`Misfit` unless a schedule may take a value.
+
+    Schedules may reach the lower end of a range that excludes it, because they often end there.
     """
     ends = [x.low for x in kind.limits if isinstance(x, Range) and x.above]
     if value not in ends:

@@ -1,4 +1,4 @@
-"""Environments may start processes, and a run may be one of a Pool."""
+"""Environments can start processes, and runs can train inside a multiprocessing.Pool."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ if __name__ == "__main__":
 """
 POOL = """
 if __name__ == "__main__":
-    assert train("shm", "auto", "CartPole-v1")  # whose fork server a fork must not take for its own
+    assert train("shm", "auto", "CartPole-v1")  # starts a fork server here
     with multiprocessing.get_context("fork").Pool(1) as pool:
         jobs = [("serial", "auto", "CartPole-v1"), ("serial", "async", "CartPole-v1")]
         os.rename("shm-auto", "before")

@@ -18,7 +18,7 @@ GENERATORS = ("numpy", "random", "torch")
 
 
 def shared(log) -> dict[str, int]:
-    """By generator: how many draws of a log were made more than once, by any process."""
+    """Count, by generator, the draws in a log that any processes made more than once."""
     rows = [line.split() for line in log.read_text().splitlines()]
     assert len(rows) > 4
     found = {}

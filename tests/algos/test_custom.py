@@ -1,4 +1,4 @@
-"""Algorithms that a user's own script, module or package defines train, resume and are checked."""
+"""Custom algorithms from scripts, modules and packages train, resume and are validated."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Mine(hr.Hyperparameters):
     """Actor-critic."""
 
     bonus: float = 0.5
-    """A setting of its own."""
+    """An additional setting."""
 
     def loss(self, policy, batch, state):
         outputs = policy_outputs(policy, batch)
@@ -85,14 +85,14 @@ class SameFields(hr.IMPALA):
 
 
 class Undecorated(hr.A2C):
-    """Python would ignore its field."""
+    """A field that Python ignores, because the decorator is missing."""
 
     bonus: float = 0.5
 
 
 @dataclass(frozen=True)
 class Untyped(hr.A2C):
-    """Python would ignore its default."""
+    """A default that Python ignores, because the type is missing."""
 
     learning_rate = 0.5
 
@@ -158,7 +158,7 @@ def test_help_lists_the_fields_of_a_custom_algorithm(tmp_path, monkeypatch, caps
         main(["train", "other.py:Mine", "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert "--bonus FLOAT" in said
-    assert "A setting of its own." in said
+    assert "An additional setting." in said
 
 
 def test_an_installed_package_offers_algorithms(tmp_path, monkeypatch):

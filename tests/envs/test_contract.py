@@ -236,7 +236,7 @@ def test_arrays_of_one_number_are_numbers_for_good(engine):
 
 
 class Many(Odd):
-    """Pays in two currencies."""
+    """Returns rewards with two components."""
 
     reward_space = Box(-1, 1, (2,))
 

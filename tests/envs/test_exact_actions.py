@@ -1,4 +1,4 @@
-"""Environments receive actions in the exact types of their space, in memory of their own."""
+"""Environments receive actions in the exact types of their space, in separate memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def forms(action):
 
 
 class Exacting(gymnasium.Env):
-    """Fails unless an action has the types of a sample, and unless the last one is unchanged."""
+    """Fails if an action has other types than a sample, or if the previous one has changed."""
 
     observation_space = OBSERVED
 
@@ -136,7 +136,7 @@ def test_environments_in_threads_may_keep_and_change_their_actions(tiny, finish,
 
 
 class KeepingVector(gymnasium.vector.VectorEnv):
-    """Keeps the batch of actions that it is given, and may overwrite it."""
+    """Keeps the batch of actions that it receives, and may overwrite it."""
 
     metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
 

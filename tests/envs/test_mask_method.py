@@ -1,4 +1,4 @@
-"""Masks of a method ``action_masks()`` are found in every engine, and applied."""
+"""Masks from a method ``action_masks()`` are applied in every engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FLAT = {
 
 
 class Door(gymnasium.Env):
-    """Fails on an action that its method forbids, and in a call of that after an episode."""
+    """Fails on forbidden actions, and if its method is called after the end of an episode."""
 
     observation_space = SPACE
     shown = None
@@ -84,18 +84,18 @@ def check(space, flat, action):
 
 
 class Around(gymnasium.Wrapper):
-    """Without a method; the one inside is found through it."""
+    """A wrapper without the method, which the environment inside has."""
 
 
 class Masker(gymnasium.Wrapper):
-    """The method of a wrapper, around an environment that has none."""
+    """A wrapper with the method, around an environment without it."""
 
     def action_masks(self):
         return [True, False]
 
 
 class DoorVector(VectorEnv):
-    """Has the method for all rows."""
+    """A vector environment with the method, for all rows."""
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
 

@@ -111,7 +111,7 @@ def test_an_id_that_a_script_registers_is_found_again_by_importing_the_script(fo
 def test_a_script_that_trains_when_it_is_imported_is_told(folder):
     file = folder / "unguarded.py"
     file.write_text("import headrace as hr\nclass A: pass\nhr.train('CartPole-v1')\n")
-    with pytest.raises(ConfigError, match=r"unguarded.py was imported .* and starts training.*if"):
+    with pytest.raises(ConfigError, match=r"unguarded.py starts training when it is imported.*if"):
         scripts.found("env", "__main__:A", str(file))
     assert not (folder / "runs").exists()
 

@@ -16,7 +16,7 @@ BOUNDS = [(-1.0, 1.0), (0.0, 1000.0), (-5.0, 100.0), (1e-4, 1e-2)]
 
 
 class Aim(gymnasium.Env):
-    """Rewards the action's place between its bounds for being near an observed target."""
+    """Rewards actions whose relative position between the bounds is near an observed target."""
 
     observation_space = Box(-1, 1, (1,), np.float32)
 

@@ -1,4 +1,4 @@
-"""Large discrete observations are looked up, not multiplied as one-hots."""
+"""Large discrete observations use embedding lookups instead of one-hot encodings."""
 
 from __future__ import annotations
 

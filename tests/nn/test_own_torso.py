@@ -222,7 +222,7 @@ def test_the_config_file_holds_the_name_of_a_torso():
 
 
 def test_float64_observations_that_a_torso_does_not_convert_are_named():
-    with pytest.raises(ConfigError, match=r"here torch.float64; .* convert them"):
+    with pytest.raises(ConfigError, match=r"here torch.float64; convert them"):
         policy_with(make_torso, Box(-1, 1, (4,), np.float64))
 
 

@@ -224,7 +224,7 @@ def check_masks(module: ModuleType) -> None:
 
 
 def check_bernoulli_masks(module: ModuleType) -> None:
-    """A bit is certain where one value is allowed, and as before where both or none are."""
+    """A bit is certain if one value is allowed, and unchanged if both or none are."""
     distribution = module.Bernoulli(4)
     allowed = torch.tensor([[1, 1], [1, 0], [0, 1], [0, 0]], dtype=torch.bool)
     mask = allowed.flatten().expand(500, 8)

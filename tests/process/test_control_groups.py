@@ -1,4 +1,4 @@
-"""How many cores there are, where a control group limits them."""
+"""The number of cores respects the CPU quotas of control groups."""
 
 from __future__ import annotations
 

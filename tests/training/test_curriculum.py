@@ -1,4 +1,4 @@
-"""Callbacks change environments while a run goes on, and the run remembers it."""
+"""Callbacks change environments during training, and runs save the changes."""
 
 from __future__ import annotations
 
@@ -150,11 +150,11 @@ def test_changes_reach_through_wrappers(make):
 
 
 @pytest.mark.parametrize(("name", "args", "words"), [
-    ("set_task", (object(),), "JSON values only"),
+    ("set_task", (object(),), "must be JSON values"),
     ("set_task", ("x" * 20_000,), "pass the name of a file"),
     ("_secret", (), "without a leading underscore"),
-    ("set task", (), "can't be the method"),
-    ("reset", (), "left to the run"),
+    ("set task", (), "not a valid method name"),
+    ("reset", (), "only headrace calls reset"),
 ])  # fmt: skip
 def test_what_can_not_be_remembered_is_refused(name, args, words):
     with pytest.raises(hr.ConfigError, match=words):

@@ -1,4 +1,4 @@
-"""Metrics of infos and callbacks arrive wherever a run's metrics do."""
+"""Metrics from infos and callbacks appear wherever a run's metrics do."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_agents_of_a_game_have_theirs(tmp_path, game):
 
 
 class _Telling:
-    """A game whose agents are told their number."""
+    """A game whose agents report their number in their infos."""
 
     def __init__(self, game):
         self._game = game

@@ -1,4 +1,4 @@
-"""Every environment of a run that is open has an index of its own, which its factory can use."""
+"""Every open environment of a run has a unique index, which its factory can use."""
 
 from __future__ import annotations
 

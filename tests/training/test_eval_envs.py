@@ -76,8 +76,8 @@ def test_tasks_are_evaluated_with_other_arguments(tmp_path):
 
 
 @pytest.mark.parametrize(("given", "words"), [
-    ({"hard": 3}, "must have a dict for each name"),
-    ({"a/b": {}}, "as a name"),
+    ({"hard": 3}, "must map each name to a dict"),
+    ({"a/b": {}}, "has the name"),
     ({"env": {}}, "none of env, episodic_return"),
     ({"hard": {"env_kwarg": {}}}, "Did you mean 'env_kwargs'"),
     ({"hard": {"episodes": 0}}, "must be 1 or more"),

@@ -1,4 +1,4 @@
-"""What an environment does to its process doesn't reach the trainer's."""
+"""Changes that an environment makes to its process don't affect the trainer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def state() -> dict:
 
 @pytest.fixture
 def at_home(tmp_path, monkeypatch) -> Path:
-    """The working directory of a run, beside which there is another."""
+    """The working directory of a run, with another one next to it."""
     for name in ("home", "away"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "home")

@@ -79,11 +79,11 @@ def test_named_shapes_have_their_values(kind, values):
         (lambda: hr.PPO(learning_rate="cosine"), "set lr_schedule='cosine', or give points"),
         (lambda: hr.PPO(entropy_coef="linear"), "set entropy_schedule='linear'"),
         (lambda: hr.PPO(clip="linear"), "give points, as in"),
-        (lambda: hr.PPO(learning_rate=lambda: 1e-3), "no schedule: called with 1"),
+        (lambda: hr.PPO(learning_rate=lambda: 1e-3), "not a valid schedule: called with 1"),
         (lambda: hr.PPO(learning_rate=lambda left: "a"), "not a number"),
         (lambda: hr.PPO(epochs=lambda left: 3), "whole number"),
         (lambda: hr.PPO(learning_rate="0:1e-3,1:0", lr_schedule="cosine"), "left out"),
-        (lambda: hr.PPO(kl_coef="0:1,1:0", kl_target=0.1), "None where kl_coef is a schedule"),
+        (lambda: hr.PPO(kl_coef="0:1,1:0", kl_target=0.1), "None if kl_coef is a schedule"),
         (lambda: hr.IMPALA(replay_fraction="0:0.1,1:0.5"), "can't be a schedule"),
         (lambda: hr.PPO(gamma="0:0.9,1:0.99", normalize_returns=True), "normalize_returns"),
         (lambda: hr.IMPALA(rho_bar="0:1,1:0.5"), "at least c_bar=1.0"),
@@ -202,7 +202,7 @@ def test_several_learners_follow_schedules_and_changes_together(tmp_path):
 
 @pytest.mark.parametrize("transport", ["serial", "shm"])
 def test_the_actors_of_a3c_follow_schedules(transport, tmp_path):
-    """The network of a rate of 0 stays as it is; after a third of the run the rate rises."""
+    """Weights don't change while the rate is 0, and change after it rises at a third of the run."""
 
     def trained(name: str, points: object) -> torch.Tensor:
         algo = hr.A3C(learning_rate=points, entropy_coef="0:0.1,1:0.2")

@@ -1,4 +1,4 @@
-"""Pictures that look like stacks only at first are held whole from then on."""
+"""Images that look like frame stacks only at first are stored whole afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = {
 
 
 class Later(Stacks):
-    """Shows all new pictures at each step from the 90th on."""
+    """From the 90th step on, every frame of an observation is new."""
 
     steps = 0
 
@@ -37,7 +37,7 @@ def test_a_run_goes_on_with_whole_stacks(tmp_path, capsys, how):
     given = {**SIZES, "total_steps": 640, "run_dir": tmp_path / "run", **how}
     hr.train(Later, hr.A2C(), env_kwargs={"begins": "black"}, **given)
     told = capsys.readouterr().out
-    assert "hold stacks whole from now on" in told
+    assert "store whole stacks from now on" in told
     assert json.loads((tmp_path / "run/summary.json").read_text())["env_steps"] >= 640
     saved = checkpoint.read_config(checkpoint.find(tmp_path / "run"))
     assert saved["config"]["stacked_frames"] == "whole"

@@ -1,4 +1,4 @@
-"""An environment that draws from the generators that its whole process shares."""
+"""An environment that draws from the global random generators of its process."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from worlds.reporting import ReportingVector
 
 
 class Levels(gymnasium.Env):
-    """Episodes of five steps; the reward of each is the level, which the info says, too."""
+    """Episodes of five steps; reward and info hold the level."""
 
     observation_space = Box(-1, 1, (2,), np.float32)
     action_space = Discrete(2)
@@ -21,7 +21,7 @@ class Levels(gymnasium.Env):
         self.level, self.told = 0, list[Any]()
 
     def set_task(self, level: int, bonus: float = 0.0) -> None:
-        """A harder one."""
+        """Raise the level."""
         if level > 8:
             raise ValueError("there are 8 levels")
         self.told.append(level)
@@ -34,23 +34,23 @@ class Levels(gymnasium.Env):
         return np.zeros(2, np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One of five."""
+        """Take one of five steps."""
         self._t += 1
         info = {"level": float(self.level), "calls": len(self.told)}
         return np.zeros(2, np.float32), float(self.level), self._t == 5, False, info
 
 
 class LevelsVector(ReportingVector):
-    """Natively vectorised: the level is that of all, and the reward."""
+    """A natively vectorised version; all environments share the level, which is the reward."""
 
     level = 0
 
     def set_task(self, level: int) -> None:
-        """A harder one."""
+        """Raise the level."""
         self.level = level
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """As it was, with another reward."""
+        """Take a step whose reward is multiplied by the level."""
         obs, reward, *rest = super().step(actions)
         return obs, reward * self.level, *rest  # type: ignore[return-value]
 
@@ -73,7 +73,7 @@ class LevelsGame:
         return Levels.action_space
 
     def set_task(self, level: int) -> None:
-        """A harder one."""
+        """Raise the level."""
         self.level = level
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
@@ -82,7 +82,7 @@ class LevelsGame:
         return {a: np.zeros(2, np.float32) for a in self.agents}, {a: {} for a in self.agents}
 
     def step(self, actions: Any) -> Any:
-        """One of five."""
+        """Take one of five steps."""
         self._t += 1
         who, over = self.agents, self._t == 5
         self.agents = [] if over else who

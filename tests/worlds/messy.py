@@ -1,4 +1,4 @@
-"""An environment that changes whatever it can of its process."""
+"""An environment that changes the global state of its process wherever it can."""
 
 from __future__ import annotations
 

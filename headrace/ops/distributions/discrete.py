@@ -169,7 +169,7 @@ class MultiCategorical:
         return zeros.scatter_(-1, action + torch.from_numpy(self._starts).to(action.device), 1.0)
 
 
-_CERTAIN = 1e4  # a logit whose bit is always 1; exp(-1e4) is 0 in float64, too
+_CERTAIN = 1e4  # logit of a bit that is always 1: exp(-1e4) is 0 even in float64
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Bernoulli:
 
     @property
     def num_mask(self) -> int:
-        """Length of a mask: for each bit, whether 0 is allowed and whether 1 is."""
+        """Length of a mask: two entries per bit, whether 0 and whether 1 is allowed."""
         return 2 * self.n
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
@@ -222,7 +222,7 @@ class Bernoulli:
     def apply_mask(self, params: Tensor, mask: Tensor) -> Tensor:
         """Make bits certain where ``mask`` ``[..., 2 * n]`` bool allows only one value.
 
-        A bit for which neither value is allowed is left as it is.
+        A bit is unchanged if neither value is allowed.
         """
         check_last("params", params, self.n)
         check_mask(mask, self.num_mask)

@@ -86,7 +86,7 @@ class Population:
         sampled = {one.name for one in self.parameters}
         for name, schedule in schedules.of(self.config.algo).items():
             in_steps = isinstance(schedule, schedules.Points) and not schedule.in_fractions
-            valid = "points in environment steps: each turn of a population is a run of its own"
+            valid = "points in environment steps, because each turn of a population is its own run"
             require(in_steps or name in sampled, name, str(schedule), valid)
 
     def check(self) -> None:

@@ -36,7 +36,7 @@ BUDGETS_S = {
     "docs/test_own_algorithm.py": 20,
     "test_python_api.py": 30,
     "training/test_schedules.py": 20,
-    "algos/test_custom.py": 15,
+    "algos/test_custom.py": 20,
     "docs/test_lesson.py": 30,
     "transport/test_conformance.py": 20,
     "studies/scaling/test_scaling.py": 25,

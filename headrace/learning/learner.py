@@ -24,7 +24,7 @@ from headrace.learning.batches import real_rows
 from headrace.learning.chunks import ByChunks
 from headrace.learning.finite import check_weights, is_finite, refusal, what_is_not
 from headrace.learning.gradients import Gradients, add, joined
-from headrace.learning.metrics import as_numbers, mean_metrics, step_metrics
+from headrace.learning.metrics import as_numbers, check_names, mean_metrics, step_metrics
 from headrace.learning.optimizer import Optimizer, flatten_parameters
 from headrace.learning.together import Together
 from headrace.nn.normalizer import Normalizer
@@ -188,9 +188,12 @@ class Learner:
         """One optimiser step; returns the mean metrics before it.
 
         Raises:
+            ConfigError: a custom loss reports no sums that are needed here.
             NonFinite: a loss or gradient is not finite, with all learners; nothing was changed.
         """
         gradient, sums, count = self.gradient(batch)
+        if self._last_norm is None:  # the first step of this process
+            check_names(sums, type(self.algorithm).__name__)
         values = as_numbers(sums)
         metrics = step_metrics(values, count)
         self.own.append(metrics.copy())

@@ -5,9 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headrace.errors import ConfigError
 from headrace.nn.task_values import SUMS
 from headrace.ops.losses import explained_variance
 from headrace.types import Metrics
+
+_MOMENTS = ("target_sum", "target_sq", "error_sum", "error_sq")
+_NEEDED = ("policy_loss", "value_loss", "entropy", *_MOMENTS)
+
+
+def check_names(sums: Metrics, algorithm: str) -> None:
+    """Raise ConfigError unless a loss reports the sums that the learner reads."""
+    if missing := [name for name in _NEEDED if name not in sums]:
+        raise ConfigError(
+            f"the loss of {algorithm} reports no {', '.join(missing)}, which the learner reads: "
+            "return the metrics of headrace.algos.common.total_loss, and add your own to them"
+        )
 
 
 def as_numbers(sums: Metrics) -> dict[str, float]:
@@ -20,7 +33,7 @@ def as_numbers(sums: Metrics) -> dict[str, float]:
 def step_metrics(sums: dict[str, float], count: int) -> dict[str, float]:
     """Means per valid step, and the explained variance of the values where it is defined."""
     values = {name: value for name, value in sums.items() if not name.startswith(SUMS)}
-    moments = {k: values.pop(k) for k in ("target_sum", "target_sq", "error_sum", "error_sq")}
+    moments = {k: values.pop(k) for k in _MOMENTS}
     means = {name: value / max(count, 1) for name, value in values.items()}
     explained = explained_variance(**moments, count=count)
     return means if explained is None else means | {"explained_variance": explained}

@@ -67,6 +67,11 @@ class Meter(SimpleNamespace):
         """Of what was noted, by name."""
         return {name: sum(values) / len(values) for name, values in self.noted.items()}
 
+    def of_losses(self) -> dict[str, float]:
+        """Means of what a loss reports beyond the fields of the table, as ``losses/<name>``."""
+        own = {name: mean for name, mean in self.means().items() if name not in _SOURCES}
+        return {f"losses/{k}": mean for k, mean in own.items() if not k.startswith("policies/")}
+
     def add(self, other: Meter) -> None:
         """Add another meter's counts to this one's."""
         for name in SUMS:

@@ -75,7 +75,8 @@ class Result:
 
     Returns and lengths are over the last 100 training episodes, losses over the updates since the
     previous result. This is the table of all metrics: what learners count and tell each other, and
-    what is written, follow from it. What an algorithm's loss reports needs a line here, no more.
+    what is written, follow from it. The metric of a built-in loss needs a line here; one without
+    a line, as custom losses report, is in ``metrics``.
     """
 
     env_steps: int = metric(None, Total("env_steps"))
@@ -157,7 +158,8 @@ class Result:
     metrics: Mapping[str, float] = field(
         default_factory=dict, metadata={"file": None, "source": None}
     )
-    """Metrics from infos (``env/…``), evaluations (``eval/…``) and callbacks (``custom/…``).
+    """Metrics from infos (``env/…``), evaluations (``eval/…``), callbacks (``custom/…``) and
+    custom losses (``losses/…``).
 
     Metrics from infos are means over the episodes that ended since the previous result.
     """

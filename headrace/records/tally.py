@@ -136,6 +136,7 @@ class Tally:
         sps = (steps - self._last_steps) / (now - self._last_time)
         known |= {"seconds": now - self._started, "sps": sps, "frames": self._frames}
         known |= {"memory_learner": resident_bytes(), "memory_free": free_bytes()}
+        known["metrics"] = self._meter.of_losses() | known.get("metrics", {})
         result = Result(**self._values(self._meter), **known)
         self._last_time, self._last_steps, self._meter = now, steps, Meter()
         if self._total.dropped > self._total.num_rollouts:

@@ -113,6 +113,37 @@ def saved(run_dir: Path | str) -> dict:
     return json.loads((Path(run_dir) / "config.json").read_text())["config"]
 
 
+@dataclass(frozen=True)
+class Reporting(LossOnly):
+    """Adds a number to what its loss reports."""
+
+    def loss(self, policy, batch, state):
+        loss, metrics = super().loss(policy, batch, state)
+        return loss, metrics | {"entropy_twice": 2 * metrics["entropy"]}
+
+
+@dataclass(frozen=True)
+class Silent(LossOnly):
+    """Reports nothing that the learner reads."""
+
+    def loss(self, policy, batch, state):
+        return super().loss(policy, batch, state)[0], {"mine": 1.0}
+
+
+def test_what_a_custom_loss_reports_is_in_results_and_files(tmp_path):
+    results = []
+    hr.train("CartPole-v1", Reporting(), [results.append], run_dir=tmp_path / "run", **TINY)
+    expected = pytest.approx(2 * results[-1].entropy)
+    assert results[-1].metrics["losses/entropy_twice"] == expected
+    written = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+    assert written["losses/entropy_twice"] == expected
+
+
+def test_a_loss_that_reports_too_little_is_told_what_to_return(tmp_path):
+    with pytest.raises(hr.ConfigError, match=r"Silent reports no policy_loss, .*total_loss"):
+        hr.train("CartPole-v1", Silent(), run_dir=tmp_path / "run", **TINY)
+
+
 @pytest.mark.parametrize("algo", [LossOnly(bonus=0.25), MyPPO(extra=3.0), SameFields()])
 def test_a_custom_algorithm_trains_resumes_and_loads(algo, tmp_path):
     run_dir = tmp_path / "run"

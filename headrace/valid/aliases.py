@@ -13,6 +13,7 @@ _BY_LIBRARY: dict[str, dict[str, str]] = {
     _SB3: {
         "RecurrentPPO": "hr.PPO with network=hr.Network(core='lstm')",
         "MaskablePPO": "hr.PPO, which finds action masks",
+        "policy": "nothing: the network follows from the spaces",
         "n_envs": "num_actors and envs_per_actor",
         "n_steps": "fragment_length",
         "n_epochs": "epochs",
@@ -60,6 +61,10 @@ _BY_LIBRARY: dict[str, dict[str, str]] = {
         "rollout_fragment_length": "fragment_length",
         "train_batch_size_per_learner": "batch_size",
         "num_gpus_per_learner": "device",
+        "train_batch_size": "batch_size",
+        "num_sgd_iter": "epochs",
+        "sgd_minibatch_size": "minibatches",
+        "use_lstm": "network=hr.Network(core='lstm')",
     },
     _SF: {
         "num_workers": "num_actors",

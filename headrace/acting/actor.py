@@ -30,6 +30,7 @@ from headrace.acting.own_pace import OwnPace
 from headrace.acting.restarts import last_words
 from headrace.acting.spec import ActorSpec, Memory
 from headrace.acting.weight_sync import Follower
+from headrace.envs.agreement import difference
 from headrace.envs.changes import EnvChange, apply
 from headrace.envs.context import EnvContext
 from headrace.envs.info_metrics import InfoMetrics
@@ -37,12 +38,14 @@ from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name, env_of
 from headrace.envs.threads import Threads
 from headrace.envs.turns import Turns
+from headrace.errors import EnvironmentFault
 from headrace.league.draw import Draw
 from headrace.league.seats import Seats
 from headrace.league.turn_seats import TurnSeats
 from headrace.league.zero_sum import held_to_zero_sum
 from headrace.learning.hogwild import ActorLearner
 from headrace.nn.hollow import fill
+from headrace.nn.inputs import Inputs
 from headrace.nn.policy import Policy, policy_weights
 from headrace.process import (
     keep_torch_defaults_apart,
@@ -255,6 +258,7 @@ def open_collector(
     envs: Any = make_vec(spec.env, spec.envs_made, *how, context=context)
     keep_torch_defaults_apart(envs)
     name, algo = env_name(spec.env), spec.algo
+    _check_spaces(envs, policy.inputs, name)
     if spec.zero_sum:
         envs = held_to_zero_sum(envs, name)
     if spec.seating is not None:
@@ -268,3 +272,14 @@ def open_collector(
     stepping = OwnPace(envs, policy, name, metrics) if own_pace else None
     gamma = algo.gamma if algo.normalize_returns else None
     return envs, Collector(envs, policy, name, gamma, stepping, metrics)
+
+
+def _check_spaces(envs: VectorEnv, inputs: Inputs, name: str) -> None:
+    """Raise EnvironmentFault unless an actor's environments have the spaces of the policy."""
+    own = envs.single_observation_space, envs.single_action_space
+    known = inputs.observation_space, inputs.action_space
+    if other := difference(*known, *own, whose="the first one's"):
+        raise EnvironmentFault(
+            f"{name}: all environments of a run need the same spaces, but of an actor's "
+            f"environments {other}"
+        )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 
+from headrace.errors import EnvironmentFault
 from headrace.spaces.walk import leaves, place
 
 _CLOSE = 1e-3  # bounds are written with few digits, or computed in float32
@@ -41,6 +44,21 @@ def difference(
                     f"{_brief(leaf)}"
                 )
     return ""
+
+
+def check_alike(name: str, first: Any, other: Any, index: int) -> None:
+    """Raise EnvironmentFault unless two environments of one run have equal spaces.
+
+    Args:
+        name: of the environment. first: the environment 0. other: the one with this index.
+    """
+    for kind in ("observation_space", "action_space"):
+        one, another = getattr(first, kind), getattr(other, kind)
+        if one is not another and one != another:
+            raise EnvironmentFault(
+                f"{name}: the {kind} of environment {index}, {_brief(another)}, differs from that "
+                f"of environment 0, {_brief(one)}: all environments of a run need the same spaces"
+            )
 
 
 def _same(ours: gymnasium.Space, theirs: gymnasium.Space, bounds: bool) -> bool:

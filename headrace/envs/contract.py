@@ -125,12 +125,16 @@ class Contract:
         self._name = name
         self._together = isinstance(env, VectorEnv)
         self._count = env.num_envs if self._together else 1
-        self._space = env.observation_space
+        self._env, self._space = env, env.observation_space
+        self._spaces: dict[str, Any] = {
+            kind: getattr(env, kind, None) for kind in ("observation_space", "action_space")
+        }
         self._reward_space = getattr(getattr(env, "unwrapped", env), "reward_space", None)
         self._steps = 0
         self.in_arrays = False  # a single environment's numbers
 
     def check_reset(self, returned: Any) -> None:
+        self._check_spaces_kept()
         self._check_length("reset", returned, 2, _RESET)
         self._check_rest("reset", returned[-1])
         self._check_observation("reset", self._space, returned[0])
@@ -147,6 +151,17 @@ class Contract:
         self.in_arrays |= not self._together and any(map(np.ndim, numbers))
         self._check_rest("step", info)
         self._check_observation("step", self._space, obs)
+
+    def _check_spaces_kept(self) -> None:
+        """Raise EnvironmentFault if a reset replaced a space by another one."""
+        now: Any
+        for kind, first in self._spaces.items():
+            now = getattr(self._env, kind, None)
+            if now is not first and now != first:
+                raise EnvironmentFault(
+                    f"{self._name} changed its {kind} in reset from {_brief(first)} to "
+                    f"{_brief(now)}: a policy needs the same spaces in every episode"
+                )
 
     def _fault(self, method: str, came: str, remedy: str) -> EnvironmentFault:
         when = f"at step {self._steps}" if method == "step" else "from reset"

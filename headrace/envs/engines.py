@@ -18,6 +18,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from headrace.envs import atari
 from headrace.envs.adapters import EnvPool, next_step
 from headrace.envs.agents import GAME, is_in_turns
+from headrace.envs.agreement import check_alike
 from headrace.envs.columns import Columns, agents_of
 from headrace.envs.context import Creator, EnvContext, env_context, made_in, numbered
 from headrace.envs.contract import CHECKED_STEPS, check_first_steps
@@ -152,8 +153,11 @@ def _sync(order: Order) -> VectorEnv:
     made = list[gymnasium.Env]()
 
     def create_next(create: Callable[[], gymnasium.Env]) -> gymnasium.Env:
-        made.append(create())
-        return made[-1]
+        env = create()
+        if made:
+            check_alike(order.name, made[0], env, len(made))
+        made.append(env)
+        return env
 
     each = numbered(creator(order), order.num_envs)
     several = [functools.partial(create_next, create) for create in each]

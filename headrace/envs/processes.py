@@ -97,7 +97,13 @@ class Processes(AsyncVectorEnv):
         with self._named_faults():
             self.call_async("action_space")
             self.call_wait(self._timeout_s)  # until they are up
-            super()._check_spaces()
+            try:
+                super()._check_spaces()
+            except RuntimeError as error:  # from Gymnasium, which names the spaces
+                raise EnvironmentFault(
+                    f"{self._name}: all environments of a run need the same spaces: "
+                    f"{' '.join(str(error).split())}"
+                ) from error
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None

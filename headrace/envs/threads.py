@@ -24,6 +24,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from headrace.envs.agreement import check_alike
 from headrace.envs.changes import EnvChange
 from headrace.envs.context import numbered
 from headrace.envs.env_thread import Board, EnvThread
@@ -89,14 +90,10 @@ class Threads(VectorEnv):
                 ) from error
 
     def _adopt_spaces(self) -> None:
+        for i, worker in enumerate(self._workers):
+            check_alike(self._name, self._workers[0].env, worker.env, i)
         for kind in ("observation_space", "action_space"):
-            first, *others = [getattr(worker.env, kind) for worker in self._workers]
-            for i, space in enumerate(others, start=1):
-                if space != first:
-                    raise EnvironmentFault(
-                        f"{self._name}: the {kind} of environment {i}, {space}, is not that of "
-                        f"environment 0, {first}"
-                    )
+            first = getattr(self._workers[0].env, kind)
             setattr(self, f"single_{kind}", first)
             setattr(self, kind, batch_space(first, self.num_envs))
         one = self._workers[0].env

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from headrace.process import control_groups
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _LARGE_BYTES = 1 << 30
+SHARED_FOLDER = "/dev/shm"
+ENLARGE = "--shm-size=2g (docker run), or an emptyDir of medium Memory at /dev/shm (Kubernetes)"
 _OLD_NAMES = "memory.limit_in_bytes", "memory.usage_in_bytes"
 
 
@@ -58,6 +61,22 @@ def free_bytes() -> int | None:
                 reclaimable = _file_pages(folder)
                 found.append(max(0, most - taken + reclaimable))
     return min(found, default=None)
+
+
+def free_shared_bytes(folder: str = SHARED_FOLDER) -> int | None:
+    """Bytes that shared memory can still take; None: there is no limit, or it isn't known.
+
+    Containers often mount ``/dev/shm`` with 64 MiB, read-only, or not at all.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return 0
+    if found.f_flag & os.ST_RDONLY or not os.access(folder, os.W_OK):
+        return 0
+    return found.f_bavail * found.f_frsize if found.f_blocks else None
 
 
 def _file_pages(folder: Path) -> int:

@@ -7,12 +7,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from headrace.config import Config
-from headrace.errors import ConfigError, NoRoom
+from headrace.errors import ConfigError, NoRoom, setting
+from headrace.nn.policy import policy_weights
 from headrace.nn.team import AnyPolicy, Team
 from headrace.process import allow_open_files
-from headrace.process.memory import free_bytes
-from headrace.transport.slab import num_bytes
+from headrace.process.memory import ENLARGE, SHARED_FOLDER, free_bytes, free_shared_bytes
+from headrace.transport.queue import NUM_HEADER_FIELDS
+from headrace.transport.slab import ArraySpec, num_bytes, spec_of
+from headrace.transport.weights import NUM_STORE_FIELDS
 
 _MOST = 0.9  # of the memory that is free; the rest is the processes' own
 _TRIES = 64
@@ -61,6 +66,50 @@ def check_room(config: Config, policy: AnyPolicy, env: Any = None) -> None:
         f"rollouts and batches of these settings take {wanted / 1e9:.1f} GB, and {free / 1e9:.1f} "
         "GB of memory are free: fewer num_actors, envs_per_actor or a shorter fragment_length"
     )
+
+
+def shared_needed(config: Config, policy: AnyPolicy, env: Any = None) -> int:
+    """Bytes of shared memory for the slots and weights of all learners of this machine."""
+    share = config.per_learner
+    spec = share.actor_spec(env, policy, num_credits=share.num_credits)
+    of_slot, of_store = (
+        ArraySpec((count,), torch.int64) for count in (NUM_HEADER_FIELDS, NUM_STORE_FIELDS)
+    )
+    slots = spec.num_slots * num_bytes((of_slot, spec.layout()))
+    weights = 2 * num_bytes((of_store, spec_of(policy_weights(policy))))
+    return config.learners_here * (slots + weights)
+
+
+def check_shared_room(config: Config, policy: AnyPolicy, env: Any = None) -> None:
+    """Raise NoRoom if shared memory is too small for the run, with the nearest batch that fits."""
+    free = free_shared_bytes() if config.transport == "shm" and config.cluster is None else None
+    if free is None or (wanted := shared_needed(config, policy, env)) <= free:
+        return
+    near = next((o for o in _shorter(config) if shared_needed(o, policy, env) <= free), None)
+    serial = setting("transport", "'serial'")
+    nearest = f"{serial}, which needs none"
+    if near is not None:
+        values = {"fragment_length": near.fragment_length, "batch_size": near.resolved_batch_size}
+        if near.fragment_length == config.fragment_length:
+            del values["fragment_length"]
+        nearest = " with ".join(setting(name, str(value)) for name, value in values.items())
+        nearest += f" or {serial}" if config.num_learners == 1 else ""
+    raise NoRoom(
+        f"batch_size={config.resolved_batch_size} needs {wanted / 1e6:.1f} MB of shared memory, "
+        f"and {free / 1e6:.1f} MB are free in {SHARED_FOLDER}: enlarge it with {ENLARGE} "
+        f"(nearest: {nearest})"
+    )
+
+
+def _shorter(config: Config) -> Iterator[Config]:
+    """The settings with smaller batches, the nearest first; rollouts are as few as now."""
+    length, batch = int(config.fragment_length), config.resolved_batch_size
+    for _, _, other in _smaller(config, 1.0):
+        yield other
+    for short in sorted({round(length * 0.9**i) for i in range(1, _TRIES)} - {0}, reverse=True):
+        size = batch // length * short
+        changed = {"fragment_length": short, "batch_size": size}
+        yield from (other for *_, other in _valid("batch_size", size, config, **changed))
 
 
 def check_files(config: Config) -> None:

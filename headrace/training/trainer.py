@@ -52,7 +52,7 @@ from headrace.training.archive import Archive, Saved
 from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum, logs_iterations
 from headrace.training.hyperparameters import Current
 from headrace.training.intake import Intake
-from headrace.training.room import check_files, check_room
+from headrace.training.room import check_files, check_room, check_shared_room
 from headrace.training.run import begin, built, large_network, shared_model
 from headrace.types import Alone, Group
 from headrace.valid.fields import checked
@@ -118,6 +118,7 @@ class Trainer:
         config, self.policy, self.learner = built(config, found, self.group, notify)
         check_files(config)
         check_room(config, self.policy, found.env)
+        check_shared_room(config, self.policy, found.env)
         self.config, self.env, self.agents = config, found.env, found.agents
         self._share = config.per_learner
         self._current = Current(config.algo, config.total_steps)

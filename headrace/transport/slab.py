@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.errors import NoRoom
 from headrace.ops import tree
+from headrace.process.memory import ENLARGE, SHARED_FOLDER
 
 ALIGNMENT_BYTES = 64
 
@@ -43,9 +45,21 @@ def num_bytes(spec: Any) -> int:
 
 
 def allocate(size: int, shared: bool) -> Tensor:
-    """``size`` zero bytes, in shared memory if asked."""
+    """``size`` zero bytes, in shared memory if asked.
+
+    Raises:
+        NoRoom: there is too little shared memory.
+    """
     buffer = torch.zeros(size, dtype=torch.uint8)
-    return buffer.share_memory_() if shared else buffer
+    if not shared:
+        return buffer
+    try:
+        return buffer.share_memory_()
+    except (OSError, RuntimeError) as error:
+        raise NoRoom(
+            f"{size / 1e6:.1f} MB of shared memory can't be allocated in {SHARED_FOLDER} "
+            f"({str(error).splitlines()[0]}): enlarge it with {ENLARGE}"
+        ) from error
 
 
 def views(buffer: Tensor, spec: Any) -> Any:

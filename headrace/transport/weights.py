@@ -19,6 +19,7 @@ from headrace.ops import tree
 from headrace.transport.slab import Slab, memory_fence
 
 _COUNT, _VERSION, _EPOCH, _CUT = 0, 1, 2, 3
+NUM_STORE_FIELDS = 4  # int64 numbers in front of each copy
 
 
 class WeightStore:
@@ -31,7 +32,7 @@ class WeightStore:
     """
 
     def __init__(self, spec: Any, buffer: Tensor | None = None, shared: bool = False) -> None:
-        self._slab = Slab(spec, 2, 4, buffer, shared)
+        self._slab = Slab(spec, 2, NUM_STORE_FIELDS, buffer, shared)
         self.buffer = self._slab.buffer  # what another process attaches to
         self._count = self._slab.headers[0]
 

@@ -14,12 +14,13 @@ from gymnasium.spaces import Box, Discrete
 import headrace as hr
 from headrace.acting.source import RolloutSource
 from headrace.algos.replay import ReplayBuffer
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, NoRoom
 from headrace.learning.batches import gather
 from headrace.nn import Policy
 from headrace.ops import tree
 from headrace.process import control_groups, memory
 from headrace.training import room
+from headrace.transport import slab
 from headrace.transport.slab import views
 from headrace.types import Rollout
 from tests.distributed.threads import run_learners
@@ -88,6 +89,54 @@ def test_a_batch_that_follows_from_other_sizes_is_refused_likewise(monkeypatch):
     monkeypatch.setattr(room, "free_bytes", lambda: free)
     with pytest.raises(ConfigError, match=r"^batch_size=512 makes .* memory are free"):
         room.check_room(config, policy)
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.3])
+def test_too_little_shared_memory_is_refused_with_a_batch_that_fits(share, monkeypatch):
+    settings = {"algo": hr.PPO(), "envs_per_actor": 256, "batch_size": 2 * 256 * 16}
+    config, policy = made(**settings)
+    free = int(share * room.shared_needed(config, policy))
+    monkeypatch.setattr(room, "free_shared_bytes", lambda: free)
+    with pytest.raises(NoRoom, match=r"free in /dev/shm.*--shm-size") as caught:
+        room.check_shared_room(config, policy)
+    nearest = str(caught.value).partition("nearest: ")[2]
+    assert re.fullmatch(
+        r"(fragment_length=\d+ with )?batch_size=\d+ or transport='serial'\)", nearest
+    )
+    named = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", nearest)}
+    room.check_shared_room(*made(**settings | named))
+    assert named["batch_size"] > 0.4 * share * 2 * 256 * 16
+
+
+def test_runs_without_shared_memory_need_none(monkeypatch):
+    monkeypatch.setattr(room, "free_shared_bytes", lambda: 0)
+    room.check_shared_room(*made(transport="serial"))
+    with pytest.raises(NoRoom, match="nearest: transport='serial', which needs none"):
+        room.check_shared_room(*made())
+
+
+def test_the_estimate_of_shared_memory_is_what_is_allocated(monkeypatch):
+    config, policy = made(batch_size=256)
+    allocated = []
+    allocate = slab.allocate
+    noted = lambda size, shared: allocated.append(size * shared) or allocate(size, False)  # noqa: E731
+    monkeypatch.setattr(slab, "allocate", noted)
+    RolloutSource(config.actor_spec(None, policy), print).close()
+    assert room.shared_needed(config, policy) == sum(allocated) > 0
+
+
+def test_memory_that_can_not_be_shared_is_one_sentence(monkeypatch):
+    def full(self):
+        raise RuntimeError("unable to allocate: No space left on device (28)")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    with pytest.raises(NoRoom, match=r"1.0 MB of shared .* No space left .*--shm-size"):
+        slab.allocate(1_000_000, shared=True)
+
+
+def test_the_shared_memory_of_a_folder_that_is_missing_is_none_at_all(tmp_path):
+    assert memory.free_shared_bytes(str(tmp_path / "shm")) == 0
+    assert memory.free_shared_bytes(str(tmp_path)) > 0
 
 
 def test_a_run_is_refused_before_it_has_slots(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 BUDGET_S = 10.0
 BUDGETS_S = {
+    "test_output.py": 15,
     "provision/test_slurm.py": 280,
     "acting/test_remote.py": 120,
     "acting/test_hosts.py": 110,

@@ -30,6 +30,7 @@ from headrace.envs.probe import Probe, look_at, probe
 from headrace.envs.step_cost import StepCost, mean_cost, step_cost, timed_tasks
 from headrace.envs.travel import pickled_env
 from headrace.errors import EnvironmentLost, HeadraceError
+from headrace.exits.readers import flush_output
 from headrace.process import (
     Child,
     end_children,
@@ -177,7 +178,7 @@ def run_looks(seeding: tuple[int, int], pipe: Connection) -> None:
     with contextlib.suppress(EOFError):
         while True:
             answer = _answer(known, pipe.recv_bytes())
-            sys.stdout.flush()
+            flush_output()
             pipe.send_bytes(answer)
 
 

@@ -1,13 +1,17 @@
-"""A reader that has seen enough, as in ``headrace … | head``: no traceback, and runs go on."""
+"""Output that can no longer be written: a closed pipe (``headrace … | head``) or a full disk."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
 
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 STATUS = 141  # as shells have it for a program that SIGPIPE ended
 
 
@@ -28,6 +32,13 @@ def ends_with_its_reader(main: Callable[..., int]) -> Callable[..., int]:
                 raise
             read_by_nobody()
             return STATUS
+        except OSError as error:
+            if error.errno not in _UNWRITABLE or error.filename is not None:
+                raise
+            read_by_nobody()
+            with contextlib.suppress(OSError):
+                print(f"headrace: the output can't be written: {error.strerror}", file=sys.stderr)
+            return 1
 
     return ended
 
@@ -39,10 +50,53 @@ def replace_letters() -> None:
             stream.reconfigure(errors="replace")
 
 
+class Output:
+    """A text stream whose failing writes all raise BrokenPipeError, as those of a closed pipe do.
+
+    Args:
+        stream: standard output; None if the process has none.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream or io.StringIO()
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        with _as_broken_pipe():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        with _as_broken_pipe():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _as_broken_pipe() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise BrokenPipeError(*error.args) from error
+
+
+def flush_output() -> None:
+    """Write what stdout and stderr have buffered, as far as that is possible."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+
+
 def read_by_nobody() -> None:
     """Let all further output of this process go nowhere; the interpreter flushes at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is not a file, or closed
+        os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 

@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import secrets
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -19,6 +18,7 @@ from typing import Any
 
 from headrace.errors import WorkerFailed
 from headrace.exits.kin import begin_session, end_kin, is_ending
+from headrace.exits.readers import flush_output
 from headrace.process.fork_server import (
     end_stopped_server,
     family,
@@ -193,8 +193,7 @@ def _live(
     except BaseException as error:  # of which it has told; nor do threads of others hold it
         if not isinstance(error, SystemExit):
             traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_output()
         end_own_kin(mark)
         code = getattr(error, "code", None)
         os._exit(code if isinstance(code, int) else 1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -16,7 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from headrace.config import Config
-from headrace.exits.readers import read_by_nobody, replace_letters
+from headrace.exits.readers import Output, read_by_nobody, replace_letters
 from headrace.records.result import Result
 
 _PLAIN_INTERVAL_S = 5.0
@@ -40,7 +41,7 @@ class Report:
     def __init__(self, config: Config, console: Console | None = None, quiet: bool = False) -> None:
         self._config, self._folder = config, Path.cwd()
         replace_letters()
-        self._console = console or Console(quiet=quiet)
+        self._console = console or Console(quiet=quiet, file=cast(TextIO, Output(sys.stdout)))
         self._console.on_broken_pipe = self._go_on_unread  # type: ignore[method-assign]
         self._progress = Progress(
             TextColumn("{task.description}", style="bold", markup=False),

@@ -60,7 +60,7 @@ def test_the_environment_and_the_variable_are_named(kind, how):
 def test_a_run_is_refused_before_any_actor_starts(tmp_path):
     env, _ = over(threading.Lock(), "closure")
     config = hr.Config(env, run_dir=str(tmp_path / "run"), total_steps=64)
-    with pytest.raises(ConfigError, match="'?value'?, a lock"):
+    with pytest.raises(ConfigError, match=r"'?value'?, a lock"):
         hr.Trainer(config, notify=lambda text: None)
     assert not (tmp_path / "run").exists()
 

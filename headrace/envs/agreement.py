@@ -46,6 +46,22 @@ def difference(
     return ""
 
 
+def same_space(one: Any, another: Any) -> bool:
+    """Whether two spaces are equal; custom ones without ``__eq__`` are compared by class."""
+    if one is another or one == another:
+        return True
+    each, others = dict(leaves(one)), dict(leaves(another))
+    if type(one) is not type(another) or each.keys() != others.keys():
+        return False
+    return all(_equal(leaf, others[path]) for path, leaf in each.items())
+
+
+def _equal(ours: gymnasium.Space, theirs: gymnasium.Space) -> bool:
+    if type(ours) is type(theirs) and type(ours).__eq__ is object.__eq__:
+        return (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+    return type(ours) is type(theirs) and bool(ours == theirs)
+
+
 def check_alike(name: str, first: Any, other: Any, index: int) -> None:
     """Raise EnvironmentFault unless two environments of one run have equal spaces.
 
@@ -54,7 +70,7 @@ def check_alike(name: str, first: Any, other: Any, index: int) -> None:
     """
     for kind in ("observation_space", "action_space"):
         one, another = getattr(first, kind), getattr(other, kind)
-        if one is not another and one != another:
+        if not same_space(one, another):
             raise EnvironmentFault(
                 f"{name}: the {kind} of environment {index}, {_brief(another)}, differs from that "
                 f"of environment 0, {_brief(one)}: all environments of a run need the same spaces"
@@ -63,7 +79,7 @@ def check_alike(name: str, first: Any, other: Any, index: int) -> None:
 
 def _same(ours: gymnasium.Space, theirs: gymnasium.Space, bounds: bool) -> bool:
     if not (isinstance(ours, Box) and isinstance(theirs, Box)):
-        return type(ours) is type(theirs) and bool(ours == theirs)
+        return _equal(ours, theirs)
     if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
         return False
     if ours.dtype.kind == "f" and not bounds:

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import VectorEnv
 
+from headrace.envs.agreement import same_space
 from headrace.errors import EnvironmentFault
 from headrace.process import torch_defaults_kept
 from headrace.spaces.text import is_text
@@ -157,7 +158,7 @@ class Contract:
         now: Any
         for kind, first in self._spaces.items():
             now = getattr(self._env, kind, None)
-            if now is not first and now != first:
+            if now is not first and not (now is not None and same_space(first, now)):
                 raise EnvironmentFault(
                     f"{self._name} changed its {kind} in reset from {_brief(first)} to "
                     f"{_brief(now)}: a policy needs the same spaces in every episode"

@@ -228,7 +228,7 @@ def whole_episodes(
         total += np.where(begins, 0.0, reward)
         length += ~begins
         counted = ends & ~begins & (quota > 0)
-        if infos and metrics is not None:
+        if metrics is not None and (infos or metrics.every_step):
             metrics.note(infos, begins, ends, counted)
         for column in np.flatnonzero(counted).tolist():
             returns, lengths = found[column % num_agents]

@@ -135,6 +135,7 @@ class Collector:
         self._generator.manual_seed(seed)
         obs, infos = self._envs.reset(seed=seed)
         self._stepping.reset()
+        self.metrics.reset()
         self._first, self._done = np.ones(num_envs, bool), absent_in(infos, num_envs)
         inputs = self._policy.inputs
         self._row = inputs.compose(obs, info_mask(infos), None, None, self._first)

@@ -113,7 +113,7 @@ class LockStep:
             first[t + 1] = ended
             masked = masked or MASK in infos
             ended = np.logical_or(terminated[t], truncated, out=done[t])
-            if infos and metrics is not None and (metrics.every_step or np.count_nonzero(ended)):
+            if metrics is not None and (metrics.every_step or (infos and np.count_nonzero(ended))):
                 metrics.note(infos, first[t + 1], ended)
             if not inputs.as_it_comes:
                 mask = info_mask(infos)

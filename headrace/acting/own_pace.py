@@ -185,7 +185,8 @@ class _Columns:
     ) -> None:
         begins, ends = np.ones(self._shape[1], bool), np.zeros(self._shape[1], bool)
         begins[rows], ends[rows] = first, ended
-        if infos := self._envs.infos(rows if metrics.every_step else rows[ended & ~first]):
+        infos = self._envs.infos(rows if metrics.every_step else rows[ended & ~first])
+        if infos or metrics.every_step:
             metrics.note(infos, begins, ends)
 
     def _check_mask(self, rows: np.ndarray, inputs: Tree, ended: np.ndarray) -> None:

@@ -87,6 +87,11 @@ class InfoMetrics:
         self.every_step = bool(self._running)  # whether steps within episodes matter
         self.unused = names == {}
 
+    def reset(self) -> None:
+        """Forget the episodes in progress, because all environments were reset."""
+        for running in self._running.values():
+            running.reset()
+
     def note(
         self,
         infos: Mapping[str, Any],
@@ -152,6 +157,10 @@ class _Running:
     def __init__(self, how: str, num_envs: int) -> None:
         self._how = how
         self._value, self._count = np.zeros(num_envs), np.zeros(num_envs)
+
+    def reset(self) -> None:
+        """Forget all episodes in progress."""
+        self._count[:] = 0
 
     def add(self, values: np.ndarray, given: np.ndarray, steps: np.ndarray) -> None:
         """Add ``values`` ``[B]`` where they are ``given`` and ``steps`` says it was not a reset."""

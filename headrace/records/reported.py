@@ -20,10 +20,14 @@ _NAME = re.compile(r"[A-Za-z0-9_.\-/]{1,128}")
 
 
 class Reported:
-    """Custom metrics of one learner since the latest result, by their names in files."""
+    """Custom metrics of one learner since the latest result, by their names in files.
 
-    def __init__(self) -> None:
-        self._sums = Sums()
+    Args:
+        bounded: limit the number of names from infos, because the user didn't choose them.
+    """
+
+    def __init__(self, bounded: bool = True) -> None:
+        self._sums, self._bounded = Sums(), bounded
         self._logged: deque[tuple[str, float]] = deque()  # another thread may add to it
         self.latest: dict[str, float] = {}  # latest value of each name, on rank 0
 
@@ -35,9 +39,10 @@ class Reported:
             task: name of the task, if there are several. The sums are also added under
                 ``tasks/NAME/``.
         """
-        add_sums(self._sums, sums, bounded=True)
+        add_sums(self._sums, sums, self._bounded)
         if task is not None:
-            add_sums(self._sums, {f"tasks/{task}/{n}": x for n, x in sums.items()}, bounded=True)
+            of_task = {f"tasks/{task}/{name}": x for name, x in sums.items()}
+            add_sums(self._sums, of_task, self._bounded)
 
     def log(self, name: str, value: Any) -> None:
         """Add a value from a callback; several values before a result are averaged.

@@ -131,7 +131,8 @@ class Trainer:
         self.progress = Progress()
         told_apart = () if config.mixture is not None else found.agents
         self.episodes = own_episodes(config.num_learners, found.env, told_apart)
-        self._reported, self._changes = Reported(), deque[str]()  # other threads add to both
+        self._reported = Reported(bounded=config.info_metrics is None)
+        self._changes = deque[str]()  # other threads add to both
         self._exchange = Exchange(self.group)
         weights = self.policy.state_dict().values()
         copied = 0 if config.inference == "shared" else sum(x.nbytes for x in weights)
@@ -498,6 +499,8 @@ class Trainer:
         if self.group.size > 1:
             some = self.group.gather(torch.tensor([float(len(new))]))
             new = self.group.broadcast(new) if some[0] else []
+        if not new:
+            return []
         made = {EnvChange.from_json(text).id for text in self.progress.env_changes}
         new = [text for text in new if EnvChange.from_json(text).id not in made]
         self.progress.env_changes += new

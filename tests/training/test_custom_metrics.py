@@ -23,6 +23,30 @@ def Scaled():
     return Reporting(2.0)
 
 
+class Silent(Reporting):
+    """The info of the last step is empty."""
+
+    def step(self, action):
+        *returned, info = super().step(action)
+        return *returned, {} if returned[2] else info
+
+
+@pytest.mark.parametrize(("engine", "env", "total"), [
+    ("sync", Silent, 6.0), ("threads", Silent, 6.0), ("sync", Reporting, 10.0),
+])  # fmt: skip
+def test_sums_are_of_one_whole_episode(tmp_path, engine, env, total):
+    seen = []
+    hr.train(
+        env, hr.PPO(), [lambda result: seen.append(result.metrics)], info_metrics="parts/drive:sum",
+        transport="serial", engine=engine, total_steps=280, run_dir=tmp_path / "run",
+        **{**SIZES, "fragment_length": 14}, batch_size=28, num_actors=1,
+        deterministic=engine == "sync", checkpoint_interval=56,  # resets within episodes
+    )  # fmt: skip
+    assert {x["env/parts/drive"] for x in seen if "env/parts/drive" in x} == {total}
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["evaluation"]["metrics"] == {"parts/drive": total}
+
+
 @pytest.mark.parametrize(("transport", "engine"), [("shm", "sync"), ("serial", "threads")])
 def test_they_are_in_results_files_evaluations_and_pages(tmp_path, transport, engine):
     run_dir, seen = tmp_path / "run", []
@@ -127,20 +151,32 @@ def test_those_of_several_learners_are_averaged_and_a_resumed_run_goes_on(tmp_pa
         seen.append(result.metrics)
         trainer.log("seen", 7)
 
-    def ByIndex(scale=1.0):
-        return Reporting(scale)
+    def ByRank():
+        return Reporting(1.0 + 2.0 * hr.env_context().rank)  # the last steps report 4 and 12
 
     how = {"num_learners": 2, "num_actors": 2, "run_dir": tmp_path / "run"}
     how |= {"fragment_length": 50}
-    hr.train(ByIndex, hr.PPO(), [call], total_steps=800, **{**SIZES, **how})
-    assert {x["env/parts/drive"] for x in seen if "env/parts/drive" in x} == {4.0}
+    hr.train(ByRank, hr.PPO(), [call], total_steps=800, **{**SIZES, **how})
+    assert {x["env/parts/drive"] for x in seen if "env/parts/drive" in x} == {8.0}
     assert any(x.get("custom/seen") == 7 for x in seen)
     seen.clear()
     hr.resume(
-        tmp_path / "run", [call], env=ByIndex, num_learners=1, total_steps=1_200,
+        tmp_path / "run", [call], env=ByRank, num_learners=1, total_steps=1_200,
         info_metrics="parts/drive:sum",
     )  # fmt: skip
     assert {x["env/parts/drive"] for x in seen if "env/parts/drive" in x} == {10.0}
+
+
+def test_the_number_of_names_is_bounded_unless_they_were_chosen():
+    from headrace.envs.info_metrics import MAX_NAMES
+    from headrace.records.reported import Reported
+    from headrace.types import Alone
+
+    sums = {f"env/{i}": [1.0, 1.0] for i in range(2 * MAX_NAMES)}
+    for bounded, count in ((True, MAX_NAMES), (False, 2 * MAX_NAMES)):
+        reported = Reported(bounded)
+        reported.add(sums)
+        assert len(reported.gather(Alone())) == count
 
 
 @pytest.mark.parametrize("name", ["", "with blank", "/x", "x" * 200, 3])

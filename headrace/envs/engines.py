@@ -34,7 +34,7 @@ from headrace.envs.turn_game import TurnGame
 from headrace.envs.turns import Turns
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError, EnvironmentFault, HeadraceError, setting
-from headrace.process.pickling import restore_main
+from headrace.process.pickling import restore_scripts
 
 _MAKE_KWARGS = ("max_episode_steps", "disable_env_checker", "render_mode")  # gymnasium.make's own
 
@@ -76,11 +76,13 @@ def _native(order: Order) -> VectorEnv:
         _check_kwargs(target.vector_entry_point, {**limit, **target.kwargs, **kwargs})
         made_by: Any = target.vector_entry_point
         made_by = load_env_creator(made_by) if isinstance(made_by, str) else made_by
+        restore_scripts(made_by)
         num_envs = order.num_envs * max(1, len(agents_of(made_by)))
         make = functools.partial(gymnasium.make_vec, target, num_envs, "vector_entry_point")
         envs = made_in(order.context, make, kwargs)
     elif is_vector_class(target) or takes_num_envs(target):
         _check_kwargs(target, kwargs)
+        restore_scripts(target)
         num_envs = order.num_envs * max(1, len(agents_of(target)))
         envs = made_in(order.context, functools.partial(target, num_envs=num_envs), kwargs)
         _check_returned(envs, num_envs, order.name)
@@ -237,7 +239,9 @@ def _create_one(
     checked_steps: int,
 ) -> gymnasium.Env:
     create = functools.partial(made_in, env_context(), make, kwargs)
-    restore_main(make)
+    spec = make.args[0] if isinstance(make, functools.partial) and make.args else None
+    for code in (getattr(spec, "entry_point", make), *(wrap.function for wrap in wrappers)):
+        restore_scripts(code)
     env = create()
     if is_game(env):
         return _create_game(env, wrappers, name, checked_steps)

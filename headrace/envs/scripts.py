@@ -25,8 +25,8 @@ import gymnasium
 from headrace.envs.names import by_value, is_foreign
 from headrace.envs.packages import package_of
 from headrace.errors import ConfigError
+from headrace.process.pickling import SCRIPT
 
-_ALIAS = "_headrace_script_"  # begins the names under which scripts are imported
 _MAIN = "__main__:"
 _loading: ContextVar[str] = ContextVar("_loading", default="")  # the script that is imported now
 
@@ -39,7 +39,7 @@ def name_of(path: str) -> str:
         if spec is None or spec.name.endswith("__main__"):
             return path
         return f"{spec.name}:{name}"
-    return _MAIN + name if module.startswith(_ALIAS) and colon else path
+    return _MAIN + name if module.startswith(SCRIPT) and colon else path
 
 
 def file_of(*given: Any) -> str | None:
@@ -145,7 +145,7 @@ def _imported(file: str) -> ModuleType:
     if _main_file() == file:
         return sys.modules["__main__"]
     path = Path(file)
-    name = f"{_ALIAS}{path.stem}_{hashlib.sha256(file.encode()).hexdigest()[:8]}"
+    name = f"{SCRIPT}{path.stem}_{hashlib.sha256(file.encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)

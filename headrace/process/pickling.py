@@ -1,4 +1,4 @@
-"""Finds the unpicklable part of an object, and restores ``__main__`` in other processes."""
+"""Finds the unpicklable part of an object, and restores scripts in other processes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import functools
 import inspect
 import itertools
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
 
+SCRIPT = "_headrace_script_"  # prefix of the module names under which scripts are imported
 _DEEPEST = 8
 
 
@@ -56,23 +58,36 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from ((f"{path}.{name}", part) for name, part in vars(value).items())
 
 
-def restore_main(make: Any) -> None:
-    """Copy objects that were sent by value from a script into this process's ``__main__``.
+def restore_scripts(make: Any) -> None:
+    """Copy objects that were sent by value from a script into this process's modules.
 
     An environment that starts processes (``multiprocessing.Pool``) pickles functions of its script
-    by name, as ``__main__.name``. Nothing changes in the process of the script itself.
+    by name, as ``__main__.name`` or in the module under which the script was imported. Nothing
+    changes in the process of the script itself.
 
     Args:
-        make: the class or function that makes an environment, or a partial of one.
+        make: the class or function that makes or wraps an environment, or a partial of one.
     """
-    main = vars(sys.modules["__main__"])
     while isinstance(make, functools.partial):
         make = make.func
     found = {getattr(make, "__name__", ""): make}
     members = [vars(kind).values() for kind in make.__mro__] if isinstance(make, type) else []
     for function in (make, *itertools.chain(*members)):
-        if getattr(function, "__module__", None) == "__main__":
+        if _is_of_script(function):
             found |= getattr(function, "__globals__", {})
     for name, value in found.items():
-        if getattr(value, "__module__", None) == "__main__" and name.isidentifier():
-            main.setdefault(name, value)
+        if _is_of_script(value) and name.isidentifier():
+            vars(_module(value.__module__)).setdefault(name, value)
+
+
+def _is_of_script(value: Any) -> bool:
+    module = getattr(value, "__module__", None)
+    return isinstance(module, str) and (module == "__main__" or module.startswith(SCRIPT))
+
+
+def _module(name: str) -> types.ModuleType:
+    """A module, which is created empty if this process hasn't imported it."""
+    if name not in sys.modules:
+        sys.modules[name] = types.ModuleType(name)
+        cloudpickle.register_pickle_by_value(sys.modules[name])
+    return sys.modules[name]

@@ -51,6 +51,31 @@ if __name__ == "__main__":
     assert train("shm", "sync", Parent)
     print("TRAINED")
 """
+FORMS = """
+class Pooled(gymnasium.Wrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        with multiprocessing.Pool(1) as pool:
+            assert pool.map(half, [2]) == [1.0]
+
+def vector(num_envs):
+    with multiprocessing.Pool(1) as pool:
+        assert pool.map(half, [2]) == [1.0]
+    return gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * num_envs)
+
+gymnasium.register("Parent-v0", entry_point=Parent)
+
+if __name__ == "__main__":
+    forms = {"registered": "Parent-v0", "vector": vector, "CartPole-v1": "CartPole-v1",
+             "file": "other.py:Parent"}
+    for name, env in forms.items():
+        wrappers = [Pooled] if name == "CartPole-v1" else []
+        config = hr.Config(env, hr.A2C(), run_dir=name, num_actors=1, envs_per_actor=1,
+                           fragment_length=16, batch_size=16, wrappers=wrappers,
+                           actor_timeout_s=10.0)
+        hr.Trainer(config).close()  # which probes the environment in another process
+    print("PROBED")
+"""
 POOL = """
 if __name__ == "__main__":
     assert train("shm", "auto", "CartPole-v1")  # starts a fork server here
@@ -68,6 +93,14 @@ def test_environments_may_start_processes(tmp_path, start):
     script = start("script.py")
     assert script.wait(110) == 0, script.output
     assert "TRAINED" in script.output
+
+
+def test_functions_of_a_script_reach_the_children_in_every_form(tmp_path, start):
+    (tmp_path / "script.py").write_text(SCRIPT + FORMS)
+    (tmp_path / "other.py").write_text(SCRIPT)
+    script = start("script.py")
+    assert script.wait(60) == 0, script.output
+    assert "PROBED" in script.output
 
 
 def test_runs_may_be_the_jobs_of_a_pool(tmp_path, start):

@@ -129,6 +129,15 @@ class _Mask(dict[str, Any]):
         super().pop(key, None)
         return self._mask
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """Like ``dict.get``, but finds the mask."""
+        return self._mask if key == "reset_mask" else super().get(key, default)
+
+    def __missing__(self, key: str) -> Any:
+        if key == "reset_mask":
+            return self._mask
+        raise KeyError(key)
+
     def __contains__(self, key: object) -> bool:
         return key == "reset_mask" or super().__contains__(key)
 

@@ -402,3 +402,30 @@ def test_a_reset_takes_fillers_off_those_that_it_resets():
     mask = np.array([True, False, True])
     assert still_ended(ended, {"reset_mask": mask}).tolist() == [False, True, False]
     assert ended.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("read", [
+    lambda options: options["reset_mask"], lambda options: options.get("reset_mask"),
+    lambda options: options.pop("reset_mask"),
+])  # fmt: skip
+def test_a_wrapper_finds_the_reset_mask_after_gymnasium_has_taken_it(read):
+    found = []
+
+    class Reads(gymnasium.vector.VectorWrapper):
+        def reset(self, *, seed=None, options=None):
+            returned = self.env.reset(seed=seed, options=options)
+            if options is not None:
+                found.append(read(options).copy())
+            return returned
+
+    inner = SyncVectorEnv([CountingEnv] * 3, autoreset_mode=AutoresetMode.DISABLED)
+    envs = next_step(Reads(inner), "Reads")
+    envs.reset(seed=0)
+    ended = []
+    for _ in range(20):
+        _, _, terminated, truncated, _ = envs.step(np.zeros(3, np.int64))
+        ended.append(terminated | truncated)
+    envs.close()
+    assert len(found) > 2
+    once = [row for row in ended[:-1] if row.any()]
+    assert np.array_equal(found, np.repeat(once, 2, axis=0))  # each filler resets twice

@@ -64,6 +64,9 @@ def test_a_policy_is_saved_alone_and_loaded(trained, tmp_path):
 def test_curves_and_reports_are_written_from_python(trained, tmp_path):
     run_dir = trained[1]
     assert hr.plot(run_dir, tmp_path / "a.png") == tmp_path / "a.png"
+    assert hr.plot(run_dir, tmp_path / "b.png", metrics="charts/SPS") == tmp_path / "b.png"
+    with pytest.raises(hr.ConfigError, match="Did you mean"):
+        hr.plot([run_dir], tmp_path / "c.png", ["charts/SPSS"])
     assert hr.report([run_dir], tmp_path / "a.html") == tmp_path / "a.html"
     assert (tmp_path / "a.png").stat().st_size > 0
     assert "<html" in (tmp_path / "a.html").read_text()

@@ -39,6 +39,7 @@ def evaluate(
     from headrace import evaluation
     from headrace.api import load
     from headrace.cli.here import import_from_here_if_named
+    from headrace.envs.changes import EnvChange
     from headrace.envs.names import Tasks
     from headrace.envs.probe import probe
     from headrace.records import checkpoint, recall
@@ -57,6 +58,7 @@ def evaluate(
     if isinstance(env, Tasks):
         env = probe(env, config["engine"], kwargs, seed, looks_for_stacks=False).env
         films = dict(zip(env.names, env.envs, strict=True)) if films else {}
+    made = map(EnvChange.from_json, checkpoint.env_changes(folder))
     result = evaluation.evaluate(
         policy,
         env,
@@ -65,6 +67,8 @@ def evaluate(
         config["engine"],
         env_kwargs=kwargs,
         deterministic=deterministic,
+        info_metrics=config.get("info_metrics"),
+        env_changes=[change for change in made if change.evaluation],
     )
     if json:
         print(result.to_json())

@@ -311,6 +311,17 @@ def load_weights(folder: Path, policy: AnyPolicy) -> None:
     policy.load_state_dict(weights)
 
 
+def env_changes(folder: Path) -> list[str]:
+    """Changes that callbacks made to the environments, as JSON; none for a policy saved alone.
+
+    Raises:
+        CheckpointError: the training state is missing or corrupt.
+    """
+    if not (folder / "trainer.pt").exists():
+        return []
+    return list(load_trainer(folder).get("env_changes", []))
+
+
 def load_trainer(folder: Path) -> dict[str, Any]:
     """``trainer.pt`` of a checkpoint folder; only tensors and plain values are read.
 

@@ -61,7 +61,7 @@ def sweep(
     ]
 
 
-def plot(runs: Runs, output: str | Path | None = None) -> Path:
+def plot(runs: Runs, output: str | Path | None = None, metrics: str | Sequence[str] = ()) -> Path:
     """Draw learning curves of runs, and return the PNG's path.
 
     Runs that differ only in their seed form one curve, with an interval if rliable is installed.
@@ -69,12 +69,14 @@ def plot(runs: Runs, output: str | Path | None = None) -> Path:
     Args:
         runs: a run directory or several.
         output: the PNG; ``curve.png`` in the first run by default.
+        metrics: names in ``metrics.jsonl``, such as ``env/is_success``. Each one gets a panel.
 
     Raises:
         CheckpointError: a directory holds no metrics.
+        ConfigError: a metric is in none of the runs.
     """
-    paths = _paths(runs)
-    return curves.plot(paths, None if output is None else Path(output), _interval(paths))
+    paths, names = _paths(runs), [metrics] if isinstance(metrics, str) else metrics
+    return curves.plot(paths, None if output is None else Path(output), _interval(paths), names)
 
 
 def report(runs: Runs, output: str | Path | None = None) -> Path:

@@ -15,6 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from worlds.levels import Levels, LevelsGame, LevelsVector
 
 import headrace as hr
+from headrace.cli import main
 from headrace.envs.changes import apply, assign, call
 
 SIZES = {"num_actors": 2, "envs_per_actor": 2, "fragment_length": 10, "log_interval_s": 1e-6}
@@ -100,14 +101,19 @@ def test_what_is_changed_as_a_run_begins_holds_from_its_first_step(tmp_path):
     assert {result.episode_return for result in seen} == {10.0}
 
 
-def test_evaluations_alone_can_change(tmp_path):
+def test_evaluations_alone_can_change(tmp_path, capsys):
     def alone(result, trainer):
         trainer.set_env_attr("level", 7, evaluation=True, training=False)
 
-    seen = train(tmp_path, callback=alone, transport="serial")
+    chosen = {"level": "max"}
+    seen = train(tmp_path, callback=alone, transport="serial", info_metrics=chosen)
     assert seen[-1].metrics["env/level"] == 0.0
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary["evaluation"]["mean"] == 35.0
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["mean"], again["metrics"]) == (35.0, {"level": 7.0})
 
 
 @pytest.mark.parametrize("transport", ["shm", "serial"])

@@ -131,7 +131,7 @@ def resolved(config: Any, engine: str) -> dict[str, EvalEnv]:
         found[name] = EvalEnv(
             resolve(env, wrappers if own else (*config.wrappers, *wrappers)),
             kwargs if own else config.evaluated_kwargs | kwargs,
-            "auto" if engine in ("native", "envpool") and (own or wrappers) else engine,
+            "auto" if own or (wrappers and engine in ("native", "envpool")) else engine,
             one.get("episodes", config.eval_episodes),
             own,
         )

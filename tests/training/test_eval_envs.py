@@ -6,7 +6,7 @@ import json
 
 import gymnasium
 import pytest
-from worlds.reporting import Reporting
+from worlds.reporting import Reporting, ReportingVector
 
 import headrace as hr
 from headrace.records import checkpoint
@@ -37,6 +37,7 @@ EVAL_ENVS = {
     "strong": {"env_kwargs": {"scale": 3.0}},
     "double": {"wrappers": [Double], "episodes": 3},
     "other": {"env": Other, "env_kwargs": {"scale": 5.0}},
+    "vector": {"env": ReportingVector},
 }
 
 
@@ -49,9 +50,9 @@ def test_each_is_reported_under_its_name(tmp_path, transport):
         deterministic=True, **SIZES,  # so that it waits for each evaluation
     )  # fmt: skip
     last = [x for x in seen if "eval/strong/mean" in x.metrics][-1].metrics
-    assert [last[f"eval/{name}/mean"] for name in EVAL_ENVS] == [4.0, 8.0, -4.0]
+    assert [last[f"eval/{name}/mean"] for name in EVAL_ENVS] == [4.0, 8.0, -4.0, 4.0]
     scales = {name: last[f"eval/{name}/env/parts/drive"] for name in EVAL_ENVS}
-    assert scales == {"strong": 12.0, "double": 8.0, "other": 20.0}
+    assert scales == {"strong": 12.0, "double": 8.0, "other": 20.0, "vector": 4.0}
     line = json.loads((run_dir / "evaluations.jsonl").read_text().splitlines()[-1])
     assert line["return_mean"] == 4.0
     assert line["others"]["double"]["episodes"] == 3

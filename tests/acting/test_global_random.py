@@ -108,6 +108,13 @@ def test_a_serial_run_and_an_evaluation_leave_the_callers_generators_as_they_wer
     assert all(one == before for one in [*during, states()])
 
 
+def test_processes_of_environments_repeat_their_draws_after_a_reset_with_a_seed():
+    with contextlib.closing(hr.make_vec(GlobalDrawsEnv, 2, "async")) as envs:
+        first, again, other = (np.array(envs.reset(seed=seed)[0]) for seed in (5, 5, 7))
+    assert np.array_equal(first, again)
+    assert not np.isin(other, first).any()
+
+
 def test_seeds_of_any_two_processes_differ_and_repeat():
     def drawn(*of) -> tuple:
         with global_generators_kept():

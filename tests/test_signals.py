@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from headrace.process import stop_signals
+from headrace.process import signals_held, stop_signals
 
 PROGRAM = """
 import multiprocessing, os, signal, subprocess, sys, threading, time
@@ -70,3 +73,17 @@ def test_a_run_hears_signals_that_were_ignored_when_it_began(number):
         assert signal.getsignal(number) == signal.SIG_IGN
     finally:
         signal.signal(number, before)
+
+
+@pytest.mark.parametrize(
+    "handled", [contextlib.nullcontext, lambda: stop_signals(bool), signals_held]
+)
+def test_a_process_that_is_forked_during_a_run_can_be_terminated(handled):
+    with handled():
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+        child.terminate()
+        child.join(10)
+        code = child.exitcode
+        child.kill()
+    assert code == -signal.SIGTERM

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing import current_process, forkserver, get_context
+from multiprocessing import current_process, forkserver, get_context, set_start_method
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -205,6 +205,7 @@ def _live(arguments, folder, variables, files, shared, quick) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # the fork server has it blocked
+    set_start_method(None, force=True)  # the fork server has told it its own
     os.environ.clear()
     os.environ.update(variables)
     os.chdir(folder)

@@ -25,7 +25,7 @@ from headrace.exits.kin import begin_session, end_kin
 from headrace.process import (
     allow_children,
     die_with_parent,
-    end_own_kin,
+    finish_own_kin,
     let_environments_start_processes,
     main_hidden,
     new_mark,
@@ -235,4 +235,4 @@ def _serve(
             served: Any = _SeedingPipe(pipe)
             _async_worker(index, lambda: env, served, parent_pipe, shared_memory, errors, *others)
     finally:
-        end_own_kin(mark)
+        finish_own_kin(mark)

@@ -4,7 +4,7 @@ from headrace.process.child import Child as Child
 from headrace.process.child import die_with_parent as die_with_parent
 from headrace.process.child import end_children as end_children
 from headrace.process.child import end_kin_of_dead as end_kin_of_dead
-from headrace.process.child import end_own_kin as end_own_kin
+from headrace.process.child import finish_own_kin as finish_own_kin
 from headrace.process.child import new_mark as new_mark
 from headrace.process.defaults import keep_torch_defaults_apart as keep_torch_defaults_apart
 from headrace.process.defaults import library_defaults as library_defaults

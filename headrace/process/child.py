@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from multiprocessing import connection, parent_process
+from multiprocessing import connection, parent_process, util
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -64,6 +64,16 @@ def end_own_kin(mark: str) -> None:
     parent = parent_process()
     gone = parent is not None and parent.pid is not None and is_ending(parent.pid)
     end_kin([os.getpid()], [mark, mark.rpartition("/")[0]] if gone else [mark])
+
+
+def finish_own_kin(mark: str) -> None:
+    """Shut down what ``multiprocessing`` objects of this child still run, then end its kin.
+
+    For the regular end of a child's work. A ``Pool`` that an environment left open would otherwise
+    wait at exit for a lock that a killed worker holds.
+    """
+    util._run_finalizers(0)  # type: ignore[attr-defined]
+    end_own_kin(mark)
 
 
 class Child:
@@ -189,7 +199,7 @@ def _live(
     torch.set_num_threads(1)
     try:
         work(*args, pipe)
-        end_own_kin(mark)  # as the parent does, if it lives
+        finish_own_kin(mark)  # as the parent does, if it lives
     except BaseException as error:  # of which it has told; nor do threads of others hold it
         if not isinstance(error, SystemExit):
             traceback.print_exc()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import threading
@@ -105,6 +106,8 @@ def _handled(handle: Callable[[int, object], None]) -> Iterator[dict[int, Any]]:
         return
     known = {number: signal.getsignal(number) for number in _STOPS}
     before = {n: gently(x) for n, x in known.items() if x is not None and not _stays(n, x)}
+    in_forks = _sigterm_in_forks()
+    in_forks.append(before.get(signal.SIGTERM))
     for number in before:
         signal.signal(number, handle)
     try:
@@ -112,6 +115,39 @@ def _handled(handle: Callable[[int, object], None]) -> Iterator[dict[int, Any]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if in_forks:  # empty in a fork
+            in_forks.pop()
+
+
+@functools.lru_cache(maxsize=1)
+def _sigterm_in_forks() -> list[Any]:
+    """Return the SIGTERM handlers that the blocks of ``_handled`` replaced, outermost first.
+
+    From the first call on, forked processes get the outermost one back. Otherwise
+    ``multiprocessing`` could not terminate what an environment forks during a run, and would wait
+    for it forever. SIGTERM is blocked during the fork, since Python forgets signals that it has
+    caught by then.
+    """
+    handlers, masks = list[Any](), list[Any]()
+    if not hasattr(os, "register_at_fork"):
+        return handlers
+
+    def block() -> None:
+        if handlers:
+            masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]))
+
+    def unblock() -> None:
+        if masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
+
+    def in_child() -> None:
+        if handlers and handlers[0] is not None:
+            signal.signal(signal.SIGTERM, handlers[0])
+        handlers.clear()
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_child)
+    return handlers
 
 
 def _stays(number: int, handler: Any) -> bool:

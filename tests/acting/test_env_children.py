@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
+from headrace.process import Child
+
 SCRIPT = """
-import multiprocessing, os, subprocess, sys
+import multiprocessing, os, subprocess, sys, time
 import gymnasium, numpy as np
 import headrace as hr
 
@@ -23,6 +27,8 @@ class Parent(gymnasium.Env):
         self.pool = multiprocessing.Pool(1)
         assert self.pool.map(half, [2]) == [1.0]
         self.inner = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="async")
+        self.helper = multiprocessing.Process(target=time.sleep, args=(600,))
+        self.helper.start()
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -36,6 +42,8 @@ class Parent(gymnasium.Env):
         return np.zeros(2, np.float32), 1.0, self.steps == 10, False, {}
 
     def close(self):
+        self.helper.terminate()
+        self.helper.join()
         self.pool.terminate()
         self.inner.close()
 
@@ -49,6 +57,7 @@ def train(transport, engine, env):
 ENVIRONMENT = """
 if __name__ == "__main__":
     assert train("shm", "sync", Parent)
+    assert train("serial", "async", Parent)
     print("TRAINED")
 """
 FORMS = """
@@ -108,3 +117,17 @@ def test_runs_may_be_the_jobs_of_a_pool(tmp_path, start):
     script = start("script.py", quick=True)
     assert script.wait(100) == 0, script.output
     assert "TRAINED" in script.output
+
+
+def leave_a_pool_open(pipe):
+    """Return while a worker waits for a task, which it does with a lock of the pool's."""
+    leave_a_pool_open.pool = multiprocessing.Pool(1)
+    assert leave_a_pool_open.pool.map(abs, [-1]) == [1]
+
+
+def test_a_process_whose_environment_leaves_a_pool_open_ends_by_itself():
+    child = Child("headrace-actor", leave_a_pool_open)
+    try:
+        assert child.exit_code() == 0
+    finally:
+        child.kill()

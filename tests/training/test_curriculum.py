@@ -31,7 +31,7 @@ def train(tmp_path, env=Levels, callback=harder, **settings):
     seen = []
     callbacks = [lambda result: seen.append(result), *([callback] if callback else [])]
     given = {"total_steps": 480, "run_dir": tmp_path / "run", "eval_episodes": 2}
-    hr.train(env, hr.PPO(), callbacks, **{**SIZES, **given, **settings})
+    hr.train(env, hr.PPO(epochs=1, minibatches=1), callbacks, **{**SIZES, **given, **settings})
     return seen
 
 

@@ -114,7 +114,9 @@ def test_current_values_are_logged_and_used(tmp_path):
         assert line["charts/entropy_coef"] == pytest.approx(0.1 - 0.1 * line["env_steps"] / 400)
 
 
-@pytest.mark.parametrize("name", ["clip", "max_grad_norm", "value_coef", "optimizer_eps", "gamma"])
+@pytest.mark.parametrize(
+    "name", ["clip", "max_grad_norm", "value_coef", "optimizer_eps", "gamma", "kl_coef"]
+)
 @pytest.mark.parametrize("fused", [True, False])
 def test_each_update_computes_with_the_present_values(name, fused, tmp_path):
     def trained(value: object) -> torch.Tensor:
@@ -128,6 +130,18 @@ def test_each_update_computes_with_the_present_values(name, fused, tmp_path):
     assert torch.equal(constant, trained([[0, value], [1, value]]))
     other = trained([[0, value], [1, value / 4]])
     assert not torch.equal(constant, other)
+
+
+def test_the_penalty_of_impact_follows_its_schedule(tmp_path):
+    def trained(name: str, value: object) -> torch.Tensor:
+        algo = hr.IMPACT(buffer_size=1, passes=5, kl_coef=value)
+        return weights(
+            hr.train("CartPole-v1", algo, run_dir=tmp_path / name, total_steps=128, **TINY)
+        )
+
+    constant = trained("constant", 2.0)
+    assert torch.equal(constant, trained("points", "0:2,1:2"))
+    assert not torch.equal(constant, trained("rises", "0:2,1:20"))
 
 
 @pytest.mark.parametrize(
@@ -239,9 +253,9 @@ def test_a_function_of_a_run_that_nobody_signed_is_not_imported(tmp_path):
 
 
 def test_schedules_survive_json_and_constants_cost_nothing():
-    algo = hr.APPO(learning_rate=[[0, 1e-3], [12_345, 1.1e-5]], clip="0.25:0.2,1:0.1")
+    algo = hr.APPO(learning_rate=[[0, 1.0123456789e-3], [12_345, 1.1e-5]], clip="0.25:0.2,1:0.1")
     values = json.loads(json.dumps(hr.Config(algo=algo).to_json()))["algo"]
-    assert values["learning_rate"] == "0:0.001,12345:1.1e-05"
+    assert values["learning_rate"] == "0:0.0010123456789,12345:1.1e-05"
     assert hr.APPO(**{name: x for name, x in values.items() if name != "name"}) == algo
     assert Current(hr.PPO(), 100).rates(50)[1] == {}
     plain = hr.PPO()

@@ -89,6 +89,24 @@ def test_a_resumed_run_and_an_actor_that_is_replaced_begin_where_it_was(tmp_path
     assert len(lines_of(tmp_path / "run/env_changes.jsonl")) == 2
 
 
+@pytest.mark.parametrize("interval", [80, 1_000_000])
+def test_learners_that_start_again_make_each_change_once(tmp_path, interval):
+    def once(result, group):
+        if group.num_restarts:
+            return
+        if result.updates == 1:
+            group.call_envs("set_task", 4)
+        elif result.updates == 4:
+            os.kill(group.pids()[1], signal.SIGKILL)
+
+    how = {"num_learners": 2, "total_steps": 800, "checkpoint_interval": interval}
+    seen = train(tmp_path, callback=once, max_restarts=1, **how)
+    assert seen[-1].metrics["env/level"] == 4.0
+    assert seen[-1].metrics["env/calls"] == 1.0
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert len(summary["env_changes"]) == 1
+
+
 def test_what_is_changed_as_a_run_begins_holds_from_its_first_step(tmp_path):
     class Begins:
         def begin(self, trainer):

@@ -56,6 +56,14 @@ def test_learners_share_no_index(tmp_path, base):
     trained = [(rank, actor, index) for role, rank, actor, index, _ in made_in(tmp_path)
                if role == "train"]  # fmt: skip
     assert sorted(trained) == [(0, 0, 0), (0, 0, 1), (1, 1, 2), (1, 1, 3)]
+    assert {x[1:4] for x in made_in(tmp_path) if x[0] == "probe"} == {(0, 0, 0), (1, 0, 2)}
+
+
+def test_trials_of_sizes_use_no_index_of_another_learners_probe(tmp_path, base):
+    given = settings(tmp_path, base)
+    del given["envs_per_actor"]
+    hr.Trainer(hr.Config(Port, hr.PPO(), num_actors=1, **given)).close()
+    assert sorted({x[3] for x in made_in(tmp_path)})[:3] == [0, 2, 3]
 
 
 def test_tasks_count_on(tmp_path, base):

@@ -205,7 +205,8 @@ def test_several_learners_follow_schedules_and_changes_together(tmp_path):
         assert trainer.hyperparameters["learning_rate"] == 5e-5
 
     sizes = {"num_actors": 2, "envs_per_actor": 2, "fragment_length": 8, "eval_episodes": 0}
-    sizes |= {"log_interval_s": 0.0, "num_learners": 2, "total_steps": 512}
+    sizes |= {"log_interval_s": 0.0, "num_learners": 2}
+    sizes |= {"total_steps": 3_328}  # 104 updates, of which the 100th compares the weights
     algo = hr.PPO(**PPO, learning_rate=decay, clip=lambda left: 0.1 + 0.1 * left)
     hr.train("CartPole-v1", algo, [change], run_dir=tmp_path / "run", **sizes)
     lines = metrics(tmp_path / "run")
@@ -218,12 +219,17 @@ def test_several_learners_follow_schedules_and_changes_together(tmp_path):
 def test_the_actors_of_a3c_follow_schedules(transport, tmp_path):
     """Weights don't change while the rate is 0, and change after it rises at a third of the run."""
 
-    def trained(name: str, points: object) -> torch.Tensor:
-        algo = hr.A3C(learning_rate=points, entropy_coef="0:0.1,1:0.2")
+    def trained(name: str, points: object, entropy: object = "0:0.1,1:0.2") -> torch.Tensor:
+        algo = hr.A3C(learning_rate=points, entropy_coef=entropy)
         settings = {**TINY, "transport": transport, "scale_free": False, "total_steps": 320}
         policy = hr.train("CartPole-v1", algo, run_dir=tmp_path / name, **settings)
         return weights(policy)
 
+    if transport == "serial":  # where a run can be repeated
+        entropies = {"falls": "0:0.1,1:0", "constant": "0:0.1,1:0.1", "number": 0.1}
+        falls, constant, number = (trained(name, 1e-3, x) for name, x in entropies.items())
+        assert torch.equal(constant, number)
+        assert not torch.equal(constant, falls)
     still = trained("still", "0:0,1:0")
     assert torch.equal(still, trained("also", [[0, 0], [10_000, 0]]))
     assert not torch.equal(still, trained("rises", [[100, 0], [320, 1e-2]]))

@@ -28,14 +28,14 @@ BUDGETS_S = {
     "cluster/test_cluster_faults.py": 20,
     "launch/test_torchrun.py": 50,
     "training/test_matrix.py": 35,
-    "training/test_curriculum.py": 50,
-    "training/test_stacks_change.py": 30,
+    "training/test_curriculum.py": 20,
+    "training/test_stacks_change.py": 15,
     "training/test_eval_envs.py": 15,
     "training/test_custom_metrics.py": 30,
     "training/test_env_context.py": 25,
     "docs/test_examples.py": 25,
     "docs/test_own_algorithm.py": 20,
-    "test_python_api.py": 30,
+    "test_python_api.py": 15,
     "training/test_schedules.py": 20,
     "algos/test_custom.py": 20,
     "docs/test_lesson.py": 30,
@@ -86,7 +86,7 @@ BUDGETS_S = {
     "docs/test_extending.py": 12,
     "zoo/test_zoo.py": 12,
     "training/test_first_look.py": 15,
-    "acting/test_env_children.py": 25,
+    "acting/test_env_children.py": 15,
 }
 """Files that need more: of 2 cores that run three files at a time. Make a test faster, or move its
 long form to `make test-full`, before you raise one."""

@@ -15,7 +15,7 @@ PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs")
 BLOCKS = re.findall(r"```(python|bash)\n(.*?)```", README, re.DOTALL)
 
 
-def shorter(text: str, share: int = 50) -> str:
+def shorter(text: str, share: int = 100) -> str:
     """The same block with a share of the steps, and half of a study's iterations.
 
     Of the steps 1,000 are left, or a tenth if that is less. What measures does so for half a
@@ -140,7 +140,7 @@ def test_the_scripts_and_commands_of_a_how_to_page_run(tmp_path, name, num_block
     blocks = re.findall(r"```(python|bash)\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == num_blocks
     for language, whole in blocks:
-        text = shorter(whole, 10)
+        text = shorter(whole, 20)
         if language == "bash":
             commands = commands_of(text)
             assert len(commands) == len(text.splitlines())

@@ -71,14 +71,25 @@ __all__ = list(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        from headrace.valid.aliases import hint
-
-        raise AttributeError(
-            f"module 'headrace' has no attribute {name!r}.{hint(name)}".rstrip(".")
-        )
+        raise AttributeError(_unknown(name))
     value = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value
     return value
+
+
+def _unknown(name: str) -> str:
+    """The message for a name that isn't public."""
+    from headrace.errors import nearest
+    from headrace.valid import aliases
+
+    algorithms = _NAMES["algos"]
+    if aliases.is_other_algorithm(name):
+        return (
+            f"headrace has no algorithm {name}; it has {', '.join(algorithms)} and custom ones "
+            "(subclasses of hr.Hyperparameters)"
+        )
+    said = aliases.hint(name) or (nearest(name, __all__) if not name.startswith("_") else "")
+    return f"module 'headrace' has no attribute {name!r}.{said}".rstrip(".")
 
 
 def __dir__() -> list[str]:

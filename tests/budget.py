@@ -31,7 +31,7 @@ BUDGETS_S = {
     "training/test_curriculum.py": 20,
     "training/test_stacks_change.py": 15,
     "training/test_eval_envs.py": 15,
-    "training/test_custom_metrics.py": 30,
+    "training/test_custom_metrics.py": 40,
     "training/test_env_context.py": 25,
     "docs/test_examples.py": 25,
     "docs/test_own_algorithm.py": 20,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 import re
 from pathlib import Path
 
@@ -102,6 +104,16 @@ def test_flags_of_other_libraries_are_answered_with_ours(flag, words, capsys):
         (lambda: hr.train("CartPole-v1", ent_coef=0.1), "use entropy_coef."),
         (lambda: hr.train("CartPole-v1", verbose=1), "use quiet."),
         (lambda: hr.Config(policy_kwargs={}), r"use network=hr.Network\(hidden="),
+        (
+            lambda: hr.Config(norm_obs=True),
+            r"use normalize_observations. It belongs to the network",
+        ),
+        (lambda: hr.PPO(norm_reward=True), r"use normalize_returns\.$"),
+        (lambda: hr.PPO(learning_starts=5), "isn't needed: algorithms train on the first rollouts"),
+        (lambda: hr.PPO(discount=0.9), r"Acme's name; use gamma\.$"),
+        (lambda: hr.train(num_workers=2), "RLlib and Sample Factory's name; use num_actors."),
+        (lambda: hr.PPO(num_gpus=1), r"use device. It belongs to the run: hr.train\(…, device=…"),
+        (lambda: hr.Config(framework="torch"), "isn't needed: networks are PyTorch modules"),
     ],
 )
 def test_keywords_of_other_libraries_are_answered_with_ours(make, words):
@@ -109,9 +121,110 @@ def test_keywords_of_other_libraries_are_answered_with_ours(make, words):
         make()
 
 
-def test_classes_of_other_libraries_are_answered_with_ours():
-    with pytest.raises(AttributeError, match="it isn't needed: scale_free, which is on"):
-        _ = hr.VecNormalize
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("VecNormalize", "it isn't needed: scale_free, which is on"),
+        ("make_vec_env", "use hr.train, which makes the environments"),
+        ("SAC", "has no algorithm SAC; it has A2C, A3C, APPO, .* and custom ones"),
+        ("DQN", "has no algorithm DQN"),
+        ("PP0", "Did you mean 'PPO'"),
+    ],
+)
+def test_names_that_headrace_does_not_have_are_answered_with_ours(name, words):
+    with pytest.raises(AttributeError, match=words):
+        getattr(hr, name)
+    assert not hasattr(hr, "__wrapped__")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda: hr.PPO(total_steps=5),
+            r"unknown to PPO. It belongs to the run: hr.train\(…, total",
+        ),
+        (lambda: hr.APPO(batch_size=64), r"It belongs to the run: hr.train\(…, batch_size=…\)"),
+        (lambda: hr.PPO(hidden=(64,)), r"It belongs to the network: network=Network\(hidden=…\)"),
+        (lambda: hr.PPO(max_lag=3), r"It belongs to the algorithm: APPO\(max_lag=…\)"),
+        (lambda: hr.PPO(env="CartPole-v1"), r"It belongs to the run: hr.train\(env, hr.PPO\(…\)\)"),
+        (lambda: hr.PPO(callbacks=[]), r"It belongs to hr.train: hr.train\(…, callbacks=…\)"),
+        (lambda: hr.PPO(total_step=5), r"Did you mean 'total_steps'\? It belongs to the run"),
+        (lambda: hr.Network(learning_rate=1), r"It belongs to the algorithm: APPO\(learning_rate"),
+        (lambda: hr.train(algo=hr.PPO(), clip=1), r"It belongs to the algorithm: PPO\(clip=…\)"),
+        (lambda: hr.sweep(core="lstm"), r"It belongs to the network: network=Network\(core=…\)"),
+        (lambda: hr.PPO("MlpPolicy", "CartPole-v1"), r"write hr.train\(env, hr.PPO\(\)\)"),
+        (lambda: hr.A2C(hr.make_vec("CartPole-v1", 1)), r"write hr.train\(env, hr.PPO\(\)\)"),
+    ],
+)
+def test_misplaced_settings_are_told_where_they_belong(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()
+    assert hr.PPO("0:1e-3,1:0").gamma == hr.PPO(1e-3).gamma
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("train --env X", "an algorithm before its flags: a2c, .* headrace train appo --env X"),
+        ("train --env X ppo", "For example: headrace train ppo --env X"),
+        ("train sac", r"'sac' is not an algorithm of train; choose .* or file.py:Class\.$"),
+        ("train awr.py", "algo='awr.py' names a file only; give what it defines: awr.py:AWR$"),
+        ("train ppo --env awr.py", "names a file only; give what it defines: awr.py:AWR$"),
+        ("train no.py", "algo='no.py' can't be read .* give no.py:Name"),
+        ("train ppo --total-steps 1e6x", "--total-steps 1e6x must be a whole number such as 5000"),
+        ("train ppo --entropy-coef linear", "points of .* Did you mean --entropy-schedule linear"),
+        ("train ppo --lr linear", "a number such as .* Did you mean --lr-schedule linear"),
+        ("train ppo --engine threds", "must be one of auto, native, .* Did you mean 'threads'"),
+        ("train ppo --num-actors two", "a whole number such as 5000 or 1e6, or auto"),
+        ("train ppo --env-kwargs sutton", "must be name=value pairs, as in --env-kwargs gravity"),
+    ],
+)
+def test_a_wrong_word_is_answered_in_one_sentence(line, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "awr.py").write_text("class AWR: ...\nclass _Own: ...\n")
+    assert main(line.split()) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert re.search(words, said.strip()), said
+
+
+def test_custom_algorithms_explain_misplaced_settings_too():
+    @dataclasses.dataclass(frozen=True)
+    class Mine(hr.A2C):
+        extra: float = 1.0
+
+    for arguments, words in (
+        ({"total_steps": 5}, "unknown to Mine. It belongs to the run"),
+        ({"extre": 5}, "Did you mean 'extra'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            Mine(**arguments)
+    with pytest.raises(ConfigError, match=r"Mine\('CartPole-v1'\) is invalid: an algorithm takes"):
+        Mine("CartPole-v1")
+    copied = copy.deepcopy(pickle.loads(pickle.dumps(hr.PPO(gamma=0.5))))
+    assert dataclasses.replace(copied, lam=0.1).gamma == Mine(gamma=0.5).gamma == 0.5
+
+
+def test_names_may_be_in_capitals():
+    assert type(hr.Config(algo="PPO").algo) is hr.PPO
+    assert type(config(algorithm="Ppo").algo) is hr.PPO
+
+
+@pytest.mark.parametrize(
+    ("words", "kwargs"),
+    [
+        ("sutton_barto_reward=True", {"sutton_barto_reward": True}),
+        ("a=1,b=x", {"a": 1, "b": "x"}),
+        ("a=1.5 b=[1,2] c=None", {"a": 1.5, "b": [1, 2], "c": None}),
+        ('{"a":1}', {"a": 1}),
+    ],
+)
+def test_arguments_of_environments_take_pairs_and_json(words, kwargs):
+    assert config("--env-kwargs", *words.split(), "--seed", "1").env_kwargs == kwargs
+    assert config(f"--env-kwargs={words.split()[0]}").env_kwargs.items() <= kwargs.items()
+    repeated = [part for word in words.split() for part in ("--env-kwargs", word)]
+    assert config(*repeated).env_kwargs == kwargs
 
 
 def rows(library: str) -> list[tuple[set[str], str]]:

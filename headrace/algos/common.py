@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from headrace.ops.moments import MovingMoments
 from headrace.ops.terms import Terms
 from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, Metrics, State
 from headrace.valid import ranges
-from headrace.valid.fields import check_fields, settings
+from headrace.valid.fields import check_arguments, check_fields, settings
 
 _SHARE = 0.1  # of the newest batch in running moments
 
@@ -42,6 +42,10 @@ class LearnsAt(NamedTuple):
 class Hyperparameters:
     """What every algorithm is: fields that learner and optimiser read, and what it does."""
 
+    USAGE: ClassVar[str] = (
+        "an algorithm takes hyperparameters by name, and the network follows from the spaces; "
+        "write hr.train(env, hr.PPO())"
+    )
     FIXED: ClassVar[tuple[str, ...]] = ("lr_warmup",)  # floats that can't be schedules
 
     learns_at: ClassVar[LearnsAt] = LearnsAt(
@@ -86,6 +90,12 @@ class Hyperparameters:
     fused: bool = True
     """Gradients of built-in dense networks, minibatches and Adam's step in few large operations,
     which small steps need most; False: by autograd, as every other network."""
+
+    if not TYPE_CHECKING:  # custom algorithms have an __init__ that Python generates
+
+        def __new__(cls, *args, **values):
+            check_arguments(cls, args, values)
+            return super().__new__(cls)
 
     def __post_init__(self) -> None:
         schedules.adopt(self)

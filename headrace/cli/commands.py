@@ -163,9 +163,11 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 def _algorithm(argv: list[str]) -> tuple[str, list[str]]:
     """The algorithm named first, built-in or custom, and the other arguments."""
-    if argv and ":" in argv[0]:  # module:Class or file.py:Class
+    if argv and not argv[0].startswith("-") and (":" in argv[0] or argv[0].endswith(".py")):
         return argv[0], argv[1:]
     offered = {name: f"From {point.value}." for name, point in installed().items()}
+    if argv and argv[0] in offered:
+        return argv[0], argv[1:]
     choices = {**{name: _doc(name) for name in NAMES}, **offered}
     return chosen("headrace train", "an algorithm", argv, choices)
 

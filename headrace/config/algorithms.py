@@ -18,6 +18,7 @@ from headrace.algos.common import Hyperparameters
 from headrace.envs import scripts
 from headrace.envs.names import import_path
 from headrace.errors import ConfigError, nearest, shown
+from headrace.valid import aliases
 from headrace.valid.fields import check_fields
 from headrace.valid.names import imported
 from headrace.valid.values import Varying
@@ -92,8 +93,10 @@ def find(name: str, file: str | None = None) -> type[Hyperparameters]:
     Raises:
         ConfigError: the algorithm doesn't exist, or the name is not that of an algorithm.
     """
-    if name in ALGORITHMS:
-        return ALGORITHMS[name]
+    if name.lower() in ALGORITHMS:
+        return ALGORITHMS[name.lower()]
+    if name.endswith(".py"):
+        raise scripts.without_name("algo", name)
     kind = _imported(name, file) if ":" in name else _installed(name)
     check_class(kind, f"algo={shown(name)}")
     return kind  # type: ignore[no-any-return]
@@ -168,9 +171,10 @@ def _installed(name: str) -> Any:
     offered = installed()
     if name not in offered:
         known = [*ALGORITHMS, *offered]
+        near = "" if aliases.is_other_algorithm(name) else nearest(name.lower(), known)
         raise ConfigError(
             f"algo={shown(name)} is unknown; choose {', '.join(known)}, or name a custom algorithm "
-            f"as module:Class or file.py:Class.{nearest(name.lower(), known)}"
+            f"as module:Class or file.py:Class.{near}"
         )
     try:
         return offered[name].load()

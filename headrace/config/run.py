@@ -14,7 +14,7 @@ from headrace.acting import lag
 from headrace.acting.sizes import AUTO, SIZES, Actors, BatchSize, Size, Sizes
 from headrace.acting.spec import ActorSpec
 from headrace.acting.weight_sync import SyncRule
-from headrace.algos import ALGORITHMS, APPO
+from headrace.algos import APPO
 from headrace.algos.common import Hyperparameters
 from headrace.config import algorithms, eval_envs
 from headrace.config.checks import check_together
@@ -23,13 +23,13 @@ from headrace.envs import info_metrics, scripts
 from headrace.envs.engines import Engine
 from headrace.envs.names import Tasks, import_path, refuse_instance
 from headrace.envs.tasks import named_in
-from headrace.errors import ConfigError, nearest
+from headrace.errors import ConfigError
 from headrace.league.opponents import Mixture
 from headrace.nn.network import Network
 from headrace.nn.roster import SHARED, Roster, roster_of, written
 from headrace.nn.team import AnyPolicy
 from headrace.process import num_cores
-from headrace.valid import aliases, ranges
+from headrace.valid import owners, ranges
 from headrace.valid.fields import check_fields, settings
 from headrace.valid.words import IDS, JSON
 
@@ -39,30 +39,21 @@ def _named(code: Any) -> str:
     return code if isinstance(code, str) else scripts.name_of(import_path(code))
 
 
-def _unknown(name: str, algo: Hyperparameters | None = None) -> str:
-    """What a keyword that is no setting of a run may mean; first, one of the run's algorithm."""
-    parts = [APPO if algo is None else type(algo), Network, *ALGORITHMS.values()]
-    for owner in parts:
-        if name in {f.name for f in dataclasses.fields(owner)}:
-            if owner is Network:
-                return f" It belongs to the network: network=Network({name}=…)."
-            return f" It belongs to the algorithm: {owner.__name__}({name}=…)."
-    return nearest(name, [f.name for f in dataclasses.fields(Config)])
-
-
 def unknown_setting(name: str, algo: Hyperparameters | None = None) -> ConfigError:
-    """The error for a keyword that is no setting, naming the closest one.
+    """The error for a keyword that is not a setting; says where it belongs or what is close to it.
 
     Args:
-        algo: of the run; the setting is taken to be of this one if it has it.
+        algo: algorithm of the run.
     """
-    return ConfigError(f"setting {name!r} is unknown.{aliases.hint(name) or _unknown(name, algo)}")
+    known = [f.name for f in dataclasses.fields(Config)]
+    kind = None if algo is None else type(algo)
+    return ConfigError(f"setting {name!r} is unknown.{owners.explained(name, known, kind)}")
 
 
 _WIDE = (256, 256)  # units of a perceptron that learns several tasks
 
 
-@settings(_unknown)
+@settings()
 @dataclass(frozen=True)
 class Config:
     """Everything that a run depends on; written to ``config.json`` in its directory."""
@@ -76,7 +67,8 @@ class Config:
     """Several tasks in place of env, for one policy, each with as many actors: ids with commas
     between them, or a suite's name."""
     env_kwargs: Annotated[dict[str, Any], JSON] = field(default_factory=dict)
-    """Keyword arguments of the environment, on the command line as a JSON object."""
+    """Keyword arguments of the environment; on the command line as name=value pairs or a JSON
+    object."""
     env_file: Annotated[str | None, tyro.conf.Suppress] = None
     """The file of the script that defines the environment; found by itself."""
     wrappers: Annotated[
@@ -183,7 +175,7 @@ class Config:
     eval_episodes: Annotated[int, ranges.COUNT_OR_0] = 20
     """Episodes of an evaluation; 0: none."""
     eval_env_kwargs: Annotated[dict[str, Any], JSON] = field(default_factory=dict)
-    """What evaluations change in env_kwargs, or add to it, as a JSON object."""
+    """Keyword arguments that evaluations change in env_kwargs or add to it, in the same form."""
     eval_envs: Annotated[dict[str, Any], JSON] = field(default_factory=dict)
     """Additional evaluation environments by name, as a JSON object. Each may have env_kwargs,
     wrappers, episodes and another env. Only the run's own evaluation chooses best."""

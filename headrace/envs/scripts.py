@@ -7,6 +7,7 @@ next to the path of the script. The script is imported under another name, so co
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import hashlib
@@ -28,6 +29,8 @@ from headrace.errors import ConfigError
 from headrace.process.pickling import SCRIPT
 
 _MAIN = "__main__:"
+_NOT_FROZEN = "inherit non-frozen dataclass"  # in Python's message about an algorithm
+_MOST_NAMES = 5  # in a suggestion
 _loading: ContextVar[str] = ContextVar("_loading", default="")  # the script that is imported now
 
 
@@ -122,9 +125,23 @@ def from_file(setting: str, value: Any) -> Any:
     Raises:
         ConfigError: the file doesn't exist, or doesn't define the object.
     """
-    if isinstance(value, str) and value.partition(":")[0].endswith(".py") and ":" in value:
+    if isinstance(value, str) and value.partition(":")[0].endswith(".py"):
+        if ":" not in value:
+            raise without_name(setting, value)
         return found(setting, value, None)
     return value
+
+
+def without_name(setting: str, file: str) -> ConfigError:
+    """The error for a file without the name of the object in it; suggests its public classes."""
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError) as error:
+        return ConfigError(f"{setting}={file!r} can't be read ({error}): give {file}:Name")
+    kinds = [x.name for x in tree.body if isinstance(x, ast.ClassDef) and x.name[0] != "_"]
+    names = kinds or [x.name for x in tree.body if isinstance(x, ast.FunctionDef)] or ["Name"]
+    each = " or ".join(f"{file}:{name}" for name in names[:_MOST_NAMES])
+    return ConfigError(f"{setting}={file!r} names a file only; give what it defines: {each}")
 
 
 def _attribute(setting: str, name: str, path: str, file: str) -> Any:
@@ -178,8 +195,9 @@ def _as_if_run(name: str, module: ModuleType, file: str) -> Iterator[None]:
         del sys.modules[name]
         if isinstance(error, (ConfigError, KeyboardInterrupt)):
             raise
+        frozen = "; write @dataclass(frozen=True)" if _NOT_FROZEN in str(error) else ""
         raise ConfigError(
-            f"importing {file} for the code that it defines failed: {error!r}"
+            f"importing {file} for the code that it defines failed: {error!r}{frozen}"
         ) from error
     finally:
         sys.argv = argv

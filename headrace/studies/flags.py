@@ -36,7 +36,7 @@ def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **own:
     rest = list(argv)
     name = rest.pop(0) if rest and not rest[0].startswith("-") else default.algo_name
     base = dataclasses.replace(default, algo=find(name)())
-    config, rest = take_recipe(rest, name, base)
+    config, rest = take_recipe(rest, base.algo_name, base)
     known = flags_of(kind, Config, Network, type(base.algo))
     rest, scheduled = rewritten(rest, known, float_fields(type(base.algo)))
     study: Any = tyro.cli(

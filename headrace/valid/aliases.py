@@ -6,6 +6,7 @@ _SB3 = "Stable-Baselines3"
 _CLEANRL = "CleanRL"
 _RLLIB = "RLlib"
 _SF = "Sample Factory"
+_ACME = "Acme"
 _NOTHING = "nothing: "  # before the reason why a setting isn't needed
 
 # name: (library, what to use here). Names that headrace uses itself are left out.
@@ -14,6 +15,10 @@ _BY_LIBRARY: dict[str, dict[str, str]] = {
         "RecurrentPPO": "hr.PPO with network=hr.Network(core='lstm')",
         "MaskablePPO": "hr.PPO, which finds action masks",
         "policy": "nothing: the network follows from the spaces",
+        "make_vec_env": "hr.train, which makes the environments (hr.make_vec makes them alone)",
+        "DummyVecEnv": "hr.train with transport='serial'",
+        "SubprocVecEnv": "hr.train with engine='async'",
+        "VecFrameStack": "wrappers=('FrameStackObservation:{\"stack_size\":4}',)",
         "n_envs": "num_actors and envs_per_actor",
         "n_steps": "fragment_length",
         "n_epochs": "epochs",
@@ -27,6 +32,9 @@ _BY_LIBRARY: dict[str, dict[str, str]] = {
         "policy_kwargs": "network=hr.Network(hidden=(64, 64))",
         "net_arch": "network=hr.Network(hidden=(64, 64))",
         "VecNormalize": "nothing: scale_free, which is on, normalizes observations and values",
+        "norm_obs": "normalize_observations",
+        "norm_reward": "normalize_returns",
+        "learning_starts": "nothing: algorithms train on the first rollouts",
         "EvalCallback": "eval_interval",
         "callback": "callbacks",
         "tensorboard_log": "nothing: run_dir holds TensorBoard files",
@@ -56,6 +64,9 @@ _BY_LIBRARY: dict[str, dict[str, str]] = {
         "vf_loss_coeff": "value_coef",
         "clip_param": "clip",
         "grad_clip": "max_grad_norm",
+        "framework": "nothing: networks are PyTorch modules",
+        "num_gpus": "device",
+        "num_workers": "num_actors",
         "num_env_runners": "num_actors",
         "num_envs_per_env_runner": "envs_per_actor",
         "rollout_fragment_length": "fragment_length",
@@ -83,12 +94,24 @@ _BY_LIBRARY: dict[str, dict[str, str]] = {
         "serial_mode": "transport='serial'",
         "with_pbt": "headrace pbt",
     },
+    _ACME: {"discount": "gamma"},
 }
+# Algorithms of other libraries that headrace doesn't have.
+_ALGORITHMS = (
+    *("SAC", "DQN", "TD3", "DDPG", "TQC", "QRDQN", "TRPO", "ARS", "HER", "CrossQ"),
+    *("C51", "RAINBOW", "RAINBOWDQN", "R2D2", "APEXDQN", "SIMPLEQ", "CQL", "MARWIL", "BC"),
+    *("DREAMERV3", "PPG", "RPO", "PQN", "REDQ", "MPO", "VMPO", "ACKTR", "QMIX", "MADDPG"),
+)
 
 
 def meant(name: str) -> str | None:
     """The headrace setting for another library's name."""
     return next((names[name] for names in _BY_LIBRARY.values() if name in names), None)
+
+
+def is_other_algorithm(name: str) -> bool:
+    """Whether a name is that of a well-known algorithm that headrace doesn't have."""
+    return name.upper().replace("-", "").replace("_", "") in map(str.upper, _ALGORITHMS)
 
 
 def hint(name: str, flags: bool = False) -> str:

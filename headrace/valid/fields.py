@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 from typing import get_type_hints as hints_of
 
-from headrace.errors import ConfigError, nearest, shown
-from headrace.valid import aliases
+from headrace.errors import ConfigError, shown
+from headrace.valid import owners
 from headrace.valid.values import Kind, Misfit, Varying, fit, fit_sample, read
 
 T = TypeVar("T")
@@ -56,11 +56,10 @@ def check_value(cls: Any, name: str, value: Any, varies: bool = False) -> None:
             raise ConfigError(f"{name}={shown(value)} must be {misfit.words}") from None
 
 
-def settings(hint: Callable[[str], str] = lambda name: "") -> Callable[[type[T]], type[T]]:
-    """A dataclass that answers arguments which it has no fields for with a ConfigError.
+def settings() -> Callable[[type[T]], type[T]]:
+    """Make a dataclass raise a ConfigError for arguments that don't match its fields.
 
-    Args:
-        hint: where an unknown keyword belongs to, as a sentence, or "".
+    A class attribute ``USAGE`` is the sentence for a first argument that can't be a number.
     """
 
     def decorate(cls: type[T]) -> type[T]:
@@ -72,13 +71,21 @@ def settings(hint: Callable[[str], str] = lambda name: "") -> Callable[[type[T]]
         @functools.wraps(made)
         def __init__(self: Any, *args: Any, **values: Any) -> None:
             if args or not needed <= values.keys() <= known:
-                _bind(cls.__name__, signature, (self, *args), values, hint)
+                _check_first(cls, *args[:1])
+                _bind(cls.__name__, signature, (self, *args), values)
             made(self, *args, **values)
 
         cls.__init__ = __init__  # type: ignore[method-assign]
         return cls
 
     return decorate
+
+
+def check_arguments(cls: Any, args: tuple[Any, ...], values: dict[str, Any]) -> None:
+    """Raise ConfigError for arguments that a dataclass's ``__init__`` doesn't take."""
+    if args or not values.keys() <= cls.__dataclass_fields__.keys():
+        _check_first(cls, *args[:1])
+        _bind(cls.__name__, inspect.signature(cls.__init__), (None, *args), values)
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
@@ -120,17 +127,27 @@ def _checked(name: str, kind: Kind, value: Any, default: Any) -> Any:
         raise ConfigError(f"{name}={said} must be {words}") from None
 
 
+def _check_first(cls: Any, first: Any = 0.0) -> None:
+    """Raise ConfigError if a class has a ``USAGE`` and its first argument can't be a number.
+
+    Schedules, which are functions and text that begins with a number, stand for one.
+    """
+    usage = getattr(cls, "USAGE", "")
+    is_name = isinstance(first, str) and not first[:1].isdigit()
+    if usage and (is_name or isinstance(first, type) or hasattr(first, "reset")):
+        raise ConfigError(f"{cls.__name__}({shown(first)}) is invalid: {usage}")
+
+
 def _bind(
     name: str,
     signature: inspect.Signature,
     args: tuple[Any, ...],
     values: dict[str, Any],
-    hint: Callable[[str], str] = lambda name: "",
 ) -> inspect.BoundArguments:
     known = signature.parameters
     if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
         for unknown in values.keys() - known.keys():
-            words = aliases.hint(unknown) or hint(unknown) or nearest(unknown, known)
+            words = owners.explained(unknown, known)
             raise ConfigError(f"setting {unknown!r} is unknown to {name}.{words}")
     try:
         return signature.bind(*args, **values)

@@ -28,7 +28,7 @@ IDS = tyro.constructors.PrimitiveConstructorSpec(
 
 JSON = tyro.constructors.PrimitiveConstructorSpec(
     nargs=1,
-    metavar="JSON",
+    metavar="NAME=VALUE…|JSON",
     instance_from_str=_from_json,
     is_instance=lambda value: isinstance(value, dict),
     str_from_instance=lambda values: [json.dumps(values)],

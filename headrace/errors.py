@@ -34,6 +34,18 @@ class StacksChanged(EnvironmentFault):
     """Raised when observations that looked like frame stacks turn out not to be."""
 
 
+class ChangeFailed(EnvironmentFault):
+    """Environments don't support a change that a callback made, or raised while they applied it.
+
+    Args:
+        change: id of the change.
+    """
+
+    def __init__(self, message: str, change: str = "") -> None:
+        super().__init__(message)
+        self.change = change
+
+
 class NonFinite(HeadraceError, ArithmeticError):
     """A loss, gradient, weight or output of the policy is NaN or infinite; no step was taken."""
 
@@ -90,9 +102,11 @@ def setting(name: str, value: str = "True") -> str:
     if not _flags.get():
         return f"{name}={value}"
     flag = f"--{name.replace('_', '-')}"
-    return (
-        flag if value == "True" else f"{flag} {value.removeprefix(chr(39)).removesuffix(chr(39))}"
-    )
+    if value == "True":
+        return flag
+    if value.startswith("{"):  # JSON, which a shell would take apart
+        return f"{flag} '{value}'"
+    return f"{flag} {value.removeprefix(chr(39)).removesuffix(chr(39))}"
 
 
 def wrapper(name: str) -> str:

@@ -62,6 +62,7 @@ class Fleet:
         """Send an order to all actors, and to those that replace them later."""
         self._orders.append(text)
         self._queue.order(text)
+        self._kill_deaf()
 
     def start(self) -> None:
         """Start every actor."""
@@ -122,10 +123,17 @@ class Fleet:
         What a dead one has forked goes with it, and then nobody holds its end of the pipe.
         """
         end_kin_of_dead(self._children.values())
+        self._kill_deaf()
         for actor, child in self._children.items():
             if self._queue.slots.silent_s(actor) > timeout_s and actor not in self._hung:
                 self._hung.add(actor)
                 child.kill()
+
+    def _kill_deaf(self) -> None:
+        """Kill actors that didn't read what was sent to them for ``actor_timeout_s``."""
+        for actor in self._queue.deaf & self._children.keys() - self._hung:
+            self._hung.add(actor)
+            self._children[actor].kill()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End all actors: closed pipes first, then signals; safe to call twice."""

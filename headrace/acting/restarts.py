@@ -6,11 +6,12 @@ import math
 import time
 import traceback
 
-from headrace.errors import ActorFailed, HeadraceError, NonFinite, StacksChanged
+from headrace.errors import ActorFailed, ChangeFailed, HeadraceError, NonFinite, StacksChanged
 from headrace.transport.queue import PeerDied
 
 NOT_FINITE = "not finite: "  # before what such an error of an actor says
 STACKS = "stacks changed: "  # likewise
+CHANGE = "change failed: "  # likewise; the change's id and a space follow
 _BURST_S = 60.0  # within which the actors of a lost node are seen to have died
 HUNG = "was killed because it delivered nothing in time"
 
@@ -21,6 +22,8 @@ def last_words(error: BaseException) -> str:
         return f"{NOT_FINITE}{error}"
     if isinstance(error, StacksChanged):
         return f"{STACKS}{error}"
+    if isinstance(error, ChangeFailed):
+        return f"{CHANGE}{error.change} {error}"
     told = isinstance(error, HeadraceError)
     return str(error) if told else "".join(traceback.format_exception(error))
 
@@ -51,12 +54,16 @@ class Restarts:
                 same point of its life; carries the actor's own traceback.
             NonFinite: what it computed wasn't finite, which another one would compute, too.
             StacksChanged: its images can't be stored in the way that this run uses.
+            ChangeFailed: its environments can't be changed as a callback wants.
         """
         said, cause, name = death.traceback.strip(), death.cause, name or f"actor {death.actor}"
         if death.traceback.startswith(NOT_FINITE):  # no fault of the actor's
             raise NonFinite(death.traceback.removeprefix(NOT_FINITE))
         if death.traceback.startswith(STACKS):  # every actor will run into it
             raise StacksChanged(death.traceback.removeprefix(STACKS))
+        if death.traceback.startswith(CHANGE):  # likewise
+            change, _, words = death.traceback.removeprefix(CHANGE).partition(" ")
+            raise ChangeFailed(words, change)
         cause = said.splitlines()[-1] if said else cause
         known = [words for words, _ in self._last.values()]
         # One without environments yet may find its place free at another try.

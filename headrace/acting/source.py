@@ -102,7 +102,7 @@ class RolloutSource:
             self._queue = SerialQueue(self._slots)
             self._spec = spec
             return
-        queue = self._queue = ShmQueue(self._slots)
+        queue = self._queue = ShmQueue(self._slots, spec.actor_timeout_s)
         inference = None
         if spec.inference == "shared":
             inference = Inference(spec, weights.buffer)

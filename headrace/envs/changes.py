@@ -13,11 +13,20 @@ from typing import Any
 
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
-from headrace.errors import ConfigError, EnvironmentFault, HeadraceError, nearest, shown
+from headrace.errors import (
+    ChangeFailed,
+    ConfigError,
+    EnvironmentFault,
+    EnvironmentLost,
+    HeadraceError,
+    nearest,
+    shown,
+)
 
 EACH = "headrace_change"  # attribute of an environment in a separate process: applies a change
 _MAX_BYTES = 16_384  # limit of a change as JSON, which is sent through a pipe
 _MAX_LAYERS = 50
+_RESERVED = ("reset", "step", "close", "render")  # methods that only headrace calls
 _INNER = ("env", "games", "_env", "aec_env", "par_env")  # attributes that hold the next layer
 
 
@@ -98,7 +107,7 @@ def _checked(change: EnvChange) -> EnvChange:
             f"{shown(name)} is not a valid {what} name here: give an identifier without a leading "
             "underscore"
         )
-    if name in ("reset", "step", "close", "render"):
+    if name in _RESERVED:
         raise ConfigError(f"{change.text} is not allowed: only headrace calls {name}")
     return EnvChange.from_json(change.to_json())
 
@@ -110,8 +119,18 @@ def apply(envs: VectorEnv, change: EnvChange, name: str) -> None:
         name: name of the environment, for messages.
 
     Raises:
-        EnvironmentFault: the method or attribute doesn't exist, or the environment raised.
+        ChangeFailed: the method or attribute doesn't exist, or the environment raised.
+        EnvironmentLost: the process of an environment died or didn't answer.
     """
+    try:
+        _apply(envs, change, name)
+    except EnvironmentLost:
+        raise
+    except EnvironmentFault as error:
+        raise ChangeFailed(str(error), change.id) from error
+
+
+def _apply(envs: VectorEnv, change: EnvChange, name: str) -> None:
     layers = list(_layers(envs))
     loop = next((x for x in layers if isinstance(x, SyncVectorEnv)), None)
     apart = next((x for x in layers if hasattr(type(x), "change_each")), None)
@@ -141,18 +160,27 @@ def change_one(env: Any, change: EnvChange, name: str, number: int | None = None
     every = list(_layers(env))
     own = [x for x in every if change.name in getattr(x, "__dict__", {}) or _of_class(x, change)]
     holder = next(iter(own or [x for x in every if hasattr(x, change.name)]), None)
-    if holder is None:
-        what = "a method" if change.kind == "call" else "an attribute"
-        public = {word for x in every for word in dir(x) if not word.startswith("_")}
+    calls = change.kind == "call"
+    if holder is None or (calls and not callable(getattr(holder, change.name))):
+        known = {word for x in every for word in _public(x, calls)} - {*_RESERVED}
         raise EnvironmentFault(
-            f"{change.text} needs {what} {change.name!r}, which {name} doesn't have."
-            f"{nearest(change.name, public)}"
+            f"{change.text} needs {'a method' if calls else 'an attribute'} {change.name!r}, "
+            f"which {name} doesn't have.{nearest(change.name, known)}"
         )
     with _told(change, name, number):
         if change.kind == "set":
             setattr(holder, change.name, change.args[0])
         else:
             getattr(holder, change.name)(*change.args, **change.kwargs)
+
+
+def _public(layer: Any, methods: bool) -> Iterator[str]:
+    """Yield the names of a layer's public methods, or of its other public attributes."""
+    held = getattr(layer, "__dict__", {})
+    for word in dir(layer):
+        value = held[word] if word in held else getattr(type(layer), word, None)
+        if not word.startswith("_") and callable(value) == methods:
+            yield word
 
 
 def _of_class(layer: Any, change: EnvChange) -> bool:

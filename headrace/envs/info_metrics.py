@@ -22,6 +22,9 @@ REDUCTIONS = ("mean", "last", "sum", "min", "max")
 NOTHING = "none"  # the setting that collects nothing
 MAX_NAMES = 32  # names that are collected by default
 NOT_FINITE = "env/not_finite"  # values that were skipped
+LOGGED = "custom/"  # of the names of values that callbacks log
+LOGGED_NOT_FINITE = "custom/not_finite"  # of these, values that were skipped
+SEEN = "seen/"  # before names of numbers in infos, sent once if a chosen name is missing
 AGENT_INFOS = "agent_infos"  # in the infos of games: the info of each column, a list of dicts
 _LEFT_OUT = {MASK, "TimeLimit.truncated", "elapsed_step", "env_id", "players", "moved", "absent"}
 _FINAL = ("final_info", "final_obs", "final_observation", "terminal_observation")
@@ -32,13 +35,26 @@ Sums: TypeAlias = dict[str, list[float]]  # by metric name: [sum over episodes, 
 
 
 def written(chosen: Any) -> Any:
-    """Convert a mapping or sequence of names to the text form of the command line."""
+    """Convert a mapping or collection of names to the text form of the command line.
+
+    Raises:
+        ConfigError: it is something else, or a name or reduction isn't text.
+    """
+    if chosen is None or isinstance(chosen, str):
+        return chosen
     if isinstance(chosen, Mapping):
-        pairs = [f"{name}:{how}" for name, how in chosen.items()]
-        return ",".join(pairs) or NOTHING
-    if isinstance(chosen, list | tuple) and all(isinstance(name, str) for name in chosen):
-        return ",".join(chosen) or NOTHING
-    return chosen
+        words, parts = [*chosen, *chosen.values()], [f"{n}:{how}" for n, how in chosen.items()]
+    elif isinstance(chosen, list | tuple | set | frozenset):
+        words = parts = sorted(chosen) if isinstance(chosen, set | frozenset) else [*chosen]
+    else:
+        words = [chosen]
+    if wrong := [word for word in words if not isinstance(word, str)]:
+        raise ConfigError(
+            f"info_metrics={shown(chosen)} has {shown(wrong[0])}, which is not the name of a "
+            'number in infos: give names, as in ["is_success"], or names with reductions, as in '
+            '{"is_success": "last"}'
+        )
+    return ",".join(parts) or NOTHING
 
 
 def chosen_in(text: str | None) -> dict[str, str] | None:
@@ -86,6 +102,8 @@ class InfoMetrics:
         self._running = {name: _Running(how, num_envs) for name, how in (names or {}).items()}
         self.every_step = bool(self._running)  # whether steps within episodes matter
         self.unused = names == {}
+        self._missing = set(names or ())  # that no environment has reported
+        self._seen = set[str]()  # names of numbers in infos, while one is missing
 
     def reset(self) -> None:
         """Forget the episodes in progress, because all environments were reset."""
@@ -110,6 +128,8 @@ class InfoMetrics:
         ended = ends & ~begins
         for name, running in self._running.items():
             running.add(*_column(infos, name.split("/"), len(ends)), ~begins)
+        if self._missing:
+            self._look(infos, ended)
         rows = np.flatnonzero(ended if counted is None else ended & counted).tolist()
         for row in rows if self._finds else ():
             for name, value in _numbers_of(infos, row):
@@ -117,6 +137,16 @@ class InfoMetrics:
         for name, running in self._running.items():
             for row, value in running.take(rows, ended):
                 self._add(name, value, row)
+
+    def _look(self, infos: Mapping[str, Any], ended: np.ndarray) -> None:
+        """Record which numbers there are, up to the end of an episode without a chosen one."""
+        rows = {0, *np.flatnonzero(ended).tolist()}
+        self._seen |= {name for row in rows for name, _ in _numbers_of(infos, row)}
+        self._missing -= self._seen
+        if self._missing and ended.any():
+            names = sorted(self._seen)[:MAX_NAMES] or [""]
+            add_sums(self._sums, {SEEN + name: [0.0, 1.0] for name in names})
+            self._missing.clear()
 
     def _add(self, name: str, value: float, row: int) -> None:
         if not math.isfinite(value):
@@ -148,7 +178,12 @@ def add_sums(to: Sums, new: Mapping[str, Sequence[float]], bounded: bool = False
 
 def means_of(sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """The mean over episodes by name, and the number of values that weren't finite."""
-    return {n: x if n.endswith(NOT_FINITE) else x / count for n, (x, count) in sums.items()}
+    counted = (NOT_FINITE, LOGGED_NOT_FINITE)
+    return {
+        name: total if name.endswith(counted) else total / count
+        for name, (total, count) in sums.items()
+        if not name.startswith(SEEN)
+    }
 
 
 class _Running:

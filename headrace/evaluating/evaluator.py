@@ -22,7 +22,7 @@ from headrace.config import Config
 from headrace.config.eval_envs import resolved
 from headrace.envs.changes import EnvChange
 from headrace.envs.names import Tasks
-from headrace.errors import WorkerFailed, wrapper
+from headrace.errors import ChangeFailed, WorkerFailed, wrapper
 from headrace.evaluation import Evaluation, evaluate
 from headrace.nn.team import AnyPolicy
 from headrace.process import Child, cores, stay_on, torch_threads
@@ -122,7 +122,7 @@ class Evaluator:
         try:
             found = self._here(task) if self.in_process else self._elsewhere(task, timeout_s)
         except _Failed as failure:
-            self._fail(task, str(failure))
+            self._fail(task, str(failure), isinstance(failure.__cause__, ChangeFailed))
             return None
         if found is None:
             return None
@@ -189,6 +189,8 @@ class Evaluator:
                     return content  # type: ignore[no-any-return]
                 if kind == "failed":
                     raise _Failed(content)
+                if kind == "unchanged":
+                    raise _Failed(content) from ChangeFailed(content)
         except (EOFError, OSError) as error:
             code = task.child.exit_code()
             raise _Failed(f"its process ended with exit code {code}") from error
@@ -202,16 +204,16 @@ class Evaluator:
             )
         return None
 
-    def _fail(self, task: _Task, cause: str) -> None:
-        """Say what happened, and play once more if that may help."""
+    def _fail(self, task: _Task, cause: str, would_repeat: bool = False) -> None:
+        """Report what happened, and try once more unless it ``would_repeat``."""
         self.close()
         self._failures += 1
         limit = self._config.actor_restarts
         what = f"evaluation at {task.env_steps:,} steps: {cause}"
         if self._failures > limit:
             self.reason = f"{what}; max_restarts={limit} is used up, so nothing more is evaluated"
-        elif task.tries == _TRIES:
-            self.reason = f"{what}; it is left out after {_TRIES} tries"
+        elif would_repeat or task.tries == _TRIES:
+            self.reason = f"{what}; it is left out"
         else:
             task.tries, task.child, self._task = task.tries + 1, None, task
             what += f" (played once more, restart {self._failures}/{limit})"
@@ -244,7 +246,7 @@ def run_evaluation(pickled: bytes, pipe: Connection) -> None:
     """What runs in the evaluator's process.
 
     Messages: ``step``, at most every half second; then ``done`` with the :class:`Evaluation`, or
-    ``failed`` with the line that says why.
+    with the reason ``failed``, or ``unchanged`` if the environments can't be changed as ordered.
 
     Args:
         pickled: (arguments of :func:`evaluate_all`, the processors to stay on or None), by
@@ -263,6 +265,9 @@ def run_evaluation(pickled: bytes, pipe: Connection) -> None:
         arguments, processors = cloudpickle.loads(pickled)
         stay_on(processors)
         pipe.send(("done", evaluate_all(arguments, beat)))
+    except ChangeFailed as error:
+        pipe.send(("unchanged", str(error)))
+        sys.exit(1)
     except BaseException as error:
         pipe.send(("failed", _one_line(error)))
         sys.exit(1)

@@ -6,16 +6,26 @@ import math
 import numbers
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from headrace.envs.info_metrics import Sums, add_sums, means_of
-from headrace.errors import ConfigError, shown
+from headrace.envs.info_metrics import (
+    LOGGED,
+    LOGGED_NOT_FINITE,
+    PREFIX,
+    SEEN,
+    Sums,
+    add_sums,
+    chosen_in,
+    means_of,
+)
+from headrace.errors import ConfigError, nearest, shown
 from headrace.types import Group
 
-LOGGED = "custom/"  # prefix of the names that callbacks log
+_EPISODES = 100  # that end before a chosen name is said to be missing
+_MOST_NAMES = 20  # in a message
 _NAME = re.compile(r"[A-Za-z0-9_.\-/]{1,128}")
 
 
@@ -23,13 +33,19 @@ class Reported:
     """Custom metrics of one learner since the latest result, by their names in files.
 
     Args:
-        bounded: limit the number of names from infos, because the user didn't choose them.
+        chosen: the setting ``info_metrics``; None: limit the number of names from infos.
+        notify: called with a line of text about values that are missing or not finite, once each.
     """
 
-    def __init__(self, bounded: bool = True) -> None:
-        self._sums, self._bounded = Sums(), bounded
+    def __init__(
+        self, chosen: str | None = None, notify: Callable[[str], object] = lambda text: None
+    ) -> None:
+        self._sums, self._bounded = Sums(), chosen is None
         self._logged: deque[tuple[str, float]] = deque()  # another thread may add to it
         self.latest: dict[str, float] = {}  # latest value of each name, on rank 0
+        self._missing = set(chosen_in(chosen) or ())
+        self._seen: set[str] = set()  # names of numbers in infos, once a chosen one is missing
+        self._notify, self._told_not_finite = notify, False
 
     def add(self, sums: Mapping[str, Sequence[float]], task: str | None = None) -> None:
         """Add an actor's sums over the episodes that ended in a rollout.
@@ -41,14 +57,16 @@ class Reported:
         """
         add_sums(self._sums, sums, self._bounded)
         if task is not None:
-            of_task = {f"tasks/{task}/{name}": x for name, x in sums.items()}
+            of_task = {f"tasks/{task}/{n}": x for n, x in sums.items() if not n.startswith(SEEN)}
             add_sums(self._sums, of_task, self._bounded)
 
     def log(self, name: str, value: Any) -> None:
         """Add a value from a callback; several values before a result are averaged.
 
+        NaN and infinity are left out and counted in ``custom/not_finite``.
+
         Raises:
-            ConfigError: the name is invalid, or the value isn't one finite number.
+            ConfigError: the name is invalid, or the value isn't one number.
         """
         value = checked_value(name, value)
         self._logged.append((LOGGED + name.removeprefix(LOGGED), value))
@@ -58,6 +76,9 @@ class Reported:
         own, self._sums = self._sums, {}
         while self._logged:
             name, value = self._logged.popleft()
+            if not math.isfinite(value):
+                self._tell_not_finite(name, value)
+                name, value = LOGGED_NOT_FINITE, 1.0
             add_sums(own, {name: [value, 1.0]})
         everyone = [own]
         if group.size > 1:
@@ -66,13 +87,37 @@ class Reported:
         total = Sums()
         for sums in everyone:
             add_sums(total, sums)
+        self._seen |= {name for name in total if name.startswith(SEEN)}
         means = means_of(total)
         self.latest |= means
         return means
 
+    def tell_missing(self, episodes: int = _EPISODES) -> None:
+        """Report chosen names that no environment has reported, once enough ``episodes`` ended."""
+        if not self._missing or not self._seen or episodes < _EPISODES:
+            return
+        seen = sorted(name.removeprefix(SEEN) for name in self._seen)
+        reported = {name.removeprefix(PREFIX) for name in self.latest} | set(seen)
+        missing, self._missing = sorted(self._missing - reported), set()
+        if missing:
+            more = ", …" if seen[_MOST_NAMES:] else ""
+            names = ", ".join(map(repr, filter(None, seen[:_MOST_NAMES]))) or "none"
+            self._notify(
+                f"info_metrics: no environment has reported {', '.join(map(repr, missing))}; "
+                f"numbers in infos are {names}{more}.{nearest(missing[0], seen)}"
+            )
+
+    def _tell_not_finite(self, name: str, value: float) -> None:
+        if not self._told_not_finite:
+            self._notify(
+                f"{name}={value} is not finite: such values are left out and counted in "
+                f"{LOGGED_NOT_FINITE}"
+            )
+        self._told_not_finite = True
+
 
 def checked_value(name: str, value: Any) -> float:
-    """Convert a value that a callback logs to a float.
+    """Convert a value that a callback logs to a float, which may not be finite.
 
     Raises:
         ConfigError: see :meth:`Reported.log`.
@@ -84,6 +129,9 @@ def checked_value(name: str, value: Any) -> float:
         )
     if getattr(value, "shape", None) in ((), (1,)):  # an array or a tensor of one number
         value = value.item()
-    if not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise ConfigError(f"log({name!r}, {shown(value)}) needs one finite number as its value")
-    return float(value)
+    if not isinstance(value, numbers.Real):
+        raise ConfigError(f"log({name!r}, {shown(value)}) needs one number as its value")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

@@ -22,9 +22,9 @@ import torch
 from headrace.acting.source import RolloutSource, Stopped
 from headrace.config import Config
 from headrace.distributed.preemption import Preemption
-from headrace.envs import changes
+from headrace.envs import changes, info_metrics
 from headrace.envs.changes import EnvChange
-from headrace.errors import ConfigError, StacksChanged, require
+from headrace.errors import ChangeFailed, ConfigError, StacksChanged, require
 from headrace.evaluating.ending import finish
 from headrace.evaluating.evaluations import Evaluations
 from headrace.evaluating.evaluator import Evaluator
@@ -131,8 +131,8 @@ class Trainer:
         self.progress = Progress()
         told_apart = () if config.mixture is not None else found.agents
         self.episodes = own_episodes(config.num_learners, found.env, told_apart)
-        self._reported = Reported(bounded=config.info_metrics is None)
-        self._changes = deque[str]()  # other threads add to both
+        self._reported = Reported(info_metrics.written(config.info_metrics), notify)
+        self._changes = deque[str]()  # other threads add to it, and to what is reported
         self._exchange = Exchange(self.group)
         weights = self.policy.state_dict().values()
         copied = 0 if config.inference == "shared" else sum(x.nbytes for x in weights)
@@ -193,6 +193,9 @@ class Trainer:
         self.learner.close()
 
     def _save_rest(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, ChangeFailed):  # a resumed run would fail again
+            made = self.progress.env_changes
+            made[:] = [x for x in made if EnvChange.from_json(x).id != error.change]
         if not self._ended:
             self._archive.save_rest(error)
 
@@ -450,6 +453,7 @@ class Trainer:
         metrics = self._reported.gather(self.group)
         if log is None:
             return None
+        self._reported.tell_missing(self.episodes.count)
         rate, values = self._current.rates(self.env_steps)
         metrics |= self._evaluations.metrics | {f"charts/{k}": v for k, v in values.items()}
         known: dict[str, Any] = {"learning_rate": rate, "eval_return": self._evaluations.latest}
@@ -478,6 +482,8 @@ class Trainer:
 
         Raises:
             ConfigError: an argument is not a JSON value, or the method name is not allowed.
+
+        The run fails if an environment doesn't have the method, or raises.
         """
         self._changes.append(changes.call(method, args, kwargs, evaluation, training).to_json())
 
@@ -525,11 +531,12 @@ class Trainer:
         """Report a number as the metric ``custom/<name>`` with the next result.
 
         Several values before that result are averaged. Values logged after the last result appear
-        in ``summary.json`` only.
+        in ``summary.json`` only. NaN and infinity are left out and counted in
+        ``custom/not_finite``.
 
         Raises:
             ConfigError: the name has characters other than letters, digits and ``_-./``, or the
-                value isn't one finite number.
+                value isn't one number.
         """
         self._reported.log(name, value)
 
@@ -571,5 +578,7 @@ class Trainer:
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` holds."""
         self._reported.gather(Alone())  # what callbacks logged last
+        if self.group.rank == 0:
+            self._reported.tell_missing()
         made = [json.loads(text) for text in self.progress.env_changes]
         return self._tally.summary() | {"metrics": self._reported.latest, "env_changes": made}

@@ -16,6 +16,8 @@ learner reads as its death. A slot counts as filled only when its number has arr
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import struct
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -26,13 +28,19 @@ from headrace.transport.slots import Slots
 _NUMBER = struct.Struct("<q")
 _FAILED = -1  # in place of a slot's number: the actor's last words follow
 _ORDER = -2  # likewise: an order of the learner follows
+_LONGEST_S = 1e9
 
 
 class ShmQueue:
-    """The learner's end, for actors in other processes of this machine; slots are shared memory."""
+    """The learner's end, for actors in other processes of this machine; slots are shared memory.
 
-    def __init__(self, slots: Slots) -> None:
-        self.slots = slots
+    Args:
+        timeout_s: how long a full pipe may keep a message to an actor that doesn't read.
+    """
+
+    def __init__(self, slots: Slots, timeout_s: float = 300.0) -> None:
+        self.slots, self._timeout_s = slots, timeout_s
+        self.deaf: set[int] = set()  # actors that didn't read in time; they get nothing more
         self._pipes: dict[int, Connection] = {}
         self._last_words: dict[int, str] = {}  # tracebacks whose pipe has not ended yet
         self._grant()
@@ -42,7 +50,9 @@ class ShmQueue:
         if actor in self._pipes:
             raise ValueError(f"actor {actor} is connected already")
         ours, theirs = Pipe()
+        _bound_sends(ours, self._timeout_s)
         self._pipes[actor] = ours
+        self.deaf.discard(actor)
         self.slots.forget(actor)
         for slot in self.slots.open(actor):
             self._send(actor, slot)
@@ -54,9 +64,14 @@ class ShmQueue:
 
     def _send(self, actor: int, slot: int, rest: bytes = b"") -> None:
         pipe = self._pipes.get(actor)
-        if pipe is not None:  # else :meth:`connect` sends it
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # take() reports it
-                pipe.send_bytes(_NUMBER.pack(slot) + rest)
+        if pipe is None or actor in self.deaf:  # connect() sends it
+            return
+        try:
+            pipe.send_bytes(_NUMBER.pack(slot) + rest)
+        except BlockingIOError:  # half of it may be sent
+            self.deaf.add(actor)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # take() reports it
 
     def order(self, text: bytes) -> None:
         """Send an order to all connected actors, who receive it before their next slots."""
@@ -98,6 +113,15 @@ class ShmQueue:
         for pipe in self._pipes.values():
             pipe.close()
         self._pipes.clear()
+
+
+def _bound_sends(pipe: Connection, timeout_s: float) -> None:
+    """Make sends through one end of a pipe raise BlockingIOError after a time."""
+    whole, rest = divmod(min(max(timeout_s, 1e-6), _LONGEST_S), 1.0)
+    limit = struct.pack("@ll", int(whole), int(rest * 1e6))
+    with socket.socket(fileno=os.dup(pipe.fileno())) as end:
+        end.setblocking(True)  # whatever socket.setdefaulttimeout says
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 class ShmPort:

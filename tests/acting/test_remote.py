@@ -21,7 +21,7 @@ from headrace.acting.source import RolloutSource
 from headrace.envs.make import make_vec
 from headrace.envs.names import resolve
 from headrace.envs.probe import probe
-from headrace.errors import ActorFailed, ConfigError, WorkerFailed
+from headrace.errors import ActorFailed, ConfigError, EnvironmentFault, WorkerFailed
 from headrace.process import ray as process_ray
 from headrace.training.sizes import sized
 from tests.acting.test_faults import check_whole
@@ -78,6 +78,36 @@ def test_one_seed_gives_the_same_weights_serially_and_on_a_cluster(tiny, finish,
     assert found[0][1] == found[1][1]
     for key, value in found[0][0].items():
         assert torch.equal(value, found[1][0][key]), key
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_metrics_changes_and_indices_of_environments_work_on_a_cluster(tmp_path, capsys):
+    seen = []
+
+    def harder(result, trainer):
+        seen.append(result.metrics)
+        trainer.log("updates", result.updates)
+        trainer.call_envs("set_task", min(result.updates, 3))
+
+    sizes = {"num_actors": 2, "envs_per_actor": 2, "fragment_length": 12}  # two episodes each
+    sizes |= {"total_steps": 240, "eval_episodes": 0, "log_interval_s": 1e-6}
+    names = {"level": "last", "index": "last", "calls": "max", "levle": "last"}
+    how = {"cluster": "ray", "run_dir": tmp_path, "info_metrics": names}
+    hr.train("worlds.levels:NumberedLevels", hr.PPO(), [harder], **sizes, **how)
+    assert seen[-1]["env/level"] == 3.0
+    assert {metrics["env/index"] for metrics in seen} == {1.5}  # of 0, 1, 2 and 3
+    assert seen[-1]["env/calls"] > seen[0]["env/calls"] == 0.0
+    assert seen[-1]["custom/updates"] == len(seen) - 1
+    assert "no environment has reported 'levle'" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_method_that_environments_on_a_cluster_lack_fails_the_run_at_once(tmp_path, capsys):
+    sizes = {"num_actors": 1, "envs_per_actor": 2, "total_steps": 10**6, "eval_episodes": 0}
+    typo = lambda result, trainer: trainer.call_envs("set_tsk", 1)  # noqa: E731
+    with pytest.raises(EnvironmentFault, match="Did you mean 'set_task'"):
+        hr.train("worlds.levels:Levels", hr.PPO(), [typo], cluster="ray", run_dir=tmp_path, **sizes)
+    assert "restart" not in capsys.readouterr().out
 
 
 def test_a_killed_actor_is_replaced_and_only_its_open_rollout_is_lost(opened):

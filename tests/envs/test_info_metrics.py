@@ -108,6 +108,10 @@ def test_what_is_no_number_is_left_out(form):
         ("a:men", "Did you mean .mean"),
         ("", "info_metrics"),
         ({"a b": "mean"}, "write NAME:REDUCTION"),
+        (["dist", 3], r"has 3, which is not the name of a number in infos: give names, as in \["),
+        ({3: "mean"}, "has 3, which is not the name"),
+        ({"dist": 3}, "has 3, which is not the name"),
+        (7, "has 7, which is not the name"),
         ([1], "info_metrics"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -15,8 +16,10 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from worlds.levels import Levels, LevelsGame, LevelsVector
 
 import headrace as hr
+from headrace.acting.source import RolloutSource
 from headrace.cli import main
 from headrace.envs.changes import apply, assign, call
+from headrace.envs.names import resolve
 
 SIZES = {"num_actors": 2, "envs_per_actor": 2, "fragment_length": 10, "log_interval_s": 1e-6}
 
@@ -184,3 +187,48 @@ def test_what_can_not_be_remembered_is_refused(name, args, words):
     with pytest.raises(hr.ConfigError, match=words):
         call(name, args, {})
     assert call("f", (np.arange(2), np.float32(0.5)), {}).args == [[0, 1], 0.5]
+
+
+@pytest.mark.parametrize("how", [
+    {}, {"transport": "serial"},
+    {"num_learners": 2, "fragment_length": 20, "total_steps": 800},
+], ids=str)  # fmt: skip
+def test_a_method_that_is_not_there_fails_the_run_at_once(tmp_path, capsys, how):
+    def typo(result, trainer):
+        if result.updates == 1:
+            trainer.call_envs("set_tsk", 1)
+
+    words = r"call_envs\('set_tsk', 1\) needs a method 'set_tsk', .*Did you mean 'set_task'\?$"
+    with pytest.raises(hr.HeadraceError, match=words):
+        train(tmp_path, callback=typo, **how)
+    assert "restart" not in capsys.readouterr().out
+    if "num_learners" not in how:  # several learners have saved nothing yet
+        again = train(tmp_path, callback=None, resume=True, **{**how, "total_steps": 160})
+        assert again[-1].env_steps >= 160
+
+
+def test_an_attribute_is_not_called_and_evaluations_are_not_tried_again(tmp_path, capsys):
+    def wrong(result, trainer):
+        trainer.call_envs("level", evaluation=True, training=False)
+
+    train(tmp_path, callback=wrong)
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert "needs a method 'level', which Levels doesn't have" in summary["no_evaluation"]
+    assert "played once more" not in capsys.readouterr().out
+
+
+def test_an_actor_that_is_stopped_does_not_hold_up_changes(tiny):
+    config = tiny(env=Levels, actor_timeout_s=0.5, algo=hr.APPO())
+    envs = hr.make_vec(Levels, 1)
+    policy = hr.Policy(envs.single_observation_space, envs.single_action_space)
+    said: list[str] = []
+    source = RolloutSource(config.actor_spec(resolve(Levels), policy), said.append)
+    with contextlib.closing(source):
+        source.publish(policy, 0, 0)
+        source.release([slot for slot, *_ in source.take(1, lambda: False)])
+        os.kill(source.pids()[0], signal.SIGSTOP)
+        for _ in range(40):
+            source.order(assign("told", "x" * 16_000).to_json())
+        while not said:
+            source.release([slot for slot, *_ in source.take(1, lambda: False)])
+    assert said[0].startswith("actor 0: was killed because it delivered nothing in time")

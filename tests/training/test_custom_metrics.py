@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from worlds.games import CountingGame, CountingTurns
 from worlds.reporting import Reporting
@@ -187,9 +188,50 @@ def test_a_name_that_no_metric_can_have_is_refused(name):
         Reported().log(name, 1.0)
 
 
-@pytest.mark.parametrize("value", ["text", float("nan"), None, [1, 2]])
+@pytest.mark.parametrize("value", ["text", None, [1, 2]])
 def test_a_value_that_is_no_number_is_refused(value):
     from headrace.records.reported import Reported
 
-    with pytest.raises(hr.ConfigError, match="finite number"):
+    with pytest.raises(hr.ConfigError, match="needs one number"):
         Reported().log("x", value)
+
+
+@pytest.mark.parametrize("how", [
+    {"transport": "serial"}, {"num_learners": 2, "fragment_length": 20, "num_actors": 2},
+])  # fmt: skip
+def test_missing_names_and_values_that_are_not_finite_are_told_once(tmp_path, capsys, how):
+    def call(result, trainer):
+        trainer.log("bad", float("nan"))
+        trainer.log("good", 1.0)
+
+    run_dir, given = tmp_path / "run", {**SIZES, **how}
+    names = ["parts/drve", "is_success"]
+    hr.train(
+        Reporting, hr.PPO(), [call], total_steps=400, run_dir=run_dir, info_metrics=names, **given
+    )
+    said = capsys.readouterr().out
+    assert said.count("info_metrics: no environment has reported 'parts/drve'; numbers in") == 1
+    assert "Did you mean 'parts/drive'?" in said
+    assert said.count("custom/bad=nan is not finite: such values are left out") == 1
+    metrics = json.loads((run_dir / "summary.json").read_text())["metrics"]
+    assert metrics["custom/good"] == 1.0
+    assert metrics["custom/not_finite"] >= 1.0
+    assert not {name for name in metrics if "bad" in name or "seen" in name}
+
+
+def test_names_that_only_some_episodes_report_are_not_missing():
+    from headrace.envs.info_metrics import InfoMetrics
+    from headrace.records.reported import Reported
+    from headrace.types import Alone
+
+    said: list[str] = []
+    metrics, reported = InfoMetrics(2, "score,rare,bad"), Reported("score,rare,bad", said.append)
+    for i in range(3):
+        infos = {"score": np.ones(2), "bad": np.full(2, np.nan)}
+        infos |= {"rare": np.ones(2)} if i == 2 else {}
+        metrics.note(infos, np.zeros(2, bool), np.ones(2, bool))
+        reported.add(metrics.take())
+        reported.gather(Alone())
+    reported.tell_missing(99)
+    reported.tell_missing()
+    assert said == []

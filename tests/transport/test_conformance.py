@@ -302,3 +302,21 @@ def test_a_slow_actor_delays_nobody_when_order_is_free(processes):
     assert t.slots.silent_s(0) > 0
     for process in getattr(t, "processes", ()):
         process.kill()
+
+
+def test_an_actor_that_reads_nothing_does_not_hold_the_learner_up():
+    slots = Slots(
+        Slab(SPEC, NUM_ACTORS * PER_ACTOR, NUM_HEADER_FIELDS), NUM_ACTORS, PER_ACTOR, False
+    )
+    queue = ShmQueue(slots, timeout_s=0.05)
+    theirs = [queue.connect(actor) for actor in (0, 1)]
+    reading = ShmPort(theirs[1])
+    for _ in range(40):
+        queue.order(b"x" * 16_000)
+        while theirs[1].poll():
+            theirs[1].recv_bytes()
+    assert queue.deaf == {0}
+    assert reading.orders() == []
+    queue.close()
+    for pipe in theirs:
+        pipe.close()

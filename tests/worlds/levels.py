@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from headrace import env_context
 from worlds.reporting import ReportingVector
 
 
@@ -38,6 +39,19 @@ class Levels(gymnasium.Env):
         self._t += 1
         info = {"level": float(self.level), "calls": len(self.told)}
         return np.zeros(2, np.float32), float(self.level), self._t == 5, False, info
+
+
+class NumberedLevels(Levels):
+    """Also reports its index in the run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = env_context().index
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take one of five steps."""
+        *result, info = super().step(action)
+        return *result, info | {"index": self.index}  # type: ignore[return-value]
 
 
 class LevelsVector(ReportingVector):

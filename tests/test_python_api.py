@@ -75,6 +75,44 @@ def test_curves_and_reports_are_written_from_python(trained, tmp_path):
         hr.plot(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("sample", "text"),
+    [
+        ({"epochs": [1, 2]}, "epochs=choice:1, 2"),
+        ({"learning_rate": np.array([1e-4, 1e-3])}, "learning_rate=choice:0.0001, 0.001"),
+        ({"hidden": ([64, 64], [32])}, "hidden=choice:[64, 64], [32]"),
+        ({"lr_schedule": ["linear", "constant"]}, "lr_schedule=choice:linear, constant"),
+        ({"kl_stop": [None, 0.1], "gamma": "uniform:0.9,0.99"}, "kl_stop=choice:None, 0.1"),
+    ],
+)
+def test_a_sweep_takes_lists_of_choices(sample, text, monkeypatch):
+    studies = []
+
+    def run(study, console):
+        studies.append(study)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headrace.studies.python.run", run)
+    with pytest.raises(KeyboardInterrupt):
+        hr.sweep("CartPole-v1", hr.PPO(), sample, **TINY)
+    one = studies[0].parameters[0]
+    assert f"{one.name}={one.kind}:{', '.join(map(str, one.values))}" == text
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        ({"gamma": 0.9}, r"must be a list of choices, as in \[1, 2, 4\].* as gamma=…"),
+        ({"gamma": [0.9]}, "must hold two or more different choices"),
+        ({"network": [hr.Network()]}, "must hold numbers, text, True"),
+        ({}, "a sweep needs a setting to sample: give sample="),
+    ],
+)
+def test_what_a_sweep_can_not_sample_is_told(sample, words, tmp_path):
+    with pytest.raises(hr.ConfigError, match=words):
+        hr.sweep("CartPole-v1", hr.PPO(), sample, output=tmp_path, **TINY)
+
+
 def test_a_script_sweeps_its_own_environment_and_algorithm(tmp_path):
     (tmp_path / "script.py").write_text(SWEEP)
     said = run(tmp_path, "script.py")

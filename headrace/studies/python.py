@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from headrace.config import Config
+from headrace.errors import ConfigError, shown
 from headrace.records import plot as curves
 from headrace.reporting import page
 from headrace.studies import statistics
@@ -26,7 +28,7 @@ Runs = str | Path | Sequence[str | Path]
 def sweep(
     env: Any = None,
     algo: Any = None,
-    sample: Mapping[str, str] | Sequence[str] = (),
+    sample: Mapping[str, Any] | Sequence[str] = (),
     *,
     quiet: bool = False,
     **settings: Any,
@@ -35,7 +37,8 @@ def sweep(
 
     Args:
         env, algo: as for :func:`headrace.train`; ``env`` may also be a whole :class:`Config`.
-        sample: settings to sample, as in ``{"learning_rate": "loguniform:1e-5,1e-2"}``.
+        sample: settings to sample: choices, as in ``{"epochs": [2, 4, 8]}``, or a distribution, as
+            in ``{"learning_rate": "loguniform:1e-5,1e-2"}``.
         quiet: print nothing.
         **settings: fields of :class:`~headrace.studies.sweep.settings.Sweep`, such as ``trials``,
             ``jobs`` and ``output``, and fields of :class:`Config`.
@@ -51,14 +54,46 @@ def sweep(
     given = {name: x for name, x in (("env", env), ("algo", algo)) if x is not None}
     config = env if isinstance(env, Config) else Config(**given, **settings)
     config = config if config.is_sized else choose(config, None, cores=1)
+    if isinstance(sample, str):
+        sample = [sample]
     if isinstance(sample, Mapping):
-        sample = [f"{name}={drawn}" for name, drawn in sample.items()]
+        sample = [f"{name}={_drawn(name, drawn)}" for name, drawn in sample.items()]
     study = Sweep(sample=tuple(sample), config=config, **own)
     run(study, Console(file=io.StringIO()) if quiet else wide_console())
     return [
         {"trial": trial.number, "score": trial.value, **trial.params}
         for trial in ranked(Store(study).trials())
     ]
+
+
+def _drawn(name: str, values: Any) -> str:
+    """What a setting is drawn from as text, as in ``choice:1,2,4``.
+
+    Raises:
+        ConfigError: it is neither text nor a collection of JSON values.
+    """
+    if isinstance(values, str):
+        return values
+    if isinstance(values, Mapping) or not isinstance(values, Iterable):
+        raise ConfigError(
+            f"sample={{{name!r}: {shown(values)}}} must be a list of choices, as in [1, 2, 4], or "
+            f"a distribution, as in 'loguniform:1e-5,1e-2'; give a single value as {name}=…"
+        )
+    try:
+        choices = [json.dumps(value, default=_plain) for value in values]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"sample={{{name!r}: {shown(values)}}} must hold numbers, text, True, False, None or "
+            f"lists of them ({error})"
+        ) from error
+    return f"choice:{','.join(choices)}"
+
+
+def _plain(value: Any) -> Any:
+    """Convert NumPy's numbers and arrays."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is none of these")
 
 
 def plot(runs: Runs, output: str | Path | None = None, metrics: str | Sequence[str] = ()) -> Path:

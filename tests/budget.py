@@ -28,7 +28,7 @@ BUDGETS_S = {
     "cluster/test_cluster_faults.py": 20,
     "launch/test_torchrun.py": 50,
     "training/test_matrix.py": 35,
-    "training/test_curriculum.py": 20,
+    "training/test_curriculum.py": 30,
     "training/test_stacks_change.py": 15,
     "training/test_eval_envs.py": 15,
     "training/test_custom_metrics.py": 40,

@@ -48,7 +48,7 @@ def examine(
     """
     found = speaking(rows, settings, action_space)
     return [
-        Finding(rule.name, found[rule.name], rule.mends)
+        Finding(rule.name, found[rule.name], rule.remedy)
         for rule in RULES
         if rule.name in found and not found.keys() & set(rule.explained_by)
     ]

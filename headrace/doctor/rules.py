@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from headrace.doctor import learning, work
 from headrace.doctor.history import History
+from headrace.errors import wrapper
+
+TIME_LIMIT = 'TimeLimit:{"max_episode_steps":1000}'  # a wrapper
 
 
 class Rule(NamedTuple):
@@ -21,12 +24,17 @@ class Rule(NamedTuple):
     mends: str  # the setting that usually does
     explained_by: tuple[str, ...] = ()  # names of illnesses of which this one is a symptom
 
+    @property
+    def remedy(self) -> str:
+        """The setting, with wrappers written as a keyword or a flag."""
+        return self.mends.replace(TIME_LIMIT, wrapper(TIME_LIMIT))
+
 
 RULES = (
     Rule("environment-slow", work.environment_slow,
          "more actors or envs_per_actor; engine=async or threads where it waits"),
     Rule("endless-episodes", work.endless_episodes,
-         "a time limit: --wrapper 'TimeLimit:{\"max_episode_steps\":1000}'"),
+         f"a time limit: {TIME_LIMIT}"),
     Rule("flat-returns", learning.flat_returns,
          "a denser reward in a wrapper, or more entropy_coef"),
     Rule("actors-die", work.actors_die, "the environment's own error, which the terminal showed"),

@@ -14,11 +14,12 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from headrace.envs.adapters import still_ended
 from headrace.envs.atari_scores import SCORES
 from headrace.envs.wrappers import Wrap
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, setting
 from headrace.valid.fields import check_fields, settings
 from headrace.valid.ranges import FACTOR, NOT_EMPTY, Range
 
 _VECTOR, _SINGLE = "ale_py.vector_env:AtariVectorEnv", "ale_py.env:AtariEnv"
+_NO_SKIP = '{"frameskip": 1}'
 _SKIPPING = {"AtariPreprocessing": "frame_skip", "MaxAndSkipObservation": "skip"}  # 4 by default
 _HARMLESS = {
     *_SKIPPING,
@@ -168,7 +169,7 @@ def frames_per_step(target: Any, kwargs: dict[str, Any], wraps: Iterable[Wrap] =
             times = f"{skip} times" if isinstance(skip, int) else "a random number of times"
             raise ConfigError(
                 f"wrapper {name} repeats each action {own} times, and {target.id} does so {times} "
-                """already: give one of them 1, as in --env-kwargs '{"frameskip":1}'"""
+                f"already: give one of them 1, as in {setting('env_kwargs', _NO_SKIP)}"
             )
         skip = own
     return skip if isinstance(skip, int) else 1

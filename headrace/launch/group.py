@@ -112,7 +112,13 @@ class LearnerGroup:
     ) -> None:
         self._started = time.monotonic() if started is None else started
         held = config.stacked_frames  # each learner may change the choice of "auto"
-        config, found, self.run_dir = begin(config, True, Alone(), notify)
+        self._said: list[str] = []  # lines that learner 0 would repeat
+
+        def say(line: str) -> None:
+            self._said.append(line)
+            notify(line)
+
+        config, found, self.run_dir = begin(config, True, Alone(), say)
         found.check_step()
         self.env = found.env
         self._lock = rundir.prepare(self.run_dir, config.resume, config.overwrite)
@@ -301,7 +307,8 @@ class LearnerGroup:
                 self._begun, self._env_steps = True, content[0].env_steps
                 yield content[0]
             elif kind == "say":
-                self._notify(content[0])
+                if content[0] not in self._said:
+                    self._notify(content[0])
             elif kind == "done":
                 one.done = True
                 self._summary = content[0] if rank == 0 else self._summary

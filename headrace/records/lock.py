@@ -12,7 +12,7 @@ import warnings
 import weakref
 from pathlib import Path
 
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, setting
 from headrace.records.disk import told
 
 NAME = "lock"
@@ -55,8 +55,8 @@ class Lock:
             if required:
                 self.release()
                 raise CheckpointError(
-                    f"{where} ({error.strerror}), and who shares it would train the same: put "
-                    "--output on one that has them"
+                    f"{where} ({error.strerror}), so processes that share it would train the same: "
+                    f"choose a folder on one that has them with {setting('output', repr('FOLDER'))}"
                 ) from error
             warnings.warn(f"{where}: take care that only one process trains there", stacklevel=2)
 

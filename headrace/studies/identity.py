@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import CheckpointError, ConfigError, HeadraceError, shown
+from headrace.errors import CheckpointError, ConfigError, HeadraceError, setting, shown
 from headrace.records.disk import write_json
 from headrace.records.lock import Lock, Taken
 from headrace.records.plain import plain
@@ -56,7 +56,7 @@ def check_same(file: Path, what: str, identity: dict[str, Any]) -> None:
     """
     for name, other in _OTHERS.items():
         if name != file.name and file.with_name(name).exists():
-            raise ConfigError(f"{file.parent} holds {other}, not {what}: choose another --output")
+            raise ConfigError(f"{file.parent} holds {other}, not {what}: {_elsewhere()}")
     ours = plain(identity)
     if not file.exists():
         write_json(file, ours)
@@ -64,15 +64,19 @@ def check_same(file: Path, what: str, identity: dict[str, Any]) -> None:
     try:
         theirs = _flat(_settled(json.loads(file.read_text(encoding="utf-8"))))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} can't be read ({error}): choose another --output") from error
+        raise ConfigError(f"{file} can't be read ({error}): {_elsewhere()}") from error
     own = _flat(json.loads(json.dumps(ours)))
     for name in [*own, *theirs]:
         there, here = theirs.get(name), own.get(name)
         if there != here:
             raise ConfigError(
                 f"{file.parent} holds {what} with {name}={shown(there)}, not {shown(here)}: give "
-                "the same settings, or another --output"
+                f"the same settings, or {_elsewhere()}"
             )
+
+
+def _elsewhere() -> str:
+    return f"choose another folder with {setting('output', repr('FOLDER'))}"
 
 
 def _settled(values: Any) -> Any:

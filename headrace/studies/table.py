@@ -23,7 +23,7 @@ from typing import Any
 from rich import progress
 from rich.console import Console
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, setting
 from headrace.studies.children import Children
 
 Case = Mapping[str, Any]
@@ -77,7 +77,8 @@ class Study:
         if header and header != self._columns:
             raise ConfigError(
                 f"{self._path} has the columns {', '.join(header)}, but this study writes "
-                f"{', '.join(self._columns)}; move it away or choose another --output"
+                f"{', '.join(self._columns)}; move it away or choose another folder with "
+                f"{setting('output', repr('FOLDER'))}"
             )
         self.rows = [dict(zip(header, map(_parsed, line), strict=True)) for line in lines]
 

@@ -113,7 +113,7 @@ def _begun(
     if line:
         notify(line)
     if was_auto and config.stacked_frames == "once" and group.rank == 0:
-        notify("auto: stacks of pictures are held as single ones (a quarter of the memory)")
+        notify("auto: stacks of images are stored as single frames (a quarter of the memory)")
     if not config.is_sized:
         chosen = replace(config, **Sizes(*group.broadcast(list(chosen.sizes)))._asdict())
     check_agents(chosen, found)

@@ -54,7 +54,10 @@ class Player:
 
     def __post_init__(self) -> None:
         if self.config.get("tasks"):
-            raise ConfigError("several tasks are filmed by headrace evaluate RUN --video FOLDER")
+            raise ConfigError(
+                "a policy of several tasks can't be watched in a window: record each task with "
+                "`headrace evaluate RUN --video FOLDER`"
+            )
         recall.check(self.folder, checkpoint.read_config(self.folder), self.trust)
 
     @functools.cached_property

@@ -306,8 +306,14 @@ def test_pictures_that_do_not_go_on_within_an_episode_are_refused(engine):
 
 def test_the_choice_is_told_and_kept(tmp_path, capsys):
     weights(tmp_path / "a", algo=hr.A2C(), total_steps=36)
-    assert "auto: stacks of pictures are held as single ones" in capsys.readouterr().out
+    assert "auto: stacks of images are stored as single frames" in capsys.readouterr().out
     assert '"stacked_frames": "once"' in (tmp_path / "a" / "config.json").read_text()
+
+
+def test_several_learners_print_the_choice_once(tmp_path, capsys):
+    settings = {"transport": "shm", "num_learners": 2, "eval_episodes": 0, "total_steps": 36}
+    hr.train(hr.Config(**RUN | {"algo": hr.A2C(), "run_dir": str(tmp_path)} | settings))
+    assert capsys.readouterr().out.count("auto: stacks of images are stored as single frames") == 1
 
 
 def test_a_resumed_run_holds_stacks_as_before(tmp_path):

@@ -125,7 +125,7 @@ def test_a_file_system_without_locks_is_noted(tmp_path, monkeypatch):
 def test_what_processes_share_needs_locks(tmp_path, monkeypatch, study):
     """Or two of them would train the same run."""
     monkeypatch.setattr(fcntl, "flock", refuse)
-    words = r"without locks \(Function not implemented\).*put --output on one that has them"
+    words = r"without locks \(Function not implemented\).*on one that has them with output='FOLDER'"
     with pytest.raises(CheckpointError, match=words), warnings.catch_warnings():
         warnings.simplefilter("error")
         if study == "pbt":

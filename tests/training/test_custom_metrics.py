@@ -174,8 +174,8 @@ def test_the_number_of_names_is_bounded_unless_they_were_chosen():
     from headrace.types import Alone
 
     sums = {f"env/{i}": [1.0, 1.0] for i in range(2 * MAX_NAMES)}
-    for bounded, count in ((True, MAX_NAMES), (False, 2 * MAX_NAMES)):
-        reported = Reported(bounded)
+    for chosen, count in ((None, MAX_NAMES), (",".join(map(str, range(64))), 2 * MAX_NAMES)):
+        reported = Reported(chosen)
         reported.add(sums)
         assert len(reported.gather(Alone())) == count
 

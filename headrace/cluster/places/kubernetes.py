@@ -102,7 +102,8 @@ def _await_pods(cluster: RayCluster, config: KubernetesConfig) -> None:
             raise WorkerFailed(
                 f"KubernetesConfig: {there} of nodes={config.nodes} pods of the Ray cluster "
                 f"{os.environ.get('RAY_CLUSTER_NAME', '')} are up after "
-                f"{config.start_timeout_s:g} s: make it with --nodes {config.nodes}, or see with "
-                "`kubectl get pods` what waits"
+                f"{config.start_timeout_s:g} s: start the program with "
+                f"`headrace launch k8s --nodes {config.nodes} -- …`, or see which pods wait with "
+                "`kubectl get pods`"
             )
         time.sleep(_LOOK_S)

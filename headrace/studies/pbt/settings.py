@@ -15,7 +15,7 @@ from headrace import schedules
 from headrace.algos import IMPALA
 from headrace.config import Config
 from headrace.envs.suites import Suite
-from headrace.errors import ConfigError, require
+from headrace.errors import ConfigError, require, setting
 from headrace.records.settings import replaced
 from headrace.studies import flags, sample
 from headrace.studies.fitness import fitness, suite_of
@@ -144,8 +144,9 @@ class Population:
         if self.suite is None:
             raise ConfigError(
                 f"there is no reference score of {flags.named(self.config)}, so say in units of "
-                "returns by how much another member must be better to be copied, as "
-                "--threshold 10; or --references with a file of headrace references"
+                "returns by how much another member must be better to be copied, as in "
+                f"{setting('threshold', '10')}; or give {setting('references', repr('FILE'))} with "
+                "a file of headrace references"
             )
         return 0.05
 

@@ -12,7 +12,7 @@ import tyro
 
 from headrace.algos import PPO
 from headrace.config import Config
-from headrace.errors import ConfigError, require
+from headrace.errors import ConfigError, require, setting
 from headrace.studies import flags
 from headrace.studies.scaling.model import Link, Mode
 from headrace.studies.table import Case, fingerprint, grid
@@ -83,7 +83,7 @@ class Scaling:
         for name, own in (("run_dir", None), ("resume", False), ("overwrite", False)):
             value = getattr(config, name)
             require(value == own, name, value, f"{own!r}: the study sets it for each run")
-        valid = "1: use --world-sizes"
+        valid = f"1: use {setting('world_sizes', '…')}"
         require(config.num_learners == 1, "num_learners", config.num_learners, valid)
 
     @property

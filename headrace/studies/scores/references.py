@@ -18,13 +18,14 @@ from headrace.envs.columns import agents_of
 from headrace.envs.make import opened
 from headrace.envs.names import resolve
 from headrace.envs.suites import Suite, suite, the_same
-from headrace.errors import ConfigError, nearest, require, shown
+from headrace.errors import ConfigError, nearest, require, shown, wrapper
 from headrace.evaluation import MAX_PARALLEL, Moment, whole_episodes
 from headrace.nn.inputs import info_mask
 from headrace.records.disk import told, write_json
 from headrace.studies.scores.runs import score_of
 
 EPISODES = 100
+_TIME_LIMIT = 'TimeLimit:{"max_episode_steps":1000}'
 MOST_STEPS = 200_000  # of an episode of random actions: 27,000 are the longest of Atari
 
 
@@ -67,7 +68,7 @@ def _played(env: str, envs: VectorEnv, seed: int) -> Iterator[Moment]:
         if since.max() >= MOST_STEPS:
             raise ConfigError(
                 f"an episode of {env} goes on after {MOST_STEPS:,} steps of random actions: give "
-                """it a limit, as --wrapper 'TimeLimit:{"max_episode_steps":1000}' does"""
+                f"it a limit with {wrapper(_TIME_LIMIT)}"
             )
 
 

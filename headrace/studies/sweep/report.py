@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, setting
 from headrace.records.curves import Curve, read_run
 from headrace.records.disk import replace_text, told
 from headrace.studies import flags, statistics
@@ -105,7 +105,8 @@ def _units(sweep: Sweep) -> str:
     """What scores are, in words."""
     tasks = len(sweep.config.tasks)
     if sweep.suite is None:
-        alone = "where those of one may outweigh all others (--references would weigh them alike)"
+        weighed = setting("references", "'FILE'")
+        alone = f"where those of one may outweigh all others ({weighed} would weigh them alike)"
         return f"the mean return over {tasks} tasks, {alone}," if tasks > 1 else "the mean return"
     what = f"mean over {tasks} tasks of scores, capped at 1," if tasks > 1 else "score"
     return f"the {what} by {sweep.suite.name} (0 random, 1 the reference)"

@@ -12,7 +12,7 @@ import tyro
 
 from headrace.config import Config
 from headrace.envs.suites import Suite
-from headrace.errors import ConfigError, require
+from headrace.errors import ConfigError, require, setting
 from headrace.records.settings import replaced
 from headrace.studies.fitness import suite_of
 from headrace.studies.sample import IMPALA, Parameter, parse
@@ -135,8 +135,9 @@ class Sweep:
     def check(self) -> None:
         """Raise ConfigError where nothing is drawn, or a reference score is missing."""
         if not self.parameters:
+            some = "'learning_rate=loguniform:1e-5,1e-2'"
             raise ConfigError(
-                "headrace sweep needs something to draw: --sample "
-                "learning-rate=loguniform:1e-5,1e-2, or --preset impala"
+                f"a sweep needs a setting to sample: give {setting('sample', some)} or "
+                f"{setting('preset', repr('impala'))}"
             )
         _ = self.suite

@@ -83,7 +83,7 @@ def test_of_several_tasks_the_mean_capped_score_counts(tmp_path):
 def test_without_a_reference_score_the_threshold_has_to_be_given(tmp_path):
     config = hr.Config("CartPole-v1", CONSTANT)
     known = {"config": config, "burn_in": 1000, "output": str(tmp_path / "population")}
-    with pytest.raises(ConfigError, match=r"no reference score of CartPole-v1.*--threshold 10"):
+    with pytest.raises(ConfigError, match=r"no reference score of CartPole-v1.*threshold=10"):
         run(Population(**known), wide_console(), stub.train)
     assert not any(tmp_path.iterdir())
     file = tmp_path / "own.json"
@@ -118,7 +118,7 @@ def test_a_folder_of_another_population_is_refused(tmp_path):
 @pytest.mark.parametrize(("file", "what"), [("sweep.json", "a sweep"), ("config.json", "a run")])
 def test_a_folder_of_something_else_is_refused(tmp_path, file, what):
     (tmp_path / file).write_text("{}")
-    with pytest.raises(ConfigError, match=f"holds {what}, not a population: .* another --output"):
+    with pytest.raises(ConfigError, match=f"holds {what}, not a population: .* output='FOLDER'"):
         run(stub.population(str(tmp_path), members=2), wide_console(), stub.train)
     assert not (tmp_path / "population.json").exists()
 

@@ -221,9 +221,8 @@ def test_what_does_not_fit_is_said_before_anything_starts(arguments, words, tmp_
         (["--timeout-s", "0"], "timeout_s"),
         (["--network-gbps", "0"], "network_gbps"),
         (["--network-latency-us", "-1"], "network_latency_us"),
-        (["--num-learners", "2"], "--world-sizes"),
+        (["--num-learners", "2"], "world_sizes=…"),
         (["--run-dir", "x"], "run_dir"),
-        (["--mode", "both"], "growing-batch"),
         (["--target-return", "5"], "eval_interval"),
     ],
 )
@@ -232,6 +231,11 @@ def test_a_wrong_flag_is_named(arguments, words, capsys):
         scaling.main(arguments)
     assert ended.value.code == 2
     assert words in "".join(capsys.readouterr())
+
+
+def test_a_wrong_choice_is_named():
+    with pytest.raises(ConfigError, match="--mode both must be one of constant-batch, growing"):
+        scaling.main(["--mode", "both"])
 
 
 # -- the study -------------------------------------------------------------------------------------

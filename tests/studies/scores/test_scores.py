@@ -176,7 +176,7 @@ def test_random_actions_are_uniform_repeat_and_keep_to_masks():
 
 def test_random_actions_that_end_no_episode_are_told(monkeypatch):
     monkeypatch.setattr(references, "MOST_STEPS", 50)
-    with pytest.raises(ConfigError, match=r"of CliffWalking-v1 goes on after 50 .*--wrapper"):
+    with pytest.raises(ConfigError, match=r"of CliffWalking-v1 goes on after 50 .*wrappers="):
         random_returns("CliffWalking-v1", episodes=1)
     limit = ['TimeLimit:{"max_episode_steps":5}']
     assert len(random_returns("CliffWalking-v1", episodes=2, wrappers=limit)) == 2

@@ -206,7 +206,7 @@ def test_a_folder_that_says_what_is_now_left_to_the_run_goes_on(tmp_path, before
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "needs something to draw"),
+        ([], "a sweep needs a setting to sample: give --sample"),
         (["--sample", "learning-rat=uniform:0.1,0.2"], "'learning_rate'"),
         (["--preset", "impala", "--sampler", "tpe"], "sampler='tpe'"),
         (["--run-dir", "x", "--preset", "impala"], "run_dir='x'"),

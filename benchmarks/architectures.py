@@ -52,10 +52,10 @@ from hosts import HEAD, MOST, Network, check_possible, check_spread, joined, var
 from rich.console import Console
 
 from headrace.errors import ConfigError
+from headrace.studies.aggregation import grouped, means, plus_minus
 from headrace.studies.children import Children
 from headrace.studies.machine import head, show, wide_console, write_csv
-from headrace.studies.means import grouped, means, plus_minus
-from headrace.studies.table import Case, Study, grid
+from headrace.studies.run_table import Case, Study, grid
 
 TASKS = ("even", "uneven")
 RESULTS = ("sps", "env_steps", "lag_mean", "learner_busy", "actor_busy")
@@ -155,7 +155,7 @@ def env_kwargs(case: Case) -> dict[str, Any]:
 
 def ideal_sps(args: Args, task: str, hosts: int = 1) -> float:
     """Steps per second of environments that never wait; busy ones share the cores."""
-    from headrace.process import num_cores
+    from headrace.processes import num_cores
 
     task_kwargs = env_kwargs({"task": task} | vars(args))
     steps = task_kwargs["episode_length"]

@@ -39,11 +39,11 @@ from processor import Processor
 from rich.console import Console
 
 from headrace.errors import ConfigError, require, require_choice
-from headrace.process import num_cores
-from headrace.records.curves import read_run
+from headrace.processes import num_cores
+from headrace.rundir.curves import read_run
 from headrace.studies.children import Children
-from headrace.studies.drawing import curves, picture
 from headrace.studies.machine import machine, show, wide_console
+from headrace.studies.plotting import curves, picture
 
 PEER = "CleanRL-style"
 PROGRAMS = ("headrace", "headrace bfloat16", "headrace float32", PEER)

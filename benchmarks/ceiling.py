@@ -45,7 +45,7 @@ def measure_ceiling(env_id: str, engine: str, num_envs: int, batch_size: int) ->
     import torch
 
     from headrace import make_vec
-    from headrace.process import keep_freed_memory, num_cores
+    from headrace.processes import keep_freed_memory, num_cores
 
     torch.set_num_threads(1)
     envs = make_vec(env_id, 1, engine)

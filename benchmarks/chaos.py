@@ -27,7 +27,7 @@ import numpy as np
 import tyro
 from chaos_run import Chaos, Life, env_steps, live, small_disk
 
-from headrace.records.settings import from_json
+from headrace.rundir.config_file import from_json
 
 SETTINGS = {
     "env_id": "chaos_env:CountedCartPole",

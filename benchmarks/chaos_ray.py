@@ -40,8 +40,8 @@ from hosts import HEAD, Network, check_possible, variables
 
 import headrace as hr
 from headrace.errors import ConfigError
-from headrace.records.files import read_jsonl
-from headrace.records.settings import from_json
+from headrace.rundir.config_file import from_json
+from headrace.rundir.files import read_jsonl
 
 WORKERS, CORES = (2, 3, 4), 2  # hosts beside the head's, and what each has
 AWAY_S = 4.0  # how long a host is dead

@@ -18,9 +18,9 @@ import psutil
 from processor import tree_of
 
 from headrace.errors import ConfigError
-from headrace.studies.children import Children, Ended, Watch
-from headrace.studies.drawing import picture
+from headrace.studies.children import Children, ProcessResult, Watch
 from headrace.studies.machine import machine
+from headrace.studies.plotting import picture
 
 PSS_INTERVAL_S = 2.0  # it makes the kernel walk page tables: ask less often
 NOT_OF_A_RUN = ("programs", "seeds", "peer_seeds", "first_seed", "output")  # of a comparison
@@ -59,7 +59,7 @@ def train_command(
     grace_s: float = 10.0,
     watch: Watch | None = None,
     **flags: Any,
-) -> Ended:
+) -> ProcessResult:
     """Run ``headrace train``; after ``limit_s`` it is asked to stop.
 
     Args:

@@ -23,9 +23,9 @@ from common import keep, kept
 
 import headrace as hr
 from headrace.errors import ConfigError, require, require_choice
-from headrace.records.curves import read_run
+from headrace.rundir.curves import read_run
+from headrace.studies.aggregation import mean_se
 from headrace.studies.machine import machine, show, wide_console
-from headrace.studies.means import mean_se
 from headrace.studies.run import train_to_end
 
 FIRST_SEED = 3_000_000  # of the games that are played; apart from training's

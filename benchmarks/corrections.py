@@ -34,11 +34,11 @@ import tyro
 from common import draw_bars
 from rich.console import Console
 
+from headrace.studies.aggregation import grouped, means, plus_minus
 from headrace.studies.children import Children
-from headrace.studies.drawing import draw_curves
 from headrace.studies.machine import head, show, wide_console, write_csv
-from headrace.studies.means import grouped, means, plus_minus
-from headrace.studies.table import Case, Study, grid
+from headrace.studies.plotting import draw_curves
+from headrace.studies.run_table import Case, Study, grid
 
 CORRECTIONS = ("vtrace", "one_step", "epsilon", "none")
 MEASURES = ("final_return", "evaluation_return", "mean_return")
@@ -128,10 +128,10 @@ def _train(config: Any, env: Any, forced_lag: int) -> tuple[Any, dict[str, Any]]
     import torch
 
     import headrace as hr
-    from headrace.acting.source import RolloutSource
-    from headrace.learning.batches import gather
-    from headrace.learning.learner import Learner
-    from headrace.records.episodes import Episodes
+    from headrace.actors.rollout_source import RolloutSource
+    from headrace.learner.batches import gather
+    from headrace.learner.learner import Learner
+    from headrace.rundir.episodes import Episodes
 
     with contextlib.closing(hr.make_vec(env, 1)) as envs:
         spaces = envs.single_observation_space, envs.single_action_space

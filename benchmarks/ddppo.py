@@ -21,12 +21,12 @@ from typing import Any
 import tyro
 
 import headrace as hr
+from headrace.studies.aggregation import grouped
 from headrace.studies.machine import head, show, wide_console, write_csv
-from headrace.studies.means import grouped
+from headrace.studies.run_table import Study, grid
 from headrace.studies.scaling import command as scaling
 from headrace.studies.scaling.figures import TIMES, run_figures
 from headrace.studies.scaling.settings import ONE_CORE, Scaling
-from headrace.studies.table import Study, grid
 
 ALGO = hr.PPO(epochs=2, minibatches=4)
 SMALL = {"num_actors": 1, "envs_per_actor": 8, "fragment_length": 64}  # the reference's

@@ -21,8 +21,8 @@ from doctor_cases import HEALTHY, ILL, config_of
 
 import headrace as hr
 from headrace.doctor.doctor import Doctor, examine
-from headrace.records.curves import Run, read_run
-from headrace.records.health import known
+from headrace.rundir.curves import RunCurves, read_run
+from headrace.rundir.health import known
 from headrace.spaces.json import space_from_json
 from headrace.studies.machine import markdown, wide_console
 
@@ -74,7 +74,7 @@ def is_done(folder: Path) -> bool:
     return summary.exists() and not json.loads(summary.read_text()).get("interrupted")
 
 
-def replayed(run: Run) -> list[str]:
+def replayed(run: RunCurves) -> list[str]:
     """What is told of a run by the rules as they are now: while it goes on, then of all of it."""
     values = run.described.get("action_space")
     space = values and space_from_json(values)

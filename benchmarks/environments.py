@@ -28,7 +28,7 @@ import tyro
 from environments_cases import CASES, Case
 from environments_report import Said, brief, cell, write_page
 
-from headrace.records import checkpoint
+from headrace.rundir import checkpoint
 from headrace.spaces.json import space_from_json
 from headrace.studies.children import Children
 

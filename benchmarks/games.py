@@ -33,7 +33,7 @@ import numpy as np
 import tyro
 
 from headrace.envs.names import Prepared, resolve
-from headrace.process import num_cores
+from headrace.processes import num_cores
 from headrace.studies.children import Children
 from headrace.studies.machine import machine, show, wide_console, write_csv
 

@@ -37,12 +37,12 @@ from impact_tasks import STUDIES, TASKS, Task, ladder
 from rich.console import Console
 
 from headrace.errors import ConfigError, nearest
-from headrace.records.curves import Curve
+from headrace.rundir.curves import Curve
+from headrace.studies.aggregation import means, plus_minus
 from headrace.studies.children import Children
-from headrace.studies.drawing import draw_curves
 from headrace.studies.machine import head, machine, show, wide_console, write_csv
-from headrace.studies.means import means, plus_minus
-from headrace.studies.table import Case, Study
+from headrace.studies.plotting import draw_curves
+from headrace.studies.run_table import Case, Study
 
 Name = Literal["ratio", "t_target", "k", "workers", "ladder", "compare"]
 RESULTS = (

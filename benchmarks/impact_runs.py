@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from headrace.records.files import read_jsonl
+from headrace.rundir.files import read_jsonl
 from headrace.studies.children import Children
-from headrace.studies.table import fingerprint
+from headrace.studies.run_table import fingerprint
 
 TIMEOUT_S = 900.0
 

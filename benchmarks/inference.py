@@ -33,10 +33,10 @@ from costly import Costly
 from rich.console import Console
 
 from headrace.recipes.atari import PROTOCOL
+from headrace.studies.aggregation import grouped, means, plus_minus
 from headrace.studies.children import Children
 from headrace.studies.machine import head, show, wide_console, write_csv
-from headrace.studies.means import grouped, means, plus_minus
-from headrace.studies.table import Case, Study, grid
+from headrace.studies.run_table import Case, Study, grid
 
 KINDS = ("actor", "shared")
 RESULTS = ("sps", "cpu_ms", "lag_mean", "auto", "promised", "ceiling")
@@ -87,7 +87,7 @@ def config_of(case: Case, run_dir: str) -> Any:
         env[0], hr.IMPALA(minibatches=1), env_kwargs=env[1],
         num_actors=actors, envs_per_actor=envs, fragment_length=20, batch_size=batch_size,
         network=hr.Network(**NETWORKS[network]), precision=case["precision"],
-        inference=case["inference"], max_wait_ms=case["max_wait_ms"], seed=case["repeat"],
+        auto_inference=case["inference"], max_wait_ms=case["max_wait_ms"], seed=case["repeat"],
         total_steps=10**12, checkpoint_interval=10**12, log_interval_s=0.2, run_dir=run_dir,
     )  # fmt: skip
 
@@ -96,22 +96,26 @@ def foreseen(config: Any, trainer: Any) -> dict[str, Any]:
     """What "auto" would choose here, by which promise, and the ceiling."""
     from headrace.envs.probe import probe
     from headrace.envs.step_cost import step_cost
-    from headrace.process import num_cores, torch_threads
-    from headrace.training import inference
-    from headrace.types import Alone
+    from headrace.processes import num_cores, torch_threads
+    from headrace.trainer import auto_inference
+    from headrace.types import SingleLearner
 
     policy, how = trainer.policy, (config.engine, config.env_kwargs, config.seed)
     found = probe(config.env, *how, config.wrappers)
     with torch_threads(1):
         auto = dataclasses.replace(config, inference="auto")
-        auto = inference.settle(auto, policy, found, Alone(), lambda text: None)
-        costs, env = inference.measure(config, policy, found), step_cost(found.env, *how)
+        auto = auto_inference.settle(auto, policy, found, SingleLearner(), lambda text: None)
+        costs, env = auto_inference.measure(config, policy, found), step_cost(found.env, *how)
     assert costs is not None
     assert env is not None
     ceiling = num_cores() / (min(costs.own, costs.shared) + costs.learning + env.seconds)
     costs = costs._replace(env=env.seconds, busy=env.busy)  # not known where acting costs the same
     crew = config.num_actors, config.envs_per_actor, num_cores()
-    return {"auto": auto.inference, "promised": inference.gain(costs, *crew), "ceiling": ceiling}
+    return {
+        "auto": auto.inference,
+        "promised": auto_inference.gain(costs, *crew),
+        "ceiling": ceiling,
+    }
 
 
 def processor_s() -> float:

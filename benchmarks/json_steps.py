@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import headrace as hr
-from headrace.process import die_with_parent
+from headrace.processes import die_with_parent
 
 WORKERS, ENVS = 2, 32
 

@@ -26,8 +26,8 @@ from common import train_command
 from learning_report import BEGIN, END, markdown
 
 from headrace.errors import require
-from headrace.process import cores, pinned
-from headrace.records.files import read_jsonl
+from headrace.processes import cores, pinned
+from headrace.rundir.files import read_jsonl
 from headrace.studies.children import Children
 from headrace.studies.machine import wide_console
 

@@ -22,21 +22,21 @@ import torch
 import tyro
 from common import keep
 
-from headrace.acting.actor import open_collector
+from headrace.actors.actor import open_collector
 from headrace.config import Config
 from headrace.envs.probe import Probe
 from headrace.errors import require
-from headrace.learning.batches import gather
-from headrace.learning.learner import Learner
-from headrace.process import keep_freed_memory
+from headrace.learner.batches import gather
+from headrace.learner.learner import Learner
+from headrace.processes import keep_freed_memory
 from headrace.recipes.atari import atari
 from headrace.studies.machine import machine, markdown, show, wide_console
 from headrace.studies.stopwatch import measure_time
-from headrace.training.ahead import Ahead
-from headrace.training.policies import new_policy
-from headrace.training.run import begin, built
+from headrace.trainer.policies import new_policy
+from headrace.trainer.prefetch import BatchPrefetcher
+from headrace.trainer.start import begin, built
 from headrace.transport.slab import Slab
-from headrace.types import Alone, Batch, Rollout
+from headrace.types import Batch, Rollout, SingleLearner
 
 PAPER = 250_000  # frames per second
 RATE = 1e-5  # of learning
@@ -82,7 +82,7 @@ def main() -> None:
         config, found, rollouts = played(network, args)
         for precision in args.precisions:
             settings = replace(config, precision=precision)
-            _, _, learner = built(settings, found, Alone(), lambda line: None)
+            _, _, learner = built(settings, found, SingleLearner(), lambda line: None)
             assert isinstance(learner, Learner)
             learner.published(0)
             for batch_size in args.batch_sizes:
@@ -110,7 +110,7 @@ def played(network: str, args: Args) -> tuple[Config, Probe, list[Rollout]]:
         num_actors=1, envs_per_actor=COLUMNS, batch_size=COLUMNS * recipe.fragment_length,
         device=args.device, compile=args.compile,
     )  # fmt: skip
-    config, found, _ = begin(config, False, Alone(), lambda line: None)
+    config, found, _ = begin(config, False, SingleLearner(), lambda line: None)
     spec = config.actor_spec(found.env, new_policy(config, found))
     envs, collector = open_collector(spec, spec.policy)
     collector.reset(0)
@@ -133,7 +133,7 @@ def measured(
     if args.profile:
         profile(lambda: learner.update(lambda: there[0], RATE), on_cuda)
     there.clear()
-    ahead = Ahead(learner.device) if on_cuda else None
+    ahead = BatchPrefetcher(learner.device) if on_cuda else None
 
     def fresh() -> Batch:
         if ahead is None:

@@ -40,8 +40,8 @@ from learning_tasks import TASKS, Task
 from rich.console import Console
 
 from headrace.errors import ConfigError, require, require_choice
-from headrace.process import cores, pinned
-from headrace.records.files import read_jsonl
+from headrace.processes import cores, pinned
+from headrace.rundir.files import read_jsonl
 from headrace.studies.children import Children
 from headrace.studies.machine import machine, wide_console
 

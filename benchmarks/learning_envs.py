@@ -1,4 +1,4 @@
-"""Environments that Gymnasium doesn't have: of learning.py ``learning_envs:TMaze-v0``, and
+"""Environments that Gymnasium doesn't have: of learner.py ``learning_envs:TMaze-v0``, and
 ``learning_envs:Breakout-v1``, which is MinAtar's with a limit of time; of precision.py
 ``learning_envs:Catch-v0``.
 """

@@ -1,4 +1,4 @@
-"""What learning.py runs in processes of their own: Stable-Baselines3's PPO, and evaluations.
+"""What learner.py runs in processes of their own: Stable-Baselines3's PPO, and evaluations.
 
 A child gets a request: ``task`` (a name of TASKS), ``seed``, ``steps``, ``seconds``, ``started``
 (monotonic), ``interval_s`` (between two points of the curve) and ``episodes`` (of the evaluation).
@@ -70,7 +70,7 @@ def evaluation_of(returns: list[float]) -> dict[str, float]:
 def evaluate_headrace(request: dict[str, Any]) -> dict[str, Any]:
     """The latest policy of ``run_dir``, deterministic; headrace's run command has trained it."""
     import headrace as hr
-    from headrace.process import torch_threads
+    from headrace.processes import torch_threads
 
     with torch_threads(1):
         policy = hr.load(request["run_dir"])

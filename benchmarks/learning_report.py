@@ -1,4 +1,4 @@
-"""What learning.py reports: a page, with tables of aggregates and of each task, and a picture."""
+"""What learner.py reports: a page, with tables of aggregates and of each task, and a picture."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from learning_scores import PEERS, Suite, improvement, seconds_to
 from learning_tasks import SOLVED, TASKS
 from rich.console import Console
 
-from headrace.studies.drawing import picture
 from headrace.studies.machine import markdown, show
+from headrace.studies.plotting import picture
 from headrace.studies.statistics import interquartile
 
 FRACTIONS = [i / 20 for i in range(1, 21)]

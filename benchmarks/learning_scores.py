@@ -1,4 +1,4 @@
-"""The figures of learning.py: interquartile means with intervals, probabilities of improvement.
+"""The figures of learner.py: interquartile means with intervals, probabilities of improvement.
 
 Scores are returns on a scale from 0, random actions, to 1, the reference of learning_tasks.py.
 Aggregates are over the tasks that have every seed of every program. After so many seconds a run
@@ -24,7 +24,7 @@ from headrace.studies.statistics import Estimate
 
 PEERS = {"sb3": "Stable-Baselines3 PPO", "cleanrl": "CleanRL-style PPO"}
 
-Run = Mapping[str, Any]  # a file of learning.py
+Run = Mapping[str, Any]  # a file of learner.py
 
 
 def value_at(run: Run, axis: int, x: float, before: float) -> float:

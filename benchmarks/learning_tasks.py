@@ -1,4 +1,4 @@
-"""The tasks of learning.py: budgets, reference returns, and what the peers publish for each.
+"""The tasks of learner.py: budgets, reference returns, and what the peers publish for each.
 
 python benchmarks/learning_tasks.py        measures the returns of random actions, ``low``
 """

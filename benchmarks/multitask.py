@@ -35,11 +35,11 @@ from headrace.api import resume_config
 from headrace.envs.names import env_name, resolve
 from headrace.envs.probe import probe
 from headrace.envs.tasks import named_in
-from headrace.records import checkpoint
+from headrace.rundir import checkpoint
 from headrace.studies import statistics as of_runs
+from headrace.studies.aggregation import mean_se, means, plus_minus
 from headrace.studies.machine import head, show, wide_console, write_csv
-from headrace.studies.means import mean_se, means, plus_minus
-from headrace.studies.table import Case, Study, fingerprint, grid
+from headrace.studies.run_table import Case, Study, fingerprint, grid
 
 TASKS = ("CartPole-v1", "Acrobot-v1", "LunarLander-v3", "multitask_envs:PendulumOfFive-v0")
 AGENTS = {

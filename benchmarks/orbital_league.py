@@ -10,9 +10,9 @@ from orbital_runs import Args, policy_player, row, run_of, train
 from scipy.stats import spearmanr
 
 from headrace.league.folder import snapshots
-from headrace.studies.drawing import picture
 from headrace.studies.league.command import folder_of, show_league
 from headrace.studies.machine import write_csv
+from headrace.studies.plotting import picture
 from headrace_ssa.dominance import match
 
 SNAPSHOTS = 12  # at most that play, evenly spaced

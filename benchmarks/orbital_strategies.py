@@ -11,9 +11,9 @@ import numpy as np
 from orbital_runs import Args, policy_player, run_of
 
 from headrace.league.folder import snapshots
-from headrace.records import checkpoint
-from headrace.studies.drawing import picture
+from headrace.rundir import checkpoint
 from headrace.studies.league.command import folder_of
+from headrace.studies.plotting import picture
 from headrace_ssa.dominance import match, play, rules
 from headrace_ssa.dominance.motion import is_lit
 from headrace_ssa.dominance.players import PLAYERS, Player

@@ -22,8 +22,8 @@ from matplotlib.ticker import EngFormatter
 
 import headrace as hr
 from headrace.errors import require
-from headrace.records.curves import Run, read_run
-from headrace.studies.drawing import curves, picture
+from headrace.rundir.curves import RunCurves, read_run
+from headrace.studies.plotting import curves, picture
 
 RETURN = "charts/episodic_return"
 SIZES: dict[str, Any] = {"num_actors": 1, "envs_per_actor": 16, "fragment_length": 32}
@@ -174,7 +174,7 @@ def main(args: Args) -> None:
     folder = args.output if args.docs is None else args.docs / "pathologies"
     folder.mkdir(parents=True, exist_ok=True)
     for name in args.cases or CASES:
-        case, runs = CASES[name], dict[str, list[Run]]()
+        case, runs = CASES[name], dict[str, list[RunCurves]]()
         for kind, (label, own) in {"well": case.well, "ill": case.ill}.items():
             for seed in range(args.seeds):
                 run_dir = args.output / name / f"{kind}-{seed}"
@@ -193,7 +193,7 @@ def is_done(run_dir: Path) -> bool:
     return file.exists() and not json.loads(file.read_text(encoding="utf-8")).get("interrupted")
 
 
-def last(runs: list[Run]) -> list[float]:
+def last(runs: list[RunCurves]) -> list[float]:
     """What each run ended with, of training."""
     return [round(run.curve("env_steps", RETURN)[1][-1], 2) for run in runs]
 
@@ -210,7 +210,7 @@ def trained(settings: dict[str, Any], run_dir: Path, seed: int) -> None:
         raise KeyboardInterrupt
 
 
-def draw(case: Case, runs: dict[str, list[Run]], path: Path) -> None:
+def draw(case: Case, runs: dict[str, list[RunCurves]], path: Path) -> None:
     """The return, and the figure in which it is seen: the mean of the seeds, and its error."""
     settings = {**case.common, **case.well[1]}
     env = settings["env"]

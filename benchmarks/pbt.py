@@ -27,18 +27,18 @@ from rich.console import Console
 import headrace as hr
 from headrace.api import resume_config
 from headrace.errors import NonFinite
-from headrace.records import checkpoint
-from headrace.records.curves import Curve
-from headrace.records.settings import replaced
+from headrace.rundir import checkpoint
+from headrace.rundir.config_file import replaced
+from headrace.rundir.curves import Curve
 from headrace.studies import statistics
+from headrace.studies.aggregation import mean_se
 from headrace.studies.children import Children
-from headrace.studies.drawing import draw_curves
 from headrace.studies.machine import head, show, wide_console, write_csv
-from headrace.studies.means import mean_se
 from headrace.studies.pbt.command import run as take_part
 from headrace.studies.pbt.member import Member
 from headrace.studies.pbt.settings import Population
-from headrace.studies.table import Case, Study, fingerprint, grid
+from headrace.studies.plotting import draw_curves
+from headrace.studies.run_table import Case, Study, fingerprint, grid
 
 SAMPLE = ("learning_rate=loguniform:1e-4,1e-1", "entropy_coef=loguniform:1e-3,1")
 ARMS = {"population": "population-based training", "sweep": "random sweep"}

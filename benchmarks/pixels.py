@@ -37,7 +37,7 @@ from pixels_ceiling import measure_ceiling
 from rich.console import Console
 
 from headrace.errors import require_choice
-from headrace.process import num_cores
+from headrace.processes import num_cores
 from headrace.studies.children import Children
 from headrace.studies.machine import machine, show, wide_console, write_csv
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import ceiling
 
-from headrace.process import keep_freed_memory, num_cores
+from headrace.processes import keep_freed_memory, num_cores
 
 TIMEOUT_S = 600.0
 _CHUNKS = (64, 128, 256)  # steps, of learning
@@ -39,7 +39,7 @@ def _parts(request: dict[str, Any]) -> dict[str, dict[str, float]]:
     """What a step costs on this core while the others do the same."""
     import torch
 
-    from headrace.nn.packed import can_pack
+    from headrace.nn.packed_weights import can_pack
 
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -84,7 +84,7 @@ def _acting(num_envs: int, dtype: Any, is_packed: bool = False) -> Callable[[], 
     import torch
     from atari_ppo import Agent
 
-    from headrace.nn.packed import Packed
+    from headrace.nn.packed_weights import PackedNetwork
     from headrace.nn.patches import PatchConv2d, patches
 
     agent = Agent(6).to(dtype)
@@ -92,7 +92,7 @@ def _acting(num_envs: int, dtype: Any, is_packed: bool = False) -> Callable[[], 
     if is_packed:
         torso[0] = PatchConv2d(4, 32, 8, stride=4)
         torso[0].scale = 1 / 255
-        torso = Packed(torso)
+        torso = PackedNetwork(torso)
         torso.pack()
     obs = torch.randint(0, 256, (num_envs, 4, 84, 84), dtype=torch.uint8)
 

@@ -29,10 +29,10 @@ import psutil
 import tyro
 
 import headrace as hr
-from headrace.process import num_cores
+from headrace.processes import num_cores
+from headrace.studies.aggregation import grouped
 from headrace.studies.machine import machine, show, wide_console, write_csv
-from headrace.studies.means import grouped
-from headrace.studies.plan.measure import Costs, measure
+from headrace.studies.plan.measure import MeasuredCosts, measure
 from headrace.studies.plan.scenario import Outcome
 from headrace.studies.plan.settings import Plan
 from headrace.studies.plan.simulate import simulate
@@ -201,7 +201,7 @@ def one(case: Case, seconds: float, measure_s: float, folder: Path) -> dict[str,
     }
 
 
-def predict(case: Case, config: hr.Config, costs: Costs, cores: float) -> Outcome:
+def predict(case: Case, config: hr.Config, costs: MeasuredCosts, cores: float) -> Outcome:
     """The simulation of a case on the cores that other programs leave."""
     actors: dict[str, Any] = {"stragglers": case.stragglers, "straggler_factor": STRAGGLER}
     plan = Plan(config=config, cores=max(0.5, cores), **actors)

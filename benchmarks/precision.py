@@ -30,10 +30,10 @@ from learning_envs import CELLS
 from rich.console import Console
 
 from headrace.errors import ConfigError, require
-from headrace.records.files import read_jsonl
+from headrace.rundir.files import read_jsonl
 from headrace.studies.children import Children
-from headrace.studies.drawing import draw_curves
 from headrace.studies.machine import machine, markdown, show, wide_console
+from headrace.studies.plotting import draw_curves
 
 ENV = "learning_envs:Catch-v0"
 PRECISIONS = ("float32", "bfloat16")

@@ -24,8 +24,8 @@ import tyro
 from common import draw_ranges, train_command
 
 import headrace as hr
+from headrace.studies.aggregation import mean_se
 from headrace.studies.machine import machine, show, wide_console, write_csv
-from headrace.studies.means import mean_se
 from headrace_ssa import baselines, simple
 
 FIRST_SEED = 2_000_000  # of the episodes that are played; apart from training's

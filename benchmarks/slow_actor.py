@@ -17,7 +17,7 @@ from pathlib import Path
 from waiting import Waiting
 
 import headrace as hr
-from headrace.acting.source import RolloutSource
+from headrace.actors.rollout_source import RolloutSource
 
 NUM_ACTORS, SECONDS, REPEATS, STEP_S = 4, 6.0, 3, 0.001
 

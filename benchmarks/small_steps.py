@@ -22,9 +22,9 @@ import tyro
 
 import headrace as hr
 from headrace.algos.common import Hyperparameters
-from headrace.learning.learner import Learner
+from headrace.learner.learner import Learner
 from headrace.nn import Network, Policy
-from headrace.process import keep_freed_memory
+from headrace.processes import keep_freed_memory
 from headrace.studies.stopwatch import measure_time
 from headrace.types import Batch
 

@@ -32,8 +32,8 @@ import tyro
 
 from headrace.distributed.ranks import Ranks
 from headrace.launch.torchrun import torchrun_rendezvous
-from headrace.process import num_cores
-from headrace.records.disk import write_json
+from headrace.processes import num_cores
+from headrace.rundir.atomic_files import write_json
 from headrace.studies.machine import machine, show, wide_console
 from headrace.studies.scaling.model import Cost, Link, Model, Timing, extrapolate, fit_allreduce
 

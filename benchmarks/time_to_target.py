@@ -26,11 +26,11 @@ import tyro
 from common import spread, train_command
 from rich.console import Console
 
-from headrace.records.files import read_jsonl
-from headrace.studies.children import Children, Ended
-from headrace.studies.drawing import picture
+from headrace.rundir.files import read_jsonl
+from headrace.studies.aggregation import grouped
+from headrace.studies.children import Children, ProcessResult
 from headrace.studies.machine import machine, show, wide_console, write_csv
-from headrace.studies.means import grouped
+from headrace.studies.plotting import picture
 
 TARGET = 475.0
 WINDOW = 100
@@ -151,7 +151,11 @@ def headrace(algo: str, seed: int, args: Args) -> Run:
 
 
 def headrace_run(
-    algo: str, seed: int, done: Ended, summary: dict[str, Any], lines: list[dict[str, float]]
+    algo: str,
+    seed: int,
+    done: ProcessResult,
+    summary: dict[str, Any],
+    lines: list[dict[str, float]],
 ) -> Run:
     """What a run directory says."""
     final, name = summary["episodic_return"], "charts/episodic_return"

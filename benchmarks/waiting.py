@@ -31,7 +31,7 @@ import tyro
 from gymnasium.vector import VectorWrapper
 
 import headrace as hr
-from headrace.acting.source import RolloutSource
+from headrace.actors.rollout_source import RolloutSource
 from headrace.envs.names import resolve
 from headrace.studies.machine import machine, show, wide_console, write_csv
 

@@ -24,11 +24,11 @@ import tyro
 from common import train_command
 from rich.console import Console
 
+from headrace.studies.aggregation import grouped, means, over_known, plus_minus
 from headrace.studies.children import Children
-from headrace.studies.drawing import picture
 from headrace.studies.machine import head, show, wide_console, write_csv
-from headrace.studies.means import grouped, means, over_known, plus_minus
-from headrace.studies.table import Case, Study, grid
+from headrace.studies.plotting import picture
+from headrace.studies.run_table import Case, Study, grid
 
 SETTINGS = ("algo", "recipe", "target_return", "eval_interval", "eval_episodes")
 RESULTS = ("reached", "env_steps", "updates", "pulls", "megabytes", "kl", "lag_mean", "sps")

@@ -23,8 +23,8 @@ import torch
 
 import headrace
 from headrace import zoo
-from headrace.records import checkpoint, folders
-from headrace.records.disk import json_text
+from headrace.rundir import checkpoint, folders
+from headrace.rundir.atomic_files import json_text
 from headrace.studies.machine import markdown
 
 ALGORITHMS = {

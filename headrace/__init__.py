@@ -22,11 +22,11 @@ if TYPE_CHECKING:  # what type checkers and editors see; an alias says that it i
     from headrace.api import load as load
     from headrace.api import resume as resume
     from headrace.api import train as train
-    from headrace.cluster import ClusterEnv as ClusterEnv
-    from headrace.cluster import KubernetesConfig as KubernetesConfig
-    from headrace.cluster import LocalConfig as LocalConfig
-    from headrace.cluster import RayConfig as RayConfig
-    from headrace.cluster import SlurmConfig as SlurmConfig
+    from headrace.cluster_env import ClusterEnv as ClusterEnv
+    from headrace.cluster_env import KubernetesConfig as KubernetesConfig
+    from headrace.cluster_env import LocalConfig as LocalConfig
+    from headrace.cluster_env import RayConfig as RayConfig
+    from headrace.cluster_env import SlurmConfig as SlurmConfig
     from headrace.config import Config as Config
     from headrace.envs import make_vec as make_vec
     from headrace.envs.context import EnvContext as EnvContext
@@ -39,11 +39,11 @@ if TYPE_CHECKING:  # what type checkers and editors see; an alias says that it i
     from headrace.nn import Network as Network
     from headrace.nn import Policy as Policy
     from headrace.recipes import recipe as recipe
-    from headrace.records.result import Result as Result
-    from headrace.studies.python import plot as plot
-    from headrace.studies.python import report as report
-    from headrace.studies.python import sweep as sweep
-    from headrace.training.trainer import Trainer as Trainer
+    from headrace.rundir.result import Result as Result
+    from headrace.studies.api import plot as plot
+    from headrace.studies.api import report as report
+    from headrace.studies.api import sweep as sweep
+    from headrace.trainer.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
 
@@ -51,7 +51,7 @@ _NAMES = {
     "algos": [name.upper() for name in NAMES],
     "algos.common": ["Hyperparameters"],
     "api": ["load", "resume", "train"],
-    "cluster": ["ClusterEnv", "KubernetesConfig", "LocalConfig", "RayConfig", "SlurmConfig"],
+    "cluster_env": ["ClusterEnv", "KubernetesConfig", "LocalConfig", "RayConfig", "SlurmConfig"],
     "config": ["Config"],
     "envs": ["make_vec"],
     "errors": ["ConfigError", "HeadraceError"],
@@ -60,9 +60,9 @@ _NAMES = {
     "launch.group": ["LearnerGroup"],
     "nn": ["Network", "Policy"],
     "recipes": ["recipe"],
-    "records.result": ["Result"],
-    "studies.python": ["plot", "report", "sweep"],
-    "training.trainer": ["Trainer"],
+    "rundir.result": ["Result"],
+    "studies.api": ["plot", "report", "sweep"],
+    "trainer.trainer": ["Trainer"],
 }
 _HOME = {name: f"headrace.{module}" for module, names in _NAMES.items() for name in names}
 
@@ -80,7 +80,7 @@ def __getattr__(name: str) -> Any:
 def _unknown(name: str) -> str:
     """The message for a name that isn't public."""
     from headrace.errors import nearest
-    from headrace.valid import aliases
+    from headrace.validation import aliases
 
     algorithms = _NAMES["algos"]
     if aliases.is_other_algorithm(name):

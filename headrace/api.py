@@ -8,27 +8,27 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.acting.fitting import one_task
+from headrace.actors.task_adapter import one_task
 from headrace.algos.common import Hyperparameters
-from headrace.callbacks import Calls
+from headrace.callbacks import CallbackList
 from headrace.config import Config, unknown_setting
 from headrace.config.algorithms import instance, is_called, short_name
 from headrace.errors import CheckpointError, ConfigError, WorkerFailed, require, setting, shown
 from headrace.launch.group import LearnerGroup
 from headrace.launch.torchrun import join_torchrun, torchrun_rendezvous
+from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
-from headrace.nn.team import AnyPolicy, Team
-from headrace.process import global_generators_kept, library_defaults
+from headrace.processes import global_generators_kept, library_defaults
 from headrace.recipes import for_tasks
-from headrace.records import checkpoint, recall
-from headrace.records.keywords import Settings
-from headrace.records.settings import check_resumed, from_json, replaced
-from headrace.records.terminal import Report
-from headrace.training.sizes import few_steps
-from headrace.training.trainer import Trainer
+from headrace.rundir import checkpoint, resolve_imports
+from headrace.rundir.config_file import check_resumed, from_json, replaced
+from headrace.rundir.config_keywords import Settings
+from headrace.rundir.terminal import Report
+from headrace.trainer.auto_sizes import few_steps
+from headrace.trainer.trainer import Trainer
 from headrace.types import Group
-from headrace.valid.fields import checked
+from headrace.validation.fields import checked
 
 if TYPE_CHECKING:  # typing has it from Python 3.11 on
     from typing_extensions import Unpack
@@ -120,7 +120,7 @@ def resume_config(run_dir: str | Path, trust: bool = False, **settings: Any) -> 
     values = checkpoint.read_config(folder)
     if "algo" in settings:
         settings["algo"] = instance(settings["algo"])
-    named = recall.settings(folder, values, trust, tuple(settings))
+    named = resolve_imports.settings(folder, values, trust, tuple(settings))
     saved = _saved_config(run_dir, settings.get("algo"), **named)
     if met := torchrun_rendezvous():
         settings = {"num_learners": met.size, **settings}
@@ -191,8 +191,10 @@ def load(
         found = one_task(found, task)
     if policy is None:
         return found
-    require(isinstance(found, Team), "policy", policy, f"None: {run_dir} holds one policy only")
-    assert isinstance(found, Team)
+    require(
+        isinstance(found, MultiPolicy), "policy", policy, f"None: {run_dir} holds one policy only"
+    )
+    assert isinstance(found, MultiPolicy)
     found.roster.check(policy)
     return found.policies[policy]
 
@@ -216,7 +218,7 @@ def run(
     config, group = join_torchrun(config)
     leads = group is None or group.rank == 0
     report = Report(config, quiet=quiet or not leads)
-    calls = Calls(callbacks if leads else (), report.say)
+    calls = CallbackList(callbacks if leads else (), report.say)
     if leads and config.resume and config.run_dir is not None:
         report.say(check_resumed(_saved_config(config.run_dir, config.algo), config))
     with _way_on(config), report, _trainer(config, started, report, group) as trainer:

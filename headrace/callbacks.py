@@ -31,7 +31,7 @@ class Callback(Protocol):
         """After the last one, once, with what ``summary.json`` holds; None if the run failed."""
 
 
-class Calls:
+class CallbackList:
     """The callbacks of one run, in their order.
 
     Args:
@@ -46,7 +46,7 @@ class Calls:
         for one in given:
             require(callable(one), "callbacks", one, "functions, or objects with __call__")
         self._callbacks = [
-            _Dispensable(one, notify) if getattr(one, "dispensable", False) else one
+            _OptionalCallback(one, notify) if getattr(one, "dispensable", False) else one
             for one in given
         ]
         self._results = [_with_trainer(one) for one in self._callbacks]
@@ -71,7 +71,7 @@ class Calls:
         return not [call for call in self._results if call(result, trainer) is False]
 
 
-class _Dispensable:
+class _OptionalCallback:
     """A callback whose failures are told once, and cost the run nothing else."""
 
     def __init__(self, callback: Any, notify: Callable[[str], None]) -> None:

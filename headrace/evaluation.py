@@ -13,23 +13,23 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from headrace.acting.fitting import fitting, joined_for
+from headrace.actors.task_adapter import fitting, joined_for
 from headrace.envs.atari import human_normalized
 from headrace.envs.changes import EnvChange, apply
-from headrace.envs.columns import absent_in, agents_of
 from headrace.envs.context import EnvContext
 from headrace.envs.info_metrics import PREFIX, InfoMetrics, InfoNames, means_of, written
 from headrace.envs.make import opened
 from headrace.envs.names import Prepared, Tasks, env_name, resolve
+from headrace.envs.parallel_game_vector import absent_in, agents_of
 from headrace.envs.tasks import named_in
-from headrace.envs.turns import Turns
+from headrace.envs.turn_based_vector import TurnBasedVector
 from headrace.errors import EnvironmentFault
+from headrace.nn.fast_torso import quick
 from headrace.nn.inputs import evaluated_mask
-from headrace.nn.quick import quick
-from headrace.nn.roster import Roster
-from headrace.nn.team import AnyPolicy, Team
+from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
+from headrace.nn.policy_mapping import PolicyMapping
 from headrace.ops import tree
-from headrace.process import (
+from headrace.processes import (
     global_generators_kept,
     keep_torch_defaults_apart,
     library_defaults,
@@ -38,8 +38,8 @@ from headrace.process import (
     torch_threads,
 )
 from headrace.types import Tree
-from headrace.valid import ranges
-from headrace.valid.fields import checked
+from headrace.validation import ranges
+from headrace.validation.fields import checked
 
 MAX_PARALLEL = 128  # environments of an evaluation
 _PATIENCE = 10  # times as many episodes of another agent, after which one that lacks some is left
@@ -167,7 +167,7 @@ def evaluate(
             apply(envs, change, env_name(env))
         policy = fitting(policy, envs, env_name(env))
         stack.enter_context(policy.still())
-        one = policy.alike if isinstance(policy, Team) else policy
+        one = policy.alike if isinstance(policy, MultiPolicy) else policy
         threads = min(torch.get_num_threads(), num_cores())
         if quick(one.torso) is not None:  # threads would cost more than they bring
             threads = 1
@@ -190,7 +190,7 @@ def evaluate(
         }
         known: dict[str, Any] = {"deterministic": deterministic, "agents": of_agents}
         known["metrics"] = {n: x for n, x in values.items() if not n.startswith("agents/")} or None
-        if isinstance(policy, Team):
+        if isinstance(policy, MultiPolicy):
             known["policies"] = _by_policy(policy.roster, of_agents)
         return _together(of_agents, **known)
     found, (target, wraps) = Evaluation.of(*each[0]), Prepared.split(env)
@@ -200,7 +200,7 @@ def evaluate(
 
 
 def whole_episodes(
-    moments: Iterator[Moment],
+    moments: Iterator[VectorStep],
     num_envs: int,
     episodes: int,
     on_step: Callable[[], object] = lambda: None,
@@ -264,7 +264,7 @@ def _of_agent(values: dict[str, float], agent: str) -> dict[str, float] | None:
     return {n.removeprefix(prefix): x for n, x in values.items() if n.startswith(prefix)} or None
 
 
-def _by_policy(roster: Roster, of_agents: dict[str, Evaluation]) -> dict[str, Evaluation]:
+def _by_policy(roster: PolicyMapping, of_agents: dict[str, Evaluation]) -> dict[str, Evaluation]:
     """The episodes of each policy's agents; of those that never were there is nothing."""
     found = {}
     for policy in roster.policies:
@@ -275,7 +275,7 @@ def _by_policy(roster: Roster, of_agents: dict[str, Evaluation]) -> dict[str, Ev
     return found
 
 
-class Moment(NamedTuple):
+class VectorStep(NamedTuple):
     """What N environments show after a step, and what it brought; each ``[N, ...]``."""
 
     obs: Tree
@@ -299,16 +299,16 @@ def drawing(seed: int, deterministic: bool) -> Iterator[None]:
 
 def played(
     policy: AnyPolicy, envs: VectorEnv, seed: int, deterministic: bool = True
-) -> Iterator[Moment]:
+) -> Iterator[VectorStep]:
     """Play for ever: a reset, then step by step."""
-    if isinstance(envs, Turns):
+    if isinstance(envs, TurnBasedVector):
         yield from _in_turns(policy, envs, seed, deterministic)
         return
     obs, infos = envs.reset(seed=seed)
     reward, state = np.zeros(envs.num_envs), None
     begins, ends = np.ones(envs.num_envs, bool), absent_in(infos, envs.num_envs)
     while True:
-        yield Moment(obs, reward, begins, ends, infos)
+        yield VectorStep(obs, reward, begins, ends, infos)
         mask = evaluated_mask(policy.inputs, infos, envs.num_envs)
         given = {"action_mask": mask, "reward": reward}
         action, state = policy.predict(obs, state, begins, deterministic, **given)
@@ -316,7 +316,9 @@ def played(
         begins, ends = ends, terminated | truncated
 
 
-def _in_turns(policy: AnyPolicy, envs: Turns, seed: int, deterministic: bool) -> Iterator[Moment]:
+def _in_turns(
+    policy: AnyPolicy, envs: TurnBasedVector, seed: int, deterministic: bool
+) -> Iterator[VectorStep]:
     """The same where agents move in turns: in a moment those who wait neither go on nor begin."""
     obs, infos = envs.reset(seed=seed)
     count, everyone = envs.num_envs, np.arange(envs.num_envs)
@@ -325,7 +327,7 @@ def _in_turns(policy: AnyPolicy, envs: Turns, seed: int, deterministic: bool) ->
     _, whole = policy.predict(obs, None, begins, **_shown(policy, infos, reward, rows))
     whole = tree.map_leaves(lambda x: x.clone() if isinstance(x, torch.Tensor) else x.copy(), whole)
     while True:
-        yield Moment(obs, reward, begins, ends, infos)
+        yield VectorStep(obs, reward, begins, ends, infos)
         mine, state = (tree.map_leaves(lambda x, rows=rows: x[rows], x) for x in (obs, whole))
         given = _shown(policy, infos, reward, rows)
         action, state = policy.predict(mine, state, begins[rows], deterministic, **given)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headrace.errors import ConfigError, shown
-from headrace.valid.fields import check_value, float_fields
-from headrace.valid.values import Varying
+from headrace.validation.fields import check_value, float_fields
+from headrace.validation.type_checks import ScheduleBase
 
 T = TypeVar("T")
 _TRIED = 101  # number of values of a function that are checked before training
@@ -26,7 +26,7 @@ _AS_IN = "as in '0:1e-3,0.5:3e-4,1:0' or [[0, 1e-3], [1_000_000, 1e-5]]"
 
 
 @dataclass(frozen=True)
-class Points(Varying):
+class Points(ScheduleBase):
     """Linear interpolation between points, constant before the first and after the last.
 
     Args:
@@ -59,7 +59,7 @@ class Points(Varying):
 
 
 @dataclass(frozen=True)
-class Function(Varying):
+class Function(ScheduleBase):
     """Schedule by a function of the remaining fraction of the run: 1 at the start, 0 at the end."""
 
     function: Callable[[float], float]
@@ -101,7 +101,7 @@ def read(name: str, value: Any) -> Any:
     Raises:
         ConfigError: the points are invalid, or the text names a schedule.
     """
-    if isinstance(value, Varying | type):
+    if isinstance(value, ScheduleBase | type):
         return value
     if isinstance(value, str) and ":" in value:
         return _points(name, value, [part.split(":") for part in value.split(",")])
@@ -144,19 +144,21 @@ def adopt(settings: Any) -> None:
             object.__setattr__(settings, name, value)
 
 
-def of(settings: Any) -> dict[str, Varying]:
+def of(settings: Any) -> dict[str, ScheduleBase]:
     """The fields that are schedules, by name."""
-    return {name: value for name, value in vars(settings).items() if isinstance(value, Varying)}
+    return {
+        name: value for name, value in vars(settings).items() if isinstance(value, ScheduleBase)
+    }
 
 
 def highest(value: Any) -> Any:
     """The highest value of a schedule, or the number itself."""
-    return max(value.samples()) if isinstance(value, Varying) else value
+    return max(value.samples()) if isinstance(value, ScheduleBase) else value
 
 
 def lowest(value: Any) -> Any:
     """The lowest value of a schedule, or the number itself."""
-    return min(value.samples()) if isinstance(value, Varying) else value
+    return min(value.samples()) if isinstance(value, ScheduleBase) else value
 
 
 def at_start(settings: T) -> T:

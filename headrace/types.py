@@ -224,7 +224,7 @@ class Group(Protocol):
         """Leave the group; safe to call twice."""
 
 
-class Alone:
+class SingleLearner:
     """The group of one learner: it hears what it says, and nobody reads its notes."""
 
     rank, size, local_rank = 0, 1, 0
@@ -273,7 +273,7 @@ class ActorCritic(Protocol):
 
 
 @runtime_checkable
-class Passing(Protocol):
+class PolicyProxy(Protocol):
     """Stands in for a policy: batches pass it part by part."""
 
     def of(self, policy: Any) -> ActorCritic:

@@ -25,8 +25,8 @@ import torch
 from warm import DRAWS, FEW_REPEATS, UNDRAWN, Program, popen
 
 import headrace as hr
-from headrace.evaluating import ending
-from headrace.process.ray import RayCluster
+from headrace.evaluating import run_end
+from headrace.processes.ray_connection import RayCluster
 from tests import budget
 
 REQUIRED = os.environ.get("HEADRACE_CLUSTER_TESTS") == "required"
@@ -88,8 +88,8 @@ def nothing_drawn(request, monkeypatch):
     if request.node.get_closest_marker("draws") is None:
         monkeypatch.setenv(UNDRAWN, "1")
         for name in DRAWS:
-            monkeypatch.setattr(ending, name, lambda *_: None)
-        if drawing := sys.modules.get("headrace.studies.drawing"):
+            monkeypatch.setattr(run_end, name, lambda *_: None)
+        if drawing := sys.modules.get("headrace.studies.plotting"):
             plain = drawing.Figure
             monkeypatch.setattr(drawing, "Figure", lambda layout, **size: plain(**size))
             monkeypatch.setattr(drawing.statistics, "REPEATS", FEW_REPEATS)

@@ -15,10 +15,10 @@ import gymnasium
 import torch
 
 import headrace as hr
-from headrace.records import checkpoint
-from headrace.records.disk import write_json
-from headrace.records.lock import Lock
-from headrace.records.settings import replaced
+from headrace.rundir import checkpoint
+from headrace.rundir.atomic_files import write_json
+from headrace.rundir.config_file import replaced
+from headrace.rundir.lock import Lock
 from headrace.spaces.json import space_to_json
 from headrace.studies.machine import wide_console
 from headrace.studies.pbt.command import run

@@ -14,10 +14,10 @@ from gymnasium.spaces import Box, Dict, Discrete, Sequence, Tuple
 from safetensors.torch import load_file, save_file
 
 import headrace as hr
-import headrace.training.trainer
+import headrace.trainer.trainer
 from headrace.errors import CheckpointError, ConfigError
 from headrace.nn.policy import Policy
-from headrace.records import checkpoint
+from headrace.rundir import checkpoint
 
 
 class SequenceEnv(gymnasium.Env):
@@ -52,7 +52,7 @@ def no_actors(monkeypatch):
     def start(*args, **kwargs):
         raise AssertionError("actors were started")
 
-    monkeypatch.setattr(headrace.training.trainer, "RolloutSource", start)
+    monkeypatch.setattr(headrace.trainer.trainer, "RolloutSource", start)
 
 
 def one_sentence(error: Exception, *words: object) -> None:
@@ -133,7 +133,7 @@ def test_what_config_refuses_starts_not_even_the_fork_server(monkeypatch):
     def start():
         raise AssertionError("the fork server was started")
 
-    monkeypatch.setattr(headrace.training.run, "start_fork_server", start)
+    monkeypatch.setattr(headrace.trainer.start, "start_fork_server", start)
     batch = {"batch_size": 100, "num_learners": 3}
     for settings in (batch, {"fragment_length": 0}, {"device": "tpu"}, {"actor": 1}):
         with pytest.raises(ConfigError):

@@ -14,7 +14,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 
 import headrace as hr
 from headrace import zoo
-from headrace.callbacks import Calls
+from headrace.callbacks import CallbackList
 from headrace.errors import CheckpointError, ConfigError
 from headrace.integrations import final, flat, hub, needed
 from headrace.integrations.tensorboard import HyperParameters
@@ -43,7 +43,7 @@ class Notes:
 
 def calls_of(callbacks, summary):
     """What a run that ends well does, without training."""
-    calls = Calls(callbacks)
+    calls = CallbackList(callbacks)
     with calls.around("trainer"):
         calls.result(1, "trainer")
         calls.summary = summary
@@ -73,8 +73,8 @@ def test_what_has_begun_is_ended_once_whatever_fails(fails_at, ended):
 
 
 def test_one_false_ends_a_run_and_what_cant_be_called_is_refused_before_it_begins(tiny):
-    assert Calls([lambda result: None, lambda result: 0]).result(1, None)
-    assert not Calls([lambda result: False, print]).result(1, None)
+    assert CallbackList([lambda result: None, lambda result: 0]).result(1, None)
+    assert not CallbackList([lambda result: False, print]).result(1, None)
     with pytest.raises(ConfigError, match=r"callbacks=.*must be functions"):
         hr.train(tiny(), callbacks=["print"])
     assert not Path(tiny().run_dir).exists()
@@ -97,7 +97,7 @@ class Tracker(Notes):
 )
 def test_a_tracker_that_fails_is_told_once_and_costs_nothing_else(fails_at, seen_then):
     seen, others, told = [], [], []
-    calls = Calls([Tracker("b", seen, fails_at), Notes("a", others)], told.append)
+    calls = CallbackList([Tracker("b", seen, fails_at), Notes("a", others)], told.append)
     with calls.around("trainer"):
         assert all(calls.result(number, "trainer") for number in range(3))
         calls.summary = {"sps": 1}
@@ -111,7 +111,7 @@ def test_a_tracker_gets_results_again_when_its_pause_is_over(monkeypatch):
     now, seen, told = [0.0], [], []
     monkeypatch.setattr("headrace.callbacks.time.monotonic", lambda: now[0])
     tracker = Tracker("b", seen, "result")
-    calls = Calls([tracker], told.append)
+    calls = CallbackList([tracker], told.append)
     for second in (0, 59, 60, 179, 180):  # fails at 0, 60 and 180
         now[0] = float(second)
         calls.result(second, "trainer")

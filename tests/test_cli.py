@@ -18,7 +18,7 @@ import headrace as hr
 from headrace.cli import main
 from headrace.cli.flags import grouped, named
 from headrace.errors import ConfigError
-from headrace.records import checkpoint
+from headrace.rundir import checkpoint
 
 SIZES = ("--envs-per-actor", "8", "--fragment-length", "8", "--learner-threads", "1")
 SERIAL = (*SIZES, "--num-actors", "1", "--transport", "serial", "--eval-episodes", "0")
@@ -84,7 +84,7 @@ def test_train_evaluate_resume_and_plot_work_on_one_run(run_dir, capsys):
     ids=lambda value: " ".join(value[:2]) if len(value) > 1 else value[0],
 )
 def test_an_error_is_one_line_and_status_2(run_dir, capsys, monkeypatch, arguments, words):
-    monkeypatch.setattr("headrace.acting.fleet.begin_imports", lambda: None)
+    monkeypatch.setattr("headrace.actors.fleet.begin_imports", lambda: None)
     status = status_of(arguments)
     shown = capsys.readouterr()
     assert status == 2
@@ -98,7 +98,7 @@ def test_help_version_and_typos_come_at_once(capsys, monkeypatch):
     def start():
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("headrace.acting.fleet.begin_imports", start)
+    monkeypatch.setattr("headrace.actors.fleet.begin_imports", start)
     for line, words in {
         "": ["headrace needs a command: train, resume"],
         "trian": ["'trian'", "Did you mean 'train'"],

@@ -10,7 +10,7 @@ import pytest
 from headrace.algos import NAMES
 from headrace.cli import completion, main
 from headrace.cli.commands import COMMANDS, SCHEDULERS
-from headrace.cli.completion import Words, words_of
+from headrace.cli.completion import Completions, words_of
 
 HELP = """usage: headrace fly
 │ --env STR, --env-id STR    │ A name, as in --no-flag. │
@@ -42,7 +42,7 @@ def words():
     return found
 
 
-def completed(shell: str, words: Words, *line: str) -> set[str]:
+def completed(shell: str, words: Completions, *line: str) -> set[str]:
     """What a shell offers for the last word of a line."""
     if shutil.which(shell) is None:
         pytest.skip(f"needs {shell}")

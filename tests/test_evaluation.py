@@ -15,14 +15,14 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers import TransformObservation
 
 import headrace as hr
-from headrace.acting.fitting import fitting
+from headrace.actors.task_adapter import fitting
 from headrace.cli import main, signatures
 from headrace.envs import make_vec
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
 from headrace.evaluation import Evaluation
-from headrace.process import torch_threads
-from headrace.records.video import record_video
+from headrace.processes import torch_threads
+from headrace.rundir.video import record_video
 
 
 class Pictures(gymnasium.Env):

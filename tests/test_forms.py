@@ -15,7 +15,7 @@ from headrace.cli import main
 from headrace.cli.training import config_of
 from headrace.config import Config
 from headrace.errors import ConfigError
-from headrace.valid import aliases
+from headrace.validation import aliases
 
 PAGE = (Path(__file__).parents[1] / "docs/migrating.md").read_text(encoding="utf-8")
 OWN = {f.name for kind in (Config, hr.PPO, hr.Network) for f in dataclasses.fields(kind)}

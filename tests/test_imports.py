@@ -106,7 +106,7 @@ def test_importing_the_package_loads_no_torch_and_starts_nothing():
 # Both need a Python that has imported nothing but parts of the package, which takes a second.
 BY_PARTS = """
 import json, sys, traceback
-import headrace.training.trainer, headrace.evaluation, headrace.api, headrace.config
+import headrace.trainer.trainer, headrace.evaluation, headrace.api, headrace.config
 import headrace.cli.training
 found = {}
 """
@@ -125,7 +125,7 @@ assert not slow & set(sys.modules), slow & set(sys.modules)
 """
 NAMES = """
 import headrace as hr, inspect
-assert inspect.isclass(hr.Trainer) and hr.Trainer is hr.training.trainer.Trainer
+assert inspect.isclass(hr.Trainer) and hr.Trainer is hr.trainer.trainer.Trainer
 assert inspect.isclass(hr.Config) and hr.Config is hr.config.Config
 for name in ('train', 'load', 'resume', 'evaluate', 'make_vec'):
     assert inspect.isfunction(getattr(hr, name)), name

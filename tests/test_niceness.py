@@ -12,8 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from headrace.exits import kin
-from headrace.process import Child, cores, pinned
+from headrace.processes import Child, cores, pinned, process_tree
 
 SECONDS = 0.3  # of a processor
 
@@ -62,13 +61,13 @@ def _until_told(pid: int, nicer: int) -> None:
 
 def test_who_is_started_by_a_nice_child_is_as_nice(monkeypatch):
     told: list[int] = []
-    monkeypatch.setattr(kin, "_make_session_nicer", told.append)
+    monkeypatch.setattr(process_tree, "_make_session_nicer", told.append)
     monkeypatch.setattr(os, "setsid", lambda: None)
     monkeypatch.setattr(os, "nice", lambda _: None)
-    for name in (kin.MARK, kin.NICER):
+    for name in (process_tree.MARK, process_tree.NICER):
         monkeypatch.setenv(name, "0")
     for nicer in (0, 10, 0, 10):
-        kin.begin_session("0", nicer)
+        process_tree.begin_session("0", nicer)
     assert told == [0, 10, 10, 19]
 
 
@@ -105,10 +104,10 @@ def asked(monkeypatch):
     """Makes a session nicer by 10 with such a file; returns whether a thread had to be started."""
 
     def ask(file: Busy) -> bool:
-        monkeypatch.setattr(kin, "_PROC", Proc(file))
+        monkeypatch.setattr(process_tree, "_PROC", Proc(file))
         before = set(threading.enumerate())
-        kin._make_session_nicer(10)
-        started = [x for x in set(threading.enumerate()) - before if x.name == kin._NICE]
+        process_tree._make_session_nicer(10)
+        started = [x for x in set(threading.enumerate()) - before if x.name == process_tree._NICE]
         for thread in started:
             thread.join(10)
             assert not thread.is_alive()
@@ -132,7 +131,7 @@ def test_where_it_may_not_be_set_nobody_goes_on_asking(asked):
 
 
 def test_nobody_asks_for_ever(asked, monkeypatch):
-    monkeypatch.setattr(kin, "_NICE_S", 0.2)
+    monkeypatch.setattr(process_tree, "_NICE_S", 0.2)
     file = Busy(10**6)
     assert asked(file)
     assert not file.written

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.exits.readers import Output, ends_with_its_reader, flush_output
+from headrace.processes.output import GuardedStream, ends_with_its_reader, flush_output
 
 TRAIN = (
     "train a2c --total-steps 128 --num-actors 1 --envs-per-actor 4 --fragment-length 8 "
@@ -42,13 +42,13 @@ def test_a_run_continues_without_its_output(where, tmp_path):
 
 
 def test_a_failing_write_is_that_of_a_closed_pipe():
-    output = Output(Full())
+    output = GuardedStream(Full())
     with pytest.raises(BrokenPipeError, match="No space left"):
         output.write("text")
     with pytest.raises(BrokenPipeError, match="No space left"):
         output.flush()
-    assert Output(None).write("text") == 4
-    assert Output(sys.__stdout__).encoding == sys.__stdout__.encoding
+    assert GuardedStream(None).write("text") == 4
+    assert GuardedStream(sys.__stdout__).encoding == sys.__stdout__.encoding
 
 
 def test_a_command_whose_output_can_not_be_written_says_so(monkeypatch, capfd):

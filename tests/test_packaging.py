@@ -121,6 +121,6 @@ def test_what_a_package_index_shows_has_no_relative_link(sdist):
 
 @pytest.mark.full
 def test_tests_run_in_an_unpacked_source_distribution(sdist):
-    files = ("tests/ops", "tests/records", "tests/spaces", "tests/test_imports.py")
+    files = ("tests/ops", "tests/rundir", "tests/spaces", "tests/test_imports.py")
     run = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files]
     subprocess.run(run, cwd=sdist, check=True, env={"PYTHONPATH": str(sdist), "PATH": ""})

@@ -13,7 +13,7 @@ import pytest
 import headrace as hr
 from headrace.errors import HeadraceError
 from headrace.recipes import RECIPES
-from headrace.records.keywords import Settings
+from headrace.rundir.config_keywords import Settings
 
 
 def test_the_keywords_of_train_are_the_settings_of_a_run_with_their_types():

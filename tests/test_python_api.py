@@ -11,7 +11,7 @@ from warm import run
 import headrace as hr
 from headrace.cli import main
 from headrace.errors import CheckpointError, in_flags, setting
-from headrace.records.rundir import default_run_dir
+from headrace.rundir.directories import default_run_dir
 
 TINY = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 8, "total_steps": 64}
 TINY |= {"eval_episodes": 0, "transport": "serial", "quiet": True}
@@ -92,7 +92,7 @@ def test_a_sweep_takes_lists_of_choices(sample, text, monkeypatch):
         studies.append(study)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headrace.studies.python.run", run)
+    monkeypatch.setattr("headrace.studies.api.run", run)
     with pytest.raises(KeyboardInterrupt):
         hr.sweep("CartPole-v1", hr.PPO(), sample, **TINY)
     one = studies[0].parameters[0]

@@ -12,8 +12,8 @@ import headrace as hr
 from headrace.api import resume_config
 from headrace.cli import main
 from headrace.errors import CheckpointError, ConfigError
-from headrace.records import checkpoint
-from headrace.records.settings import check_resumed
+from headrace.rundir import checkpoint
+from headrace.rundir.config_file import check_resumed
 
 STEPS = 64
 
@@ -46,8 +46,8 @@ def trained(tmp_path_factory):
 def run_dir(trained, tmp_path, monkeypatch):
     """A copy of it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("headrace.acting.fleet.begin_imports", lambda: None)
-    monkeypatch.setattr("headrace.records.plot.plot", lambda runs: None)
+    monkeypatch.setattr("headrace.actors.fleet.begin_imports", lambda: None)
+    monkeypatch.setattr("headrace.rundir.plot.plot", lambda runs: None)
     shutil.copytree(trained, "a", symlinks=True)
     return "a"
 

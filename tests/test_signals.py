@@ -12,11 +12,11 @@ import time
 
 import pytest
 
-from headrace.process import signals_held, stop_signals
+from headrace.processes import signals_held, stop_signals
 
 PROGRAM = """
 import multiprocessing, os, signal, subprocess, sys, threading, time
-from headrace.process.signals import let_children_hear
+from headrace.processes.signals import let_children_hear
 
 def work():
     wait_s = 20.0 if "heard" in sys.argv else 0.5

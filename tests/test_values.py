@@ -20,15 +20,15 @@ import pytest
 
 import headrace as hr
 from headrace.algos import ALGORITHMS
-from headrace.cluster.settings import EnvConfig
+from headrace.cluster_env.settings import EnvConfig
 from headrace.config import Config
 from headrace.errors import ConfigError, HeadraceError
-from headrace.records.settings import from_json
+from headrace.rundir.config_file import from_json
 from headrace.studies.aaps.run import Aaps
 from headrace.studies.plan.settings import Plan
 from headrace.studies.scaling.settings import Scaling
-from headrace.training.sizes import choose
-from headrace.valid.ranges import Range
+from headrace.trainer.auto_sizes import choose
+from headrace.validation.ranges import Range
 
 SIZED: dict[str, Any] = {"num_actors": 2, "envs_per_actor": 8, "fragment_length": 8}
 WITH: dict[type, dict[str, Any]] = {Config: SIZED, EnvConfig: {"env_name": "CartPole-v1"}}

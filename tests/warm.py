@@ -25,17 +25,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from headrace.evaluating import ending
-from headrace.process import forked
-from headrace.process.fork_server import main_hidden
+from headrace.evaluating import run_end
+from headrace.processes import forked
+from headrace.processes.fork_server import main_hidden
 from headrace.studies import statistics
 
 IMPORTED = (
-    *("warm", "headrace.cluster.worker", "headrace.cli", "headrace.records.plot", "rich.table"),
+    *("warm", "headrace.cluster_env.worker", "headrace.cli", "headrace.rundir.plot", "rich.table"),
     *("gymnasium.envs.classic_control", "matplotlib.pyplot", "torch.utils.tensorboard", "tyro"),
     # What a child needs of a module of tests, if only for an environment that it defines.
     *("pytest", "tensorboard.backend.event_processing.event_accumulator", "worlds", "tests.worlds"),
-    *("headrace.api", "headrace.cli.training", "headrace.training.trainer", "headrace.launch"),
+    *("headrace.api", "headrace.cli.training", "headrace.trainer.trainer", "headrace.launch"),
 )
 """What takes a tenth of a second or more, which each child would import again."""
 
@@ -43,7 +43,7 @@ IMPORTED = (
 UNDRAWN = "HEADRACE_TESTS_UNDRAWN"
 """The variable under which programs draw nothing when a run ends."""
 DRAWS = ("plot", "_report")
-"""What draws, of :mod:`headrace.evaluating.ending`."""
+"""What draws, of :mod:`headrace.evaluating.run_end`."""
 FEW_REPEATS = 100
 """Bootstraps for intervals that nobody looks at."""
 ALL = """
@@ -217,7 +217,7 @@ def _live(arguments, folder, variables, files, shared, quick) -> None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
     if UNDRAWN in variables:
         for name in DRAWS:
-            setattr(ending, name, lambda *_: None)
+            setattr(run_end, name, lambda *_: None)
         statistics.REPEATS = FEW_REPEATS
     if not shared:
         _share_no_more()

@@ -23,31 +23,31 @@ from typing import Any
 import cloudpickle
 from gymnasium.vector import VectorEnv
 
-from headrace.acting.asking import Asker
-from headrace.acting.collector import Collector
-from headrace.acting.lockstep import Acting, Cut
-from headrace.acting.own_pace import OwnPace
-from headrace.acting.restarts import last_words
-from headrace.acting.spec import ActorSpec, Memory
-from headrace.acting.weight_sync import Follower
-from headrace.envs.agreement import difference
+from headrace.actors.asynchronous import AsynchronousStepper
+from headrace.actors.collector import Collector
+from headrace.actors.inference_client import InferenceClient
+from headrace.actors.restarts import last_words
+from headrace.actors.spec import ActorSpec, Memory
+from headrace.actors.synchronous import ActingPolicy, Cut
+from headrace.actors.weight_sync import Follower
 from headrace.envs.changes import EnvChange, apply
 from headrace.envs.context import EnvContext
 from headrace.envs.info_metrics import InfoMetrics
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name, env_of
+from headrace.envs.space_agreement import difference
 from headrace.envs.threads import Threads
-from headrace.envs.turns import Turns
+from headrace.envs.turn_based_vector import TurnBasedVector
 from headrace.errors import EnvironmentFault
-from headrace.league.draw import Draw
-from headrace.league.seats import Seats
-from headrace.league.turn_seats import TurnSeats
+from headrace.league.opponent_env import OpponentEnv
+from headrace.league.opponent_sampling import OpponentSampler
+from headrace.league.turn_based_opponent_env import TurnBasedOpponentEnv
 from headrace.league.zero_sum import held_to_zero_sum
-from headrace.learning.hogwild import ActorLearner
-from headrace.nn.hollow import fill
+from headrace.learner.hogwild import ActorLearner
 from headrace.nn.inputs import Inputs
 from headrace.nn.policy import Policy, policy_weights
-from headrace.process import (
+from headrace.nn.weightless import fill
+from headrace.processes import (
     keep_torch_defaults_apart,
     push_nobody_aside,
     restore_torch_defaults,
@@ -56,7 +56,7 @@ from headrace.process import (
     stay_on,
 )
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
-from headrace.transport.ray import Offered
+from headrace.transport.ray import LatestWeights
 from headrace.transport.shm import ShmPort
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
@@ -89,13 +89,13 @@ class Actor:
         self._state: Tree = policy_weights(policy)
         self._slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, memory.slots)
         told, like = memory.weights, spec_of(self._state)
-        self._weights: WeightStore | Offered
-        self._weights = told if isinstance(told, Offered) else WeightStore(like, told)
-        acting: Acting = policy
+        self._weights: WeightStore | LatestWeights
+        self._weights = told if isinstance(told, LatestWeights) else WeightStore(like, told)
+        acting: ActingPolicy = policy
         if memory.line is not None:  # weights are fetched where they are
             assert isinstance(policy, Policy)
             asks = memory.line, self._follower, 2 * spec.actor_timeout_s, env_name(spec.env)
-            acting, self._state = Asker(policy, *asks), None
+            acting, self._state = InferenceClient(policy, *asks), None
         seed = self._env_seed(generation)
         self._envs, self._collector = open_collector(spec, acting, index, seed)
         self._epoch, self._sequence = -1, 0
@@ -241,7 +241,7 @@ def run_actor(
 
 
 def open_collector(
-    spec: ActorSpec, policy: Acting, index: int = 0, seed: int = 0
+    spec: ActorSpec, policy: ActingPolicy, index: int = 0, seed: int = 0
 ) -> tuple[VectorEnv, Collector]:
     """An actor's environments, and what fills rollouts from them with this policy.
 
@@ -262,14 +262,14 @@ def open_collector(
     if spec.zero_sum:
         envs = held_to_zero_sum(envs, name)
     if spec.seating is not None:
-        draw = Draw(spec.seating, f"{os.getpid()}-{secrets.token_hex(4)}")
-        kind = TurnSeats if isinstance(envs, Turns) else Seats
+        draw = OpponentSampler(spec.seating, f"{os.getpid()}-{secrets.token_hex(4)}")
+        kind = TurnBasedOpponentEnv if isinstance(envs, TurnBasedVector) else OpponentEnv
         known = spec.envs_per_actor, len(spec.agents), spec.seating.mixture, draw
         envs = kind(envs, *known)
-    own_pace = isinstance(envs, (Threads, Turns, TurnSeats))
+    own_pace = isinstance(envs, (Threads, TurnBasedVector, TurnBasedOpponentEnv))
     agents = spec.agents if spec.seating is None else ()  # else agents change seats
     metrics = InfoMetrics(envs.num_envs, spec.info_metrics, agents)
-    stepping = OwnPace(envs, policy, name, metrics) if own_pace else None
+    stepping = AsynchronousStepper(envs, policy, name, metrics) if own_pace else None
     gamma = algo.gamma if algo.normalize_returns else None
     return envs, Collector(envs, policy, name, gamma, stepping, metrics)
 

@@ -11,11 +11,11 @@ place ``(t, b)``, so that who was ready when changes nothing, except that a row'
 depend, in their last bits, on how many rows are computed together. A fragment ends when every
 column is full: an environment that is slower than the rest holds up nobody before that.
 
-Columns of a game in turns (``envs/turns.py``) need each other: a step is done when others have
-moved. There a fragment ends when no column can go on without one that is full. Steps that are begun
-then are carried over: the rest of their columns is padding, and the next fragment begins with them,
-with the action that was chosen, under the weights of that time. Where a fragment ends before such a
-step is done, it is carried once more.
+Columns of a game in turns (``envs/turn_based_vector.py``) need each other: a step is done when
+others have moved. There a fragment ends when no column can go on without one that is full. Steps
+that are begun then are carried over: the rest of their columns is padding, and the next fragment
+begins with them, with the action that was chosen, under the weights of that time. Where a fragment
+ends before such a step is done, it is carried once more.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.acting.lockstep import Acting, Cut, Steps, row_of, store
+from headrace.actors.synchronous import ActingPolicy, Cut, StepRecord, row_of, store
 from headrace.envs.info_metrics import InfoMetrics
-from headrace.envs.stack_rows import closed_columns
+from headrace.envs.single_frames import closed_columns
 from headrace.envs.threads import Threads
-from headrace.envs.turns import Turns
-from headrace.league.turn_seats import TurnSeats
+from headrace.envs.turn_based_vector import TurnBasedVector
+from headrace.league.turn_based_opponent_env import TurnBasedOpponentEnv
 from headrace.nn.inputs import info_mask
 from headrace.ops import tree
 from headrace.spaces.masks import MASK
@@ -45,7 +45,7 @@ _MAX_LINGER_S = 0.001
 _ENOUGH_SHARE = 0.125  # of all environments, for which nobody waits any longer
 
 
-class OwnPace:
+class AsynchronousStepper:
     """Each environment takes its next step as soon as the policy has acted on its last one.
 
     Whoever is ready first waits a little for others, because the policy acts on many rows at
@@ -55,8 +55,8 @@ class OwnPace:
 
     def __init__(
         self,
-        envs: Threads | Turns | TurnSeats,
-        policy: Acting,
+        envs: Threads | TurnBasedVector | TurnBasedOpponentEnv,
+        policy: ActingPolicy,
         name: str,
         metrics: InfoMetrics | None = None,
     ) -> None:
@@ -66,11 +66,11 @@ class OwnPace:
         self._begun: _Begun | None = None
 
     def reset(self) -> None:
-        """See :class:`~headrace.acting.lockstep.Stepping`."""
+        """See :class:`~headrace.actors.synchronous.Stepper`."""
         self._begun = None
 
-    def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> Steps:
-        """See :class:`~headrace.acting.lockstep.Stepping`.
+    def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> StepRecord:
+        """See :class:`~headrace.actors.synchronous.Stepper`.
 
         ``cut`` is asked whenever the environments have done as many steps as there are of them,
         and, once a column is full, whenever any is ready. Steps that have begun are waited for.
@@ -120,7 +120,9 @@ class _Columns:
     flattened over both.
     """
 
-    def __init__(self, pace: OwnPace, rollout: Rollout, noise: Tensor, ended: np.ndarray) -> None:
+    def __init__(
+        self, pace: AsynchronousStepper, rollout: Rollout, noise: Tensor, ended: np.ndarray
+    ) -> None:
         self._envs, self._policy, self._name = pace.envs, pace.policy, pace.name
         self._metrics = pace.metrics
         self._shape = num_steps, num_envs = rollout.reward.shape
@@ -216,13 +218,13 @@ class _Columns:
         store(self._core, rows, row_of(self._before, rows))
         return _Begun(rows, row_of(self._action, place), self._params[place], core)
 
-    def steps(self) -> Steps:
+    def steps(self) -> StepRecord:
         """What was done, once nobody answers any more."""
         params = torch.from_numpy(self._params).unflatten(0, self._shape)
         core = tree.map_leaves(torch.from_numpy, self._core)
         done = self._done.reshape(self._shape)
         params, told = params[: self.count.max()], (self._masked, self.stepping_ns)
-        return Steps(self.count, params, done, self._ended, core, *told, self._carried)
+        return StepRecord(self.count, params, done, self._ended, core, *told, self._carried)
 
     def _place(self, rows: np.ndarray) -> Any:
         return self.count[rows] * self._shape[1] + rows

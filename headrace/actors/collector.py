@@ -19,13 +19,20 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from headrace.acting.lockstep import Acting, Cut, LockStep, Stepping, Steps, store
-from headrace.envs.columns import absent_in
+from headrace.actors.synchronous import (
+    ActingPolicy,
+    Cut,
+    Stepper,
+    StepRecord,
+    SynchronousStepper,
+    store,
+)
 from headrace.envs.info_metrics import InfoMetrics
-from headrace.envs.stack_rows import StackRows, held, with_stacks
+from headrace.envs.parallel_game_vector import absent_in
+from headrace.envs.single_frames import SingleFrames, held, with_stacks
 from headrace.errors import EnvironmentFault, NonFinite
 from headrace.nn.inputs import info_mask
-from headrace.nn.team import AnyPolicy
+from headrace.nn.multi_policy import AnyPolicy
 from headrace.ops import tree
 from headrace.ops.returns import reverse_linear_recurrence
 from headrace.transport.slab import ArraySpec, spec_of
@@ -117,15 +124,15 @@ class Collector:
     def __init__(
         self,
         envs: VectorEnv,
-        policy: Acting,
+        policy: ActingPolicy,
         name: str,
         gamma: float | None = None,
-        stepping: Stepping | None = None,
+        stepping: Stepper | None = None,
         metrics: InfoMetrics | None = None,
     ) -> None:
         self._envs, self._policy, self._name, self._gamma = envs, policy, name, gamma
         self.metrics = metrics or InfoMetrics(envs.num_envs)
-        self._stepping = stepping or LockStep(envs, policy, name, self.metrics)
+        self._stepping = stepping or SynchronousStepper(envs, policy, name, self.metrics)
         self._generator = torch.Generator()
         self._row: Tree = None  # the last rollout's last row of inputs, [B, ...]
 
@@ -196,7 +203,7 @@ class Collector:
         self._add_statistics(rollout, steps, valid)
         return int(valid.sum())
 
-    def _versions(self, steps: Steps, version: int) -> np.ndarray:
+    def _versions(self, steps: StepRecord, version: int) -> np.ndarray:
         """``[B]`` int64: of the oldest policy that chose a step of each column."""
         now = np.full_like(self._begun_with, version)
         oldest = now if steps.carried is None else np.where(steps.carried, self._begun_with, now)
@@ -216,7 +223,7 @@ class Collector:
         rollout.first.numpy()[0] = self._first
         tree.map_leaves(lambda to, src: to.copy_(src), rollout.core, self._core)
 
-    def _keep_end(self, rollout: Rollout, steps: Steps) -> None:
+    def _keep_end(self, rollout: Rollout, steps: StepRecord) -> None:
         """What the next rollout begins with: the row after each column's last step."""
         end = (steps.num_steps, np.arange(len(steps.num_steps)))
         self._row = tree.map_leaves(lambda x: x.numpy()[end], rollout.obs)
@@ -224,7 +231,7 @@ class Collector:
         self._done = steps.ended
         self._core = steps.core
 
-    def _add_statistics(self, rollout: Rollout, steps: Steps, valid: np.ndarray) -> None:
+    def _add_statistics(self, rollout: Rollout, steps: StepRecord, valid: np.ndarray) -> None:
         """Returns and lengths of the episodes that ended, and discounted returns if asked."""
         done = steps.done
         real = np.where(valid, rollout.reward.numpy(), 0.0)
@@ -275,7 +282,7 @@ def _pad(rollout: Rollout, num_steps: np.ndarray) -> tuple[Tensor, Tensor]:
     last = torch.from_numpy(num_steps)[column]
     rollout.first[t + 1, column] = True
     for x in tree.leaves(rollout.obs):
-        if isinstance(x, StackRows):
+        if isinstance(x, SingleFrames):
             x.pad(t + 1, column)
         else:
             x[t + 1, column] = x[last, column]

@@ -13,27 +13,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace import process
-from headrace.acting.restarts import HUNG, Restarts
-from headrace.process import Child, end_children, end_kin_of_dead
+from headrace import processes
+from headrace.actors.restarts import HUNG, Restarts
+from headrace.processes import Child, end_children, end_kin_of_dead
 
 if TYPE_CHECKING:
-    from headrace.acting.inference import Inference
-    from headrace.acting.spec import ActorSpec, Memory
+    from headrace.actors.inference_server import InferenceServer
+    from headrace.actors.spec import ActorSpec, Memory
     from headrace.transport.queue import PeerDied
     from headrace.transport.shm import ShmQueue
 
-_PRELOAD = "headrace.acting.actor"
+_PRELOAD = "headrace.actors.actor"
 
 
 def start_fork_server() -> None:
     """Begin importing torch in the fork server; returns at once. Safe to call repeatedly."""
-    process.start_fork_server(_PRELOAD)
+    processes.start_fork_server(_PRELOAD)
 
 
 def begin_imports() -> None:
     """Import torch where nothing else was done yet, and start the fork server with it."""
-    process.fork_server_from_here(_PRELOAD)
+    processes.fork_server_from_here(_PRELOAD)
 
 
 class Fleet:
@@ -44,11 +44,15 @@ class Fleet:
     """
 
     def __init__(
-        self, spec: ActorSpec, queue: ShmQueue, memory: Memory, inference: Inference | None = None
+        self,
+        spec: ActorSpec,
+        queue: ShmQueue,
+        memory: Memory,
+        inference: InferenceServer | None = None,
     ) -> None:
         import cloudpickle
 
-        from headrace.nn.hollow import hollow
+        from headrace.nn.weightless import hollow
 
         spec, self._inference = replace(spec, policy=hollow(spec.policy)), inference
         self._spec = bytearray(cloudpickle.dumps(spec))
@@ -73,7 +77,7 @@ class Fleet:
             self._start_one(actor)
 
     def _start_one(self, actor: int) -> None:
-        from headrace.acting.actor import run_actor
+        from headrace.actors.actor import run_actor
 
         memory = replace(self._memory, orders=tuple(self._orders))
         if self._inference is not None:
@@ -93,7 +97,7 @@ class Fleet:
         Raises:
             ActorFailed, NonFinite: see :meth:`Restarts.judge`.
         """
-        from headrace.acting.actor import NOT_BEGUN
+        from headrace.actors.actor import NOT_BEGUN
 
         code = self._children.pop(death.actor).exit_code()
         cause = f"ended with exit code {code}"
@@ -109,7 +113,7 @@ class Fleet:
         """Replace what acts for the actors if it is dead or silent; returns what happened.
 
         Raises:
-            ActorFailed: see :meth:`Inference.mend`.
+            ActorFailed: see :meth:`InferenceServer.mend`.
         """
         line = None if self._inference is None else self._inference.mend(self.restarts.count)
         if line is not None:

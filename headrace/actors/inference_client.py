@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.acting.weight_sync import Follower
+from headrace.actors.weight_sync import Follower
 from headrace.errors import EnvironmentFault
 from headrace.nn.encoder import Encoder
 from headrace.nn.policy import Policy
 from headrace.ops import tree
-from headrace.transport.calls import Caller, End, layout
+from headrace.transport.request_channel import ChannelEnd, RequestClient, layout
 from headrace.transport.slab import ArraySpec, spec_of
 from headrace.types import Tree
 
@@ -32,7 +32,7 @@ def calls_of(policy: Policy, num_actors: int, envs_per_actor: int) -> dict[str, 
     return layout(asked, {"params": params, "core": core}, num_actors, envs_per_actor)
 
 
-class Asker:
+class InferenceClient:
     """What a collector needs of a policy (``lockstep.Acting``), whose weights are elsewhere.
 
     Args:
@@ -44,13 +44,13 @@ class Asker:
     """
 
     def __init__(
-        self, policy: Policy, line: End, follower: Follower, timeout_s: float, name: str
+        self, policy: Policy, line: ChannelEnd, follower: Follower, timeout_s: float, name: str
     ) -> None:
         self._torso, self._name = policy.torso, name
         self.inputs, self.distribution = policy.inputs, policy.distribution
         self.env_action = policy.env_action
         self._core = spec_of(policy.initial_core(1))
-        self._caller, self._follower, self._timeout_s = Caller(line), follower, timeout_s
+        self._caller, self._follower, self._timeout_s = RequestClient(line), follower, timeout_s
 
     def initial_core(self, num_envs: int) -> Tree:
         """See :meth:`Policy.initial_core`."""

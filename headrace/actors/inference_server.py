@@ -24,12 +24,12 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from headrace.acting.asking import calls_of
-from headrace.acting.spec import ActorSpec
+from headrace.actors.inference_client import calls_of
+from headrace.actors.spec import ActorSpec
 from headrace.errors import ActorFailed
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
-from headrace.process import (
+from headrace.processes import (
     Child,
     end_children,
     full_float32,
@@ -37,7 +37,13 @@ from headrace.process import (
     seed_global_generators,
     stay_on,
 )
-from headrace.transport.calls import BEAT_S, Asked, Calls, End, Server
+from headrace.transport.request_channel import (
+    BEAT_S,
+    ChannelEnd,
+    RequestBatch,
+    RequestChannel,
+    RequestServer,
+)
 from headrace.transport.slab import spec_of
 from headrace.transport.weights import WeightStore
 
@@ -47,7 +53,7 @@ def without_weights(spec: ActorSpec) -> ActorSpec:
     return replace(spec, policy=copy.deepcopy(spec.policy).to("meta"))
 
 
-class Inference:
+class InferenceServer:
     """The process that acts, from the learner's side: replaced when it dies or hangs.
 
     Args:
@@ -61,7 +67,7 @@ class Inference:
         seeding = spec.seed, spec.first_actor
         known = spec.policy, spec.device, *times, spec.processors, seeding
         self._pickled, self._weights = cloudpickle.dumps(known), weights
-        self._calls = Calls(calls_of(spec.policy, spec.num_actors, spec.envs_per_actor))
+        self._calls = RequestChannel(calls_of(spec.policy, spec.num_actors, spec.envs_per_actor))
         self._max_restarts = spec.actor_restarts
         self._child: Child | None = None
         self._last: tuple[str, int] | None = None  # its predecessor's error, and answers before it
@@ -76,7 +82,7 @@ class Inference:
         """Whether it runs."""
         return self._child is not None and self._child.process.is_alive()
 
-    def line(self, actor: int) -> End:
+    def line(self, actor: int) -> ChannelEnd:
         """What an actor asks through."""
         return self._calls.line(actor)
 
@@ -135,7 +141,7 @@ def _last_words(pipe: Connection) -> str:
         return ""
 
 
-def run_inference(pickled: bytes, desk: End, weights: Tensor, pipe: Connection) -> None:
+def run_inference(pickled: bytes, desk: ChannelEnd, weights: Tensor, pipe: Connection) -> None:
     """What runs in the process: act for whoever asks, until the learner closes the pipe or dies.
 
     Args:
@@ -149,14 +155,14 @@ def run_inference(pickled: bytes, desk: End, weights: Tensor, pipe: Connection) 
         seed_global_generators(seeding[0], "inference", seeding[1])
         push_nobody_aside()  # actors that step, whose calls then come together
         full_float32(device)
-        _serve(policy.to(device), Server(desk, beat_s), weights, max_wait_s, pipe)
+        _serve(policy.to(device), RequestServer(desk, beat_s), weights, max_wait_s, pipe)
     except BaseException:
         pipe.send(traceback.format_exc())
         sys.exit(1)
 
 
 def _serve(
-    policy: Policy, server: Server, weights: Tensor, max_wait_s: float, pipe: Connection
+    policy: Policy, server: RequestServer, weights: Tensor, max_wait_s: float, pipe: Connection
 ) -> None:
     state, version = policy_weights(policy), -1
     store, asked = WeightStore(spec_of(state), weights), None
@@ -174,7 +180,7 @@ def _serve(
                 asked = None
 
 
-def _act(policy: Policy, asked: Asked) -> dict[str, object]:
+def _act(policy: Policy, asked: RequestBatch) -> dict[str, object]:
     device = policy.policy_head.weight.device
     rows = tree.map_leaves(lambda x: x.to(device), asked.rows)
     params, core = policy.act(rows["inputs"], rows["first"], rows["core"])

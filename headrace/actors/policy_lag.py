@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 
-from headrace.acting.sizes import Sizes
-from headrace.acting.weight_sync import SyncRule, sync_rule
+from headrace.actors.sizes import Sizes
+from headrace.actors.weight_sync import SyncRule, sync_rule
 from headrace.algos.common import Hyperparameters
 
 

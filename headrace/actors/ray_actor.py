@@ -9,14 +9,14 @@ from typing import Any
 import cloudpickle
 import torch
 
-from headrace.acting.actor import Actor
-from headrace.acting.restarts import last_words
-from headrace.acting.spec import Memory
+from headrace.actors.actor import Actor
+from headrace.actors.restarts import last_words
+from headrace.actors.spec import Memory
 from headrace.nn.policy import policy_weights
-from headrace.process import keep_freed_memory, let_children_hear, seed_global_generators
-from headrace.process.ray_process import not_there, other_version, process_class
+from headrace.processes import keep_freed_memory, let_children_hear, seed_global_generators
+from headrace.processes.ray_worker import not_there, other_version, process_class
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header
-from headrace.transport.ray import Failed, Offered
+from headrace.transport.ray import FailedCall, LatestWeights
 from headrace.transport.slab import Slab, spec_of
 
 _WAITING = Header._fields.index("waiting_ns")
@@ -36,7 +36,7 @@ class RemoteActor:
         keep_freed_memory()
         spec = replace(cloudpickle.loads(pickled), num_actors=1, slots_per_actor=1)
         self._slab = Slab(spec.layout(), 1, NUM_HEADER_FIELDS)
-        self.weights = Offered(spec_of(policy_weights(spec.policy)))
+        self.weights = LatestWeights(spec_of(policy_weights(spec.policy)))
         memory = Memory(self._slab.buffer, self.weights, orders=orders)
         self._orders: list[bytes] = []
         seed_global_generators(spec.seed, "actor", spec.first_actor + index, generation)
@@ -88,18 +88,18 @@ def actor_class() -> type:
             self.leaving = False
 
         def begin(self, version: str, *args: Any) -> Any:
-            from headrace.acting import remote
+            from headrace.actors import ray_actor
 
-            made = remote.begin(version, *args)
+            made = ray_actor.begin(version, *args)
             if isinstance(made, tuple):  # Failed
                 return made
             self.actor = made
             return None
 
         def run(self, header: Any, newest: Any) -> Any:
-            from headrace.acting import remote
+            from headrace.actors import ray_actor
 
-            return None if self.leaving else remote.run(self.actor, header, newest)
+            return None if self.leaving else ray_actor.run(self.actor, header, newest)
 
         def order(self, text: bytes) -> None:
             if self.actor is not None:
@@ -123,22 +123,22 @@ def actor_class() -> type:
     return HeadraceActor
 
 
-def begin(version: str, *args: Any) -> RemoteActor | Failed:
+def begin(version: str, *args: Any) -> RemoteActor | FailedCall:
     """An actor, in its process.
 
     Args:
         version: of headrace at the learner. args: of :class:`RemoteActor`.
     """
     if words := other_version(version, "at the learner"):
-        return Failed(words, False)
+        return FailedCall(words, False)
     torch.set_num_threads(1)
     let_children_hear()
     try:
         return RemoteActor(*args)
     except ModuleNotFoundError as error:
-        return Failed(not_there(error), False)
+        return FailedCall(not_there(error), False)
     except Exception as error:
-        return Failed(last_words(error), False)
+        return FailedCall(last_words(error), False)
 
 
 def run(actor: RemoteActor, header: Header, newest: Any) -> Any:
@@ -148,4 +148,4 @@ def run(actor: RemoteActor, header: Header, newest: Any) -> Any:
         actor.weights.offer(newest)
         return actor.run(header)
     except Exception as error:
-        return Failed(last_words(error))
+        return FailedCall(last_words(error))

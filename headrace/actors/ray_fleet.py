@@ -14,15 +14,15 @@ from typing import Any
 
 import cloudpickle
 
-from headrace.acting.remote import actor_class
-from headrace.acting.restarts import HUNG, Restarts
-from headrace.acting.spec import ActorSpec
+from headrace.actors.ray_actor import actor_class
+from headrace.actors.restarts import HUNG, Restarts
+from headrace.actors.spec import ActorSpec
 from headrace.errors import ActorFailed
 from headrace.nn.policy import policy_weights
-from headrace.process.ray import RayCluster
-from headrace.process.ray_process import headrace_version
+from headrace.processes.ray_connection import RayCluster
+from headrace.processes.ray_worker import headrace_version
 from headrace.transport.queue import PeerDied
-from headrace.transport.ray import Arrivals, RayQueue
+from headrace.transport.ray import ArrivedRollouts, RayQueue
 from headrace.transport.slab import spec_of
 from headrace.transport.slots import Slots
 
@@ -176,11 +176,11 @@ class RayFleet:
         self._cluster.close()
 
 
-def open_ray(spec: ActorSpec) -> tuple[Slots, Arrivals, RayQueue, RayFleet]:
+def open_ray(spec: ActorSpec) -> tuple[Slots, ArrivedRollouts, RayQueue, RayFleet]:
     """All that a learner needs of actors on a cluster."""
     asked = str(spec.cluster)
     cluster = RayCluster(asked.partition(":")[2] or None, f"cluster={asked!r}", spec.num_actors)
-    arrivals = Arrivals(spec.layout(), spec.num_slots)
+    arrivals = ArrivedRollouts(spec.layout(), spec.num_slots)
     sizes = spec.num_actors, spec.slots_per_actor
     slots = Slots(arrivals, *sizes, spec.algo.max_lag == 0, True, spec.num_credits, spec.num_tasks)
     queue = RayQueue(cluster, slots, arrivals, spec_of(policy_weights(spec.policy)))

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from headrace.acting.actor import Actor
-from headrace.acting.fleet import Fleet
-from headrace.acting.inference import Inference, without_weights
-from headrace.acting.spec import ActorSpec, Memory
+from headrace.actors.actor import Actor
+from headrace.actors.fleet import Fleet
+from headrace.actors.inference_server import InferenceServer, without_weights
+from headrace.actors.spec import ActorSpec, Memory
 from headrace.errors import ActorFailed
+from headrace.nn.multi_policy import AnyPolicy
 from headrace.nn.policy import policy_weights
-from headrace.nn.team import AnyPolicy
-from headrace.process import restore_torch_defaults, seed_global_generators
+from headrace.processes import restore_torch_defaults, seed_global_generators
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
-from headrace.transport.ray import Arrivals, RayQueue
+from headrace.transport.ray import ArrivedRollouts, RayQueue
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmQueue
 from headrace.transport.slab import Slab, spec_of
@@ -29,13 +29,13 @@ from headrace.transport.weights import WeightStore
 from headrace.types import Rollout
 
 if TYPE_CHECKING:
-    from headrace.acting.ray_fleet import RayFleet
+    from headrace.actors.ray_fleet import RayFleet
 
 _POLL_S = 0.5
 Taken: TypeAlias = tuple[int, Header, Rollout]  # slot, and views of it
 
 
-class Stopped(Exception):
+class RunStopped(Exception):
     """Unwinds a wait for rollouts when the run is stopped."""
 
 
@@ -66,7 +66,7 @@ class RolloutSource:
     Args:
         spec: of the actors.
         notify: called with a line of text when an actor is replaced.
-        model: buffer of the :class:`~headrace.learning.hogwild.SharedModel`, if actors learn.
+        model: buffer of the :class:`~headrace.learner.hogwild.SharedModel`, if actors learn.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class RolloutSource:
         self.num_tasks = spec.num_tasks
         self._spec: ActorSpec | None = None  # of actors in this process
         self._actors: list[Actor] = []
-        self._slab: Slab | Arrivals
+        self._slab: Slab | ArrivedRollouts
         self._weights: WeightStore | RayQueue
         self._fleet: Fleet | RayFleet | None = None
         self._queue: ShmQueue | SerialQueue | RayQueue
         if spec.cluster is None:
             self._open_here(spec, model)
         else:
-            from headrace.acting.ray_fleet import open_ray
+            from headrace.actors.ray_fleet import open_ray
 
             self._slots, self._slab, self._queue, self._fleet = open_ray(spec)
             self._weights = self._queue
@@ -105,7 +105,7 @@ class RolloutSource:
         queue = self._queue = ShmQueue(self._slots, spec.actor_timeout_s)
         inference = None
         if spec.inference == "shared":
-            inference = Inference(spec, weights.buffer)
+            inference = InferenceServer(spec, weights.buffer)
             spec = without_weights(spec)
         self._fleet = Fleet(spec, queue, self._memory, inference)
 
@@ -181,7 +181,7 @@ class RolloutSource:
                     raise ActorFailed(f"{error}, nor in the {patience_s:g} s before") from error
                 self.kill_hung()
             if stopped():
-                raise Stopped
+                raise RunStopped
         return [(s, self._slots.header(s), Rollout(**self._slab.trees[s])) for s in slots]
 
     def order(self, text: str) -> None:

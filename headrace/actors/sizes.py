@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from headrace.errors import ConfigError, require
-from headrace.valid import ranges
+from headrace.validation import ranges
 
 AUTO = "auto"
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Sizes(NamedTuple):
         """Steps in one rollout.
 
         Raises:
-            ConfigError: a size is "auto", which no run has chosen yet (``training/sizes.py``).
+            ConfigError: a size is "auto", which no run has chosen yet (``trainer/auto_sizes.py``).
         """
         for name, value in zip(SIZES[:3], self[:3], strict=True):
             require(value != AUTO, name, AUTO, "a number here: it is chosen when a run begins")

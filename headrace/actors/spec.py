@@ -7,14 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
-from headrace.acting.collector import rollout_spec
-from headrace.acting.weight_sync import SyncRule
+from headrace.actors.collector import rollout_spec
+from headrace.actors.weight_sync import SyncRule
 from headrace.algos.common import Hyperparameters
 from headrace.envs.names import envs_of
-from headrace.league.draw import Seating
-from headrace.nn.team import AnyPolicy
-from headrace.transport.calls import End
-from headrace.transport.ray import Offered
+from headrace.league.opponent_sampling import SeatAssignment
+from headrace.nn.multi_policy import AnyPolicy
+from headrace.transport.ray import LatestWeights
+from headrace.transport.request_channel import ChannelEnd
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,9 @@ class ActorSpec:
     max_wait_ms: float = 5.0  # for others to act on together
     device: str = "cpu"  # where shared inference computes
     agents: tuple[str, ...] = ()  # of a game of several, whose columns take turns; (): of none
-    seating: Seating | None = None  # who plays the seats that aren't trained on; None: none are
+    seating: SeatAssignment | None = (
+        None  # who plays the seats that aren't trained on; None: none are
+    )
     info_metrics: str | None = None  # the setting, as text
     zero_sum: bool = False  # rewards of a game's agents are held to add up to 0
 
@@ -87,7 +89,7 @@ class Memory:
     """What a learner and its actors share, in one process or several: flat buffers, uint8."""
 
     slots: Tensor  # of a Slab
-    weights: Tensor | Offered  # Tensor: of a WeightStore
+    weights: Tensor | LatestWeights  # Tensor: of a WeightStore
     model: Tensor | None = None  # of a SharedModel, where actors learn
     orders: tuple[bytes, ...] = ()  # changes made before this actor started
-    line: End | None = None  # of one actor, to the process that acts for it
+    line: ChannelEnd | None = None  # of one actor, to the process that acts for it

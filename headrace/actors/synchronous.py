@@ -1,7 +1,7 @@
 """The hot loop of the whole library: act, step the environments, store. Here: all together.
 
 ``own_pace.py`` has the other way, for environments that advance at their own pace. Either
-is given to a :class:`~headrace.acting.collector.Collector`, which does all else once per fragment.
+is given to a :class:`~headrace.actors.collector.Collector`, which does all else once per fragment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from headrace.envs.info_metrics import InfoMetrics
-from headrace.envs.stack_rows import closed_columns
+from headrace.envs.single_frames import closed_columns
 from headrace.nn.inputs import Inputs, info_mask
 from headrace.ops import tree
 from headrace.ops.distributions import Distribution
@@ -29,7 +29,7 @@ Cut: TypeAlias = Callable[[], bool] | None  # whether a rollout is to end here; 
 
 
 @dataclass
-class Steps:
+class StepRecord:
     """What the collector needs to know of the steps of a fragment beyond the rollout."""
 
     num_steps: np.ndarray  # [B] int64: how many each environment did
@@ -42,7 +42,7 @@ class Steps:
     carried: np.ndarray | None = None  # [B] bool, whose first step was begun before; None: nobody's
 
 
-class Acting(Protocol):
+class ActingPolicy(Protocol):
     """What is needed of a policy to act with it: a :class:`Policy`, or who asks one elsewhere."""
 
     inputs: Inputs
@@ -61,13 +61,13 @@ class Acting(Protocol):
         """See :meth:`Policy.env_action`."""
 
 
-class Stepping(Protocol):
+class Stepper(Protocol):
     """A way of stepping the environments of one collector."""
 
     def reset(self) -> None:
         """The environments were reset: forget what was begun."""
 
-    def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> Steps:
+    def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> StepRecord:
         """Fill observations, ``first``, actions, rewards and ``terminated`` of a rollout.
 
         Args:
@@ -78,20 +78,20 @@ class Stepping(Protocol):
         """
 
 
-class LockStep:
+class SynchronousStepper:
     """All environments take a step, then the policy acts on all of them."""
 
     def __init__(
-        self, envs: VectorEnv, policy: Acting, name: str, metrics: InfoMetrics | None = None
+        self, envs: VectorEnv, policy: ActingPolicy, name: str, metrics: InfoMetrics | None = None
     ) -> None:
         self._envs, self._policy, self._name = envs, policy, name
         self._metrics = None if metrics is None or metrics.unused else metrics
 
     def reset(self) -> None:
-        """See :class:`Stepping`."""
+        """See :class:`Stepper`."""
 
-    def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> Steps:
-        """See :class:`Stepping`; ``cut`` is asked after every step, and a closed column is one."""
+    def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> StepRecord:
+        """See :class:`Stepper`; ``cut`` is asked after every step, and a closed column is one."""
         policy, inputs = self._policy, self._policy.inputs
         num_steps, num_envs = rollout.reward.shape
         first, reward = rollout.first.numpy(), rollout.reward.numpy()
@@ -124,7 +124,7 @@ class LockStep:
                 break
         count = np.full(num_envs, len(params))
         began = done & ~first[1:]  # who ends in a filler was absent
-        return Steps(count, torch.stack(params), began, ended, core, masked, stepping_ns)
+        return StepRecord(count, torch.stack(params), began, ended, core, masked, stepping_ns)
 
 
 def row_of(rows: Tree, at: Any) -> Tree:

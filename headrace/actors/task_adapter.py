@@ -7,15 +7,15 @@ from typing import Any
 
 from gymnasium.vector import VectorEnv
 
-from headrace.envs.columns import agents_of
 from headrace.envs.names import Tasks
+from headrace.envs.parallel_game_vector import agents_of
 from headrace.envs.probe import probe
 from headrace.envs.suites import the_same
 from headrace.envs.tasks import check_order
 from headrace.errors import ConfigError, require_choice
+from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.nn.policy import Policy
-from headrace.nn.team import AnyPolicy, Team
-from headrace.spaces import joining
+from headrace.spaces import unified_spaces
 from headrace.spaces.json import alike
 
 
@@ -41,7 +41,7 @@ def one_task(policy: Policy, name: str) -> Policy:
     shown = policy.network.task_id or policy.network.per_task_values
     alone = copy.copy(policy)  # which holds the same tensors
     alone.observation_space, alone.action_space = own
-    alone.place = joining.place(own[0], observed)
+    alone.place = unified_spaces.place(own[0], observed)
     alone.task, alone.tasks, alone.task_spaces = (number if shown else None), (), ()
     return alone
 
@@ -62,7 +62,7 @@ def fitting(policy: AnyPolicy, envs: VectorEnv, name: str) -> AnyPolicy:
             f"{getattr(policy, f'{kind}_space')}, the environment's is {spaces[kind]}"
         )
     agents = agents_of(envs)
-    if isinstance(policy, Team) and policy.roster.agents != agents:
+    if isinstance(policy, MultiPolicy) and policy.roster.agents != agents:
         raise ConfigError(
             f"the policies can't play {name}: they play {', '.join(policy.roster.agents)}, and "
             f"there {'is one agent' if not agents else 'are ' + ', '.join(agents)}"

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from headrace.errors import require
-from headrace.valid import ranges
-from headrace.valid.fields import check
+from headrace.validation import ranges
+from headrace.validation.fields import check
 
 WINDOW = 4  # measurements in the running mean
 

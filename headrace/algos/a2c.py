@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from headrace.algos.common import (
     Hyperparameters,
-    LearnsAt,
+    LearningSizes,
     PolicyOutputs,
-    Span,
+    SizeRange,
     by_running_scale,
     by_task,
 )
 from headrace.ops.returns import gae
-from headrace.ops.terms import Terms
+from headrace.ops.terms import LossTerms
 from headrace.types import Batch, State
-from headrace.valid.fields import settings
+from headrace.validation.fields import settings
 
 
 @settings()
@@ -23,15 +23,15 @@ from headrace.valid.fields import settings
 class A2C(Hyperparameters):
     """A2C (Mnih et al. 2016, synchronous) with generalised advantages (Schulman et al. 2016)."""
 
-    learns_at = LearnsAt(Span(8, 32, 64), Span(4, 8, 32), Span(128, 256, 1024))
+    learns_at = LearningSizes(SizeRange(8, 32, 64), SizeRange(4, 8, 32), SizeRange(128, 256, 1024))
 
     learning_rate: float = 2e-3
     lam: float = 0.95
 
-    def terms(self, outputs: PolicyOutputs, batch: Batch, state: State) -> Terms:
+    def terms(self, outputs: PolicyOutputs, batch: Batch, state: State) -> LossTerms:
         """``-log pi * A`` with A from GAE."""
         stream = batch.stream(outputs.value.detach())
         advantage, target = gae(*stream, gamma=self.gamma, lam=self.lam)
         advantage = by_task(outputs.popart, advantage)
         advantage, sums = by_running_scale(state, advantage, batch.valid)
-        return Terms(advantage, target, sums=sums)
+        return LossTerms(advantage, target, sums=sums)

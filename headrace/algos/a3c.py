@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from headrace import schedules
 from headrace.algos.a2c import A2C
 from headrace.errors import require
-from headrace.valid import ranges
-from headrace.valid.fields import float_fields, settings
+from headrace.validation import ranges
+from headrace.validation.fields import float_fields, settings
 
 
 @settings()

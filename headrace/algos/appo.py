@@ -13,10 +13,10 @@ from torch import Tensor
 from headrace.algos import common
 from headrace.algos.minibatches import new_generator, split, with_targets
 from headrace.ops.returns import gae, vtrace
-from headrace.ops.terms import Terms
+from headrace.ops.terms import LossTerms
 from headrace.types import ActorCritic, Batch, Fresh, Group, State
-from headrace.valid import ranges
-from headrace.valid.fields import settings
+from headrace.validation import ranges
+from headrace.validation.fields import settings
 
 _MAX_LOG_RATIO = 20.0  # of a weight that has no other bound: exp of 89 is infinite in float32
 
@@ -97,11 +97,11 @@ class APPO(common.Hyperparameters):
             targets["weight"] = ratio.clamp(max=self.pg_rho_bar or math.inf)
         return targets
 
-    def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> Terms:
+    def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> LossTerms:
         """Clipped surrogate on the batch's targets, or on those of this forward pass."""
         targets = batch.targets or self._targets(outputs, batch)
         advantage, sums = common.by_running_scale(state, targets["advantage"], batch.valid)
         if "weight" in targets:
             advantage = targets["weight"] * advantage
         old = targets.get("log_prob")
-        return Terms(advantage, targets["vs"], self.clip, old_log_prob=old, sums=sums)
+        return LossTerms(advantage, targets["vs"], self.clip, old_log_prob=old, sums=sums)

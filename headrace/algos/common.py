@@ -13,15 +13,15 @@ from headrace import schedules
 from headrace.errors import require
 from headrace.ops import losses
 from headrace.ops.moments import MovingMoments
-from headrace.ops.terms import Terms
+from headrace.ops.terms import LossTerms
 from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, Metrics, State
-from headrace.valid import ranges
-from headrace.valid.fields import check_arguments, check_fields, settings
+from headrace.validation import ranges
+from headrace.validation.fields import check_arguments, check_fields, settings
 
 _SHARE = 0.1  # of the newest batch in running moments
 
 
-class Span(NamedTuple):
+class SizeRange(NamedTuple):
     """Of a size: the best, and how far from it an algorithm was seen to learn."""
 
     least: int
@@ -29,12 +29,12 @@ class Span(NamedTuple):
     most: int
 
 
-class LearnsAt(NamedTuple):
+class LearningSizes(NamedTuple):
     """What settings that are "auto" are chosen from, whatever the machine; of all learners."""
 
-    num_envs: Span
-    fragment_length: Span
-    batch_size: Span
+    num_envs: SizeRange
+    fragment_length: SizeRange
+    batch_size: SizeRange
 
 
 @settings()
@@ -48,8 +48,8 @@ class Hyperparameters:
     )
     FIXED: ClassVar[tuple[str, ...]] = ("lr_warmup",)  # floats that can't be schedules
 
-    learns_at: ClassVar[LearnsAt] = LearnsAt(
-        Span(8, 32, 64), Span(16, 64, 128), Span(512, 2048, 4096)
+    learns_at: ClassVar[LearningSizes] = LearningSizes(
+        SizeRange(8, 32, 64), SizeRange(16, 64, 128), SizeRange(512, 2048, 4096)
     )
 
     learning_rate: Annotated[float, ranges.ABOVE_0] = 3e-4
@@ -128,7 +128,7 @@ class Hyperparameters:
 
     @property
     def learns_in_actors(self) -> bool:
-        """Whether each actor applies gradients of its own (``learning/hogwild.py``)."""
+        """Whether each actor applies gradients of its own (``learner/hogwild.py``)."""
         return False
 
     @property
@@ -177,7 +177,7 @@ class Hyperparameters:
         """
         yield fresh()
 
-    def terms(self, outputs: PolicyOutputs, batch: Batch, state: State) -> Terms:
+    def terms(self, outputs: PolicyOutputs, batch: Batch, state: State) -> LossTerms:
         """What the loss is made of, unless :meth:`loss` is an own one."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
@@ -226,7 +226,7 @@ def by_task(units: Any, advantage: Tensor) -> Tensor:
     return advantage if units is None else cast(Tensor, units.advantage(advantage))
 
 
-def loss_of(hyper: Hyperparameters, terms: Terms, outputs: PolicyOutputs, batch: Batch) -> Loss:
+def loss_of(hyper: Hyperparameters, terms: LossTerms, outputs: PolicyOutputs, batch: Batch) -> Loss:
     """The loss of these terms for autograd; ``ops.terms.derivatives`` is the same by hand."""
     log_ratio, value_loss, sums = outputs.log_prob - batch.log_prob, None, dict(terms.sums)
     if terms.clip is not None:

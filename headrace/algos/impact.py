@@ -16,9 +16,9 @@ from headrace.algos.penalty import Penalty, check_penalty
 from headrace.algos.replay import CircularBuffer
 from headrace.ops import losses
 from headrace.ops.returns import vtrace
-from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, Passing, State
-from headrace.valid import ranges
-from headrace.valid.fields import settings
+from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, PolicyProxy, State
+from headrace.validation import ranges
+from headrace.validation.fields import settings
 
 _NO_LEARNING = 4  # target updates every 1 to 4 steps: "the agent does not learn" (section 4.1.1)
 
@@ -33,8 +33,8 @@ class IMPACT(common.Hyperparameters):
     the batch if they are, and value targets.
     """
 
-    learns_at = common.LearnsAt(
-        common.Span(4, 8, 32), common.Span(16, 64, 128), common.Span(256, 512, 2048)
+    learns_at = common.LearningSizes(
+        common.SizeRange(4, 8, 32), common.SizeRange(16, 64, 128), common.SizeRange(256, 512, 2048)
     )
 
     FIXED = (*common.Hyperparameters.FIXED, "kl_target")
@@ -130,7 +130,7 @@ class IMPACT(common.Hyperparameters):
         The target network is updated just before it is needed, so that it has the same running
         statistics of observations as the policy that actors are given.
         """
-        target = policy.of(state["target"]) if isinstance(policy, Passing) else state["target"]
+        target = policy.of(state["target"]) if isinstance(policy, PolicyProxy) else state["target"]
         for _ in range(self.t_frequency):
             if state["target_is_due"]:
                 copy_module(cast(torch.nn.Module, policy), state["target"])

@@ -16,10 +16,10 @@ from headrace.algos.replay import ReplayBuffer, concatenate
 from headrace.errors import require
 from headrace.ops.ratio import exp_ratio
 from headrace.ops.returns import vtrace
-from headrace.ops.terms import Terms
+from headrace.ops.terms import LossTerms
 from headrace.types import ActorCritic, Batch, Fresh, Group, State
-from headrace.valid import ranges
-from headrace.valid.fields import settings
+from headrace.validation import ranges
+from headrace.validation.fields import settings
 
 _EPSILON = 1e-6  # section 5.2.2
 _FRACTION = ranges.Range(0, 1, below=True, words="at least 0 and below 1 (the paper's: 0.5)")
@@ -30,8 +30,8 @@ _FRACTION = ranges.Range(0, 1, below=True, words="at least 0 and below 1 (the pa
 class IMPALA(common.Hyperparameters):
     """IMPALA (Espeholt et al. 2018, section 4)."""
 
-    learns_at = common.LearnsAt(
-        common.Span(8, 32, 64), common.Span(8, 16, 64), common.Span(256, 512, 2048)
+    learns_at = common.LearningSizes(
+        common.SizeRange(8, 32, 64), common.SizeRange(8, 16, 64), common.SizeRange(256, 512, 2048)
     )
 
     FIXED = (*common.Hyperparameters.FIXED, "replay_fraction")
@@ -127,14 +127,14 @@ class IMPALA(common.Hyperparameters):
         replay.add(batch)
         return concatenate(parts)
 
-    def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> Terms:
+    def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> LossTerms:
         """``-rho log pi (r + gamma v' - V)`` (section 4.2)."""
         targets = batch.targets or self._targets(outputs, batch)
         advantage, sums = common.by_running_scale(state, targets["advantage"], batch.valid)
         if "weight" in targets:
             advantage = targets["weight"] * advantage
         epsilon = _EPSILON if self.correction == "epsilon" else 0.0
-        return Terms(advantage, targets["vs"], epsilon=epsilon, sums=sums)
+        return LossTerms(advantage, targets["vs"], epsilon=epsilon, sums=sums)
 
     @torch.no_grad()
     def _targets(self, outputs: common.PolicyOutputs, batch: Batch) -> dict[str, Tensor]:

@@ -12,10 +12,10 @@ from headrace.algos import common
 from headrace.algos.minibatches import new_generator, split
 from headrace.algos.penalty import Penalty, check_penalty
 from headrace.ops.returns import gae
-from headrace.ops.terms import Terms
+from headrace.ops.terms import LossTerms
 from headrace.types import ActorCritic, Batch, Fresh, Group, State
-from headrace.valid import ranges
-from headrace.valid.fields import settings
+from headrace.validation import ranges
+from headrace.validation.fields import settings
 
 
 @settings()
@@ -69,10 +69,10 @@ class PPO(common.Hyperparameters):
         targets = {"advantage": advantage, "target": target, "old_value": value[:-1]}
         return replace(batch, targets=targets)
 
-    def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> Terms:
+    def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> LossTerms:
         """Clipped surrogate, clipped value loss if asked, and KL penalty."""
         targets = batch.targets
-        return Terms(
+        return LossTerms(
             targets["advantage"],
             targets["target"],
             self.clip,

@@ -11,10 +11,10 @@ import sys
 import headrace
 from headrace.cli.choices import chosen
 from headrace.cli.commands import COMMANDS
-from headrace.cli.here import import_from_here
+from headrace.cli.import_path import import_from_here
 from headrace.errors import HeadraceError, in_flags
-from headrace.exits.ctrl_c import ends_in_one_line
-from headrace.exits.readers import ends_with_its_reader
+from headrace.processes.ctrl_c import ends_in_one_line
+from headrace.processes.output import ends_with_its_reader
 
 
 @ends_in_one_line

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.errors import ConfigError, nearest
-from headrace.valid import aliases
+from headrace.validation import aliases
 
 _HELP = {"-h", "--help"}
 _ALONE = ("--help", "--version")

@@ -183,7 +183,7 @@ def _doc(algorithm: str) -> str:
 def _begin_imports(argv: list[str]) -> None:
     """Start the process that actors are forked from, which shares with this one what it imports."""
     if not (_HELP | {"serial"}) & set(argv):
-        from headrace.acting.fleet import begin_imports
+        from headrace.actors.fleet import begin_imports
 
         begin_imports()
 
@@ -193,7 +193,7 @@ def _by_signature(name: str, argv: list[str]) -> int:
     import tyro
 
     from headrace.cli import signatures
-    from headrace.valid.forms import flags_of, rewritten
+    from headrace.validation.flag_rewrites import flags_of, rewritten
 
     function = getattr(signatures, name)
     argv = rewritten(argv, flags_of(function)).argv

@@ -22,14 +22,14 @@ _CHOICES = re.compile(r"(--[a-z0-9-]+) (?:\{None\}\|)?\{([^}\s]+)\}")
 Command: TypeAlias = Callable[[list[str]], int]
 
 
-class Words(NamedTuple):
+class Completions(NamedTuple):
     """What may come next."""
 
     after: dict[str, list[str]]  # by what stands before: "train appo" and its flags
     values: dict[str, list[str]]  # of flags that have few, of any command
 
 
-def words_of(commands: Mapping[str, Command], groups: Mapping[str, Sequence[str]]) -> Words:
+def words_of(commands: Mapping[str, Command], groups: Mapping[str, Sequence[str]]) -> Completions:
     """The words that the command line knows.
 
     Args:
@@ -48,10 +48,10 @@ def words_of(commands: Mapping[str, Command], groups: Mapping[str, Sequence[str]
                 values.setdefault(flag, {}).update(dict.fromkeys(given.split(",")))
     after |= {name: list(words) for name, words in groups.items()}
     known = {flag: [v for v in given if v != "None"] for flag, given in values.items()}
-    return Words(after, {flag: given for flag, given in known.items() if given})
+    return Completions(after, {flag: given for flag, given in known.items() if given})
 
 
-def script(shell: str, words: Words) -> str:
+def script(shell: str, words: Completions) -> str:
     """What a shell, bash, zsh or fish, reads to complete ``headrace``."""
     return _fish(words) if shell == "fish" else _bash(words, shell == "zsh")
 
@@ -77,7 +77,7 @@ def _columns() -> Iterator[None]:
             os.environ["COLUMNS"] = before
 
 
-def _bash(words: Words, is_zsh: bool) -> str:
+def _bash(words: Completions, is_zsh: bool) -> str:
     groups = "|".join(dict.fromkeys(path.split()[0] for path in words.after if " " in path))
     cases = [f'    "{path}") words="{" ".join(some)}" ;;' for path, some in words.after.items()]
     values = [f'    {flag}) words="{" ".join(some)}" ;;' for flag, some in words.values.items()]
@@ -103,7 +103,7 @@ def _bash(words: Words, is_zsh: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _fish(words: Words) -> str:
+def _fish(words: Completions) -> str:
     lines = []
     for path, some in words.after.items():
         seen = [f"__fish_seen_subcommand_from {word}" for word in path.split()]

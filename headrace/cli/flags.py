@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 import tyro
 
 from headrace.config import Config
-from headrace.valid.fields import float_fields
-from headrace.valid.forms import flags_of, names_of, rewritten
-from headrace.valid.values import Varying
+from headrace.validation.fields import float_fields
+from headrace.validation.flag_rewrites import flags_of, names_of, rewritten
+from headrace.validation.type_checks import ScheduleBase
 
 _ENV = Annotated[str, tyro.conf.arg(name="env-id", aliases=("--env",))]
 
@@ -172,7 +172,7 @@ def _flags(settings: Any, documented: bool = True) -> list[Flag]:
 
 def _shown(hint: Any, default: Any) -> tuple[Any, Any]:
     """Hint and default for tyro, which can't parse schedules."""
-    if isinstance(default, Varying):
+    if isinstance(default, ScheduleBase):
         return Annotated[float | str, tyro.conf.arg(metavar="FLOAT|POINTS")], str(default)
     return hint, default
 

@@ -24,7 +24,7 @@ def import_from_here_if_named(config: dict[str, Any]) -> None:
     Args:
         config: as ``Config.to_json`` made it.
     """
-    from headrace.records import trust
+    from headrace.rundir import import_allowlist
 
-    if trust.code_in(config):
+    if import_allowlist.code_in(config):
         import_from_here()

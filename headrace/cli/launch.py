@@ -15,17 +15,17 @@ from typing import NamedTuple
 from headrace.algos import NAMES
 from headrace.cli.flags import parsed
 from headrace.errors import ConfigError, LaunchFailed
-from headrace.exits.ctrl_c import STATUS
-from headrace.process.ray import check_installed
-from headrace.provision.kubernetes.entry import RUNS
-from headrace.provision.kubernetes.following import Hopeless, Kubernetes
-from headrace.provision.kubernetes.manifest import KubernetesJob, manifest
-from headrace.provision.orders import Orders
-from headrace.provision.slurm.following import Following, Log, cancelled, log_of
-from headrace.provision.slurm.job import Job, script
-from headrace.provision.slurm.queue import check_cluster, submit
+from headrace.jobs.job_spec import JobSpec
+from headrace.jobs.kubernetes.entry import RUNS
+from headrace.jobs.kubernetes.following import Hopeless, Kubernetes
+from headrace.jobs.kubernetes.manifest import KubernetesJob, manifest
+from headrace.jobs.slurm.following import JobFollower, LogTail, cancelled, log_of
+from headrace.jobs.slurm.job import Job, script
+from headrace.jobs.slurm.queue import check_cluster, submit
+from headrace.processes.ctrl_c import STATUS
+from headrace.processes.ray_connection import check_installed
 from headrace.recipes import take_flag
-from headrace.records import rundir
+from headrace.rundir import directories
 
 
 class Command(NamedTuple):
@@ -113,7 +113,7 @@ def _check(algorithm: str, argv: list[str]) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ways:
+class SubmitOptions:
     """How a job is submitted."""
 
     dry_run: bool = False
@@ -137,7 +137,7 @@ def slurm(argv: list[str]) -> int:
         LaunchFailed: SLURM refused the job, or doesn't answer.
     """
     flags, words = _divided(argv)
-    job, ways = parsed("headrace launch slurm", flags, _SLURM, Job, Ways)
+    job, ways = parsed("headrace launch slurm", flags, _SLURM, Job, SubmitOptions)
     command = command_of(words, sys.executable, job.nodes > 1, job.array is not None)
     if set(command.run_dir or "") & set("%\\"):
         raise ConfigError(
@@ -146,14 +146,14 @@ def slurm(argv: list[str]) -> int:
         )
     if command.run_dir and job.array is None:
         goes_on = words[0] == "resume" or "--resume" in words
-        rundir.check(Path(command.run_dir), goes_on, "--overwrite" in words)
+        directories.check(Path(command.run_dir), goes_on, "--overwrite" in words)
     stem = command.run_dir or f"runs/{job.job_name}-{'%j' if job.array is None else '%A'}"
     if job.array is not None:
         stem = f"{stem}/seed-%a"
     log = f"{stem}.log"
     ray = job.nodes > 1 or not command.trains
     run_dir = stem if command.trains else ""
-    orders = Orders(*command[:3], run_dir, job.start_timeout_s, job.requeue, ray=ray)
+    orders = JobSpec(*command[:3], run_dir, job.start_timeout_s, job.requeue, ray=ray)
     text = script(job, orders, log)
     if ways.dry_run:
         print(text, end="")
@@ -162,7 +162,7 @@ def slurm(argv: list[str]) -> int:
         check_installed("headrace launch slurm")
     check_cluster(job)
     Path(log).parent.mkdir(parents=True, exist_ok=True)
-    before = {} if "%" in log else {Path(log): Log(Path(log))}
+    before = {} if "%" in log else {Path(log): LogTail(Path(log))}
     number = submit(text)
     _say(f"job {number} is submitted; its output is in {log_of(log, number)}")
     if ways.detach:
@@ -171,7 +171,7 @@ def slurm(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a lost terminal changes nothing
     show: Callable[[str], None] = lambda text: print(text, end="", flush=True)  # noqa: E731
     try:
-        return Following(number, log, before, show, _say).to_the_end()
+        return JobFollower(number, log, before, show, _say).to_the_end()
     except KeyboardInterrupt:
         cancelled(number, _say)
         return STATUS
@@ -191,7 +191,7 @@ def k8s(argv: list[str]) -> int:
         LaunchFailed: the cluster refused, doesn't answer, or can't start a pod.
     """
     flags, words = _divided(argv)
-    job, ways = parsed("headrace launch k8s", flags, _K8S, KubernetesJob, Ways)
+    job, ways = parsed("headrace launch k8s", flags, _K8S, KubernetesJob, SubmitOptions)
     on_cluster = job.nodes > 1 or job.max_nodes is not None
     command = command_of(words, "python", on_cluster, has_seeds=False, sees_runs=False)
     if not command.grows and (job.max_nodes or 0) > job.nodes:
@@ -207,7 +207,7 @@ def k8s(argv: list[str]) -> int:
             f"run_dir={command.run_dir!r} must be in {RUNS}, where the volume is (nearest: "
             f"{RUNS}/{os.path.basename(os.path.normpath(run_dir))})"
         )
-    orders = Orders(*command[:3], run_dir)
+    orders = JobSpec(*command[:3], run_dir)
     check_installed("headrace launch k8s")
     made = manifest(job, orders, name, importlib.metadata.version("ray"))
     if ways.dry_run:

@@ -14,9 +14,9 @@ import numpy as np
 import tyro
 
 from headrace.errors import CheckpointError, ConfigError, require
-from headrace.process.display import has_display
-from headrace.records.curves import Interval, Run, read_run
-from headrace.records.health import as_json, findings
+from headrace.processes.display import has_display
+from headrace.rundir.curves import Interval, RunCurves, read_run
+from headrace.rundir.health import as_json, findings
 
 _LOOK_S = 0.25
 
@@ -81,7 +81,7 @@ def doctor(runs: list[Path], json: bool = False) -> None:
             print(f"  {one.finding.name}: {one.finding.line} ({when})")
 
 
-def _print_json(run: Run, told: Any) -> None:
+def _print_json(run: RunCurves, told: Any) -> None:
     import json
 
     print(json.dumps({"run": str(run.path), "findings": [as_json(one) for one in told]}))

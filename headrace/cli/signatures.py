@@ -38,19 +38,19 @@ def evaluate(
     """
     from headrace import evaluation
     from headrace.api import load
-    from headrace.cli.here import import_from_here_if_named
+    from headrace.cli.import_path import import_from_here_if_named
     from headrace.envs.changes import EnvChange
     from headrace.envs.names import Tasks
     from headrace.envs.probe import probe
-    from headrace.records import checkpoint, recall
-    from headrace.records.video import record_video
+    from headrace.rundir import checkpoint, resolve_imports
+    from headrace.rundir.video import record_video
 
     folder = checkpoint.find(run_dir, which)
     values = checkpoint.read_config(folder)
     config = values["config"]
-    recall.check(folder, values, trust)
+    resolve_imports.check(folder, values, trust)
     import_from_here_if_named(config)
-    env = recall.environment(folder, values, trust)
+    env = resolve_imports.environment(folder, values, trust)
     policy = load(run_dir, which, trust=trust)
     films = {} if video is None else {"": env}
     kwargs = config["env_kwargs"] | config.get("eval_env_kwargs", {})
@@ -124,8 +124,8 @@ def play(
         video: film one episode into this folder, and open no window.
         trust: import the code that the run names, though you haven't named it on this machine.
     """
-    from headrace.cli.here import import_from_here_if_named
-    from headrace.process.display import has_display
+    from headrace.cli.import_path import import_from_here_if_named
+    from headrace.processes.display import has_display
     from headrace.zoo.play import Player, found
 
     folder = found(what)
@@ -153,7 +153,7 @@ def plot(runs: list[Path], output: Path | None = None, metrics: tuple[str, ...] 
         metrics: names in metrics.jsonl, such as env/is_success. Each one gets its own panel.
     """
     from headrace.cli.reports import interval_of
-    from headrace.records import plot as curves
+    from headrace.rundir import plot as curves
 
     runs = list(dict.fromkeys(runs))
     print(f"picture: {curves.plot(runs, output, interval_of(runs)[0], metrics)}")
@@ -179,12 +179,12 @@ def league(
         seed: of games and actions.
         trust: import the code that snapshots name, though you haven't named it on this machine.
     """
-    from headrace.cli.here import import_from_here_if_named
-    from headrace.records import recall
+    from headrace.cli.import_path import import_from_here_if_named
+    from headrace.rundir import resolve_imports
     from headrace.studies.league.command import settings_of, show_league
 
     if (play or episodes is not None) and (found := settings_of(path)) is not None:
-        recall.check(*found, trust)
+        resolve_imports.check(*found, trust)
         import_from_here_if_named(found[1]["config"])
     show_league(path, play, episodes, most, seed, trust, picture)
 
@@ -227,7 +227,7 @@ def references(
     """
     import json
 
-    from headrace.cli.here import import_from_here
+    from headrace.cli.import_path import import_from_here
     from headrace.studies.scores.command import measure_references
 
     try:

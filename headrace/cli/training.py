@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from headrace.api import check_trained, resume_config, run
 from headrace.cli.flags import named
-from headrace.cli.here import import_from_here, import_from_here_if_named
+from headrace.cli.import_path import import_from_here, import_from_here_if_named
 from headrace.config import Config
 from headrace.config.algorithms import find
 from headrace.errors import ConfigError
-from headrace.process import process_started
+from headrace.processes import process_started
 from headrace.recipes import RECIPES, take_flag, take_recipe
-from headrace.records import checkpoint
-from headrace.records.settings import replaced
+from headrace.rundir import checkpoint
+from headrace.rundir.config_file import replaced
 
 _OF_THE_RUN = ("run_dir", "resume", "overwrite", "init_from")  # what `resume RUN` says or excludes
 

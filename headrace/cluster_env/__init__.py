@@ -8,10 +8,10 @@
 After the DETACH pattern and AAPS of ClusterEnv (Lafuente-Mercado 2025).
 """
 
-from headrace.cluster.env import ClusterEnv
-from headrace.cluster.places.kubernetes import KubernetesConfig
-from headrace.cluster.places.local import LocalConfig
-from headrace.cluster.places.ray import RayConfig
-from headrace.cluster.places.slurm import SlurmConfig
+from headrace.cluster_env.backends.kubernetes import KubernetesConfig
+from headrace.cluster_env.backends.local import LocalConfig
+from headrace.cluster_env.backends.ray import RayConfig
+from headrace.cluster_env.backends.slurm import SlurmConfig
+from headrace.cluster_env.env import ClusterEnv
 
 __all__ = ["ClusterEnv", "KubernetesConfig", "LocalConfig", "RayConfig", "SlurmConfig"]

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from headrace.errors import ConfigError
 from headrace.ops import tree
-from headrace.process.pickling import unpicklable_part
+from headrace.processes.pickling import unpicklable_part
 
 
 def is_agent(value: Any) -> bool:

@@ -10,17 +10,17 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
-from headrace.cluster.agent import is_agent
-from headrace.cluster.head import Head
-from headrace.cluster.messages import PlaceConfig, Request
-from headrace.cluster.places.local import LocalConfig
-from headrace.cluster.rows import join, join_infos, take
-from headrace.cluster.settings import EnvConfig, as_env_config
+from headrace.cluster_env.agent import is_agent
+from headrace.cluster_env.backends.local import LocalConfig
+from headrace.cluster_env.batching import join, join_infos, take
+from headrace.cluster_env.head import ClusterHead
+from headrace.cluster_env.messages import BackendConfig, Request
+from headrace.cluster_env.settings import EnvConfig, as_env_config
 from headrace.errors import ConfigError, require
 from headrace.ops import tree
 from headrace.types import Rollout
-from headrace.valid import ranges
-from headrace.valid.fields import check
+from headrace.validation import ranges
+from headrace.validation.fields import check
 
 
 class ClusterEnv(VectorEnv):
@@ -36,8 +36,8 @@ class ClusterEnv(VectorEnv):
     Row ``i`` is environment ``i`` for ever, ``i // envs_per_node`` its worker. A worker that dies,
     hangs or raises is replaced: its rows end with ``truncated`` and ``info["fault"]`` says why;
     their next step is the filler that every episode's end has. An agent offers what
-    ``headrace/cluster/agent.py`` lists; what it returned is in ``info`` (``action``, ``log_prob``
-    and the rest), beside what ``sync_info`` says of each worker.
+    ``headrace/cluster_env/agent.py`` lists; what it returned is in ``info`` (``action``,
+    ``log_prob`` and the rest), beside what ``sync_info`` says of each worker.
 
     With ``runs_ahead`` in the settings a worker begins the next step of ``step(agent)`` while the
     head is busy. What an agent has learnt since then counts from the step behind it on, except
@@ -45,7 +45,7 @@ class ClusterEnv(VectorEnv):
     ``step(agent)`` and a ``reset`` of all environments are allowed.
 
     Args:
-        env_config: a dict of the settings of :class:`~headrace.cluster.settings.EnvConfig`.
+        env_config: a dict of the settings of :class:`~headrace.cluster_env.settings.EnvConfig`.
         config: where workers run: ``LocalConfig`` (the default) or ``RayConfig``.
 
     Raises:
@@ -55,13 +55,13 @@ class ClusterEnv(VectorEnv):
     """
 
     def __init__(
-        self, env_config: dict[str, Any] | EnvConfig, config: PlaceConfig | None = None
+        self, env_config: dict[str, Any] | EnvConfig, config: BackendConfig | None = None
     ) -> None:
         self.env_config, self.config = as_env_config(env_config), config or LocalConfig()
         require(hasattr(self.config, "open"), "config", config, "a LocalConfig or RayConfig")
         self.num_envs = self.config.nodes * self.env_config.envs_per_node
         self._example: dict[str, Any] = {}  # what an agent returned last for some worker
-        self._head: Head | None = Head(self.env_config, self.config)  # None: closed
+        self._head: ClusterHead | None = ClusterHead(self.env_config, self.config)  # None: closed
         self.single_observation_space, self.single_action_space, found = self._head.description
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -72,7 +72,7 @@ class ClusterEnv(VectorEnv):
         self._open_head()
         return self
 
-    def _open_head(self) -> Head:
+    def _open_head(self) -> ClusterHead:
         if self._head is None:
             raise ConfigError("this ClusterEnv is closed; make another one")
         return self._head
@@ -96,7 +96,7 @@ class ClusterEnv(VectorEnv):
                 f"next step; {instead}, or leave runs_ahead=False"
             )
 
-    def _ready(self, method: str) -> Head:
+    def _ready(self, method: str) -> ClusterHead:
         if self._head is None or not self._head.obs:
             raise ConfigError(f"{method} needs a reset() before it")
         return self._head
@@ -140,7 +140,7 @@ class ClusterEnv(VectorEnv):
         return join(self.single_observation_space, head.obs), join_infos(infos, head.size)
 
     def _reset_requests(
-        self, head: Head, seed: int | list[int | None] | None, options: dict[str, Any] | None
+        self, head: ClusterHead, seed: int | list[int | None] | None, options: dict[str, Any] | None
     ) -> dict[int, Request]:
         num_envs = self.num_envs
         if isinstance(seed, list) and len(seed) != num_envs:
@@ -202,7 +202,7 @@ class ClusterEnv(VectorEnv):
         obs = join(self.single_observation_space, head.obs)
         return obs, rewards, terminated, truncated, info
 
-    def _joined_acted(self, head: Head, acted: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    def _joined_acted(self, head: ClusterHead, acted: dict[int, dict[str, Any]]) -> dict[str, Any]:
         """What the agent returned on each worker; zeros where a worker died."""
         self._example = next(iter(acted.values()), self._example)
         lost = {}
@@ -212,7 +212,7 @@ class ClusterEnv(VectorEnv):
         each = [acted.get(i, lost) for i in range(head.num_workers)]
         return tree.map_leaves(lambda *x: np.concatenate(x), *each)
 
-    def _split(self, head: Head, actions: Any) -> list[Any]:
+    def _split(self, head: ClusterHead, actions: Any) -> list[Any]:
         space, lengths = self.single_action_space, set()
         if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
             lengths = {len(leaf) for leaf in tree.leaves(actions)}
@@ -270,12 +270,12 @@ class ClusterEnv(VectorEnv):
         return {} if self._head is None else self._head.sync_info()
 
 
-def _lost(head: Head, worker: int) -> tuple[Any, ...]:
+def _lost(head: ClusterHead, worker: int) -> tuple[Any, ...]:
     """The step of a worker that died in it."""
     on = np.ones(head.size, bool)
     return head.obs[worker], np.zeros(head.size), ~on, on, _fault_info(head, worker)
 
 
-def _fault_info(head: Head, worker: int) -> dict[str, Any]:
+def _fault_info(head: ClusterHead, worker: int) -> dict[str, Any]:
     reason = np.full(head.size, head.faults[worker], object)
     return {"fault": reason, "_fault": np.ones(head.size, bool)}

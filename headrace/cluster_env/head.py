@@ -8,40 +8,40 @@ from typing import Any
 import numpy as np
 from gymnasium.vector.utils import create_empty_array
 
-from headrace.cluster.agent import as_array, initial_state
-from headrace.cluster.crew import Crew
-from headrace.cluster.drift import Drift
-from headrace.cluster.messages import Answer, Fault, PlaceConfig, Request, WorkerSetup
-from headrace.cluster.rows import join_rollouts, padding
-from headrace.cluster.settings import EnvConfig
+from headrace.cluster_env.agent import as_array, initial_state
+from headrace.cluster_env.batching import join_rollouts, padding
+from headrace.cluster_env.messages import Answer, BackendConfig, Request, WorkerFault, WorkerSetup
+from headrace.cluster_env.settings import EnvConfig
+from headrace.cluster_env.weight_sync import AgentSync
+from headrace.cluster_env.worker_pool import WorkerPool
 from headrace.errors import AgentFault
 from headrace.ops import tree
 from headrace.types import Rollout
 
 
-class Head:
+class ClusterHead:
     """Workers that are up, what they observed last, and an agent that they have copies of.
 
     Raises:
         WorkerFailed: a worker didn't come up.
     """
 
-    def __init__(self, settings: EnvConfig, config: PlaceConfig) -> None:
+    def __init__(self, settings: EnvConfig, config: BackendConfig) -> None:
         self.num_workers, self.size = config.nodes, settings.envs_per_node
         each = settings.target, self.size, settings.engine, settings.env_kwargs, settings.seed
         ahead = settings.runs_ahead
         setups = [WorkerSetup(*each, i, ahead) for i in range(self.num_workers)]
         self.obs: list[Any] = []  # latest of each worker; empty before the first reset
         self.faults: dict[int, str] = {}  # of the latest call, by worker
-        self._untold: dict[int, Fault] = {}  # by worker; no call has told yet
+        self._untold: dict[int, WorkerFault] = {}  # by worker; no call has told yet
         self._new: set[int] = set()  # replacements that haven't answered
         self._asked: dict[int, Request] = {}
         self._versions = np.full(self.num_workers, -1)  # of the weights that each acts with
         self._divergence = np.zeros(self.num_workers)  # each worker's latest running mean
         self._diverges = np.zeros(self.num_workers, bool)  # where that is known
         self._discarded = np.zeros(self.num_workers, int)  # steps run ahead and thrown away
-        self._drift = Drift(self.num_workers, settings.rule)
-        self.crew = Crew(config, setups)
+        self._drift = AgentSync(self.num_workers, settings.rule)
+        self.crew = WorkerPool(config, setups)
         try:
             asked = {i: Request("describe") for i in range(self.num_workers)}
             self.description: Any = self.ask(asked)[0].value  # see Worker.describe
@@ -89,7 +89,7 @@ class Head:
         self.crew.send(worker, request)
         self._drift.sent(worker, request)
 
-    def _receive(self, tell: bool = True) -> tuple[int, Answer | Fault]:
+    def _receive(self, tell: bool = True) -> tuple[int, Answer | WorkerFault]:
         """The next answer that isn't a wish for weights, which is granted here.
 
         Args:
@@ -98,7 +98,7 @@ class Head:
         """
         while True:
             i, answer = self._heard()
-            if isinstance(answer, Fault):
+            if isinstance(answer, WorkerFault):
                 self.faults[i] = answer.reason
                 del self._untold[i]
                 if tell:
@@ -108,10 +108,10 @@ class Head:
                 return i, answer
             self._send(i, self._drift.granted(i, self._asked[i]))
 
-    def _heard(self) -> tuple[int, Answer | Fault]:
+    def _heard(self) -> tuple[int, Answer | WorkerFault]:
         """The next answer, noted."""
         i, answer = self.crew.receive()
-        if isinstance(answer, Fault):
+        if isinstance(answer, WorkerFault):
             self._drift.replaced(i)
             self._untold[i] = answer
             self._new.add(i)
@@ -127,7 +127,7 @@ class Head:
                 self.obs[i] = _last_obs(self._asked[i].method, answer.value)
         return i, answer
 
-    def _raise_if_by_agent(self, worker: int, fault: Fault) -> None:
+    def _raise_if_by_agent(self, worker: int, fault: WorkerFault) -> None:
         if not fault.by_agent:
             return
         self.drain()  # the others have the same agent
@@ -181,7 +181,7 @@ class Head:
                 for idle in set(range(self.num_workers)) - self.crew.waiting:
                     self._send(idle, self._drift.request(idle, "collect", num_steps))
                 i, answer = self._receive()
-                if isinstance(answer, Fault):
+                if isinstance(answer, WorkerFault):
                     continue
                 part = self._kept(i, answer)
                 self._send(i, self._drift.request(i, "collect", num_steps))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from headrace.acting.weight_sync import SyncRule
+from headrace.actors.weight_sync import SyncRule
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Answer(NamedTuple):
     discarded: int = 0  # steps that it had run ahead and threw away
 
 
-class Fault(NamedTuple):
+class WorkerFault(NamedTuple):
     """Why a worker ended instead of answering: what it said last, or what others know of it."""
 
     reason: str
@@ -58,7 +58,7 @@ class Fault(NamedTuple):
     by_agent: bool = False  # not its environments but the agent failed
 
 
-class Node(Protocol):
+class WorkerHandle(Protocol):
     """One worker, wherever it runs."""
 
     @property
@@ -68,27 +68,27 @@ class Node(Protocol):
     def send(self, request: Request) -> None:
         """Ask for something; answers come in order."""
 
-    def receive(self) -> Answer | Fault:
-        """The answer that :meth:`Place.wait` announced, or why there will be none."""
+    def receive(self) -> Answer | WorkerFault:
+        """The answer that :meth:`Backend.wait` announced, or why there will be none."""
 
     def kill(self) -> None:
         """End it at once; safe to call twice."""
 
 
-class Place(Protocol):
+class Backend(Protocol):
     """Where workers run."""
 
-    def start(self, setup: WorkerSetup) -> Node:
+    def start(self, setup: WorkerSetup) -> WorkerHandle:
         """Begin to start a worker; returns at once."""
 
-    def wait(self, nodes: list[Node], timeout_s: float) -> list[Node]:
+    def wait(self, nodes: list[WorkerHandle], timeout_s: float) -> list[WorkerHandle]:
         """Those that have answered or died; none after ``timeout_s`` seconds."""
 
-    def close(self, nodes: list[Node]) -> None:
+    def close(self, nodes: list[WorkerHandle]) -> None:
         """End these workers, and whatever was started to run them."""
 
 
-class PlaceConfig(Protocol):
+class BackendConfig(Protocol):
     """Settings of a place: what ``ClusterEnv`` takes as ``config``.
 
     A scheduler is one more of these: it provisions machines and opens the place where they are.
@@ -110,5 +110,5 @@ class PlaceConfig(Protocol):
     def max_restarts(self) -> int:
         """Deaths that are made good, all workers together."""
 
-    def open(self) -> Place:
+    def open(self) -> Backend:
         """The place, ready to start workers."""

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headrace.cluster.agent import is_module_alone, parameters
+from headrace.cluster_env.agent import is_module_alone, parameters
 from headrace.ops import tree
 
 
-class Seen:
+class ParameterFingerprint:
     """An agent's parameters as they were when this was made."""
 
     def __init__(self, agent: Any) -> None:

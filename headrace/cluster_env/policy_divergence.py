@@ -6,7 +6,7 @@ ClusterEnv (Lafuente-Mercado 2025), section III-C: the mean, over recent observa
 
 An agent with ``distribution`` is measured exactly. The head keeps the weights of every version
 that a worker acts with, so this takes no message. One with ``log_prob`` alone is estimated from the
-actions that were drawn (``headrace.acting.weight_sync.divergence``).
+actions that were drawn (``headrace.actors.weight_sync.divergence``).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import torch
 from torch import nn
 from torch.distributions import kl_divergence
 
-from headrace.acting.weight_sync import divergence
-from headrace.cluster.agent import device_of, log_prob, to_tensors, with_weights
+from headrace.actors.weight_sync import divergence
+from headrace.cluster_env.agent import device_of, log_prob, to_tensors, with_weights
 from headrace.ops import tree
 
 Rows = tuple[Any, Any, np.ndarray]  # observations, actions [n, ...]; log-probabilities [n]
 
 
-class Copies:
+class AgentCopies:
     """The agent as it was in the versions that workers act with.
 
     Args:
-        packed: the agent (``headrace.cluster.agent.pack_agent``).
+        packed: the agent (``headrace.cluster_env.agent.pack_agent``).
     """
 
     def __init__(self, packed: bytes) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from headrace.acting.weight_sync import SyncRule, sync_rule
+from headrace.actors.weight_sync import SyncRule, sync_rule
 from headrace.envs.names import resolve
 from headrace.errors import ConfigError, nearest
-from headrace.valid import ranges
-from headrace.valid.fields import check, check_fields, settings
+from headrace.validation import ranges
+from headrace.validation.fields import check, check_fields, settings
 
-TYPE = ranges.Valid("a string or a callable that returns an environment", bool, whole=True)
+TYPE = ranges.Constraint("a string or a callable that returns an environment", bool, whole=True)
 
 
 @settings()

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.acting.weight_sync import SyncRule
-from headrace.cluster.agent import (
+from headrace.actors.weight_sync import SyncRule
+from headrace.cluster_env.agent import (
     check_agent,
     device_of,
     has_distribution,
@@ -21,9 +21,9 @@ from headrace.cluster.agent import (
     pack_agent,
     pack_weights,
 )
-from headrace.cluster.distance import Copies, Rows, estimates, exact
-from headrace.cluster.messages import Agent, Request
-from headrace.cluster.seen import Seen
+from headrace.cluster_env.messages import Agent, Request
+from headrace.cluster_env.parameter_fingerprint import ParameterFingerprint
+from headrace.cluster_env.policy_divergence import AgentCopies, Rows, estimates, exact
 from headrace.ops import tree
 
 MIN_OBSERVATIONS = 64  # of each worker, that its divergence is measured on if there are so many
@@ -31,7 +31,7 @@ MAX_OBSERVATIONS = 1024  # of each worker, that it is measured on
 _FEWEST_OF_A_PART = 16  # rows that stay of one step or rollout, before others are left out whole
 
 
-class Recent:
+class RecentSteps:
     """What a worker did since it was measured last: observations, actions, log-probabilities.
 
     That is a rollout where the agent learns once for each; of a longer stretch 1,024 rows, evenly
@@ -89,7 +89,7 @@ def _evenly(count: int, most: int) -> np.ndarray:
     return np.linspace(0, count - 1, most).astype(int)
 
 
-class Drift:
+class AgentSync:
     """Follows one agent as it learns, for workers that act with copies and fetch by a rule.
 
     Attributes:
@@ -100,12 +100,12 @@ class Drift:
     def __init__(self, num_workers: int, rule: SyncRule) -> None:
         self._setting, self._rule = rule, rule
         self._agent: Any = None
-        self._seen: Seen | None = None  # the parameters at ``version``
+        self._seen: ParameterFingerprint | None = None  # the parameters at ``version``
         self._has: set[int] = set()  # workers that have the agent
         self._packed: dict[Callable[[Any], bytes], bytes] = {}  # ``version``, by what packed it
-        self._recent = [Recent() for _ in range(num_workers)]
+        self._recent = [RecentSteps() for _ in range(num_workers)]
         self._notes: dict[int, tuple[int, float]] = {}  # measured and not sent yet
-        self._copies: Copies | None = None  # where the measure is "kl"
+        self._copies: AgentCopies | None = None  # where the measure is "kl"
         self._held: dict[int, int] = {}  # the version that was sent to each worker last
         self.version, self.measure = -1, "age"
         self.syncs, self.requests, self.bytes = np.zeros((3, num_workers), int)
@@ -114,7 +114,7 @@ class Drift:
         """See whether the agent has learnt, or is another one; measure the copies if it has.
 
         Raises:
-            ConfigError: it isn't what the contract asks for (``headrace.cluster.agent``).
+            ConfigError: it isn't what the contract asks for (``headrace.cluster_env.agent``).
         """
         if agent is not self._agent:
             check_agent(agent)
@@ -122,15 +122,15 @@ class Drift:
             self._agent, self.measure = agent, self._measure_of(agent)
             by_age = replace(self._setting, every=self._setting.every or 1)
             self._rule = by_age if self.measure == "age" else self._setting
-            self._copies = Copies(packed) if self.measure == "kl" else None
+            self._copies = AgentCopies(packed) if self.measure == "kl" else None
             self._packed = {pack_agent: packed}
             self._has.clear()
-            self._recent = [Recent() for _ in self._recent]
+            self._recent = [RecentSteps() for _ in self._recent]
         elif self._seen is not None and self._seen.is_of(agent):
             return
         else:
             self._packed = {}
-        self._seen = Seen(agent)
+        self._seen = ParameterFingerprint(agent)
         self.version += 1
         if self._rule.on_drift:
             self._take_measure()
@@ -160,7 +160,7 @@ class Drift:
         known = {i: value for i, value in found.items() if not math.isnan(value)}
         self._notes = {i: (self._recent[i].version, value) for i, value in known.items()}
 
-    def _exact(self, copies: Copies, rows: dict[int, Rows]) -> dict[int, float] | None:
+    def _exact(self, copies: AgentCopies, rows: dict[int, Rows]) -> dict[int, float] | None:
         """The KL of each worker whose copy's weights are known: one pass for each version.
 
         None, from now on, of distributions that torch has no formula for.
@@ -219,7 +219,7 @@ class Drift:
         self._has.discard(worker)
         self._held.pop(worker, None)
         self._notes.pop(worker, None)
-        self._recent[worker] = Recent()
+        self._recent[worker] = RecentSteps()
 
 
 def _tell(agent: Any, why: str) -> None:

@@ -13,16 +13,16 @@ import torch
 from gymnasium.spaces import Discrete
 from gymnasium.vector import SyncVectorEnv
 
-from headrace.acting.weight_sync import Follower, SyncRule
-from headrace.cluster.agent import act, as_array, begun, initial_state, with_weights
-from headrace.cluster.messages import Answer, Fault, Request, WorkerSetup
-from headrace.envs.columns import agents_of
+from headrace.actors.weight_sync import Follower, SyncRule
+from headrace.cluster_env.agent import act, as_array, begun, initial_state, with_weights
+from headrace.cluster_env.messages import Answer, Request, WorkerFault, WorkerSetup
 from headrace.envs.context import EnvContext
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name
+from headrace.envs.parallel_game_vector import agents_of
 from headrace.errors import ConfigError
 from headrace.ops import tree
-from headrace.process import seed_global_generators
+from headrace.processes import seed_global_generators
 
 
 class AgentRaised(Exception):
@@ -284,8 +284,8 @@ def _put(rows: Any, t: int, obs: Any) -> None:
     tree.map_leaves(lambda into, x: np.copyto(into[t], x), rows, obs)
 
 
-def fault_of(error: BaseException) -> Fault:
+def fault_of(error: BaseException) -> WorkerFault:
     """What a worker says last."""
     by_agent = isinstance(error, AgentRaised)
     trace = "".join(traceback.format_exception(error.__cause__ if by_agent else error))
-    return Fault(trace.strip().splitlines()[-1], trace, by_agent)
+    return WorkerFault(trace.strip().splitlines()[-1], trace, by_agent)

@@ -6,19 +6,27 @@ import dataclasses
 import time
 import warnings
 
-from headrace.cluster.messages import Answer, Fault, Node, Place, PlaceConfig, Request, WorkerSetup
+from headrace.cluster_env.messages import (
+    Answer,
+    Backend,
+    BackendConfig,
+    Request,
+    WorkerFault,
+    WorkerHandle,
+    WorkerSetup,
+)
 from headrace.errors import ConfigError, WorkerFailed
 
 _LONGEST_WAIT_S = 3600.0  # what the system takes; whoever waits longer waits again
 
 
-class Crew:
+class WorkerPool:
     """Workers that answer, one request each at a time; ``setups`` are by index."""
 
-    def __init__(self, config: PlaceConfig, setups: list[WorkerSetup]) -> None:
+    def __init__(self, config: BackendConfig, setups: list[WorkerSetup]) -> None:
         self._config, self._setups = config, setups
-        self._place: Place = config.open()
-        self._nodes: list[Node] = []
+        self._place: Backend = config.open()
+        self._nodes: list[WorkerHandle] = []
         self._up: set[int] = set()  # have answered something
         self._cut: set[int] = set()  # an exception came in the middle of a message
         self._failure = ""  # what ended all, if anything did
@@ -64,7 +72,7 @@ class Crew:
         self._nodes[index].kill()
         self._cut.add(index)
 
-    def receive(self) -> tuple[int, Answer | Fault]:
+    def receive(self) -> tuple[int, Answer | WorkerFault]:
         """The next answer of any worker that was asked, or why there is none.
 
         Raises:
@@ -72,7 +80,7 @@ class Crew:
         """
         while True:
             if self._cut:
-                fault = Fault("was interrupted in the middle of a message")
+                fault = WorkerFault("was interrupted in the middle of a message")
                 return self._replace(self._cut.pop(), fault)
             waited = {self._nodes[i]: i for i in self._deadlines}
             earliest = min(self._deadlines.values())[0]
@@ -81,23 +89,23 @@ class Crew:
             for node, index in waited.items():  # also while others answer all the time
                 deadline, limit_s = self._deadlines[index]
                 if deadline <= now and not self._place.wait([node], 0.0):
-                    return self._replace(index, Fault(f"gave no answer in {limit_s:g} s"))
+                    return self._replace(index, WorkerFault(f"gave no answer in {limit_s:g} s"))
             if ready:
                 return self._answer(waited[ready[0]])
 
-    def _answer(self, index: int) -> tuple[int, Answer | Fault]:
+    def _answer(self, index: int) -> tuple[int, Answer | WorkerFault]:
         try:
             answer = self._nodes[index].receive()
         except BaseException:
             self._cut_off(index)
             raise
-        if isinstance(answer, Fault):
+        if isinstance(answer, WorkerFault):
             return self._replace(index, answer)
         del self._deadlines[index]
         self._up.add(index)
         return index, answer
 
-    def _replace(self, index: int, fault: Fault) -> tuple[int, Fault]:
+    def _replace(self, index: int, fault: WorkerFault) -> tuple[int, WorkerFault]:
         """Start another worker; the fault, with the name of the one that it befell."""
         self._deadlines.pop(index, None)
         node, setup = self._nodes[index], self._setups[index]

@@ -18,10 +18,10 @@ from headrace.algos.common import Hyperparameters
 from headrace.envs import scripts
 from headrace.envs.names import import_path
 from headrace.errors import ConfigError, nearest, shown
-from headrace.valid import aliases
-from headrace.valid.fields import check_fields
-from headrace.valid.names import imported
-from headrace.valid.values import Varying
+from headrace.validation import aliases
+from headrace.validation.fields import check_fields
+from headrace.validation.names import imported
+from headrace.validation.type_checks import ScheduleBase
 
 FUNCTION = "function"  # the key of the name of a schedule's function
 RESERVED = ("name", "file")  # keys next to the hyperparameters in config.json
@@ -49,7 +49,7 @@ def fields_of(algo: Hyperparameters) -> dict[str, Any]:
     return dataclasses.asdict(schedules.at_start(algo)) | written
 
 
-def _written(schedule: Varying) -> Any:
+def _written(schedule: ScheduleBase) -> Any:
     if not isinstance(schedule, schedules.Function):
         return str(schedule)
     function = schedule.function

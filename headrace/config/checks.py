@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from headrace.acting import lag
-from headrace.acting.weight_sync import sync_rule
+from headrace.actors import policy_lag
+from headrace.actors.weight_sync import sync_rule
 from headrace.config import eval_envs
 from headrace.envs import tasks
 from headrace.envs.info_metrics import chosen_in
 from headrace.errors import ConfigError, require, shown
-from headrace.league.opponents import LATEST, Mixture
-from headrace.nn.roster import SHARED, mapping
-from headrace.process import check_device
-from headrace.transport.calls import MAX_CALLERS
+from headrace.league.opponent_mix import LATEST, OpponentMix
+from headrace.nn.policy_mapping import SHARED, mapping
+from headrace.processes import check_device
+from headrace.transport.request_channel import MAX_CALLERS
 
 _MAX_ENVS = 2**20  # of all actors
 
@@ -59,7 +59,7 @@ def _check_league(config: Any) -> None:
     opponents, exploit = config.opponents, config.exploit
     both = opponents is not None and exploit is not None
     require(not both, "opponents", opponents, "None with exploit, which is the only opponent")
-    Mixture.of(opponents or LATEST)  # raises unless it is one
+    OpponentMix.of(opponents or LATEST)  # raises unless it is one
     plays = opponents is not None or exploit is not None
     for name in ("league", "snapshot_every_steps", "snapshot_win_rate"):
         value = getattr(config, name)
@@ -164,7 +164,7 @@ def _check_columns(config: Any) -> None:
     many = config.inference == "shared" and config.num_actors > most
     require(not many, "num_actors", config.num_actors, f"at most {most} with inference='shared'")
     if config.num_learners == 1:  # several are told of the share of each
-        lag.warn_of_idle_actors(config.algo, config.sizes)
+        policy_lag.warn_of_idle_actors(config.algo, config.sizes)
     columns = config.rollouts_per_update * config.envs_per_actor
     minibatches = getattr(config.algo, "minibatches", 1)
     if config.network.core is not None and minibatches > columns:

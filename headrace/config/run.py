@@ -10,28 +10,28 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from headrace.acting import lag
-from headrace.acting.sizes import AUTO, SIZES, Actors, BatchSize, Size, Sizes
-from headrace.acting.spec import ActorSpec
-from headrace.acting.weight_sync import SyncRule
+from headrace.actors import policy_lag
+from headrace.actors.sizes import AUTO, SIZES, Actors, BatchSize, Size, Sizes
+from headrace.actors.spec import ActorSpec
+from headrace.actors.weight_sync import SyncRule
 from headrace.algos import APPO
 from headrace.algos.common import Hyperparameters
 from headrace.config import algorithms, eval_envs
 from headrace.config.checks import check_together
-from headrace.config.kinds import CLUSTER, ENV, KINDS, WRAPPER, InfoNames, PlayedBy
+from headrace.config.setting_types import CLUSTER, ENV, KINDS, WRAPPER, InfoNames, PlayedBy
 from headrace.envs import info_metrics, scripts
 from headrace.envs.engines import Engine
 from headrace.envs.names import Tasks, import_path, refuse_instance
 from headrace.envs.tasks import named_in
 from headrace.errors import ConfigError
-from headrace.league.opponents import Mixture
+from headrace.league.opponent_mix import OpponentMix
+from headrace.nn.multi_policy import AnyPolicy
 from headrace.nn.network import Network
-from headrace.nn.roster import SHARED, Roster, roster_of, written
-from headrace.nn.team import AnyPolicy
-from headrace.process import num_cores
-from headrace.valid import owners, ranges
-from headrace.valid.fields import check_fields, settings
-from headrace.valid.words import IDS, JSON
+from headrace.nn.policy_mapping import SHARED, PolicyMapping, roster_of, written
+from headrace.processes import num_cores
+from headrace.validation import owners, ranges
+from headrace.validation.fields import check_fields, settings
+from headrace.validation.flag_syntax import IDS, JSON
 
 
 def _named(code: Any) -> str:
@@ -255,11 +255,11 @@ class Config:
         return self.env_kwargs | self.eval_env_kwargs
 
     @property
-    def mixture(self) -> Mixture | None:
+    def mixture(self) -> OpponentMix | None:
         """Of opponents; None where every seat is the policy's, and there is no league."""
         if self.exploit is not None:
-            return Mixture((("exploit", 1.0),))
-        return None if self.opponents is None else Mixture.of(self.opponents)
+            return OpponentMix((("exploit", 1.0),))
+        return None if self.opponents is None else OpponentMix.of(self.opponents)
 
     @property
     def snapshot_steps(self) -> int:
@@ -333,7 +333,7 @@ class Config:
         init_from = None if saved else self.init_from
         return replace(self, resume=saved, overwrite=not saved, init_from=init_from)
 
-    def roster(self, agents: tuple[str, ...], name: str) -> Roster | None:
+    def roster(self, agents: tuple[str, ...], name: str) -> PolicyMapping | None:
         """Who plays whom in a game of this name; None: one policy all. See :func:`roster_of`."""
         return roster_of(str(self.policies), agents, name)
 
@@ -370,7 +370,7 @@ class Config:
     @property
     def num_credits(self) -> int:
         """Rollouts of a learner that may be begun or waiting."""
-        return lag.num_credits(self.algo, self.sizes)
+        return policy_lag.num_credits(self.algo, self.sizes)
 
     @property
     def slots_per_actor(self) -> int:
@@ -387,17 +387,19 @@ class Config:
     @property
     def max_first_lag(self) -> int | None:
         """Updates behind which a rollout is dropped when its turn has come; None: never."""
-        return lag.max_first_lag(self.algo, self.sync.every, self.max_policy_lag)
+        return policy_lag.max_first_lag(self.algo, self.sync.every, self.max_policy_lag)
 
     @property
     def lag_bound(self) -> int | None:
         """Updates, at most, between acting and the last use of what was done; None: no bound."""
-        return lag.lag_bound(self.algo, self.sizes, self.max_first_lag)
+        return policy_lag.lag_bound(self.algo, self.sizes, self.max_first_lag)
 
     @property
     def sync(self) -> SyncRule:
         """When actors fetch weights: early enough for ``max_policy_lag`` if they act in time."""
-        return lag.rule_of(self.algo, self.weight_sync, self.kl_threshold, self.max_policy_lag)
+        return policy_lag.rule_of(
+            self.algo, self.weight_sync, self.kl_threshold, self.max_policy_lag
+        )
 
     @property
     def resolved_learner_threads(self) -> int:
@@ -419,7 +421,7 @@ class Config:
         return self.max_restarts or 0
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict that :func:`headrace.records.settings.from_json` reads back.
+        """A plain dict that :func:`headrace.rundir.config_file.from_json` reads back.
 
         An infinite number of the algorithm is text, since JSON has none.
         """

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import tyro
 from gymnasium.envs.registration import EnvSpec
 
-from headrace.valid import ranges
+from headrace.validation import ranges
 
-ENV = ranges.Valid(
+ENV = ranges.Constraint(
     "a Gymnasium id, an EnvSpec, an environment class or a callable that returns an environment",
     lambda env: (
         0 < len(env) <= 4096 if isinstance(env, str) else callable(env) or isinstance(env, EnvSpec)
     ),
 )
 
-WRAPPER = ranges.Valid(
+WRAPPER = ranges.Constraint(
     "a wrapper's name (a str) or a callable from Env to Env",
     lambda wrapper: isinstance(wrapper, str) or callable(wrapper),
 )
@@ -37,7 +37,7 @@ else:
 
 KINDS = tyro.conf.arg(metavar="KIND:SHARE,…")
 
-CLUSTER = ranges.Valid(
+CLUSTER = ranges.Constraint(
     "'ray', or 'ray:' and the address of a cluster, as in 'ray:auto' or 'ray:10.0.0.1:6379'",
     lambda text: re.fullmatch("ray(:[^:/\\s]{1,200}(:[0-9]{1,5})?)?", text) is not None,
 )

@@ -24,8 +24,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headrace.distributed import sums
-from headrace.distributed.board import ROW_BYTES, Board, Silent, share_boards
+from headrace.distributed import tree_allreduce
+from headrace.distributed.shared_memory import (
+    ROW_BYTES,
+    MissingRanks,
+    SharedMemoryAllReduce,
+    share_boards,
+)
 from headrace.errors import LearnerFailed, OthersLost
 from headrace.types import Clock
 
@@ -78,7 +83,7 @@ class Ranks:
                 timeout=datetime.timedelta(seconds=timeout_s),
             )
         self._hosts = [[rank] for rank in range(self.size)]  # the ranks of each
-        self._board: Board | None = None
+        self._board: SharedMemoryAllReduce | None = None
         if share_memory:
             with self.clock.aside():
                 self._hosts, self._board = share_boards(self, self._store)
@@ -104,7 +109,7 @@ class Ranks:
             if self.shares_memory:
                 return values
             if self.rank in self._first:
-                sums.add_up(values, self._first, self._first.index(self.rank))
+                tree_allreduce.add_up(values, self._first, self._first.index(self.rank))
             if self._board is not None:
                 for part in parts:
                     part.copy_(self._board.exchange(part, self._timeout_s)[0])
@@ -119,7 +124,7 @@ class Ranks:
         if self.shares_memory and self._board is not None and small:
             rows = self._board.exchange(values.cpu(), self._timeout_s).clone()
         else:
-            rows = sums.rows(values.cpu(), self.size, self.rank)
+            rows = tree_allreduce.rows(values.cpu(), self.size, self.rank)
         return rows.to(values.device)
 
     def gather_objects(self, value: Any) -> list[Any]:
@@ -149,14 +154,14 @@ class Ranks:
         """
         try:
             yield
-        except Silent as error:
+        except MissingRanks as error:
             lost = [self._mates[r] for r in error.ranks]
             if not self.shares_memory:  # they may be waiting themselves, for another machine
                 lost = self._to_blame(lost, " ".join(map(str, lost))) or lost
             what = "has died" if error.dead else f"was silent for {self._timeout_s:g} s"
             raise OthersLost(f"learner {self.rank} waited for {learners(lost)}: {what}") from error
         except RuntimeError as error:
-            lost = [error.rank] if isinstance(error, sums.Lost) else []
+            lost = [error.rank] if isinstance(error, tree_allreduce.RankLost) else []
             others = lost or [r for r in range(self.size) if r != self.rank]
             blamed = self._to_blame(others, " ".join(map(str, lost))) or others
             raise OthersLost(f"learner {self.rank} lost {learners(blamed)}: {error}") from error

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headrace.process import memory_file
+from headrace.processes import memory_file
 from headrace.transport.slab import memory_fence
 from headrace.types import Group
 
@@ -32,7 +32,7 @@ _MAX_SLEEP_S = 1e-3
 _LOOK_FOR_DEAD_S = 0.2
 
 
-class Silent(Exception):
+class MissingRanks(Exception):
     """Some ranks did not post: their numbers, and whether their processes are gone."""
 
     def __init__(self, ranks: list[int], dead: bool) -> None:
@@ -40,7 +40,7 @@ class Silent(Exception):
         self.ranks, self.dead = ranks, dead
 
 
-class Board:
+class SharedMemoryAllReduce:
     """One rank's end.
 
     Args:
@@ -101,11 +101,11 @@ class Board:
             time.sleep(min(_MAX_SLEEP_S, 1e-5 + (now - start) / 10))
             silent = [int(r) for r in range(self._size) if self._posted[r] < self._count]
             if now - start > timeout_s:
-                raise Silent(silent, dead=False)
+                raise MissingRanks(silent, dead=False)
             if now - looked > _LOOK_FOR_DEAD_S:
                 looked = now
                 if dead := [r for r in silent if not _alive(int(self._pids[r]))]:
-                    raise Silent(dead, dead=True)
+                    raise MissingRanks(dead, dead=True)
 
 
 def _alive(pid: int) -> bool:
@@ -123,7 +123,9 @@ def board_bytes(size: int) -> int:
     return size * (_LINE * 8 + 2 * ROW_BYTES)
 
 
-def share_boards(group: Group, store: dist.Store) -> tuple[list[list[int]], Board | None]:
+def share_boards(
+    group: Group, store: dist.Store
+) -> tuple[list[list[int]], SharedMemoryAllReduce | None]:
     """The ranks of each machine, and a board of those of this one; its file is deleted again.
 
     Who can't map his machine's file, or see all of its processes, makes all ranks of that machine
@@ -146,7 +148,7 @@ def share_boards(group: Group, store: dist.Store) -> tuple[list[list[int]], Boar
         path = store.get(f"board/{mates[0]}").decode()
         if len(mates) > 1:
             with contextlib.suppress(OSError, RuntimeError):
-                board = Board(Path(path), me, len(mates))
+                board = SharedMemoryAllReduce(Path(path), me, len(mates))
         mapped = gather(board is not None)
         seen = gather(board is not None and all(mapped[r] for r in mates) and board.sees_all())
     hosts = [[r for r, at in enumerate(places) if at == place] for place in dict.fromkeys(places)]

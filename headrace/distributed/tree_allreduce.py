@@ -21,7 +21,7 @@ DOUBLING_BYTES = 1 << 17  # that take as long as it takes to begin a message
 Swap: TypeAlias = Callable[[int, Tensor, int, Tensor], None]  # to whom, what, from whom, into what
 
 
-class Lost(RuntimeError):
+class RankLost(RuntimeError):
     """A rank that didn't answer: ``rank``."""
 
     def __init__(self, rank: int, cause: object) -> None:
@@ -47,7 +47,7 @@ def swap(to: int, out: Tensor, source: int, into: Tensor) -> None:
         if sending is not None:
             sending.wait()
     except RuntimeError as error:
-        raise Lost(lost, error) from error
+        raise RankLost(lost, error) from error
 
 
 def add_up(values: Tensor, ranks: Sequence[int], me: int, swap: Swap = swap) -> Tensor:

@@ -1,6 +1,6 @@
 """What figures of who works and who waits say is wrong: a function for each illness.
 
-As those of ``learning.py``. A machine that is busy with something else is no illness.
+As those of ``learner.py``. A machine that is busy with something else is no illness.
 """
 
 from __future__ import annotations

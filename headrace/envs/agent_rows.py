@@ -11,14 +11,14 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector.utils import create_empty_array
 
-from headrace.envs.agreement import difference
 from headrace.envs.contract import Contract
 from headrace.envs.exact_actions import exact
 from headrace.envs.info_metrics import AGENT_INFOS
+from headrace.envs.space_agreement import difference
 from headrace.errors import ConfigError, EnvironmentFault, shown
-from headrace.spaces import joining
-from headrace.spaces.joining import Spaces
+from headrace.spaces import unified_spaces
 from headrace.spaces.masks import MASK
+from headrace.spaces.unified_spaces import Spaces
 from headrace.spaces.walk import leaves, map_space, place
 
 GAME = "game"  # in the metadata of such an environment: its Game
@@ -46,7 +46,7 @@ def is_in_turns(env: Any) -> bool:
     return hasattr(env, "agent_iter") or hasattr(env, "last")
 
 
-class Seats:
+class AgentRows:
     """What the agents of one game were told last, as rows that engines carry.
 
     Args:
@@ -99,7 +99,7 @@ class Seats:
         if not any(difference(*each[0], *spaces) for spaces in each):
             return Game(agents, *each[0], in_turns)
         hint = "docs/games.md tells which can be"
-        whole = joining.joined(agents, each, f"{self.name}'s agents", hint)
+        whole = unified_spaces.joined(agents, each, f"{self.name}'s agents", hint)
         return Game(agents, *whole, in_turns, each)
 
     @property
@@ -137,7 +137,7 @@ class Seats:
     def action(self, i: int, action: Any) -> Any:
         """What agent ``i`` does where its column does this."""
         if not self._acts_alike[i]:  # comparing Boxes takes 40 µs
-            action = joining.own_action(action, self.game.own[i][1], self.game.action_space)
+            action = unified_spaces.own_action(action, self.game.own[i][1], self.game.action_space)
         convert = self._exact[i]
         return action if convert is None else convert(action)
 
@@ -170,7 +170,7 @@ class Seats:
         space = self.game.observation_space
         if obs is not SEEN:
             try:
-                obs = joining.fitted(obs, space) if self.game.own else obs
+                obs = unified_spaces.fitted(obs, space) if self.game.own else obs
                 map_space(lambda _, rows, value: rows.__setitem__(i, value), space, self.obs, obs)
             except (ValueError, TypeError, KeyError) as error:
                 raise EnvironmentFault(
@@ -184,7 +184,7 @@ class Seats:
         own, whole = self.game.own, self.game.action_space
         if info and MASK in info:
             self._check_mask(i, info[MASK], own[i][1] if own else whole)
-        shown = joining.masked(info, own[i][1], whole) if own else info
+        shown = unified_spaces.masked(info, own[i][1], whole) if own else info
         mask = shown.get(MASK) if shown else None
         if mask is None and self._masks is None:
             return

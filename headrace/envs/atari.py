@@ -15,8 +15,8 @@ from headrace.envs.adapters import still_ended
 from headrace.envs.atari_scores import SCORES
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError, setting
-from headrace.valid.fields import check_fields, settings
-from headrace.valid.ranges import FACTOR, NOT_EMPTY, Range
+from headrace.validation.fields import check_fields, settings
+from headrace.validation.ranges import FACTOR, NOT_EMPTY, Range
 
 _VECTOR, _SINGLE = "ale_py.vector_env:AtariVectorEnv", "ale_py.env:AtariEnv"
 _NO_SKIP = '{"frameskip": 1}'

@@ -17,37 +17,37 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from headrace.envs import atari
 from headrace.envs.adapters import EnvPool, next_step
-from headrace.envs.agents import GAME, is_in_turns
-from headrace.envs.agreement import check_alike
-from headrace.envs.columns import Columns, agents_of
+from headrace.envs.agent_rows import GAME, is_in_turns
 from headrace.envs.context import Creator, EnvContext, env_context, made_in, numbered
 from headrace.envs.contract import CHECKED_STEPS, check_first_steps
 from headrace.envs.exact_actions import with_exact_actions
-from headrace.envs.game import ParallelGame, is_game
 from headrace.envs.infos import take_any_infos
 from headrace.envs.mask_method import with_method_masks, with_vector_masks
 from headrace.envs.names import Target, env_name, in_envpool
 from headrace.envs.old_gym import GymEnv, is_gym
+from headrace.envs.parallel_game import ParallelGame, is_game
+from headrace.envs.parallel_game_vector import ParallelGameVector, agents_of
 from headrace.envs.processes import Processes
+from headrace.envs.space_agreement import check_alike
 from headrace.envs.threads import Threads
-from headrace.envs.turn_game import TurnGame
-from headrace.envs.turns import Turns
+from headrace.envs.turn_based_game import TurnBasedGame
+from headrace.envs.turn_based_vector import TurnBasedVector
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError, EnvironmentFault, HeadraceError, setting
-from headrace.process.pickling import restore_scripts
+from headrace.processes.pickling import restore_scripts
 
 _MAKE_KWARGS = ("max_episode_steps", "disable_env_checker", "render_mode")  # gymnasium.make's own
 
 
-class Unavailable(Exception):
+class EngineUnavailable(Exception):
     """Why an engine can't make an environment, as a clause."""
 
 
-REASONS = (Unavailable, ImportError, gymnasium.error.Error)
+REASONS = (EngineUnavailable, ImportError, gymnasium.error.Error)
 
 
 @dataclass(frozen=True)
-class Order:
+class VectorEnvRequest:
     """What is to be made; see ``headrace.envs.make.make_vec``."""
 
     target: Target
@@ -64,12 +64,12 @@ class Order:
         return env_name(self.target)
 
 
-def _native(order: Order) -> VectorEnv:
+def _native(order: VectorEnvRequest) -> VectorEnv:
     target, kwargs = order.target, order.kwargs
     _check_unwrapped(order)
     if isinstance(target, EnvSpec):
         if target.vector_entry_point is None:
-            raise Unavailable(f"it has no vector entry point{atari.hint(target)}")
+            raise EngineUnavailable(f"it has no vector entry point{atari.hint(target)}")
         if atari.is_vector(target):
             atari.vector_settings(target, kwargs)  # complains of what ale-py would fail on
         limit = {} if target.max_episode_steps is None else {"max_episode_steps": 0}
@@ -87,10 +87,10 @@ def _native(order: Order) -> VectorEnv:
         envs = made_in(order.context, functools.partial(target, num_envs=num_envs), kwargs)
         _check_returned(envs, num_envs, order.name)
     else:
-        raise Unavailable("it isn't a VectorEnv class and has no vector entry point")
+        raise EngineUnavailable("it isn't a VectorEnv class and has no vector entry point")
     if agents_of(envs) and envs.num_envs != order.num_envs * len(agents_of(envs)):
         envs.close()
-        raise Unavailable(
+        raise EngineUnavailable(
             f"its agents are {', '.join(agents_of(envs))}, of which {num_envs} columns hold no "
             f"{order.num_envs} games: what makes it (a class, or a function registered as "
             "vector_entry_point) needs the attribute agents, and to take num_envs as columns"
@@ -99,7 +99,7 @@ def _native(order: Order) -> VectorEnv:
         envs = next_step(envs, order.name)
     except ConfigError as error:
         envs.close()
-        raise Unavailable(str(error)) from error
+        raise EngineUnavailable(str(error)) from error
     if atari.is_vector(target) and kwargs.get("life_loss_info"):
         envs = atari.LivesAsEpisodes(envs)
     envs = with_vector_masks(envs, order.name)
@@ -125,20 +125,20 @@ def _check_returned(envs: Any, num_envs: int, name: str) -> None:
             f"{name} returned {envs.num_envs} environments for num_envs={num_envs}: pass num_envs "
             "to the vector environment that it makes"
         )
-    raise Unavailable(f"it returned {type(envs).__name__}, which isn't a VectorEnv")
+    raise EngineUnavailable(f"it returned {type(envs).__name__}, which isn't a VectorEnv")
 
 
-def _envpool(order: Order) -> VectorEnv:
+def _envpool(order: VectorEnvRequest) -> VectorEnv:
     target = order.target
     _check_unwrapped(order)
     if not isinstance(target, EnvSpec):
-        raise Unavailable("envpool makes environments by id only")
+        raise EngineUnavailable("envpool makes environments by id only")
     if importlib.util.find_spec("envpool") is None:
-        raise Unavailable("envpool isn't installed (pip install 'headrace[envpool]')")
+        raise EngineUnavailable("envpool isn't installed (pip install 'headrace[envpool]')")
     if not in_envpool(target.id):
-        raise Unavailable("envpool has no environment of this id")
+        raise EngineUnavailable("envpool has no environment of this id")
     if target.additional_wrappers:
-        raise Unavailable("envpool can't apply its wrappers")
+        raise EngineUnavailable("envpool can't apply its wrappers")
     known = gymnasium.registry.get(target.id, EnvSpec(target.id)).kwargs.items()
     settings = dict(item for item in target.kwargs.items() if item not in known)
     if target.max_episode_steps is not None:
@@ -146,12 +146,12 @@ def _envpool(order: Order) -> VectorEnv:
     try:
         envs = EnvPool(target.id, order.num_envs, order.seed, {**settings, **order.kwargs})
     except ConfigError as error:
-        raise Unavailable(str(error)) from error
+        raise EngineUnavailable(str(error)) from error
     check_first_steps(envs, order.name, order.checked_steps)
     return envs
 
 
-def _sync(order: Order) -> VectorEnv:
+def _sync(order: VectorEnvRequest) -> VectorEnv:
     made = list[gymnasium.Env]()
 
     def create_next(create: Callable[[], gymnasium.Env]) -> gymnasium.Env:
@@ -182,12 +182,12 @@ def _sync(order: Order) -> VectorEnv:
     return take_any_infos(envs)
 
 
-def _async(order: Order) -> VectorEnv:
+def _async(order: VectorEnvRequest) -> VectorEnv:
     create = creator(order)
     return take_any_infos(Processes(create, order.num_envs, order.name, seed=order.seed))
 
 
-def _threads(order: Order) -> VectorEnv:
+def _threads(order: VectorEnvRequest) -> VectorEnv:
     try:
         return take_any_infos(Threads(creator(order), order.num_envs, order.name))
     except EnvironmentFault as fault:
@@ -197,7 +197,7 @@ def _threads(order: Order) -> VectorEnv:
 
 
 Engine: TypeAlias = Literal["auto", "native", "envpool", "sync", "async", "threads"]
-ENGINES: dict[str, Callable[[Order], VectorEnv]] = {
+ENGINES: dict[str, Callable[[VectorEnvRequest], VectorEnv]] = {
     "native": _native,
     "envpool": _envpool,
     "sync": _sync,
@@ -206,7 +206,7 @@ ENGINES: dict[str, Callable[[Order], VectorEnv]] = {
 }
 
 
-def creator(order: Order) -> Callable[[], gymnasium.Env]:
+def creator(order: VectorEnvRequest) -> Callable[[], gymnasium.Env]:
     """What makes one environment, whose first steps are checked.
 
     Raises:
@@ -215,14 +215,14 @@ def creator(order: Order) -> Callable[[], gymnasium.Env]:
     target, kwargs = order.target, order.kwargs
     if isinstance(target, EnvSpec):
         if target.entry_point is None:
-            raise Unavailable("no single environment is registered under its id")
+            raise EngineUnavailable("no single environment is registered under its id")
         own = {k: v for k, v in kwargs.items() if k not in _MAKE_KWARGS}
         # The checks of gymnasium.make cost time at every step, and the loop keeps the order.
         spec = dataclasses.replace(target, order_enforce=False)
         kwargs = {"disable_env_checker": True, **kwargs}
         make: Callable[..., Any] = functools.partial(gymnasium.make, spec)
     elif is_vector_class(target):
-        raise Unavailable("it is a VectorEnv class")
+        raise EngineUnavailable("it is a VectorEnv class")
     else:
         own = kwargs
         make = functools.partial(target, num_envs=1) if takes_num_envs(target) else target
@@ -251,12 +251,12 @@ def _create_one(
         env = GymEnv(env, create)
     if isinstance(env, VectorEnv):
         env.close()
-        raise Unavailable(
+        raise EngineUnavailable(
             f"it returned {type(env).__name__}, a vector environment: give the function a "
             "parameter num_envs, and return that many environments"
         )
     if not isinstance(env, gymnasium.Env):
-        raise Unavailable(f"it returned {type(env).__name__}, which isn't a gymnasium.Env")
+        raise EngineUnavailable(f"it returned {type(env).__name__}, which isn't a gymnasium.Env")
     for wrap in wrappers:
         if wrap.together is not None:  # it joins tasks, whose masks are shorter
             env = with_method_masks(env, name)
@@ -265,7 +265,7 @@ def _create_one(
         space = getattr(env, kind, None)
         if not isinstance(space, gymnasium.Space):
             found = f"{type(space).__module__}.{type(space).__name__}"
-            raise Unavailable(f"its {kind} is a {found}, which isn't a gymnasium.Space")
+            raise EngineUnavailable(f"its {kind} is a {found}, which isn't a gymnasium.Space")
     env = with_method_masks(env, name)
     check_first_steps(env, name, checked_steps)
     return with_exact_actions(env)
@@ -276,11 +276,11 @@ def _create_game(
 ) -> gymnasium.Env:
     if wrappers:
         names = ", ".join(wrap.name for wrap in wrappers)
-        raise Unavailable(
+        raise EngineUnavailable(
             f"{names} wraps an environment of one agent, and this one has several (wrap it in a "
             "callable of your own that returns it)"
         )
-    kind = TurnGame if is_in_turns(env) else ParallelGame
+    kind = TurnBasedGame if is_in_turns(env) else ParallelGame
     return kind(env, name, checked_steps)
 
 
@@ -289,7 +289,7 @@ def in_columns(envs: VectorEnv) -> VectorEnv:
     game = envs.metadata.get(GAME)
     if game is None:
         return envs
-    return Turns(envs, game) if game.in_turns else Columns(envs, game)
+    return TurnBasedVector(envs, game) if game.in_turns else ParallelGameVector(envs, game)
 
 
 def is_vector_class(target: Any) -> bool:
@@ -310,10 +310,10 @@ def takes_num_envs(target: Any) -> bool:
     return parameter is not None and parameter.kind is not parameter.VAR_KEYWORD
 
 
-def _check_unwrapped(order: Order) -> None:
+def _check_unwrapped(order: VectorEnvRequest) -> None:
     if order.wrappers:
         names = ", ".join(wrap.name for wrap in order.wrappers)
-        raise Unavailable(f"it steps all environments at once, and {names} wraps one")
+        raise EngineUnavailable(f"it steps all environments at once, and {names} wraps one")
 
 
 def _check_kwargs(entry: Any, kwargs: dict[str, Any]) -> None:
@@ -328,4 +328,4 @@ def _check_kwargs(entry: Any, kwargs: dict[str, Any]) -> None:
         if name not in parameters:
             accepted = ", ".join(p for p in parameters if p != "num_envs")
             words = f"takes {accepted}, but no" if accepted else "takes no arguments, so no"
-            raise Unavailable(f"{env_name(made_by)} {words} {name!r}")
+            raise EngineUnavailable(f"{env_name(made_by)} {words} {name!r}")

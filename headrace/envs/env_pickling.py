@@ -8,7 +8,7 @@ import cloudpickle
 
 from headrace.envs.names import Prepared, Tasks, env_name
 from headrace.errors import ConfigError
-from headrace.process.pickling import unpicklable_part
+from headrace.processes.pickling import unpicklable_part
 
 
 def pickled_env(env: Any, *rest: Any) -> bytes:

@@ -15,7 +15,7 @@ import numpy as np
 from headrace.envs.changes import EnvChange, change_one
 
 
-class Board:
+class StepBoard:
     """What environments returned last, row by row, and which rows are new."""
 
     def __init__(self, num_envs: int) -> None:
@@ -34,7 +34,7 @@ class EnvThread:
 
     index: int
     make: Callable[[], gymnasium.Env]
-    board: Board
+    board: StepBoard
     env: Any = None
     inbox: Any = field(default_factory=queue.SimpleQueue)  # of tasks and their arguments
     _ended: bool = False  # so the next step is a reset

@@ -25,23 +25,18 @@ from typing import Any, NamedTuple, Protocol
 import cloudpickle
 
 from headrace import errors
+from headrace.envs.env_pickling import pickled_env
 from headrace.envs.names import Tasks, env_name
 from headrace.envs.probe import Probe, look_at, probe
 from headrace.envs.step_cost import StepCost, mean_cost, step_cost, timed_tasks
-from headrace.envs.travel import pickled_env
 from headrace.errors import EnvironmentLost, HeadraceError
-from headrace.exits.readers import flush_output
-from headrace.process import (
-    Child,
-    end_children,
-    seed_global_generators,
-    torch_defaults_kept,
-)
+from headrace.processes import Child, end_children, seed_global_generators, torch_defaults_kept
+from headrace.processes.output import flush_output
 
 _CLOSE_S = 2.0
 
 
-class Look(Protocol):
+class EnvProber(Protocol):
     """Interface for probing environments; methods take the arguments of the functions they name."""
 
     def probe(self, env: Any, *args: Any, **kwargs: Any) -> Probe:
@@ -51,7 +46,7 @@ class Look(Protocol):
         """See ``headrace.envs.step_cost.step_cost``."""
 
 
-class LookHere:
+class LocalProber:
     """Probes environments in this process, where they will also be stepped."""
 
     def probe(self, env: Any, *args: Any, **kwargs: Any) -> Probe:
@@ -68,7 +63,7 @@ class _Answer(NamedTuple):
     warned: tuple[tuple[str, type[Warning], str, int], ...] = ()
 
 
-class LookApart:
+class ChildProber:
     """Probes environments in a separate process, which is started by the first request.
 
     Args:
@@ -139,8 +134,8 @@ class LookApart:
 @contextlib.contextmanager
 def first_look(
     apart: bool, seed: int = 0, timeout_s: float = 300.0, index: int = 0
-) -> Iterator[Look]:
-    """Open a :class:`Look` for the duration of the block.
+) -> Iterator[EnvProber]:
+    """Open a :class:`EnvProber` for the duration of the block.
 
     Args:
         apart: use a separate process instead of this one.
@@ -150,9 +145,9 @@ def first_look(
     """
     if not apart:
         seed_global_generators(seed, "probe", index)
-        yield LookHere()
+        yield LocalProber()
         return
-    with contextlib.closing(LookApart((seed, index), timeout_s)) as look:
+    with contextlib.closing(ChildProber((seed, index), timeout_s)) as look:
         yield look
 
 

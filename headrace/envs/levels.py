@@ -119,7 +119,7 @@ def _baby_ai(env_id: str, render_mode: str | None) -> gymnasium.Env:
 
     with contextlib.redirect_stdout(io.StringIO()):
         env = gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True)
-    return RGBImgPartialObsWrapper(_Silent(env), _TILE)
+    return RGBImgPartialObsWrapper(_QuietResets(env), _TILE)
 
 
 def _doom(env_id: str, render_mode: str | None) -> gymnasium.Env:
@@ -140,7 +140,7 @@ def _bring(env_id: str) -> None:
         bring(env_id, package)
 
 
-class _Silent(gymnasium.Wrapper):
+class _QuietResets(gymnasium.Wrapper):
     """Says nothing on a reset, where BabyAI tells of every room that it drew anew."""
 
     def reset(self, **settings: Any) -> tuple[Any, dict[str, Any]]:

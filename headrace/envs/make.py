@@ -19,16 +19,16 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from headrace.envs import atari, engines
-from headrace.envs.agreement import difference
 from headrace.envs.context import EnvContext
 from headrace.envs.contract import CHECKED_STEPS
-from headrace.envs.engines import Order, Unavailable
+from headrace.envs.engines import EngineUnavailable, VectorEnvRequest
 from headrace.envs.names import Prepared, resolve
 from headrace.envs.packages import package_of
+from headrace.envs.space_agreement import difference
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError, require_choice
-from headrace.valid import ranges
-from headrace.valid.fields import checked
+from headrace.validation import ranges
+from headrace.validation.fields import checked
 
 _MAX_SEED = 2**31 - 1  # envpool's seeds are int32
 _MAX_ACTORS = 1024
@@ -48,7 +48,8 @@ def make_vec(
     """``num_envs`` copies of an environment, stepped together in NEXT_STEP autoreset.
 
     A game of several agents is one environment; each of its agents is a row of what is returned,
-    which has ``num_envs`` times as many (``headrace.envs.columns.Columns``).
+    which has ``num_envs`` times as many
+    (``headrace.envs.parallel_game_vector.ParallelGameVector``).
 
     Observations may live in memory that the next step overwrites: copy what you keep. What the
     first steps return is compared with the spaces.
@@ -99,7 +100,7 @@ def opened(
     target, wrapped = Prepared.split(resolve(env, wrappers))
     context = dataclasses.replace(context or EnvContext(), num_envs=num_envs)
     how = dict(env_kwargs or {}), seed, checked_steps, context
-    order = Order(target, wrapped, num_envs, *how)
+    order = VectorEnvRequest(target, wrapped, num_envs, *how)
     atari.frames_per_step(target, order.kwargs, wrapped)  # complains of a double skip
     reasons: dict[str, str] = {}
     for name in _candidates(_split(order)[0]) if engine == "auto" else [engine]:
@@ -122,7 +123,7 @@ def opened(
     )
 
 
-def _made(engine: str, order: Order) -> VectorEnv:
+def _made(engine: str, order: VectorEnvRequest) -> VectorEnv:
     """What an engine makes, its last wrapper around all where it steps them at once."""
     bare, last = _split(order)
     if last is None or last.together is None or engine not in ("native", "envpool"):
@@ -130,7 +131,7 @@ def _made(engine: str, order: Order) -> VectorEnv:
     return last.together(engines.in_columns(engines.ENGINES[engine](bare)), **last.kwargs)
 
 
-def _split(order: Order) -> tuple[Order, Wrap | None]:
+def _split(order: VectorEnvRequest) -> tuple[VectorEnvRequest, Wrap | None]:
     """An order without its last wrapper, if that can be around many at once, and that one."""
     if not order.wrappers or order.wrappers[-1].together is None:
         return order, None
@@ -153,7 +154,7 @@ def env_seed(seed: int, actor: int, num_envs: int, generation: int = 0) -> int:
     return (start + generation * _MAX_ACTORS + actor) % num_blocks * num_envs
 
 
-def _candidates(order: Order) -> list[str]:
+def _candidates(order: VectorEnvRequest) -> list[str]:
     """The engines that ``auto`` tries, best first."""
     target = order.target
     if not isinstance(target, EnvSpec):
@@ -176,7 +177,7 @@ def _candidates(order: Order) -> list[str]:
     return [*names, "sync"]
 
 
-def _check_agrees(name: str, envs: VectorEnv, order: Order) -> None:
+def _check_agrees(name: str, envs: VectorEnv, order: VectorEnvRequest) -> None:
     """Raise Unavailable, and close them, where ``envs`` aren't what was named.
 
     That is the single environment, if there is one that can be made.
@@ -193,10 +194,10 @@ def _check_agrees(name: str, envs: VectorEnv, order: Order) -> None:
     found = difference(*spaces, envs.single_observation_space, envs.single_action_space)
     if found:
         envs.close()
-        raise Unavailable(found)
+        raise EngineUnavailable(found)
 
 
-def _works(engine: str, order: Order) -> bool:
+def _works(engine: str, order: VectorEnvRequest) -> bool:
     try:
         _made(engine, dataclasses.replace(order, num_envs=1)).close()
     except Exception:  # the user's environment may raise anything

@@ -17,12 +17,12 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from headrace.envs import atari
 from headrace.envs.atari_scores import SCORES
-from headrace.envs.nearby import names_in, nearest_module
 from headrace.envs.packages import bring, is_installed, package_of
+from headrace.envs.pettingzoo import MAKERS, PettingZooGame, as_typed, zoo
+from headrace.envs.suggestions import names_in, nearest_module
 from headrace.envs.wrappers import Wrap, as_wrap
-from headrace.envs.zoo import MAKERS, Zoo, as_typed, zoo
 from headrace.errors import ConfigError, nearest, require, shown
-from headrace.spaces.joining import Spaces
+from headrace.spaces.unified_spaces import Spaces
 
 Target: TypeAlias = EnvSpec | Callable[..., Any]
 
@@ -54,7 +54,7 @@ class Tasks:
 
     envs: tuple[Any, ...]  # as for ``resolve``
     shown: bool = False  # whether observations are to hold the task's number
-    joined: bool = False  # whether their spaces are the same (``headrace.envs.joined``)
+    joined: bool = False  # whether their spaces are the same (``headrace.envs.unified_tasks``)
     own: tuple[Spaces, ...] = ()  # of each before it was joined
 
     @property
@@ -234,7 +234,7 @@ def _find(env_id: str) -> Target:
     )
 
 
-def _game(env_id: str, module: Any, name: str) -> Zoo | None:
+def _game(env_id: str, module: Any, name: str) -> PettingZooGame | None:
     """What makes PettingZoo's game of this name, if it is one."""
     try:
         return zoo(module, name)

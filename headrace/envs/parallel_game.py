@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 
-from headrace.envs.agents import GAME, MAX_EMPTY, SEEN, Seats
+from headrace.envs.agent_rows import GAME, MAX_EMPTY, SEEN, AgentRows
 from headrace.errors import EnvironmentFault, shown
 
 _RETURNED = ("observations", "rewards", "terminated", "truncated", "infos")  # by step
@@ -37,11 +37,11 @@ class ParallelGame(gymnasium.Env[Any, Any]):
     memory that the next step overwrites.
 
     Args:
-        env, name, checked_steps: see :class:`Seats`.
+        env, name, checked_steps: see :class:`AgentRows`.
     """
 
     def __init__(self, env: Any, name: str, checked_steps: int) -> None:
-        self._env, self._seats = env, Seats(env, name, checked_steps)
+        self._env, self._seats = env, AgentRows(env, name, checked_steps)
         game = self._seats.game
         count = len(game.agents)
         self.observation_space = batch_space(game.observation_space, count)

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from headrace.envs.agents import GAME, REWARD, TERMINATED, TOLD, TRUNCATED, Game
+from headrace.envs.agent_rows import GAME, REWARD, TERMINATED, TOLD, TRUNCATED, Game
 from headrace.envs.info_metrics import AGENT_INFOS
 from headrace.ops import tree
 from headrace.spaces.masks import MASK
@@ -28,7 +28,7 @@ def absent_in(infos: dict[str, Any], num_envs: int) -> np.ndarray:
     return np.array(infos.get(ABSENT, np.zeros(num_envs, bool)), bool)
 
 
-class Columns(VectorEnv):
+class ParallelGameVector(VectorEnv):
     """Games in which all agents move at once: column ``g * n + i`` is agent ``i`` of game ``g``.
 
     It is in NEXT_STEP autoreset column by column: behind its end a column waits, with fillers,
@@ -38,7 +38,8 @@ class Columns(VectorEnv):
     ``infos[ABSENT]`` are.
 
     Args:
-        games: a vector environment of ``game`` (:class:`~headrace.envs.game.ParallelGame`).
+        games: a vector environment of ``game``
+        (:class:`~headrace.envs.parallel_game.ParallelGame`).
     """
 
     def __init__(self, games: VectorEnv, game: Game) -> None:

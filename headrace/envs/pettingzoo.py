@@ -27,7 +27,7 @@ MAKERS = "parallel_env", "env"
 
 
 @dataclass(frozen=True)
-class Zoo:
+class PettingZooGame:
     """Makes the game of a name; travels to other processes as that name.
 
     Args:
@@ -48,9 +48,9 @@ class Zoo:
         return maker(**kwargs)
 
 
-def zoo(module: ModuleType, name: str) -> Zoo | None:
+def zoo(module: ModuleType, name: str) -> PettingZooGame | None:
     """What makes the game of this name; None: there is none."""
-    return None if _maker(module, name) is None else Zoo(module.__name__, name)
+    return None if _maker(module, name) is None else PettingZooGame(module.__name__, name)
 
 
 def registered(module: str) -> dict[str, Any]:

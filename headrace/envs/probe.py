@@ -13,16 +13,16 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from headrace.envs import atari
-from headrace.envs.agreement import difference
-from headrace.envs.columns import agents_of
 from headrace.envs.context import EnvContext
 from headrace.envs.engines import Engine
-from headrace.envs.joined import join
 from headrace.envs.make import opened
 from headrace.envs.mask_method import METHOD, USED
 from headrace.envs.names import Prepared, Tasks, env_name, envs_of, resolve
-from headrace.envs.stacks import may_be_stack, shows_stacks
-from headrace.envs.turns import Turns
+from headrace.envs.parallel_game_vector import agents_of
+from headrace.envs.space_agreement import difference
+from headrace.envs.stack_detection import may_be_stack, shows_stacks
+from headrace.envs.turn_based_vector import TurnBasedVector
+from headrace.envs.unified_tasks import join
 from headrace.errors import (
     ConfigError,
     EnvironmentFault,
@@ -31,8 +31,8 @@ from headrace.errors import (
     require,
     setting,
 )
-from headrace.spaces.joining import Spaces
 from headrace.spaces.masks import MASK, sample_allowed
+from headrace.spaces.unified_spaces import Spaces
 from headrace.spaces.walk import parts
 
 INDICES = 2  # environments that a probe has open at a time
@@ -146,7 +146,7 @@ def look_at(
         frames = frames or atari.frames_per_step(target, env_kwargs, wraps)
         agents, own = agents_of(envs), getattr(envs, "own_spaces", ())
         found = Probe(env, *spaces, masked, _mask_source(envs, masked), by, fault, stacks, frames)
-        turns = isinstance(envs, Turns)
+        turns = isinstance(envs, TurnBasedVector)
         return replace(found, agents=agents, in_turns=turns, own_spaces=own)
 
 
@@ -192,7 +192,7 @@ def _of_tasks(tasks: Tasks, how: tuple[Any, ...]) -> Probe:
 
 def _shows_mask(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> bool:
     """Take a step, in turns as many as there are agents; whether infos of one had a mask."""
-    masked, moves = False, envs.num_envs if isinstance(envs, Turns) else 1
+    masked, moves = False, envs.num_envs if isinstance(envs, TurnBasedVector) else 1
     for _ in range(moves):
         obs, *_, infos = envs.step(allowed_action(envs, obs, infos))
         masked |= MASK in infos

@@ -21,8 +21,7 @@ from gymnasium.vector.async_vector_env import _async_worker
 from headrace.envs.changes import EACH, EnvChange, change_one
 from headrace.envs.context import numbered
 from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError
-from headrace.exits.kin import begin_session, end_kin
-from headrace.process import (
+from headrace.processes import (
     allow_children,
     die_with_parent,
     finish_own_kin,
@@ -33,6 +32,7 @@ from headrace.process import (
     seed_global_generators,
     start_fork_server,
 )
+from headrace.processes.process_tree import begin_session, end_kin
 
 _SENTENCE = "headrace: "  # before what is told without a traceback
 

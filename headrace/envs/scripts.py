@@ -26,7 +26,7 @@ import gymnasium
 from headrace.envs.names import by_value, is_foreign
 from headrace.envs.packages import package_of
 from headrace.errors import ConfigError
-from headrace.process.pickling import SCRIPT
+from headrace.processes.pickling import SCRIPT
 
 _MAIN = "__main__:"
 _NOT_FROZEN = "inherit non-frozen dataclass"  # in Python's message about an algorithm

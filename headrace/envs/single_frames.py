@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.envs.stacks import begins, goes_on
+from headrace.envs.stack_detection import begins, goes_on
 from headrace.errors import StacksChanged
 from headrace.ops import tree
 from headrace.ops.stacks import OWN, PICTURES, map_stacks
@@ -30,16 +30,16 @@ def held(num_rows: int, num_envs: int, stack: Tensor) -> dict[str, ArraySpec]:
 def with_stacks(rollout: Rollout, name: str) -> Rollout:
     """A rollout whose rows of observations are whole ones, to be read and set by the actor."""
     first = rollout.first.numpy()
-    obs = map_stacks(lambda x, own: StackRows(x, own, first, name), lambda x: x, rollout.obs)
+    obs = map_stacks(lambda x, own: SingleFrames(x, own, first, name), lambda x: x, rollout.obs)
     return rollout if obs is rollout.obs else replace(rollout, obs=obs)
 
 
 def closed_columns(obs: Any) -> np.ndarray | None:
     """Which columns ``[B]`` end where they are, as is known while rows are set; None: none ever."""
-    return next((x.closed for x in tree.leaves(obs) if isinstance(x, StackRows)), None)
+    return next((x.closed for x in tree.leaves(obs) if isinstance(x, SingleFrames)), None)
 
 
-class StackRows:
+class SingleFrames:
     """Stands for a leaf ``[T, B, S, ...]`` of a rollout that holds its pictures.
 
     Columns are set row by row, each behind its latest; only the latest rows can be read. What is
@@ -63,13 +63,13 @@ class StackRows:
         self._last = np.zeros(shape, self._pictures.dtype)  # [B, S, ...]
         self._given: Callable[[np.ndarray], Any] = torch.from_numpy
 
-    def numpy(self) -> StackRows:
+    def numpy(self) -> SingleFrames:
         """The same rows, read as arrays."""
         rows = copy.copy(self)
         rows._given = np.asarray
         return rows
 
-    def flatten(self, *_: int) -> StackRows:
+    def flatten(self, *_: int) -> SingleFrames:
         """The same rows: a lone array of places counts through rows and columns."""
         return self
 

@@ -16,7 +16,7 @@ from headrace.envs.context import EnvContext
 from headrace.envs.make import opened
 from headrace.envs.names import Tasks
 from headrace.envs.probe import allowed_action
-from headrace.envs.turns import Turns
+from headrace.envs.turn_based_vector import TurnBasedVector
 from headrace.spaces.masks import MASK
 
 
@@ -89,7 +89,7 @@ def mean_cost(costs: Iterable[StepCost | None]) -> StepCost | None:
 def takes_some_only(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> bool:
     """Whether some actions may be illegal moves, which may end a game or be an error."""
     shown = isinstance(obs, dict) and MASK in obs
-    return isinstance(envs, Turns) or MASK in infos or shown
+    return isinstance(envs, TurnBasedVector) or MASK in infos or shown
 
 
 def timed(
@@ -104,7 +104,7 @@ def timed(
         stepping_s: for about so long.
     """
     actions = itertools.cycle([envs.action_space.sample() for _ in range(16)])
-    moving = envs.games.num_envs if isinstance(envs, Turns) else envs.num_envs
+    moving = envs.games.num_envs if isinstance(envs, TurnBasedVector) else envs.num_envs
     obs, infos = shown
     guided = takes_some_only(envs, obs, infos)
     times, computing_s, end = list[float](), 0.0, time.perf_counter() + stepping_s

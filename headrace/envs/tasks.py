@@ -46,7 +46,7 @@ def check_shares(
     """Raise ConfigError unless each learner has as many actors, and as much data, of each task.
 
     Args:
-        sizes: of a run (``acting/sizes.py``), as far as they are known.
+        sizes: of a run (``actors/sizes.py``), as far as they are known.
     """
     count, actors = len(tasks), sizes.num_actors
     if count < 2:

@@ -24,10 +24,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from headrace.envs.agreement import check_alike
 from headrace.envs.changes import EnvChange
 from headrace.envs.context import numbered
-from headrace.envs.env_thread import Board, EnvThread
+from headrace.envs.env_thread import EnvThread, StepBoard
+from headrace.envs.space_agreement import check_alike
 from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError
 
 _CLOSE_S = 5.0  # how long close waits for threads that are busy
@@ -63,7 +63,7 @@ class Threads(VectorEnv):
         timeout_s: float = 240.0,  # below actor_timeout_s, which doesn't know who is silent
     ) -> None:
         self.num_envs, self._name, self._timeout_s = num_envs, name, timeout_s
-        self._board = Board(num_envs)
+        self._board = StepBoard(num_envs)
         self._since: dict[int, float] = {}  # when each busy environment was sent its task
         self._fault: EnvironmentFault | None = None
         each = enumerate(numbered(create, num_envs))

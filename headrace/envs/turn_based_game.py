@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.spaces import MultiBinary, Tuple
 from gymnasium.vector.utils import batch_space
 
-from headrace.envs.agents import GAME, MAX_EMPTY, MOVED, OVER, RETURNS, SEEN, Seats
+from headrace.envs.agent_rows import GAME, MAX_EMPTY, MOVED, OVER, RETURNS, SEEN, AgentRows
 from headrace.errors import EnvironmentFault, shown
 from headrace.ops import tree
 
@@ -35,7 +35,7 @@ def no_turn(name: str, agent: str, how_long: str) -> EnvironmentFault:
     )
 
 
-class TurnGame(gymnasium.Env[Any, Any]):
+class TurnBasedGame(gymnasium.Env[Any, Any]):
     """One game; ``info[TOLD]`` says whose steps are done (``MOVED``).
 
     As a game begins ``info[RETURNS]`` has all that each agent was rewarded with in the one before,
@@ -47,11 +47,11 @@ class TurnGame(gymnasium.Env[Any, Any]):
     the next step overwrites.
 
     Args:
-        env: with PettingZoo's methods. name, checked_steps: see :class:`Seats`.
+        env: with PettingZoo's methods. name, checked_steps: see :class:`AgentRows`.
     """
 
     def __init__(self, env: Any, name: str, checked_steps: int) -> None:
-        self._env, self._seats = env, Seats(env, name, checked_steps)
+        self._env, self._seats = env, AgentRows(env, name, checked_steps)
         game = self._seats.game
         count = len(game.agents)
         self.observation_space = batch_space(game.observation_space, count)

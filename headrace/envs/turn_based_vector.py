@@ -14,16 +14,18 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
-from headrace.envs.agents import MOVED, OVER, RETURNS, REWARD, TERMINATED, TRUNCATED, Game
-from headrace.envs.columns import ABSENT, Columns, agents_of
+from headrace.envs.agent_rows import MOVED, OVER, RETURNS, REWARD, TERMINATED, TRUNCATED, Game
+from headrace.envs.parallel_game_vector import ABSENT, ParallelGameVector, agents_of
 from headrace.ops import tree
 
 
-class Turns(VectorEnv):
-    """Column ``g * n + i`` is agent ``i`` of game ``g``; ends and absence as in :class:`Columns`.
+class TurnBasedVector(VectorEnv):
+    """Column ``g * n + i`` is agent ``i`` of game ``g``; ends and absence as in
+    :class:`ParallelGameVector`.
 
     Args:
-        games: a vector environment of ``game`` (:class:`~headrace.envs.turn_game.TurnGame`).
+        games: a vector environment of ``game``
+        (:class:`~headrace.envs.turn_based_game.TurnBasedGame`).
 
     Attributes:
         over: ``[G]`` bool, the games that nobody is in any more.
@@ -32,7 +34,7 @@ class Turns(VectorEnv):
     """
 
     def __init__(self, games: VectorEnv, game: Game) -> None:
-        self._rows = Columns(games, game)  # takes apart what the games tell
+        self._rows = ParallelGameVector(games, game)  # takes apart what the games tell
         self.games, self.agents, self.num_envs = games, game.agents, self._rows.num_envs
         self.own_spaces = game.own
         self.single_observation_space = game.observation_space
@@ -130,6 +132,6 @@ def games_over(games: VectorEnv, gone: np.ndarray) -> np.ndarray:
 
     In turns who has had no turn yet is gone as well, and may still come, so the game is asked.
     """
-    if isinstance(games, Turns):
+    if isinstance(games, TurnBasedVector):
         return games.over
     return np.asarray(gone.reshape(-1, len(agents_of(games)) or 1).all(1))

@@ -1,6 +1,6 @@
 """Several tasks for one policy: their spaces joined, so that whatever steps one meets the same.
 
-How is told in ``headrace.spaces.joining``. A task that has the joined ones is left as it is.
+How is told in ``headrace.spaces.unified_spaces``. A task that has the joined ones is left as it is.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gymnasium.vector.utils import batch_space
 from headrace.envs.names import Tasks, resolve
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
-from headrace.spaces import joining
-from headrace.spaces.joining import TASK, Spaces
+from headrace.spaces import unified_spaces
+from headrace.spaces.unified_spaces import TASK, Spaces
 
 
 def join(tasks: Tasks, spaces: Sequence[Spaces]) -> Tasks:
@@ -33,7 +33,7 @@ def join(tasks: Tasks, spaces: Sequence[Spaces]) -> Tasks:
     """
     names = tasks.names
     hint = "wrappers may make them alike, which docs/tasks.md tells"
-    observation, action = joining.joined(names, spaces, "tasks", hint, apart=True)
+    observation, action = unified_spaces.joined(names, spaces, "tasks", hint, apart=True)
     own, observed = observation, [space for space, _ in spaces]
     if tasks.shown:
         observation = _with_task(observation, len(names))
@@ -42,8 +42,10 @@ def join(tasks: Tasks, spaces: Sequence[Spaces]) -> Tasks:
         if tasks.shown or each != (own, action):
             known: dict[str, Any] = {"observation_space": observation, "action_space": action}
             known |= {"task": number if tasks.shown else None}
-            known |= {"place": joining.place(each[0], observed)}
-            env = resolve(env, [Wrap(Joined, "the joining of tasks", known, JoinedVector)])
+            known |= {"place": unified_spaces.place(each[0], observed)}
+            env = resolve(
+                env, [Wrap(UnifiedTask, "the joining of tasks", known, UnifiedTaskVector)]
+            )
         envs.append(env)
     return replace(tasks, envs=tuple(envs), joined=True, own=tuple(spaces))
 
@@ -54,16 +56,16 @@ def _with_task(space: gymnasium.Space, count: int) -> Dict:
             f"the tasks' observations have a part {TASK!r} already, so task_id=True and "
             "per_task_values=True must be left out"
         )
-    parts = dict(space.items()) if isinstance(space, Dict) else {joining.OBSERVATION: space}
+    parts = dict(space.items()) if isinstance(space, Dict) else {unified_spaces.OBSERVATION: space}
     return Dict({**parts, TASK: Discrete(count)})
 
 
-class Joined(gymnasium.Wrapper[Any, Any, Any, Any]):
+class UnifiedTask(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment in spaces that other tasks fit as well, see :func:`join`.
 
     Args:
         task: its number, which observations show; None: they don't.
-        place: of its observations, see :func:`headrace.spaces.joining.place`.
+        place: of its observations, see :func:`headrace.spaces.unified_spaces.place`.
     """
 
     def __init__(
@@ -88,20 +90,20 @@ class Joined(gymnasium.Wrapper[Any, Any, Any, Any]):
         """As :meth:`gymnasium.Env.step`."""
         own = action
         if not self._acts_alike:
-            own = joining.own_action(action, self.env.action_space, self.action_space)
+            own = unified_spaces.own_action(action, self.env.action_space, self.action_space)
         obs, reward, terminated, truncated, info = self.env.step(own)
         return self._shown(obs), reward, terminated, truncated, self._masked(info)
 
     def _shown(self, obs: Any) -> Any:
         spaces = self.env.observation_space, self.observation_space
-        return joining.shown(obs, *spaces, self._task, self._place)
+        return unified_spaces.shown(obs, *spaces, self._task, self._place)
 
     def _masked(self, info: dict[str, Any]) -> dict[str, Any]:
-        return joining.masked(info, self.env.action_space, self.action_space)
+        return unified_spaces.masked(info, self.env.action_space, self.action_space)
 
 
-class JoinedVector(VectorWrapper):
-    """What :class:`~headrace.envs.joined.Joined` is around a single one.
+class UnifiedTaskVector(VectorWrapper):
+    """What :class:`~headrace.envs.unified_tasks.UnifiedTask` is around a single one.
 
     Args:
         envs: of one agent each. task: their number, which observations show; None: they don't.
@@ -139,14 +141,14 @@ class JoinedVector(VectorWrapper):
         """As :meth:`gymnasium.vector.VectorEnv.step`."""
         own, spaces = actions, (self.env.single_action_space, self.single_action_space)
         if not self._acts_alike:
-            own = joining.own_action(actions, *spaces)
+            own = unified_spaces.own_action(actions, *spaces)
         obs, reward, terminated, truncated, infos = self.env.step(own)
         return self._shown(obs), reward, terminated, truncated, self._masked(infos)
 
     def _shown(self, obs: Any) -> Any:
         spaces = self.env.single_observation_space, self.single_observation_space
-        return joining.shown(obs, *spaces, self._task, self._place, axes=1)
+        return unified_spaces.shown(obs, *spaces, self._task, self._place, axes=1)
 
     def _masked(self, infos: dict[str, Any]) -> dict[str, Any]:
         spaces = self.env.single_action_space, self.single_action_space
-        return joining.masked(infos, *spaces, batch=(self.num_envs,))
+        return unified_spaces.masked(infos, *spaces, batch=(self.num_envs,))

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from headrace.envs.context import filled
 from headrace.errors import ConfigError, nearest
-from headrace.valid.names import imported
+from headrace.validation.names import imported
 
 
 @dataclass(frozen=True)

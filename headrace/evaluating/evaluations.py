@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.config import Config
-from headrace.evaluating.ending import keep_best
-from headrace.evaluating.evaluator import Evaluator, Played
-from headrace.nn.team import AnyPolicy
-from headrace.records.files import RunLog
-from headrace.records.tally import Progress
+from headrace.evaluating.evaluator import Evaluator, PlayedEvaluation
+from headrace.evaluating.run_end import keep_best
+from headrace.nn.multi_policy import AnyPolicy
+from headrace.rundir.files import RunLog
+from headrace.rundir.run_progress import Progress
 from headrace.types import Group
 
 
@@ -91,7 +91,7 @@ class Evaluations:
         self._due = False
         self._evaluator.begin(policy, env_steps, seconds)
 
-    def _take(self, found: Played | None, log: RunLog) -> None:
+    def _take(self, found: PlayedEvaluation | None, log: RunLog) -> None:
         if found is not None:
             self.latest = found.evaluation.mean
             self.metrics = found.evaluation.named_metrics()

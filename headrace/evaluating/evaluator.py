@@ -24,15 +24,15 @@ from headrace.envs.changes import EnvChange
 from headrace.envs.names import Tasks
 from headrace.errors import ChangeFailed, WorkerFailed, wrapper
 from headrace.evaluation import Evaluation, evaluate
-from headrace.nn.team import AnyPolicy
-from headrace.process import Child, cores, stay_on, torch_threads
+from headrace.nn.multi_policy import AnyPolicy
+from headrace.processes import Child, cores, stay_on, torch_threads
 
 _BEAT_S = 0.5
 _TRIES = 2  # of one evaluation
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedEvaluation:
     """An evaluation, and what played it."""
 
     evaluation: Evaluation
@@ -109,12 +109,12 @@ class Evaluator:
         """Evaluate a copy of the policy from the next :meth:`take` on; none may be in progress.
 
         Args:
-            env_steps, seconds: of training so far, which :class:`Played` repeats.
+            env_steps, seconds: of training so far, which :class:`PlayedEvaluation` repeats.
         """
         if self._failures <= self._config.actor_restarts:
             self._task = _Task(copy.deepcopy(policy).cpu(), env_steps, seconds)
 
-    def take(self, timeout_s: float = 0.0) -> Played | None:
+    def take(self, timeout_s: float = 0.0) -> PlayedEvaluation | None:
         """The evaluation in progress once it is over, for which this waits so long."""
         task = self._task
         if task is None:
@@ -128,9 +128,9 @@ class Evaluator:
             return None
         self.close()
         self.reason = None
-        return Played(found, task.policy, task.env_steps, task.seconds)
+        return PlayedEvaluation(found, task.policy, task.env_steps, task.seconds)
 
-    def wait(self, stopped: Callable[[], bool]) -> Played | None:
+    def wait(self, stopped: Callable[[], bool]) -> PlayedEvaluation | None:
         """The evaluation in progress, or None: there is none, it failed, or ``stopped()``."""
         found = None
         while self.busy and found is None and not stopped():

@@ -11,18 +11,18 @@ from typing import Any, Protocol
 
 from headrace.config import Config
 from headrace.errors import CheckpointError, HeadraceError, on_one_line
-from headrace.evaluating.evaluator import Evaluator, Played
-from headrace.nn.team import AnyPolicy
-from headrace.process import return_freed_memory, stop_signals
-from headrace.records import checkpoint
-from headrace.records.disk import told, write_json
-from headrace.records.health import conclude
-from headrace.records.plot import plot
+from headrace.evaluating.evaluator import Evaluator, PlayedEvaluation
+from headrace.nn.multi_policy import AnyPolicy
+from headrace.processes import return_freed_memory, stop_signals
+from headrace.rundir import checkpoint
+from headrace.rundir.atomic_files import told, write_json
+from headrace.rundir.health import conclude
+from headrace.rundir.plot import plot
 
 _ROUNDING = 1e-6  # of sums of rewards, which may be float32
 
 
-class Run(Protocol):
+class FinishedRun(Protocol):
     """A Trainer, or several learners."""
 
     config: Config
@@ -38,7 +38,7 @@ class Run(Protocol):
 
 
 def finish(
-    run: Run,
+    run: FinishedRun,
     evaluator: Evaluator,
     notify: Callable[[str], None],
     interrupt: Callable[[], None] | None = None,
@@ -115,8 +115,11 @@ def _attempt(
 
 
 def _evaluated(
-    run: Run, summary: dict[str, Any], evaluator: Evaluator, interrupt: Callable[[], None] | None
-) -> Played | None:
+    run: FinishedRun,
+    summary: dict[str, Any],
+    evaluator: Evaluator,
+    interrupt: Callable[[], None] | None,
+) -> PlayedEvaluation | None:
     if run.interrupted:
         return None
     with contextlib.ExitStack() as stack:
@@ -127,7 +130,7 @@ def _evaluated(
         return evaluator.wait(lambda: run.interrupted)
 
 
-def keep_best(run_dir: Path, found: Played, notify: Callable[[str], None]) -> None:
+def keep_best(run_dir: Path, found: PlayedEvaluation, notify: Callable[[str], None]) -> None:
     """Save the policy as ``best``, with its evaluation, if none was evaluated as high before.
 
     In a game in which what one agent wins another loses all policies are as high; there the latest

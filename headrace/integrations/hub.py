@@ -14,8 +14,8 @@ from typing import Any
 from headrace.errors import CheckpointError, ConfigError, HeadraceError
 from headrace.integrations import needed
 from headrace.nn.policy import Policy
-from headrace.records import checkpoint
-from headrace.records.disk import json_text
+from headrace.rundir import checkpoint
+from headrace.rundir.atomic_files import json_text
 
 FILES = ("config.json", "policy.safetensors", "SHA256SUMS")
 PRIVATE = ("run_dir", "init_from", "env_file", "league", "exploit", "cluster")

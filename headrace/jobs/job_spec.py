@@ -20,7 +20,7 @@ _LOCK = "lock"  # of a run directory
 
 
 @dataclass(frozen=True)
-class Orders:
+class JobSpec:
     """What a job is to do, as it stands in its script or manifest; words in braces are known there.
 
     ``run_dir`` may have %j, %A and %a in it, as sbatch has them in names of files.
@@ -37,8 +37,8 @@ class Orders:
     key: str = field(default_factory=lambda: secrets.token_hex(8))  # no other job has it
 
     @staticmethod
-    def read(text: str) -> Orders:
-        return Orders(**json.loads(text))
+    def read(text: str) -> JobSpec:
+        return JobSpec(**json.loads(text))
 
     def write(self) -> str:
         return json.dumps(dataclasses.asdict(self))

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 
 from headrace.errors import LaunchFailed
-from headrace.exits.kin import MARK, end_kin
-from headrace.process.ray import HEALTH
+from headrace.processes.process_tree import MARK, end_kin
+from headrace.processes.ray_connection import HEALTH
 
 _LATER = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
 _LONGEST = 40  # of the folder's name: those of sockets in it have at most 107 letters

@@ -1,4 +1,4 @@
-"""``python -m headrace.provision.ready NODES``: waits until a Ray cluster has so many nodes.
+"""``python -m headrace.jobs.ready NODES``: waits until a Ray cluster has so many nodes.
 
 It prints the names of those that are up whenever that changes. A process of its own, as a driver
 of Ray handles signals in its own way.
@@ -11,8 +11,8 @@ import os
 import sys
 import time
 
-from headrace.process.ray import RayCluster
-from headrace.provision.ray_node import await_head
+from headrace.jobs.ray_node import await_head
+from headrace.processes.ray_connection import RayCluster
 
 
 def main(wanted: int) -> int:

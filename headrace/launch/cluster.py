@@ -26,10 +26,10 @@ from headrace.config import Config
 from headrace.distributed.ranks import Rendezvous
 from headrace.errors import LearnerFailed
 from headrace.launch.learner import learn
-from headrace.launch.store import RayStore, store_class
-from headrace.process import let_children_hear
-from headrace.process.ray import RayCluster, node_address
-from headrace.process.ray_process import (
+from headrace.launch.ray_store import RayStore, store_class
+from headrace.processes import let_children_hear
+from headrace.processes.ray_connection import RayCluster, node_address
+from headrace.processes.ray_worker import (
     Home,
     cause_of,
     headrace_version,

@@ -4,7 +4,7 @@ this process ──► learner 0 (rank 0: files, results) ──► its actors
      │     ╲───► learner 1 ──► its actors             all joined by headrace/distributed/ranks.py
      └── a line to each: results and heartbeats come, "stop" goes
 
-Their processes are children of this one (``local.py``), or live on a cluster (``cluster.py``).
+Their processes are children of this one (``local.py``), or live on a cluster (``cluster_env.py``).
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from headrace.errors import (
     NonFinite,
     OthersLost,
 )
-from headrace.evaluating.ending import finish
 from headrace.evaluating.evaluator import Evaluator
+from headrace.evaluating.run_end import finish
 from headrace.launch.cluster import ClusterLearners
 from headrace.launch.local import LocalLearners
 from headrace.nn.policy import Policy
-from headrace.process import library_defaults, stop_signals
-from headrace.records import checkpoint, rundir
-from headrace.records.reported import checked_value
-from headrace.records.result import Result
-from headrace.training.hyperparameters import Current
-from headrace.training.run import begin
-from headrace.types import Alone
-from headrace.valid.fields import checked
+from headrace.processes import library_defaults, stop_signals
+from headrace.rundir import checkpoint, directories
+from headrace.rundir.custom_metrics import checked_value
+from headrace.rundir.result import Result
+from headrace.trainer.hyperparameters import CurrentHyperparameters
+from headrace.trainer.start import begin
+from headrace.types import SingleLearner
+from headrace.validation.fields import checked
 
 _GRACE_S = 2.0  # for the others' complaints, after the first sign of a failure
 # Starting again would end the same way, but for an EnvironmentLost.
@@ -118,10 +118,10 @@ class LearnerGroup:
             self._said.append(line)
             notify(line)
 
-        config, found, self.run_dir = begin(config, True, Alone(), say)
+        config, found, self.run_dir = begin(config, True, SingleLearner(), say)
         found.check_step()
         self.env = found.env
-        self._lock = rundir.prepare(self.run_dir, config.resume, config.overwrite)
+        self._lock = directories.prepare(self.run_dir, config.resume, config.overwrite)
         kept: dict[str, Any] = {"run_dir": str(self.run_dir), "overwrite": False}
         kept["stacked_frames"] = held
         self.config = dataclasses.replace(config, **kept)
@@ -165,10 +165,14 @@ class LearnerGroup:
 
     @property
     def hyperparameters(self) -> dict[str, float]:
-        return Current(self.config.algo, self.config.total_steps).all(self._env_steps)
+        return CurrentHyperparameters(self.config.algo, self.config.total_steps).all(
+            self._env_steps
+        )
 
     def set_hyperparameter(self, name: str, value: Any) -> None:
-        algo = Current(self.config.algo, self.config.total_steps).changed(name, value)
+        algo = CurrentHyperparameters(self.config.algo, self.config.total_steps).changed(
+            name, value
+        )
         self.config = dataclasses.replace(self.config, algo=algo)  # for learners that start again
         for learners in self._living:
             learners.tell(0, "set_hyperparameter", name, cloudpickle.dumps(value))

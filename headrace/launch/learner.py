@@ -12,13 +12,13 @@ import cloudpickle
 
 from headrace.distributed.ranks import Ranks, Rendezvous
 from headrace.errors import HeadraceError
-from headrace.process.ray_process import not_there
-from headrace.training.trainer import Trainer
+from headrace.processes.ray_worker import not_there
+from headrace.trainer.trainer import Trainer
 
 _HEARTBEAT_S = 1.0
 
 
-class Mouth:
+class LearnerReporter:
     """Says what happens in this process, and that it is alive.
 
     Args:
@@ -57,11 +57,11 @@ def learn(
 
     Args:
         pickled: (registered environments, config, when the run started), by cloudpickle.
-        send: see :class:`Mouth`.
+        send: see :class:`LearnerReporter`.
         hear: waits for the next method of the trainer to call, such as ``stop``, and its arguments.
             It raises EOFError or OSError if the connection is closed.
     """
-    mouth = Mouth(send)
+    mouth = LearnerReporter(send)
     try:
         _, config, started = cloudpickle.loads(pickled)
         group = Ranks(met, config.learner_timeout_s, config.device)

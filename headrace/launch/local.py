@@ -16,7 +16,7 @@ from typing import Any
 from headrace.config import Config
 from headrace.distributed.ranks import file_rendezvous
 from headrace.launch.learner import learn
-from headrace.process import Child, end_children, memory_file
+from headrace.processes import Child, end_children, memory_file
 
 _GRACE_S = 2.0  # for a process whose pipe is closed to end
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from headrace.process.ray import fetch
+from headrace.processes.ray_connection import fetch
 
 _POLL_S = 0.01
 _ANSWER_S = 30.0  # for the store to answer

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from headrace.config import Config
 from headrace.distributed.ranks import Ranks, Rendezvous
 from headrace.errors import ConfigError, LearnerFailed, require
-from headrace.records import checkpoint, rundir
+from headrace.rundir import checkpoint, directories
 from headrace.types import Group
 
 
@@ -60,7 +60,9 @@ def _begun(config: Config, run_dir: str, store: dist.Store) -> Config:
     key = f"begun/{os.path.abspath(run_dir)}"
     if store.check([key]):
         return config.again(checkpoint.exists(Path(run_dir)))
-    rundir.prepare(Path(run_dir), config.resume, config.overwrite).release()  # the Trainer locks
+    directories.prepare(
+        Path(run_dir), config.resume, config.overwrite
+    ).release()  # the Trainer locks
     store.set(key, "")
     return dataclasses.replace(config, overwrite=False)
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.league.standings import Standings
+from headrace.league.win_rates import WinRates
 
 GAME, SNAPSHOT, STANDINGS = "league.json", "snapshot.json", "standings.json"
 SNAPSHOTS, RUNS, MATCHES = "snapshots", "runs", "matches"
@@ -53,23 +53,23 @@ def newest(of_run: Sequence[Snapshot]) -> Snapshot:
     return max(of_run, key=lambda one: (one.branch, one.step))
 
 
-def standings(league: Path, run: str) -> Standings:
+def standings(league: Path, run: str) -> WinRates:
     """A run's, as they were written last."""
     try:
         text = (league / RUNS / run / STANDINGS).read_text(encoding="utf-8")
     except FileNotFoundError:
-        return Standings()
-    return Standings(json.loads(text))
+        return WinRates()
+    return WinRates(json.loads(text))
 
 
-class View:
+class LeagueView:
     """A league as one run sees it, read again once something has changed."""
 
     def __init__(self, league: Path, run: str) -> None:
         self._league, self._run = league, run
         self._seen: tuple[float, ...] = ()
         self.snapshots: list[Snapshot] = []
-        self.standings = Standings()
+        self.standings = WinRates()
 
     def refresh(self) -> None:
         """Read what is new, if anything is."""

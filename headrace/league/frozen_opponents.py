@@ -20,8 +20,8 @@ from torch import Tensor
 
 from headrace.errors import ConfigError
 from headrace.league.folder import Snapshot
+from headrace.nn.fast_torso import FastTorso, quick, split
 from headrace.nn.policy import Policy
-from headrace.nn.quick import QuickTorso, quick, split
 from headrace.ops import tree
 from headrace.spaces.json import alike
 from headrace.types import Tree
@@ -30,7 +30,7 @@ _LOADED = 64  # policies that are kept in memory, besides those that play
 Load = Callable[[Path], Policy]
 
 
-class Frozen:
+class FrozenOpponents:
     """What plays some of ``num_columns`` columns; each keeps its own recurrent state in each.
 
     Actions are drawn from the policies, since a mixed strategy played by its likeliest actions is
@@ -45,7 +45,7 @@ class Frozen:
         self._load, self._spaces, self._num_columns = load, spaces, num_columns
         self._policies: dict[str, Policy] = {}
         self._kinds: dict[str, int] = {}  # the same number where networks and inputs are the same
-        self._quick: dict[str, QuickTorso] = {}  # of policies whose rows are multiplied alone
+        self._quick: dict[str, FastTorso] = {}  # of policies whose rows are multiplied alone
         self._cores: dict[str, Tree] = {}  # [num_columns, ...] each
         self._still: dict[str, contextlib.ExitStack] = {}
         self._generator = torch.Generator()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.errors import CheckpointError, ConfigError
-from headrace.league.draw import Draw
 from headrace.league.folder import Snapshot
-from headrace.league.frozen import Frozen
-from headrace.league.opponents import Mixture
+from headrace.league.frozen_opponents import FrozenOpponents
+from headrace.league.opponent_mix import OpponentMix
+from headrace.league.opponent_sampling import OpponentSampler
 
 
-class Table:
+class Matchmaking:
     """Games of which every seat is the learner's, then those of which one is.
 
     Args:
@@ -25,7 +25,12 @@ class Table:
     """
 
     def __init__(
-        self, num_columns: int, num_agents: int, mixture: Mixture, frozen: Frozen, draw: Draw
+        self,
+        num_columns: int,
+        num_agents: int,
+        mixture: OpponentMix,
+        frozen: FrozenOpponents,
+        draw: OpponentSampler,
     ) -> None:
         both, alone = mixture.games(num_columns, num_agents)
         self.shape, self.totals = (both + alone, num_agents), np.zeros((both + alone, num_agents))

@@ -17,22 +17,23 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from headrace.envs.columns import ABSENT, absent_in
 from headrace.envs.info_metrics import AGENT_INFOS
-from headrace.league.draw import Draw
-from headrace.league.frozen import Frozen
-from headrace.league.opponents import Mixture
-from headrace.league.table import Table
+from headrace.envs.parallel_game_vector import ABSENT, absent_in
+from headrace.league.frozen_opponents import FrozenOpponents
+from headrace.league.matchmaking import Matchmaking
+from headrace.league.opponent_mix import OpponentMix
+from headrace.league.opponent_sampling import OpponentSampler
 from headrace.nn.inputs import info_mask
 from headrace.ops import tree
 from headrace.spaces.masks import MASK
 from headrace.types import Tree
 
 
-class Seats(VectorEnv):
+class OpponentEnv(VectorEnv):
     """The learner's columns of ``games``: those of every seat first, then one of each other game.
 
-    It follows the same rules about ends and absence as :class:`headrace.envs.columns.Columns`.
+    It follows the same rules about ends and absence as
+    :class:`headrace.envs.parallel_game_vector.ParallelGameVector`.
 
     Args:
         games: columns are agents, game by game. num_columns: of the learner.
@@ -40,7 +41,12 @@ class Seats(VectorEnv):
     """
 
     def __init__(
-        self, games: VectorEnv, num_columns: int, num_agents: int, mixture: Mixture, draw: Draw
+        self,
+        games: VectorEnv,
+        num_columns: int,
+        num_agents: int,
+        mixture: OpponentMix,
+        draw: OpponentSampler,
     ) -> None:
         self.games, self.num_envs, self._draw = games, num_columns, draw
         self.single_observation_space = games.single_observation_space
@@ -49,8 +55,8 @@ class Seats(VectorEnv):
         self.action_space = batch_space(games.single_action_space, num_columns)
         self.metadata, self.render_mode = games.metadata, games.render_mode
         spaces = games.single_observation_space, games.single_action_space
-        self._frozen = Frozen(draw.load, spaces, games.num_envs)
-        self._table = Table(num_columns, num_agents, mixture, self._frozen, draw)
+        self._frozen = FrozenOpponents(draw.load, spaces, games.num_envs)
+        self._table = Matchmaking(num_columns, num_agents, mixture, self._frozen, draw)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

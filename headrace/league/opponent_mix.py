@@ -33,13 +33,13 @@ _SMALL = 1e-10
 
 
 @dataclass(frozen=True)
-class Mixture:
+class OpponentMix:
     """Shares of kinds of opponents, which add up to 1."""
 
     shares: tuple[tuple[str, float], ...]
 
     @staticmethod
-    def of(text: str) -> Mixture:
+    def of(text: str) -> OpponentMix:
         """What ``kind:share,kind:share`` means; one kind alone may leave its share out.
 
         Raises:
@@ -68,9 +68,9 @@ class Mixture:
             near[most] += 1.0 - sum(near.values())
             raise ConfigError(
                 f"opponents={shown(text)} must have shares that add up to 1, not {total:g} "
-                f"(nearest: {Mixture(tuple(near.items()))})"
+                f"(nearest: {OpponentMix(tuple(near.items()))})"
             )
-        return Mixture(tuple(shares.items()))
+        return OpponentMix(tuple(shares.items()))
 
     @property
     def latest(self) -> float:

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from headrace.errors import CheckpointError, ConfigError
-from headrace.league.folder import Games, Snapshot, View, newest
-from headrace.league.frozen import Load
-from headrace.league.opponents import NAIVE, Mixture, probabilities
+from headrace.league.folder import Games, LeagueView, Snapshot, newest
+from headrace.league.frozen_opponents import Load
+from headrace.league.opponent_mix import NAIVE, OpponentMix, probabilities
 
 
 @dataclass(frozen=True)
-class Seating:
+class SeatAssignment:
     """Who plays the seats of a run's games, as its actors need to know it.
 
     Attributes:
@@ -25,7 +25,7 @@ class Seating:
         rival: the only opponent, of an exploiter.
     """
 
-    mixture: Mixture
+    mixture: OpponentMix
     load: Load
     league: Path | None = None
     run: str = ""
@@ -36,16 +36,16 @@ class Seating:
         return sum(self.mixture.games(num_columns, num_agents))
 
 
-class Draw:
+class OpponentSampler:
     """Draws opponents, and is told what games against them came to."""
 
-    def __init__(self, seating: Seating, writer: str) -> None:
+    def __init__(self, seating: SeatAssignment, writer: str) -> None:
         self._seating, self.load = seating, seating.load
         self._rng = np.random.default_rng()
         self._lost = set[str]()  # names of snapshots that can't be read
         self._view = self._games = None
         if seating.league is not None:
-            self._view = View(seating.league, seating.run)
+            self._view = LeagueView(seating.league, seating.run)
             self._games = Games(seating.league, seating.run, writer)
 
     def seed(self, seed: int | None) -> None:

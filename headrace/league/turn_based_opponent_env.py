@@ -14,20 +14,21 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
-from headrace.envs.columns import ABSENT, absent_in
 from headrace.envs.info_metrics import AGENT_INFOS
-from headrace.envs.turns import Turns
-from headrace.league.draw import Draw
-from headrace.league.frozen import Frozen
-from headrace.league.opponents import Mixture
-from headrace.league.table import Table
+from headrace.envs.parallel_game_vector import ABSENT, absent_in
+from headrace.envs.turn_based_vector import TurnBasedVector
+from headrace.league.frozen_opponents import FrozenOpponents
+from headrace.league.matchmaking import Matchmaking
+from headrace.league.opponent_mix import OpponentMix
+from headrace.league.opponent_sampling import OpponentSampler
 from headrace.nn.inputs import info_mask
 from headrace.ops import tree
 from headrace.spaces.masks import MASK
 
 
-class TurnSeats(VectorEnv):
-    """As :class:`headrace.league.seats.Seats`, of :class:`headrace.envs.turns.Turns`.
+class TurnBasedOpponentEnv(VectorEnv):
+    """As :class:`headrace.league.opponent_env.OpponentEnv`, of
+    :class:`headrace.envs.turn_based_vector.TurnBasedVector`.
 
     A game whose agents have all ended begins anew when the learner's step behind the end is begun,
     and only then is it another seat's.
@@ -37,7 +38,12 @@ class TurnSeats(VectorEnv):
     """
 
     def __init__(
-        self, games: Turns, num_columns: int, num_agents: int, mixture: Mixture, draw: Draw
+        self,
+        games: TurnBasedVector,
+        num_columns: int,
+        num_agents: int,
+        mixture: OpponentMix,
+        draw: OpponentSampler,
     ) -> None:
         self.games, self.num_envs, self._draw = games, num_columns, draw
         self.single_observation_space = games.single_observation_space
@@ -46,9 +52,9 @@ class TurnSeats(VectorEnv):
         self.action_space = batch_space(games.single_action_space, num_columns)
         self.metadata, self.render_mode = games.metadata, games.render_mode
         spaces = games.single_observation_space, games.single_action_space
-        self._frozen = Frozen(draw.load, spaces, games.num_envs)
+        self._frozen = FrozenOpponents(draw.load, spaces, games.num_envs)
         self._actions: Any = create_empty_array(spaces[1], games.num_envs, np.zeros)
-        self._table = Table(num_columns, num_agents, mixture, self._frozen, draw)
+        self._table = Matchmaking(num_columns, num_agents, mixture, self._frozen, draw)
         self._waits = np.zeros(num_columns, bool)  # [N] a step of the learner's is begun
         self._ready = np.zeros(0, np.int64)  # columns of the learner's whose steps are done
 

@@ -30,7 +30,7 @@ class Record(NamedTuple):
                       self.games + games)  # fmt: skip
 
 
-class Standings:
+class WinRates:
     """A run's records by opponent."""
 
     def __init__(self, records: Mapping[str, Sequence[float]] | None = None) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from headrace.envs.columns import absent_in, agents_of
-from headrace.envs.turns import Turns
+from headrace.envs.parallel_game_vector import absent_in, agents_of
+from headrace.envs.turn_based_vector import TurnBasedVector
 from headrace.errors import EnvironmentFault
 
 _SLACK = 1e-5  # of the greatest reward, for those that are sums of float32
@@ -24,7 +24,7 @@ def held_to_zero_sum(games: VectorEnv, name: str) -> VectorEnv:
     Args:
         games: columns are agents, game by game. name: for messages.
     """
-    if not isinstance(games, Turns):
+    if not isinstance(games, TurnBasedVector):
         return ZeroSum(games, name)
     games.on_end = partial(_check_returns, name, games.agents)
     return games

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from headrace.learning.costs import StepCost
+from headrace.learner.step_costs import PolicyStepCost
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.types import Batch, Tree
@@ -69,12 +69,12 @@ class Chunks:
         self._pool.shutdown()
 
 
-def max_steps(cost: StepCost, at_most: int) -> int:
+def max_steps(cost: PolicyStepCost, at_most: int) -> int:
     """Steps of a chunk that keeps ``_CHUNK_BYTES`` for its backward pass; at least 1."""
     return max(1, min(at_most, _CHUNK_BYTES // max(1, cost.num_bytes)))
 
 
-class ByChunks:
+class ChunkedPolicy:
     """Stands in for a policy that computes targets: a batch passes it chunk by chunk.
 
     What it returns has no gradient.
@@ -104,9 +104,9 @@ class ByChunks:
         with self._policy.still():
             return list(self._chunks.map(part, *first.shape))
 
-    def of(self, policy: Policy) -> ByChunks:
+    def of(self, policy: Policy) -> ChunkedPolicy:
         """Another policy of the same network, which a batch passes in the same chunks."""
-        return ByChunks(policy, self._chunks)
+        return ChunkedPolicy(policy, self._chunks)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)

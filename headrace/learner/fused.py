@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from headrace.algos.common import Hyperparameters, PolicyOutputs
 from headrace.nn.encoder import Encoder
 from headrace.nn.policy import Policy
-from headrace.nn.recurrent import Unrolled
+from headrace.nn.recurrent import UnrolledCore
 from headrace.ops import tree
 from headrace.ops.distributions.scores import has_score, score
 from headrace.ops.terms import derivatives
@@ -76,7 +76,7 @@ class _Passed(NamedTuple):
     """What a forward pass leaves; its samples are the last dimension of the outputs."""
 
     layers: list[Tensor]  # [K, N, inputs], then [K, N, outputs] of each layer
-    core: Unrolled | None
+    core: UnrolledCore | None
     hidden: tuple[Tensor, Tensor]  # [N, width] each: what the policy's and the value head are given
     outputs: Tensor  # [num_outputs, N] of the policy's head
     params: Tensor  # [N, num_params]
@@ -170,7 +170,7 @@ class FusedNetwork:
             layers.append(self._dense(layers[-1], weight, bias))
         hidden, value_hidden = layers[-1][0], layers[-1][-1]
         if policy.core is not None:
-            core = Unrolled(policy.core, hidden, batch.first, batch.core)
+            core = UnrolledCore(policy.core, hidden, batch.first, batch.core)
             hidden = value_hidden = core.y  # which both share
         weight, bias = weights.policy_head
         outputs = torch.addmm(bias.unsqueeze(1), weight, hidden.t())

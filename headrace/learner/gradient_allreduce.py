@@ -10,7 +10,7 @@ from headrace.types import Group
 _HALF = 4096  # a count travels as two float32, count = high * 4096 + low: exact up to 2**36
 
 
-class Together:
+class GradientAllReduce:
     """Adds up what the learners of a group have for an optimiser step.
 
     Targets are counted from their last known mean, which changes no variance: their squares would

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
-from headrace.learning.chunks import Chunks, max_steps
-from headrace.learning.costs import step_cost
-from headrace.learning.fused import FusedNetwork, can_fuse
+from headrace.learner.chunks import Chunks, max_steps
+from headrace.learner.fused import FusedNetwork, can_fuse
+from headrace.learner.step_costs import step_cost
+from headrace.nn.image_precision import halved
 from headrace.nn.policy import Policy
-from headrace.nn.precision import halved
 from headrace.types import Batch, Metrics, State
 
 _MOST_STEPS, _WORK = 512, 40_000_000  # by autograd: steps, and multiplications of a forward pass

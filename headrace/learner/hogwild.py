@@ -23,14 +23,14 @@ from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
 from headrace.errors import NonFinite
-from headrace.learning.batches import gather
-from headrace.learning.learner import Learner
-from headrace.learning.optimizer import flatten_parameters
+from headrace.learner.batches import gather
+from headrace.learner.learner import Learner
+from headrace.learner.optimizer import flatten_parameters
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.transport.slab import ArraySpec, allocate, num_bytes, spec_of, views
 from headrace.types import METRICS_BYTES, Fresh, Rollout, Tree
-from headrace.valid.fields import float_fields
+from headrace.validation.fields import float_fields
 
 
 def _rates(algorithm: Hyperparameters) -> list[str]:

@@ -19,22 +19,22 @@ import torch
 from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
-from headrace.learning.ages import Ages
-from headrace.learning.batches import real_rows
-from headrace.learning.chunks import ByChunks
-from headrace.learning.finite import check_weights, is_finite, refusal, what_is_not
-from headrace.learning.gradients import Gradients, add, joined
-from headrace.learning.metrics import as_numbers, check_names, mean_metrics, step_metrics
-from headrace.learning.optimizer import Optimizer, flatten_parameters
-from headrace.learning.together import Together
+from headrace.learner.batches import real_rows
+from headrace.learner.chunks import ChunkedPolicy
+from headrace.learner.finite_checks import check_weights, is_finite, refusal, what_is_not
+from headrace.learner.gradient_allreduce import GradientAllReduce
+from headrace.learner.gradients import Gradients, add, joined
+from headrace.learner.metrics import as_numbers, check_names, mean_metrics, step_metrics
+from headrace.learner.optimizer import Optimizer, flatten_parameters
+from headrace.learner.staleness import LagCounter
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy
 from headrace.nn.task_values import TaskPopArt
 from headrace.ops.moments import Moments, MovingMoments, moments, of_all
 from headrace.ops.rewards import transformed
-from headrace.process import full_float32
+from headrace.processes import full_float32
 from headrace.schedules import at_start, with_values
-from headrace.types import Alone, Batch, Fresh, Group, Metrics
+from headrace.types import Batch, Fresh, Group, Metrics, SingleLearner
 
 _NO_VALUES: Mapping[str, float] = MappingProxyType({})
 _MAX_REWARD = 10.0  # in standard deviations of returns
@@ -61,7 +61,7 @@ class Learner:
         device: str = "cpu",
         group: Group | None = None,
     ) -> None:
-        self.group = Alone() if group is None else group
+        self.group = SingleLearner() if group is None else group
         self.policy = policy.to(device)
         algorithm = at_start(algorithm)
         self.algorithm, self.device = algorithm, torch.device(device)
@@ -73,16 +73,16 @@ class Learner:
         self._gradients = Gradients(policy, algorithm, self.state, flat)
         self._chunks = self._gradients.chunks(num_threads, chunk_steps)
         whole = (self.by_hand and policy.core is None) or self.device.type != "cpu"
-        self._for_targets: Any = policy if whole else ByChunks(policy, self._chunks)
+        self._for_targets: Any = policy if whole else ChunkedPolicy(policy, self._chunks)
         self.returns = Normalizer(1).to(device) if algorithm.normalize_returns else None
         self.targets = MovingMoments(0.1)  # of the values
         self._target_sums: list[tuple[float, float, float]] = []  # count, sum, squares of a step
         self.num_steps = 0  # optimiser steps
-        self.ages = Ages()
+        self.ages = LagCounter()
         self.own: list[dict[str, float]] = []  # the latest update's metrics of this learner's data
         self._reward: Tensor | None = None  # of the latest fresh batch, as it came
         self._last_norm: float | None = None  # of the gradient of the latest step
-        self._together = Together(self.group)
+        self._together = GradientAllReduce(self.group)
 
     @property
     def by_hand(self) -> bool:
@@ -163,7 +163,7 @@ class Learner:
         self.ages.published(version, self.num_steps)
 
     def take_lags(self) -> dict[str, int]:
-        """How old what was learnt from was, since the last call; see :meth:`Ages.take`."""
+        """How old what was learnt from was, since the last call; see :meth:`LagCounter.take`."""
         return self.ages.take()
 
     def watch(self, fresh: Fresh, num_steps: int) -> None:

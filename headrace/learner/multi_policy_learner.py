@@ -19,15 +19,15 @@ from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
 from headrace.errors import NonFinite
-from headrace.learning.learner import Learner
-from headrace.learning.metrics import mean_metrics
-from headrace.nn.team import Team
-from headrace.types import Alone, Batch, Fresh, Group
+from headrace.learner.learner import Learner
+from headrace.learner.metrics import mean_metrics
+from headrace.nn.multi_policy import MultiPolicy
+from headrace.types import Batch, Fresh, Group, SingleLearner
 
 METRICS = "policies/"  # a policy's own metrics are named policies/<its name>/<metric>
 
 
-class TeamLearner:
+class MultiPolicyLearner:
     """Owns a :class:`Learner` for each policy of a team; they learn one after the other.
 
     Args:
@@ -37,14 +37,14 @@ class TeamLearner:
 
     def __init__(
         self,
-        policy: Team,
+        policy: MultiPolicy,
         algorithm: Hyperparameters,
         num_threads: int = 1,
         *,
         device: str = "cpu",
         group: Group | None = None,
     ) -> None:
-        self.policy, self.group = policy.to(device), Alone() if group is None else group
+        self.policy, self.group = policy.to(device), SingleLearner() if group is None else group
         how: dict[str, Any] = {"num_threads": num_threads, "device": device, "group": self.group}
         self.learners = {
             name: Learner(member, algorithm, **how) for name, member in policy.policies.items()
@@ -136,7 +136,7 @@ class TeamLearner:
             one.close()
 
 
-AnyLearner: TypeAlias = Learner | TeamLearner
+AnyLearner: TypeAlias = Learner | MultiPolicyLearner
 
 
 def _same(batch: Batch) -> Batch:

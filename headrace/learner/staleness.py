@@ -23,7 +23,7 @@ class _Acted(NamedTuple):
     oldest_steps: int
 
 
-class Ages:
+class LagCounter:
     """Counts, for every optimiser step, the lag of each column that it learns from.
 
     Nothing is counted until a version was :meth:`published`.

@@ -21,14 +21,14 @@ from headrace.types import Tree
 _ROWS = 2
 
 
-class StepCost(NamedTuple):
+class PolicyStepCost(NamedTuple):
     """Of one step on its way through a policy, forward."""
 
     num_bytes: int  # of what its backward pass needs, in float32
     products: int  # multiplications: parameters, those of convolutions at each place
 
 
-def step_cost(policy: Policy) -> StepCost:
+def step_cost(policy: Policy) -> PolicyStepCost:
     """What a step costs a policy on the CPU, by shapes alone: the same on every machine."""
     parameters = list(policy.parameters())
     own = {p.untyped_storage().data_ptr() for p in parameters}
@@ -57,7 +57,7 @@ def step_cost(policy: Policy) -> StepCost:
         policy.compute_in("float32")
         first = torch.zeros(1, _ROWS, dtype=torch.bool)
         policy(example(policy, _ROWS), first, policy.initial_core(_ROWS))
-    return StepCost(num_bytes // _ROWS, products)
+    return PolicyStepCost(num_bytes // _ROWS, products)
 
 
 def example(policy: Policy, num: int) -> Tree:

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError
+from headrace.nn.image_precision import BFloat16Module
 from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network
-from headrace.nn.precision import Halved
 from headrace.ops import tree
 from headrace.types import Tree
-from headrace.valid.names import imported
+from headrace.validation.names import imported
 
 
-class OwnTorso(nn.Module):
+class CustomTorso(nn.Module):
     """Wraps ``Network.torso``: inputs ``[N, ...]`` to features ``[N, num_outputs]``.
 
     The user's module is given the observations in the space's dtype (images are still uint8). The
@@ -51,7 +51,7 @@ class OwnTorso(nn.Module):
             raise ConfigError(
                 f"the own torso must map 2 observations to features of shape (2, F), got {got}"
             )
-        self.halved = Halved(self.module, plain=False)
+        self.halved = BFloat16Module(self.module, plain=False)
         self.num_outputs = features.shape[1]
         if inputs.previous:
             self.num_outputs += inputs.distribution.num_features + 1

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headrace.nn.encoder import Encoder
-from headrace.nn.image import Image, QuickImage
+from headrace.nn.image import FastImage, Image
 from headrace.nn.network import DenseTanh
 from headrace.ops import tree
 from headrace.types import Tree
@@ -24,7 +24,7 @@ from headrace.types import Tree
 _FEW = 1 << 18  # products of a layer, at most: of more, NumPy's BLAS begins threads
 
 
-class QuickTorso:
+class FastTorso:
     """Calls an :class:`Encoder` without convolutions or texts; nothing is differentiated.
 
     What it returns is the encoder's own, bit for bit. It holds views of weights and running
@@ -52,7 +52,7 @@ class QuickTorso:
             x = self._activated(torch.addmm(bias, x, weight, beta=factor, alpha=factor))
         return x
 
-    def beside(self, others: Sequence[QuickTorso], inputs: Tree, counts: list[int]) -> Tensor:
+    def beside(self, others: Sequence[FastTorso], inputs: Tree, counts: list[int]) -> Tensor:
         """What it and others of its network return, each for its own run of rows.
 
         Only multiplication is done for each by itself.
@@ -90,19 +90,19 @@ class QuickTorso:
         return torch.sub(x, center).to(scale.dtype).mul_(scale).clamp_(-limit, limit)
 
 
-class FewRows:
+class NumPyPolicy:
     """Calls a policy of dense layers on a few rows of numbers, by NumPy.
 
     There it takes half of what torch does, whose calls cost more than such a multiplication does,
     the more as the environments' steps in between empty the caches. What it returns is the policy's
-    own but for the last digits. It holds views, as :class:`QuickTorso` does.
+    own but for the last digits. It holds views, as :class:`FastTorso` does.
 
     Args:
         torso: of one row of numbers, with tanh or ReLU; its weights are float32 on a processor.
         head: behind it. free: what stands behind the head's outputs in each row, or None.
     """
 
-    def __init__(self, torso: QuickTorso, head: nn.Linear, free: Tensor | None) -> None:
+    def __init__(self, torso: FastTorso, head: nn.Linear, free: Tensor | None) -> None:
         layers = [*torso.layers, (head.bias, head.weight.t())]
         self._layers = [(_array(bias), _array(weight)) for bias, weight in layers]
         self._tanh, self._free = torso.tanh, np.empty(0) if free is None else _array(free)
@@ -136,16 +136,16 @@ def _array(x: Tensor) -> np.ndarray:
     return cast(np.ndarray, x.detach().numpy())
 
 
-def few_rows(policy: Any, torso: Any) -> FewRows | None:
+def few_rows(policy: Any, torso: Any) -> NumPyPolicy | None:
     """A quick way for few rows through a :class:`Policy`, whose torso has this one, if any."""
     head = policy.policy_head
-    if type(torso) is not QuickTorso or not torso.is_single or not (torso.tanh or torso.relu):
+    if type(torso) is not FastTorso or not torso.is_single or not (torso.tanh or torso.relu):
         return None  # what isn't single has more inputs, such as a mask
     if policy.core is not None:
         return None
     if head.weight.device.type != "cpu" or head.weight.dtype != torch.float32:
         return None
-    return FewRows(torso, head, policy.log_std)
+    return NumPyPolicy(torso, head, policy.log_std)
 
 
 def split(rows: Tree, counts: list[int]) -> list[Tree]:
@@ -155,14 +155,14 @@ def split(rows: Tree, counts: list[int]) -> list[Tree]:
     return [tree.map_leaves(lambda x, run=run: x[run], rows) for run in runs]
 
 
-def quick(torso: Any) -> QuickTorso | None:
+def quick(torso: Any) -> FastTorso | None:
     """A quick way through a torso, if it is a dense one of the built-in kind."""
     if type(torso) is not Encoder or torso.mlp is None or not torso.is_dense:
         return None
-    return QuickTorso(torso)
+    return FastTorso(torso)
 
 
-def quick_image(torso: Any) -> QuickImage | None:
+def quick_image(torso: Any) -> FastImage | None:
     """A quick way through a torso, if it is of one image alone and packed at this time."""
     if type(torso) is not Encoder or not torso.has_one_image:
         return None

@@ -11,18 +11,14 @@ from torch import Tensor, nn
 
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.convolutions import ImageTorso, min_side
+from headrace.nn.image_precision import BFloat16Module, by_patches, memory_format
 from headrace.nn.network import Network
 from headrace.nn.normalizer import ImageNormalizer
 from headrace.nn.patches import patches
-from headrace.nn.precision import Halved, by_patches, memory_format
 from headrace.ops import stacks, tree
 from headrace.ops.moments import Moments, moments
 from headrace.spaces import observations as spaces
-from headrace.spaces.images import (
-    channels_first,
-    image_shape,
-    one_hot_channels,
-)
+from headrace.spaces.images import channels_first, image_shape, one_hot_channels
 from headrace.types import Tree
 
 _SEEN = 32  # images of a batch, at most, of which statistics are taken
@@ -53,7 +49,7 @@ class Image(nn.Module):
             raise ConfigError(f"observation space{spaces.place(path)}: {error}") from error
         self.normalizer = ImageNormalizer((channels, *sides), scale) if normalizes else None
         self.num_outputs = self.convolutions.num_outputs
-        self.halved = Halved(self.convolutions, plain=True)
+        self.halved = BFloat16Module(self.convolutions, plain=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Raises EnvironmentFault where a grid holds what is no symbol of it."""
@@ -77,14 +73,14 @@ class Image(nn.Module):
             x = self.normalizer(x, side, in_place=x is not image)
         return self.halved(x)
 
-    def quick(self) -> QuickImage | None:
+    def quick(self) -> FastImage | None:
         """A quicker way for who acts, of bytes, while :attr:`halved` is packed; None: it isn't."""
         packed, side = self.halved.packed, self.convolutions.patch_side
         if packed is None or self._symbols or self._space.dtype != np.uint8:
             return None
         norm = self.normalizer
         normalize = None if norm is None else norm.in_place(torch.bfloat16, side)
-        return QuickImage(self._channels_first, side, normalize, packed, self.halved.own_dtype)
+        return FastImage(self._channels_first, side, normalize, packed, self.halved.own_dtype)
 
     def moments(self, x: Tree) -> Moments:
         """Of the pixels of some of the images ``[T, B, *space.shape]``, or of stacks apart."""
@@ -107,7 +103,7 @@ class Image(nn.Module):
                 )
 
 
-class QuickImage:
+class FastImage:
     """Calls an :class:`Image` without modules and questions whose answers are known.
 
     What it returns is the image's own, bit for bit, as long as its weights and running statistics

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
-from headrace.nn.packed import Packed, can_pack
+from headrace.nn.packed_weights import PackedNetwork, can_pack
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 
 
-class Halved:
+class BFloat16Module:
     """Calls a module, in bfloat16 if asked, and returns its output in its weights' dtype.
 
     It is no module itself: it has no weights and no place in a ``state_dict``.
@@ -39,8 +39,10 @@ class Halved:
         self.compiled = False  # the module is called by what ``torch.compile`` made
         self._module, self._plain = module, plain
         self._copy: nn.Module | None = None
-        self._packed: Packed | None = None
-        self._still: nn.Module | Packed | None = None  # the copy that has the module's weights
+        self._packed: PackedNetwork | None = None
+        self._still: nn.Module | PackedNetwork | None = (
+            None  # the copy that has the module's weights
+        )
 
     def __getstate__(self) -> dict[str, Any]:  # copies travel without a half
         nothing = {"_copy": None, "_packed": None, "_still": None, "compiled": False}
@@ -74,7 +76,9 @@ class Halved:
         Args:
             learns: gradients are asked for, of :meth:`stand_ins`.
         """
-        assert not (learns and isinstance(self._still, Packed)), "what is packed has no gradients"
+        assert not (learns and isinstance(self._still, PackedNetwork)), (
+            "what is packed has no gradients"
+        )
         if not self.enabled or not self._plain or self._still is not None:
             yield
             return
@@ -89,9 +93,9 @@ class Halved:
             self._still = None
 
     @property
-    def packed(self) -> Packed | None:
+    def packed(self) -> PackedNetwork | None:
         """What acts in the module's place while its weights stand still, packed; None: nothing."""
-        return self._still if isinstance(self._still, Packed) else None
+        return self._still if isinstance(self._still, PackedNetwork) else None
 
     def stand_ins(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Weights, and what stands for each of them as long as they don't change."""
@@ -110,8 +114,8 @@ class Halved:
         cuts = getattr(self._module, "patch_side", 1) > 1
         return cuts and not self.compiled and can_pack(device)
 
-    def _pack(self) -> Packed:
-        self._packed = self._packed or Packed(cast(nn.Sequential, self._module.layers))
+    def _pack(self) -> PackedNetwork:
+        self._packed = self._packed or PackedNetwork(cast(nn.Sequential, self._module.layers))
         self._packed.pack()
         return self._packed
 
@@ -152,7 +156,7 @@ def by_patches(dtype: torch.dtype, device: torch.device) -> bool:
     return dtype == torch.bfloat16 and device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def halved(module: nn.Module) -> list[Halved]:
-    """All that a module's parts call through a :class:`Halved`."""
+def halved(module: nn.Module) -> list[BFloat16Module]:
+    """All that a module's parts call through a :class:`BFloat16Module`."""
     found = (getattr(part, "halved", None) for part in module.modules())
-    return [part for part in found if isinstance(part, Halved)]
+    return [part for part in found if isinstance(part, BFloat16Module)]

@@ -20,10 +20,10 @@ from headrace.errors import ConfigError, EnvironmentFault
 from headrace.ops import tree
 from headrace.ops.distributions import Distribution
 from headrace.spaces.actions import mask_is_empty
-from headrace.spaces.joining import TASK
 from headrace.spaces.masks import MASK, flatten_mask
 from headrace.spaces.observations import zeros
 from headrace.spaces.text import Words
+from headrace.spaces.unified_spaces import TASK
 from headrace.spaces.walk import parts
 from headrace.types import Tree
 

@@ -22,28 +22,28 @@ import torch
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError
+from headrace.nn.image_precision import Precision
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
-from headrace.nn.precision import Precision
+from headrace.nn.policy_mapping import PolicyMapping
 from headrace.nn.predict import predict
-from headrace.nn.roster import Roster
 from headrace.nn.saving import Saver, saved_by
 from headrace.ops import tree
 from headrace.spaces import observations
-from headrace.spaces.joining import Spaces
+from headrace.spaces.unified_spaces import Spaces
 from headrace.types import Batch, Tree
 
 AGENT, OWN = "agent", "own"  # in a team's core: [B] int64, and the core of its members
 
 
-class Team(nn.Module):
+class MultiPolicy(nn.Module):
     """A policy for each name of a roster, all for the same spaces and of the same network.
 
     Args:
         roster: who plays whom. members: the policies, in the order of ``roster.policies``.
     """
 
-    def __init__(self, roster: Roster, members: list[Policy]) -> None:
+    def __init__(self, roster: PolicyMapping, members: list[Policy]) -> None:
         super().__init__()
         self.roster = roster
         self.members = nn.ModuleList(members)
@@ -57,13 +57,13 @@ class Team(nn.Module):
 
     @staticmethod
     def of(
-        roster: Roster,
+        roster: PolicyMapping,
         observation_space: gymnasium.Space,
         action_space: gymnasium.Space,
         network: Network | None = None,
         info_mask: bool = False,
         own: Sequence[Spaces] = (),
-    ) -> Team:
+    ) -> MultiPolicy:
         """With new members; the arguments behind ``roster`` are those of :class:`Policy`.
 
         Args:
@@ -71,7 +71,7 @@ class Team(nn.Module):
                 whose agents have the same takes their observations, and gives their actions.
         """
         made = observation_space, action_space, network, info_mask
-        team = Team(roster, [Policy(*made) for _ in roster.policies])
+        team = MultiPolicy(roster, [Policy(*made) for _ in roster.policies])
         spaces = dict(zip(roster.agents, own, strict=False))
         for name, member in team.policies.items():
             first, *others = (spaces.get(agent, made[:2]) for agent in roster.of(name))
@@ -198,7 +198,7 @@ class Team(nn.Module):
         )
 
 
-AnyPolicy: TypeAlias = Policy | Team
+AnyPolicy: TypeAlias = Policy | MultiPolicy
 
 
 def _of_rows(rows: Tensor, part: Tree) -> Tree:

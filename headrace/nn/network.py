@@ -16,8 +16,8 @@ from torch.autograd.function import once_differentiable
 from headrace.errors import ConfigError
 from headrace.spaces.images import Layout
 from headrace.spaces.text import check_vocabulary
-from headrace.valid import ranges
-from headrace.valid.fields import check_fields, settings
+from headrace.validation import ranges
+from headrace.validation.fields import check_fields, settings
 
 
 def _linear_tanh(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class DenseTanh(nn.Linear):
 
 
 LOG_STD = ranges.Range(-20, 20, words="between -20 and 20")
-TORSO = ranges.Valid(
+TORSO = ranges.Constraint(
     "a torch.nn.Module, a callable that makes one, its name (as in 'module:function'), or None",
     bool,
     whole=True,
@@ -65,7 +65,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": DenseTanh, "relu": nn.ReLU, "
 if TYPE_CHECKING:
     Torso: TypeAlias = Any  # a module, a callable that makes one, or the callable's name
 else:
-    Torso = Annotated[str | None, ranges.Also(Callable[..., Any]), TORSO]
+    Torso = Annotated[str | None, ranges.PythonOnly(Callable[..., Any]), TORSO]
 
 
 BEFORE = {"scale_actions": False}  # the meaning of settings that older versions didn't write

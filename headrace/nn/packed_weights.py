@@ -30,7 +30,7 @@ def _works() -> bool:
     with torch.random.fork_rng(devices=[]):  # skip_init would import 40 MB
         layers = nn.Conv2d(1, 1, 2), nn.Flatten(), nn.Linear(1, 1)
     try:
-        small = Packed(nn.Sequential(*layers))
+        small = PackedNetwork(nn.Sequential(*layers))
         small.pack()
         small(torch.zeros(1, 1, 2, 2, dtype=torch.bfloat16))
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -38,7 +38,7 @@ def _works() -> bool:
         return False
 
 
-class Packed:
+class PackedNetwork:
     """Computes what layers say in bfloat16, with the weights that they had at :meth:`pack`.
 
     Nothing is differentiated. One layer's function is called after the other: modules around them

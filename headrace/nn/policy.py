@@ -12,23 +12,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headrace.nn.custom_torso import CustomTorso
 from headrace.nn.encoder import Encoder
+from headrace.nn.fast_torso import FastImage, FastTorso, NumPyPolicy, few_rows, quick, quick_image
+from headrace.nn.image_precision import Precision, halved
 from headrace.nn.inputs import Inputs, mask_source
 from headrace.nn.network import Network, orthogonal
 from headrace.nn.normalizer import ImageNormalizer, Normalizer
-from headrace.nn.own_torso import OwnTorso
 from headrace.nn.popart import PopArt
-from headrace.nn.precision import Precision, halved
 from headrace.nn.predict import predict
-from headrace.nn.quick import FewRows, QuickImage, QuickTorso, few_rows, quick, quick_image
 from headrace.nn.recurrent import Recurrent
 from headrace.nn.saving import Saver, saved_by
 from headrace.nn.task_values import TaskPopArt
 from headrace.ops import stacks
 from headrace.ops.moments import Moments
 from headrace.spaces.actions import ActionTransform, distribution_for
-from headrace.spaces.joining import TASK, Spaces
 from headrace.spaces.text import Words, text_paths
+from headrace.spaces.unified_spaces import TASK, Spaces
 from headrace.types import Tree
 
 
@@ -75,7 +75,7 @@ class Policy(nn.Module):
         self.inputs = Inputs(
             observation_space, action_space, self.distribution, mask, previous, words, hides
         )
-        make: type[Encoder | OwnTorso] = Encoder if network.torso is None else OwnTorso
+        make: type[Encoder | CustomTorso] = Encoder if network.torso is None else CustomTorso
         self.torso = make(self.inputs, network)
         alone = network.core is None and self.torso.is_vector
         shared = not alone if network.shared is None else network.shared
@@ -93,8 +93,8 @@ class Policy(nn.Module):
             self.popart = TaskPopArt(tasks)
         free = torch.full((self.distribution.num_free,), network.log_std_init)
         self.log_std = nn.Parameter(free) if len(free) else None
-        self._quick: QuickTorso | QuickImage | None = None
-        self._few: FewRows | None = None
+        self._quick: FastTorso | FastImage | None = None
+        self._few: NumPyPolicy | None = None
         self.tasks: tuple[str, ...] = ()  # names of several that it is trained on, by their numbers
         self.task_spaces: tuple[Spaces, ...] = ()  # of each of these
         # Of observation_space in a joined one (``spaces.joining.place``); None: it is the whole.
@@ -127,7 +127,7 @@ class Policy(nn.Module):
         """Inside, weights and precision stay: bfloat16 casts them once, acting has a quicker way.
 
         Args:
-            learns: gradients are asked for; see :meth:`Halved.still`.
+            learns: gradients are asked for; see :meth:`BFloat16Module.still`.
         """
         with contextlib.ExitStack() as stack:
             for part in halved(self):

@@ -14,7 +14,7 @@ _VALID = "'shared', 'per-agent', or the policy of each agent, as in 'a:chaser,b:
 
 
 @dataclass(frozen=True)
-class Roster:
+class PolicyMapping:
     """The agents of a game in the order of its columns, and the policy of each, by name."""
 
     agents: tuple[str, ...]
@@ -44,9 +44,9 @@ class Roster:
         return dict(zip(self.agents, self.played_by, strict=True))
 
     @staticmethod
-    def from_json(values: dict[str, str]) -> Roster:
+    def from_json(values: dict[str, str]) -> PolicyMapping:
         """What :meth:`to_json` returned."""
-        return Roster(tuple(values), tuple(values.values()))
+        return PolicyMapping(tuple(values), tuple(values.values()))
 
 
 def written(policies: object) -> object:
@@ -101,7 +101,7 @@ def mapping(policies: str) -> dict[str, str] | None:
     return found
 
 
-def roster_of(policies: str, agents: tuple[str, ...], name: str) -> Roster | None:
+def roster_of(policies: str, agents: tuple[str, ...], name: str) -> PolicyMapping | None:
     """Who plays whom in a game of these agents; None: all share one policy.
 
     Args:
@@ -121,7 +121,7 @@ def roster_of(policies: str, agents: tuple[str, ...], name: str) -> Roster | Non
         )
     known = mapping(policies)
     if known is None:
-        return Roster(agents, agents)
+        return PolicyMapping(agents, agents)
     for agent in known:
         if agent not in agents:
             raise ConfigError(
@@ -134,7 +134,7 @@ def roster_of(policies: str, agents: tuple[str, ...], name: str) -> Roster | Non
             f"policies={shown(policies)} leaves out {_few(left)} of {name}: name the policy of "
             f"each, as in {left[0]}:{next(iter(known.values()))}"
         )
-    return Roster(agents, tuple(known[agent] for agent in agents))
+    return PolicyMapping(agents, tuple(known[agent] for agent in agents))
 
 
 def _few(agents: tuple[str, ...]) -> str:

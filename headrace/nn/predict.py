@@ -13,8 +13,8 @@ from torch import Tensor
 from headrace.errors import ConfigError
 from headrace.ops import tree
 from headrace.spaces import observations as spaces
-from headrace.spaces.joining import masked, own_action, shown
 from headrace.spaces.masks import MASK
+from headrace.spaces.unified_spaces import masked, own_action, shown
 from headrace.spaces.walk import map_space
 from headrace.types import Tree
 

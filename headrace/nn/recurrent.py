@@ -150,7 +150,7 @@ class Recurrent(nn.Module):
         return y, {name: part[0] for name, part in parts}
 
 
-class Unrolled:
+class UnrolledCore:
     """What a core makes of a fragment, and the way back, among operations without autograd.
 
     Args:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from headrace.spaces.joining import TASK
+from headrace.spaces.unified_spaces import TASK
 from headrace.types import Tree
 
 _SHARE = 0.1  # of the newest update in the averages, as of a single task
@@ -20,7 +20,7 @@ _LEAST = 1e-12  # of a variance, where targets have long been zero
 SUMS = "task_targets/"  # what names of sums begin with
 
 
-class Units(NamedTuple):
+class TaskUnits(NamedTuple):
     """What the values of a batch's steps are measured in, by the task of each."""
 
     task: Tensor  # [T, B] int64
@@ -77,13 +77,14 @@ class TaskPopArt(nn.Module):
         own = output.gather(-1, task.unsqueeze(-1)).squeeze(-1)
         return (own * self.scale[task] + self.mean[task]).unsqueeze(-1)
 
-    def of(self, inputs: Tree, rows: int) -> Units:
+    def of(self, inputs: Tree, rows: int) -> TaskUnits:
         """The units of a batch's first ``rows`` rows."""
         task = inputs[TASK][:rows].long()
-        return Units(task, self.mean[task], self.scale[task], self.num_tasks)
+        return TaskUnits(task, self.mean[task], self.scale[task], self.num_tasks)
 
     def note(self, sums: dict[str, float]) -> None:
-        """Take what :meth:`Units.sums` gave, over all learners, out of an optimiser step's sums."""
+        """Take what :meth:`TaskUnits.sums` gave, over all learners, out of an optimiser step's
+        sums."""
         values = [sums.pop(f"{SUMS}{i}") for i in range(3 * self.num_tasks)]
         self._noted += torch.tensor(values, dtype=torch.float64).view(3, -1)
 

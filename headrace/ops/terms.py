@@ -17,7 +17,7 @@ from torch import Tensor
 from headrace.ops.ratio import exp_ratio
 
 
-class Terms(NamedTuple):
+class LossTerms(NamedTuple):
     """The data and thresholds of a loss; tensors are ``[T, B]`` and let no gradient through."""
 
     advantage: Tensor  # with all that weights or scales it
@@ -31,7 +31,7 @@ class Terms(NamedTuple):
     sums: Mapping[str, Tensor] = MappingProxyType({})  # further metrics
 
 
-class Derivatives(NamedTuple):
+class LossDerivatives(NamedTuple):
     """Of a summed loss; 0 on fillers."""
 
     log_prob: Tensor  # [T * B]
@@ -40,7 +40,7 @@ class Derivatives(NamedTuple):
 
 
 def derivatives(
-    terms: Terms,
+    terms: LossTerms,
     log_prob: Tensor,
     entropy: Tensor,
     value: Tensor,
@@ -48,7 +48,7 @@ def derivatives(
     valid: Tensor,
     value_coef: float,
     value_scale: float = 1.0,
-) -> Derivatives:
+) -> LossDerivatives:
     """All but the one with respect to the entropy, which is a constant; to be called in no_grad.
 
     Args:
@@ -81,10 +81,10 @@ def derivatives(
     if terms.kl_coef > 0:
         d_log_prob = d_log_prob + terms.kl_coef * torch.where(valid, excess, 0.0).flatten()
     sums |= {name: float(x) for name, x in terms.sums.items()}
-    return Derivatives(d_log_prob, d_value, sums)
+    return LossDerivatives(d_log_prob, d_value, sums)
 
 
-def _policy_rows(terms: Terms, log_prob: Tensor, log_ratio: Tensor) -> dict[str, Tensor]:
+def _policy_rows(terms: LossTerms, log_prob: Tensor, log_ratio: Tensor) -> dict[str, Tensor]:
     """The policy's loss, its derivative with respect to log pi, and where the ratio is clipped."""
     advantage = terms.advantage
     if terms.clip is not None:
@@ -106,7 +106,7 @@ def _policy_rows(terms: Terms, log_prob: Tensor, log_ratio: Tensor) -> dict[str,
 
 
 def _clipped_value_rows(
-    terms: Terms, value: Tensor, error: Tensor, per_unit: float
+    terms: LossTerms, value: Tensor, error: Tensor, per_unit: float
 ) -> dict[str, Tensor]:
     """Half the larger squared error, of V or of V moved at most so far, and its derivative."""
     assert terms.old_value is not None

@@ -17,23 +17,24 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from headrace.errors import WorkerFailed
-from headrace.exits.kin import begin_session, end_kin, is_ending
-from headrace.exits.readers import flush_output
-from headrace.process.fork_server import (
+from headrace.processes.fork_server import (
     end_stopped_server,
     family,
     let_environments_start_processes,
     process_context,
     starting,
 )
-from headrace.process.memory import keep_freed_memory
+from headrace.processes.memory import keep_freed_memory
+from headrace.processes.output import flush_output
+from headrace.processes.process_tree import begin_session, end_kin, is_ending
 
 _ATTEMPTS, _PAUSE_S = 5, 0.1  # to start a process
 _NICER = 10  # than the learner, which so never waits for a core: these take what it leaves
 
 
 def new_mark() -> str:
-    """What a child of this process is to be known by, see ``headrace/exits/kin.py``."""
+    """What a child of this process is to be known by, see
+    ``headrace/processes/process_tree.py``."""
     return f"{family()}/{secrets.token_hex(8)}"
 
 
@@ -41,7 +42,8 @@ def die_with_parent(mark: str = "") -> None:
     """End this child process as soon as its parent is gone, and all that both have started.
 
     So one child that runs is enough to end others that are stopped, or hang in the kernel. Without
-    a ``mark`` (``headrace/exits/kin.py``) only this one ends, and what is in a session of its own.
+    a ``mark`` (``headrace/processes/process_tree.py``) only this one ends, and what is in a
+    session of its own.
     """
     parent = parent_process()
     if parent is None:
@@ -79,7 +81,7 @@ def finish_own_kin(mark: str) -> None:
 class Child:
     """A process of this machine that runs ``work(*args, pipe)`` and ends no later than this one.
 
-    What it has started ends with it (``headrace/exits/kin.py``).
+    What it has started ends with it (``headrace/processes/process_tree.py``).
 
     It ignores Ctrl-C, which is for the process that started it to handle, computes with one thread
     and keeps the memory that it frees. It never runs the user's script: ``work`` is a function of a

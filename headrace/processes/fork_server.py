@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from typing import Any
 
-from headrace.exits.kin import MARK
-from headrace.process import forked, guard
+from headrace.processes import forked, orphan_guard
+from headrace.processes.process_tree import MARK
 
 _DESCRIPTORS = "/proc/self/fd/"
 _HAS_PROC = hasattr(os, "O_PATH") and os.path.exists(_DESCRIPTORS)
@@ -116,7 +116,8 @@ def let_environments_start_processes() -> None:
 
 
 def family() -> str:
-    """What all that this process starts is to be known by, see ``headrace/exits/kin.py``."""
+    """What all that this process starts is to be known by, see
+    ``headrace/processes/process_tree.py``."""
     return f"{os.environ.get(MARK, '')}/{_token(os.getpid())}"
 
 
@@ -138,12 +139,14 @@ def _ensure_server() -> None:
     server: Any = forkserver._forkserver  # type: ignore[attr-defined]
     if _runs(server._forkserver_pid):
         return
-    others = [name for name in server._preload_modules if name not in (guard.__name__, "__main__")]
-    forkserver.set_forkserver_preload([guard.__name__, *others])
+    others = [
+        name for name in server._preload_modules if name not in (orphan_guard.__name__, "__main__")
+    ]
+    forkserver.set_forkserver_preload([orphan_guard.__name__, *others])
     earlier = str(server._forkserver_address).removeprefix(_DESCRIPTORS)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_environ(MARK, family()))
-        stack.enter_context(_environ(guard.HEAD, str(os.getpid())))
+        stack.enter_context(_environ(orphan_guard.HEAD, str(os.getpid())))
         if _HAS_PROC:
             made = tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True)
             number = os.open(stack.enter_context(made), os.O_PATH)

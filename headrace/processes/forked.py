@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from multiprocessing import forkserver, resource_tracker, util
 from typing import Any
 
-from headrace.exits.kin import MARK, be_known_by
-from headrace.process import guard
+from headrace.processes import orphan_guard
+from headrace.processes.process_tree import MARK, be_known_by
 
 _NAME = "forkserver"  # for top and ps
 _HANDLED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -53,7 +53,7 @@ def _forked(path: Any, args: list[str], passed: Sequence[int]) -> int:
             for number in passed:
                 os.set_inheritable(number, True)
             os.execv(path, args)
-        guard.begin()  # which a new program does by importing it
+        orphan_guard.begin()  # which a new program does by importing it
         with open("/proc/self/comm", "w", encoding="utf-8") as file:
             file.write(_NAME)
         exec(args[-1], {"__name__": "__main__"})

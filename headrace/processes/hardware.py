@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from headrace.errors import ConfigError
-from headrace.process.control_groups import cpu_quota
+from headrace.processes.control_groups import cpu_quota
 
 if TYPE_CHECKING:
     import torch

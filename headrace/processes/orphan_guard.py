@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 
-from headrace.exits.kin import MARK, end_kin
+from headrace.processes.process_tree import MARK, end_kin
 
 HEAD = "HEADRACE_HEAD"  # the process that starts the fork server, while it does
 _POLL_S = 0.5

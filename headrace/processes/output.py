@@ -50,7 +50,7 @@ def replace_letters() -> None:
             stream.reconfigure(errors="replace")
 
 
-class Output:
+class GuardedStream:
     """A text stream whose failing writes all raise BrokenPipeError, as those of a closed pipe do.
 
     Args:

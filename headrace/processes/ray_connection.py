@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from headrace.errors import ConfigError, WorkerFailed
-from headrace.process.fork_server import marked
-from headrace.process.ray_doors import close_doors, reach, why_not
-from headrace.process.signals import handlers_kept
+from headrace.processes.fork_server import marked
+from headrace.processes.ray_auth import close_doors, reach, why_not
+from headrace.processes.signals import handlers_kept
 
 # With these, a node counts as dead after 4 * (1 + 2) s of silence, not 80; Ray's system config.
 HEALTH = {

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headrace.exits.ctrl_c import gently
+from headrace.processes.ctrl_c import gently
 
 _STOPS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -74,7 +74,7 @@ def handlers_kept() -> Iterator[None]:
 def let_children_hear() -> None:
     """Unblock, for what this thread starts, the signals that this process was started to miss.
 
-    A launcher blocks them in all of Ray's processes (``provision/ray_node.py``), and a child would
+    A launcher blocks them in all of Ray's processes (``jobs/ray_node.py``), and a child would
     inherit that: nobody could end it by SIGTERM. Here they still change nothing. They get a
     function of C's to call, as Python sets handlers in the main thread alone, which may be Ray's.
     """

@@ -10,7 +10,7 @@ from headrace.config import Config
 from headrace.envs.tasks import named_in
 from headrace.errors import ConfigError, require_choice
 from headrace.recipes import atari, impact_paper, tuned
-from headrace.valid.fields import checked
+from headrace.validation.fields import checked
 
 RECIPES: dict[str, Callable[[str], Config]] = {
     "atari": atari.atari,

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from headrace.config import Config
-from headrace.records.curves import Run
-from headrace.records.health import findings
-from headrace.records.settings import flat_settings
+from headrace.rundir.config_file import flat_settings
+from headrace.rundir.curves import RunCurves
+from headrace.rundir.health import findings
 
 VIDEO_BYTES = 700_000  # of all films together, which are in the page; of larger ones it has a link
 _SPENT = (("learn", "computing"), ("wait", "waiting for rollouts"), ("publish", "publishing"),
@@ -28,12 +28,12 @@ class Film(NamedTuple):
     inside: bool
 
 
-def summary_of(run: Run) -> dict[str, Any]:
+def summary_of(run: RunCurves) -> dict[str, Any]:
     """What ``summary.json`` holds; empty while the run goes on, or where it was killed."""
     return _json(run.path / "summary.json")
 
 
-def about(run: Run) -> dict[str, Any]:
+def about(run: RunCurves) -> dict[str, Any]:
     """What the top of the page says of a run: a few figures by name, those that are known."""
     summary, last = summary_of(run), run.results[-1]
     played = summary.get("evaluation") or {}
@@ -78,7 +78,7 @@ def about(run: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _env(run: Run) -> str:
+def _env(run: RunCurves) -> str:
     return ", ".join(run.settings.get("tasks") or []) or str(run.settings.get("env", "?"))
 
 
@@ -93,7 +93,7 @@ def _plan(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(text, f"{plan[name]:,.0f} steps/s") for text, name in rows if name in plan]
 
 
-def settings_table(runs: Sequence[Run]) -> dict[str, list[tuple[str, list[str], bool]]]:
+def settings_table(runs: Sequence[RunCurves]) -> dict[str, list[tuple[str, list[str], bool]]]:
     """Rows of a name, a value per run, and whether values differ, under headings.
 
     Of several runs those come first in which they differ; of one those that aren't the defaults.
@@ -142,7 +142,7 @@ def shown_value(value: Any) -> str:
     return json.dumps(value)
 
 
-def machines(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+def machines(runs: Sequence[RunCurves]) -> list[tuple[str, list[str]]]:
     """Rows of a name and a value per run: spaces, machine, versions."""
     columns = []
     for run in runs:
@@ -165,7 +165,7 @@ def _space(values: Any) -> str:
     return f"{kind}({', '.join(map(str, told))})"
 
 
-def films(runs: Sequence[Run], output: Path) -> list[Film]:
+def films(runs: Sequence[RunCurves], output: Path) -> list[Film]:
     """The episodes that were filmed in these run directories: in the page while there is room."""
     found, left = [], VIDEO_BYTES
     for run in runs:

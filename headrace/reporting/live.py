@@ -19,8 +19,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from headrace.errors import CheckpointError, ConfigError
-from headrace.records.curves import read_run
 from headrace.reporting.page import NAME, page
+from headrace.rundir.curves import read_run
 
 _HOST = "127.0.0.1"
 _FILES = ("metrics.jsonl", "evaluations.jsonl", "warnings.jsonl", "summary.json", "config.json")

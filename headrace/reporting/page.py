@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.records.curves import Run, by_settings, read_run
-from headrace.records.disk import replace_text, told
-from headrace.records.machine import versions
 from headrace.reporting.drawing import colour_of, drawn
 from headrace.reporting.facts import about, films, machines, settings_table
 from headrace.reporting.panels import Interval, Panel, panels
+from headrace.rundir.atomic_files import replace_text, told
+from headrace.rundir.curves import RunCurves, by_settings, read_run
+from headrace.rundir.machine_info import versions
 
 NAME = "report.html"
 
@@ -54,7 +54,7 @@ def write(
 
 
 def page(
-    runs: Sequence[Run],
+    runs: Sequence[RunCurves],
     output: Path,
     interval: Interval | None = None,
     notes: Sequence[str] = (),
@@ -104,7 +104,7 @@ def page(
     )
 
 
-def _title(runs: Sequence[Run], groups: dict[str, list[Run]]) -> str:
+def _title(runs: Sequence[RunCurves], groups: dict[str, list[RunCurves]]) -> str:
     if len(runs) == 1:
         return runs[0].path.resolve().name
     return "; ".join(groups) if len(groups) < 4 else f"{len(runs)} runs"

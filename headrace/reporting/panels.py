@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from headrace.records.curves import Curve, Interval, Run, custom_metrics, eval_envs, on_grid
+from headrace.rundir.curves import Curve, Interval, RunCurves, custom_metrics, eval_envs, on_grid
 
 Array: TypeAlias = np.ndarray
 
@@ -127,7 +127,7 @@ class Panel:
 
 
 def panels(
-    groups: Mapping[str, Sequence[Run]], interval: Interval | None
+    groups: Mapping[str, Sequence[RunCurves]], interval: Interval | None
 ) -> tuple[list[Panel], list[str]]:
     """All panels that these runs have values for, and the titles of those that are 0 throughout.
 
@@ -143,7 +143,7 @@ def panels(
     return [panel for panel in found if panel not in empty], [panel.title for panel in empty]
 
 
-def _kinds(groups: Mapping[str, Sequence[Run]]) -> Iterator[Kind]:
+def _kinds(groups: Mapping[str, Sequence[RunCurves]]) -> Iterator[Kind]:
     """The table, and panels for the return of each of several tasks and for custom metrics."""
     tasks: dict[str, None] = {}
     for runs in groups.values():
@@ -174,7 +174,7 @@ def _estimate(pending: Sequence[tuple[Line, Array]], interval: Interval) -> None
 
 
 def _panel(
-    kind: Kind, groups: Mapping[str, Sequence[Run]], pending: list[tuple[Line, Array]]
+    kind: Kind, groups: Mapping[str, Sequence[RunCurves]], pending: list[tuple[Line, Array]]
 ) -> Panel:
     lines = [
         line
@@ -194,7 +194,7 @@ def _is_drawn(level: Any) -> bool:
 
 
 def _line(
-    shown: Shown, at: int, name: str, group: int, runs: Sequence[Run],
+    shown: Shown, at: int, name: str, group: int, runs: Sequence[RunCurves],
     pending: list[tuple[Line, Array]], named: bool,
 ) -> Line | None:  # fmt: skip
     curves = [run.curve("env_steps", shown.metric, shown.evaluated) for run in runs]

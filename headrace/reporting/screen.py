@@ -11,15 +11,15 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from headrace.records.curves import Run
 from headrace.reporting.facts import about
 from headrace.reporting.panels import panels
+from headrace.rundir.curves import RunCurves
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 48
 
 
-def screen(run: Run) -> RenderableType:
+def screen(run: RunCurves) -> RenderableType:
     """Figures, a small curve of each metric with its latest value, and what the doctor says."""
     told = about(run)
     figures = Text(" · ".join(f"{name} {value}" for name, value in told["figures"].items()))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from headrace.errors import CheckpointError
-from headrace.records.plain import plain
+from headrace.rundir.json_values import plain
 
 _REMEDIES = {
     errno.ENOSPC: "free some space on that disk",
@@ -38,7 +38,7 @@ def told(path: Path, what: str = "written") -> Iterator[None]:
         raise CheckpointError(f"{path} can't be {what} ({reason}): {remedy}") from error
 
 
-class Tolerant:
+class TolerantWriter:
     """Writes that may fail while a run goes on.
 
     Args:

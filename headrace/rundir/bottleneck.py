@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.acting.sizes import Sizes
+from headrace.actors.sizes import Sizes
 
 _EVEN = 0.05  # sides whose capacities differ by less than this are called equal
 _WAITING = 0.15  # of their time, above which actors or learners are said to wait
 
 
 @dataclass(frozen=True)
-class Rates:
+class ThroughputRates:
     """What actors and learners can do, each if it never waited, in steps per second."""
 
     actors_sps: float
@@ -46,7 +46,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class ActorsAhead:
     """Which actors of a learner may act while it computes: ``max_lag`` batches are begun then."""
 
     max_lag: int
@@ -81,7 +81,7 @@ class Ahead:
 
 
 @dataclass(frozen=True)
-class Spent:
+class RunTimes:
     """What a run of several learners and their actors took, all sums over learners and rollouts."""
 
     env_steps: int
@@ -94,22 +94,22 @@ class Spent:
     one_process: bool = False  # of a learner and all its actors, which take turns with it
     waiting_s: float = 0.0  # of actors, until they might begin these rollouts
     idle_s: float = 0.0  # of learners, until there were enough of them
-    ahead: Ahead | None = None  # None: not known
+    ahead: ActorsAhead | None = None  # None: not known
 
     @property
-    def rates(self) -> Rates | None:
+    def rates(self) -> ThroughputRates | None:
         """What both sides could have done had they never waited; None: not known."""
         if min(self.env_steps, self.num_rollouts) < 1 or min(self.acting_s, self.learning_s) <= 0:
             return None
         num_actors = self.num_learners if self.one_process else self.num_actors
-        return Rates(
+        return ThroughputRates(
             num_actors * self.env_steps / self.acting_s,
             self.num_learners * self.env_steps / self.learning_s,
             self.synchronous or self.one_process,
         )
 
     @property
-    def held_by(self) -> Ahead | None:
+    def held_by(self) -> ActorsAhead | None:
         """What makes actors wait for the learner, and it for them; None: not both do so."""
         ahead, asynchronous = self.ahead, not (self.synchronous or self.one_process)
         if ahead is None or not asynchronous or ahead.num_acting == ahead.sizes.num_actors:
@@ -119,7 +119,7 @@ class Spent:
         return ahead if waiting and idle else None
 
 
-def compare(spent: Spent, measured_sps: float) -> dict[str, float | str] | None:
+def compare(spent: RunTimes, measured_sps: float) -> dict[str, float | str] | None:
     """What ``summary.json`` says of a run's speed; None where it is not known."""
     rates = spent.rates
     if rates is None or measured_sps <= 0:
@@ -134,7 +134,7 @@ def compare(spent: Spent, measured_sps: float) -> dict[str, float | str] | None:
     }
 
 
-def _line(rates: Rates, measured_sps: float, spent: Spent) -> str:
+def _line(rates: ThroughputRates, measured_sps: float, spent: RunTimes) -> str:
     speed = f"{measured_sps:,.0f} of {rates.sps:,.0f} steps/s planned"
     if measured_sps > rates.sps:  # of what both sides took there is more than this time holds
         speed = f"{measured_sps:,.0f} steps/s, planned {rates.sps:,.0f}"

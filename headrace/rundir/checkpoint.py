@@ -26,15 +26,15 @@ import torch
 from safetensors import SafetensorError
 
 from headrace.errors import CheckpointError, shown
+from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.nn.network import LEFT_TO_THE_RUN, Network, network_from_json
 from headrace.nn.policy import Policy
-from headrace.nn.roster import Roster
-from headrace.nn.team import AnyPolicy, Team
-from headrace.records import recall, sums, trust
-from headrace.records.disk import json_text, remove_folder, replace_text, told, write_hashed
-from headrace.records.folders import Files, newest_whole, pointed, saved, write
-from headrace.spaces.joining import Spaces
+from headrace.nn.policy_mapping import PolicyMapping
+from headrace.rundir import checksums, import_allowlist, resolve_imports
+from headrace.rundir.atomic_files import json_text, remove_folder, replace_text, told, write_hashed
+from headrace.rundir.folders import Files, newest_whole, pointed, saved, write
 from headrace.spaces.json import space_from_json
+from headrace.spaces.unified_spaces import Spaces
 
 FORMAT = 3
 
@@ -96,7 +96,7 @@ def export(config: dict[str, Any], policy: AnyPolicy, path: Path) -> Path:
     Raises:
         CheckpointError: the path holds something else, or can't be written.
     """
-    ours = {*sums.POLICY_FILES, sums.NAME}
+    ours = {*checksums.POLICY_FILES, checksums.NAME}
     with told(path):
         if path.exists() and (not path.is_dir() or {x.name for x in path.iterdir()} - ours):
             raise CheckpointError(f"{path} exists and isn't a saved policy: choose another path")
@@ -105,7 +105,7 @@ def export(config: dict[str, Any], policy: AnyPolicy, path: Path) -> Path:
         for name, write_it in policy_files(config, policy).items():
             hashes[name] = write_hashed(path / f"{name}.tmp", write_it)
             os.replace(path / f"{name}.tmp", path / name)
-        replace_text(path / sums.NAME, sums.text(hashes))
+        replace_text(path / checksums.NAME, checksums.text(hashes))
     return path
 
 
@@ -188,7 +188,7 @@ def _corrupt(file: Path, reason: object) -> CheckpointError:
 
 
 def _verify(folder: Path, *names: str) -> None:
-    if fault := sums.fault(folder, *names):
+    if fault := checksums.fault(folder, *names):
         raise _corrupt(*fault)
 
 
@@ -216,9 +216,9 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise _corrupt(folder / "config.json", repr(error)) from error
 
 
-def roster_in(values: dict[str, Any]) -> Roster | None:
+def roster_in(values: dict[str, Any]) -> PolicyMapping | None:
     """Who plays whom, by a ``config.json``; None: there is one policy."""
-    return Roster.from_json(values["policies"]) if values.get("policies") else None
+    return PolicyMapping.from_json(values["policies"]) if values.get("policies") else None
 
 
 def _own_spaces_in(values: dict[str, Any], kind: str) -> tuple[Spaces, ...]:
@@ -263,8 +263,8 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
     values = read_config(folder)
     written = values["config"]["network"]
     if network is None:
-        trust.check(folder, values, trusted, ("torso",))
-        network = network_from_json(recall.network(values["config"]))
+        import_allowlist.check(folder, values, trusted, ("torso",))
+        network = network_from_json(resolve_imports.network(values["config"]))
     else:  # what the run decided
         left = [name for name in LEFT_TO_THE_RUN if getattr(network, name) is None]
         network = replace(network, **{name: written.get(name) for name in left})
@@ -272,7 +272,11 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
         space_from_json(values[f"{kind}_space"]) for kind in ("observation", "action")
     )
     made, who = (observed, acted, network, values["info_mask"]), roster_in(values)
-    policy = Policy(*made) if who is None else Team.of(who, *made, _own_spaces_in(values, "agent"))
+    policy = (
+        Policy(*made)
+        if who is None
+        else MultiPolicy.of(who, *made, _own_spaces_in(values, "agent"))
+    )
     if isinstance(policy, Policy):
         named = values["config"].get("tasks") or ()
         policy.tasks = tuple(name.rpartition(":")[2] for name in named)

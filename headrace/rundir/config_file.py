@@ -14,8 +14,8 @@ from headrace.config.eval_envs import code_of
 from headrace.envs import scripts
 from headrace.errors import CheckpointError, ConfigError, nearest, require_choice
 from headrace.nn.network import BEFORE, LEFT_TO_THE_RUN, Network, network_from_json
-from headrace.valid import aliases
-from headrace.valid.fields import checked
+from headrace.validation import aliases
+from headrace.validation.fields import checked
 
 # What settings that older versions didn't write meant then.
 _BEFORE: dict[str, Any] = {
@@ -51,7 +51,7 @@ def from_json(values: dict[str, Any], **overrides: Any) -> Config:
 
     Args:
         values: settings by name; for a custom algorithm, the class replaces its name, see
-            :func:`headrace.records.recall.settings`.
+            :func:`headrace.rundir.resolve_imports.settings`.
 
     Raises:
         ConfigError: a setting is unknown to this version, or has no valid value.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-from headrace.config.kinds import InfoNames, PlayedBy
+from headrace.config.setting_types import InfoNames, PlayedBy
 from headrace.nn.network import Network
 
 

@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from headrace.acting.sizes import SIZES
+from headrace.actors.sizes import SIZES
 from headrace.envs.info_metrics import PREFIX
 from headrace.errors import CheckpointError
-from headrace.records.files import read_jsonl
-from headrace.records.reported import LOGGED
-from headrace.records.settings import defaults_of, flat_settings
+from headrace.rundir.config_file import defaults_of, flat_settings
+from headrace.rundir.custom_metrics import LOGGED
+from headrace.rundir.files import read_jsonl
 
 Curve: TypeAlias = tuple[Sequence[float], Sequence[float]]  # x, growing, and y
 # Of values [runs, points] an estimate and the ends of its interval, [points] each.
@@ -26,7 +26,7 @@ _MOST_TOLD = 4
 
 
 @dataclass(frozen=True)
-class Run:
+class RunCurves:
     """What a run directory holds of a run's course.
 
     Attributes:
@@ -50,7 +50,7 @@ class Run:
         return [p[0] for p in points], [p[1] for p in points]
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> RunCurves:
     """The curves in a run directory.
 
     Raises:
@@ -67,7 +67,7 @@ def read_run(path: Path) -> Run:
         settings, seed = flat_settings(values), values.get("seed")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         described, settings, seed = {}, {}, None
-    return Run(path, settings, seed, lines["metrics"], lines["evaluations"], described)
+    return RunCurves(path, settings, seed, lines["metrics"], lines["evaluations"], described)
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
@@ -77,26 +77,26 @@ def _lines(file: Path) -> list[dict[str, Any]]:
         raise CheckpointError(f"{file} can't be read: {error}") from error
 
 
-def custom_metrics(runs: Sequence[Run]) -> list[str]:
+def custom_metrics(runs: Sequence[RunCurves]) -> list[str]:
     """Names of metrics from infos and callbacks in any of these runs, sorted."""
     prefixes = PREFIX, LOGGED
     names = {name for run in runs for line in run.results for name in line}
     return sorted(name for name in names if name.startswith(prefixes))
 
 
-def eval_envs(runs: Sequence[Run]) -> list[str]:
+def eval_envs(runs: Sequence[RunCurves]) -> list[str]:
     """Names of the additional evaluation environments of any of these runs, sorted."""
     found = (re.fullmatch("eval/([^/]+)/mean", x) for run in runs for y in run.results for x in y)
     return sorted({match[1] for match in found if match})
 
 
-def by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def by_settings(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     """Runs that differ in their seed only together, by the settings that tell them from others."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[RunCurves]] = {}
     for run in runs:
         key = json.dumps(run.settings, sort_keys=True) if run.settings else str(run.path)
         groups.setdefault(key, []).append(run)
-    named: dict[str, list[Run]] = {}
+    named: dict[str, list[RunCurves]] = {}
     for group in groups.values():
         label = _label(group[0].settings, [other[0].settings for other in groups.values()])
         if not label or label in named:

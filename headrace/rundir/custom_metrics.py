@@ -29,7 +29,7 @@ _MOST_NAMES = 20  # in a message
 _NAME = re.compile(r"[A-Za-z0-9_.\-/]{1,128}")
 
 
-class Reported:
+class CustomMetrics:
     """Custom metrics of one learner since the latest result, by their names in files.
 
     Args:
@@ -120,7 +120,7 @@ def checked_value(name: str, value: Any) -> float:
     """Convert a value that a callback logs to a float, which may not be finite.
 
     Raises:
-        ConfigError: see :meth:`Reported.log`.
+        ConfigError: see :meth:`CustomMetrics.log`.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.strip("/") != name:
         raise ConfigError(

@@ -7,7 +7,7 @@ runs/x/warnings.jsonl           what the doctor found
 runs/x/env_changes.jsonl        how callbacks changed the environments
 runs/x/machine.json             where it ran, and with which versions
 runs/x/summary.json, curve.png, report.html  at the end of a run
-runs/x/checkpoints/             see headrace/records/checkpoint.py
+runs/x/checkpoints/             see headrace/rundir/checkpoint.py
 runs/x/league/                  see headrace/league/folder.py, of runs with opponents
 runs/x/lock                     held by the process that writes
 """
@@ -25,10 +25,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from headrace.errors import CheckpointError, setting
-from headrace.records import lock, sums
-from headrace.records.checkpoint import find
-from headrace.records.disk import told
-from headrace.records.lock import Lock
+from headrace.rundir import checksums, lock
+from headrace.rundir.atomic_files import told
+from headrace.rundir.checkpoint import find
+from headrace.rundir.lock import Lock
 
 _FILES = [
     *(lock.NAME, "config.json", "summary.json", "metrics.jsonl", "evaluations.jsonl"),
@@ -44,11 +44,13 @@ _FOLDERS = [
     "checkpoints/rival_*", "checkpoints/*.tmp",
     "checkpoints/latest", "checkpoints/best",  # where links were followed by what copied the run
 ]  # fmt: skip
-_FILES += [f"{folder}/{name}" for folder in _FOLDERS[2:] for name in (*sums.FILES, sums.NAME)]
+_FILES += [
+    f"{folder}/{name}" for folder in _FOLDERS[2:] for name in (*checksums.FILES, checksums.NAME)
+]
 _FOLDERS += ["league", *(f"league/{name}" for name in ("snapshots", "runs", "matches"))]
 _FOLDERS += ["league/snapshots/*", "league/runs/*"]
 _FILES += ["league/league.json", "league/league.png", "league/league.json.*.tmp"]
-_FILES += [f"league/snapshots/*/{name}" for name in (*sums.POLICY_FILES, sums.NAME)]
+_FILES += [f"league/snapshots/*/{name}" for name in (*checksums.POLICY_FILES, checksums.NAME)]
 _FILES += [f"league/runs/*/{name}" for name in ("standings.json*", "games-*.jsonl")]
 _FILES += ["league/matches/*.json", "league/matches/*.json.tmp"]
 

@@ -18,12 +18,12 @@ from headrace.doctor.doctor import Doctor, Finding
 from headrace.envs.changes import EnvChange
 from headrace.errors import on_one_line
 from headrace.evaluation import Evaluation
-from headrace.records import events
-from headrace.records.disk import Tolerant, replace_text, told, write_json
-from headrace.records.machine import machine, versions
-from headrace.records.meter import Iteration
-from headrace.records.plain import plain
-from headrace.records.result import Result
+from headrace.rundir import tensorboard_events
+from headrace.rundir.atomic_files import TolerantWriter, replace_text, told, write_json
+from headrace.rundir.json_values import plain
+from headrace.rundir.machine_info import machine, versions
+from headrace.rundir.metric_accumulators import Iteration
+from headrace.rundir.result import Result
 
 MACHINE = "machine.json"  # written after the first update, which it doesn't delay
 
@@ -51,21 +51,21 @@ class RunLog:
         doctor: Doctor | None = None,
     ) -> None:
         self._metrics, self._evaluations = path / "metrics.jsonl", path / "evaluations.jsonl"
-        self._events = path / events.file_name()
+        self._events = path / tensorboard_events.file_name()
         self._warnings, self._doctor = path / "warnings.jsonl", doctor
         self._ranks = [path / "iterations" / f"rank_{r}.jsonl" for r in range(num_learners)]
         self._changes = path / "env_changes.jsonl"
         files = (self._metrics, self._events, *self._ranks, self._evaluations, self._warnings)
         files += (self._changes,)
         self._unwritten = {file: bytearray() for file in files}
-        self._disk, self._notify = Tolerant(notify), notify
+        self._disk, self._notify = TolerantWriter(notify), notify
         if keep_until is not None:
             ours = (self._metrics, self._evaluations, *path.glob("iterations/rank_*.jsonl"))
             for file in filter(Path.exists, (*ours, self._warnings, self._changes)):
                 truncate_jsonl(file, *keep_until)
             self._recall()
         purge_step = None if keep_until is None else keep_until[0] + 1
-        self._header: Callable[[], bytes] | None = partial(events.header, purge_step)
+        self._header: Callable[[], bytes] | None = partial(tensorboard_events.header, purge_step)
         for file in (self._metrics, *self._ranks):
             if self._disk.attempt(f"writing {file.name}", partial(self._append, file)):
                 self._unwritten[file].clear()
@@ -82,7 +82,7 @@ class RunLog:
             self._unwritten[self._events] += self._header()
             self._header = None
             self._disk.attempt(f"writing {MACHINE}", self._write_machine)
-        self._unwritten[self._events] += events.scalars(scalars, result.env_steps)
+        self._unwritten[self._events] += tensorboard_events.scalars(scalars, result.env_steps)
         self.flush()
 
     def _recall(self) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.records import sums
-from headrace.records.disk import sync, told, write_hashed
+from headrace.rundir import checksums
+from headrace.rundir.atomic_files import sync, told, write_hashed
 
 Files = dict[str, Callable[[Any], object]]  # by name: what writes to an open file
 _NAME = re.compile(r"([a-z]+)_(\d+)(?:-(\d+))?")
@@ -26,8 +26,8 @@ def write(folder: Path, name: str, files: Files) -> Path:
         temporary.mkdir()
         try:
             found = {file: write_hashed(temporary / file, how) for file, how in files.items()}
-            text = sums.text(found).encode()
-            write_hashed(temporary / sums.NAME, lambda file: file.write(text))
+            text = checksums.text(found).encode()
+            write_hashed(temporary / checksums.NAME, lambda file: file.write(text))
             sync(temporary)
             target = _unused(folder, name)
             os.replace(temporary, target)
@@ -80,4 +80,4 @@ def pointed(folder: Path, name: str) -> Path | None:
 def newest_whole(folder: Path, kind: str = "step", beside: Path | None = None) -> Path | None:
     """The latest checkpoint in ``folder`` that is as it was saved, other than ``beside``."""
     others = (path for path in reversed(saved(folder, kind)) if path != beside)
-    return next(filter(sums.is_whole, others), None)
+    return next(filter(checksums.is_whole, others), None)

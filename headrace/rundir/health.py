@@ -11,16 +11,16 @@ from gymnasium.envs.registration import registry
 from headrace.config import Config
 from headrace.doctor.doctor import Doctor, Finding, examine, speaking
 from headrace.errors import CheckpointError, on_one_line
-from headrace.nn.team import AnyPolicy
-from headrace.records.curves import Run, read_run
-from headrace.records.files import append_jsonl, read_jsonl
-from headrace.records.settings import flat_settings
+from headrace.nn.multi_policy import AnyPolicy
+from headrace.rundir.config_file import flat_settings
+from headrace.rundir.curves import RunCurves, read_run
+from headrace.rundir.files import append_jsonl, read_jsonl
 from headrace.spaces.json import space_from_json
 
 FILE = "warnings.jsonl"
 
 
-class Told(NamedTuple):
+class LoggedFinding(NamedTuple):
     """A finding."""
 
     finding: Finding
@@ -47,7 +47,7 @@ def known(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "max_episode_steps": limit if is_one else None}
 
 
-def findings(run: Run) -> list[Told]:
+def findings(run: RunCurves) -> list[LoggedFinding]:
     """What was told while the run went on, and what its whole course says, each once."""
     told = _told(run.path / FILE)
     names = {one.finding.name for one in told}
@@ -56,7 +56,7 @@ def findings(run: Run) -> list[Told]:
     found, shown = examine(*course), speaking(*course)
     steps = int(run.results[-1]["env_steps"])
     told = [one._replace(earlier=one.finding.name not in shown) for one in told]
-    return [*told, *(Told(one, steps) for one in found if one.name not in names)]
+    return [*told, *(LoggedFinding(one, steps) for one in found if one.name not in names)]
 
 
 def conclude(run_dir: Path, notify: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -75,19 +75,21 @@ def conclude(run_dir: Path, notify: Callable[[str], None]) -> list[dict[str, Any
     return [as_json(one) for one in all_of_it]
 
 
-def as_json(told: Told) -> dict[str, Any]:
+def as_json(told: LoggedFinding) -> dict[str, Any]:
     """Values for JSON; ``earlier`` only where it is."""
     values = {"env_steps": told.env_steps, **told.finding._asdict()}
     return values | ({"earlier": True} if told.earlier else {})
 
 
-def _told(file: Path) -> list[Told]:
+def _told(file: Path) -> list[LoggedFinding]:
     if not file.exists():
         return []
     try:
         lines = read_jsonl(file)
         return [
-            Told(Finding(*(str(line[name]) for name in Finding._fields)), int(line["env_steps"]))
+            LoggedFinding(
+                Finding(*(str(line[name]) for name in Finding._fields)), int(line["env_steps"])
+            )
             for line in lines
         ]
     except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:

@@ -27,7 +27,7 @@ from headrace.algos import NAMES
 from headrace.envs.names import is_foreign
 from headrace.envs.packages import package_of
 from headrace.errors import CheckpointError, setting
-from headrace.records.plain import plain
+from headrace.rundir.json_values import plain
 
 CODE = (
     "env",

@@ -11,13 +11,13 @@ from headrace.config import Config
 from headrace.envs.names import env_name
 from headrace.envs.probe import Probe
 from headrace.errors import CheckpointError, ConfigError
-from headrace.league.draw import Seating
 from headrace.league.folder import GAME, Snapshot, snapshots
-from headrace.league.standings import Standings
+from headrace.league.opponent_sampling import SeatAssignment
+from headrace.league.win_rates import WinRates
 from headrace.nn.policy import Policy
-from headrace.records import checkpoint, league, rival
-from headrace.records.disk import Tolerant
-from headrace.records.tally import Progress
+from headrace.rundir import checkpoint, exploited_opponent, league_writer
+from headrace.rundir.atomic_files import TolerantWriter
+from headrace.rundir.run_progress import Progress
 from headrace.spaces.json import space_to_json
 from headrace.types import Group
 
@@ -65,22 +65,22 @@ def check_opponents(config: Config, found: Probe, run_dir: Path) -> None:
         config.mixture.games(config.per_learner.envs_per_actor, len(found.agents))
     where = folder_of(config, run_dir)
     if where is not None:
-        league.check(where, game(config, found))
-    rival.check(config, found, run_dir)
+        league_writer.check(where, game(config, found))
+    exploited_opponent.check(config, found, run_dir)
 
 
-def member(config: Config, *known: Any) -> Membership | None:
-    """A run's :class:`Membership`, with these arguments, where it has opponents; else None."""
-    return None if config.mixture is None else Membership(config, *known)
+def member(config: Config, *known: Any) -> LeagueRun | None:
+    """A run's :class:`LeagueRun`, with these arguments, where it has opponents; else None."""
+    return None if config.mixture is None else LeagueRun(config, *known)
 
 
-def league_metrics(membership: Membership | None) -> dict[str, Any]:
+def league_metrics(membership: LeagueRun | None) -> dict[str, Any]:
     """What a result says of a run's league, by the fields of Result; None where there is none."""
     names = ("league_win_rate", "league_least_win_rate", "league_snapshots")
     return dict(zip(names, membership.told if membership else (None,) * 3, strict=True))
 
 
-class Membership:
+class LeagueRun:
     """What a run does in its league; only rank 0 touches files, and every learner asks.
 
     Args:
@@ -103,13 +103,13 @@ class Membership:
         self._policy, self._progress = policy, progress
         self._run_dir, self._folder = run_dir, folder_of(config, run_dir)
         self._game, self._name = game(config, found), run_dir.resolve().name
-        self._standings, self._offsets = Standings(), dict[str, int]()
+        self._standings, self._offsets = WinRates(), dict[str, int]()
         self._written: dict[str, Any] = {}  # standings, as actors see them
         self._unwritten, self._latest = 0, -1  # games; the step of the newest snapshot
         self._run, self._newest, self._branch = "", "", 0
-        self._disk = Tolerant(notify)
+        self._disk = TolerantWriter(notify)
 
-    def begin(self, description: dict[str, Any]) -> Seating:
+    def begin(self, description: dict[str, Any]) -> SeatAssignment:
         """Join the league, or go on in it as the checkpoint says; take the first snapshot.
 
         Args:
@@ -124,35 +124,35 @@ class Membership:
         self._description = description
         folder = self._folder
         if self._group.rank == 0:
-            rival.keep(self._config, self._run_dir)
+            exploited_opponent.keep(self._config, self._run_dir)
         if folder is not None and self._group.rank == 0:
             if self._run and not (folder / GAME).exists():
                 raise CheckpointError(
                     f"league={str(folder)!r} isn't there, in which the run {self._run} goes on: "
                     "put it back there, or begin another run"
                 )
-            league.found(folder, self._game)
+            league_writer.found(folder, self._game)
             if self._run:
                 self._rewind(folder)
             else:
-                self._run = league.join(folder, self._name)
+                self._run = league_writer.join(folder, self._name)
                 self._snapshot()
         if self._group.size > 1:  # rank 0 is done
             self._run = self._group.broadcast(self._run)
         mixture = self._config.mixture
         assert mixture is not None
-        only = rival.of(self._config, self._run_dir)
+        only = exploited_opponent.of(self._config, self._run_dir)
         where = None if folder is None or only is not None else folder.resolve()
-        return Seating(mixture, checkpoint.load_one, where, self._run, only)
+        return SeatAssignment(mixture, checkpoint.load_one, where, self._run, only)
 
     def _rewind(self, folder: Path) -> None:
         """Take back what was done behind the checkpoint, but snapshots that others may play."""
         latest = Snapshot(self._newest, folder, self._run, self._latest, self._branch)
-        lost = league.behind(folder, latest)
-        league.rewind_games(folder, self._run, self._offsets)
-        league.write_standings(folder, self._run, self._written)
+        lost = league_writer.behind(folder, latest)
+        league_writer.rewind_games(folder, self._run, self._offsets)
+        league_writer.write_standings(folder, self._run, self._written)
         if self._config.league is None:
-            league.remove(lost)
+            league_writer.remove(lost)
         elif lost:
             self._branch = max(one.branch for one in lost) + 1
             self._snapshot()
@@ -170,7 +170,7 @@ class Membership:
 
     def _take_in(self) -> None:
         assert self._folder is not None
-        games = league.new_games(self._folder, self._run, self._offsets)
+        games = league_writer.new_games(self._folder, self._run, self._offsets)
         self._unwritten += self._standings.add(games)
 
     def _is_due(self) -> bool:
@@ -191,7 +191,7 @@ class Membership:
         parents = [self._newest] if self._newest else []
         about = {"run": self._run, "step": step, "parents": parents}
         files = checkpoint.policy_files(self._description | {"snapshot": about}, self._policy)
-        self._newest = league.add(self._folder, self._run, step, files, self._branch).name
+        self._newest = league_writer.add(self._folder, self._run, step, files, self._branch).name
         self._latest = step
 
     @property
@@ -211,7 +211,7 @@ class Membership:
     def _write_standings(self) -> None:
         assert self._folder is not None
         values = self._standings.to_json()
-        league.write_standings(self._folder, self._run, values)
+        league_writer.write_standings(self._folder, self._run, values)
         self._written, self._unwritten = values, 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -231,6 +231,6 @@ class Membership:
         """Go on from what :meth:`state_dict` returned."""
         self._run, self._latest = saved["run"], saved["latest"]
         self._newest, self._branch = saved["newest"], saved["branch"]
-        self._standings = Standings(saved["standings"])
+        self._standings = WinRates(saved["standings"])
         self._offsets, self._written = dict(saved["offsets"]), dict(saved["written"])
         self._unwritten = saved["unwritten"]

@@ -16,9 +16,9 @@ from typing import Any
 
 from headrace.errors import CheckpointError, ConfigError
 from headrace.league.folder import GAME, MATCHES, RUNS, SNAPSHOTS, STANDINGS, Snapshot, snapshots
-from headrace.records import sums
-from headrace.records.disk import json_text, replace_text, sync, told, write_hashed
-from headrace.records.folders import Files
+from headrace.rundir import checksums
+from headrace.rundir.atomic_files import json_text, replace_text, sync, told, write_hashed
+from headrace.rundir.folders import Files
 
 FORMAT = 1
 Offsets = dict[str, int]  # by file of games: bytes that were read
@@ -128,8 +128,8 @@ def add(league: Path, run: str, step: int, files: Files, branch: int = 0) -> Sna
         temporary.mkdir()
         try:
             hashes = {file: write_hashed(temporary / file, how) for file, how in files.items()}
-            text = sums.text(hashes).encode()
-            write_hashed(temporary / sums.NAME, lambda file: file.write(text))
+            text = checksums.text(hashes).encode()
+            write_hashed(temporary / checksums.NAME, lambda file: file.write(text))
             sync(temporary)
             os.rename(temporary, target)
         except OSError:

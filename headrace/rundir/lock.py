@@ -13,7 +13,7 @@ import weakref
 from pathlib import Path
 
 from headrace.errors import CheckpointError, setting
-from headrace.records.disk import told
+from headrace.rundir.atomic_files import told
 
 NAME = "lock"
 
@@ -21,7 +21,7 @@ NAME = "lock"
 _held: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
-class Taken(CheckpointError):
+class LockHeld(CheckpointError):
     """Somebody else holds a lock."""
 
 
@@ -49,7 +49,7 @@ class Lock:
         except BlockingIOError:
             holder = self._holder()
             self.release()
-            raise Taken(_taken(run_dir, holder)) from None
+            raise LockHeld(_taken(run_dir, holder)) from None
         except OSError as error:
             where = f"{run_dir} is on a file system without locks"
             if required:
@@ -89,7 +89,7 @@ def locked(folder: Path) -> Lock | None:
         folder.mkdir(parents=True, exist_ok=True)
     try:
         return Lock(folder, required=True)
-    except Taken:
+    except LockHeld:
         return None
 
 

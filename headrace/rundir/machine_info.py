@@ -9,7 +9,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from headrace.process import num_cores
+from headrace.processes import num_cores
 
 PACKAGES = (
     *("headrace", "torch", "gymnasium", "numpy", "envpool", "ale-py", "mujoco", "ray"),

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.records.episodes import Episodes
-from headrace.records.result import Greatest, Latest, Mean, Ratio, Result, Total
+from headrace.rundir.episodes import Episodes
+from headrace.rundir.result import Greatest, Latest, Mean, Ratio, Result, Total
 from headrace.transport.queue import Header, nano
 
 _SOURCES = {field.name: field.metadata["source"] for field in fields(Result)}
@@ -21,7 +21,7 @@ GREATEST = tuple(name for name, source in _SOURCES.items() if isinstance(source,
 BY_RANK = tuple(sorted(k for k, s in _SOURCES.items() if isinstance(s, Mean) and s.by_rank))
 
 
-class Meter(SimpleNamespace):
+class MetricAccumulator(SimpleNamespace):
     """Counts over some updates: one, those between two results, or the whole run.
 
     Its attributes are the sums that the table names, 0 at first, what is greatest in it, None at
@@ -72,7 +72,7 @@ class Meter(SimpleNamespace):
         own = {name: mean for name, mean in self.means().items() if name not in _SOURCES}
         return {f"losses/{k}": mean for k, mean in own.items() if not k.startswith("policies/")}
 
-    def add(self, other: Meter) -> None:
+    def add(self, other: MetricAccumulator) -> None:
         """Add another meter's counts to this one's."""
         for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -87,7 +87,7 @@ class Meter(SimpleNamespace):
         return [-1 if count is None else count for count in counts]
 
     @classmethod
-    def read(cls, numbers: Iterable[float]) -> Meter:
+    def read(cls, numbers: Iterable[float]) -> MetricAccumulator:
         """The meter whose :meth:`numbers` come first in these; takes no more of an iterator."""
         meter = cls()
         for name, value in zip(SUMS + GREATEST, numbers, strict=False):
@@ -129,7 +129,7 @@ class Iteration:
 
     rank: int
     seconds: float
-    meter: Meter
+    meter: MetricAccumulator
     own: dict[str, float]
 
     def line(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.nn.roster import Roster
+from headrace.nn.policy_mapping import PolicyMapping
 
 _FILES = {"episode_return": "episodic_return", "episode_length": "episodic_length"}
 
@@ -56,7 +56,10 @@ _LOSSES = tuple(f.name for f in fields(PolicyResult))[5:]
 
 
 def by_policy(
-    roster: Roster | None, by_agent: Mapping[str, Any], means: Mapping[str, float], prefix: str
+    roster: PolicyMapping | None,
+    by_agent: Mapping[str, Any],
+    means: Mapping[str, float],
+    prefix: str,
 ) -> dict[str, PolicyResult] | None:
     """Of each policy by its name; None where one plays all there is.
 

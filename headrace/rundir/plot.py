@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError, require_choice
-from headrace.records.curves import Curve, Interval, Run, by_settings, on_grid, read_run
+from headrace.rundir.curves import Curve, Interval, RunCurves, by_settings, on_grid, read_run
 
 _RETURN, _EVALUATED = "return (last 100 episodes)", "return evaluated during training"
 _SECONDS = "seconds since the start"
@@ -48,7 +48,9 @@ def plot(
     return path
 
 
-def draw(runs: Sequence[Run], interval: Interval | None = None, metrics: Sequence[str] = ()) -> Any:
+def draw(
+    runs: Sequence[RunCurves], interval: Interval | None = None, metrics: Sequence[str] = ()
+) -> Any:
     """Draw three panels for these runs, and below them one for each of ``metrics``.
 
     Returns:
@@ -96,7 +98,7 @@ def draw(runs: Sequence[Run], interval: Interval | None = None, metrics: Sequenc
     return figure
 
 
-def _count(group: Sequence[Run], x: str, y: str, evaluations: bool) -> str:
+def _count(group: Sequence[RunCurves], x: str, y: str, evaluations: bool) -> str:
     """How many runs a mean is over: those that have values at all."""
     have = [run for run in group if run.curve(x, y, evaluations)[0]]
     noun = "seed" if len({run.seed for run in have}) == len(have) else "run"

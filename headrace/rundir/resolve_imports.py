@@ -9,8 +9,8 @@ from headrace.algos import ALGORITHMS
 from headrace.config import Config, algorithms, eval_envs
 from headrace.envs import scripts
 from headrace.envs.names import Tasks, resolve
-from headrace.records import trust
-from headrace.records.settings import from_json
+from headrace.rundir import import_allowlist
+from headrace.rundir.config_file import from_json
 
 
 def check(folder: Path, values: dict[str, Any], trusted: bool = False) -> None:
@@ -18,8 +18,8 @@ def check(folder: Path, values: dict[str, Any], trusted: bool = False) -> None:
 
     Its algorithm isn't checked, because only training needs it.
     """
-    needed = tuple(name for name in trust.CODE if name not in ("algo", "eval_envs"))
-    trust.check(folder, values, trusted, needed)
+    needed = tuple(name for name in import_allowlist.CODE if name not in ("algo", "eval_envs"))
+    import_allowlist.check(folder, values, trusted, needed)
 
 
 def environment(folder: Path, values: dict[str, Any], trusted: bool = False) -> Any:
@@ -32,8 +32,10 @@ def environment(folder: Path, values: dict[str, Any], trusted: bool = False) -> 
     Raises:
         CheckpointError: it names code, and isn't this user's. ConfigError: that can't be found.
     """
-    needed = tuple(name for name in trust.CODE if name not in ("torso", "algo", "eval_envs"))
-    trust.check(folder, values, trusted, needed)
+    needed = tuple(
+        name for name in import_allowlist.CODE if name not in ("torso", "algo", "eval_envs")
+    )
+    import_allowlist.check(folder, values, trusted, needed)
     config = values["config"]
     played: Any = _env(config)
     if tasks := _tasks(config):
@@ -54,10 +56,10 @@ def settings(
         CheckpointError, ConfigError: as for :func:`environment`.
     """
     replaced = {"torso" if name == "network" else name for name in given}
-    needed = tuple(name for name in trust.CODE if name not in replaced)
-    trust.check(folder, values, trusted, needed)
+    needed = tuple(name for name in import_allowlist.CODE if name not in replaced)
+    import_allowlist.check(folder, values, trusted, needed)
     config, recalled = values["config"], dict[str, Any]()
-    if not trust.code_in(config, needed):  # so nothing has told whose file this is
+    if not import_allowlist.code_in(config, needed):  # so nothing has told whose file this is
         recalled["env_file"] = None
     if "env" not in given:
         recalled["env"] = _env(config)

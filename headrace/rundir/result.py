@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from headrace.records.episodes import Episodes
-from headrace.records.parts import PartResult, PolicyResult
+from headrace.rundir.episodes import Episodes
+from headrace.rundir.per_task_metrics import PartResult, PolicyResult
 
 
 def _each(parts: Mapping[str, Episodes]) -> dict[str, PartResult] | None:

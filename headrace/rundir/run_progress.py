@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from headrace.config import Config
-from headrace.envs import turn_game
+from headrace.envs import turn_based_game
 from headrace.envs.names import env_name
-from headrace.learning.team import METRICS
-from headrace.nn.roster import Roster
-from headrace.process.memory import free_bytes, resident_bytes
-from headrace.records.bottleneck import Ahead, Spent, compare
-from headrace.records.episodes import Episodes
-from headrace.records.meter import SUMS, Meter
-from headrace.records.parts import by_policy
-from headrace.records.result import Result
+from headrace.learner.multi_policy_learner import METRICS
+from headrace.nn.policy_mapping import PolicyMapping
+from headrace.processes.memory import free_bytes, resident_bytes
+from headrace.rundir.bottleneck import ActorsAhead, RunTimes, compare
+from headrace.rundir.episodes import Episodes
+from headrace.rundir.metric_accumulators import SUMS, MetricAccumulator
+from headrace.rundir.per_task_metrics import by_policy
+from headrace.rundir.result import Result
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Progress:
         """Training goes on from here."""
         self._since = time.monotonic() - self.trained_s
 
-    def add(self, meter: Meter) -> None:
+    def add(self, meter: MetricAccumulator) -> None:
         """An update is over, in which all learners together counted this."""
         self.updates += 1
         for name in self.state_dict().keys() & set(SUMS):
@@ -66,7 +66,7 @@ class Progress:
             setattr(self, name, saved.get(name, getattr(self, name)))
 
 
-class Tally:
+class RunProgress:
     """Counts since the last result and since the start, and the times between.
 
     Args:
@@ -88,12 +88,16 @@ class Tally:
         self._progress, self._config, self._started = progress, config, started
         self._frames_per_step, self._in_turns = frames_per_step, in_turns
         self._weights_bytes = weights_bytes
-        self._meter, self._total, self._episodes = Meter(), Meter(), Episodes()
-        self._later = Meter()  # after the first update, as the speed is
+        self._meter, self._total, self._episodes = (
+            MetricAccumulator(),
+            MetricAccumulator(),
+            Episodes(),
+        )
+        self._later = MetricAccumulator()  # after the first update, as the speed is
         self._first_update_s: float | None = None
         self._first_steps = self._last_steps = 0
         self._first_time = self._last_time = started
-        self._roster: Roster | None = None
+        self._roster: PolicyMapping | None = None
 
     def begin(self, episodes: Episodes) -> None:
         """Training begins, after these episodes of all learners."""
@@ -106,7 +110,7 @@ class Tally:
         """Whether the last result is so long ago."""
         return time.monotonic() - self._last_time >= interval_s
 
-    def add(self, meter: Meter) -> None:
+    def add(self, meter: MetricAccumulator) -> None:
         """Add an update's counts, over all learners."""
         self._meter.add(meter)
         self._total.add(meter)
@@ -116,7 +120,7 @@ class Tally:
             self._first_time, self._first_steps = time.monotonic(), self._progress.env_steps
             self._first_update_s = self._first_time - self._started
 
-    def _values(self, meter: Meter) -> dict[str, Any]:
+    def _values(self, meter: MetricAccumulator) -> dict[str, Any]:
         """The fields of a result that a meter's counts and the run's progress give."""
         progress, num_learners = self._progress, self._config.num_learners
         values = meter.values(progress.state_dict(), self._episodes, num_learners)
@@ -138,7 +142,7 @@ class Tally:
         known |= {"memory_learner": resident_bytes(), "memory_free": free_bytes()}
         known["metrics"] = self._meter.of_losses() | known.get("metrics", {})
         result = Result(**self._values(self._meter), **known)
-        self._last_time, self._last_steps, self._meter = now, steps, Meter()
+        self._last_time, self._last_steps, self._meter = now, steps, MetricAccumulator()
         if self._total.dropped > self._total.num_rollouts:
             warnings.warn(
                 "most rollouts are dropped, for they were overtaken by more updates than max_lag "
@@ -151,9 +155,9 @@ class Tally:
         each = episodes.by_agent
         games = max((one.count for one in each.values()), default=0)  # a game is an episode of each
         idle = [name for name, one in each.items() if not (one.count or one.env_steps)]
-        if idle and games >= turn_game.MAX_GAMES:
+        if idle and games >= turn_based_game.MAX_GAMES:
             name = env_name(self._config.env)
-            raise turn_game.no_turn(name, ", ".join(idle), f"{games:,} games")
+            raise turn_based_game.no_turn(name, ", ".join(idle), f"{games:,} games")
 
     @property
     def _frames(self) -> int | None:
@@ -199,16 +203,18 @@ class Tally:
         }
 
     @property
-    def _ahead(self) -> Ahead:
+    def _ahead(self) -> ActorsAhead:
         config, tasks = self._config, max(1, len(self._config.tasks))
-        return Ahead(config.algo.max_lag, config.per_learner.sizes, config.num_learners, tasks)
+        return ActorsAhead(
+            config.algo.max_lag, config.per_learner.sizes, config.num_learners, tasks
+        )
 
     def _plan(self) -> dict[str, float | str] | None:
         """The speed beside what the run's own costs allow; None where actors learn: not known."""
         config, total = self._config, self._later if self._later.env_steps else self._total
         if config.algo.learns_in_actors:
             return None
-        spent = Spent(
+        spent = RunTimes(
             env_steps=total.env_steps,
             num_rollouts=total.num_rollouts,
             acting_s=1e-9 * total.acting_ns,

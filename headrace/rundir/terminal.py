@@ -17,8 +17,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from headrace.config import Config
-from headrace.exits.readers import Output, read_by_nobody, replace_letters
-from headrace.records.result import Result
+from headrace.processes.output import GuardedStream, read_by_nobody, replace_letters
+from headrace.rundir.result import Result
 
 _PLAIN_INTERVAL_S = 5.0
 _SPENT = {
@@ -41,7 +41,9 @@ class Report:
     def __init__(self, config: Config, console: Console | None = None, quiet: bool = False) -> None:
         self._config, self._folder = config, Path.cwd()
         replace_letters()
-        self._console = console or Console(quiet=quiet, file=cast(TextIO, Output(sys.stdout)))
+        self._console = console or Console(
+            quiet=quiet, file=cast(TextIO, GuardedStream(sys.stdout))
+        )
         self._console.on_broken_pipe = self._go_on_unread  # type: ignore[method-assign]
         self._progress = Progress(
             TextColumn("{task.description}", style="bold", markup=False),

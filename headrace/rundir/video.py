@@ -12,15 +12,15 @@ import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
-from headrace.envs.agreement import difference
 from headrace.envs.make import make_vec
 from headrace.envs.names import env_name
-from headrace.envs.turns import games_over
+from headrace.envs.space_agreement import difference
+from headrace.envs.turn_based_vector import games_over
 from headrace.errors import ConfigError
 from headrace.evaluation import drawing, played
-from headrace.nn.team import AnyPolicy
-from headrace.process import torch_threads
-from headrace.records.disk import told
+from headrace.nn.multi_policy import AnyPolicy
+from headrace.processes import torch_threads
+from headrace.rundir.atomic_files import told
 from headrace.spaces import walk
 from headrace.spaces.images import image_shape, is_image, layout_of
 from headrace.spaces.observations import at

@@ -12,15 +12,15 @@ from rich.console import Console
 
 from headrace.config import Config
 from headrace.errors import ConfigError, shown
-from headrace.records import plot as curves
 from headrace.reporting import page
+from headrace.rundir import plot as curves
 from headrace.studies import statistics
 from headrace.studies.machine import wide_console
 from headrace.studies.sweep.command import run
 from headrace.studies.sweep.report import ranked
 from headrace.studies.sweep.settings import Sweep
 from headrace.studies.sweep.store import Store
-from headrace.training.sizes import choose
+from headrace.trainer.auto_sizes import choose
 
 Runs = str | Path | Sequence[str | Path]
 

@@ -27,12 +27,12 @@ _LOOK_S = 0.25  # between two looks at what runs
 Watch = Callable[[int], None]
 
 
-class Killed(RuntimeError):
+class ProcessKilled(RuntimeError):
     """A signal ended a process, as where memory is short: it may do better another time."""
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessResult:
     """What is left of a process."""
 
     output: Path
@@ -42,7 +42,7 @@ class Ended:
 
     def error(self, name: str) -> RuntimeError:
         """How it ended, with the end of its output."""
-        kind = Killed if self.code < 0 and not self.timed_out else RuntimeError
+        kind = ProcessKilled if self.code < 0 and not self.timed_out else RuntimeError
         late = f"took longer than {self.wall_s:.0f} s"
         how = late if self.timed_out else f"ended with code {self.code}"
         text = self.output.read_text(encoding="utf-8", errors="replace")
@@ -103,7 +103,7 @@ class Children:
         *,
         watch: Watch | None = None,
         line: str = "",
-    ) -> Ended:
+    ) -> ProcessResult:
         """Run a command to its end.
 
         Args:
@@ -145,7 +145,7 @@ class Children:
                 self._running.discard(process)
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
-        return Ended(output, process.returncode, time.monotonic() - start, timed_out)
+        return ProcessResult(output, process.returncode, time.monotonic() - start, timed_out)
 
     def end(self) -> None:
         """Kill what runs, with all that it has started; nothing starts any more."""

@@ -14,10 +14,10 @@ from headrace.envs.names import env_name
 from headrace.envs.probe import probe
 from headrace.nn.network import Network
 from headrace.recipes import take_recipe
-from headrace.records.settings import replaced
-from headrace.training.sizes import choose
-from headrace.valid.fields import float_fields
-from headrace.valid.forms import flags_of, rewritten
+from headrace.rundir.config_file import replaced
+from headrace.trainer.auto_sizes import choose
+from headrace.validation.fields import float_fields
+from headrace.validation.flag_rewrites import flags_of, rewritten
 
 T = TypeVar("T")
 

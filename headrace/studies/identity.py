@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import CheckpointError, ConfigError, HeadraceError, setting, shown
-from headrace.records.disk import write_json
-from headrace.records.lock import Lock, Taken
-from headrace.records.plain import plain
-from headrace.records.settings import from_json
+from headrace.rundir.atomic_files import write_json
+from headrace.rundir.config_file import from_json
+from headrace.rundir.json_values import plain
+from headrace.rundir.lock import Lock, LockHeld
 
 _LOOK_S = 0.01  # between two tries to be alone
 _OTHERS = {"config.json": "a run", "sweep.json": "a sweep", "population.json": "a population"}
@@ -32,7 +32,7 @@ def alone(folder: Path, timeout_s: float = 120.0) -> Iterator[None]:
         try:
             lock = Lock(folder, required=True)
             break
-        except Taken as error:
+        except LockHeld as error:
             if time.monotonic() > until:
                 raise CheckpointError(f"waited {timeout_s:.0f} s: {error}") from error
             time.sleep(_LOOK_S)

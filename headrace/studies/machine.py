@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from headrace.records.machine import machine as described
-from headrace.records.machine import versions
+from headrace.rundir.machine_info import machine as described
+from headrace.rundir.machine_info import versions
 
 _PACKAGES = ("Python", "torch", "gymnasium", "envpool", "stable-baselines3", "numpy")
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from headrace.records.curves import Curve, on_grid
+from headrace.rundir.curves import Curve, on_grid
 from headrace.studies import statistics
 
 Series = Mapping[str, Sequence[Curve]]  # by the name in the legend: one curve per run

@@ -11,8 +11,8 @@ from headrace.api import resume_config
 from headrace.api import run as train
 from headrace.config import Config
 from headrace.errors import ConfigError, NonFinite, NoRoom
-from headrace.records import checkpoint, trust
-from headrace.records.plain import plain
+from headrace.rundir import checkpoint, import_allowlist
+from headrace.rundir.json_values import plain
 from headrace.studies.scores.runs import check_ended
 
 
@@ -57,4 +57,4 @@ def _names_the_same(config: Config) -> bool:
 
 
 def _code(config: dict[str, Any]) -> Any:
-    return json.loads(json.dumps(plain(trust.code_in(config))))
+    return json.loads(json.dumps(plain(import_allowlist.code_in(config))))

@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.config import Config
 from headrace.errors import ConfigError, nearest, require, shown
-from headrace.records.settings import replaced
+from headrace.rundir.config_file import replaced
 
 Kind = Literal["uniform", "loguniform", "int", "logint", "choice"]
 KINDS = get_args(Kind)

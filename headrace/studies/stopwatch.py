@@ -17,7 +17,7 @@ _QUARTILES = 1.349  # deviations of a normal distribution between its quartiles
 
 
 @dataclass(frozen=True)
-class Time:
+class BlockTimer:
     """Medians over blocks of calls."""
 
     wall_s: float  # per unit of work, without the time in which threads had no core
@@ -25,7 +25,7 @@ class Time:
     cv: float  # deviation of a call, relative to its mean, from the quartiles
 
 
-def measure_time(call: Callable[[], float], seconds: float) -> Time:
+def measure_time(call: Callable[[], float], seconds: float) -> BlockTimer:
     """Time calls for about so long, three blocks of them at least, after a call as warm-up.
 
     What the process waits for a core because others have them all is not counted, where the system
@@ -54,7 +54,7 @@ def measure_time(call: Callable[[], float], seconds: float) -> Time:
         counts.append(count)
     middle, (low, _, high) = statistics.median(walls), statistics.quantiles(walls)
     cv = (high - low) / _QUARTILES / middle * math.sqrt(statistics.median(counts))
-    return Time(middle, statistics.median(cores), cv)
+    return BlockTimer(middle, statistics.median(cores), cv)
 
 
 def _threads() -> dict[int, tuple[int, int]]:

@@ -8,18 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from headrace.acting.sizes import AUTO
+from headrace.actors.sizes import AUTO
 from headrace.config import Config
 from headrace.envs.first_look import first_look
 from headrace.envs.probe import Probe, beyond
-from headrace.learning import costs
-from headrace.learning.chunks import max_steps
+from headrace.learner import step_costs
+from headrace.learner.chunks import max_steps
+from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.nn.policy import Policy
-from headrace.nn.team import AnyPolicy, Team
-from headrace.process import num_cores
-from headrace.records import checkpoint
-from headrace.training.precision import act_s, learn_s
-from headrace.transport.calls import MAX_CALLERS
+from headrace.processes import num_cores
+from headrace.rundir import checkpoint
+from headrace.trainer.auto_precision import act_s, learn_s
+from headrace.transport.request_channel import MAX_CALLERS
 from headrace.types import Group
 
 Inference: TypeAlias = Literal["actor", "shared"]
@@ -33,7 +33,7 @@ _IDLE_S = 0.6e-3  # that cores wait while one process answers half of the actors
 GAIN = 1.12  # of steps per second and of the processors' time; below, what is promised may be none
 
 
-class Costs(NamedTuple):
+class InferenceCosts(NamedTuple):
     """Seconds per environment step."""
 
     own: float  # an actor acts for its environments
@@ -68,14 +68,14 @@ def _chosen(config: Config, policy: AnyPolicy, found: Probe) -> tuple[Inference,
     share = config.per_learner
     here = config.transport == "shm" and config.cluster is None
     unable = not here or config.algo.learns_in_actors or config.deterministic
-    if unable or isinstance(policy, Team) or share.num_actors > MAX_CALLERS:
+    if unable or isinstance(policy, MultiPolicy) or share.num_actors > MAX_CALLERS:
         return "actor", ""
     if config.resume:
         saved = checkpoint.read_config(checkpoint.find(Path(str(config.run_dir))))["config"]
         return "shared" if saved.get("inference") == "shared" else "actor", ""
     if share.num_actors < _FEW and config.device == "cpu":
         return "actor", ""
-    if costs.step_cost(policy).products < _LARGE:
+    if step_costs.step_cost(policy).products < _LARGE:
         return "actor", ""
     measured = measure(share, policy, found)
     if measured is None:
@@ -89,7 +89,7 @@ def _chosen(config: Config, policy: AnyPolicy, found: Probe) -> tuple[Inference,
     return "shared", f"auto: shared inference ({told})"
 
 
-def measure(config: Config, policy: Policy, found: Probe) -> Costs | None:
+def measure(config: Config, policy: Policy, found: Probe) -> InferenceCosts | None:
     """What a step costs, from a few rows and a short look at the environment; None: not known.
 
     Args:
@@ -97,7 +97,7 @@ def measure(config: Config, policy: Policy, found: Probe) -> Costs | None:
     """
     precision, envs = policy.precision, config.envs_per_actor
     many = min(_ROWS, max(1, config.num_actors // 2) * envs)
-    few, batch = min(_ROWS, envs), max_steps(costs.step_cost(policy), _LEARNT)
+    few, batch = min(_ROWS, envs), max_steps(step_costs.step_cost(policy), _LEARNT)
     acting, served = copy.deepcopy(policy).cpu(), copy.deepcopy(policy).to(config.device)
     trials = [(act_s, acting, few), (act_s, served, many)]
     if config.device == "cpu":
@@ -112,15 +112,15 @@ def measure(config: Config, policy: Policy, found: Probe) -> Costs | None:
     learning *= config.algo.steps_per_batch / getattr(config.algo, "minibatches", 1)
     learning += shared * (config.algo.steps_per_batch > 1 and config.device == "cpu")
     if own / shared < GAIN:
-        return Costs(own, shared, learning, 0.0, 1.0)  # whatever an environment costs
+        return InferenceCosts(own, shared, learning, 0.0, 1.0)  # whatever an environment costs
     apart = config.transport == "shm"
     how = found.env, config.engine, config.env_kwargs, config.seed, beyond(config.num_learners)
     with first_look(apart, config.seed, config.actor_timeout_s, _LOOK) as look:
         cost = look.step_cost(*how)
-    return None if cost is None else Costs(own, shared, learning, *cost)
+    return None if cost is None else InferenceCosts(own, shared, learning, *cost)
 
 
-def gain(costs: Costs, num_actors: int, envs_per_actor: int, cores: int) -> float:
+def gain(step_costs: InferenceCosts, num_actors: int, envs_per_actor: int, cores: int) -> float:
     """Steps per second with shared inference, of those without it, by what each step costs.
 
     Either is bounded by the cores, which share all work, and by the time that a step takes: an
@@ -128,7 +128,7 @@ def gain(costs: Costs, num_actors: int, envs_per_actor: int, cores: int) -> floa
     while actors do for one another's answers. No more is promised than the processors are spared,
     whoever waits for whom.
     """
-    own, shared, learning, env, busy = costs
+    own, shared, learning, env, busy = step_costs
     shared, step = shared + _CALL_S / envs_per_actor, _STEP_S / envs_per_actor
     rest = env * busy + learning + step
     alone = min(cores / (own + rest), num_actors / (own + env + step))

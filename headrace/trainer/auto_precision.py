@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from headrace.acting.sizes import AUTO
+from headrace.actors.sizes import AUTO
 from headrace.config import Config
-from headrace.learning.chunks import max_steps
-from headrace.learning.costs import example, step_cost
+from headrace.learner.chunks import max_steps
+from headrace.learner.step_costs import example, step_cost
+from headrace.nn.image_precision import Precision, halved
+from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.nn.policy import Policy
-from headrace.nn.precision import Precision, halved
-from headrace.nn.team import AnyPolicy, Team
 from headrace.ops import tree
-from headrace.process import num_cores
-from headrace.records import checkpoint
+from headrace.processes import num_cores
+from headrace.rundir import checkpoint
 from headrace.types import Group
 
 _IMAGES = 32  # of the trial, at most: fewer give the weights' cast more than its share
@@ -31,7 +31,7 @@ _GAIN, _LOSS = 0.85, 1.1  # bfloat16 is taken below the one of the time, and nei
 _CLEAR = 1.25  # times so far from what decides: one turn is enough
 
 
-class Share(NamedTuple):
+class BFloat16Share(NamedTuple):
     """Of float32's time: what bfloat16 takes."""
 
     acting: float
@@ -50,7 +50,7 @@ def settle(
     Args:
         notify: called with a line about what was chosen, or isn't fast.
     """
-    one = policy.alike if isinstance(policy, Team) else policy
+    one = policy.alike if isinstance(policy, MultiPolicy) else policy
     chosen, line = _chosen(config, one) if group.rank == 0 else ("float32", "")
     if group.size > 1:
         chosen = group.broadcast(chosen)
@@ -91,7 +91,7 @@ def _has_images(policy: Policy, wanted: str) -> bool:
     return wanted != AUTO or any(isinstance(part, convolutions) for part in policy.modules())
 
 
-def _measured(config: Config, policy: Policy) -> Share:
+def _measured(config: Config, policy: Policy) -> BFloat16Share:
     minibatches = getattr(config.algo, "minibatches", 1)
     passes = config.algo.steps_per_batch / minibatches
     if config.device == "cpu":
@@ -105,7 +105,7 @@ def _measured(config: Config, policy: Policy) -> Share:
 def measured(
     policy: Policy, device: str, passes: float = 1.0, images: int = _IMAGES,
     actors: int = 1, at_once: bool = False,
-) -> Share:  # fmt: skip
+) -> BFloat16Share:  # fmt: skip
     """What bfloat16 takes of float32's time, to act on the CPU and to learn on the device.
 
     A few images, turn by turn, and of each precision the quickest turn: a busy machine says what a
@@ -133,13 +133,13 @@ def measured(
     return share
 
 
-def _share(seconds: dict[Precision, list[float]], at_once: bool) -> Share:
+def _share(seconds: dict[Precision, list[float]], at_once: bool) -> BFloat16Share:
     """Of the seconds that acting and learning take a step."""
     (whole, half), time_of = seconds.values(), max if at_once else sum
-    return Share(half[0] / whole[0], half[1] / whole[1], time_of(half) / time_of(whole))
+    return BFloat16Share(half[0] / whole[0], half[1] / whole[1], time_of(half) / time_of(whole))
 
 
-def _against(share: Share, apart: bool) -> float:
+def _against(share: BFloat16Share, apart: bool) -> float:
     """What speaks against bfloat16; up to 1 it is taken. ``apart``: a GPU learns."""
     parts = () if apart else (share.acting / _LOSS, share.learning / _LOSS)
     return max((share.both / _GAIN, *parts))

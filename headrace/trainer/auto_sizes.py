@@ -15,29 +15,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.acting.sizes import AUTO, SIZES, Sizes
-from headrace.algos.common import Span
+from headrace.actors.sizes import AUTO, SIZES, Sizes
+from headrace.algos.common import SizeRange
 from headrace.config import Config
-from headrace.envs.first_look import Look, LookHere
+from headrace.envs.first_look import EnvProber, LocalProber
 from headrace.envs.probe import Probe, beyond
 from headrace.envs.step_cost import StepCost
 from headrace.errors import ConfigError
-from headrace.process import num_cores
-from headrace.process.ray import cores_there
-from headrace.records import checkpoint
+from headrace.processes import num_cores
+from headrace.processes.ray_connection import cores_there
+from headrace.rundir import checkpoint
 
 _CHEAP_S = 8e-6  # below, one actor's environments are faster than a learner
 _ACTOR_S = 100e-6  # of environments in an actor's step, beside which the policy costs little
 _SLOW_S = 1e-3  # above, an environment may wait for something, and others act meanwhile
 _WAITING = 4  # actors on a core, at most, where environments wait
 _UPDATE_S = 1.5  # the longest update for which environments aren't made fewer
-_HERE = LookHere()
+_HERE = LocalProber()
 FEWEST_STEPS = 500  # of the optimiser, in which anything was learnt (docs/results_learning.md)
 _MOST_PARTS = 4  # of a batch, each as large as that of one task
 _TRIES = 32  # batches that are looked at for the nearest that fits
 
 
-class Wanted(NamedTuple):
+class PreferredSizes(NamedTuple):
     """What would be best if nothing were given, of all learners together, for one task."""
 
     num_actors: int
@@ -46,7 +46,9 @@ class Wanted(NamedTuple):
     batch_size: int
 
 
-def sized(config: Config, found: Probe, run_dir: Path, look: Look = _HERE) -> tuple[Config, str]:
+def sized(
+    config: Config, found: Probe, run_dir: Path, look: EnvProber = _HERE
+) -> tuple[Config, str]:
     """The settings with a number for every size, and a line that tells of the choice, or "".
 
     A run that is resumed keeps its sizes. With ``deterministic`` nothing is measured, and the
@@ -138,7 +140,7 @@ def choose(config: Config, cost: StepCost | None, cores: int, num_columns: int =
     return replace(config, **best._asdict())
 
 
-def _wanted(config: Config, cost: StepCost | None, cores: int) -> Wanted:
+def _wanted(config: Config, cost: StepCost | None, cores: int) -> PreferredSizes:
     """The algorithm's best sizes, as the costs move them."""
     learns, learners = config.algo.learns_at, config.num_learners
     envs, steps = learns.num_envs.best, learns.fragment_length.best
@@ -158,7 +160,7 @@ def _wanted(config: Config, cost: StepCost | None, cores: int) -> Wanted:
             enough = envs // learners / max(1.0, _ACTOR_S / step_s)
             actors = max(1, min((cores - learner) * waiting, int(enough)))
     batch = learns.batch_size.best * envs // learns.num_envs.best
-    return Wanted(actors * learners, envs, steps, max(batch, learns.batch_size.least))
+    return PreferredSizes(actors * learners, envs, steps, max(batch, learns.batch_size.least))
 
 
 def _parts(config: Config) -> int:
@@ -171,7 +173,7 @@ def _parts(config: Config) -> int:
 
 
 def _fitting(
-    config: Config, wanted: Wanted, batch_size: int | str | None, num_columns: int
+    config: Config, wanted: PreferredSizes, batch_size: int | str | None, num_columns: int
 ) -> Iterator[Sizes]:
     """Sizes that a run can have, with what is given and such a batch."""
     learns, learners, sync = config.algo.learns_at, config.num_learners, config.algo.max_lag == 0
@@ -205,14 +207,14 @@ def _fitting(
                 yield Sizes(actors, envs, steps, size)
 
 
-def _lengths(learns: Span, batch_size: int | str | None) -> list[int]:
+def _lengths(learns: SizeRange, batch_size: int | str | None) -> list[int]:
     """Lengths of rollouts to choose from: powers of two, or what divides a given batch."""
     if isinstance(batch_size, int):
         return [n for n in range(1, learns.most + 1) if batch_size % n == 0]
     return [learns.least * 2**i for i in range(int(math.log2(learns.most / learns.least)) + 1)]
 
 
-def _distance(config: Config, sizes: Sizes, wanted: Wanted) -> float:
+def _distance(config: Config, sizes: Sizes, wanted: PreferredSizes) -> float:
     """From the wanted sizes in powers of two; beyond the limits, and idle actors, count more."""
     learns, parts = config.algo.learns_at, _parts(config)
     actors, envs, steps, batch = sizes
@@ -227,7 +229,7 @@ def _distance(config: Config, sizes: Sizes, wanted: Wanted) -> float:
     return round(distance, 6)
 
 
-def _misfit(config: Config, wanted: Wanted, num_columns: int) -> ConfigError:
+def _misfit(config: Config, wanted: PreferredSizes, num_columns: int) -> ConfigError:
     """Why nothing fits what is given."""
     size, learners = config.batch_size, config.num_learners
     if isinstance(size, int):

@@ -6,21 +6,21 @@ import json
 from collections.abc import Callable
 from functools import partial
 
-from headrace.acting.source import RolloutSource, Taken
-from headrace.acting.weight_sync import divergence
+from headrace.actors.rollout_source import RolloutSource, Taken
+from headrace.actors.weight_sync import divergence
 from headrace.config import Config
 from headrace.distributed.preemption import Preemption
-from headrace.learning.batches import gather
-from headrace.learning.hogwild import own_metrics
-from headrace.learning.team import AnyLearner
-from headrace.records.episodes import Episodes
-from headrace.records.meter import Meter
-from headrace.records.reported import Reported
-from headrace.training.ahead import Ahead
+from headrace.learner.batches import gather
+from headrace.learner.hogwild import own_metrics
+from headrace.learner.multi_policy_learner import AnyLearner
+from headrace.rundir.custom_metrics import CustomMetrics
+from headrace.rundir.episodes import Episodes
+from headrace.rundir.metric_accumulators import MetricAccumulator
+from headrace.trainer.prefetch import BatchPrefetcher
 from headrace.types import Batch, Rollout
 
 
-class Intake:
+class BatchCollector:
     """Takes batches from a source; what is too old is dropped and counted; drift is measured.
 
     Args:
@@ -40,19 +40,19 @@ class Intake:
         episodes: Episodes,
         learner: AnyLearner,
         preemption: Preemption,
-        ahead: Ahead | None = None,
-        reported: Reported | None = None,
+        ahead: BatchPrefetcher | None = None,
+        reported: CustomMetrics | None = None,
     ) -> None:
-        self._reported = Reported() if reported is None else reported
+        self._reported = CustomMetrics() if reported is None else reported
         self._config, self._source, self._episodes = config, source, episodes
         self._learner, self._preemption = learner, preemption
         self.taken: list[int] = []  # slots of the latest batch
         if ahead is None and learner.device.type != "cpu" and config.algo.max_lag > 0:
-            ahead = Ahead(learner.device)
+            ahead = BatchPrefetcher(learner.device)
         self._ahead = ahead
         self._early: list[list[Taken]] = []  # by task, which are gathered for the next batch
 
-    def begin(self, meter: Meter, updates: int, stopped: Callable[[], bool]) -> None:
+    def begin(self, meter: MetricAccumulator, updates: int, stopped: Callable[[], bool]) -> None:
         """An update begins.
 
         Args:

@@ -11,31 +11,31 @@ from headrace.config import Config
 from headrace.envs.names import Tasks
 from headrace.envs.probe import Probe
 from headrace.errors import CheckpointError, NonFinite
-from headrace.learning.team import AnyLearner
-from headrace.nn.team import AnyPolicy, Team
-from headrace.process import signals_held
-from headrace.records import checkpoint, rundir, trust
-from headrace.records.disk import Tolerant, told, write_json
-from headrace.records.episodes import Episodes, mean_return
-from headrace.records.lock import Lock
-from headrace.records.membership import Membership
-from headrace.records.tally import Progress
-from headrace.spaces.joining import Spaces
+from headrace.learner.multi_policy_learner import AnyLearner
+from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
+from headrace.processes import signals_held
+from headrace.rundir import checkpoint, directories, import_allowlist
+from headrace.rundir.atomic_files import TolerantWriter, told, write_json
+from headrace.rundir.episodes import Episodes, mean_return
+from headrace.rundir.league_run import LeagueRun
+from headrace.rundir.lock import Lock
+from headrace.rundir.run_progress import Progress
 from headrace.spaces.json import space_from_json, space_to_json
+from headrace.spaces.unified_spaces import Spaces
 from headrace.types import Group
 
 
-class Saved(NamedTuple):
+class CheckpointState(NamedTuple):
     """What a checkpoint holds, as one learner has it."""
 
     policy: AnyPolicy
     learner: AnyLearner
     progress: Progress
     episodes: Episodes
-    league: Membership | None = None
+    league: LeagueRun | None = None
 
 
-class Archive:
+class Checkpointer:
     """Saves and loads; only rank 0 touches files, and every learner makes the same calls.
 
     Prepares the run directory, goes on from its latest checkpoint if that is to be resumed, and
@@ -58,7 +58,7 @@ class Archive:
         config: Config,
         found: Probe,
         group: Group,
-        saved: Saved,
+        saved: CheckpointState,
         notify: Callable[[str], None],
         locks: bool = True,
     ) -> None:
@@ -66,7 +66,7 @@ class Archive:
         self._tried = -1  # after how many updates the final one was tried
         self.written = -1  # after how many updates the latest checkpoint was written
         self._path = run_dir
-        self._disk, self._notify = Tolerant(notify), notify
+        self._disk, self._notify = TolerantWriter(notify), notify
         self.description: dict[str, Any] = {
             "format": checkpoint.FORMAT,
             "observation_space": space_to_json(found.observation_space),
@@ -75,7 +75,7 @@ class Archive:
             "mask_source": found.mask_source,
         }
         self.describe(config)
-        if isinstance(saved.policy, Team):
+        if isinstance(saved.policy, MultiPolicy):
             self.description["policies"] = saved.policy.roster.to_json()
             self.description["agent_spaces"] = _written(found.own_spaces)
         if isinstance(found.env, Tasks):
@@ -83,9 +83,9 @@ class Archive:
         self._lock: Lock | None = None
         try:
             if group.rank == 0 and locks:
-                self._lock = rundir.prepare(run_dir, config.resume, config.overwrite)
+                self._lock = directories.prepare(run_dir, config.resume, config.overwrite)
             elif group.rank == 0:
-                rundir.begin(run_dir, config.overwrite)
+                directories.begin(run_dir, config.overwrite)
             if config.resume:
                 self._load()
             if group.rank == 0:
@@ -102,7 +102,7 @@ class Archive:
     def describe(self, config: Config) -> None:
         """Set the settings that later checkpoints hold."""
         values = config.to_json()
-        self.description |= {"config": values, "signature": trust.sign(values)}
+        self.description |= {"config": values, "signature": import_allowlist.sign(values)}
 
     def close(self) -> None:
         """Let others write in the run directory; safe to call twice."""

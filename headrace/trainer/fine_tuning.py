@@ -9,9 +9,9 @@ from headrace.config import Config
 from headrace.envs.names import env_name
 from headrace.envs.probe import Probe
 from headrace.errors import ConfigError
+from headrace.nn.multi_policy import AnyPolicy
 from headrace.nn.network import LEFT_TO_THE_RUN, Network, network_from_json
-from headrace.nn.team import AnyPolicy
-from headrace.records import checkpoint
+from headrace.rundir import checkpoint
 from headrace.spaces.actions import ActionTransform
 from headrace.spaces.json import alike, space_from_json
 from headrace.types import Group

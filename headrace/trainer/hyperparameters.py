@@ -8,13 +8,13 @@ from typing import Any
 from headrace import schedules
 from headrace.algos.common import Hyperparameters
 from headrace.errors import ConfigError, nearest
-from headrace.valid.fields import float_fields
-from headrace.valid.values import Varying
+from headrace.validation.fields import float_fields
+from headrace.validation.type_checks import ScheduleBase
 
 _NAMED = {"learning_rate": "lr_schedule", "entropy_coef": "entropy_schedule"}
 
 
-class Current:
+class CurrentHyperparameters:
     """Current hyperparameters of a run, resolved once per update.
 
     Args:
@@ -50,7 +50,7 @@ class Current:
 
     def _value(self, name: str, env_steps: int) -> Any:
         given = getattr(self.algo, name)
-        if isinstance(given, Varying):
+        if isinstance(given, ScheduleBase):
             value = given.at(env_steps, self._total_steps)
             if isinstance(given, schedules.Function):
                 schedules.check_now(self.algo, name, value)

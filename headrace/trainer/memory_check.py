@@ -11,10 +11,10 @@ import torch
 
 from headrace.config import Config
 from headrace.errors import ConfigError, NoRoom, setting
+from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.nn.policy import policy_weights
-from headrace.nn.team import AnyPolicy, Team
-from headrace.process import allow_open_files
-from headrace.process.memory import ENLARGE, SHARED_FOLDER, free_bytes, free_shared_bytes
+from headrace.processes import allow_open_files
+from headrace.processes.memory import ENLARGE, SHARED_FOLDER, free_bytes, free_shared_bytes
 from headrace.transport.queue import NUM_HEADER_FIELDS
 from headrace.transport.slab import ArraySpec, num_bytes, spec_of
 from headrace.transport.weights import NUM_STORE_FIELDS
@@ -43,7 +43,7 @@ def needed(config: Config, policy: AnyPolicy, env: Any = None) -> int:
 
 def _held(config: Config, policy: AnyPolicy, columns: int) -> int:
     """Columns in memory with a batch of so many; several policies learn from parts beside it."""
-    if not isinstance(policy, Team):
+    if not isinstance(policy, MultiPolicy):
         return config.algo.columns_held(columns)
     games, who = columns // len(policy.roster.agents), policy.roster
     parts = [config.algo.columns_held(games * len(who.of(name))) for name in who.policies]

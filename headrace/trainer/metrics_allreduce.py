@@ -24,11 +24,17 @@ from torch import Tensor
 
 from headrace.distributed.ranks import learners
 from headrace.errors import LearnerFailed
+from headrace.nn.multi_policy import AnyPolicy
 from headrace.nn.policy import policy_weights
-from headrace.nn.team import AnyPolicy
 from headrace.ops import tree
-from headrace.records.episodes import Episodes
-from headrace.records.meter import BY_RANK, GREATEST, SUMS, Iteration, Meter
+from headrace.rundir.episodes import Episodes
+from headrace.rundir.metric_accumulators import (
+    BY_RANK,
+    GREATEST,
+    SUMS,
+    Iteration,
+    MetricAccumulator,
+)
 from headrace.types import Group
 
 CHECK_EVERY = 100  # updates between two comparisons of the learners' weights
@@ -36,7 +42,7 @@ _MOST_LOGGED = 32  # learners; all wait while rank 0 writes a line of each, some
 
 
 @dataclass(frozen=True)
-class Agreed:
+class GroupState:
     """What all learners know after an exchange, each the same but for ``meter.noted``."""
 
     stop: bool  # one of them was asked to stop
@@ -44,11 +50,11 @@ class Agreed:
     mean_return: float | None  # over the latest episodes of all
     full: bool  # whether these are as many as can be
     restarts: int  # of actors
-    meter: Meter  # what all counted, and what this learner noted
+    meter: MetricAccumulator  # what all counted, and what this learner noted
 
 
 @dataclass(frozen=True)
-class Row:
+class LearnerRow:
     """What one learner tells the others."""
 
     stop: float  # 1: it was asked to
@@ -58,7 +64,7 @@ class Row:
     num_episodes: float  # the latest
     return_sum: float  # of these
     seconds: float  # of its iteration
-    meter: Meter
+    meter: MetricAccumulator
     own: dict[str, float]  # metrics of its data
     waits: list[float]  # seconds of its meetings; equally many for all
 
@@ -69,21 +75,21 @@ class Row:
         return torch.tensor(numbers, dtype=torch.float64)
 
     @staticmethod
-    def unpack(packed: Tensor) -> Row:
+    def unpack(packed: Tensor) -> LearnerRow:
         """What :meth:`pack` returned; a metric that is NaN was absent."""
         left = iter(packed.tolist())
-        names = [field.name for field in fields(Row)][:-3]
+        names = [field.name for field in fields(LearnerRow)][:-3]
         numbers: dict[str, Any] = dict(zip(names, left, strict=False))
-        meter = Meter.read(left)
+        meter = MetricAccumulator.read(left)
         own = {name: x for name, x in zip(BY_RANK, left, strict=False) if not math.isnan(x)}
-        return Row(**numbers, meter=meter, own=own, waits=list(left))
+        return LearnerRow(**numbers, meter=meter, own=own, waits=list(left))
 
 
-_WIDTHS = len(fields(Row)) - 3, len(SUMS), len(GREATEST), len(BY_RANK)
+_WIDTHS = len(fields(LearnerRow)) - 3, len(SUMS), len(GREATEST), len(BY_RANK)
 _ENDS = list(itertools.accumulate(_WIDTHS))  # of a row's parts; the waits come last
 
 
-class Exchange:
+class MetricsAllReduce:
     """The exchange at the end of each update.
 
     An iteration is what is done inside :meth:`timed` and :meth:`tell` from one exchange to the
@@ -112,7 +118,7 @@ class Exchange:
 
     def tell(
         self,
-        meter: Meter,
+        meter: MetricAccumulator,
         episodes: Episodes,
         own: dict[str, float],
         *,
@@ -120,7 +126,7 @@ class Exchange:
         due: bool = False,
         restarts: int = 0,
         checksum: int | None = None,
-    ) -> Agreed:
+    ) -> GroupState:
         """Exchange; returns what all know now. Every learner calls it once per update.
 
         Args:
@@ -139,7 +145,7 @@ class Exchange:
             meter.wait_s, meter.learn_s = phases.get("rollout", 0.0), phases.get("learn", 0.0)
             meter.publish_s = phases.get("publish", 0.0)
             num_episodes = len(episodes.returns)
-            mine = Row(
+            mine = LearnerRow(
                 stop=stop,
                 due=due,
                 checksum=-1 if checksum is None else checksum,
@@ -156,24 +162,24 @@ class Exchange:
 
     def iterations(self) -> Iterator[Iteration]:
         """Of the latest update, by rank."""
-        rows = list(map(Row.unpack, self._rows))
+        rows = list(map(LearnerRow.unpack, self._rows))
         least_s = sum(map(min, zip(*(row.waits for row in rows), strict=True)))
         for row in rows:
             row.meter.comm_s, row.meter.sync_s = least_s, sum(row.waits) - least_s
         for rank, row in enumerate(rows):
             yield Iteration(rank, row.seconds, row.meter, row.own)
 
-    def _read(self, rows: np.ndarray, mine: Meter, window: int) -> Agreed:
+    def _read(self, rows: np.ndarray, mine: MetricAccumulator, window: int) -> GroupState:
         """What is in ``[W, n]``, by column: there may be hundreds of rows in each update."""
         heads, sums, greatest, _, waits = np.split(rows, _ENDS, 1)
         stop, due, checksums, restarts, num_episodes, return_sum, _ = heads.T
         if checksums[0] >= 0:
             _compare(checksums.tolist())
-        total = Meter.read([*sums.sum(0).tolist(), *greatest.max(0).tolist()])
+        total = MetricAccumulator.read([*sums.sum(0).tolist(), *greatest.max(0).tolist()])
         total.comm_s = len(rows) * float(waits.min(0).sum())
         total.sync_s, total.noted = float(waits.sum()) - total.comm_s, mine.noted
         episodes = float(num_episodes.sum())
-        return Agreed(
+        return GroupState(
             stop=bool(stop.any()),
             due=bool(due[0]),
             mean_return=float(return_sum.sum()) / episodes if episodes else None,

@@ -6,15 +6,15 @@ from headrace.config import Config
 from headrace.envs.names import Tasks, env_name
 from headrace.envs.probe import Probe
 from headrace.errors import ConfigError
-from headrace.learning.learner import Learner
-from headrace.learning.team import AnyLearner, TeamLearner
+from headrace.learner.learner import Learner
+from headrace.learner.multi_policy_learner import AnyLearner, MultiPolicyLearner
+from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.nn.policy import Policy
-from headrace.nn.roster import Roster
-from headrace.nn.team import AnyPolicy, Team
+from headrace.nn.policy_mapping import PolicyMapping
 from headrace.types import Group
 
 
-def roster(config: Config, found: Probe) -> Roster | None:
+def roster(config: Config, found: Probe) -> PolicyMapping | None:
     """Who plays whom; None: one policy plays all there is.
 
     Raises:
@@ -47,7 +47,7 @@ def new_policy(config: Config, found: Probe) -> AnyPolicy:
     made = found.observation_space, found.action_space, config.network, found.info_mask
     who = roster(config, found)
     if who is not None:
-        return Team.of(who, *made, found.own_spaces)
+        return MultiPolicy.of(who, *made, found.own_spaces)
     policy = Policy(*made)
     if isinstance(found.env, Tasks):
         policy.tasks, policy.task_spaces = found.env.names, found.env.own
@@ -57,6 +57,6 @@ def new_policy(config: Config, found: Probe) -> AnyPolicy:
 def new_learner(config: Config, policy: AnyPolicy, device: str, group: Group) -> AnyLearner:
     """What trains it on a device, with the settings of one of the group's learners."""
     algo, threads = config.per_learner.algo, config.resolved_learner_threads
-    if isinstance(policy, Team):
-        return TeamLearner(policy, algo, num_threads=threads, device=device, group=group)
+    if isinstance(policy, MultiPolicy):
+        return MultiPolicyLearner(policy, algo, num_threads=threads, device=device, group=group)
     return Learner(policy, algo, num_threads=threads, device=device, group=group)

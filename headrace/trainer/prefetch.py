@@ -11,12 +11,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from headrace.learning.batches import gather
+from headrace.learner.batches import gather
 from headrace.ops import tree
 from headrace.types import Batch, Rollout
 
 
-class Ahead:
+class BatchPrefetcher:
     """Gathers rollouts into batches, one of them before it is asked for.
 
     Args:

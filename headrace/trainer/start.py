@@ -10,29 +10,29 @@ from typing import Any
 
 import torch
 
-from headrace.acting.fleet import start_fork_server
-from headrace.acting.sizes import AUTO, Sizes
+from headrace.actors.fleet import start_fork_server
+from headrace.actors.sizes import AUTO, Sizes
 from headrace.config import Config
 from headrace.config.eval_envs import resolved
-from headrace.envs.first_look import Look, first_look
+from headrace.envs.first_look import EnvProber, first_look
 from headrace.envs.names import env_name, resolve
 from headrace.envs.probe import Probe, check_evaluated
 from headrace.envs.scripts import refuse_training
 from headrace.errors import ConfigError, require, wrapper
-from headrace.learning.hogwild import SharedModel
-from headrace.learning.team import AnyLearner, TeamLearner
-from headrace.nn.team import AnyPolicy
-from headrace.process import full_float32, torch_threads
-from headrace.process.ray import check_installed
-from headrace.records import checkpoint
-from headrace.records.membership import check_opponents
-from headrace.records.rundir import check, default_run_dir
+from headrace.learner.hogwild import SharedModel
+from headrace.learner.multi_policy_learner import AnyLearner, MultiPolicyLearner
+from headrace.nn.multi_policy import AnyPolicy
+from headrace.processes import full_float32, torch_threads
+from headrace.processes.ray_connection import check_installed
+from headrace.rundir import checkpoint
+from headrace.rundir.directories import check, default_run_dir
+from headrace.rundir.league_run import check_opponents
 from headrace.spaces import walk
 from headrace.spaces.images import image_shape, is_image
-from headrace.training import inference, precision
-from headrace.training.fine_tuning import check_init, take_over
-from headrace.training.policies import check_minibatches, new_learner, new_policy, roster
-from headrace.training.sizes import choose, sized
+from headrace.trainer import auto_inference, auto_precision
+from headrace.trainer.auto_sizes import choose, sized
+from headrace.trainer.fine_tuning import check_init, take_over
+from headrace.trainer.policies import check_minibatches, new_learner, new_policy, roster
 from headrace.types import Group
 
 _LARGE = 10_000_000  # parameters
@@ -89,7 +89,7 @@ def in_full(config: Config) -> Config:
 
 
 def _begun(
-    config: Config, group: Group, notify: Callable[[str], None], run_dir: Path, look: Look
+    config: Config, group: Group, notify: Callable[[str], None], run_dir: Path, look: EnvProber
 ) -> tuple[Config, Probe]:
     made = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
     found = look.probe(*made, rank=group.rank)
@@ -179,8 +179,8 @@ def built(
         policy = new_policy(config, found)
         take_over(config, policy, group)
         found.check_step()
-        config = precision.settle(config, policy, group, notify)
-        config = inference.settle(config, policy, found, group, notify)
+        config = auto_precision.settle(config, policy, group, notify)
+        config = auto_inference.settle(config, policy, found, group, notify)
         learner = new_learner(config, policy, device, group)
     if config.compile and learner.by_hand and group.rank == 0:
         notify(
@@ -218,7 +218,7 @@ def large_network(config: Config, policy: AnyPolicy, is_game: bool = False) -> s
 
 def shared_model(config: Config, learner: AnyLearner) -> SharedModel | None:
     """What actors apply gradients to, if they compute any."""
-    if not config.algo.learns_in_actors or isinstance(learner, TeamLearner):
+    if not config.algo.learns_in_actors or isinstance(learner, MultiPolicyLearner):
         return None
     sizes = config.num_actors, config.rollouts_per_update
     return SharedModel(learner, *sizes, shared=config.transport == "shm")

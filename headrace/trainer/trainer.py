@@ -19,17 +19,17 @@ from typing import Any
 import cloudpickle
 import torch
 
-from headrace.acting.source import RolloutSource, Stopped
+from headrace.actors.rollout_source import RolloutSource, RunStopped
 from headrace.config import Config
 from headrace.distributed.preemption import Preemption
 from headrace.envs import changes, info_metrics
 from headrace.envs.changes import EnvChange
 from headrace.errors import ChangeFailed, ConfigError, StacksChanged, require
-from headrace.evaluating.ending import finish
 from headrace.evaluating.evaluations import Evaluations
 from headrace.evaluating.evaluator import Evaluator
-from headrace.learning.metrics import mean_metrics
-from headrace.process import (
+from headrace.evaluating.run_end import finish
+from headrace.learner.metrics import mean_metrics
+from headrace.processes import (
     OwnGenerators,
     cores,
     keep_freed_memory,
@@ -40,22 +40,28 @@ from headrace.process import (
     stop_signals,
     torch_threads,
 )
-from headrace.records.episodes import gather_episodes, own_episodes
-from headrace.records.files import RunLog
-from headrace.records.health import doctor_of
-from headrace.records.membership import league_metrics, member
-from headrace.records.meter import Meter
-from headrace.records.reported import Reported
-from headrace.records.result import Result
-from headrace.records.tally import Progress, Tally
-from headrace.training.archive import Archive, Saved
-from headrace.training.exchange import CHECK_EVERY, Agreed, Exchange, checksum, logs_iterations
-from headrace.training.hyperparameters import Current
-from headrace.training.intake import Intake
-from headrace.training.room import check_files, check_room, check_shared_room
-from headrace.training.run import begin, built, large_network, shared_model
-from headrace.types import Alone, Group
-from headrace.valid.fields import checked
+from headrace.rundir.custom_metrics import CustomMetrics
+from headrace.rundir.episodes import gather_episodes, own_episodes
+from headrace.rundir.files import RunLog
+from headrace.rundir.health import doctor_of
+from headrace.rundir.league_run import league_metrics, member
+from headrace.rundir.metric_accumulators import MetricAccumulator
+from headrace.rundir.result import Result
+from headrace.rundir.run_progress import Progress, RunProgress
+from headrace.trainer.batch_collector import BatchCollector
+from headrace.trainer.checkpointing import Checkpointer, CheckpointState
+from headrace.trainer.hyperparameters import CurrentHyperparameters
+from headrace.trainer.memory_check import check_files, check_room, check_shared_room
+from headrace.trainer.metrics_allreduce import (
+    CHECK_EVERY,
+    GroupState,
+    MetricsAllReduce,
+    checksum,
+    logs_iterations,
+)
+from headrace.trainer.start import begin, built, large_network, shared_model
+from headrace.types import Group, SingleLearner
+from headrace.validation.fields import checked
 
 
 class Trainer:
@@ -95,7 +101,7 @@ class Trainer:
         handle_signals: bool = True,
         locks: bool = True,
     ) -> None:
-        self.group = Alone() if group is None else group
+        self.group = SingleLearner() if group is None else group
         self._notify, self._handle_signals = notify, handle_signals
         if config.num_learners != self.group.size:
             raise ConfigError(
@@ -121,7 +127,7 @@ class Trainer:
         check_shared_room(config, self.policy, found.env)
         self.config, self.env, self.agents = config, found.env, found.agents
         self._share = config.per_learner
-        self._current = Current(config.algo, config.total_steps)
+        self._current = CurrentHyperparameters(config.algo, config.total_steps)
         self._to_set: list[tuple[str, Any]] = []  # hyperparameters for all learners
         if self.group.rank == 0 and (
             hint := large_network(config, self.policy, is_game=bool(found.agents))
@@ -131,13 +137,13 @@ class Trainer:
         self.progress = Progress()
         told_apart = () if config.mixture is not None else found.agents
         self.episodes = own_episodes(config.num_learners, found.env, told_apart)
-        self._reported = Reported(info_metrics.written(config.info_metrics), notify)
+        self._reported = CustomMetrics(info_metrics.written(config.info_metrics), notify)
         self._changes = deque[str]()  # other threads add to it, and to what is reported
-        self._exchange = Exchange(self.group)
+        self._exchange = MetricsAllReduce(self.group)
         weights = self.policy.state_dict().values()
         copied = 0 if config.inference == "shared" else sum(x.nbytes for x in weights)
         what = found.frames_per_step, found.in_turns
-        self._tally = Tally(self.progress, config, copied, started, *what)
+        self._tally = RunProgress(self.progress, config, copied, started, *what)
         self.source: RolloutSource | None = None
         self._stopped = self.interrupted = False
         self._evaluator = Evaluator(config, self.env, notify, lambda: self.progress.env_changes)
@@ -147,8 +153,10 @@ class Trainer:
         self._summary: dict[str, Any] | None = None
         about = self.group, self.policy, self.progress, notify
         self._league = member(config, self.run_dir, found, *about)
-        saved = Saved(self.policy, self.learner, self.progress, self.episodes, self._league)
-        self._archive = Archive(self.run_dir, config, found, self.group, saved, notify, locks)
+        saved = CheckpointState(
+            self.policy, self.learner, self.progress, self.episodes, self._league
+        )
+        self._archive = Checkpointer(self.run_dir, config, found, self.group, saved, notify, locks)
         self._seating = self._league and self._league.begin(self._archive.description)
         self._steps_before = self.env_steps
         self._inside = self._ended = False  # of ``with``, of the loop
@@ -271,9 +279,9 @@ class Trainer:
         if self.source is not None:
             self.source.cut(version)
 
-    def _new_intake(self, source: RolloutSource, preemption: Preemption) -> Intake:
+    def _new_intake(self, source: RolloutSource, preemption: Preemption) -> BatchCollector:
         about = self._share, source, self.episodes, self.learner, preemption
-        return Intake(*about, reported=self._reported)
+        return BatchCollector(*about, reported=self._reported)
 
     def _hold_whole_stacks(self, change: StacksChanged) -> RolloutSource:
         """Restart the actors with memory for whole frame stacks, if ``stacked_frames`` is "auto".
@@ -348,9 +356,9 @@ class Trainer:
         reached = target is not None and full and mean is not None and mean >= target
         return reached or self.env_steps >= self.config.total_steps
 
-    def _update(self, source: RolloutSource, intake: Intake) -> Agreed | None:
+    def _update(self, source: RolloutSource, intake: BatchCollector) -> GroupState | None:
         """One update; what all learners know then. None: stopped while waiting for rollouts."""
-        meter = Meter()
+        meter = MetricAccumulator()
         intake.begin(meter, self.updates, self._may_leave)
         try:
             with self._exchange.timed(), self.group.clock.phase("learn"):
@@ -359,7 +367,7 @@ class Trainer:
                 meter.note(**metrics)
                 meter.count(**self.learner.take_lags(), lost=source.lost())
                 own = mean_metrics(self.learner.own) or meter.means()
-        except Stopped:
+        except RunStopped:
             return None
         compare = self.group.size > 1 and self.updates % CHECK_EVERY == 0
         agreed = self._exchange.tell(
@@ -577,7 +585,7 @@ class Trainer:
 
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` holds."""
-        self._reported.gather(Alone())  # what callbacks logged last
+        self._reported.gather(SingleLearner())  # what callbacks logged last
         if self.group.rank == 0:
             self._reported.tell_missing()
         made = [json.loads(text) for text in self.progress.env_changes]

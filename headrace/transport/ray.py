@@ -28,8 +28,8 @@ import torch
 
 from headrace.errors import WorkerFailed
 from headrace.ops import tree
-from headrace.process.ray import RayCluster, fetch
-from headrace.process.ray_process import Home, cause_of
+from headrace.processes.ray_connection import RayCluster, fetch
+from headrace.processes.ray_worker import Home, cause_of
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.slab import Slab, views
 from headrace.transport.slots import Slots
@@ -39,14 +39,14 @@ _LOST_S = 1.0  # to learn what became of a dead actor's call
 _COMMITTED = Header._fields.index("committed_ns")
 
 
-class Failed(NamedTuple):
+class FailedCall(NamedTuple):
     """What a call returns that raised; ``words`` are for the learner, a traceback as a rule."""
 
     words: str
     begun: bool = True  # False: there was no environment yet
 
 
-class Arrivals:
+class ArrivedRollouts:
     """In place of a slab: slots whose trees lie in the object store, where they have arrived."""
 
     def __init__(self, spec: Any, num_slots: int) -> None:
@@ -87,7 +87,9 @@ class RayQueue:
         slots: over ``arrivals``, with ``poison``. weights: spec of their tree.
     """
 
-    def __init__(self, cluster: RayCluster, slots: Slots, arrivals: Arrivals, weights: Any) -> None:
+    def __init__(
+        self, cluster: RayCluster, slots: Slots, arrivals: ArrivedRollouts, weights: Any
+    ) -> None:
         self._cluster, self.slots, self._arrivals = cluster, slots, arrivals
         self._ray = cluster.api
         self._flat = Slab(weights, 1, 0)
@@ -181,7 +183,7 @@ class RayQueue:
             result = self._ray.get(ref, timeout=_FETCH_S)
         except (errors.RayError, errors.GetTimeoutError) as error:
             self._lose(actor, cause_of(error))
-        if isinstance(result, Failed):
+        if isinstance(result, FailedCall):
             self._lose(actor, "", *result)
         _, slot = self._calls[actor].popleft()
         if slot is None and result is not None:
@@ -233,7 +235,7 @@ class RayQueue:
         self._newest = None
 
 
-class Offered:
+class LatestWeights:
     """The newest weights that an actor was told of, in its process; read like a WeightStore.
 
     Args:
@@ -260,7 +262,7 @@ class Offered:
         newest = self._newest
         if newest is None or newest.version <= newer_than:
             return None
-        with warnings.catch_warnings(), torch.no_grad():  # as for :meth:`Arrivals.arrive`
+        with warnings.catch_warnings(), torch.no_grad():  # as for :meth:`ArrivedRollouts.arrive`
             warnings.simplefilter("ignore")
             flat = torch.from_numpy(fetch(newest.ref[0], _FETCH_S))
             tree.map_leaves(torch.Tensor.copy_, into, views(flat, self._spec))

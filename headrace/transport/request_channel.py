@@ -53,7 +53,7 @@ def layout(asked: Any, answered: Any, num_callers: int, num_rows: int) -> dict[s
 
 
 @dataclass(frozen=True)
-class End:
+class ChannelEnd:
     """What a process needs, which can be sent to it as it starts."""
 
     spec: dict[str, Any]
@@ -69,7 +69,7 @@ class End:
         return found, numbers, len(tree.leaves(found["asked"])[0]) // len(numbers)
 
 
-class Calls:
+class RequestChannel:
     """Memory and pipes of all calls, which outlive the processes at either end.
 
     Args:
@@ -83,13 +83,15 @@ class Calls:
         self._wakes = [Pipe(duplex=False) for _ in range(spec["numbers"].shape[0])]
         self.greet()
 
-    def line(self, caller: int) -> End:
+    def line(self, caller: int) -> ChannelEnd:
         """The end of a caller, or of who replaces it."""
-        return End(self._spec, self._buffer, self._bell[1], (self._wakes[caller][0],), caller)
+        return ChannelEnd(
+            self._spec, self._buffer, self._bell[1], (self._wakes[caller][0],), caller
+        )
 
-    def desk(self) -> End:
+    def desk(self) -> ChannelEnd:
         """The end of the server, or of who replaces it."""
-        return End(self._spec, self._buffer, self._bell[0], tuple(x for _, x in self._wakes))
+        return ChannelEnd(self._spec, self._buffer, self._bell[0], tuple(x for _, x in self._wakes))
 
     def greet(self) -> None:
         """A server starts, which has not answered yet."""
@@ -115,10 +117,10 @@ class Calls:
             pipe.close()
 
 
-class Caller:
+class RequestClient:
     """A caller's end, in its process."""
 
-    def __init__(self, end: End) -> None:
+    def __init__(self, end: ChannelEnd) -> None:
         found, numbers, each = end.memory()
         rows = slice(end.caller * each, (end.caller + 1) * each)
         mine = tree.map_leaves(lambda x: x[rows], found)
@@ -156,7 +158,7 @@ class Caller:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestBatch:
     """Calls that are answered together."""
 
     rows: Any  # [N, ...], all rows asked
@@ -165,14 +167,14 @@ class Asked:
     places: Tensor  # [N] int64, of the rows in memory
 
 
-class Server:
+class RequestServer:
     """The server's end, in its process.
 
     Args:
         beat_s: how often it says that it lives; None: ``BEAT_S``.
     """
 
-    def __init__(self, end: End, beat_s: float | None = None) -> None:
+    def __init__(self, end: ChannelEnd, beat_s: float | None = None) -> None:
         self._beat_s = BEAT_S if beat_s is None else beat_s
         found, self._numbers, each = end.memory()
         self._asked, self._answered = found["asked"], found["answered"]
@@ -181,7 +183,7 @@ class Server:
         self._poll = select.poll()
         self._poll.register(end.bell.fileno(), select.POLLIN)
 
-    def take(self, max_wait_s: float) -> Asked | None:
+    def take(self, max_wait_s: float) -> RequestBatch | None:
         """The next calls; None after a beat without any, or if woken for nothing.
 
         Once there is one, those of all callers that are expected are waited for, but not for longer
@@ -204,13 +206,13 @@ class Server:
             if self._poll.poll(min(left_s, self._beat_s) * 1000):
                 os.read(self._end.bell.fileno(), 65536)
 
-    def _gathered(self, callers: np.ndarray, turns: np.ndarray) -> Asked:
+    def _gathered(self, callers: np.ndarray, turns: np.ndarray) -> RequestBatch:
         asked = np.arange(self._rows.shape[1]) < self._numbers[callers, _COUNT, None]
         places = torch.from_numpy(self._rows[callers][asked])
         rows = tree.map_leaves(lambda x: x.index_select(0, places), self._asked)
-        return Asked(rows, callers, turns[callers], places)
+        return RequestBatch(rows, callers, turns[callers], places)
 
-    def answer(self, asked: Asked, rows: Any) -> None:
+    def answer(self, asked: RequestBatch, rows: Any) -> None:
         """Answer these calls with a tree of tensors ``[N, ...]``, and wake their callers."""
         tree.map_leaves(lambda to, x: to.index_copy_(0, asked.places, x), self._answered, rows)
         memory_fence()

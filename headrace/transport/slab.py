@@ -15,7 +15,7 @@ from torch import Tensor
 
 from headrace.errors import NoRoom
 from headrace.ops import tree
-from headrace.process.memory import ENLARGE, SHARED_FOLDER
+from headrace.processes.memory import ENLARGE, SHARED_FOLDER
 
 ALIGNMENT_BYTES = 64
 

@@ -14,7 +14,7 @@ from headrace.transport.queue import Header, nano, read_header
 _DIVERGENCE = Header._fields.index("divergence_nano")
 
 
-class Held(Protocol):
+class SlotStorage(Protocol):
     """What slots are held in: a :class:`~headrace.transport.slab.Slab`, or what is like it."""
 
     headers: list[np.ndarray]  # int64, by slot
@@ -41,7 +41,7 @@ class Slots:
 
     def __init__(
         self,
-        slab: Held,
+        slab: SlotStorage,
         num_actors: int,
         per_actor: int,
         ordered: bool,

@@ -16,8 +16,15 @@ from typing import Any, ParamSpec, TypeVar
 from typing import get_type_hints as hints_of
 
 from headrace.errors import ConfigError, shown
-from headrace.valid import owners
-from headrace.valid.values import Kind, Misfit, Varying, fit, fit_sample, read
+from headrace.validation import owners
+from headrace.validation.type_checks import (
+    InvalidValue,
+    ScheduleBase,
+    TypeConstraint,
+    fit,
+    fit_sample,
+    read,
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -52,7 +59,7 @@ def check_value(cls: Any, name: str, value: Any, varies: bool = False) -> None:
     for kind in next(kinds for field, kinds, _ in _fields(cls) if field == name):
         try:
             fit_sample(kind, value) if varies else fit(kind, value)
-        except Misfit as misfit:
+        except InvalidValue as misfit:
             raise ConfigError(f"{name}={shown(value)} must be {misfit.words}") from None
 
 
@@ -114,16 +121,16 @@ def check(name: str, hint: Any, value: Any) -> Any:
     return _checked(name, read(hint), value, None)
 
 
-def _checked(name: str, kind: Kind, value: Any, default: Any) -> Any:
+def _checked(name: str, kind: TypeConstraint, value: Any, default: Any) -> Any:
     try:
         return fit(kind, value)
-    except Misfit as misfit:
+    except InvalidValue as misfit:
         words = misfit.words
         if misfit.near is not None and len(str(misfit.near)) <= 100:
             words += f" (nearest: {misfit.near})"
         elif isinstance(default, int | float) and not isinstance(default, bool):
             words += f" (the default is {default})"
-        said = str(value) if isinstance(value, Varying) else shown(value)
+        said = str(value) if isinstance(value, ScheduleBase) else shown(value)
         raise ConfigError(f"{name}={said} must be {words}") from None
 
 
@@ -156,7 +163,7 @@ def _bind(
 
 
 @functools.cache
-def _arguments(function: Any) -> dict[str, Kind]:
+def _arguments(function: Any) -> dict[str, TypeConstraint]:
     """What is said of arguments that have names of their own."""
     own = {
         p.name
@@ -178,9 +185,9 @@ def _hints_of(cls: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def _fields(cls: Any) -> list[tuple[str, list[Kind], Any]]:
+def _fields(cls: Any) -> list[tuple[str, list[TypeConstraint], Any]]:
     """(name, what is said of it, default) of each field; by bases, which have the ranges, first."""
-    found: dict[str, list[Kind]] = {field.name: [] for field in dataclasses.fields(cls)}
+    found: dict[str, list[TypeConstraint]] = {field.name: [] for field in dataclasses.fields(cls)}
     for base in reversed(cls.__mro__):
         own = found.keys() & inspect.get_annotations(base).keys()
         hints = _hints_of(base) if own else {}

@@ -17,9 +17,9 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import tyro
 
 from headrace.errors import ConfigError, nearest, shown
-from headrace.valid import aliases
-from headrace.valid.values import read
-from headrace.valid.words import JSON
+from headrace.validation import aliases
+from headrace.validation.flag_syntax import JSON
+from headrace.validation.type_checks import read
 
 _SHORT = {"--lr": "--learning-rate", "--env": "--env-id"}  # short forms
 _NUMBER = re.compile(r"[+-]?\d[\d_]*(\.\d+)?([eE]\+?\d+)?([kKmMgGbB]?)")
@@ -29,7 +29,7 @@ _PAIRS = re.compile(r",(?=\s*[A-Za-z_]\w*=)")  # between two pairs
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 
 
-class Rewritten(NamedTuple):
+class RewrittenFlags(NamedTuple):
     """Arguments for the parser, and the schedules that it can't parse, by field."""
 
     argv: list[str]
@@ -58,7 +58,7 @@ def flags_of(*kinds: Any) -> dict[str, tuple[str, Any]]:
 
 def rewritten(
     argv: Sequence[str], flags: Mapping[str, tuple[str, Any]], scheduled: Collection[str] = ()
-) -> Rewritten:
+) -> RewrittenFlags:
     """Rewrite arguments into the forms that the parser accepts.
 
     Args:
@@ -68,7 +68,7 @@ def rewritten(
     Raises:
         ConfigError: a flag is another library's name for a setting, or its value is not a number.
     """
-    found = Rewritten([], {})
+    found = RewrittenFlags([], {})
     for name, equals, values in _parts(argv):
         flag = name.replace("_", "-")
         if flag not in flags:

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Any
 
 from headrace.errors import nearest
-from headrace.valid import aliases
+from headrace.validation import aliases
 
 _CONFIG = "headrace.config:Config"
 _NETWORK = "headrace.nn:Network"

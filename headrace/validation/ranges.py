@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Valid:
+class Constraint:
     """What the values of a setting have in common; ``whole``: the words tell of the type, too."""
 
     words: str
@@ -110,12 +110,12 @@ SECONDS_OR_INF = Range(0, 1e6, above=True, infinite=True, words=SECONDS.words)
 MILLISECONDS = Range(0, 1e6, words="0 ms or more")
 SOME_SECONDS = Range(0, 1e9)  # that only clocks are compared with
 
-NOT_EMPTY = Valid("not empty", bool)
-A_FEW = Valid("at least one, and at most 64", lambda x: 1 <= len(x) <= 64)
+NOT_EMPTY = Constraint("not empty", bool)
+A_FEW = Constraint("at least one, and at most 64", lambda x: 1 <= len(x) <= 64)
 
 
 @dataclass(frozen=True)
-class Also:
+class PythonOnly:
     """A type that a setting may have in Python only: the command line can't give it."""
 
     type: Any

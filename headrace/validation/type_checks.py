@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from headrace.errors import nearest, shown
-from headrace.valid.ranges import Also, Range, Valid
+from headrace.validation.ranges import Constraint, PythonOnly, Range
 
 
-class Varying:
+class ScheduleBase:
     """Base class of schedules, values that change during a run; every sample must be valid."""
 
     def at(self, env_steps: int, total_steps: int) -> float:
@@ -28,7 +28,7 @@ class Varying:
         raise NotImplementedError
 
 
-class Misfit(Exception):
+class InvalidValue(Exception):
     """What would be valid, and the nearest of it; None: it isn't known."""
 
     def __init__(self, words: str, near: Any = None) -> None:
@@ -36,49 +36,49 @@ class Misfit(Exception):
 
 
 @dataclass(frozen=True)
-class Kind:
+class TypeConstraint:
     """What an annotation says: one of these types, and if it is no constant, within the limits."""
 
     options: tuple[Any, ...]
-    limits: tuple[Range | Valid, ...]
+    limits: tuple[Range | Constraint, ...]
 
 
-def read(hint: Any) -> Kind:
+def read(hint: Any) -> TypeConstraint:
     """What an annotation says."""
     extra: tuple[Any, ...] = ()
     if get_origin(hint) is Annotated:
         hint, extra = hint.__origin__, hint.__metadata__
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    options += tuple(x.type for x in extra if isinstance(x, Also))
+    options += tuple(x.type for x in extra if isinstance(x, PythonOnly))
     if Path in options:  # before str, which takes paths, too
         options = tuple(sorted(options, key=lambda x: x is not Path))
-    return Kind(options, tuple(x for x in extra if isinstance(x, Range | Valid)))
+    return TypeConstraint(options, tuple(x for x in extra if isinstance(x, Range | Constraint)))
 
 
-def fit(kind: Kind, value: Any) -> Any:
-    """The value as an annotation has it; raises :class:`Misfit`."""
-    if isinstance(value, Varying) and float in kind.options:
+def fit(kind: TypeConstraint, value: Any) -> Any:
+    """The value as an annotation has it; raises :class:`InvalidValue`."""
+    if isinstance(value, ScheduleBase) and float in kind.options:
         for one in value.samples():
             try:
                 fit_sample(kind, one)
-            except Misfit as misfit:
-                raise Misfit(f"{misfit.words} in all of its values, not {one:g}") from None
+            except InvalidValue as misfit:
+                raise InvalidValue(f"{misfit.words} in all of its values, not {one:g}") from None
         return value
     limits, misfits = kind.limits, []
     for option in kind.options:
         fixed = option is type(None) or get_origin(option) is Literal
         try:
             return _within(() if fixed else limits, option, value)
-        except Misfit as misfit:
+        except InvalidValue as misfit:
             misfits.append(misfit)
     near = [m.near for m in misfits if m.near is not None]
-    words = [limit.words for limit in limits if isinstance(limit, Valid) and limit.whole]
+    words = [limit.words for limit in limits if isinstance(limit, Constraint) and limit.whole]
     words = words or [misfit.words for misfit in misfits]
-    raise Misfit(", or ".join(dict.fromkeys(words)), near[0] if near else None)
+    raise InvalidValue(", or ".join(dict.fromkeys(words)), near[0] if near else None)
 
 
-def fit_sample(kind: Kind, value: float) -> None:
-    """Raise :class:`Misfit` unless a schedule may take a value.
+def fit_sample(kind: TypeConstraint, value: float) -> None:
+    """Raise :class:`InvalidValue` unless a schedule may take a value.
 
     Schedules may reach the lower end of a range that excludes it, because they often end there.
     """
@@ -92,20 +92,22 @@ def _within(limits: tuple[Any, ...], option: Any, value: Any) -> Any:
     fit_type, a_type = _TYPES.get(option, (None, ""))
     try:
         found = fit_type(value) if fit_type else _of_other_type(option, value)
-    except Misfit as misfit:
+    except InvalidValue as misfit:
         near = misfit.near
         if option in (int, float):
             near = limits[0].nearest(value) if limits else None
         said = limits[0].says(value) if limits and option in (int, float) else ""
-        raise Misfit(", ".join(filter(None, [misfit.words, said])), _typed(option, near)) from None
+        raise InvalidValue(
+            ", ".join(filter(None, [misfit.words, said])), _typed(option, near)
+        ) from None
     for limit in limits:
         if not limit.holds(found):
             said = limit.says(found)
             if option in (int, float) and found != found:
                 said = f"{a_type}, {said}"
-            raise Misfit(said, _typed(option, limit.nearest(found)))
+            raise InvalidValue(said, _typed(option, limit.nearest(found)))
     if not limits and option is float and not abs(found) <= sys.float_info.max:
-        raise Misfit("a finite number")
+        raise InvalidValue("a finite number")
     return found
 
 
@@ -119,7 +121,7 @@ def _whole(value: Any) -> int:
     if type(value) is int:
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise Misfit("a whole number (an int)")
+        raise InvalidValue("a whole number (an int)")
     return int(value)
 
 
@@ -127,30 +129,30 @@ def _number(value: Any) -> float:
     if type(value) in (int, float):
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise Misfit("a number")
+        raise InvalidValue("a number")
     return float(value)
 
 
 def _truth(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Misfit("True or False")
+        raise InvalidValue("True or False")
     return value
 
 
 def _text(value: Any) -> str:
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
-        raise Misfit("a string")
+        raise InvalidValue("a string")
     if "\0" in text or text.encode("utf-8", "replace").decode("utf-8") != text:
-        raise Misfit("a string without NUL or half a character")
+        raise InvalidValue("a string without NUL or half a character")
     if len(text) > 4096:
-        raise Misfit("a string of at most 4096 characters")
+        raise InvalidValue("a string of at most 4096 characters")
     return text
 
 
 def _path(value: Any) -> Path:
     if not isinstance(value, str | os.PathLike) or not _text(value):
-        raise Misfit("a path")
+        raise InvalidValue("a path")
     return Path(value)
 
 
@@ -160,7 +162,7 @@ def _anything(value: Any) -> Any:
 
 def _nothing(value: Any) -> None:
     if value is not None:
-        raise Misfit("None")
+        raise InvalidValue("None")
 
 
 _TYPES: dict[Any, tuple[Callable[[Any], Any], str]] = {
@@ -185,21 +187,21 @@ def _of_other_type(option: Any, value: Any) -> Any:
         return _sequence(get_args(option)[0], value)
     if origin is dict:
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-            raise Misfit('a dict of names and values, such as {"name": 1}')
+            raise InvalidValue('a dict of names and values, such as {"name": 1}')
     elif origin is collections.abc.Callable:
         if not callable(value):
-            raise Misfit("a callable")
+            raise InvalidValue("a callable")
     elif origin is Iterable:
         if not isinstance(value, Iterable) or isinstance(value, str):
-            raise Misfit("a list", f"[{shown(value)}]" if callable(value) else None)
+            raise InvalidValue("a list", f"[{shown(value)}]" if callable(value) else None)
     elif (
         isinstance(origin, type)
         and not getattr(origin, "_is_protocol", False)
         and not isinstance(value, origin)
     ):
         if isinstance(value, type) and issubclass(value, origin):
-            raise Misfit(f"an instance: write {value.__name__}()")
-        raise Misfit(f"an instance of {' or '.join(c.__name__ for c in _kinds(origin))}")
+            raise InvalidValue(f"an instance: write {value.__name__}()")
+        raise InvalidValue(f"an instance of {' or '.join(c.__name__ for c in _kinds(origin))}")
     return value
 
 
@@ -216,7 +218,7 @@ def _choice(known: tuple[Any, ...], value: Any) -> Any:
         names = [repr(one) for one in known]
         words = f"{', '.join(names[:-1])} or {names[-1]}" if names[1:] else names[0]
         close = nearest(value.lower(), known, 1) if isinstance(value, str) else ""
-        raise Misfit(words, close.removeprefix(" Did you mean ").removesuffix("?") or None)
+        raise InvalidValue(words, close.removeprefix(" Did you mean ").removesuffix("?") or None)
     return value
 
 
@@ -224,11 +226,11 @@ def _sequence(item: Any, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
         try:
             near = (fit(read(item), value),)
-        except Misfit:
+        except InvalidValue:
             near = None
-        raise Misfit("a sequence, with a comma behind a single value", near)
+        raise InvalidValue("a sequence, with a comma behind a single value", near)
     kind = read(item)
     try:
         return tuple(fit(kind, one) for one in value)
-    except Misfit as misfit:
-        raise Misfit(f"a sequence of which each is {misfit.words}") from None
+    except InvalidValue as misfit:
+        raise InvalidValue(f"a sequence of which each is {misfit.words}") from None

@@ -31,7 +31,7 @@ def folder(name: str) -> Path:
 
 def load(name: str) -> Policy:
     """The policy of this name, ready for ``predict``; errors as :func:`folder`."""
-    from headrace.records.checkpoint import load_one
+    from headrace.rundir.checkpoint import load_one
 
     return load_one(folder(name))
 

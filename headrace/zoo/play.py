@@ -13,9 +13,9 @@ from headrace import zoo
 from headrace.envs.make import make_vec
 from headrace.errors import CheckpointError, ConfigError, nearest
 from headrace.evaluation import drawing, played, whole_episodes
-from headrace.nn.team import AnyPolicy
-from headrace.records import checkpoint, recall
-from headrace.records.video import record_video
+from headrace.nn.multi_policy import AnyPolicy
+from headrace.rundir import checkpoint, resolve_imports
+from headrace.rundir.video import record_video
 
 
 def found(what: str) -> Path:
@@ -58,7 +58,7 @@ class Player:
                 "a policy of several tasks can't be watched in a window: record each task with "
                 "`headrace evaluate RUN --video FOLDER`"
             )
-        recall.check(self.folder, checkpoint.read_config(self.folder), self.trust)
+        resolve_imports.check(self.folder, checkpoint.read_config(self.folder), self.trust)
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Player:
     @functools.cached_property
     def env(self) -> Any:
         """The environment, resolved."""
-        return recall.environment(self.folder, {"config": self.config}, trusted=True)
+        return resolve_imports.environment(self.folder, {"config": self.config}, trusted=True)
 
     @functools.cached_property
     def policy(self) -> AnyPolicy:

@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Discrete
+from tests.acting.test_cut_rollouts import After, OneAction, transitions
 from worlds import CountingEnv, SpaceIdentityEnv
 
 import headrace as hr
-from headrace.acting.collector import Collector, rollout_spec
-from headrace.acting.own_pace import OwnPace
+from headrace.actors.asynchronous import AsynchronousStepper
+from headrace.actors.collector import Collector, rollout_spec
 from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
 from headrace.errors import ConfigError, EnvironmentFault
-from headrace.learning.batches import gather
+from headrace.learner.batches import gather
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.transport.slab import Slab
 from headrace.types import Rollout
-from tests.acting.test_cut_rollouts import After, OneAction, transitions
 
 T, B, GAMMA = 9, 4, 0.9
 
@@ -61,7 +61,7 @@ def filler():
             for p in policy.parameters():
                 p.add_(0.2 * torch.randn_like(p))
         slab = Slab(rollout_spec(policy, num_steps, B, GAMMA), 1, 1)
-        stepping = OwnPace(envs, policy, "TestEnv") if engine == "threads" else None
+        stepping = AsynchronousStepper(envs, policy, "TestEnv") if engine == "threads" else None
         collector = Collector(envs, policy, "TestEnv", GAMMA, stepping)
         collector.reset(3)
 

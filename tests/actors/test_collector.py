@@ -6,11 +6,11 @@ import pytest
 import torch
 from worlds import CountingEnv, FaultyEnv, counting_reward
 
-from headrace.acting.collector import Collector, EpisodeTotals, rollout_spec
+from headrace.actors.collector import Collector, EpisodeTotals, rollout_spec
 from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
 from headrace.errors import EnvironmentFault
-from headrace.learning.batches import gather
+from headrace.learner.batches import gather
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.transport.slab import Slab

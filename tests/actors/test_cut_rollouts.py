@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Discrete
+from tests.learning.test_learner import first_batch
 from torch import Tensor
 from worlds import CountingEnv, SpaceIdentityVectorEnv
 
 import headrace as hr
-from headrace.acting.collector import Collector, rollout_spec
+from headrace.actors.collector import Collector, rollout_spec
 from headrace.algos import IMPACT
 from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
-from headrace.learning.batches import gather
-from headrace.learning.learner import Learner
+from headrace.learner.batches import gather
+from headrace.learner.learner import Learner
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.ops.returns import gae, vtrace
 from headrace.transport.slab import Slab
 from headrace.types import Batch, Rollout
-from tests.learning.test_learner import first_batch
 
 T, B, GAMMA = 9, 4, 0.9
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 
-from headrace.process import Child
+from headrace.processes import Child
 
 SCRIPT = """
 import multiprocessing, os, subprocess, sys, time

@@ -24,14 +24,14 @@ import torch
 from worlds import counting_length, counting_reward, counting_truncates
 
 import headrace as hr
-from headrace.acting.actor import run_actor
-from headrace.acting.inference import without_weights
-from headrace.acting.source import RolloutSource
-from headrace.acting.spec import ActorSpec
+from headrace.actors.actor import run_actor
+from headrace.actors.inference_server import without_weights
+from headrace.actors.rollout_source import RolloutSource
+from headrace.actors.spec import ActorSpec
 from headrace.envs.make import make_vec
 from headrace.envs.names import resolve
 from headrace.errors import ActorFailed, EnvironmentFault
-from headrace.process import Child, end_children
+from headrace.processes import Child, end_children
 
 FAULTY = "worlds:FaultyEnv"
 COUNTING = "worlds:CountingVectorEnv"
@@ -217,7 +217,7 @@ def test_what_starts_actor_processes_holds_their_policy_as_bytes_alone(built):
 
 
 def test_an_actors_process_holds_no_bytes_of_the_policy_that_it_has(built, monkeypatch):
-    monkeypatch.setattr("headrace.acting.actor.push_nobody_aside", lambda: None)  # it is this one
+    monkeypatch.setattr("headrace.actors.actor.push_nobody_aside", lambda: None)  # it is this one
     spec, _ = built(transport="serial")
     with contextlib.closing(RolloutSource(spec, print)) as source:
         pickled = bytearray(cloudpickle.dumps(spec))

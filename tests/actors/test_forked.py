@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.exits.kin import MARK
+from headrace.processes.process_tree import MARK
 
 ROOT = Path(__file__).parents[2]
 FACTS = """
@@ -25,7 +25,7 @@ signal.signal(signal.SIGTERM, lambda *_: None)
 print("ONCE", end=" ")
 
 from multiprocessing import forkserver
-from headrace.process import Child, fork_server_from_here
+from headrace.processes import Child, fork_server_from_here
 from tests.acting.test_forked import tell, torch_takes_no_time
 
 def ask():
@@ -52,16 +52,16 @@ LAST = """
 import atexit, os
 
 atexit.register(os.write, 1, b"AT EXIT ")
-from headrace.process import fork_server_from_here
+from headrace.processes import fork_server_from_here
 fork_server_from_here("headrace.errors")
 """
 FAMILY = """
 import time
 from multiprocessing import forkserver
-from headrace.process import Child, fork_server_from_here
+from headrace.processes import Child, fork_server_from_here
 from tests.acting.test_forked import wait
 
-fork_server_from_here("headrace.acting.actor")
+fork_server_from_here("headrace.actors.actor")
 children = [Child("headrace-test", wait) for _ in range(2)]
 assert all(child.pipe.poll(60) for child in children)
 print(forkserver._forkserver._forkserver_pid, *[child.pid for child in children], flush=True)
@@ -71,7 +71,7 @@ time.sleep(600)
 
 def tell(pipe) -> None:
     """What a child of the fork server is, and whether it can have one of its own."""
-    from headrace.process import Child
+    from headrace.processes import Child
 
     facts = {"torch": id(sys.modules.get("torch")), "environ": _begun_with("self")}
     torch_takes_no_time()
@@ -183,7 +183,7 @@ def test_of_a_family_that_was_forked_one_process_that_runs_ends_the_others(stop,
 
 
 def test_a_child_whose_work_ends_with_the_head_ends_the_others(stop, gone):
-    unwatched = "from headrace.process import child as module\nmodule.die_with_parent = str\n"
+    unwatched = "from headrace.processes import child as module\nmodule.die_with_parent = str\n"
     script = unwatched + FAMILY.replace("import wait", "import idle as wait")
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as head:

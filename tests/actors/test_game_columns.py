@@ -13,11 +13,11 @@ from gymnasium.vector import VectorEnv
 from worlds import CountingGame, counting_length, counting_truncates, game_reward
 
 import headrace as hr
-from headrace.acting.collector import Collector, rollout_spec
-from headrace.acting.source import RolloutSource
-from headrace.envs.columns import agents_of
+from headrace.actors.collector import Collector, rollout_spec
+from headrace.actors.rollout_source import RolloutSource
 from headrace.envs.make import make_vec
 from headrace.envs.names import resolve
+from headrace.envs.parallel_game_vector import agents_of
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.ops.returns import gae, vtrace

@@ -12,7 +12,7 @@ import torch
 from worlds.draws import GlobalDrawsEnv
 
 import headrace as hr
-from headrace.process import global_generators_kept, seed_global_generators
+from headrace.processes import global_generators_kept, seed_global_generators
 
 GENERATORS = ("numpy", "random", "torch")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.process.ray import HEALTH
-from headrace.records.files import read_jsonl
+from headrace.processes.ray_connection import HEALTH
+from headrace.rundir.files import read_jsonl
 from tests.launch import hosts as network
 
 pytestmark = pytest.mark.cluster

@@ -19,22 +19,22 @@ import torch
 from worlds import CountingVectorEnv, FaultyEnv, SpaceIdentityVectorEnv
 
 import headrace as hr
-from headrace.acting import inference
-from headrace.acting.asking import Asker, calls_of
-from headrace.acting.collector import Collector, rollout_spec
-from headrace.acting.inference import _serve, without_weights
-from headrace.acting.source import RolloutSource
-from headrace.acting.weight_sync import Follower, SyncRule
+from headrace.actors import inference_server
+from headrace.actors.collector import Collector, rollout_spec
+from headrace.actors.inference_client import InferenceClient, calls_of
+from headrace.actors.inference_server import _serve, without_weights
+from headrace.actors.rollout_source import RolloutSource
+from headrace.actors.weight_sync import Follower, SyncRule
 from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
 from headrace.envs.names import resolve
 from headrace.errors import ActorFailed, EnvironmentFault
-from headrace.learning.batches import gather
+from headrace.learner.batches import gather
 from headrace.nn import Network, Policy
 from headrace.nn.policy import policy_weights
 from headrace.ops import tree
-from headrace.training.intake import Intake
-from headrace.transport.calls import Calls, Server
+from headrace.trainer.batch_collector import BatchCollector
+from headrace.transport.request_channel import RequestChannel, RequestServer
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout
@@ -74,18 +74,20 @@ def served(policy: Policy, num_actors: int, max_wait_s: float = 20.0):
     """Policies for so many actors, each of which asks a thread."""
     store = WeightStore(spec_of(policy_weights(policy)))
     store.publish(0, 0, policy_weights(policy))
-    calls = Calls(calls_of(policy, num_actors, NUM_ENVS))
+    calls = RequestChannel(calls_of(policy, num_actors, NUM_ENVS))
     ours, theirs = Pipe()
     forgets = copy.deepcopy(policy)
     with torch.no_grad():
         for p in forgets.parameters():
             p.zero_()  # until it has fetched the weights
-    args = forgets, Server(calls.desk()), store.buffer, max_wait_s, theirs
+    args = forgets, RequestServer(calls.desk()), store.buffer, max_wait_s, theirs
     thread = threading.Thread(target=_serve, args=args, daemon=True)
     thread.start()
     follower, bare = Follower(SyncRule()), copy.deepcopy(policy).to("meta")
     follower.fetched(0)
-    askers = [Asker(bare, calls.line(a), follower, 20.0, "Env") for a in range(num_actors)]
+    askers = [
+        InferenceClient(bare, calls.line(a), follower, 20.0, "Env") for a in range(num_actors)
+    ]
     for asker in askers:
         asker.store = store
     try:
@@ -175,7 +177,7 @@ class Watch:
 
     def __init__(self, monkeypatch, exact: bool) -> None:
         self.policies, self.num_rollouts, self.exact = {}, 0, exact
-        publish, fresh = RolloutSource.publish, Intake.fresh
+        publish, fresh = RolloutSource.publish, BatchCollector.fresh
 
         def publishing(source, policy, version, epoch):
             self.policies[version] = copy.deepcopy(policy)
@@ -189,7 +191,7 @@ class Watch:
             return batch
 
         monkeypatch.setattr(RolloutSource, "publish", publishing)
-        monkeypatch.setattr(Intake, "fresh", taking)
+        monkeypatch.setattr(BatchCollector, "fresh", taking)
 
     def check(self, rollout: Rollout, version: int) -> None:
         assert set(rollout.version.tolist()) == {version}
@@ -302,20 +304,22 @@ def test_a_process_that_hangs_is_killed_and_replaced_and_no_actor_is_blamed(tiny
 
 @pytest.mark.parametrize("timeout_s", [0.04, 1.0, 300.0])
 def test_it_says_that_it_lives_well_before_it_counts_as_hung(tiny, monkeypatch, timeout_s):
-    beats, serving = [], inference.Server
+    beats, serving = [], inference_server.Server
 
     def opened(desk, beat_s):
         beats.append(beat_s)
         return serving(desk, beat_s)
 
-    monkeypatch.setattr(inference, "Server", opened)
-    monkeypatch.setattr(inference, "push_nobody_aside", lambda: None)  # this process stays as it is
+    monkeypatch.setattr(inference_server, "RequestServer", opened)
+    monkeypatch.setattr(
+        inference_server, "push_nobody_aside", lambda: None
+    )  # this process stays as it is
     policy = made_policy(Network((8,)))
     spec = tiny(actor_timeout_s=timeout_s, **SHARED).actor_spec(None, policy)
     weights = WeightStore(spec_of(policy_weights(policy)))
-    made, (ours, theirs) = inference.Inference(spec, weights.buffer), Pipe()
+    made, (ours, theirs) = inference_server.InferenceServer(spec, weights.buffer), Pipe()
     ours.close()  # so it ends at once
-    inference.run_inference(made._pickled, made._calls.desk(), weights.buffer, theirs)
+    inference_server.run_inference(made._pickled, made._calls.desk(), weights.buffer, theirs)
     made._calls.close()
     assert beats == [min(0.5, timeout_s / 8)]
     assert made._timeout_s == timeout_s / 2

@@ -17,8 +17,8 @@ from worlds import SlowEnv
 
 import headrace as hr
 from headrace.errors import ActorFailed
-from headrace.exits.kin import MARK, _runs, end_kin, is_ending
-from headrace.process import child
+from headrace.processes import children
+from headrace.processes.process_tree import MARK, _runs, end_kin, is_ending
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 
@@ -155,14 +155,14 @@ def test_what_environments_start_ends_with_a_killed_trainer(start, servers, gone
 STARTING = """
 import os, signal, tempfile, threading
 from multiprocessing import forkserver
-from headrace.process import Child, start_fork_server
+from headrace.processes import Child, start_fork_server
 
 def kill():
     os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
 
 os.mkdir("temporary")
 tempfile.tempdir = os.path.abspath("temporary")
-start_fork_server("headrace.acting.actor")
+start_fork_server("headrace.actors.actor")
 print("WHILE IT STARTS", os.listdir("temporary"), flush=True)
 kill()
 threading.Timer(0.2, kill).start()  # while the process waits for the next one
@@ -173,8 +173,8 @@ print("STARTED", child.exit_code(), os.listdir("temporary"), flush=True)
 
 CHILDLESS = """
 import subprocess, sys, time
-from headrace.acting.fleet import start_fork_server
-from headrace.process.fork_server import marked
+from headrace.actors.fleet import start_fork_server
+from headrace.processes.fork_server import marked
 
 start_fork_server()
 with marked():
@@ -303,14 +303,14 @@ def test_a_process_is_ending_from_when_its_files_are_closed():
 
 def test_a_child_whose_work_ends_for_its_parents_end_ends_the_family(monkeypatch):
     ended, mark = [], "/family/child"
-    monkeypatch.setattr(child, "end_kin", lambda pids, marks: ended.append(marks))
+    monkeypatch.setattr(children, "end_kin", lambda pids, marks: ended.append(marks))
     with subprocess.Popen(SLEEP) as parent:
-        monkeypatch.setattr(child, "parent_process", lambda: parent)
-        child.end_own_kin(mark)
+        monkeypatch.setattr(children, "parent_process", lambda: parent)
+        children.end_own_kin(mark)
         parent.kill()
         os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
-        child.end_own_kin(mark)
-    child.end_own_kin(mark)
+        children.end_own_kin(mark)
+    children.end_own_kin(mark)
     assert ended == [[mark], [mark, "/family"], [mark, "/family"]]
 
 

@@ -14,17 +14,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.acting.test_faults import check_whole
 
 import headrace as hr
-from headrace.acting import ray_fleet, remote
-from headrace.acting.source import RolloutSource
+from headrace.actors import ray_actor, ray_fleet
+from headrace.actors.rollout_source import RolloutSource
 from headrace.envs.make import make_vec
 from headrace.envs.names import resolve
 from headrace.envs.probe import probe
 from headrace.errors import ActorFailed, ConfigError, EnvironmentFault, WorkerFailed
-from headrace.process import ray as process_ray
-from headrace.training.sizes import sized
-from tests.acting.test_faults import check_whole
+from headrace.processes import ray_connection as process_ray
+from headrace.trainer.auto_sizes import sized
 
 COUNTING = "worlds:CountingVectorEnv"
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
@@ -224,7 +224,7 @@ def test_environments_that_break_are_told_as_on_one_machine(tiny, tmp_path, mode
 
 def test_an_environment_that_only_the_head_can_import_is_told(tiny, only_here):
     spec, _ = spec_of(tiny(env=COUNTING, cluster="ray"))
-    failed = remote.begin(
+    failed = ray_actor.begin(
         ray_fleet.headrace_version(), only_here(lambda make: replace(spec, env=make)), 0, 0
     )
     assert failed == ("No module named 'only_here' there: install it on every node (what your "

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.acting import restarts
-from headrace.acting.ray_fleet import RayFleet
-from headrace.acting.restarts import Restarts
+from headrace.actors import restarts
+from headrace.actors.ray_fleet import RayFleet
+from headrace.actors.restarts import Restarts
 from headrace.errors import ActorFailed
-from headrace.process.ray_process import Home
+from headrace.processes.ray_worker import Home
 from headrace.transport.queue import PeerDied
 
 

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import VectorEnv
+from tests.acting.conftest import needs_ray
+from tests.acting.test_game_columns import arrived, told, value_of
 from worlds.restless import NAMES, Entry, Restless, RestlessTurns, RestlessVector, ledger
 
 import headrace as hr
-from headrace.acting.collector import Collector, rollout_spec
-from headrace.acting.own_pace import OwnPace
+from headrace.actors.asynchronous import AsynchronousStepper
+from headrace.actors.collector import Collector, rollout_spec
 from headrace.envs.make import make_vec
-from headrace.envs.turns import Turns
-from headrace.learning.learner import Learner
+from headrace.envs.turn_based_vector import TurnBasedVector
+from headrace.learner.learner import Learner
 from headrace.ops import tree
 from headrace.ops.returns import gae, vtrace
 from headrace.transport.slab import Slab
 from headrace.types import Rollout, map_columns
-from tests.acting.conftest import needs_ray
-from tests.acting.test_game_columns import arrived, told, value_of
 
 GAMES, AGENTS, T, SEED = 2, len(NAMES), 6, 40
 B = GAMES * AGENTS
@@ -42,7 +42,9 @@ def filled(envs: VectorEnv, count: int, num_steps: int = T) -> list[Rollout]:
     torch.manual_seed(1)
     policy = hr.Policy(envs.single_observation_space, envs.single_action_space)
     slab = Slab(rollout_spec(policy, num_steps, B, 0.9), 1, 1)
-    pace = OwnPace(envs, policy, "Restless") if isinstance(envs, Turns) else None
+    pace = (
+        AsynchronousStepper(envs, policy, "Restless") if isinstance(envs, TurnBasedVector) else None
+    )
     collector = Collector(envs, policy, "Restless", 0.9, pace)
     collector.reset(SEED)
     rollouts = []

@@ -11,7 +11,7 @@ import pytest
 from worlds import CountingEnv
 
 import headrace as hr
-from headrace.process import push_nobody_aside
+from headrace.processes import push_nobody_aside
 
 
 def _can_choose() -> bool:

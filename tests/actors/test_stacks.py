@@ -7,22 +7,22 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.acting.test_cut_rollouts import After
 from worlds import Stacks
 
 import headrace as hr
-from headrace.acting.collector import Collector, rollout_spec
-from headrace.acting.own_pace import OwnPace
+from headrace.actors.asynchronous import AsynchronousStepper
+from headrace.actors.collector import Collector, rollout_spec
 from headrace.algos.minibatches import flatten, new_generator
 from headrace.algos.replay import CircularBuffer, ReplayBuffer, as_dict, concatenate, from_dict
 from headrace.envs.make import make_vec
 from headrace.envs.probe import probe
 from headrace.errors import ConfigError, EnvironmentFault
-from headrace.learning.batches import gather
+from headrace.learner.batches import gather
 from headrace.nn import Network, Policy
 from headrace.ops import stacks, tree
 from headrace.transport.slab import Slab
 from headrace.types import Rollout
-from tests.acting.test_cut_rollouts import After
 
 B = 5
 BEGINS = ["black", "same", "goes_on", "mixed"]
@@ -35,7 +35,7 @@ def filler(once, num_steps, engine="sync", network=None, env=Stacks, **env_kwarg
     network = network or Network(conv="impala_shallow")
     policy = Policy(envs.single_observation_space, envs.single_action_space, network)
     slab = Slab(rollout_spec(policy, num_steps, B, stacks=once), 1, 1)
-    pace = OwnPace(envs, policy, "Stacks") if engine == "threads" else None
+    pace = AsynchronousStepper(envs, policy, "Stacks") if engine == "threads" else None
     collector = Collector(envs, policy, "Stacks", stepping=pace)
     collector.reset(3)
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.acting.weight_sync import WINDOW, Follower, SyncRule, divergence, sync_rule
+from headrace.actors.weight_sync import WINDOW, Follower, SyncRule, divergence, sync_rule
 from headrace.errors import ConfigError
 
 ADAPTIVE = sync_rule("adaptive", 0.5)

@@ -9,18 +9,6 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 import torch
-from worlds import CountingTurns
-
-import headrace as hr
-from headrace.acting.collector import Collector, rollout_spec
-from headrace.acting.own_pace import OwnPace
-from headrace.envs.columns import agents_of
-from headrace.envs.make import make_vec
-from headrace.nn import Network, Policy
-from headrace.ops import tree
-from headrace.ops.returns import gae, vtrace
-from headrace.transport.slab import Slab
-from headrace.types import Rollout
 from tests.acting.test_cut_rollouts import After
 from tests.acting.test_game_columns import (
     ENGINES_AND_MASKS,
@@ -29,6 +17,18 @@ from tests.acting.test_game_columns import (
     told,
     value_of,
 )
+from worlds import CountingTurns
+
+import headrace as hr
+from headrace.actors.asynchronous import AsynchronousStepper
+from headrace.actors.collector import Collector, rollout_spec
+from headrace.envs.make import make_vec
+from headrace.envs.parallel_game_vector import agents_of
+from headrace.nn import Network, Policy
+from headrace.ops import tree
+from headrace.ops.returns import gae, vtrace
+from headrace.transport.slab import Slab
+from headrace.types import Rollout
 
 GAMES, AGENTS, T = 2, 3, 5
 B = GAMES * AGENTS
@@ -72,7 +72,7 @@ class Filled:
         spaces = self.envs.single_observation_space, self.envs.single_action_space
         self.policy = Policy(*spaces, network, "action_mask" in infos)
         self._slab = Slab(rollout_spec(self.policy, num_steps, B, 0.9), 1, 1)
-        pace = OwnPace(self.envs, self.policy, "Turns")
+        pace = AsynchronousStepper(self.envs, self.policy, "Turns")
         self.collector = Collector(self.envs, self.policy, "Turns", 0.9, pace)
         self.collector.reset(5)
 

@@ -13,17 +13,17 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.acting.source import RolloutSource
-from headrace.acting.weight_sync import Follower
+from headrace.actors.rollout_source import RolloutSource
+from headrace.actors.weight_sync import Follower
 from headrace.algos.common import policy_outputs
 from headrace.api import resume_config
 from headrace.cli import main
 from headrace.errors import ConfigError
-from headrace.learning.batches import gather
+from headrace.learner.batches import gather
 from headrace.ops import tree
-from headrace.records.files import read_jsonl
-from headrace.records.tally import Progress
-from headrace.training.intake import Intake
+from headrace.rundir.files import read_jsonl
+from headrace.rundir.run_progress import Progress
+from headrace.trainer.batch_collector import BatchCollector
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmPort, ShmQueue
@@ -72,7 +72,7 @@ class Record:
         self.noted: list[float] = []
         self.told: list[tuple[int, float]] = []
         self.stale = 0  # told of another version than the one that acts
-        fresh, note, hear = Intake.fresh, RolloutSource.note, Follower.note
+        fresh, note, hear = BatchCollector.fresh, RolloutSource.note, Follower.note
 
         def taking(intake, *args):
             batch = fresh(intake, *args)
@@ -91,7 +91,7 @@ class Record:
             self.stale += version != follower.version
             hear(follower, version, nats)
 
-        monkeypatch.setattr(Intake, "fresh", taking)
+        monkeypatch.setattr(BatchCollector, "fresh", taking)
         monkeypatch.setattr(RolloutSource, "note", noting)
         monkeypatch.setattr(Follower, "note", hearing)
 
@@ -101,7 +101,7 @@ class Record:
         return self.trainer
 
 
-def copied(intake: Intake, slot: int) -> Rollout:
+def copied(intake: BatchCollector, slot: int) -> Rollout:
     return Rollout(**tree.map_leaves(torch.clone, intake._source._slab.trees[slot]))
 
 
@@ -333,7 +333,7 @@ def test_dropped_rollouts_count_their_fetches(tiny, finish):
 
 def test_what_a_rollout_names_is_the_version_that_acted(tiny, monkeypatch):
     policies, seen = {}, []
-    publish, fresh = RolloutSource.publish, Intake.fresh
+    publish, fresh = RolloutSource.publish, BatchCollector.fresh
 
     def publishing(source, policy, version, epoch):
         policies[version] = copy.deepcopy(policy)
@@ -353,7 +353,7 @@ def test_what_a_rollout_names_is_the_version_that_acted(tiny, monkeypatch):
         return batch
 
     monkeypatch.setattr(RolloutSource, "publish", publishing)
-    monkeypatch.setattr(Intake, "fresh", taking)
+    monkeypatch.setattr(BatchCollector, "fresh", taking)
     algo = hr.APPO(max_lag=1, learning_rate=0.01, **WHOLE)
     with contextlib.closing(
         hr.Trainer(adaptive(tiny, 0.01, algo=algo, total_steps=4000))

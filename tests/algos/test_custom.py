@@ -17,8 +17,8 @@ from headrace.config.algorithms import find
 from headrace.errors import CheckpointError
 from headrace.ops.losses import policy_gradient_loss
 from headrace.ops.returns import gae
-from headrace.records import recall
-from headrace.records.settings import flat_settings, from_json
+from headrace.rundir import resolve_imports
+from headrace.rundir.config_file import flat_settings, from_json
 
 TINY = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 8, "total_steps": 64}
 TINY |= {"eval_episodes": 0, "transport": "serial"}
@@ -267,4 +267,4 @@ def test_a_run_of_another_algorithm_is_not_resumed(tmp_path):
 
 def test_settings_that_were_written_are_read_in_another_process():
     config = hr.Config(algo=MyPPO(extra=4.0))
-    assert recall.config(json.loads(json.dumps(config.to_json()))) == config
+    assert resolve_imports.config(json.loads(json.dumps(config.to_json()))) == config

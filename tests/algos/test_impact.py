@@ -11,17 +11,17 @@ from types import ModuleType
 
 import pytest
 import torch
+from tests.learning.test_learner import make_batch, make_policy
 from torch import Tensor
 
 import headrace as hr
 from headrace.algos import IMPACT, impact
 from headrace.errors import ConfigError
-from headrace.learning.learner import Learner
+from headrace.learner.learner import Learner
 from headrace.nn import Policy
 from headrace.recipes.impact_paper import impact_continuous, impact_discrete
-from headrace.types import Alone, Batch
+from headrace.types import Batch, SingleLearner
 from tests.algos.test_identity import final_return
-from tests.learning.test_learner import make_batch, make_policy
 from tests.ops.oracles import random_stream, vtrace_oracle
 from tests.ops.test_mutants import mutate
 
@@ -42,7 +42,9 @@ def steps(algo: IMPACT, learner: Learner, count: int, rate: float = LR) -> Itera
     """Each batch just before its optimiser step, fresh ones from the seeds 0, 1, 2 …"""
     fresh = (float64_batch(seed) for seed in range(10_000))
     while count > 0:
-        for batch in algo.batches(learner.policy, lambda: next(fresh), learner.state, Alone()):
+        for batch in algo.batches(
+            learner.policy, lambda: next(fresh), learner.state, SingleLearner()
+        ):
             yield batch
             algo.after_step(learner.policy, learner.state, learner.step(batch, rate))
             count -= 1
@@ -88,7 +90,9 @@ def check_visits(module: ModuleType) -> None:
                 times_seen[number] = times_seen.get(number, -1) + 1
                 ours.append((t % size, number, times_seen[number]))
             assert ours == literal_visits(size, passes, 48)
-            more = algo.batches(learner.policy, lambda: float64_batch(0), learner.state, Alone())
+            more = algo.batches(
+                learner.policy, lambda: float64_batch(0), learner.state, SingleLearner()
+            )
             assert len(list(more)) == t_frequency
 
 
@@ -142,7 +146,7 @@ def check_advantage(module: ModuleType) -> None:
     with torch.no_grad():
         value = target(batch.obs, batch.first, ())[1]
     vs, _, _ = vtrace_oracle(dataclasses.replace(stream, value=value), 0.9, 0.8, 1.3, 0.7, 1.0)
-    (found,) = algo.batches(policy, lambda: batch, state, Alone())
+    (found,) = algo.batches(policy, lambda: batch, state, SingleLearner())
     torch.testing.assert_close(found.targets["vs"], vs, rtol=1e-10, atol=1e-10)
     advantage = vs - value[:-1]
     torch.testing.assert_close(found.targets["advantage"], advantage, rtol=1e-10, atol=1e-10)
@@ -158,7 +162,7 @@ def check_loss(module: ModuleType) -> None:
         state = algo.init(policy)
         batch = make_batch(9, 8, torch.float64)
         batch.log_prob = batch.log_prob + 0.4 * torch.randn_like(batch.log_prob)
-        (batch,) = algo.batches(policy, lambda batch=batch: batch, state, Alone())
+        (batch,) = algo.batches(policy, lambda batch=batch: batch, state, SingleLearner())
         with torch.no_grad():
             policy.policy_head.weight += 0.2 * torch.randn_like(policy.policy_head.weight)
         params, value, _ = policy(batch.obs, batch.first, ())

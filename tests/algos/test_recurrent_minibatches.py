@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 import torch
+from tests.learning.test_learner import make_batch
 
 import headrace as hr
 from headrace.algos import IMPACT
 from headrace.algos.common import policy_outputs
 from headrace.algos.minibatches import shuffled
 from headrace.ops.distributions import Categorical
-from headrace.types import Alone, Batch
-from tests.learning.test_learner import make_batch
+from headrace.types import Batch, SingleLearner
 
 
 class Recurrent(torch.nn.Module):
@@ -76,7 +76,7 @@ def test_minibatches_of_a_recurrent_policy_are_whole_columns_each_once_a_pass(mi
 def test_minibatches_of_a_recurrent_policy_are_on_policy_and_add_up_to_the_batch(algo):
     policy = Recurrent()
     batch, state = recurrent_batch(policy), algo.init(policy)
-    parts = list(algo.batches(policy, lambda: batch, state, Alone()))
+    parts = list(algo.batches(policy, lambda: batch, state, SingleLearner()))
     sums = [algo.loss(policy, part, state) for part in parts]
     assert sum(int(part.valid.sum()) for part in parts) == int(batch.valid.sum())
     assert sum(metrics["approx_kl"] for _, metrics in sums) < 1e-12
@@ -84,6 +84,6 @@ def test_minibatches_of_a_recurrent_policy_are_on_policy_and_add_up_to_the_batch
         return
     single = dataclasses.replace(algo, epochs=1, minibatches=1)
     state = single.init(policy)
-    (whole,) = single.batches(policy, lambda: batch, state, Alone())
+    (whole,) = single.batches(policy, lambda: batch, state, SingleLearner())
     expected, _ = single.loss(policy, whole, state)
     torch.testing.assert_close(sum(loss for loss, _ in sums), expected, rtol=1e-10, atol=1e-10)

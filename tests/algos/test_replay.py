@@ -19,7 +19,7 @@ from headrace.algos import impala, replay
 from headrace.algos.replay import CircularBuffer, ReplayBuffer, concatenate
 from headrace.errors import ConfigError
 from headrace.ops import tree
-from headrace.types import Alone, Batch
+from headrace.types import Batch, SingleLearner
 from tests.ops.test_mutants import mutate
 
 T = 3
@@ -204,7 +204,9 @@ def updates(algo: hr.IMPALA, columns: int, count: int) -> list[list[int]]:
     """The columns' numbers in each batch; update u brings ``columns * u`` and following."""
     state, seen = algo.init(torch.nn.Linear(1, 1)), []
     for u in range(count):
-        (batch,) = algo.batches(None, lambda u=u: marked(columns * u, columns), state, Alone())
+        (batch,) = algo.batches(
+            None, lambda u=u: marked(columns * u, columns), state, SingleLearner()
+        )
         seen.append(numbers(batch))
     return seen
 

@@ -18,8 +18,8 @@ import torch
 import headrace as hr
 from headrace.errors import ConfigError
 from headrace.ops.returns import gae
-from headrace.process import torch_threads
-from headrace.records.curves import read_run
+from headrace.processes import torch_threads
+from headrace.rundir.curves import read_run
 from headrace.studies.children import Children
 
 

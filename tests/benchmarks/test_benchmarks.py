@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.records.curves import on_grid
+from headrace.rundir.curves import on_grid
+from headrace.studies.aggregation import mean_se
 from headrace.studies.machine import wide_console
-from headrace.studies.means import mean_se
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CASES = [{"name": name, "lr": 1e-4, "seed": seed} for name in ("a", 'b, "c"') for seed in (0, 1)]
@@ -36,7 +36,7 @@ def benchmark(monkeypatch):
 
 @pytest.fixture
 def study():
-    from headrace.studies import table as study
+    from headrace.studies import run_table as study
 
     return study
 
@@ -164,7 +164,7 @@ def corrections_args(corrections, folder: Path, **changes: Any) -> Any:
 def test_the_actor_acts_with_the_weights_of_exactly_the_forced_lag_ago(
     benchmark, monkeypatch, tmp_path, lag
 ):
-    from headrace.learning.learner import Learner
+    from headrace.learner.learner import Learner
 
     corrections = benchmark("corrections")
     versions, batches, update = [], [], Learner.update

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.studies.children import Ended
+from headrace.studies.children import ProcessResult
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TRACE = "Traceback (most recent call last):\nValueError: no"
@@ -32,7 +32,7 @@ class Said:
         text, code, timed_out = self._end
         self.commands.append(command[3])
         output.write_text(text)
-        return Ended(output, code, 1.0, timed_out)
+        return ProcessResult(output, code, 1.0, timed_out)
 
 
 @pytest.mark.parametrize(

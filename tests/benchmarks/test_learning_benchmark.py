@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.process import cores
+from headrace.processes import cores
 from headrace.studies.statistics import interquartile
 
 ROOT = Path(__file__).parents[2]

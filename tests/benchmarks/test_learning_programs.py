@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.process import torch_threads
+from headrace.processes import torch_threads
 from headrace.studies.children import Children
 
 TASK = "CartPole-v1"

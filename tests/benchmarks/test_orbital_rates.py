@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.envs.columns import agents_of
 from headrace.envs.make import make_vec
+from headrace.envs.parallel_game_vector import agents_of
 from headrace.league.folder import snapshots
 from headrace_ssa import OrbitalDominanceVectorEnv
 

@@ -11,7 +11,7 @@ import pytest
 import headrace as hr
 from headrace.cli.flags import named
 from headrace.recipes import recipe
-from headrace.records.settings import replaced
+from headrace.rundir.config_file import replaced
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

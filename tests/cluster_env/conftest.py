@@ -9,7 +9,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from headrace.cluster import ClusterEnv, LocalConfig, RayConfig
+from headrace.cluster_env import ClusterEnv, LocalConfig, RayConfig
 from tests.cluster import parts
 
 cloudpickle.register_pickle_by_value(parts)  # workers can't import it

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 
-from headrace.cluster.messages import Request, WorkerSetup
-from headrace.cluster.worker import Worker, _check_actions_quickly
+from headrace.cluster_env.messages import Request, WorkerSetup
+from headrace.cluster_env.worker import Worker, _check_actions_quickly
 from headrace.envs.names import resolve
 
 SPACES = [Discrete(3), Discrete(4, start=-2), Discrete(2, dtype=np.int32), Discrete(300, start=5)]

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from tests.cluster.parts import CountingAgent, chosen
 from torch import Tensor
 from worlds import CountingEnv
 
-from headrace.cluster.messages import Answer
-from headrace.cluster.places.block import Laid, Receiver, Sender
+from headrace.cluster_env.backends.shared_memory import ArrayLayout, ArrayReceiver, ArraySender
+from headrace.cluster_env.messages import Answer
 from headrace.ops import tree
-from tests.cluster.parts import CountingAgent, chosen
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
 
@@ -91,7 +91,7 @@ VALUES = {
 def exchange() -> Iterator[Any]:
     """A Sender and a Receiver: sends a value and returns what arrives, and the message's bytes."""
     ours, theirs = multiprocessing.Pipe()
-    sender, receiver = Sender(), Receiver()
+    sender, receiver = ArraySender(), ArrayReceiver()
 
     def send(value: Any, *rest: Any) -> tuple[Answer, bytes]:
         theirs.send_bytes(sender.dumps(Answer(value, *(rest or (0, None)))))
@@ -134,7 +134,7 @@ def test_a_block_grows_and_what_was_received_stays_as_it_was(exchange):
     for i, size in enumerate(sizes):
         found, sent = exchange(noise(size * 70_000, seed=i))
         received.append(found.value)
-        if isinstance(message := pickle.loads(sent), Laid):
+        if isinstance(message := pickle.loads(sent), ArrayLayout):
             told.append(message.new_block)
     assert told == [True, True, False, False, True, False, True]  # nothing where 3 follows 3
     for i, size in enumerate(sizes):
@@ -161,12 +161,12 @@ def test_an_answer_that_was_not_sent_leaves_none_of_its_form(exchange, first):
 
 def test_what_was_sent_can_be_read_when_the_sender_has_gone():
     ours, theirs = multiprocessing.Pipe()
-    sender = Sender()
+    sender = ArraySender()
     theirs.send_bytes(sender.dumps(Answer(noise(70_000), 0, None)))
     sender.hand_over(theirs)
     os.close(sender._file)
     theirs.close()
-    check_equal(Receiver().loads(ours.recv_bytes(), ours).value, noise(70_000))
+    check_equal(ArrayReceiver().loads(ours.recv_bytes(), ours).value, noise(70_000))
     with pytest.raises(EOFError):
         ours.recv_bytes()
     ours.close()

@@ -8,15 +8,15 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from tests.cluster.parts import Categorical, CountingAgent, DelayedCountingEnv, Returning
 from torch import nn
 from worlds import BrightQuarter
 
-from headrace.acting.weight_sync import SyncRule
-from headrace.cluster.agent import pack_agent
-from headrace.cluster.messages import Agent, Request, WorkerSetup
-from headrace.cluster.worker import Worker
+from headrace.actors.weight_sync import SyncRule
+from headrace.cluster_env.agent import pack_agent
+from headrace.cluster_env.messages import Agent, Request, WorkerSetup
+from headrace.cluster_env.worker import Worker
 from headrace.envs.names import resolve
-from tests.cluster.parts import Categorical, CountingAgent, DelayedCountingEnv, Returning
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from headrace.cluster import seen
-from headrace.cluster.seen import Seen
+from headrace.cluster_env import parameter_fingerprint
+from headrace.cluster_env.parameter_fingerprint import ParameterFingerprint
 
 
 class Net(nn.Module):
@@ -103,7 +103,7 @@ LEARNT = {
 @pytest.mark.parametrize("learn", LEARNT.values(), ids=LEARNT.keys())
 def test_a_module_that_changed_is_seen(learn):
     net = Net()
-    before = Seen(net)
+    before = ParameterFingerprint(net)
     assert before.is_of(net)
     learn(net)
     assert not before.is_of(net)
@@ -121,7 +121,7 @@ def test_a_module_that_changed_is_seen(learn):
 )
 def test_what_only_a_state_dict_shows_is_seen(make, learn):
     net = make()
-    before = Seen(net)
+    before = ParameterFingerprint(net)
     assert before.is_of(net)
     learn(net)
     assert not before.is_of(net)
@@ -129,7 +129,7 @@ def test_what_only_a_state_dict_shows_is_seen(make, learn):
 
 def test_what_no_state_dict_shows_is_no_learning():
     net = Net()
-    before = Seen(net)
+    before = ParameterFingerprint(net)
     net.cache.add_(1)
     net.other = 3
     assert before.is_of(net)
@@ -139,8 +139,8 @@ def test_what_no_state_dict_shows_is_no_learning():
 
 def test_a_state_dict_is_collected_once_for_many_looks(monkeypatch):
     net = Net()
-    before = Seen(net)
-    monkeypatch.setattr(seen, "parameters", None)
+    before = ParameterFingerprint(net)
+    monkeypatch.setattr(parameter_fingerprint, "parameters", None)
     assert before.is_of(net)
     assert before.is_of(net)
 
@@ -155,7 +155,7 @@ def test_an_agent_with_parameters_of_its_own_is_compared_by_them(values):
             return values
 
     agent = Agent()
-    before = Seen(agent)
+    before = ParameterFingerprint(agent)
     assert before.is_of(agent)
     (values["a"] if isinstance(values, dict) else values[0])[0] = 1
     assert not before.is_of(agent)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.cluster.parts import EverythingEnv, Numpy, Plain, Revealing
 from torch import Tensor, nn
 from worlds import CountingEnv
 
-from headrace.acting.weight_sync import SyncRule
-from headrace.cluster import drift
-from tests.cluster.parts import EverythingEnv, Numpy, Plain, Revealing
+from headrace.actors.weight_sync import SyncRule
+from headrace.cluster_env import weight_sync
 
 # -- agents whose policy depends on what they see -------------------------------------------------
 
@@ -143,7 +143,7 @@ def test_an_agent_that_shows_its_distribution_is_measured_exactly(
 
 @torch.no_grad()
 def test_workers_with_different_copies_are_each_measured_against_their_own():
-    agent, followed = Softmax(), drift.Drift(3, SyncRule(every=None, kl_threshold=0.1))
+    agent, followed = Softmax(), weight_sync.AgentSync(3, SyncRule(every=None, kl_threshold=0.1))
     obs = [np.random.default_rng(i).normal(size=(20, 4)).astype(np.float32) for i in range(3)]
     copies = []
     for version in range(3):  # worker i gets this version as its first, and keeps it
@@ -170,7 +170,7 @@ def test_workers_with_different_copies_are_each_measured_against_their_own():
 
 @pytest.mark.parametrize("num_steps", [7, 2000])
 def test_what_is_measured_is_the_rollout_or_rows_all_over_it(num_steps):
-    recent = drift.Recent()
+    recent = weight_sync.RecentSteps()
     for first in (0, 10_000):
         rows = np.arange(first, first + num_steps)
         recent.add(0, rows, rows, np.zeros(num_steps))
@@ -186,7 +186,7 @@ def test_what_is_measured_is_the_rollout_or_rows_all_over_it(num_steps):
 
 
 def test_steps_between_two_measurements_are_all_measured():
-    recent = drift.Recent()
+    recent = weight_sync.RecentSteps()
     for step in range(100):
         recent.add(0, np.full(8, step), np.zeros(8), np.zeros(8))
     assert recent.measured()[0].tolist() == np.repeat(range(100), 8).tolist()
@@ -196,7 +196,7 @@ def test_steps_between_two_measurements_are_all_measured():
 
 @pytest.mark.parametrize(("steps", "size"), [(129, 8), (1000, 8), (5000, 1), (40, 300), (7, 4000)])
 def test_of_a_long_stretch_rows_all_over_it_are_measured(steps, size):
-    recent, rng = drift.Recent(), np.random.default_rng(0)
+    recent, rng = weight_sync.RecentSteps(), np.random.default_rng(0)
     for _ in range(2):
         for step in range(steps):
             rows = np.arange(size) + step * size

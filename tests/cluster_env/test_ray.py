@@ -15,16 +15,16 @@ import cloudpickle
 import numpy as np
 import psutil
 import pytest
+from tests.cluster.parts import BrokenEnv, CountingAgent, FailsAhead, Returning, Revealing
 from worlds import CountingEnv
 
-from headrace.acting.weight_sync import SyncRule
-from headrace.cluster import RayConfig
-from headrace.cluster.messages import Agent, Request, WorkerSetup
-from headrace.cluster.places import ray as place
+from headrace.actors.weight_sync import SyncRule
+from headrace.cluster_env import RayConfig
+from headrace.cluster_env.backends import ray as place
+from headrace.cluster_env.messages import Agent, Request, WorkerSetup
 from headrace.errors import AgentFault, ConfigError, WorkerFailed
-from headrace.process.ray import RayCluster
-from headrace.process.ray_process import headrace_version
-from tests.cluster.parts import BrokenEnv, CountingAgent, FailsAhead, Returning, Revealing
+from headrace.processes.ray_connection import RayCluster
+from headrace.processes.ray_worker import headrace_version
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray"),

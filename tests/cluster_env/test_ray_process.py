@@ -12,11 +12,11 @@ import sys
 import cloudpickle
 import pytest
 
-from headrace.acting.remote import actor_class
-from headrace.cluster.places.ray import worker_class
+from headrace.actors.ray_actor import actor_class
+from headrace.cluster_env.backends.ray import worker_class
 from headrace.launch.cluster import learner_class
-from headrace.process.ray_doors import why_not
-from headrace.process.ray_process import Home, cause_of
+from headrace.processes.ray_auth import why_not
+from headrace.processes.ray_worker import Home, cause_of
 
 CLASSES = [actor_class, worker_class, learner_class]
 HOMES = """

@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds import CountingEnv
-
-from headrace.errors import AgentFault, ConfigError
 from tests.cluster.parts import (
     Categorical,
     CountingAgent,
@@ -21,6 +18,9 @@ from tests.cluster.parts import (
     Stepwise,
     follows,
 )
+from worlds import CountingEnv
+
+from headrace.errors import AgentFault, ConfigError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
 

@@ -11,12 +11,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
-from torch import nn
-from worlds import CountingEnv
-
-from headrace.cluster import LocalConfig, drift
-from headrace.cluster.agent import pack_weights, with_weights
-from headrace.cluster.places.local import LocalNode
 from tests.cluster.parts import (
     Categorical,
     CountingAgent,
@@ -27,18 +21,24 @@ from tests.cluster.parts import (
     Stepwise,
     Watching,
 )
+from torch import nn
+from worlds import CountingEnv
+
+from headrace.cluster_env import LocalConfig, weight_sync
+from headrace.cluster_env.agent import pack_weights, with_weights
+from headrace.cluster_env.backends.local import LocalWorker
 
 
 @pytest.fixture
 def sent(monkeypatch):
     """All requests that the head sends, with the worker's name."""
-    requests, send = [], LocalNode.send
+    requests, send = [], LocalWorker.send
 
     def record(node, request):
         requests.append((node.name, request))
         send(node, request)
 
-    monkeypatch.setattr(LocalNode, "send", record)
+    monkeypatch.setattr(LocalWorker, "send", record)
     return requests
 
 
@@ -328,7 +328,7 @@ class Estimated(nn.Module):
 
 @pytest.mark.slow
 def test_the_estimate_is_within_5_percent_of_the_kl_of_categoricals(make, monkeypatch):
-    monkeypatch.setattr(drift, "MAX_OBSERVATIONS", 10**6)
+    monkeypatch.setattr(weight_sync, "MAX_OBSERVATIONS", 10**6)
     envs = make(CountingEnv, envs_per_node=64, kl_threshold=1e9)
     envs.reset(seed=0)
     agent = Categorical()
@@ -343,7 +343,7 @@ def test_the_estimate_is_within_5_percent_of_the_kl_of_categoricals(make, monkey
 
 
 def test_the_estimate_is_within_5_percent_of_the_kl_of_gaussians(make, monkeypatch):
-    monkeypatch.setattr(drift, "MAX_OBSERVATIONS", 10**6)
+    monkeypatch.setattr(weight_sync, "MAX_OBSERVATIONS", 10**6)
     envs = make(Pushed, LocalConfig(nodes=2), envs_per_node=64, kl_threshold=1e9)
     envs.reset(seed=0)
     agent = Gaussian()

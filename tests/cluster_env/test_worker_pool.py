@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from headrace.acting.weight_sync import SyncRule
-from headrace.cluster import drift as drift_module
-from headrace.cluster.agent import act
-from headrace.cluster.crew import Crew
-from headrace.cluster.drift import Drift
-from headrace.cluster.messages import Answer, Fault, Request, WorkerSetup
-from headrace.cluster.places.local import LocalConfig
+from headrace.actors.weight_sync import SyncRule
+from headrace.cluster_env import weight_sync as drift_module
+from headrace.cluster_env.agent import act
+from headrace.cluster_env.backends.local import LocalConfig
+from headrace.cluster_env.messages import Answer, Request, WorkerFault, WorkerSetup
+from headrace.cluster_env.weight_sync import AgentSync
+from headrace.cluster_env.worker_pool import WorkerPool
 from headrace.errors import WorkerFailed
 
 
@@ -58,7 +58,7 @@ class Nowhere(LocalConfig):
 @pytest.mark.filterwarnings("ignore:worker 0.0. gave no answer")
 def test_a_hung_worker_is_found_while_another_answers_all_the_time():
     setups = [WorkerSetup(None, 1, "sync", {}, None, i, 0) for i in range(2)]
-    crew = Crew(Nowhere(nodes=2, timeout_s=0.05, start_timeout_s=0.01), setups)
+    crew = WorkerPool(Nowhere(nodes=2, timeout_s=0.05, start_timeout_s=0.01), setups)
     for i in range(2):
         crew.send(i, Request("describe"))
         assert crew.receive() == (i, Answer(f"worker {i}.0", -1, None))
@@ -68,7 +68,7 @@ def test_a_hung_worker_is_found_while_another_answers_all_the_time():
     while time.monotonic() < give_up:
         crew.send(1, Request("describe"))
         index, answer = crew.receive()
-        if isinstance(answer, Fault):
+        if isinstance(answer, WorkerFault):
             break
         assert index == 1
     assert index == 0
@@ -82,11 +82,11 @@ def test_a_hung_worker_is_found_while_another_answers_all_the_time():
 def test_who_is_new_has_the_time_to_come_up_and_a_replacement_that_to_answer_too():
     setups = [WorkerSetup(None, 1, "sync", {}, None, 0, 0)]
     config = Nowhere(nodes=1, timeout_s=300.0, start_timeout_s=0.05)
-    crew = Crew(config, setups)
+    crew = WorkerPool(config, setups)
     crew.send(0, Request("hang"))
     with pytest.raises(WorkerFailed, match=r"gave no answer in 0\.05 s; it never came up"):
         crew.receive()
-    crew = Crew(dataclasses.replace(config, timeout_s=0.1), setups)
+    crew = WorkerPool(dataclasses.replace(config, timeout_s=0.1), setups)
     crew.send(0, Request("describe"))
     crew.receive()
     for reason in ("gave no answer in 0.1 s", "gave no answer in 0.15 s"):
@@ -96,7 +96,7 @@ def test_who_is_new_has_the_time_to_come_up_and_a_replacement_that_to_answer_too
 
 @pytest.mark.filterwarnings("ignore:worker 0.0. was interrupted")
 def test_a_worker_that_was_cut_off_before_it_was_asked_is_awaited_and_replaced(monkeypatch):
-    crew = Crew(Nowhere(timeout_s=1.0), [WorkerSetup(None, 1, "sync", {}, None, 0, 0)])
+    crew = WorkerPool(Nowhere(timeout_s=1.0), [WorkerSetup(None, 1, "sync", {}, None, 0, 0)])
     crew.send(0, Request("describe"))
     crew.receive()
 
@@ -104,7 +104,7 @@ def test_a_worker_that_was_cut_off_before_it_was_asked_is_awaited_and_replaced(m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("headrace.cluster.crew.time.monotonic", interrupt)
+        patch.setattr("headrace.cluster_env.worker_pool.time.monotonic", interrupt)
         crew.send(0, Request("describe"))
     assert crew.waiting == {0}
     index, fault = crew.receive()
@@ -137,7 +137,7 @@ def test_a_log_probability_for_each_dimension_is_measured_as_one(shift, exact, m
     agent, obs = Normalising(), np.random.default_rng(0).normal(size=(64, 1)).astype(np.float32)
     acted, _ = act(agent, obs)
     assert acted["log_prob"].shape == (64,)
-    drift = Drift(1, SyncRule(every=None, kl_threshold=0.1))
+    drift = AgentSync(1, SyncRule(every=None, kl_threshold=0.1))
     drift.look(agent)
     drift.sent(0, drift.request(0, "act"))
     drift.acted(0, 0, obs, acted["action"], acted["log_prob"])
@@ -156,7 +156,7 @@ def test_a_log_probability_for_each_dimension_is_measured_as_one(shift, exact, m
 def test_measuring_an_agent_changes_nothing_in_it():
     agent, obs = Normalising(), np.ones((8, 1), np.float32)
     acted, _ = act(agent, obs)
-    drift = Drift(1, SyncRule(every=None, kl_threshold=0.1))
+    drift = AgentSync(1, SyncRule(every=None, kl_threshold=0.1))
     drift.look(agent)
     drift.sent(0, drift.request(0, "act"))
     drift.acted(0, 0, obs, acted["action"], acted["log_prob"])

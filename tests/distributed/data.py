@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
-from headrace.learning.learner import Learner
+from headrace.learner.learner import Learner
 from headrace.nn import Network, Policy
 from headrace.types import Batch, Group
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import headrace as hr
-from headrace.records.files import read_jsonl
+from headrace.rundir.files import read_jsonl
 from tests.distributed.threads import ThreadGroup, run_learners
 
 ENVS, FRAGMENT = 12, 8

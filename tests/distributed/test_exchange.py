@@ -15,11 +15,16 @@ from torch import Tensor
 
 import headrace as hr
 from headrace.errors import LearnerFailed
-from headrace.records.episodes import Episodes, gather_episodes
-from headrace.records.files import RunLog, read_jsonl
-from headrace.records.meter import Iteration, Meter
-from headrace.training.exchange import Agreed, Exchange, checksum, logs_iterations
-from headrace.types import Alone
+from headrace.rundir.episodes import Episodes, gather_episodes
+from headrace.rundir.files import RunLog, read_jsonl
+from headrace.rundir.metric_accumulators import Iteration, MetricAccumulator
+from headrace.trainer.metrics_allreduce import (
+    GroupState,
+    MetricsAllReduce,
+    checksum,
+    logs_iterations,
+)
+from headrace.types import SingleLearner
 from tests.distributed.data import make_policy
 from tests.distributed.threads import ThreadGroup, run_learners
 
@@ -40,7 +45,7 @@ def episodes_of(returns: list[float], window: int = 5) -> Episodes:
 # -- waiting for others and exchanging with them --------------------------------------------------
 
 
-class Rows(Alone):
+class Rows(SingleLearner):
     """Rank 0 of three learners, whose last numbers differ as told and whose others don't."""
 
     size = 3
@@ -59,7 +64,7 @@ class Rows(Alone):
 
 def test_the_least_time_of_each_exchange_is_its_own_and_the_rest_was_waiting():
     group = Rows([[0.5, 2.5], [0.25, 3.0]])
-    exchange, meter = Exchange(group), Meter()
+    exchange, meter = MetricsAllReduce(group), MetricAccumulator()
     group.clock.waits += [1.0, 2.0]
     agreed = exchange.tell(meter, episodes_of([]), {}, **QUIET)
     meters = [one.meter for one in exchange.iterations()]
@@ -72,14 +77,14 @@ def test_the_least_time_of_each_exchange_is_its_own_and_the_rest_was_waiting():
 
 def sleepy(
     group: ThreadGroup, sleeps_s: list[float], num_updates: int = 3
-) -> tuple[list[Iteration], Agreed]:
+) -> tuple[list[Iteration], GroupState]:
     """Updates in which each learner sleeps before a sum: the last iterations, and their sums."""
-    exchange = Exchange(group)
+    exchange = MetricsAllReduce(group)
     for _ in range(num_updates):
         with exchange.timed(), group.clock.phase("learn"):
             time.sleep(sleeps_s[group.rank])
             group.sum(torch.zeros(3))
-        agreed = exchange.tell(Meter(), episodes_of([]), {}, **QUIET)
+        agreed = exchange.tell(MetricAccumulator(), episodes_of([]), {}, **QUIET)
     return list(exchange.iterations()), agreed
 
 
@@ -112,7 +117,7 @@ def test_each_learners_four_times_add_up_although_one_sleeps():
 @pytest.mark.serial
 def test_what_is_done_apart_counts_nowhere():
     def work(group: ThreadGroup) -> list[Iteration]:
-        exchange = Exchange(group)
+        exchange = MetricsAllReduce(group)
         for _ in range(2):
             with exchange.timed(), group.clock.phase("learn"):
                 group.sum(torch.zeros(3))
@@ -121,7 +126,7 @@ def test_what_is_done_apart_counts_nowhere():
                     time.sleep(0.7 * group.rank)
                 group.gather(torch.zeros(2))
                 group.sum(torch.zeros(2))
-            exchange.tell(Meter(), episodes_of([]), {}, **QUIET)
+            exchange.tell(MetricAccumulator(), episodes_of([]), {}, **QUIET)
         return list(exchange.iterations())
 
     for one in run_learners(2, work)[0]:
@@ -131,8 +136,8 @@ def test_what_is_done_apart_counts_nowhere():
 
 
 def test_what_is_done_apart_counts_nowhere_even_if_it_fails():
-    group = Alone()
-    exchange = Exchange(group)
+    group = SingleLearner()
+    exchange = MetricsAllReduce(group)
     group.clock.waits.append(1.5)
     with pytest.raises(ZeroDivisionError), exchange.apart(), group.clock.phase("comm"):
         group.clock.waits.append(2.5)
@@ -166,13 +171,18 @@ def test_the_four_times_of_a_real_run_add_up_to_its_iterations(tiny, finish):
 # -- what all know --------------------------------------------------------------------------------
 
 
-def told(size: int, **by_rank: list[Any]) -> list[Agreed]:
+def told(size: int, **by_rank: list[Any]) -> list[GroupState]:
     """What each of several learners knows after an exchange; ``by_rank`` are the arguments."""
 
-    def work(group: ThreadGroup) -> Agreed:
-        known: dict[str, Any] = {"meter": Meter(), "episodes": episodes_of([]), "own": {}, **QUIET}
+    def work(group: ThreadGroup) -> GroupState:
+        known: dict[str, Any] = {
+            "meter": MetricAccumulator(),
+            "episodes": episodes_of([]),
+            "own": {},
+            **QUIET,
+        }
         known |= {name: values[group.rank] for name, values in by_rank.items()}
-        exchange = Exchange(group)
+        exchange = MetricsAllReduce(group)
         agreed = exchange.tell(known.pop("meter"), known.pop("episodes"), known.pop("own"), **known)
         assert [one.rank for one in exchange.iterations()] == list(range(size))
         return agreed
@@ -207,8 +217,8 @@ def test_the_episodes_are_enough_when_each_learner_has_as_many_as_it_keeps():
     assert [agreed.full for agreed in told(2, episodes=[almost, full])] == [False] * 2
 
 
-def meter_of(**values: Any) -> Meter:
-    meter = Meter()
+def meter_of(**values: Any) -> MetricAccumulator:
+    meter = MetricAccumulator()
     for name, value in values.items():
         setattr(meter, name, value)
     return meter
@@ -232,7 +242,7 @@ def test_counts_add_up_and_the_greatest_lag_is_the_greatest_of_all():
 
 def test_a_metric_that_one_learner_lacks_is_absent_from_its_line_only():
     def work(group: ThreadGroup) -> list[Iteration]:
-        exchange = Exchange(group)
+        exchange = MetricsAllReduce(group)
         own = [{"entropy": 0.5, "approx_kl": 0.25, "value_loss": 2.0, "grad_norm": 9.0}, {}]
         meter = meter_of(env_steps=64 - group.rank)
         exchange.tell(meter, episodes_of([]), own[group.rank], **QUIET)
@@ -254,11 +264,11 @@ def test_the_learner_whose_weights_differ_is_named_everywhere(odd, like):
     def work(group: ThreadGroup) -> str:
         with group.in_turn():
             policy = make_policy(dtype=torch.float32)
-        exchange = Exchange(group)
+        exchange = MetricsAllReduce(group)
         for _ in range(2):
             known = QUIET | {"checksum": checksum(policy)}
             try:
-                exchange.tell(Meter(), episodes_of([]), {}, **known)
+                exchange.tell(MetricAccumulator(), episodes_of([]), {}, **known)
             except LearnerFailed as error:
                 return str(error)
             if group.rank == odd:  # by the last bit of one weight
@@ -300,7 +310,7 @@ def test_all_learners_get_the_latest_episodes_of_all_in_the_order_of_ranks():
 
 def test_the_episodes_of_one_learner_are_its_own():
     mine = episodes_of([1.0, 2.0, 3.0])
-    same = gather_episodes(Alone(), mine)
+    same = gather_episodes(SingleLearner(), mine)
     assert (list(same.returns), list(same.lengths), same.count, same.window) == (
         [1.0, 2.0, 3.0],
         [10.0, 20.0, 30.0],

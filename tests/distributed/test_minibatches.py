@@ -9,9 +9,9 @@ import pytest
 
 import headrace as hr
 from headrace.algos.replay import concatenate
-from headrace.learning.learner import Learner
+from headrace.learner.learner import Learner
 from headrace.nn import Network
-from headrace.types import Alone, Batch
+from headrace.types import Batch, SingleLearner
 from tests.distributed.data import LR, LSTM, UPDATES, make_learner, parameters, part, stream
 from tests.distributed.threads import ThreadGroup, run_learners
 from tests.distributed.traces import Trace, check_same
@@ -33,7 +33,9 @@ def split_by_each(algo: Any, learner: Learner, states: list[Any], batch: Batch) 
     parts = []
     for rank, state in enumerate(states):
         mine = part(batch, rank, size)
-        parts.append(list(plain.batches(learner.policy, lambda mine=mine: mine, state, Alone())))
+        parts.append(
+            list(plain.batches(learner.policy, lambda mine=mine: mine, state, SingleLearner()))
+        )
     steps = [concatenate(list(step)) for step in zip(*parts, strict=True)]
     if normalized:
         for step in steps:

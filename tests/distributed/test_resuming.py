@@ -16,7 +16,7 @@ import headrace as hr
 from headrace.algos.replay import concatenate
 from headrace.api import resume_config
 from headrace.errors import CheckpointError
-from headrace.records.files import read_jsonl
+from headrace.rundir.files import read_jsonl
 from headrace.types import Batch
 from tests.distributed.runs import ALGOS, STEPS, check_together, train, weights
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import headrace as hr
-from headrace.learning.learner import Learner
+from headrace.learner.learner import Learner
 from headrace.nn import Network
 from headrace.studies.scaling import allreduce
-from headrace.types import Alone, Batch
+from headrace.types import Batch, SingleLearner
 from tests.distributed.data import (
     LR,
     LSTM,
@@ -243,7 +243,7 @@ def test_there_is_one_exchange_per_step_one_for_all_advantages_and_one_for_all_m
     assert modelled - told_at_the_end == per_update
 
 
-class Multiplied(Alone):
+class Multiplied(SingleLearner):
     """So many learners that all have the same."""
 
     def __init__(self, size: int) -> None:

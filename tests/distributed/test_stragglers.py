@@ -13,7 +13,7 @@ import pytest
 
 import headrace as hr
 from headrace.distributed.preemption import Preemption
-from headrace.types import Alone
+from headrace.types import SingleLearner
 
 
 def slow_env(flag: str | None, step_s: float):
@@ -68,7 +68,7 @@ def test_a_rollout_that_takes_too_long_is_cut_and_only_its_real_steps_count(
     assert all(r.policy_loss is not None for r in results)
 
 
-class Notes(Alone):
+class Notes(SingleLearner):
     """A group in which the others' notes are set by hand."""
 
     size = 4

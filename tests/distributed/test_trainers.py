@@ -14,11 +14,11 @@ from torch import Tensor
 
 import headrace as hr
 import headrace.evaluating.evaluator
-import headrace.training.trainer
+import headrace.trainer.trainer
 from headrace.errors import ConfigError, LearnerFailed
 from headrace.evaluation import Evaluation
-from headrace.records import checkpoint
-from headrace.records.files import read_jsonl
+from headrace.rundir import checkpoint
+from headrace.rundir.files import read_jsonl
 from tests.distributed.runs import ALGOS, STEPS, check_together, iterations, train, weights
 
 # -- training -------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections import defaultdict
 import pytest
 import torch
 
-from headrace.distributed import sums
+from headrace.distributed import tree_allreduce
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17)
 
@@ -64,29 +64,29 @@ def test_all_have_the_same_bits_of_the_sum_after_as_many_messages_as_the_model_s
         def renumbered(to, out, source, into):
             swap(ranks.index(to), out, ranks.index(source), into)
 
-        return sums.add_up(brought[me].clone(), ranks, me, renumbered)
+        return tree_allreduce.add_up(brought[me].clone(), ranks, me, renumbered)
 
     found, chain = in_threads(size, work)
     assert all(torch.equal(values, found[0]) for values in found)
     exact = brought.double().sum(0)
     bound = 2 * (size + 1) * torch.finfo(torch.float32).eps * brought.double().abs().sum(0)
     assert ((found[0].double() - exact).abs() <= bound).all()
-    assert chain == (sums.sum_parts(size, 4 * length)[0] if size > 1 else 0)
+    assert chain == (tree_allreduce.sum_parts(size, 4 * length)[0] if size > 1 else 0)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_rank_has_the_rows_of_all_in_their_order(size):
     found, chain = in_threads(
-        size, lambda me, swap: sums.rows(torch.arange(3) + 10 * me, size, me, swap)
+        size, lambda me, swap: tree_allreduce.rows(torch.arange(3) + 10 * me, size, me, swap)
     )
     rows = torch.arange(3) + 10 * torch.arange(size)[:, None]
     assert all(torch.equal(one, rows) for one in found)
-    assert chain == sums.rows_parts(size, 1)[0] == (size - 1).bit_length()
+    assert chain == tree_allreduce.rows_parts(size, 1)[0] == (size - 1).bit_length()
 
 
 def test_large_vectors_of_many_ranks_are_halved():
-    few, many = sums.sum_parts(2, 1 << 20), sums.sum_parts(16, 1 << 20)
+    few, many = tree_allreduce.sum_parts(2, 1 << 20), tree_allreduce.sum_parts(16, 1 << 20)
     assert few == (1, 1 << 20)
     assert many == (8, 2 * 15 / 16 * (1 << 20))
-    assert [sums.sum_parts(4, n)[0] for n in (1 << 19, (1 << 19) + 1)] == [2, 4]
-    assert sums.sum_parts(16, 1000) == (4, 4000)
+    assert [tree_allreduce.sum_parts(4, n)[0] for n in (1 << 19, (1 << 19) + 1)] == [2, 4]
+    assert tree_allreduce.sum_parts(16, 1000) == (4, 4000)

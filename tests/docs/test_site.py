@@ -18,7 +18,7 @@ from headrace.cli.training import config_of
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 WITHOUT_PICTURES = (
-    "import headrace.evaluating.ending as ending\nending._report = ending.plot = lambda *_: None\n"
+    "import headrace.evaluating.run_end as ending\nending._report = ending.plot = lambda *_: None\n"
 )
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 TRACKERLESS = ("index", "optuna", "tensorboard")  # pages of integrations that need no server
@@ -197,7 +197,7 @@ def test_links_to_files_beside_the_pages_become_their_names_and_equations_are_dr
     assert 'aria-label="\\frac{a}{b} &lt; 1"' in shown
     assert "```" not in shown
     assert hooks.equation("a \\qquad b").count("<svg") == 2
-    name = "tests/training/test_resume.py::test_it_goes_on"
+    name = "tests/trainer/test_resume.py::test_it_goes_on"
     cell = hooks.on_page_content(f"<td><code>{name}</code></td><p><code>{name}</code></p>")
     assert cell.startswith(
         "<td><code>tests/<wbr>training/<wbr>test_<wbr>resume.<wbr>py::<wbr>test_"

@@ -12,12 +12,12 @@ import headrace as hr
 from headrace.doctor import doctor as live
 from headrace.doctor.doctor import Doctor
 from headrace.doctor.rules import Rule
-from headrace.evaluating import ending
-from headrace.records import files, health
-from headrace.records.curves import read_run
-from headrace.records.files import RunLog, append_jsonl, read_jsonl, truncate_jsonl
-from headrace.records.health import conclude, findings, known
+from headrace.evaluating import run_end
 from headrace.reporting import page
+from headrace.rundir import files, health
+from headrace.rundir.curves import read_run
+from headrace.rundir.files import RunLog, append_jsonl, read_jsonl, truncate_jsonl
+from headrace.rundir.health import conclude, findings, known
 
 
 def wrong(*_):
@@ -45,7 +45,7 @@ def test_a_rule_that_fails_ends_neither_training_nor_its_ending(tiny, tmp_path, 
 
 @pytest.mark.draws
 def test_a_template_that_fails_leaves_the_summary_and_is_one_line(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(ending, "plot", wrong)
+    monkeypatch.setattr(run_end, "plot", wrong)
     text = page._file
     monkeypatch.setattr(
         page, "_file", lambda name: text(name) + "{{ 1 / 0 }}" * (name[5:] == "html")
@@ -64,10 +64,10 @@ def test_without_jinja_or_with_a_path_of_odd_bytes_a_run_ends_well(tmp_path, mon
     monkeypatch.setitem(sys.modules, "jinja2", None)
     told: list[str] = []
     run = write_run(tmp_path / "run")
-    assert not ending._attempt(run, told.append, "the report", lambda: ending._report(run))
+    assert not run_end._attempt(run, told.append, "the report", lambda: run_end._report(run))
     assert "jinja2" in told[0]
     odd = tmp_path / "b\udcff"
-    assert not ending._attempt(odd, told.append, "the doctor", wrong)
+    assert not run_end._attempt(odd, told.append, "the doctor", wrong)
     told[1].encode()
 
 

@@ -13,8 +13,8 @@ from worlds import SlowEnv
 
 import headrace as hr
 from headrace.api import resume_config
-from headrace.records.curves import read_run
-from headrace.records.health import conclude, findings
+from headrace.rundir.curves import read_run
+from headrace.rundir.health import conclude, findings
 
 SMALL = {"num_actors": 1, "envs_per_actor": 8, "fragment_length": 16, "learner_threads": 1}
 CARTPOLE = {"env": "CartPole-v1", "transport": "serial", "total_steps": 3_000}
@@ -114,8 +114,8 @@ def ill(tmp_path_factory):
             settings = SMALL | {"eval_episodes": 0, "log_interval_s": 0.0} | RUNS[name]
             config = hr.Config(run_dir=str(folder), **settings)
             with pytest.MonkeyPatch.context() as patched:  # what is drawn takes longer
-                patched.setattr("headrace.evaluating.ending.plot", lambda runs: None)
-                patched.setattr("headrace.evaluating.ending._report", lambda run_dir: None)
+                patched.setattr("headrace.evaluating.run_end.plot", lambda runs: None)
+                patched.setattr("headrace.evaluating.run_end._report", lambda run_dir: None)
                 with hr.Trainer(config, notify=told.append) as trainer:
                     list(trainer)
             done[name] = folder, told
@@ -157,8 +157,8 @@ def test_a_resumed_run_is_not_told_again_what_it_was_told(ill):
     told: list[str] = []
     config = resume_config(folder, total_steps=7_000)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("headrace.evaluating.ending.plot", lambda runs: None)
-        patched.setattr("headrace.evaluating.ending._report", lambda run_dir: None)
+        patched.setattr("headrace.evaluating.run_end.plot", lambda runs: None)
+        patched.setattr("headrace.evaluating.run_end._report", lambda run_dir: None)
         with hr.Trainer(config, notify=told.append) as trainer:
             list(trainer)
     assert "kl-high" in before

@@ -14,8 +14,8 @@ from worlds import CountingEnv, CountingVectorEnv
 
 import headrace as hr
 from headrace.envs import make
-from headrace.envs.agreement import difference
 from headrace.envs.make import opened
+from headrace.envs.space_agreement import difference
 from headrace.errors import ConfigError
 
 

@@ -10,8 +10,8 @@ import gymnasium
 import pytest
 
 import headrace as hr
+from headrace.envs.env_pickling import pickled_env
 from headrace.envs.names import resolve
-from headrace.envs.travel import pickled_env
 from headrace.errors import ConfigError
 
 

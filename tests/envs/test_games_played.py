@@ -19,18 +19,18 @@ from worlds.restless import Restless, RestlessTurns, RestlessVector, ledger
 
 import headrace as hr
 from headrace.envs import step_cost as costs
-from headrace.envs.columns import agents_of
 from headrace.envs.make import make_vec
+from headrace.envs.parallel_game_vector import agents_of
 from headrace.envs.probe import probe
 from headrace.envs.step_cost import StepCost, step_cost, timed
 from headrace.errors import ConfigError
 from headrace.league.folder import Snapshot
-from headrace.records import checkpoint
-from headrace.records.files import read_jsonl
-from headrace.records.video import record_video
+from headrace.rundir import checkpoint
+from headrace.rundir.files import read_jsonl
+from headrace.rundir.video import record_video
 from headrace.studies.league import matches
 from headrace.studies.plan import parts
-from headrace.studies.plan.parts import Acting, actor_spec
+from headrace.studies.plan.parts import ActorBenchmark, actor_spec
 from headrace.studies.scores.references import random_returns
 
 
@@ -272,7 +272,7 @@ def test_best_is_the_latest_where_returns_add_up_to_0(tiny):
 
 def test_what_a_game_in_turns_costs_a_plan_is_of_legal_moves(tiny, monkeypatch):
     spec = actor_spec(tiny(env=CountingTurns, env_kwargs={"mask": "obs"}, envs_per_actor=6))
-    acting = Acting(spec)
+    acting = ActorBenchmark(spec)
     with contextlib.closing(acting):
         monkeypatch.setattr(parts, "timed", lambda envs, shown, seconds: StepCost(0.5, 1.0))
         assert acting.env_step_s(0.01) == 3.0, "a row of 6 columns"

@@ -11,12 +11,12 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 from worlds import CountingGame, CountingTurns, Matching
 
 import headrace as hr
-from headrace.envs import turn_game
+from headrace.envs import turn_based_game
 from headrace.envs.make import make_vec, opened
 from headrace.envs.names import resolve
 from headrace.envs.probe import probe
 from headrace.errors import ConfigError, EnvironmentFault
-from headrace.training.sizes import choose
+from headrace.trainer.auto_sizes import choose
 
 
 def test_a_package_that_is_missing_is_told_with_what_brings_it(monkeypatch):
@@ -116,7 +116,7 @@ class Idle(CountingTurns):
 
 @pytest.mark.parametrize("kind", ["games", "moves"])
 def test_an_agent_that_never_moves_is_told_of(monkeypatch, kind):
-    monkeypatch.setattr(turn_game, {"games": "MAX_GAMES", "moves": "_MAX_MOVES"}[kind], 5)
+    monkeypatch.setattr(turn_based_game, {"games": "MAX_GAMES", "moves": "_MAX_MOVES"}[kind], 5)
     with contextlib.closing(make_vec(Idle, 1, "sync")) as envs:
         envs.reset(seed=0)
         with pytest.raises(EnvironmentFault, match=f"Idle's 2 had no turn in 5 .*{kind}"):
@@ -126,7 +126,7 @@ def test_an_agent_that_never_moves_is_told_of(monkeypatch, kind):
 
 def test_games_side_by_side_count_together_until_an_agent_should_have_moved(monkeypatch, tiny):
     """Of 8 environments, none of which has seen as many games."""
-    monkeypatch.setattr(turn_game, "MAX_GAMES", 40)
+    monkeypatch.setattr(turn_based_game, "MAX_GAMES", 40)
     config = tiny(env=Idle, envs_per_actor=24, transport="serial", total_steps=900)
     with pytest.raises(EnvironmentFault, match=r"Idle's 2 had no turn in 4\d games, so nothing"):
         list(hr.Trainer(config, notify=str))
@@ -141,8 +141,8 @@ def test_an_agent_that_had_no_turn_in_a_short_run_is_named_at_its_end(tiny):
 
 
 def test_clusters_of_environments_refuse_games():
-    from headrace.cluster.messages import WorkerSetup
-    from headrace.cluster.worker import Worker
+    from headrace.cluster_env.messages import WorkerSetup
+    from headrace.cluster_env.worker import Worker
 
     with pytest.raises(ConfigError, match="ClusterEnv can't step Matching, a game of 2 agents"):
         Worker(WorkerSetup(Matching, 2, "auto", {}, seed=0, index=0))
@@ -210,7 +210,7 @@ class Widow(CountingTurns):
 
 @pytest.mark.parametrize(("env", "kind"), [(Seldom, "moves"), (Widow, "moves"), (Seldom, "games")])
 def test_an_agent_that_is_seldom_there_is_no_fault(monkeypatch, env, kind):
-    monkeypatch.setattr(turn_game, {"games": "MAX_GAMES", "moves": "_MAX_MOVES"}[kind], 20)
+    monkeypatch.setattr(turn_based_game, {"games": "MAX_GAMES", "moves": "_MAX_MOVES"}[kind], 20)
     with contextlib.closing(make_vec(env, 1, "sync")) as envs:
         envs.reset(seed=0)
         for _ in range(200):

@@ -16,8 +16,8 @@ from headrace import api
 from headrace.envs.make import make_vec
 from headrace.envs.probe import probe
 from headrace.errors import ConfigError
-from headrace.nn.team import Team
-from headrace.records.video import record_video
+from headrace.nn.multi_policy import MultiPolicy
+from headrace.rundir.video import record_video
 
 SERIAL = {"transport": "serial", "num_actors": 1, "envs_per_actor": 24, "fragment_length": 16}
 QUICK = hr.PPO(gamma=0.3, learning_rate=3e-2, epochs=2, minibatches=1)
@@ -141,10 +141,10 @@ def test_a_predicted_action_is_one_that_the_mask_and_the_space_allow():
     found = probe(Unlike, "sync", {}, 0)
     roster = hr.Config(Unlike, policies="per-agent").roster(found.agents, "Unlike")
     made = found.observation_space, found.action_space, hr.Network((8,)), True
-    policy = Team.of(roster, *made, found.own_spaces).policies["wolf"]
+    policy = MultiPolicy.of(roster, *made, found.own_spaces).policies["wolf"]
     for mask, action in (([0, 1, 0, 0], 5), ([0, 0, 0, 1], 7)):
         assert policy.predict(np.zeros(3, np.float32), action_mask=np.array(mask))[0] == action
-    scout = Team.of(roster, *made, found.own_spaces).policies["scout"]
+    scout = MultiPolicy.of(roster, *made, found.own_spaces).policies["scout"]
     with torch.no_grad():
         scout.policy_head.bias.copy_(torch.tensor([1.0, 0.0, 2.0, 3.0]))
     assert scout.predict(np.zeros((3, 2), np.float32))[0].tolist() == [0, 0, 0]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
 
-from headrace.envs.joined import Joined, JoinedVector, join
 from headrace.envs.make import make_vec, opened
 from headrace.envs.names import Tasks, env_of, envs_of, resolve
 from headrace.envs.probe import probe
 from headrace.envs.tasks import named_in
+from headrace.envs.unified_tasks import UnifiedTask, UnifiedTaskVector, join
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
 from headrace.spaces.masks import MASK
@@ -37,7 +37,7 @@ class Told(gymnasium.Env):
 
 def joined(
     *spaces: tuple[Any, Any], shown: bool = False, infos: dict | None = None
-) -> list[Joined]:
+) -> list[UnifiedTask]:
     """The environments of these spaces, as they are joined."""
     made = [Told(*each, info=infos) for each in spaces]
     names = [f"Task{i}" for i in range(len(made))]
@@ -117,7 +117,7 @@ def test_columns_dont_depend_on_the_order_of_tasks():
 
 def test_a_task_whose_spaces_are_the_joined_ones_is_left_as_it_is():
     two, three = joined((vector(4), Discrete(2)), (vector(4), Discrete(3)))
-    assert isinstance(two, Joined)
+    assert isinstance(two, UnifiedTask)
     assert isinstance(three, Told)
 
 
@@ -277,8 +277,8 @@ def test_environments_stepped_together_are_joined_as_single_ones(name, observati
     parts = {"observation": observation, "task": Discrete(2)}
     spaces = observation if task is None else Dict(parts), action
     known = {"observation_space": spaces[0], "action_space": spaces[1], "task": task, "place": 2}
-    singles = make_vec(name, 3, "sync", wrappers=[Wrap(Joined, "joined", known)])
-    together = JoinedVector(make_vec(name, 3, "sync"), **known)
+    singles = make_vec(name, 3, "sync", wrappers=[Wrap(UnifiedTask, "joined", known)])
+    together = UnifiedTaskVector(make_vec(name, 3, "sync"), **known)
     assert singles.action_space == together.action_space
     assert singles.observation_space == together.observation_space
     one, other = (envs.reset(seed=4) for envs in (singles, together))
@@ -307,10 +307,10 @@ def assert_same(a, b):
 
 def test_an_engine_that_steps_many_at_once_still_does_when_they_are_joined():
     known = {"observation_space": Box(-np.inf, np.inf, (6,)), "action_space": Discrete(5)}
-    wraps = [Wrap(Joined, "joined", known, JoinedVector)]
+    wraps = [Wrap(UnifiedTask, "joined", known, UnifiedTaskVector)]
     for engine, name in (("native", "native"), ("auto", "native"), ("sync", "sync")):
         taken, envs = opened("CartPole-v1", 2, engine, wrappers=wraps)
         assert taken == name
-        assert isinstance(envs, JoinedVector) == (name == "native")
+        assert isinstance(envs, UnifiedTaskVector) == (name == "native")
         assert envs.reset(seed=0)[0].shape == (2, 6)
         envs.close()

@@ -18,7 +18,7 @@ from headrace.envs.make import make_vec, opened
 from headrace.envs.packages import Package, package_of
 from headrace.envs.wrappers import as_wrap
 from headrace.errors import ConfigError
-from headrace.training import run
+from headrace.trainer import start
 
 
 class Screens(gymnasium.Env):
@@ -92,7 +92,7 @@ def test_a_run_is_trained_evaluated_filmed_and_resumed_with_its_wrappers(tmp_pat
     [
         ("ResizeObservatoin", ["none of gymnasium.wrappers", "'ResizeObservation'"]),
         ("nowhere:Wrapper", ["'nowhere:Wrapper' can't be imported"]),
-        ("headrace.valid.ranges:ABOVE_0", ["is a Range, not a wrapper"]),
+        ("headrace.validation.ranges:ABOVE_0", ["is a Range, not a wrapper"]),
         ('TimeLimit:{"max_episode_steps":', ["is no JSON", "for example ResizeObservation"]),
         ("TimeLimit:[3]", ["must be a JSON object"]),
         ('TimeLimit:{"steps":3}', ['"steps":3', "takes max_episode_steps"]),
@@ -161,12 +161,12 @@ def test_known_ids_have_their_packages():
 
 
 def test_a_network_that_screens_make_huge_is_told_with_the_remedy(monkeypatch):
-    monkeypatch.setattr(run, "_LARGE", 1_000_000)  # parameters
+    monkeypatch.setattr(start, "_LARGE", 1_000_000)  # parameters
     policies = [
         hr.Policy(Box(0, 255, (*sides, 3), np.uint8), Discrete(3), hr.Network(hidden=(32,)))
         for sides in ((40, 40), (100, 120))
     ]
-    small, large = (run.large_network(hr.Config(), policy) for policy in policies)
+    small, large = (start.large_network(hr.Config(), policy) for policy in policies)
     words = r"million parameters.*100 x 120: wrappers=.'ResizeObservation:{\"shape\":\[84,84\]}',"
     assert small is None
     assert re.search(words, large or "")

@@ -37,8 +37,8 @@ HEADRACE = """
 import ctypes, sys
 ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it ends with the tests
 from headrace.cli import main
-from headrace.provision.kubernetes import following as rayjobs
-from headrace.provision.slurm import following as jobs
+from headrace.jobs.kubernetes import following as rayjobs
+from headrace.jobs.slurm import following as jobs
 jobs._SELDOM_S = 1.0  # nobody else asks these clusters
 rayjobs._LOOK_S = 0.5
 sys.exit(main(sys.argv[1:]))

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from headrace.errors import LaunchFailed
-from headrace.provision.slurm import node
-from headrace.provision.slurm.allocation import Allocation
+from headrace.jobs.slurm import node
+from headrace.jobs.slurm.allocation import Allocation
 
 SRUN = """#!/bin/sh
 echo "$SLURM_LABELIO$SLURM_UNBUFFEREDIO"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from headrace.provision.kubernetes import following
+from headrace.jobs.kubernetes import following
 
 KUBECTL = """#!/bin/sh
 # Answers "get rayjob", "delete rayjob" … with the files get-1, get-2 …, the last one for ever;

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import LaunchFailed
-from headrace.provision import ray_node
-from headrace.provision.orders import Orders
-from headrace.provision.ray_node import Ray
-from headrace.provision.slurm import head
+from headrace.jobs import ray_node
+from headrace.jobs.job_spec import JobSpec
+from headrace.jobs.ray_node import Ray
+from headrace.jobs.slurm import head
 
 SCONTROL = """#!/bin/sh
 cd "$(dirname "$0")"
@@ -77,9 +77,9 @@ def job(tmp_path, monkeypatch):
 
     def run(command: str, nodes: Nodes | None = None, **settings) -> tuple[int, int]:
         words = ["bash", "-c", command]
-        orders = Orders(words, words, words, ray=nodes is not None, **settings)
+        orders = JobSpec(words, words, words, ray=nodes is not None, **settings)
         monkeypatch.setattr(head, "Allocation", nodes)
-        status = head.Head(orders).run()
+        status = head.BatchScriptHead(orders).run()
         return status, (tmp_path / "calls").read_text().count("requeue 7")
 
     yield run
@@ -245,8 +245,8 @@ def test_what_nodes_say_of_their_end_is_told_while_the_command_runs(job, capsys)
 
 def test_a_command_that_can_t_be_started_is_told(job, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
-    orders = Orders(["no-such-program"], [], [], ray=False)
-    assert head.Head(orders).run() == 1
+    orders = JobSpec(["no-such-program"], [], [], ray=False)
+    assert head.BatchScriptHead(orders).run() == 1
     assert "no-such-program can't be started" in capsys.readouterr().out
 
 

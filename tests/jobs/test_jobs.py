@@ -15,23 +15,23 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.cluster.places.slurm import SlurmPlace
+from headrace.cluster_env.backends.slurm import SlurmBackend
 from headrace.errors import ConfigError, LaunchFailed
-from headrace.provision import ray_node
-from headrace.provision.orders import Orders, steps_saved
-from headrace.provision.ray_node import RayNode, new_cluster, own_folder
-from headrace.provision.slurm import following, meeting
-from headrace.provision.slurm import job as slurm_job
-from headrace.provision.slurm.following import Following, Log, log_of
-from headrace.provision.slurm.job import Job, script
-from headrace.provision.slurm.meeting import Listener, Pulse, found, offered
-from headrace.provision.slurm.node import NodeOrders
-from headrace.provision.slurm.queue import State, _state, check_cluster
-from headrace.provision.versions import difference, versions
+from headrace.jobs import ray_node
+from headrace.jobs.job_spec import JobSpec, steps_saved
+from headrace.jobs.ray_node import RayNode, new_cluster, own_folder
+from headrace.jobs.slurm import following, rendezvous
+from headrace.jobs.slurm import job as slurm_job
+from headrace.jobs.slurm.following import JobFollower, LogTail, log_of
+from headrace.jobs.slurm.job import Job, script
+from headrace.jobs.slurm.node import NodeSpec
+from headrace.jobs.slurm.queue import State, _state, check_cluster
+from headrace.jobs.slurm.rendezvous import Heartbeat, HeartbeatListener, found, offered
+from headrace.jobs.versions import difference, versions
 
 
 def test_the_script_asks_for_what_the_job_says_and_carries_its_orders():
-    orders = Orders(["a", "it's\nb"], [], [], "runs/x", 60.0, True)
+    orders = JobSpec(["a", "it's\nb"], [], [], "runs/x", 60.0, True)
     text = script(
         Job(nodes=2, partition="gpu", gpus_per_node=4, option=("account=x",)), orders, "l"
     )
@@ -39,7 +39,7 @@ def test_the_script_asks_for_what_the_job_says_and_carries_its_orders():
     assert asked >= {"--nodes=2", "--partition=gpu", "--gpus-per-node=4", "--account=x"}
     assert asked >= {"--exclusive", "--mem=0", "--requeue", "--signal=B:USR1@120", "--output=l"}
     told = text.split("<<'ORDERS'\n")[1].removesuffix("\nORDERS\n")
-    assert Orders.read(told) == orders
+    assert JobSpec.read(told) == orders
     subprocess.run(["sh", "-n"], input=text, text=True, check=True, timeout=10)
     part = script(Job(cpus_per_node=3, requeue=False), orders, "l")
     assert "--cpus-per-task=3" in part
@@ -48,7 +48,7 @@ def test_the_script_asks_for_what_the_job_says_and_carries_its_orders():
 
 
 def asked_of(job: Job, log: str = "l") -> list[str]:
-    text = script(job, Orders([], [], [], ray=False), log)
+    text = script(job, JobSpec([], [], [], ray=False), log)
     return [line for line in text.splitlines() if line.startswith("#SBATCH")]
 
 
@@ -61,7 +61,7 @@ def test_what_sbatch_would_cut_off_or_take_for_a_comment_is_quoted():
 
 def test_a_time_limit_that_leaves_no_time_to_run_is_refused_before_it_is_submitted():
     job = Job(time_limit="7", stop_before_s=120)
-    for_ray, alone = (Orders([], [], [], start_timeout_s=300.0, ray=ray) for ray in (True, False))
+    for_ray, alone = (JobSpec([], [], [], start_timeout_s=300.0, ray=ray) for ray in (True, False))
     says = (
         "time_limit='7', which is 420 s, must be above stop_before_s=120 and start_timeout_s=300 "
         r"together \(nearest: 8 minutes\)"
@@ -80,7 +80,7 @@ class TestOrders:
         self.run_dir = tmp_path / "run"
 
     def runs(self, job: str, command: str = "begin", anew: str = "anew") -> str:
-        [word] = Orders([command], [anew], ["again"]).words(self.run_dir, job)
+        [word] = JobSpec([command], [anew], ["again"]).words(self.run_dir, job)
         return word
 
     def save(self, step: int = 8) -> None:
@@ -219,7 +219,7 @@ def test_a_machine_without_slurm_is_told_what_to_do(monkeypatch):
 def test_a_log_gives_whole_lines_that_are_new(tmp_path):
     path = tmp_path / "8.log"
     path.write_text("of a job before\n")
-    log = Log(path)
+    log = LogTail(path)
     assert log.new() == ""
     with path.open("a") as file:
         file.write("one\ntw")
@@ -243,10 +243,10 @@ def test_seeds_that_slurm_has_forgotten_count(tmp_path, monkeypatch, before, las
     answers += [[state(1, "COMPLETED")]] * 2
     monkeypatch.setattr(following, "_LOOK_S", 0.01)
     monkeypatch.setattr(following, "states", lambda job: answers.pop(0))
-    logs = {tmp_path / f"{seed}.log": Log(tmp_path / f"{seed}.log") for seed in range(2)}
+    logs = {tmp_path / f"{seed}.log": LogTail(tmp_path / f"{seed}.log") for seed in range(2)}
     for path in logs:
         path.write_text("begun\n")
-    follower = Following("8", f"{tmp_path}/%a.log", logs, lambda text: None, lambda text: None)
+    follower = JobFollower("8", f"{tmp_path}/%a.log", logs, lambda text: None, lambda text: None)
     assert follower.to_the_end() == exit_code
     assert answers == []
 
@@ -261,9 +261,9 @@ def test_another_version_on_a_node_is_told_with_the_remedy():
 
 def test_a_node_that_differs_says_so_and_starts_nothing():
     ray = new_cluster()
-    orders = NodeOrders(ray, "node1", 0, versions() | {"ray": "1.0"}, "", 5.0)
+    orders = NodeSpec(ray, "node1", 0, versions() | {"ray": "1.0"}, "", 5.0)
     done = subprocess.run(
-        [sys.executable, "-m", "headrace.provision.slurm.node"],
+        [sys.executable, "-m", "headrace.jobs.slurm.node"],
         input=orders.write() + "\n",
         env=os.environ | {"SLURMD_NODENAME": "node2"},
         capture_output=True,
@@ -294,7 +294,7 @@ def test_a_meeting_place_is_its_user_s_alone_and_empty_afterwards(tmp_path):
 
 
 def test_a_job_hears_its_driver_s_pulse_and_when_it_stops(tmp_path):
-    listener, pulse = Listener(tmp_path, patience_s=0.5), Pulse(tmp_path)
+    listener, pulse = HeartbeatListener(tmp_path, patience_s=0.5), Heartbeat(tmp_path)
     while not (tmp_path / "pulse").exists():
         time.sleep(0.01)
     assert listener.hears()
@@ -306,9 +306,9 @@ def test_a_job_hears_its_driver_s_pulse_and_when_it_stops(tmp_path):
 
 
 def test_a_pulse_outlasts_errors_of_its_file_system(tmp_path, monkeypatch):
-    monkeypatch.setattr(meeting, "_BEAT_S", 0.01)
+    monkeypatch.setattr(rendezvous, "_BEAT_S", 0.01)
     folder = tmp_path / "later"
-    pulse = Pulse(folder)  # can't write yet
+    pulse = Heartbeat(folder)  # can't write yet
     time.sleep(0.05)
     folder.mkdir()
     deadline = time.monotonic() + 20
@@ -381,7 +381,7 @@ def test_what_the_job_that_a_program_is_in_has_not_is_refused(monkeypatch, told,
 
 
 def test_a_place_without_ray_and_a_second_one_are_refused(monkeypatch):
-    monkeypatch.setattr(SlurmPlace, "entered", True)
+    monkeypatch.setattr(SlurmBackend, "entered", True)
     with pytest.raises(ConfigError, match="SlurmConfig: one ClusterEnv with SlurmConfig for a pro"):
         opened()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.provision.conftest import await_file
 
 from headrace.cli import main
 from headrace.errors import ConfigError
-from headrace.provision.kubernetes.entry import RUNS
-from headrace.provision.kubernetes.manifest import LABEL, KubernetesJob, manifest
-from headrace.provision.orders import Orders
-from tests.provision.conftest import await_file
+from headrace.jobs.job_spec import JobSpec
+from headrace.jobs.kubernetes.entry import RUNS
+from headrace.jobs.kubernetes.manifest import LABEL, KubernetesJob, manifest
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".venv-clusters/bin"
@@ -38,7 +38,7 @@ def tools() -> Path:
 
 def variants() -> list[dict]:
     """Manifests of every kind."""
-    orders = Orders(["a"], ["b"], ["c"], "/runs/x")
+    orders = JobSpec(["a"], ["b"], ["c"], "/runs/x")
     kinds = itertools.product((1, 3), (None, 5), (0, 2), (None, "lab"))
     return [
         manifest(
@@ -108,7 +108,7 @@ def test_ray_s_own_autoscaler_reads_nodes_and_bounds_from_the_manifest():
     if importlib.util.find_spec("ray") is None:  # to import it here is too early for other tests
         pytest.skip("needs Ray")
     job = KubernetesJob(nodes=3, max_nodes=6, gpus_per_node=2, cpus_per_node=8)
-    made = manifest(job, Orders([], [], []), "x", "2.60.0")
+    made = manifest(job, JobSpec([], [], []), "x", "2.60.0")
     cluster = {
         "metadata": {"name": "x", "namespace": "lab"},
         "spec": made["spec"]["rayClusterSpec"],
@@ -129,7 +129,7 @@ def test_only_the_learner_s_pod_has_the_volume_and_the_orders():
     _, head, *workers = templates(made)
     assert "headrace-runs" in json.dumps(head)
     assert "headrace-runs" not in json.dumps(workers)
-    odd = manifest(KubernetesJob(), Orders(["$(HOME)"], [], []), "x", "2.60.0")
+    odd = manifest(KubernetesJob(), JobSpec(["$(HOME)"], [], []), "x", "2.60.0")
     variables = {e["name"]: e["value"] for e in
                  templates(odd)[1]["spec"]["containers"][0]["env"]}  # fmt: skip
     assert "$$(HOME)" in variables["HEADRACE_ORDERS"]  # as Kubernetes takes it literally
@@ -140,7 +140,7 @@ def test_a_dry_run_prints_the_manifest_of_a_run_in_the_volume(capsys):
     made = yaml.safe_load(capsys.readouterr().out)
     assert made["kind"] == "RayJob"
     text = templates(made)[1]["spec"]["containers"][0]["env"][1]["value"]
-    orders = Orders.read(text)
+    orders = JobSpec.read(text)
     assert orders.run_dir == f"{RUNS}/a/b"
     assert orders.command[:5] == ["python", "-m", "headrace", "train", "appo"]
     assert orders.command[-2:] == ["--cluster", "ray:{address}"]
@@ -178,7 +178,7 @@ def test_a_run_in_the_volume_is_not_looked_for_here(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     assert main(["launch", "k8s", "--dry-run", *WORDS[:3], "--resume", "--run-dir", "a"]) == 0
     made = yaml.safe_load(capsys.readouterr().out)
-    orders = Orders.read(templates(made)[1]["spec"]["containers"][0]["env"][1]["value"])
+    orders = JobSpec.read(templates(made)[1]["spec"]["containers"][0]["env"][1]["value"])
     assert "--resume" in orders.command
 
 

@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.provision.parts import STRANGER
 
 import headrace as hr
 from headrace.errors import ConfigError
-from headrace.provision.slurm.allocation import on_each_node
-from tests.provision.parts import STRANGER
+from headrace.jobs.slurm.allocation import on_each_node
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -251,7 +251,7 @@ def test_workers_run_on_the_nodes_of_two_jobs_and_are_gone_afterwards(slurm, dri
 
 
 def test_a_program_in_an_allocation_knows_its_gpus(slurm):
-    code = "from headrace.provision.slurm.allocation import gpus_per_node as n; print(n())"
+    code = "from headrace.jobs.slurm.allocation import gpus_per_node as n; print(n())"
     step = ["srun", "--nodes=1", "--ntasks=1", "--overlap", sys.executable, "-c", code]
     for asked, found in (([], 0), (["--gres=gpu:2"], 2), (["--gpus-per-node=1"], 1)):
         assert int(slurm.ask("salloc", "--nodes=1", "--quiet", *asked, *step)) == found

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import headrace as hr
-from headrace.acting.fleet import start_fork_server
+from headrace.actors.fleet import start_fork_server
 from tests.launch.ranks import Crew
 
 

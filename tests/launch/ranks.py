@@ -12,9 +12,9 @@ from typing import Any
 
 import cloudpickle
 
-from headrace.acting.fleet import start_fork_server
+from headrace.actors.fleet import start_fork_server
 from headrace.distributed.ranks import Ranks, file_rendezvous
-from headrace.process import Child, end_children
+from headrace.processes import Child, end_children
 
 Say = Callable[[Any], None]
 

@@ -23,9 +23,9 @@ import headrace as hr
 from headrace.errors import ConfigError, LearnerFailed
 from headrace.launch import cluster
 from headrace.launch.learner import learn
-from headrace.launch.store import RayStore, store_class
-from headrace.process.ray import shared
-from headrace.records.files import read_jsonl
+from headrace.launch.ray_store import RayStore, store_class
+from headrace.processes.ray_connection import shared
+from headrace.rundir.files import read_jsonl
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the environment below
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")

@@ -17,9 +17,9 @@ import cloudpickle
 import pytest
 import torch
 
-from headrace.distributed import board
 from headrace.distributed import ranks as group_module
-from headrace.distributed.board import ROW_BYTES
+from headrace.distributed import shared_memory
+from headrace.distributed.shared_memory import ROW_BYTES
 from headrace.errors import LearnerFailed, OthersLost
 from tests.launch.ranks import Crew, in_group
 
@@ -106,14 +106,14 @@ def test_sums_and_rows_are_the_same_for_all_through_shared_memory_and_through_gl
 def hurry_and_dawdle(group, say):
     """A thousand exchanges; what each returns must be of that round, also later on."""
     own, same = random.Random(group.rank), random.Random("sizes")
-    fence = board.memory_fence
+    fence = shared_memory.memory_fence
 
     def slow_fence() -> None:  # between a row and its count, and between the wait and the reading
         if own.random() < 0.1:
             time.sleep(own.random() * 5e-4)
         fence()
 
-    board.memory_fence = slow_fence
+    shared_memory.memory_fence = slow_fence
     kept = []
     for count in range(1000):
         size = same.choice((1, 3, 50, 2000))
@@ -211,7 +211,7 @@ def test_all_use_gloo_if_one_cannot_use_the_shared_file(ranks, leftovers, rank, 
 def test_all_use_gloo_if_one_cannot_see_the_process_of_another(ranks):
     def before(rank: int) -> None:
         if rank == 1:  # as in a container that shares memory, but not the numbers of processes
-            board.os = types.SimpleNamespace(getpid=lambda: 2**30, kill=os.kill)
+            shared_memory.os = types.SimpleNamespace(getpid=lambda: 2**30, kill=os.kill)
 
     for ending in ranks(3, add_ranks, before=before).endings().values():
         assert ending.error is None
@@ -257,7 +257,7 @@ def test_a_rank_that_dies_while_it_joins_is_named(ranks):
 
 def on_two_machines(rank: int) -> None:
     """Ranks 0 and 2 are on one, rank 1 on another."""
-    board._place = lambda: rank % 2
+    shared_memory._place = lambda: rank % 2
 
 
 def add_up_between_machines(group, say):

@@ -21,8 +21,8 @@ import torch
 import headrace as hr
 from headrace.api import resume_config
 from headrace.errors import CheckpointError, ConfigError, LearnerFailed
-from headrace.records import checkpoint
-from headrace.records.files import read_jsonl
+from headrace.rundir import checkpoint
+from headrace.rundir.files import read_jsonl
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the environments below
 

@@ -20,9 +20,9 @@ import torch.distributed as dist
 import headrace as hr
 from headrace.errors import CheckpointError, ConfigError, LearnerFailed
 from headrace.launch.torchrun import join_torchrun
-from headrace.records import checkpoint
-from headrace.records.disk import write_json
-from headrace.records.files import read_jsonl
+from headrace.rundir import checkpoint
+from headrace.rundir.atomic_files import write_json
+from headrace.rundir.files import read_jsonl
 from tests.launch.hosts import Hosts, HostScript, made
 from tests.launch.ranks import Crew
 

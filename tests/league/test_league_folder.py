@@ -15,14 +15,14 @@ from worlds.pennies import Pennies
 
 import headrace as hr
 from headrace.errors import CheckpointError, ConfigError
-from headrace.league.draw import Draw, Seating
 from headrace.league.folder import Games, Snapshot, newest, snapshots, standings
-from headrace.league.frozen import Frozen
-from headrace.league.opponents import Mixture
-from headrace.records import league
-from headrace.records.membership import Membership, league_metrics
+from headrace.league.frozen_opponents import FrozenOpponents
+from headrace.league.opponent_mix import OpponentMix
+from headrace.league.opponent_sampling import OpponentSampler, SeatAssignment
+from headrace.rundir import league_writer
+from headrace.rundir.league_run import LeagueRun, league_metrics
 from headrace.spaces.json import space_to_json
-from headrace.types import Alone
+from headrace.types import SingleLearner
 
 FILES: dict[str, Any] = {"policy.safetensors": lambda file: file.write(b"x")}
 
@@ -44,10 +44,10 @@ class Member:
             "action_space": space_to_json(spaces[1]),
         }  # fmt: skip
         torch.manual_seed(0)
-        known: Any = Alone(), hr.Policy(*spaces), self.progress, self.told.append
-        self.league = Membership(config, path, probe, *known)  # type: ignore[arg-type]
+        known: Any = SingleLearner(), hr.Policy(*spaces), self.progress, self.told.append
+        self.league = LeagueRun(config, path, probe, *known)  # type: ignore[arg-type]
 
-    def begin(self, saved: dict[str, Any] | None = None) -> Seating:
+    def begin(self, saved: dict[str, Any] | None = None) -> SeatAssignment:
         if saved is not None:
             self.league.load_state_dict(saved)
         return self.league.begin(self.description)
@@ -78,16 +78,16 @@ def test_runs_that_begin_together_share_one_league(tmp_path: Path) -> None:
 def test_a_league_that_another_run_is_about_to_begin_is_no_other_folder(tmp_path: Path) -> None:
     (tmp_path / "snapshots").mkdir()
     (tmp_path / "league.json.0a1b.tmp").write_text("{")
-    league.check(tmp_path, {"env": "x"})
-    league.found(tmp_path, {"env": "x"})
+    league_writer.check(tmp_path, {"env": "x"})
+    league_writer.found(tmp_path, {"env": "x"})
     with pytest.raises(ConfigError, match="another game"):
-        league.check(tmp_path, {"env": "y"})
+        league_writer.check(tmp_path, {"env": "y"})
     for other in ("notes.txt", "runs/mine/notes.txt"):
         folder = tmp_path / other.replace("/", "_")
         (folder / other).parent.mkdir(parents=True)
         (folder / other).write_text("mine")
         with pytest.raises(ConfigError, match="no league"):
-            league.check(folder, {"env": "x"})
+            league_writer.check(folder, {"env": "x"})
 
 
 def test_a_full_disk_is_told_once_and_tried_again(
@@ -106,7 +106,7 @@ def test_a_full_disk_is_told_once_and_tried_again(
         return instead
 
     for name in ("add", "write_standings", "new_games"):
-        monkeypatch.setattr(league, name, refused(getattr(league, name)))
+        monkeypatch.setattr(league_writer, name, refused(getattr(league_writer, name)))
     (folder / "runs/x/games-w.jsonl").write_text('{"x-0": [256, 200.0]}\n')
     for steps in (100, 110, 120):
         member.at(steps)
@@ -150,15 +150,15 @@ def test_a_league_run_tells_how_it_does(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_of_games_moves_no_offset(tmp_path: Path) -> None:
-    league.found(tmp_path, {"env": "x"})
-    league.join(tmp_path, "r")
+    league_writer.found(tmp_path, {"env": "x"})
+    league_writer.join(tmp_path, "r")
     run = tmp_path / "runs/r"
     (run / "games-a.jsonl").write_text('{"s-0": [1, 1.0]}\n')
     (run / "games-b.jsonl").mkdir()
     (run / "games-b.jsonl" / "x").write_text("x")
     offsets: dict[str, int] = {}
     with pytest.raises(CheckpointError, match="games-b"):
-        league.new_games(tmp_path, "r", offsets)
+        league_writer.new_games(tmp_path, "r", offsets)
     assert offsets == {}
 
 
@@ -173,7 +173,7 @@ def test_games_that_a_disk_refuses_are_kept_and_no_line_is_cut(tmp_path: Path) -
     games.add("s-1", 0.0)
     games.flush()
     games.flush()
-    assert league.new_games(tmp_path, "r", {}) == {"s-0": (32, 24.0), "s-1": (1, 0.0)}
+    assert league_writer.new_games(tmp_path, "r", {}) == {"s-0": (32, 24.0), "s-1": (1, 0.0)}
 
 
 def test_offsets_are_those_of_whole_lines(tmp_path: Path) -> None:
@@ -184,11 +184,11 @@ def test_offsets_are_those_of_whole_lines(tmp_path: Path) -> None:
     offsets, counted = dict[str, int](), {"s-0": 0, "s-1": 0}
     for end in range(0, len(text) + 1, 5):
         path.write_bytes(text[:end])
-        for name, (count, _) in league.new_games(tmp_path, "r", offsets).items():
+        for name, (count, _) in league_writer.new_games(tmp_path, "r", offsets).items():
             counted[name] += count
         assert offsets.get(path.name, 0) == text[:end].rfind(b"\n") + 1
     path.write_bytes(text)
-    for name, (count, _) in league.new_games(tmp_path, "r", offsets).items():
+    for name, (count, _) in league_writer.new_games(tmp_path, "r", offsets).items():
         counted[name] += count
     assert counted == {"s-0": 36, "s-1": 42}
     assert offsets[path.name] == len(text)
@@ -247,11 +247,13 @@ def test_a_run_that_goes_on_leaves_snapshots_that_others_play(tmp_path: Path) ->
 
 
 def test_an_opponent_that_cannot_be_read_is_drawn_no_more(tmp_path: Path) -> None:
-    league.found(tmp_path, {"env": "x"})
-    league.join(tmp_path, "r")
+    league_writer.found(tmp_path, {"env": "x"})
+    league_writer.join(tmp_path, "r")
     for step in (0, 10):
-        league.add(tmp_path, "r", step, FILES)
-    draw = Draw(Seating(Mixture.of("naive"), lambda path: None, tmp_path, "r"), "w")  # type: ignore[arg-type, return-value]
+        league_writer.add(tmp_path, "r", step, FILES)
+    draw = OpponentSampler(
+        SeatAssignment(OpponentMix.of("naive"), lambda path: None, tmp_path, "r"), "w"
+    )  # type: ignore[arg-type, return-value]
     draw.seed(0)
     (one,) = draw.opponents(1)
     assert one.name == "r-10"
@@ -262,12 +264,12 @@ def test_an_opponent_that_cannot_be_read_is_drawn_no_more(tmp_path: Path) -> Non
         draw.another(other, error)
     draw.note(other, 1.0)
     draw.close()
-    assert league.new_games(tmp_path, "r", {}) == {"r-0": (1, 1.0)}
+    assert league_writer.new_games(tmp_path, "r", {}) == {"r-0": (1, 1.0)}
 
 
 def test_policies_that_play_are_never_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that wait for their turn, with what they remember."""
-    from headrace.league import frozen as module
+    from headrace.league import frozen_opponents as module
 
     monkeypatch.setattr(module, "_LOADED", 2)
     games, read = Pennies(8), list[str]()
@@ -277,7 +279,7 @@ def test_policies_that_play_are_never_let_go(monkeypatch: pytest.MonkeyPatch) ->
         read.append(path.name)
         return hr.Policy(*spaces)
 
-    frozen = Frozen(load, spaces, 8)
+    frozen = FrozenOpponents(load, spaces, 8)
     frozen.seed(0)
     every = [Snapshot(name, Path(name), "r", 0) for name in "abcd"]
     for one in every:
@@ -311,7 +313,7 @@ def test_what_a_league_cannot_do_is_one_sentence(
 def test_the_nearest_mixture_is_one() -> None:
     for text in ("latest:1,pfsp:1,naive:1", "latest:0.7,pfsp:0.7,naive:0.7,uniform:0.000001"):
         with pytest.raises(ConfigError) as caught:
-            Mixture.of(text)
+            OpponentMix.of(text)
         near = str(caught.value).partition("nearest: ")[2].rstrip(")")
-        shares = dict(Mixture.of(near).shares)
+        shares = dict(OpponentMix.of(near).shares)
         assert max(shares.values()) - 1 / 3 < 0.002

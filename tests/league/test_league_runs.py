@@ -16,8 +16,8 @@ from worlds.pennies import Pennies
 
 import headrace as hr
 from headrace.errors import CheckpointError, ConfigError
-from headrace.league.folder import Games, View, snapshots, standings
-from headrace.records import league
+from headrace.league.folder import Games, LeagueView, snapshots, standings
+from headrace.rundir import league_writer
 
 SIZES: dict[str, Any] = {"num_actors": 2, "envs_per_actor": 6, "fragment_length": 8}
 QUICK: dict[str, Any] = {
@@ -52,7 +52,7 @@ def test_a_run_leaves_snapshots_standings_and_games(tmp_path: Path) -> None:
     before, after = (weights(found[i].path)["policy_head.weight"] for i in (0, -1))
     assert not torch.equal(before, after)
     assert policy.action_space.n == 2
-    games = league.new_games(folder, "x", {})
+    games = league_writer.new_games(folder, "x", {})
     assert set(games) <= {one.name for one in found}
     assert sum(count for count, _ in games.values()) >= 64
     told = [json.loads(x) for x in (tmp_path / "x/metrics.jsonl").read_text().splitlines()]
@@ -94,7 +94,7 @@ def test_two_runs_share_a_league(tmp_path: Path) -> None:
     train(tmp_path / "a" / "x", league=shared, total_steps=500)
     train(tmp_path / "b" / "x", league=shared, total_steps=500, opponents="uniform")
     assert {one.run for one in snapshots(Path(shared))} == {"x", "x-2"}
-    opponents = set(league.new_games(Path(shared), "x-2", {}))
+    opponents = set(league_writer.new_games(Path(shared), "x-2", {}))
     assert any(name.startswith("x-2-") for name in opponents)
     assert any(name.rpartition("-")[0] == "x" for name in opponents)
 
@@ -108,14 +108,14 @@ def test_an_exploiter_learns_against_one_policy_and_beats_it(tmp_path: Path) -> 
     with torch.no_grad():
         policy.policy_head.bias[:] = torch.tensor([0.0, 3.0])
     biased = tmp_path / "biased"
-    from headrace.records import checkpoint
+    from headrace.rundir import checkpoint
 
     values = checkpoint.read_config(target.path)
     biased.mkdir()
     checkpoint.save_policy(biased, values, policy, 0)
     results: list[Any] = []
-    rival = str(biased / "checkpoints/best")
-    train(tmp_path / "y", total_steps=6000, opponents=None, exploit=rival,
+    exploited_opponent = str(biased / "checkpoints/best")
+    train(tmp_path / "y", total_steps=6000, opponents=None, exploit=exploited_opponent,
           snapshot_every_steps=None, algo=hr.PPO(learning_rate=0.02, epochs=2, minibatches=2),
           callbacks=[results.append])  # fmt: skip
     assert results[-1].episode_return > 1.5  # of 3 rounds, where a fair coin gets 0
@@ -159,7 +159,7 @@ def test_paths_to_opponents_hold_in_other_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also what an exploiter plays stays what it was when the run began, though that goes on."""
-    from headrace.records import checkpoint, rival
+    from headrace.rundir import checkpoint, exploited_opponent
     from headrace.studies.league.command import folder_of
 
     for name in ("one", "other"):
@@ -179,7 +179,7 @@ def test_paths_to_opponents_hold_in_other_folders(
     assert any(not torch.equal(played[name], later[name]) for name in played)
     hr.resume("../one/y", total_steps=200)
     config = hr.Config(Pennies, PPO, exploit=str(tmp_path / "one/x"))
-    kept = rival.of(config, tmp_path / "one/y")
+    kept = exploited_opponent.of(config, tmp_path / "one/y")
     assert kept is not None
     assert kept.path.parent == tmp_path / "one/y/checkpoints"
     for name, value in weights(kept.path).items():
@@ -196,7 +196,7 @@ def test_paths_to_opponents_hold_in_other_folders(
 @pytest.mark.parametrize("transport", ["serial", "shm"])
 def test_actors_in_processes_play_the_league_too(tmp_path: Path, transport: str) -> None:
     train(tmp_path / "x", total_steps=600, transport=transport, algo=hr.IMPALA(), num_actors=1)
-    assert league.new_games(tmp_path / "x" / "league", "x", {})
+    assert league_writer.new_games(tmp_path / "x" / "league", "x", {})
 
 
 @pytest.mark.parametrize("opponents", ["uniform", "latest:0.5,pfsp:0.5"])
@@ -213,20 +213,20 @@ def test_columns_of_opponents_need_no_whole_games(tmp_path: Path, opponents: str
 
 
 def test_a_win_rate_takes_a_snapshot_early(tmp_path: Path) -> None:
-    from headrace.records.membership import Membership
+    from headrace.rundir.league_run import LeagueRun
 
     config = hr.Config(Pennies, PPO, opponents="pfsp", snapshot_win_rate=0.7, total_steps=10**6)
-    member = Membership.__new__(Membership)
+    member = LeagueRun.__new__(LeagueRun)
     member._config, member._latest, member._newest = config, 0, "0"
 
     class At:
         env_steps = 1000
 
     member._progress = At()  # type: ignore[assignment]
-    from headrace.league.standings import Standings
+    from headrace.league.win_rates import WinRates
 
     for rates, due in (((80, 75), True), ((80, 60), False), ((), False)):
-        member._standings = Standings()
+        member._standings = WinRates()
         member._standings.add({str(i): (100, float(rate)) for i, rate in enumerate(rates)})
         assert member._is_due() == due
     member._standings.add({"0": (100, 80.0), "1": (100, 80.0)})
@@ -238,33 +238,33 @@ def test_a_win_rate_takes_a_snapshot_early(tmp_path: Path) -> None:
     member._standings.add({"2": (1, 1.0)})
     assert member._is_due()
     At.env_steps = 500 + config.snapshot_steps
-    member._standings = Standings()
+    member._standings = WinRates()
     assert member._is_due()
 
 
 def test_games_of_several_writers_are_all_counted(tmp_path: Path) -> None:
-    league.found(tmp_path, {"env": "x"})
-    assert league.join(tmp_path, "r") == "r"
-    assert league.join(tmp_path, "r") == "r-2"
+    league_writer.found(tmp_path, {"env": "x"})
+    assert league_writer.join(tmp_path, "r") == "r"
+    assert league_writer.join(tmp_path, "r") == "r-2"
     writers = [Games(tmp_path, "r", str(i)) for i in range(3)]
     for i in range(16 * 4):
         for writer in writers:
             writer.add(f"s-{i % 2}", 1.0)
     offsets: dict[str, int] = {}
-    assert league.new_games(tmp_path, "r", offsets) == {"s-0": (96, 96.0), "s-1": (96, 96.0)}
-    assert league.new_games(tmp_path, "r", offsets) == {}
+    assert league_writer.new_games(tmp_path, "r", offsets) == {"s-0": (96, 96.0), "s-1": (96, 96.0)}
+    assert league_writer.new_games(tmp_path, "r", offsets) == {}
     with writers[0].path.open("a") as file:
         file.write('{"s-0": [64')  # a line that is being written
-    assert league.new_games(tmp_path, "r", offsets) == {}
+    assert league_writer.new_games(tmp_path, "r", offsets) == {}
     with writers[0].path.open("a") as file:
         file.write(", 32.0]}\n")
-    assert league.new_games(tmp_path, "r", offsets) == {"s-0": (64, 32.0)}
+    assert league_writer.new_games(tmp_path, "r", offsets) == {"s-0": (64, 32.0)}
 
 
 def test_a_snapshot_that_is_being_written_is_none(tmp_path: Path) -> None:
-    league.found(tmp_path, {"env": "x"})
+    league_writer.found(tmp_path, {"env": "x"})
     (tmp_path / "snapshots" / ".r-0.tmp").mkdir()
-    view = View(tmp_path, "r")
+    view = LeagueView(tmp_path, "r")
     view.refresh()
     assert view.snapshots == []
 
@@ -272,11 +272,11 @@ def test_a_snapshot_that_is_being_written_is_none(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(CheckpointError, match="No space left"):
-        league.add(tmp_path, "r", 7, {"policy.safetensors": fails})
+        league_writer.add(tmp_path, "r", 7, {"policy.safetensors": fails})
     assert [p.name for p in (tmp_path / "snapshots").iterdir()] == [".r-0.tmp"]
-    one = league.add(tmp_path, "r", 7, {"policy.safetensors": lambda file: file.write(b"x")})
-    league.write_standings(tmp_path, "r" if (tmp_path / "runs/r").exists() else league.join(
-        tmp_path, "r"), {one.name: [10.0, 9.0, 10]})  # fmt: skip
+    one = league_writer.add(tmp_path, "r", 7, {"policy.safetensors": lambda file: file.write(b"x")})
+    run = "r" if (tmp_path / "runs/r").exists() else league_writer.join(tmp_path, "r")
+    league_writer.write_standings(tmp_path, run, {one.name: [10.0, 9.0, 10]})
     view.refresh()
     assert [x.name for x in view.snapshots] == ["r-7"]
     assert view.standings.win_rate("r-7") == 0.9

@@ -13,11 +13,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from headrace.errors import CheckpointError, ConfigError, EnvironmentFault
-from headrace.league.draw import Draw, Seating
 from headrace.league.folder import Snapshot
-from headrace.league.frozen import Frozen
-from headrace.league.opponents import Mixture
-from headrace.league.seats import Seats
+from headrace.league.frozen_opponents import FrozenOpponents
+from headrace.league.opponent_env import OpponentEnv
+from headrace.league.opponent_mix import OpponentMix
+from headrace.league.opponent_sampling import OpponentSampler, SeatAssignment
 from headrace.league.zero_sum import ZeroSum
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
@@ -108,8 +108,8 @@ class Fixed:
         self.noted.append(("closed", 0.0))
 
 
-def seats(games: Any, columns: int, text: str, draw: Any) -> Seats:
-    return Seats(games, columns, len(games.agents), Mixture.of(text), draw)
+def seats(games: Any, columns: int, text: str, draw: Any) -> OpponentEnv:
+    return OpponentEnv(games, columns, len(games.agents), OpponentMix.of(text), draw)
 
 
 def test_every_step_of_the_learners_seats_arrives_once_with_its_own_reward() -> None:
@@ -205,10 +205,10 @@ def test_a_recurrent_opponent_begins_each_game_without_memory() -> None:
         envs = seats(games, 1, "uniform", draw)
         params = []
         envs.reset(seed=0)
-        frozen = envs._frozen.policy(draw.opponents(1)[0])
-        own = frozen.act
+        frozen_opponents = envs._frozen.policy(draw.opponents(1)[0])
+        own = frozen_opponents.act
         monkey = lambda *given: params.append(own(*given)) or params[-1]  # noqa: E731
-        frozen.act = monkey  # type: ignore[method-assign]
+        frozen_opponents.act = monkey  # type: ignore[method-assign]
         obs = envs.reset(seed=0)[0]
         for _ in range(200):
             before = obs
@@ -246,8 +246,8 @@ def test_the_same_seed_plays_the_same_games() -> None:
 
 def test_an_exploiter_meets_its_rival_only() -> None:
     rival = Snapshot("theirs", Path("7"), "", 0)
-    mixture = Mixture((("exploit", 1.0),))
-    draw = Draw(Seating(mixture, lambda path: policy(7), rival=rival), "w")
+    mixture = OpponentMix((("exploit", 1.0),))
+    draw = OpponentSampler(SeatAssignment(mixture, lambda path: policy(7), rival=rival), "w")
     draw.seed(0)
     assert draw.opponents(3) == [rival] * 3
     draw.note(rival, 1.0)  # nothing to write
@@ -285,9 +285,9 @@ def test_an_opponent_that_cannot_be_read_is_drawn_again(error: type[Exception]) 
 
 def test_many_snapshots_may_play_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is read once while it plays, and those that don't play are let go."""
-    from headrace.league import frozen
+    from headrace.league import frozen_opponents
 
-    monkeypatch.setattr(frozen, "_LOADED", 2)
+    monkeypatch.setattr(frozen_opponents, "_LOADED", 2)
     read = list[str]()
 
     def load(path: Path) -> Policy:
@@ -312,7 +312,7 @@ def test_frozen_policies_keep_their_own_deviations() -> None:
         made.log_std.data.fill_(float(path.name))
         return made
 
-    frozen = Frozen(load, spaces, 400)
+    frozen = FrozenOpponents(load, spaces, 400)
     frozen.seed(0)
     players = [Snapshot(name, Path(name), "run", 0) for name in ("-3", "3")] * 200
     obs, first = np.zeros((400, 2), np.float32), np.ones(400, bool)

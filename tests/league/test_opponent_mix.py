@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.league.opponents import Mixture, probabilities
-from headrace.league.standings import DECAY, Record, Standings
+from headrace.league.opponent_mix import OpponentMix, probabilities
+from headrace.league.win_rates import DECAY, Record, WinRates
 
 
 def test_hard_opponents_are_drawn_as_alphastar_says() -> None:
@@ -49,15 +49,15 @@ def test_probabilities_add_up_to_one(rates: list[float]) -> None:
 )
 def test_a_wrong_mixture_is_one_sentence(text: str, words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        Mixture.of(text)
+        OpponentMix.of(text)
     assert "\n" not in str(caught.value)
     assert all(word in str(caught.value) for word in words)
 
 
 def test_one_kind_needs_no_share() -> None:
-    assert Mixture.of("pfsp").shares == (("pfsp", 1.0),)
-    assert Mixture.of("latest").latest == 1.0
-    assert Mixture.of("latest:0.5,pfsp:0.3,uniform:0.2").frozen == (
+    assert OpponentMix.of("pfsp").shares == (("pfsp", 1.0),)
+    assert OpponentMix.of("latest").latest == 1.0
+    assert OpponentMix.of("latest:0.5,pfsp:0.3,uniform:0.2").frozen == (
         ("pfsp", pytest.approx(0.6)),
         ("uniform", pytest.approx(0.4)),
     )
@@ -69,9 +69,9 @@ def test_columns_are_shared_out_in_whole_games(columns: int, agents: int, share:
     text = f"latest:{share},pfsp:{rest}" if share else "pfsp"
     if share and columns <= agents:  # no room for a game of each kind
         with pytest.raises(ConfigError, match=f"nearest: {agents + 1}"):
-            Mixture.of(text).games(columns, agents)
+            OpponentMix.of(text).games(columns, agents)
         return
-    both, alone = Mixture.of(text).games(columns, agents)
+    both, alone = OpponentMix.of(text).games(columns, agents)
     assert both * agents + alone == columns
     assert alone > 0
     assert (both > 0) == (share > 0)
@@ -80,9 +80,9 @@ def test_columns_are_shared_out_in_whole_games(columns: int, agents: int, share:
 
 
 def test_every_seat_is_trained_on_in_whole_games_only() -> None:
-    assert Mixture.of("latest").games(8, 2) == (4, 0)
+    assert OpponentMix.of("latest").games(8, 2) == (4, 0)
     with pytest.raises(ConfigError, match=r"multiple of 2.*nearest: 6"):
-        Mixture.of("latest").games(7, 2)
+        OpponentMix.of("latest").games(7, 2)
 
 
 def test_old_games_fade_as_if_each_were_taken_in_alone() -> None:
@@ -96,9 +96,9 @@ def test_old_games_fade_as_if_each_were_taken_in_alone() -> None:
 
 
 def test_an_unknown_opponent_counts_as_an_equal() -> None:
-    standings = Standings()
+    standings = WinRates()
     assert standings.win_rate("x-0") == 0.5
     assert standings.add({"x-0": (4, 3.0), "y-0": (2, 0.0)}) == 6
     assert standings.win_rate("x-0") == pytest.approx(0.75)
-    again = Standings(standings.to_json())
+    again = WinRates(standings.to_json())
     assert again.records == standings.records

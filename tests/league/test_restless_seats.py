@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.league.test_seats import Fixed
 from worlds.restless import NAMES, Entry, Restless, RestlessTurns, ledger
 
-from headrace.envs.columns import ABSENT
 from headrace.envs.make import make_vec
-from headrace.league.opponents import Mixture
-from headrace.league.seats import Seats
-from headrace.league.turn_seats import TurnSeats
+from headrace.envs.parallel_game_vector import ABSENT
+from headrace.league.opponent_env import OpponentEnv
+from headrace.league.opponent_mix import OpponentMix
+from headrace.league.turn_based_opponent_env import TurnBasedOpponentEnv
 from headrace.nn import Network, Policy
-from tests.league.test_seats import Fixed
 
 BOTH, ALONE, SEED = 2, 3, 9
 COLUMNS = BOTH * len(NAMES) + ALONE
@@ -32,8 +32,8 @@ def made(world: Any) -> tuple[Any, Fixed]:
         return Policy(games.single_observation_space, games.single_action_space, Network((4,)))
 
     draw: Any = Fixed("a", "b", load=load)
-    kind = TurnSeats if world is RestlessTurns else Seats
-    mixture = Mixture.of("latest:0.7,uniform:0.3")
+    kind = TurnBasedOpponentEnv if world is RestlessTurns else OpponentEnv
+    mixture = OpponentMix.of("latest:0.7,uniform:0.3")
     assert mixture.games(COLUMNS, len(NAMES)) == (BOTH, ALONE)
     return kind(games, COLUMNS, len(NAMES), mixture, draw), draw
 
@@ -46,7 +46,7 @@ def steps_of(envs: Any, rounds: int) -> list[list[tuple[Entry, int]]]:
     action = np.zeros(COLUMNS, np.int64)
     for _ in range(rounds):
         action[rows] = rng.integers(0, 3, len(rows))
-        if isinstance(envs, TurnSeats):
+        if isinstance(envs, TurnBasedOpponentEnv):
             envs.send(rows, action[rows])
             rows = envs.receive()
             after, reward, *ends = envs.results(rows)

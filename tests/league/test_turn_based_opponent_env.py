@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.league.test_seats import Fixed
 from worlds import CountingTurns
 
 import headrace as hr
-from headrace.envs.columns import ABSENT
 from headrace.envs.make import make_vec
-from headrace.league.opponents import Mixture
-from headrace.league.turn_seats import TurnSeats
+from headrace.envs.parallel_game_vector import ABSENT
+from headrace.league.opponent_mix import OpponentMix
+from headrace.league.turn_based_opponent_env import TurnBasedOpponentEnv
 from headrace.nn import Network, Policy
-from headrace.records import league
-from tests.league.test_seats import Fixed
+from headrace.rundir import league_writer
 
 
-def made(games: int, columns: int, text: str, **kwargs: Any) -> tuple[TurnSeats, Fixed]:
+def made(games: int, columns: int, text: str, **kwargs: Any) -> tuple[TurnBasedOpponentEnv, Fixed]:
     envs: Any = make_vec(CountingTurns, games, env_kwargs={"num_agents": 3, **kwargs})
     spaces = envs.single_observation_space, envs.single_action_space
 
@@ -30,10 +30,12 @@ def made(games: int, columns: int, text: str, **kwargs: Any) -> tuple[TurnSeats,
         return Policy(*spaces, Network((8,)), "mask" in kwargs)
 
     draw: Any = Fixed("a", "b", load=load)
-    return TurnSeats(envs, columns, 3, Mixture.of(text), draw), draw
+    return TurnBasedOpponentEnv(envs, columns, 3, OpponentMix.of(text), draw), draw
 
 
-def run(envs: TurnSeats, rounds: int, masked: bool = False) -> list[list[tuple[Any, ...]]]:
+def run(
+    envs: TurnBasedOpponentEnv, rounds: int, masked: bool = False
+) -> list[list[tuple[Any, ...]]]:
     """By column: (label before, action, reward, terminated, truncated, label after), no fillers."""
     obs, infos = envs.reset(seed=0)
     rng, count = np.random.default_rng(0), envs.num_envs
@@ -134,11 +136,11 @@ def test_a_run_in_turns_plays_its_league(tmp_path: Path) -> None:
         num_actors=1, envs_per_actor=6, fragment_length=16, total_steps=1500, eval_episodes=0,
         network=hr.Network((8,)), transport="serial", run_dir=str(tmp_path / "x"),
     )  # fmt: skip
-    games = league.new_games(tmp_path / "x" / "league", "x", {})
+    games = league_writer.new_games(tmp_path / "x" / "league", "x", {})
     assert sum(count for count, _ in games.values()) >= 16
     from headrace.studies.league.command import show_league
 
     show_league(tmp_path / "x", ("x-0", "x"), 12, 12, 0, False, tmp_path / "picture.png")
-    match = json.loads(league.match_files(tmp_path / "x" / "league")[0].read_text())
+    match = json.loads(league_writer.match_files(tmp_path / "x" / "league")[0].read_text())
     assert match["games"] == 12
     assert len(match["by_seat"]) == 3

@@ -1,6 +1,6 @@
 """Learning on a device that isn't there, beside the same on the processor.
 
-python tests/learning/elsewhere_runs.py NAME...    prints, as JSON, what went wrong in each
+python tests/learner/elsewhere_runs.py NAME...    prints, as JSON, what went wrong in each
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from torch.utils._pytree import tree_map_only
 from worlds import SpaceIdentityVectorEnv
 
 import headrace as hr
-from headrace.acting.collector import Collector, rollout_spec
+from headrace.actors.collector import Collector, rollout_spec
 from headrace.envs.make import make_vec
-from headrace.learning.batches import gather
-from headrace.learning.learner import Learner
+from headrace.learner.batches import gather
+from headrace.learner.learner import Learner
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
-from headrace.records.checkpoint import load_weights, save_policy
+from headrace.rundir.checkpoint import load_weights, save_policy
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout

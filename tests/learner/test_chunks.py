@@ -12,11 +12,11 @@ from gymnasium.spaces import Box, Discrete
 import headrace as hr
 from headrace.algos import minibatches
 from headrace.algos.common import policy_outputs
-from headrace.learning import gradients
-from headrace.learning.chunks import _CHUNK_BYTES, ByChunks, Chunks, max_steps
-from headrace.learning.costs import StepCost, example, step_cost
-from headrace.learning.gradients import add, joined
-from headrace.learning.learner import Learner
+from headrace.learner import gradients
+from headrace.learner.chunks import _CHUNK_BYTES, ChunkedPolicy, Chunks, max_steps
+from headrace.learner.gradients import add, joined
+from headrace.learner.learner import Learner
+from headrace.learner.step_costs import PolicyStepCost, example, step_cost
 from headrace.ops import tree
 from headrace.types import Batch
 
@@ -140,8 +140,8 @@ def test_what_a_step_costs_can_be_told_of_any_space_and_changes_no_policy(space)
 
 
 def test_a_chunk_has_a_step_however_much_that_keeps():
-    assert max_steps(StepCost(10 * _CHUNK_BYTES, 1), 4096) == 1
-    assert max_steps(StepCost(0, 1), 4096) == 4096
+    assert max_steps(PolicyStepCost(10 * _CHUNK_BYTES, 1), 4096) == 1
+    assert max_steps(PolicyStepCost(0, 1), 4096) == 4096
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -172,7 +172,7 @@ def test_targets_computed_chunk_by_chunk_are_those_of_the_whole_batch(core, thre
     policy = make_policy(core=core, core_size=8)
     batch = make_batch(policy)
     chunks = Chunks(threads, 50, 10)
-    parts = ByChunks(policy, chunks)
+    parts = ChunkedPolicy(policy, chunks)
     found, expected = policy_outputs(parts, batch), policy_outputs(policy, batch)
     inputs = batch.obs, batch.first, batch.core
     for ours, theirs in (
@@ -193,7 +193,7 @@ def test_targets_computed_chunk_by_chunk_are_those_of_the_whole_batch(core, thre
 )
 def test_images_learn_the_same_from_chunks_as_from_whole_batches(algo, monkeypatch):
     def updated(limit: int, threads: int) -> tuple[torch.Tensor, int]:
-        monkeypatch.setattr("headrace.learning.chunks._CHUNK_BYTES", limit)
+        monkeypatch.setattr("headrace.learner.chunks._CHUNK_BYTES", limit)
         learner = Learner(make_policy(), algo, threads)
         seen: list[int] = []
         for policy in (learner.policy, learner.state.get("target", make_policy())):

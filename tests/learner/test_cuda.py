@@ -11,11 +11,11 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import headrace as hr
-from headrace.learning.batches import gather
+from headrace.learner.batches import gather
 from headrace.ops import tree
-from headrace.process import full_float32
+from headrace.processes import full_float32
 from headrace.recipes.atari import atari
-from headrace.training.ahead import Ahead
+from headrace.trainer.prefetch import BatchPrefetcher
 from tests.learning import elsewhere_runs as runs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -40,7 +40,7 @@ def test_learning_is_that_of_the_processor(case):
 
 def test_a_batch_that_is_gathered_ahead_is_the_one_that_is_gathered_now():
     _, filled = runs.rollouts(runs.SceneEnv, runs.SCENE, {})
-    ahead = Ahead(torch.device("cuda"))
+    ahead = BatchPrefetcher(torch.device("cuda"))
     try:
         for i in range(20):
             part = filled[i % 4 : i % 4 + 3]

@@ -16,14 +16,14 @@ from tries import examples
 import headrace as hr
 from headrace.algos import IMPACT
 from headrace.algos.minibatches import shuffled
-from headrace.learning.fused import FusedNetwork, can_fuse
-from headrace.learning.learner import Learner
-from headrace.learning.optimizer import Optimizer
+from headrace.learner.fused import FusedNetwork, can_fuse
+from headrace.learner.learner import Learner
+from headrace.learner.optimizer import Optimizer
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.ops.distributions.scores import score
 from headrace.spaces.actions import distribution_for
-from headrace.types import Alone, Batch
+from headrace.types import Batch, SingleLearner
 
 WHOLE, PARTS = {"epochs": 1, "minibatches": 1}, {"epochs": 2, "minibatches": 3}
 ALGOS = {
@@ -110,7 +110,7 @@ def check(policy: Policy, algo, batch: Batch, threads: int = 1, chunk: int = 10*
         Learner(oracle, dataclasses.replace(algo, fused=False)),
     ]
     state = learners[0].state
-    for batch_of_step in algo.batches(policy, lambda: batch, state, Alone()):
+    for batch_of_step in algo.batches(policy, lambda: batch, state, SingleLearner()):
         move(policy)
         oracle.load_state_dict(policy.state_dict())
         found, expected = (one.gradient(batch_of_step) for one in learners)
@@ -258,7 +258,7 @@ def test_whole_passes_are_the_same_minibatches(
     batch.core = (torch.randn(columns, 2),) if recurrent else ()
     each = []
     for fused in (True, False):
-        generator, over = torch.Generator().manual_seed(7), Alone() if normalized else None
+        generator, over = torch.Generator().manual_seed(7), SingleLearner() if normalized else None
         parts = shuffled(batch, epochs, minibatches, generator, over, fused=fused)
         each.append(list(parts))
     for found, expected in zip(*each, strict=True):

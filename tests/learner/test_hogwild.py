@@ -16,17 +16,17 @@ import torch
 from worlds import IdentityVectorEnv, SpaceIdentityVectorEnv
 
 import headrace as hr
-from headrace.acting.source import RolloutSource
+from headrace.actors.rollout_source import RolloutSource
 from headrace.api import resume_config
 from headrace.config import checks
 from headrace.envs.names import resolve
 from headrace.errors import ConfigError
-from headrace.learning.batches import gather
-from headrace.learning.hogwild import ActorLearner, SharedModel, own_metrics
-from headrace.learning.learner import Learner
-from headrace.learning.optimizer import Optimizer
+from headrace.learner.batches import gather
+from headrace.learner.hogwild import ActorLearner, SharedModel, own_metrics
+from headrace.learner.learner import Learner
+from headrace.learner.optimizer import Optimizer
 from headrace.ops import tree
-from headrace.records import checkpoint
+from headrace.rundir import checkpoint
 from headrace.types import Rollout
 
 

@@ -14,11 +14,11 @@ from headrace.algos.common import policy_outputs
 from headrace.algos.minibatches import flatten
 from headrace.algos.penalty import Penalty
 from headrace.errors import ConfigError
-from headrace.learning.learner import Learner
+from headrace.learner.learner import Learner
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.ops.rewards import transformed
-from headrace.types import Alone, Batch
+from headrace.types import Batch, SingleLearner
 
 WHOLE = {"epochs": 1, "minibatches": 1}
 ALGOS = [
@@ -59,7 +59,9 @@ def make_batch(rows: int = 12, columns: int = 40, dtype=torch.float32, seed: int
 
 def first_batch(learner: Learner, batch: Batch) -> Batch:
     return next(
-        iter(learner.algorithm.batches(learner.policy, lambda: batch, learner.state, Alone()))
+        iter(
+            learner.algorithm.batches(learner.policy, lambda: batch, learner.state, SingleLearner())
+        )
     )
 
 
@@ -178,7 +180,7 @@ def test_ppo_with_learning_rate_zero_has_the_same_loss_in_every_epoch_and_ratio_
         params, _, _ = learner.policy(batch.obs, batch.first, ())
         batch.log_prob = learner.policy.distribution.log_prob(params[:-1], batch.action)
     seen = []
-    for part in algo.batches(learner.policy, lambda: batch, learner.state, Alone()):
+    for part in algo.batches(learner.policy, lambda: batch, learner.state, SingleLearner()):
         seen.append(learner.step(part, 0.0))
     assert len(seen) == 3
     for metrics in seen:
@@ -194,7 +196,9 @@ def test_epochs_visit_every_sample_once_each_and_never_recompute_the_targets(cls
     batch = make_batch()
     batch.reward = torch.arange(batch.num_steps, dtype=torch.float32).view(batch.valid.shape)
     advantages: list[dict[float, float]] = [{}, {}]
-    for i, part in enumerate(algo.batches(learner.policy, lambda: batch, learner.state, Alone())):
+    for i, part in enumerate(
+        algo.batches(learner.policy, lambda: batch, learner.state, SingleLearner())
+    ):
         pairs = zip(part.reward[0].tolist(), part.targets["advantage"][0].tolist(), strict=True)
         advantages[i // 3].update(pairs)
         learner.step(part, 1e-3)
@@ -215,7 +219,7 @@ def test_ppos_penalty_doubles_above_and_halves_below_its_target(kl, factor):
     learner = Learner(make_policy(), algo)
     for before in [9.0] * 12 + [kl] * 4:  # the last of 4 epochs of 4 minibatches counts
         algo.after_step(learner.policy, learner.state, {"approx_kl": before})
-    next(iter(algo.batches(learner.policy, make_batch, learner.state, Alone())))
+    next(iter(algo.batches(learner.policy, make_batch, learner.state, SingleLearner())))
     assert learner.state["penalty"].coef == pytest.approx(0.2 * factor)
 
 
@@ -253,7 +257,7 @@ def test_frozen_parameters_are_left_alone_and_the_others_learn():
 def test_minibatch_targets_of_appo_are_those_that_its_single_pass_uses():
     whole, parts = hr.APPO(**WHOLE), hr.APPO(epochs=1, minibatches=2)
     learner, batch = Learner(make_policy(torch.float64), parts), make_batch(dtype=torch.float64)
-    pieces = list(parts.batches(learner.policy, lambda: batch, learner.state, Alone()))
+    pieces = list(parts.batches(learner.policy, lambda: batch, learner.state, SingleLearner()))
     sums = [parts.loss(learner.policy, piece, learner.state)[0] for piece in pieces]
     expected, _ = whole.loss(learner.policy, batch, {})
     torch.testing.assert_close(sum(sums), expected, rtol=1e-9, atol=1e-9)
@@ -262,7 +266,7 @@ def test_minibatch_targets_of_appo_are_those_that_its_single_pass_uses():
 def test_normalised_advantages_have_mean_zero_and_deviation_one_over_valid_samples():
     algo = hr.APPO(epochs=1, minibatches=2, normalize_advantage=True)
     learner = Learner(make_policy(), algo)
-    for part in algo.batches(learner.policy, make_batch, learner.state, Alone()):
+    for part in algo.batches(learner.policy, make_batch, learner.state, SingleLearner()):
         advantage = part.targets["advantage"][part.valid]
         assert not part.valid.all()
         assert advantage.mean().abs() < 1e-5

@@ -11,17 +11,17 @@ import torch
 from worlds import CountingGame, CountingTurns
 
 import headrace as hr
-from headrace.acting.actor import open_collector
-from headrace.acting.collector import rollout_spec
-from headrace.acting.spec import ActorSpec
+from headrace.actors.actor import open_collector
+from headrace.actors.collector import rollout_spec
+from headrace.actors.spec import ActorSpec
 from headrace.envs.probe import probe
 from headrace.errors import ConfigError, NonFinite
-from headrace.learning.batches import gather
-from headrace.learning.learner import Learner
-from headrace.learning.team import TeamLearner
+from headrace.learner.batches import gather
+from headrace.learner.learner import Learner
+from headrace.learner.multi_policy_learner import MultiPolicyLearner
 from headrace.nn import Network, Policy
-from headrace.nn.roster import Roster
-from headrace.nn.team import AGENT, OWN, Team
+from headrace.nn.multi_policy import AGENT, OWN, MultiPolicy
+from headrace.nn.policy_mapping import PolicyMapping
 from headrace.ops import tree
 from headrace.transport.slab import Slab
 from headrace.types import Rollout
@@ -34,14 +34,14 @@ ALGOS = [
 ]
 
 
-def team_of(env, played_by=("x", "y", "x"), **network) -> tuple[Team, types.SimpleNamespace]:
+def team_of(env, played_by=("x", "y", "x"), **network) -> tuple[MultiPolicy, types.SimpleNamespace]:
     """A team of random weights for three agents, and what fills rollouts with it."""
     found = probe(env, "sync", {}, 0)
     torch.manual_seed(0)
-    roster = Roster(tuple(map(str, found.agents)), played_by)
+    roster = PolicyMapping(tuple(map(str, found.agents)), played_by)
     shape = Network((16,), core_size=8, **network)
     spaces = found.observation_space, found.action_space
-    team = Team.of(roster, *spaces, shape, found.info_mask)
+    team = MultiPolicy.of(roster, *spaces, shape, found.info_mask)
     with torch.no_grad():
         for parameter in team.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -78,7 +78,7 @@ def test_each_policy_learns_bit_for_bit_what_it_learns_alone(algo, core):
     team, acting = team_of(CountingGame, core=core, normalize_observations=True)
     apart = [copy.deepcopy(one) for one in team.policies.values()]
     torch.manual_seed(5)
-    together = TeamLearner(team, algo)
+    together = MultiPolicyLearner(team, algo)
     each = []
     for one in apart:
         torch.manual_seed(5)
@@ -104,7 +104,7 @@ def test_no_gradient_of_a_policy_is_touched_by_anothers_columns():
     ends = []
     for noise in (0.0, 100.0):
         team, acting = team_of(CountingGame)
-        learner = TeamLearner(team, hr.PPO(epochs=2, minibatches=2))
+        learner = MultiPolicyLearner(team, hr.PPO(epochs=2, minibatches=2))
         batch = gather([acting.fill()])
         batch.reward[:, 1::3] += noise * torch.randn(10, 4)
         learner.update(lambda b=batch: b, 1e-2)
@@ -119,7 +119,7 @@ def test_no_gradient_of_a_policy_is_touched_by_anothers_columns():
 def test_each_column_is_acted_in_by_its_agents_policy(env, core):
     """At once, and in turns, where whoever is ready acts: learners find the same probabilities."""
     team, acting = team_of(env, core=core, previous_action_reward=True)
-    learner = TeamLearner(team, hr.A2C())
+    learner = MultiPolicyLearner(team, hr.A2C())
     for _ in range(3):
         batch = gather([acting.fill()])
         assert batch.core[AGENT].tolist() == [0, 1, 2] * 4
@@ -130,7 +130,7 @@ def test_each_column_is_acted_in_by_its_agents_policy(env, core):
 
 def test_a_policy_whose_agents_arent_there_learns_nothing():
     team, acting = team_of(CountingGame)
-    learner = TeamLearner(team, hr.PPO(epochs=2, minibatches=2))
+    learner = MultiPolicyLearner(team, hr.PPO(epochs=2, minibatches=2))
     before = copy.deepcopy(team)
     batch = gather([acting.fill()])
     batch.valid[:, 1::3], batch.first[1:, 1::3] = False, True
@@ -146,12 +146,12 @@ def test_what_isnt_finite_is_told_with_the_policys_name():
     batch = gather([acting.fill()])
     batch.reward[:, 1::3] = float("nan")
     with pytest.raises(NonFinite, match=r"^policy y: "):
-        TeamLearner(team, hr.PPO()).update(lambda: batch, 1e-2)
+        MultiPolicyLearner(team, hr.PPO()).update(lambda: batch, 1e-2)
 
 
 def test_lags_are_of_every_policys_optimiser_steps():
     team, acting = team_of(CountingGame)
-    learner = TeamLearner(team, hr.PPO(epochs=2, minibatches=2))
+    learner = MultiPolicyLearner(team, hr.PPO(epochs=2, minibatches=2))
     for version in range(2):
         learner.published(version)
         batch = gather([acting.fill()])

@@ -12,22 +12,22 @@ from gymnasium.spaces import Box, Discrete
 from worlds.stacks import Stacks
 
 import headrace as hr
-from headrace.learning.learner import Learner
-from headrace.training.intake import Intake
+from headrace.learner.learner import Learner
+from headrace.trainer.batch_collector import BatchCollector
 
 
 def trained(tiny, **settings):
     """A trainer at the end of its run, with all its batches and results."""
     batches = []
 
-    class Recording(Intake):
+    class Recording(BatchCollector):
         def fresh(self):
             batches.append(super().fresh())
             return batches[-1]
 
     settings = {"network": hr.Network((16,), normalize_observations=True)} | settings
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.training.trainer.Intake", Recording)
+        patch.setattr("headrace.trainer.trainer.Intake", Recording)
         with contextlib.closing(hr.Trainer(tiny(**settings), notify=lambda text: None)) as trainer:
             trainer.results = list(trainer)
     trainer.batches = batches

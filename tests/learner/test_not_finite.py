@@ -15,8 +15,8 @@ from gymnasium.spaces import Box, Discrete
 
 import headrace as hr
 from headrace.errors import NonFinite
-from headrace.learning.optimizer import Optimizer
-from headrace.records import checkpoint
+from headrace.learner.optimizer import Optimizer
+from headrace.rundir import checkpoint
 from tests.distributed.threads import run_learners
 
 

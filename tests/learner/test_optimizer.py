@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headrace.learning.optimizer import Optimizer
+from headrace.learner.optimizer import Optimizer
 
 
 @pytest.mark.parametrize("kind", ["adam", "rmsprop"])

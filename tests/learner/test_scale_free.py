@@ -7,16 +7,16 @@ import dataclasses
 import gymnasium
 import pytest
 import torch
+from tests.learning.test_learner import make_batch
 from worlds import IdentityEnv
 
 import headrace as hr
 from headrace.algos.minibatches import normalized, shuffled
 from headrace.errors import ConfigError
-from headrace.learning.learner import Learner
+from headrace.learner.learner import Learner
 from headrace.ops.moments import MovingMoments
-from headrace.records.settings import from_json
-from headrace.types import Alone
-from tests.learning.test_learner import make_batch
+from headrace.rundir.config_file import from_json
+from headrace.types import SingleLearner
 
 ALGOS = {
     "a2c": hr.A2C(),
@@ -135,11 +135,11 @@ def test_the_advantage_of_a_lone_valid_step_is_0_and_those_of_a_batch_are_normal
     valid = batch.valid
     advantage = torch.randn(valid.shape) * 50 + 7
     batch = dataclasses.replace(batch, targets={"advantage": advantage})
-    scaled = normalized(batch, Alone()).targets["advantage"][valid]
+    scaled = normalized(batch, SingleLearner()).targets["advantage"][valid]
     assert float(scaled.mean()) == pytest.approx(0.0, abs=1e-5)
     assert float(scaled.std()) == pytest.approx(1.0, abs=1e-5)
     generator = torch.Generator().manual_seed(0)
-    for part in shuffled(batch, 1, valid.numel(), generator, Alone()):
+    for part in shuffled(batch, 1, valid.numel(), generator, SingleLearner()):
         assert part.targets["advantage"].tolist() == [[0.0]] or not part.valid.any()
 
 

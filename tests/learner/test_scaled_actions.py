@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 import headrace as hr
 from headrace.errors import ConfigError
-from headrace.records.settings import from_json
+from headrace.rundir.config_file import from_json
 
 BOUNDS = [(-1.0, 1.0), (0.0, 1000.0), (-5.0, 100.0), (1e-4, 1e-2)]
 

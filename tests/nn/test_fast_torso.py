@@ -14,9 +14,9 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 
 import headrace as hr
-from headrace.nn import quick as module
+from headrace.nn import fast_torso as module
+from headrace.nn.fast_torso import quick, split
 from headrace.nn.policy import Policy
-from headrace.nn.quick import quick, split
 from headrace.ops import tree
 
 ROW = Box(-np.inf, np.inf, (5,), np.float64)

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
 import headrace as hr
-from headrace.nn.precision import halved, memory_format
+from headrace.nn.image_precision import halved, memory_format
 from headrace.ops import tree
 
 IMAGE = Box(0, 255, (2, 21, 21), np.uint8)

@@ -15,13 +15,13 @@ from torch import nn
 
 import headrace as hr
 from headrace.nn import encoder, image
-from headrace.nn import packed as module
+from headrace.nn import packed_weights as module
 from headrace.nn.convolutions import ImageTorso
-from headrace.nn.image import QuickImage
-from headrace.nn.packed import Packed, _works, can_pack
+from headrace.nn.image import FastImage
+from headrace.nn.image_precision import halved
+from headrace.nn.packed_weights import PackedNetwork, _works, can_pack
 from headrace.nn.patches import patches
-from headrace.nn.precision import halved
-from headrace.training.precision import measured
+from headrace.trainer.auto_precision import measured
 
 CPU = torch.device("cpu")
 HALF = torch.bfloat16
@@ -87,7 +87,7 @@ def check(kind) -> None:
 
 @able
 def test_packed_networks_say_what_their_modules_say():
-    check(Packed)
+    check(PackedNetwork)
 
 
 @able
@@ -109,10 +109,10 @@ def test_packed_networks_say_what_their_modules_say():
 def test_a_broken_copy_is_rejected(old, new):
     source = inspect.getsource(module)
     assert old in source
-    broken = {"__name__": "headrace.nn.packed"}
+    broken = {"__name__": "headrace.nn.packed_weights"}
     exec(compile(source.replace(old, new), "broken.py", "exec"), broken)
     with pytest.raises((AssertionError, RuntimeError, AttributeError, TypeError)):
-        check(broken["Packed"])
+        check(broken["PackedNetwork"])
 
 
 def test_nothing_is_packed_elsewhere_or_without_the_operations(monkeypatch):
@@ -175,9 +175,9 @@ class TestInAPolicy:
     def test_who_acts_is_packed_and_who_learns_is_not(self, conv):
         policy = self.policy(conv)
         self.check_acting(policy)
-        assert self.kinds(policy) == {"Packed"}
+        assert self.kinds(policy) == {"PackedNetwork"}
         assert self.kinds(policy, learns=True) == {"ImageTorso"}
-        assert self.kinds(policy) == {"Packed"}
+        assert self.kinds(policy) == {"PackedNetwork"}
 
     @pytest.mark.parametrize("conv", ["impala_deep", "impact"])
     def test_who_gains_nothing_is_not_packed(self, conv):
@@ -188,7 +188,7 @@ class TestInAPolicy:
         policy = self.policy()
         policy.compile_torsos()
         assert self.kinds(policy) == {"ImageTorso"}
-        assert self.kinds(copy.deepcopy(policy)) == {"Packed"}
+        assert self.kinds(copy.deepcopy(policy)) == {"PackedNetwork"}
 
     def test_float32_is_never_packed(self):
         policy = self.policy()
@@ -228,7 +228,7 @@ class TestInAPolicy:
         for _ in range(2):  # with other weights and statistics, too
             self.check_acting(policy)
             with policy.still():
-                assert type(policy._quick) is QuickImage
+                assert type(policy._quick) is FastImage
                 for other in (torch.int64, torch.float64):
                     self.check_same(policy, self.seen(policy).to(other))
             policy.take(policy.moments(self.seen(policy, 9).unsqueeze(0)))
@@ -296,7 +296,7 @@ def check_quick(old: str, new: str, monkeypatch) -> None:
     broken = {"__name__": "headrace.nn.image"}
     exec(compile(source.replace(old, new), "broken.py", "exec"), broken)
     monkeypatch.setattr(encoder, "Image", broken["Image"])
-    monkeypatch.setattr(sys.modules[__name__], "QuickImage", broken["QuickImage"])
+    monkeypatch.setattr(sys.modules[__name__], "FastImage", broken["FastImage"])
     tests = TestInAPolicy()
     for layout, normalize in (("channels_first", False), ("channels_last", True)):
         tests.test_who_acts_on_bytes_alone_is_quick(layout, normalize)

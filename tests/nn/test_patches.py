@@ -15,8 +15,8 @@ from tries import examples
 
 import headrace as hr
 from headrace.nn import patches as module
+from headrace.nn.image_precision import BFloat16Module
 from headrace.nn.patches import PatchConv2d, patches
-from headrace.nn.precision import Halved
 from headrace.ops.moments import moments
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
@@ -149,13 +149,13 @@ class TestInAPolicy:
         self.obs = torch.as_tensor(np.stack([space.sample() for _ in range(num)]))
         given = self.obs.clone()
         with pytest.MonkeyPatch.context() as patch:
-            convolve = Halved.__call__
+            convolve = BFloat16Module.__call__
 
-            def looked_at(part: Halved, x: torch.Tensor) -> torch.Tensor:
+            def looked_at(part: BFloat16Module, x: torch.Tensor) -> torch.Tensor:
                 shapes.append(x.shape)
                 return convolve(part, x)
 
-            patch.setattr(Halved, "__call__", looked_at)
+            patch.setattr(BFloat16Module, "__call__", looked_at)
             self.learnt = self.policy.torso(self.obs)
             with torch.inference_mode(), self.policy.still():
                 self.acted = self.policy.torso(self.obs)

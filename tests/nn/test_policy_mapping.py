@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.nn.roster import Roster, mapping, roster_of, written
+from headrace.nn.policy_mapping import PolicyMapping, mapping, roster_of, written
 
 AGENTS = ("wolf", "sheep_0", "sheep_1")
 
@@ -19,7 +19,7 @@ def test_agents_share_a_policy_have_their_own_or_that_which_is_named():
     assert roster.policies == ("hunter", "prey")  # in the order of columns
     assert roster.numbers == (0, 1, 1)
     assert roster.of("prey") == ("sheep_0", "sheep_1")
-    assert Roster.from_json(roster.to_json()) == roster
+    assert PolicyMapping.from_json(roster.to_json()) == roster
     assert mapping("player:1:a, player:2:b") == {"player:1": "a", "player:2": "b"}
 
 

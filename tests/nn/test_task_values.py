@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
 import headrace as hr
-from headrace.learning.learner import Learner
+from headrace.learner.learner import Learner
 from headrace.nn.task_values import TaskPopArt
 from headrace.types import Batch
 

@@ -7,7 +7,7 @@ import pickle
 import torch
 from torch import nn
 
-from headrace.nn.hollow import fill, hollow
+from headrace.nn.weightless import fill, hollow
 
 
 class Tied(nn.Module):

@@ -13,7 +13,7 @@ from tries import examples
 
 from headrace.ops import losses
 from headrace.ops.returns import reverse_linear_recurrence, vtrace
-from headrace.ops.terms import Terms, derivatives
+from headrace.ops.terms import LossTerms, derivatives
 from tests.ops.oracles import Stream, random_stream, vtrace_oracle
 
 LOG_RATIOS = (-700.0, -100.0, -20.0, 0.0, 20.0, 89.0, 350.0, 700.0)
@@ -117,7 +117,7 @@ def test_the_clipped_loss_is_finite_where_the_formula_is(log_ratio, advantage) -
     assert loss == pytest.approx(-min(ratio, max(0.8, min(1.2, ratio))) * advantage)
     assert slope.item() == pytest.approx(-ratio * advantage if ratio <= 1.2 else 0.0)
     zeros, valid = torch.zeros(shape), torch.ones(shape, dtype=torch.bool)
-    terms = Terms(advantages, zeros, clip=0.2)
+    terms = LossTerms(advantages, zeros, clip=0.2)
     by_hand = derivatives(terms, ratios, zeros, zeros, zeros, valid, 0.5)
     assert by_hand.sums["policy_loss"] == pytest.approx(loss)
     assert by_hand.log_prob.item() == pytest.approx(slope.item())

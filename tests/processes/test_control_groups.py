@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.process import control_groups, machine, num_cores
+from headrace.processes import control_groups, hardware, num_cores
 
 
 @pytest.fixture
 def groups(tmp_path, monkeypatch):
     """Writes files of control groups; the process is in the group that ``of`` names."""
-    monkeypatch.setattr(machine, "cores", lambda: set(range(8)))
+    monkeypatch.setattr(hardware, "cores", lambda: set(range(8)))
     monkeypatch.setattr(control_groups, "ROOT", tmp_path / "cgroup")
     monkeypatch.setattr(control_groups, "_OF_PROCESS", tmp_path / "of_process")
 

@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import headrace as hr
-from headrace.records.disk import write_json
-from headrace.records.files import append_jsonl
+from headrace.rundir.atomic_files import write_json
+from headrace.rundir.files import append_jsonl
 from headrace.spaces.json import space_to_json
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from reporting.runs import write_run
 
-from headrace.records.files import append_jsonl, read_jsonl
 from headrace.reporting import live
 from headrace.reporting.page import write
+from headrace.rundir.files import append_jsonl, read_jsonl
 
 pytestmark = pytest.mark.browser
 FLAGS = (

@@ -7,7 +7,7 @@ import json
 from reporting.runs import write_run
 
 from headrace.cli import main
-from headrace.records.files import read_jsonl
+from headrace.rundir.files import read_jsonl
 
 
 def test_it_says_what_is_wrong_of_each_run(tmp_path, capsys):

@@ -20,9 +20,9 @@ from reporting.runs import Page, write_run
 
 from headrace.cli import main, reports
 from headrace.errors import ConfigError
-from headrace.records.curves import read_run
-from headrace.records.files import append_jsonl, read_jsonl
 from headrace.reporting import live, panels, screen
+from headrace.rundir.curves import read_run
+from headrace.rundir.files import append_jsonl, read_jsonl
 
 
 @pytest.fixture(autouse=True)

@@ -16,12 +16,12 @@ import headrace as hr
 from headrace.api import run
 from headrace.cli import main
 from headrace.errors import CheckpointError, ConfigError
-from headrace.records.curves import GRID_POINTS, Run, on_grid, read_run
-from headrace.records.files import read_jsonl
 from headrace.reporting import facts, panels
 from headrace.reporting.drawing import drawn, short
 from headrace.reporting.page import write
 from headrace.reporting.panels import KINDS, MOST_POINTS
+from headrace.rundir.curves import GRID_POINTS, RunCurves, on_grid, read_run
+from headrace.rundir.files import read_jsonl
 from headrace.studies.statistics import interquartile
 
 
@@ -168,7 +168,7 @@ def test_settings_are_shown_and_compared_as_they_are():
     assert [facts.shown_value(value) for value in values] == [
         *("inf", "0.99999", "1.0", "1e-05", "auto", "null")
     ]
-    near = [Run(Path(n), {"algo": "ppo", "lam": lam}, 0, [{"env_steps": 1}], [])
+    near = [RunCurves(Path(n), {"algo": "ppo", "lam": lam}, 0, [{"env_steps": 1}], [])
             for n, lam in (("a", 0.99999), ("b", 0.999991))]  # fmt: skip
     (rows,) = [rows for name, rows in facts.settings_table(near).items() if "differ" in name]
     assert rows == [("lam", ["0.99999", "0.999991"], True)]
@@ -244,7 +244,7 @@ def test_long_curves_lose_points_but_not_their_extremes():
     y = rng.normal(size=5000)
     y[1234], y[4000] = 50.0, -50.0
     rows = [{"env_steps": i, "a": float(v)} for i, v in enumerate(y)]
-    run = Run(Path("x"), {}, 0, rows, [])
+    run = RunCurves(Path("x"), {}, 0, rows, [])
     kind = panels.Kind("A", "", (panels.Shown("a", "a"),))
     (line,) = panels._panel(kind, {"x": [run]}, []).lines
     assert len(line.x) <= MOST_POINTS

@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Discrete
 
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
-from headrace.records import checkpoint
+from headrace.rundir import checkpoint
 from headrace.spaces.json import space_to_json
 
 

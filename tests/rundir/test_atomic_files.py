@@ -10,12 +10,12 @@ import signal
 import subprocess
 
 import pytest
+from tests.records.crashes import parts
 
 import headrace as hr
 from headrace.errors import CheckpointError
-from headrace.records import checkpoint, disk
-from headrace.records.files import append, read_jsonl
-from tests.records.crashes import parts
+from headrace.rundir import atomic_files, checkpoint
+from headrace.rundir.files import append, read_jsonl
 
 SETTINGS = {"transport": "serial", "total_steps": 640, "checkpoint_interval": 64}
 
@@ -40,8 +40,8 @@ def nothing_starts(monkeypatch):
     def start(*_: object) -> None:
         raise AssertionError("something was started")
 
-    monkeypatch.setattr("headrace.training.run.start_fork_server", start)
-    monkeypatch.setattr("headrace.training.run.first_look", start)
+    monkeypatch.setattr("headrace.trainer.start.start_fork_server", start)
+    monkeypatch.setattr("headrace.trainer.start.first_look", start)
 
 
 def test_a_path_that_is_a_file_is_said_before_anything_starts(tiny, tmp_path, nothing_starts):
@@ -198,8 +198,8 @@ def test_torchs_own_errors_hide_no_full_disk(tmp_path, monkeypatch, bytes_left):
             self._left -= len(data)
             return self._file.write(data) if self._left >= 0 else full()
 
-    hashing = disk._Hashing
-    monkeypatch.setattr(disk, "_Hashing", lambda file: hashing(Small(file)))
+    hashing = atomic_files._Hashing
+    monkeypatch.setattr(atomic_files, "_Hashing", lambda file: hashing(Small(file)))
     with pytest.raises(CheckpointError, match="No space left on device"):
         parts().save(tmp_path, 64)
 
@@ -212,7 +212,7 @@ def test_lines_are_added_whole_or_not_at_all(tmp_path, small):
         append(file, bytes(10_000))
     assert file.read_bytes() == b"first\n"
     with pytest.raises(CheckpointError, match="/dev/full can't be written"):
-        append(disk.Path("/dev/full"), b"line\n")
+        append(atomic_files.Path("/dev/full"), b"line\n")
 
 
 def test_a_pointer_that_cannot_be_written_keeps_what_it_said(tmp_path, monkeypatch):

@@ -16,11 +16,11 @@ from torch import nn
 import headrace as hr
 from headrace.api import resume_config
 from headrace.cli import main
-from headrace.cli.here import import_from_here_if_named
+from headrace.cli.import_path import import_from_here_if_named
 from headrace.errors import CheckpointError
-from headrace.records import trust
-from headrace.records.plain import plain
-from headrace.records.settings import replaced
+from headrace.rundir import import_allowlist
+from headrace.rundir.config_file import replaced
+from headrace.rundir.json_values import plain
 
 SIZES = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 4, "total_steps": 8}
 SIZES |= {"eval_episodes": 0, "algo": hr.A2C(), "transport": "serial"}
@@ -131,7 +131,7 @@ def test_a_run_of_another_user_needs_their_word_and_plain_ids_do_not(run, monkey
     plain = json.loads((run / "config.json").read_text())["config"]
     plain |= {"network": {"torso": None}, "wrappers": ['TimeLimit:{"max_episode_steps":3}']}
     for env in ("CartPole-v1", "ALE/Pong-v5", "headrace/SimpleSatellite-v0"):
-        assert trust.code_in(plain | {"env": env, "env_file": None}) == {}
+        assert import_allowlist.code_in(plain | {"env": env, "env_file": None}) == {}
 
 
 def test_without_a_place_for_a_key_nothing_is_signed_and_runs_go_on(tmp_path, monkeypatch, capsys):
@@ -148,26 +148,30 @@ def test_without_a_place_for_a_key_nothing_is_signed_and_runs_go_on(tmp_path, mo
 def test_the_key_is_made_once_and_read_by_its_owner_only(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     config = hr.Config("worlds:CountingEnv").to_json()
-    first = trust.sign(config)
+    first = import_allowlist.sign(config)
     key = tmp_path / "headrace" / "key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
-    assert trust.sign(config) == first
+    assert import_allowlist.sign(config) == first
     assert [file.name for file in key.parent.iterdir()] == ["key"]
     for name, value in (("env", "a:b"), ("env_kwargs", {"a": 1}), ("wrappers", ["a:b"])):
-        assert trust.sign(config | {name: value}) != first
+        assert import_allowlist.sign(config | {name: value}) != first
     os.chmod(key, 0o644)
-    assert trust.sign(config) is None
+    assert import_allowlist.sign(config) is None
     for changed in ({"m": {9: 1, 10: 2}}, {9: 1, "a": 2}, {"x": float("nan")}):
         given = config | {"env_kwargs": changed}
         os.chmod(key, 0o600)
-        assert trust.sign(given) == trust.sign(json.loads(json.dumps(plain(given))))
+        assert import_allowlist.sign(given) == import_allowlist.sign(
+            json.loads(json.dumps(plain(given)))
+        )
 
 
 def test_a_signature_of_other_letters_is_only_wrong(trained):
     values = json.loads((trained / "config.json").read_text())
     for signature in ("ü", "\udc80"):
         with pytest.raises(CheckpointError, match="isn't signed by you"):
-            trust.check(trained, values | {"signature": signature}, False, trust.CODE)
+            import_allowlist.check(
+                trained, values | {"signature": signature}, False, import_allowlist.CODE
+            )
 
 
 def test_a_module_in_a_run_directory_is_not_imported_for_an_id(run, monkeypatch, capsys):
@@ -195,10 +199,10 @@ def test_the_working_directory_is_the_last_to_import_from(tmp_path, monkeypatch)
 def test_arguments_are_trusted_with_gymnasium_s_own_environments_only():
     kwargs = {"config": {"other_vehicles_type": "evil.X"}}
     config = hr.Config("CartPole-v1", env_kwargs=kwargs).to_json()
-    assert trust.code_in(config) == {}
+    assert import_allowlist.code_in(config) == {}
     for env in ("merge-v0", "VizdoomBasic-v0"):
-        assert trust.code_in(config | {"env": env}) == {"env_kwargs": kwargs}
-    assert trust.code_in(config, ("env_kwargs",)) == {"env_kwargs": kwargs}  # another's
+        assert import_allowlist.code_in(config | {"env": env}) == {"env_kwargs": kwargs}
+    assert import_allowlist.code_in(config, ("env_kwargs",)) == {"env_kwargs": kwargs}  # another's
 
 
 def test_arguments_of_another_s_are_not_used(run):

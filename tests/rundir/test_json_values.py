@@ -7,12 +7,12 @@ import math
 from dataclasses import replace
 
 import pytest
+from tests.records.test_result import make_result
 
 import headrace as hr
-from headrace.records.disk import write_json
-from headrace.records.files import RunLog, append_jsonl, read_jsonl
-from headrace.records.settings import from_json
-from tests.records.test_result import make_result
+from headrace.rundir.atomic_files import write_json
+from headrace.rundir.config_file import from_json
+from headrace.rundir.files import RunLog, append_jsonl, read_jsonl
 
 
 def strict(text: str):
@@ -37,7 +37,7 @@ def test_a_result_with_an_infinite_divergence_is_written_and_drawn(tmp_path):
     log.close()
     line = strict((tmp_path / "metrics.jsonl").read_text())
     assert line["losses/approx_kl"] is None
-    from headrace.records.plot import plot
+    from headrace.rundir.plot import plot
 
     assert plot([tmp_path]).exists()
 

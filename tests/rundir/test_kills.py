@@ -12,9 +12,9 @@ import sys
 import time
 
 import pytest
-
-from headrace.records import checkpoint
 from tests.records.crashes import SITUATIONS, check, each_death, parts
+
+from headrace.rundir import checkpoint
 
 pytestmark = [
     pytest.mark.full,

@@ -15,8 +15,8 @@ from populations import population
 import headrace as hr
 from headrace.api import resume_config
 from headrace.errors import CheckpointError
-from headrace.records import rundir
-from headrace.records.lock import Lock
+from headrace.rundir import directories
+from headrace.rundir.lock import Lock
 from headrace.studies.identity import alone
 from headrace.studies.machine import wide_console
 from headrace.studies.pbt.command import run as run_population
@@ -27,7 +27,7 @@ from headrace.studies.sweep.store import Store
 HOLD = """
 import sys, time
 from pathlib import Path
-from headrace.records import rundir
+from headrace.rundir import directories
 held = rundir.prepare(Path("run"), False, False)
 print("HELD", flush=True)
 time.sleep(600)
@@ -35,7 +35,7 @@ time.sleep(600)
 FORK = """
 import os, time
 from pathlib import Path
-from headrace.records import rundir
+from headrace.rundir import directories
 held = rundir.prepare(Path("run"), False, False)
 if os.fork() == 0:
     print("FORKED", flush=True)
@@ -55,12 +55,12 @@ def test_a_second_writer_is_told_who_holds_the_directory_until_that_dies(start, 
     since = json.loads((run_dir / "lock").read_text())["since"]
     for resume, overwrite in ((False, False), (False, True), (True, False)):
         with pytest.raises(CheckpointError) as error:
-            rundir.prepare(run_dir, resume, overwrite)
+            directories.prepare(run_dir, resume, overwrite)
         for word in (f"process {script.process.pid} on {socket.gethostname()}", since, "stop it"):
             assert word in str(error.value)
     os.kill(script.process.pid, signal.SIGKILL)
     script.wait()
-    rundir.prepare(run_dir, False, False).release()
+    directories.prepare(run_dir, False, False).release()
 
 
 def test_a_forked_child_does_not_keep_the_lock_of_a_dead_parent(start, tmp_path):
@@ -70,7 +70,7 @@ def test_a_forked_child_does_not_keep_the_lock_of_a_dead_parent(start, tmp_path)
     os.kill(script.process.pid, signal.SIGKILL)
     script.wait()
     assert child.is_running()
-    rundir.prepare(tmp_path / "run", False, False).release()
+    directories.prepare(tmp_path / "run", False, False).release()
 
 
 def test_a_trainer_holds_the_lock_until_it_is_closed(tiny, finish):
@@ -118,7 +118,7 @@ def refuse(*_):
 def test_a_file_system_without_locks_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.warns(UserWarning, match="file system without locks"):
-        rundir.prepare(tmp_path / "run", False, False).release()
+        directories.prepare(tmp_path / "run", False, False).release()
 
 
 @pytest.mark.parametrize("study", ["pbt", "sweep"])
@@ -161,6 +161,6 @@ def test_locks_that_are_gone_leave_nothing_behind(tmp_path, monkeypatch):
 
 
 def test_what_a_run_that_died_at_once_left_is_no_run(tmp_path):
-    rundir.prepare(tmp_path / "run", False, False).release()
+    directories.prepare(tmp_path / "run", False, False).release()
     (tmp_path / "run" / "config.json.tmp").write_text('{"for')
-    rundir.check(tmp_path / "run", False, False)
+    directories.check(tmp_path / "run", False, False)

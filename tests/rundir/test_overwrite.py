@@ -9,7 +9,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import CheckpointError
-from headrace.records import checkpoint, rundir
+from headrace.rundir import checkpoint, directories
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def everything(folder) -> dict:
 
 
 def test_all_that_headrace_writes_is_overwritten(run):
-    rundir.prepare(run, resume=False, overwrite=True).release()
+    directories.prepare(run, resume=False, overwrite=True).release()
     assert [path.name for path in run.iterdir()] == ["lock"]
 
 
@@ -55,7 +55,7 @@ def test_runs_of_older_versions_and_copies_are_overwritten(run, follow):
         shutil.copytree(target, pointer)
     else:
         pointer.symlink_to(target.name)
-    rundir.prepare(run, resume=False, overwrite=True).release()
+    directories.prepare(run, resume=False, overwrite=True).release()
     assert [path.name for path in run.iterdir()] == ["lock"]
 
 
@@ -77,7 +77,7 @@ def test_what_headrace_did_not_write_keeps_everything_there(run, name):
         path.write_text("years of work")
     before = everything(run)
     with pytest.raises(CheckpointError) as error:
-        rundir.prepare(run, resume=False, overwrite=True)
+        directories.prepare(run, resume=False, overwrite=True)
     assert "\n" not in str(error.value)
     assert f"headrace did not write {name.rstrip('/')}" in str(error.value)
     assert "overwrite=True won't delete anything" in str(error.value)
@@ -93,7 +93,7 @@ def test_links_out_of_the_directory_are_not_followed(run, tmp_path, place):
     path.symlink_to(elsewhere)
     before = everything(tmp_path)
     with pytest.raises(CheckpointError, match=f"did not write {place}"):
-        rundir.prepare(run, resume=False, overwrite=True)
+        directories.prepare(run, resume=False, overwrite=True)
     assert everything(tmp_path) == before
 
 
@@ -113,7 +113,7 @@ def test_a_folder_with_another_programs_config_is_no_run(tmp_path, content):
     (tmp_path / "checkpoints").mkdir()
     before = everything(tmp_path)
     with pytest.raises(CheckpointError, match="that is not a run directory"):
-        rundir.prepare(tmp_path, resume=False, overwrite=True)
+        directories.prepare(tmp_path, resume=False, overwrite=True)
     assert everything(tmp_path) == before
 
 

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 import headrace as hr
 from headrace.cli import main
 from headrace.errors import CheckpointError, ConfigError
-from headrace.records import plot as plots
-from headrace.records.curves import read_run
-from headrace.records.plot import draw, plot
+from headrace.rundir import plot as plots
+from headrace.rundir.curves import read_run
+from headrace.rundir.plot import draw, plot
 from headrace.studies import statistics
 
 

@@ -9,12 +9,12 @@ import sys
 
 import numpy as np
 
-from headrace.records.episodes import Episodes
-from headrace.records.files import RunLog, read_jsonl
-from headrace.records.membership import league_metrics
-from headrace.records.meter import BY_RANK, GREATEST, SUMS, Meter
-from headrace.records.result import Result
-from headrace.records.tally import Progress, Tally
+from headrace.rundir.episodes import Episodes
+from headrace.rundir.files import RunLog, read_jsonl
+from headrace.rundir.league_run import league_metrics
+from headrace.rundir.metric_accumulators import BY_RANK, GREATEST, SUMS, MetricAccumulator
+from headrace.rundir.result import Result
+from headrace.rundir.run_progress import Progress, RunProgress
 
 KNOWN = {"learning_rate": 0.1, "restarts": 2, "eval_return": 3.0, **league_metrics(None)}
 
@@ -66,19 +66,21 @@ def test_what_is_counted_and_told_is_what_the_table_names():
     }  # fmt: skip
     assert GREATEST == ("lag_max", "lag_steps_max")
     assert BY_RANK == ("approx_kl", "clipfrac", "entropy", "value_loss")
-    meter = Meter()
+    meter = MetricAccumulator()
     for number, name in enumerate(SUMS + GREATEST):
         setattr(meter, name, number + 2**40)
-    assert vars(Meter.read(iter(meter.numbers()))) == vars(meter)
-    assert vars(Meter.read(iter(Meter().numbers()))) == vars(Meter())
+    assert vars(MetricAccumulator.read(iter(meter.numbers()))) == vars(meter)
+    assert vars(MetricAccumulator.read(iter(MetricAccumulator().numbers()))) == vars(
+        MetricAccumulator()
+    )
     rest = iter([*meter.numbers(), 7.0])
-    Meter.read(rest)
+    MetricAccumulator.read(rest)
     assert list(rest) == [7.0]  # nothing beyond is taken
 
 
 def test_a_result_is_what_the_table_says_of_the_counts(tiny):
-    tally = Tally(Progress(), tiny(num_learners=2), 1000, 0.0)
-    meter, episodes = Meter(), Episodes(5)
+    tally = RunProgress(Progress(), tiny(num_learners=2), 1000, 0.0)
+    meter, episodes = MetricAccumulator(), Episodes(5)
     meter.wait_s, meter.learn_s, meter.publish_s, meter.comm_s, meter.sync_s = 1, 2, 3, 4, 6
     meter.acting_ns, meter.waiting_ns, meter.num_rollouts = 30, 10, 4
     meter.stepping_ns = 15
@@ -131,10 +133,10 @@ A2C.loss, A3C.loss = surprised(A2C.loss), surprised(A3C.loss)
 ONE_LINE_EACH = """
 import sys
 from pathlib import Path
-from headrace.process import fork_server_from_here
-fork_server_from_here("headrace.acting.actor")  # so that torch is imported once
-assert "headrace.records.result" not in sys.modules
-import headrace.records.result as result_module
+from headrace.processes import fork_server_from_here
+fork_server_from_here("headrace.actors.actor")  # so that torch is imported once
+assert "headrace.rundir.result" not in sys.modules
+import headrace.rundir.result as result_module
 
 source = Path(result_module.__file__).read_text()
 mark = "    queue_depth: "
@@ -146,11 +148,11 @@ assert source.count(mark) == 1
 exec(compile(source.replace(mark, lines + mark), "result.py", "exec"), vars(result_module))
 
 import headrace as hr
-from headrace.evaluating import ending
+from headrace.evaluating import run_end
 ending.plot = ending._report = lambda *_: None
-from headrace.records.files import read_jsonl
-from headrace.records.membership import league_metrics
-from headrace.records.meter import Meter
+from headrace.rundir.files import read_jsonl
+from headrace.rundir.league_run import league_metrics
+from headrace.rundir.metric_accumulators import Meter
 
 rollout = Meter.rollout
 def counted(self, header):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import headrace as hr
-from headrace.records.meter import Meter
-from headrace.records.tally import Progress, Tally
+from headrace.rundir.metric_accumulators import MetricAccumulator
+from headrace.rundir.run_progress import Progress, RunProgress
 from headrace.transport.queue import Header
 
 ONE_MS = 1_000_000
@@ -15,10 +15,10 @@ ONE_MS = 1_000_000
 def plan_of(config, first_s=0.003):
     """What the summary says after two updates of two rollouts, 100 steps and 20 ms each."""
     progress = Progress()
-    tally = Tally(progress, config, 0, 0.0)
+    tally = RunProgress(progress, config, 0, 0.0)
     tally._first_time, tally._last_time = 0.0, 0.0
     for learn_s in (first_s, 0.003):
-        meter = Meter()
+        meter = MetricAccumulator()
         for actor in range(2):
             meter.rollout(Header(actor, 0, 0, 100, 0, 20 * ONE_MS, 5 * ONE_MS))
         meter.learn_s, meter.publish_s, meter.comm_s, meter.wait_s = learn_s, 0.001, 0.001, 9.0
@@ -72,4 +72,4 @@ def test_several_learners_share_out_what_was_added_up():
 def test_nothing_is_planned_where_actors_learn_or_before_anything_is_known():
     assert plan_of(hr.Config("CartPole-v1", hr.A3C(), **SETTINGS)) is None
     config = hr.Config("CartPole-v1", hr.PPO(), **SETTINGS)
-    assert Tally(Progress(), config, 0, 0.0).summary()["plan"] is None
+    assert RunProgress(Progress(), config, 0, 0.0).summary()["plan"] is None

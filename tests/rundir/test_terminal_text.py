@@ -10,8 +10,8 @@ from rich.console import Console
 
 import headrace as hr
 from headrace.cli import main
-from headrace.records.result import Result
-from headrace.records.terminal import Report
+from headrace.rundir.result import Result
+from headrace.rundir.terminal import Report
 from headrace.studies import machine
 
 NAMES = ("__main__:Snake", ":snake:", "runs/[x]", "[bold]a[/bold]", "[/nothing]", "a:b:c", "1e-5")

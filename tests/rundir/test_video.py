@@ -13,8 +13,8 @@ from gymnasium.vector.utils import batch_space
 
 import headrace as hr
 from headrace.errors import ConfigError
-from headrace.records import video
-from headrace.records.video import record_video
+from headrace.rundir import video
+from headrace.rundir.video import record_video
 
 LENGTH = 4
 STACK = Box(0, 255, (4, 24, 32), np.uint8)

@@ -14,7 +14,7 @@ import time
 import psutil
 import pytest
 
-from headrace.studies.children import Children, Killed
+from headrace.studies.children import Children, ProcessKilled
 
 SLEEPER = """
     import subprocess, sys, time
@@ -89,7 +89,7 @@ def test_a_command_is_asked_to_stop_before_it_is_killed(tmp_path):
 
 def test_a_process_that_a_signal_ended_is_told_from_one_that_failed(tmp_path):
     for code, kind in (
-        (f"os.kill(os.getpid(), {signal.SIGKILL})", Killed),
+        (f"os.kill(os.getpid(), {signal.SIGKILL})", ProcessKilled),
         ("1 / 0", RuntimeError),
     ):
         ended = Children().run([sys.executable, "-c", f"import os; {code}"], tmp_path / "log", 30.0)
@@ -133,7 +133,7 @@ STUDY = """
     from pathlib import Path
     import sleeper
     from headrace.studies.machine import wide_console
-    from headrace.studies.table import Study
+    from headrace.studies.run_table import Study
 
     def measure(case, children):
         children.call(sleeper.sleep, case, 60, Path("sleeper.txt"))

@@ -10,7 +10,7 @@ import headrace as hr
 from headrace.errors import CheckpointError, NoRoom
 from headrace.studies.pbt.training import train_run as pbt
 from headrace.studies.sweep.trials import train_run as sweep
-from headrace.training import room
+from headrace.trainer import memory_check
 
 SIZES = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 4, "eval_episodes": 0}
 KNOWN = {
@@ -51,7 +51,7 @@ def test_a_setting_that_the_environment_refuses_is_told(tmp_path, study):
 def test_a_run_for_which_memory_was_short_begins_when_there_is_some(tmp_path, monkeypatch, study):
     train_run, known = KNOWN[study]
     with monkeypatch.context() as short:
-        short.setattr(room, "free_bytes", lambda: 1)
+        short.setattr(memory_check, "free_bytes", lambda: 1)
         with pytest.raises(NoRoom, match="GB of memory are free"):
             train_run(request(tmp_path, env="CartPole-v1") | known)
     assert train_run(request(tmp_path, env="CartPole-v1") | known) == {}

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 from rliable import library, metrics
 
-from headrace.studies import drawing, statistics
+from headrace.studies import plotting, statistics
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +58,10 @@ def test_a_picture_has_the_middle_of_its_runs_and_their_interval(monkeypatch):
     assert mid == pytest.approx(2.0)  # of 1, 2 and 3; their mean with the others is 11.2
     assert low < 1.0
     assert high > 25.0  # where 50 is drawn twice
-    assert "interval" in drawing.band()
+    assert "interval" in plotting.band()
     monkeypatch.setattr(statistics, "are_there", lambda: False)
     assert ends_of(runs) == (2.0, 2.0, 2.0)
-    assert "interval" not in drawing.band()
+    assert "interval" not in plotting.band()
 
 
 def test_a_single_run_is_drawn_as_it_is():
@@ -70,7 +70,7 @@ def test_a_single_run_is_drawn_as_it_is():
 
 def test_steps_are_written_in_thousands_or_millions():
     panel = Figure().subplots()
-    drawing.curves(panel, {"name": [([0, 20_000], [1.0, 2.0])]})
+    plotting.curves(panel, {"name": [([0, 20_000], [1.0, 2.0])]})
     written = panel.xaxis.get_major_formatter()
     assert [written(x) for x in (500, 17_500, 20_000, 3_000_000)] == [
         "500",
@@ -83,7 +83,7 @@ def test_steps_are_written_in_thousands_or_millions():
 def ends_of(runs) -> tuple[float, float, float]:
     """The line's height, and the band's ends, of level curves."""
     panel = Figure().subplots()
-    drawing.curves(panel, {"name": runs})
+    plotting.curves(panel, {"name": runs})
     (band,) = panel.collections
     heights = band.get_paths()[0].vertices[:, 1]
     return float(panel.lines[1].get_ydata()[0]), float(heights.min()), float(heights.max())

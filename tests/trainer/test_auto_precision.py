@@ -13,19 +13,19 @@ import torch
 from worlds import BrightQuarter, IdentityVectorEnv
 
 import headrace as hr
-from headrace.acting.collector import Collector, rollout_spec
+from headrace.actors.collector import Collector, rollout_spec
 from headrace.config import checks
 from headrace.errors import ConfigError
-from headrace.learning.batches import gather
-from headrace.learning.learner import Learner
-from headrace.process import full_float32
-from headrace.records.settings import check_resumed, flat_settings, from_json
-from headrace.training import precision
-from headrace.training.precision import Share, measured, settle
+from headrace.learner.batches import gather
+from headrace.learner.learner import Learner
+from headrace.processes import full_float32
+from headrace.rundir.config_file import check_resumed, flat_settings, from_json
+from headrace.trainer import auto_precision
+from headrace.trainer.auto_precision import BFloat16Share, measured, settle
 from headrace.transport.slab import Slab
-from headrace.types import Alone, Rollout
+from headrace.types import Rollout, SingleLearner
 
-FAST, SLOW = Share(0.6, 0.5, 0.52), Share(2.5, 3.0, 2.9)
+FAST, SLOW = BFloat16Share(0.6, 0.5, 0.52), BFloat16Share(2.5, 3.0, 2.9)
 CONV = hr.Network(conv="impala_shallow")
 
 
@@ -44,9 +44,9 @@ def settled(monkeypatch):
             assert share is not None, "something was measured"
             return share
 
-        monkeypatch.setattr(precision, "measured", found)
+        monkeypatch.setattr(auto_precision, "measured", found)
         policy, lines = policy or make_policy(), []
-        config = settle(hr.Config("CartPole-v1", **settings), policy, Alone(), lines.append)
+        config = settle(hr.Config("CartPole-v1", **settings), policy, SingleLearner(), lines.append)
         assert policy.precision == config.precision
         return config.precision, " ".join(lines)
 
@@ -66,7 +66,8 @@ def test_auto_takes_what_was_measured_to_be_faster_and_says_so(settled):
 
 
 @pytest.mark.parametrize(
-    "share", [Share(0.9, 0.9, 0.9), Share(1.2, 0.5, 0.6), Share(0.5, 1.2, 0.8)]
+    "share",
+    [BFloat16Share(0.9, 0.9, 0.9), BFloat16Share(1.2, 0.5, 0.6), BFloat16Share(0.5, 1.2, 0.8)],
 )
 def test_auto_needs_a_clear_gain_and_no_loss_in_either_part(settled, share):
     assert settled(share)[0] == "float32"
@@ -129,9 +130,9 @@ def test_the_measurement_ends_once_it_is_clear(halved, turns, monkeypatch):
         asked.append(of)
         return halved if of == "bfloat16" else 1.0
 
-    monkeypatch.setattr(precision, "act_s", seconds)
-    monkeypatch.setattr(precision, "learn_s", seconds)
-    monkeypatch.setattr(precision, "_ENOUGH_S", 1000.0)
+    monkeypatch.setattr(auto_precision, "act_s", seconds)
+    monkeypatch.setattr(auto_precision, "learn_s", seconds)
+    monkeypatch.setattr(auto_precision, "_ENOUGH_S", 1000.0)
     assert measured(make_policy(), "cpu") == (halved, halved, halved)
     assert len(asked) == 4 * turns
 
@@ -151,8 +152,8 @@ def test_beside_a_gpu_that_learns_counts_what_takes_longer(actors, passes, both,
         images.append(num)
         return num * (0.125 if of == "bfloat16" else 0.1)
 
-    monkeypatch.setattr(precision, "act_s", act_s)
-    monkeypatch.setattr(precision, "learn_s", learn_s)
+    monkeypatch.setattr(auto_precision, "act_s", act_s)
+    monkeypatch.setattr(auto_precision, "learn_s", learn_s)
     share = measured(make_policy(), "meta", passes, 300, actors, at_once=True)
     assert share == pytest.approx((0.5, 1.25, both))
     assert set(images) == {300}
@@ -172,7 +173,8 @@ def gpu(monkeypatch):
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(
-    ("share", "chosen"), [(Share(0.3, 1.2, 0.4), "bfloat16"), (Share(0.3, 1.2, 1.1), "float32")]
+    ("share", "chosen"),
+    [(BFloat16Share(0.3, 1.2, 0.4), "bfloat16"), (BFloat16Share(0.3, 1.2, 1.1), "float32")],
 )
 def test_on_a_gpu_a_part_that_loses_is_none_where_the_other_takes_longer(share, chosen, settled):
     taken, line = settled(share, device="cuda", **SIZES)
@@ -183,12 +185,12 @@ def test_on_a_gpu_a_part_that_loses_is_none_where_the_other_takes_longer(share, 
 @pytest.mark.usefixtures("gpu")
 def test_a_gpu_is_tried_with_as_many_images_as_it_will_learn_from(monkeypatch):
     asked = []
-    monkeypatch.setattr(precision, "measured", lambda *of: asked.append(of[2:]) or FAST)
-    monkeypatch.setattr(precision, "num_cores", lambda: 2)
+    monkeypatch.setattr(auto_precision, "measured", lambda *of: asked.append(of[2:]) or FAST)
+    monkeypatch.setattr(auto_precision, "num_cores", lambda: 2)
     impala, ppo = hr.IMPALA(minibatches=1), hr.PPO(epochs=3, minibatches=4)
     for algo, transport in ((impala, "shm"), (impala, "serial"), (ppo, "shm")):
         config = hr.Config("CartPole-v1", algo, device="cuda", transport=transport, **SIZES)
-        settle(config, make_policy(), Alone(), lambda line: None)
+        settle(config, make_policy(), SingleLearner(), lambda line: None)
     assert asked == [(1.0, 1024, 2, True), (1.0, 1024, 1, False), (3.0, 300, 2, False)]
 
 
@@ -200,13 +202,13 @@ def test_float32_is_kept_from_tf32_where_a_gpu_computes(device, allowed, monkeyp
 
 
 def test_several_learners_take_what_rank_0_decides(monkeypatch):
-    class Second(Alone):
+    class Second(SingleLearner):
         rank, size = 1, 2
 
         def broadcast(self, value):
             return "bfloat16"
 
-    monkeypatch.setattr(precision, "measured", None)
+    monkeypatch.setattr(auto_precision, "measured", None)
     policy = make_policy()
     config = settle(hr.Config("CartPole-v1", num_learners=2), policy, Second(), print)
     assert (config.precision, policy.precision) == ("bfloat16", "bfloat16")
@@ -214,12 +216,12 @@ def test_several_learners_take_what_rank_0_decides(monkeypatch):
 
 def test_a_run_keeps_its_precision_and_an_older_one_had_float32(tiny, finish, monkeypatch):
     settings = {"env": BrightQuarter, "network": CONV, "transport": "serial", "total_steps": 64}
-    monkeypatch.setattr(precision, "measured", lambda *_: FAST)
+    monkeypatch.setattr(auto_precision, "measured", lambda *_: FAST)
     trainer, _ = finish(tiny(**settings))
     saved = json.loads((trainer.run_dir / "config.json").read_text())["config"]
     assert saved["precision"] == trainer.policy.precision == "bfloat16"
     assert trainer.source is not None
-    monkeypatch.setattr(precision, "measured", lambda *_: SLOW)
+    monkeypatch.setattr(auto_precision, "measured", lambda *_: SLOW)
     again, _ = finish(tiny(**settings | {"total_steps": 128}, resume=True))
     assert again.policy.precision == "bfloat16"
     older = {k: v for k, v in saved.items() if k != "precision"}
@@ -281,7 +283,7 @@ def returns(tmp_path: Path, kind: str, seed: int) -> float:
         fragment_length=16,
         total_steps=STEPS,
         network=CONV,
-        precision=kind,
+        auto_precision=kind,
         seed=seed,
         run_dir=str(tmp_path / f"{kind}{seed}"),
         eval_episodes=0,
@@ -346,7 +348,7 @@ def test_what_is_trained_predicts_in_float32_as_what_is_loaded_does(tmp_path):
 def test_a_plan_measures_in_the_precision_that_the_run_would_have(monkeypatch):
     from headrace.studies.plan.parts import actor_spec
 
-    monkeypatch.setattr(precision, "measured", lambda *_: FAST)
+    monkeypatch.setattr(auto_precision, "measured", lambda *_: FAST)
     for wanted, found in (("auto", "bfloat16"), ("float32", "float32")):
         config = hr.Config(
             BrightQuarter, network=CONV, precision=wanted, num_actors=1, envs_per_actor=4,

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from tries import examples
 
 import headrace as hr
-import headrace.training.sizes
-from headrace.acting.sizes import SIZES
+import headrace.trainer.auto_sizes
+from headrace.actors.sizes import SIZES
 from headrace.algos import ALGORITHMS
-from headrace.algos.common import LearnsAt, Span
+from headrace.algos.common import LearningSizes, SizeRange
 from headrace.api import resume_config
 from headrace.config import Config
 from headrace.envs.probe import probe
 from headrace.envs.step_cost import StepCost, step_cost
 from headrace.errors import ConfigError
-from headrace.training.sizes import choose, few_steps, sized
+from headrace.trainer.auto_sizes import choose, few_steps, sized
 from tests.distributed.threads import run_learners
 
 CHEAP, LANDER, SLOW, SLOWEST = 1e-6, 40e-6, 4e-3, 1.0
@@ -87,8 +87,8 @@ TABLE = {
 @pytest.fixture
 def pinned(monkeypatch):
     """Two algorithms' sizes, whatever theirs are."""
-    long = LearnsAt(Span(8, 32, 64), Span(16, 64, 128), Span(512, 2048, 4096))
-    short = LearnsAt(Span(8, 32, 64), Span(8, 16, 32), Span(256, 512, 1024))
+    long = LearningSizes(SizeRange(8, 32, 64), SizeRange(16, 64, 128), SizeRange(512, 2048, 4096))
+    short = LearningSizes(SizeRange(8, 32, 64), SizeRange(8, 16, 32), SizeRange(256, 512, 1024))
     for cls, sizes in ((hr.PPO, long), (hr.APPO, long), (hr.IMPALA, short)):
         monkeypatch.setattr(cls, "learns_at", sizes)
 
@@ -174,7 +174,7 @@ def test_what_nothing_fits_is_refused_before_anything_starts(case, monkeypatch):
     def start():
         raise AssertionError("the fork server was started")
 
-    monkeypatch.setattr(headrace.training.run, "start_fork_server", start)
+    monkeypatch.setattr(headrace.trainer.start, "start_fork_server", start)
     given, words = MISFITS[case]
     with pytest.raises(ConfigError) as error:
         hr.train("CartPole-v1", **given)
@@ -228,7 +228,7 @@ def test_an_environment_that_fails_is_not_timed_and_no_complaint_hides_its_own()
 
 @pytest.mark.usefixtures("pinned")
 def test_a_deterministic_run_measures_nothing(monkeypatch):
-    monkeypatch.setattr(headrace.training.sizes, "num_cores", lambda: 64)
+    monkeypatch.setattr(headrace.trainer.auto_sizes, "num_cores", lambda: 64)
     config = Config(Counting, hr.PPO(), deterministic=True)
     found = probe(config.env, config.engine, config.env_kwargs, 0)
     before = Counting.made
@@ -292,7 +292,7 @@ def test_rank_0_chooses_for_all_learners(tmp_path, monkeypatch):
     config = Config(algo=hr.PPO(), num_learners=2, transport="serial", run_dir=str(tmp_path))
 
     def begin(group):
-        return headrace.training.run.begin(config, False, group, lambda line: None)[0]
+        return headrace.trainer.start.begin(config, False, group, lambda line: None)[0]
 
     first, second = run_learners(2, begin)
     assert first == second

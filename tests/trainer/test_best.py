@@ -10,8 +10,8 @@ import torch
 import headrace as hr
 import headrace.evaluating.evaluator
 from headrace.evaluation import Evaluation
-from headrace.records import checkpoint
-from headrace.records.files import read_jsonl
+from headrace.rundir import checkpoint
+from headrace.rundir.files import read_jsonl
 
 
 @pytest.fixture

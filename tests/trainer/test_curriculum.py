@@ -16,7 +16,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from worlds.levels import Levels, LevelsGame, LevelsVector
 
 import headrace as hr
-from headrace.acting.source import RolloutSource
+from headrace.actors.rollout_source import RolloutSource
 from headrace.cli import main
 from headrace.envs.changes import apply, assign, call
 from headrace.envs.names import resolve

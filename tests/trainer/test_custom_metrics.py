@@ -10,8 +10,8 @@ from worlds.games import CountingGame, CountingTurns
 from worlds.reporting import Reporting
 
 import headrace as hr
-from headrace.records.plot import plot
 from headrace.reporting.page import write
+from headrace.rundir.plot import plot
 
 SIZES = {"envs_per_actor": 2, "fragment_length": 10, "eval_episodes": 2, "log_interval_s": 1e-6}
 
@@ -170,30 +170,30 @@ def test_those_of_several_learners_are_averaged_and_a_resumed_run_goes_on(tmp_pa
 
 def test_the_number_of_names_is_bounded_unless_they_were_chosen():
     from headrace.envs.info_metrics import MAX_NAMES
-    from headrace.records.reported import Reported
-    from headrace.types import Alone
+    from headrace.rundir.custom_metrics import CustomMetrics
+    from headrace.types import SingleLearner
 
     sums = {f"env/{i}": [1.0, 1.0] for i in range(2 * MAX_NAMES)}
     for chosen, count in ((None, MAX_NAMES), (",".join(map(str, range(64))), 2 * MAX_NAMES)):
-        reported = Reported(chosen)
+        reported = CustomMetrics(chosen)
         reported.add(sums)
-        assert len(reported.gather(Alone())) == count
+        assert len(reported.gather(SingleLearner())) == count
 
 
 @pytest.mark.parametrize("name", ["", "with blank", "/x", "x" * 200, 3])
 def test_a_name_that_no_metric_can_have_is_refused(name):
-    from headrace.records.reported import Reported
+    from headrace.rundir.custom_metrics import CustomMetrics
 
     with pytest.raises(hr.ConfigError, match="needs a name"):
-        Reported().log(name, 1.0)
+        CustomMetrics().log(name, 1.0)
 
 
 @pytest.mark.parametrize("value", ["text", None, [1, 2]])
 def test_a_value_that_is_no_number_is_refused(value):
-    from headrace.records.reported import Reported
+    from headrace.rundir.custom_metrics import CustomMetrics
 
     with pytest.raises(hr.ConfigError, match="needs one number"):
-        Reported().log("x", value)
+        CustomMetrics().log("x", value)
 
 
 @pytest.mark.parametrize("how", [
@@ -221,17 +221,20 @@ def test_missing_names_and_values_that_are_not_finite_are_told_once(tmp_path, ca
 
 def test_names_that_only_some_episodes_report_are_not_missing():
     from headrace.envs.info_metrics import InfoMetrics
-    from headrace.records.reported import Reported
-    from headrace.types import Alone
+    from headrace.rundir.custom_metrics import CustomMetrics
+    from headrace.types import SingleLearner
 
     said: list[str] = []
-    metrics, reported = InfoMetrics(2, "score,rare,bad"), Reported("score,rare,bad", said.append)
+    metrics, reported = (
+        InfoMetrics(2, "score,rare,bad"),
+        CustomMetrics("score,rare,bad", said.append),
+    )
     for i in range(3):
         infos = {"score": np.ones(2), "bad": np.full(2, np.nan)}
         infos |= {"rare": np.ones(2)} if i == 2 else {}
         metrics.note(infos, np.zeros(2, bool), np.ones(2, bool))
         reported.add(metrics.take())
-        reported.gather(Alone())
+        reported.gather(SingleLearner())
     reported.tell_missing(99)
     reported.tell_missing()
     assert said == []

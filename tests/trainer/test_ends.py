@@ -11,8 +11,8 @@ import torch
 
 import headrace as hr
 from headrace.errors import ActorFailed, ConfigError, EnvironmentFault, NonFinite
-from headrace.process import stop_signals
-from headrace.records import checkpoint
+from headrace.processes import stop_signals
+from headrace.rundir import checkpoint
 
 FAULTY = "worlds:FaultyEnv"
 

@@ -9,8 +9,8 @@ import pytest
 from worlds.reporting import Reporting, ReportingVector
 
 import headrace as hr
-from headrace.records import checkpoint
 from headrace.reporting.page import write
+from headrace.rundir import checkpoint
 
 SIZES = {
     "num_actors": 1, "envs_per_actor": 2, "fragment_length": 20, "log_interval_s": 1e-6,
@@ -103,7 +103,7 @@ def test_what_does_not_fit_the_run_is_found_before_training(tmp_path, given, wor
 
 
 def test_a_run_of_somebody_else_imports_none_of_them():
-    from headrace.records.trust import code_in
+    from headrace.rundir.import_allowlist import code_in
 
     config = hr.Config("CartPole-v1", eval_envs={"own": {"env": Reporting}}).to_json()
     assert set(code_in(config)) == {"eval_envs"}

@@ -13,9 +13,9 @@ from gymnasium.spaces import Box, Discrete
 import headrace as hr
 from headrace.cli import main
 from headrace.errors import CheckpointError, ConfigError
-from headrace.records import checkpoint, trust
-from headrace.records.settings import from_json
-from headrace.records.terminal import closing_table
+from headrace.rundir import checkpoint, import_allowlist
+from headrace.rundir.config_file import from_json
+from headrace.rundir.terminal import closing_table
 
 
 class Paying(gymnasium.Env):
@@ -119,10 +119,10 @@ def test_arguments_of_evaluations_are_signed_as_those_of_training_are(paying, fi
     trainer, _ = finish(paying())
     folder = checkpoint.find(trainer.run_dir)
     values = checkpoint.read_config(folder)
-    trust.check(folder, values, False, trust.CODE)
+    import_allowlist.check(folder, values, False, import_allowlist.CODE)
     values["config"]["eval_env_kwargs"] = {"reward": 9.0}
     with pytest.raises(CheckpointError, match=r"signed .* eval_env_kwargs="):
-        trust.check(folder, values, False, ("eval_env_kwargs",))
+        import_allowlist.check(folder, values, False, ("eval_env_kwargs",))
 
 
 def test_runs_of_older_versions_evaluate_as_they_train():

@@ -14,7 +14,7 @@ from worlds import FaultyEnv
 import headrace as hr
 from headrace.envs.names import resolve
 from headrace.evaluating.evaluator import Evaluator
-from headrace.records.files import read_jsonl
+from headrace.rundir.files import read_jsonl
 
 FAULTY = "worlds:FaultyEnv"
 CAUSES = {

@@ -16,7 +16,7 @@ from worlds.messy import MessyEnv
 
 import headrace as hr
 from headrace.errors import EnvironmentFault
-from headrace.process import library_defaults
+from headrace.processes import library_defaults
 
 
 def state() -> dict:

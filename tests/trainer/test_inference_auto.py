@@ -8,10 +8,10 @@ from worlds import BrightQuarter
 import headrace as hr
 from headrace.envs.names import resolve
 from headrace.envs.probe import probe
-from headrace.records.settings import from_json
-from headrace.training import inference
-from headrace.training.inference import Costs, gain
-from headrace.types import Alone
+from headrace.rundir.config_file import from_json
+from headrace.trainer import auto_inference
+from headrace.trainer.auto_inference import InferenceCosts, gain
+from headrace.types import SingleLearner
 
 LARGE = hr.Network((2048, 1024))
 CREW = {"num_actors": 8, "envs_per_actor": 1, "fragment_length": 16, "batch_size": 128}
@@ -21,7 +21,9 @@ CREW = {"num_actors": 8, "envs_per_actor": 1, "fragment_length": 16, "batch_size
 def settled(monkeypatch):
     """What is chosen, what is told, and how often a step was measured."""
 
-    def settle(costs: Costs | None, network=LARGE, group=None, env=BrightQuarter, **settings):
+    def settle(
+        costs: InferenceCosts | None, network=LARGE, group=None, env=BrightQuarter, **settings
+    ):
         found = probe(resolve(env), "auto", {}, 0)
         told, asked = [], []
 
@@ -29,18 +31,18 @@ def settled(monkeypatch):
             asked.append(args)
             return costs
 
-        monkeypatch.setattr(inference, "measure", measure)
-        monkeypatch.setattr(inference, "num_cores", lambda: 2)
+        monkeypatch.setattr(auto_inference, "measure", measure)
+        monkeypatch.setattr(auto_inference, "num_cores", lambda: 2)
         settings = CREW | {"algo": hr.APPO(), "network": network} | settings
         config = hr.Config(env, **settings)
         policy = hr.Policy(found.observation_space, found.action_space, network)
-        done = inference.settle(config, policy, found, group or Alone(), told.append)
+        done = auto_inference.settle(config, policy, found, group or SingleLearner(), told.append)
         return done.inference, told, len(asked)
 
     return settle
 
 
-FASTER = Costs(own=3e-3, shared=0.8e-3, learning=2e-3, env=0.3e-3, busy=1.0)
+FASTER = InferenceCosts(own=3e-3, shared=0.8e-3, learning=2e-3, env=0.3e-3, busy=1.0)
 
 
 def test_auto_takes_what_is_faster_and_says_so(settled):
@@ -97,16 +99,24 @@ def test_the_gain_is_that_of_what_bounds_either():
 def test_no_more_is_promised_than_the_processors_are_spared():
     # Few actors that wait for slow environments leave cores idle: one thread that is quicker for
     # all of them would give many more steps, if the processors had nothing else to do.
-    slow = Costs(own=30e-3, shared=3e-3, learning=30e-3, env=1e-3, busy=1.0)
+    slow = InferenceCosts(own=30e-3, shared=3e-3, learning=30e-3, env=1e-3, busy=1.0)
     assert gain(slow, 4, 1, cores=16) == pytest.approx(61.3 / 34.55)
 
 
 # On two cores: actors of one environment, what a trial at the start measured, and how many times
 # the steps per second in actors those with one process for all were.
 SEEN = {
-    "deep": (16, Costs(2.55e-3, 0.95e-3, 2.66e-3, 0.31e-3, 1.0), 413 / 313),
-    "shallow in float32": (16, Costs(1.04e-3, 0.19e-3, 0.38e-3, 0.32e-3, 1.0), 1431 / 1173),
-    "the same with few actors": (4, Costs(1.0e-3, 0.51e-3, 0.37e-3, 0.31e-3, 1.0), 1166 / 1388),
+    "deep": (16, InferenceCosts(2.55e-3, 0.95e-3, 2.66e-3, 0.31e-3, 1.0), 413 / 313),
+    "shallow in float32": (
+        16,
+        InferenceCosts(1.04e-3, 0.19e-3, 0.38e-3, 0.32e-3, 1.0),
+        1431 / 1173,
+    ),
+    "the same with few actors": (
+        4,
+        InferenceCosts(1.0e-3, 0.51e-3, 0.37e-3, 0.31e-3, 1.0),
+        1166 / 1388,
+    ),
 }
 
 
@@ -116,13 +126,13 @@ def test_what_is_promised_is_about_what_was_seen(num_actors, costs, seen):
 
 
 def test_learning_has_the_pass_that_computes_targets(monkeypatch):
-    monkeypatch.setattr(inference, "act_s", lambda policy, num, precision: 1e-3 * num)
-    monkeypatch.setattr(inference, "learn_s", lambda policy, num, precision: 3e-3 * num)
+    monkeypatch.setattr(auto_inference, "act_s", lambda policy, num, precision: 1e-3 * num)
+    monkeypatch.setattr(auto_inference, "learn_s", lambda policy, num, precision: 3e-3 * num)
     found = probe(BrightQuarter, "auto", {}, 0)
     policy = hr.Policy(found.observation_space, found.action_space, LARGE)
     for algo, learning in ((hr.IMPALA(minibatches=1), 3e-3), (hr.IMPALA(minibatches=4), 4e-3)):
         config = hr.Config(BrightQuarter, algo, network=LARGE, **CREW)
-        assert inference.measure(config, policy, found).learning == pytest.approx(learning)
+        assert auto_inference.measure(config, policy, found).learning == pytest.approx(learning)
 
 
 def test_the_measurement_is_of_one_actor_and_of_half_of_all():
@@ -130,14 +140,14 @@ def test_the_measurement_is_of_one_actor_and_of_half_of_all():
     config = hr.Config(BrightQuarter, hr.IMPALA(minibatches=1), network=network, **CREW)
     found = probe(BrightQuarter, "auto", {}, 0)
     policy = hr.Policy(found.observation_space, found.action_space, network)
-    costs = inference.measure(config, policy, found)
+    costs = auto_inference.measure(config, policy, found)
     assert costs is not None
     assert 0 < costs.shared < costs.own  # 4 rows together cost less than 4 times one
     assert costs.learning > 0
 
 
 def test_several_learners_take_what_rank_0_decides(settled):
-    class Second(Alone):
+    class Second(SingleLearner):
         size, rank = 2, 1
 
         def broadcast(self, value):
@@ -148,13 +158,13 @@ def test_several_learners_take_what_rank_0_decides(settled):
 
 
 def test_a_run_keeps_its_choice_and_older_ones_acted_in_actors(tiny, finish, monkeypatch):
-    monkeypatch.setattr(inference, "_LARGE", 0)
-    monkeypatch.setattr(inference, "measure", lambda *args: FASTER)
-    monkeypatch.setattr(inference, "num_cores", lambda: 2)
+    monkeypatch.setattr(auto_inference, "_LARGE", 0)
+    monkeypatch.setattr(auto_inference, "measure", lambda *args: FASTER)
+    monkeypatch.setattr(auto_inference, "num_cores", lambda: 2)
     config = tiny(num_actors=4, envs_per_actor=2)
     trainer, _ = finish(config)
     assert trainer.config.inference == "shared"
-    monkeypatch.setattr(inference, "measure", None)  # any call fails
+    monkeypatch.setattr(auto_inference, "measure", None)  # any call fails
     again, _ = finish(tiny(num_actors=4, envs_per_actor=2, resume=True, total_steps=800))
     assert again.config.inference == "shared"
     alone = tiny(num_actors=4, envs_per_actor=2, resume=True, total_steps=1200, transport="serial")

@@ -17,11 +17,11 @@ from worlds import SlowEnv
 
 import headrace as hr
 from headrace.algos.replay import as_dict, from_dict
-from headrace.learning.ages import Ages
-from headrace.learning.learner import Learner
-from headrace.records.episodes import Episodes
-from headrace.records.membership import league_metrics
-from headrace.records.tally import Progress, Tally
+from headrace.learner.learner import Learner
+from headrace.learner.staleness import LagCounter
+from headrace.rundir.episodes import Episodes
+from headrace.rundir.league_run import league_metrics
+from headrace.rundir.run_progress import Progress, RunProgress
 from tests.algos.test_replay import marked
 
 STEPS = 64  # of a rollout of `tiny`
@@ -114,7 +114,7 @@ def test_a_straggler_is_dropped_and_counted_and_the_run_goes_on(tiny, finish, tm
 
 
 def test_where_most_is_dropped_the_run_says_so(tiny):
-    tally = Tally(Progress(), tiny(), 0, 0.0)
+    tally = RunProgress(Progress(), tiny(), 0, 0.0)
     known = {"learning_rate": 0.1, "eval_return": None, **league_metrics(None)}
     tally._total.count(dropped=3, num_rollouts=2)
     with pytest.warns(UserWarning, match="most rollouts are dropped.*max_lag"):
@@ -194,7 +194,7 @@ def test_impacts_bound_in_updates_is_that_of_its_buffer():
 
 
 def test_ages_are_those_of_every_column_at_every_step():
-    rng, ages = np.random.default_rng(0), Ages()
+    rng, ages = np.random.default_rng(0), LagCounter()
     published, num_steps = {}, 0
     lags, steps = [], []
     for version in range(60):
@@ -211,7 +211,7 @@ def test_ages_are_those_of_every_column_at_every_step():
             ages.step(used, num_steps)
             num_steps += 1
         if version == 30:
-            restored = Ages()
+            restored = LagCounter()
             restored.load_state_dict(ages.state_dict())
             restored._counts, restored._version = ages._counts, version
             ages = restored
@@ -226,7 +226,7 @@ def test_ages_are_those_of_every_column_at_every_step():
 
 
 def test_a_version_that_is_forgotten_took_as_many_steps_as_those_since():
-    ages = Ages()
+    ages = LagCounter()
     for version in range(10_050):
         ages.published(version, 4 * version)
     ages.step(torch.tensor([3, 10_049]), 4 * 10_049 + 1)
@@ -248,7 +248,7 @@ def test_replayed_columns_of_an_older_checkpoint_have_no_known_age(tiny, finish)
     del saved["version"]
     batch = from_dict(saved)
     assert batch.version.tolist() == [-1, -1, -1]
-    ages = Ages()
+    ages = LagCounter()
     ages.published(5, 20)
     ages.step(batch.version, 20)
     assert ages.take() == {}

@@ -13,13 +13,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 import headrace as hr
-from headrace.acting.collector import Collector, rollout_spec
+from headrace.actors.collector import Collector, rollout_spec
 from headrace.envs.make import make_vec
 from headrace.envs.probe import probe
 from headrace.envs.step_cost import step_cost
 from headrace.errors import EnvironmentFault
 from headrace.nn.inputs import info_mask
-from headrace.records import checkpoint
+from headrace.rundir import checkpoint
 from headrace.transport.slab import Slab
 from headrace.types import Rollout
 from tests.worlds.games import CountingTurns

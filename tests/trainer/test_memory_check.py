@@ -12,14 +12,14 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import headrace as hr
-from headrace.acting.source import RolloutSource
+from headrace.actors.rollout_source import RolloutSource
 from headrace.algos.replay import ReplayBuffer
 from headrace.errors import ConfigError, NoRoom
-from headrace.learning.batches import gather
+from headrace.learner.batches import gather
 from headrace.nn import Policy
 from headrace.ops import tree
-from headrace.process import control_groups, memory
-from headrace.training import room
+from headrace.processes import control_groups, memory
+from headrace.trainer import memory_check
 from headrace.transport import slab
 from headrace.transport.slab import views
 from headrace.types import Rollout
@@ -45,15 +45,15 @@ def made(**settings):
 def test_an_estimate_is_what_slots_and_columns_take(algo, held):
     config, policy = made(algo=algo, batch_size=256)
     spec = config.actor_spec(None, policy)
-    slot = room.num_bytes(spec.layout())
-    assert room.needed(config, policy) == slot * spec.num_slots + held * slot // 4
+    slot = memory_check.num_bytes(spec.layout())
+    assert memory_check.needed(config, policy) == slot * spec.num_slots + held * slot // 4
 
 
 def test_a_replay_buffer_takes_what_is_estimated():
     algo = hr.IMPALA(replay_fraction=0.5, replay_capacity=100)
     config, policy = made(algo=algo, batch_size=256)
     layout = config.actor_spec(None, policy).layout()
-    buffer = torch.zeros(room.num_bytes(layout), dtype=torch.uint8)
+    buffer = torch.zeros(memory_check.num_bytes(layout), dtype=torch.uint8)
     replay = ReplayBuffer(100)
     replay.add(gather([Rollout(**views(buffer, layout))]))
     taken = sum(x.nbytes for x in tree.leaves(vars(replay._store)))
@@ -70,49 +70,49 @@ def test_a_replay_buffer_takes_what_is_estimated():
 )
 def test_what_does_not_fit_is_refused_with_a_value_that_does(settings, name, monkeypatch):
     config, policy = made(**settings)
-    free = room.needed(config, policy) // 2
-    monkeypatch.setattr(room, "free_bytes", lambda: free)
+    free = memory_check.needed(config, policy) // 2
+    monkeypatch.setattr(memory_check, "free_bytes", lambda: free)
     with pytest.raises(ConfigError, match=rf"^{name}=\d+ makes .* GB of memory are free") as told:
-        room.check_room(config, policy)
+        memory_check.check_room(config, policy)
     nearest = int(re.search(r"nearest: (\d+)", str(told.value))[1])
     if name == "batch_size":
         settings = {"batch_size": nearest}
     else:
         settings["algo"] = type(config.algo)(**{**vars(config.algo), name: nearest})
-    room.check_room(*made(**settings))
+    memory_check.check_room(*made(**settings))
     assert nearest > 0.6 * 0.9 * 0.5 * getattr(config, name, getattr(config.algo, name, 0))
 
 
 def test_a_batch_that_follows_from_other_sizes_is_refused_likewise(monkeypatch):
     config, policy = made(batch_size=None, num_actors=8)
-    free = int(0.8 * room.needed(config, policy) / 0.9)
-    monkeypatch.setattr(room, "free_bytes", lambda: free)
+    free = int(0.8 * memory_check.needed(config, policy) / 0.9)
+    monkeypatch.setattr(memory_check, "free_bytes", lambda: free)
     with pytest.raises(ConfigError, match=r"^batch_size=512 makes .* memory are free"):
-        room.check_room(config, policy)
+        memory_check.check_room(config, policy)
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.3])
 def test_too_little_shared_memory_is_refused_with_a_batch_that_fits(share, monkeypatch):
     settings = {"algo": hr.PPO(), "envs_per_actor": 256, "batch_size": 2 * 256 * 16}
     config, policy = made(**settings)
-    free = int(share * room.shared_needed(config, policy))
-    monkeypatch.setattr(room, "free_shared_bytes", lambda: free)
+    free = int(share * memory_check.shared_needed(config, policy))
+    monkeypatch.setattr(memory_check, "free_shared_bytes", lambda: free)
     with pytest.raises(NoRoom, match=r"free in /dev/shm.*--shm-size") as caught:
-        room.check_shared_room(config, policy)
+        memory_check.check_shared_room(config, policy)
     nearest = str(caught.value).partition("nearest: ")[2]
     assert re.fullmatch(
         r"(fragment_length=\d+ with )?batch_size=\d+ or transport='serial'\)", nearest
     )
     named = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", nearest)}
-    room.check_shared_room(*made(**settings | named))
+    memory_check.check_shared_room(*made(**settings | named))
     assert named["batch_size"] > 0.4 * share * 2 * 256 * 16
 
 
 def test_runs_without_shared_memory_need_none(monkeypatch):
-    monkeypatch.setattr(room, "free_shared_bytes", lambda: 0)
-    room.check_shared_room(*made(transport="serial"))
+    monkeypatch.setattr(memory_check, "free_shared_bytes", lambda: 0)
+    memory_check.check_shared_room(*made(transport="serial"))
     with pytest.raises(NoRoom, match="nearest: transport='serial', which needs none"):
-        room.check_shared_room(*made())
+        memory_check.check_shared_room(*made())
 
 
 def test_the_estimate_of_shared_memory_is_what_is_allocated(monkeypatch):
@@ -122,7 +122,7 @@ def test_the_estimate_of_shared_memory_is_what_is_allocated(monkeypatch):
     noted = lambda size, shared: allocated.append(size * shared) or allocate(size, False)  # noqa: E731
     monkeypatch.setattr(slab, "allocate", noted)
     RolloutSource(config.actor_spec(None, policy), print).close()
-    assert room.shared_needed(config, policy) == sum(allocated) > 0
+    assert memory_check.shared_needed(config, policy) == sum(allocated) > 0
 
 
 def test_memory_that_can_not_be_shared_is_one_sentence(monkeypatch):
@@ -140,7 +140,7 @@ def test_the_shared_memory_of_a_folder_that_is_missing_is_none_at_all(tmp_path):
 
 
 def test_a_run_is_refused_before_it_has_slots(tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "free_bytes", lambda: 1 << 12)
+    monkeypatch.setattr(memory_check, "free_bytes", lambda: 1 << 12)
     with pytest.raises(ConfigError, match="memory are free"):
         hr.Trainer(hr.Config(run_dir=str(tmp_path / "run"), transport="serial"), notify=print)
 
@@ -148,7 +148,7 @@ def test_a_run_is_refused_before_it_has_slots(tmp_path, monkeypatch):
 def test_learners_of_one_machine_need_together_what_one_would():
     alone, policy = made(num_actors=4, algo=hr.PPO())
     both, _ = made(num_actors=4, algo=hr.PPO(), num_learners=2)
-    assert room.needed(both, policy) == room.needed(alone, policy)
+    assert memory_check.needed(both, policy) == memory_check.needed(alone, policy)
 
 
 def test_no_learner_takes_memory_before_the_others_have_seen_what_is_free(tmp_path, monkeypatch):
@@ -190,21 +190,21 @@ CROWD = {"num_actors": 200, "inference": "shared", "envs_per_actor": 1}
 
 
 def test_the_limit_of_open_files_is_raised_where_actors_need_it(limits):
-    room.check_files(made(**CROWD)[0])
+    memory_check.check_files(made(**CROWD)[0])
     assert limits == [20_000, 20_000]
     limits[:] = 1024, 4096
-    room.check_files(made()[0])
-    room.check_files(made(**CROWD | {"transport": "serial", "inference": "actor"})[0])
+    memory_check.check_files(made()[0])
+    memory_check.check_files(made(**CROWD | {"transport": "serial", "inference": "actor"})[0])
     assert limits == [1024, 4096]
-    room.check_files(made(**CROWD)[0])
+    memory_check.check_files(made(**CROWD)[0])
     assert limits == [6 * 200 + 128, 4096]
 
 
 def test_more_actors_than_files_can_be_open_for_are_refused(limits):
     limits[:] = 256, 1024
     with pytest.raises(ConfigError, match=r"^num_actors=200 takes 1328 open files .* nearest: 149"):
-        room.check_files(made(**CROWD)[0])
-    room.check_files(made(**CROWD | {"num_actors": 149})[0])
+        memory_check.check_files(made(**CROWD)[0])
+    memory_check.check_files(made(**CROWD | {"num_actors": 149})[0])
     assert limits == [1024, 1024]
 
 

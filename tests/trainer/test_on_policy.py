@@ -8,10 +8,10 @@ import pytest
 import torch
 from worlds import BrightQuarter, SpaceIdentityVectorEnv
 
-from headrace.acting.collector import Collector, rollout_spec
+from headrace.actors.collector import Collector, rollout_spec
 from headrace.algos.common import policy_outputs
 from headrace.envs.make import make_vec
-from headrace.learning.batches import gather
+from headrace.learner.batches import gather
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.transport.slab import Slab

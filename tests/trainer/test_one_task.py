@@ -12,10 +12,10 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, Text
 
 import headrace as hr
-from headrace.acting.fitting import one_task
-from headrace.envs.joined import Joined, join
+from headrace.actors.task_adapter import one_task
 from headrace.envs.names import Tasks, resolve
 from headrace.envs.probe import probe
+from headrace.envs.unified_tasks import UnifiedTask, join
 from headrace.errors import ConfigError
 from headrace.nn.policy import Policy
 from headrace.spaces.masks import MASK
@@ -130,7 +130,7 @@ def test_a_run_is_evaluated_on_one_of_its_tasks(run):
     together = probe(resolve(Tasks(TASKS, bool(policy.network.task_id))), "sync", {}, 0).env
     how = {"episodes": 1, "engine": "sync"}
     for name, env in zip(TASKS, together.envs, strict=True):
-        assert isinstance(env.wrappers[0](gymnasium.make(name)), Joined)
+        assert isinstance(env.wrappers[0](gymnasium.make(name)), UnifiedTask)
         expected = hr.evaluate(policy, env, **how).returns
         alone = hr.load(run, task=name)
         assert hr.evaluate(alone, name, **how).returns == expected

@@ -14,10 +14,10 @@ from headrace import api
 from headrace.cli import main
 from headrace.envs.probe import probe
 from headrace.errors import CheckpointError, ConfigError
-from headrace.nn.roster import Roster
-from headrace.nn.team import Team
-from headrace.records import checkpoint
-from headrace.records.files import read_jsonl
+from headrace.nn.multi_policy import MultiPolicy
+from headrace.nn.policy_mapping import PolicyMapping
+from headrace.rundir import checkpoint
+from headrace.rundir.files import read_jsonl
 
 QUICK = hr.PPO(gamma=0.3, learning_rate=3e-2, epochs=2, minibatches=1)
 SIZES = {"num_actors": 1, "envs_per_actor": 16, "fragment_length": 16}
@@ -97,11 +97,11 @@ def test_an_evaluation_plays_each_policy_in_its_seats(tmp_path):
             assert total % 1.0 == (0.25 * action * length) % 1.0
 
 
-def _constant(env, played_by, actions) -> Team:
+def _constant(env, played_by, actions) -> MultiPolicy:
     """A team whose members always do the same."""
     found = probe(env, "sync", {}, 0)
-    roster = Roster(found.agents, played_by)
-    team = Team.of(roster, found.observation_space, found.action_space, hr.Network((8,)))
+    roster = PolicyMapping(found.agents, played_by)
+    team = MultiPolicy.of(roster, found.observation_space, found.action_space, hr.Network((8,)))
     for name, member in team.policies.items():
         with torch.no_grad():
             member.policy_head.weight.zero_()

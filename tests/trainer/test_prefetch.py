@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.acting.collector import rollout_spec
-from headrace.records.episodes import Episodes
-from headrace.records.meter import Meter
-from headrace.training.ahead import Ahead
-from headrace.training.intake import Intake
+from headrace.actors.collector import rollout_spec
+from headrace.rundir.episodes import Episodes
+from headrace.rundir.metric_accumulators import MetricAccumulator
+from headrace.trainer.batch_collector import BatchCollector
+from headrace.trainer.prefetch import BatchPrefetcher
 from headrace.transport.queue import Header
 from headrace.transport.slab import Slab
-from headrace.types import Alone, Rollout
+from headrace.types import Rollout, SingleLearner
 
 
 class Source:
@@ -61,10 +61,10 @@ def made(tiny):
     config = tiny(algo=hr.APPO(max_lag=1), envs_per_actor=2, fragment_length=1, batch_size=4)
     policy = hr.Policy(*(getattr(hr.make_vec("CartPole-v1", 1), f"single_{x}_space") for x in
                          ("observation", "action")))  # fmt: skip
-    source, ahead = Source(policy), Ahead(torch.device("cpu"))
-    learner = SimpleNamespace(device=torch.device("cpu"), group=Alone())
+    source, ahead = Source(policy), BatchPrefetcher(torch.device("cpu"))
+    learner = SimpleNamespace(device=torch.device("cpu"), group=SingleLearner())
     preemption = SimpleNamespace(collecting=lambda updates: contextlib.nullcontext())
-    intake = Intake(config, source, Episodes(), learner, preemption, ahead)
+    intake = BatchCollector(config, source, Episodes(), learner, preemption, ahead)
     yield intake, source
     intake.close()
 
@@ -77,18 +77,18 @@ def test_what_waits_is_gathered_early_and_given_back_when_it_was_learnt_from(mad
     intake, source = made
     for slot in range(5):
         source.commit(slot, version=slot // 4)
-    intake.begin(meter := Meter(), 0, lambda: False)
+    intake.begin(meter := MetricAccumulator(), 0, lambda: False)
     assert slots_of(intake.fresh()) == [0, 1]
     assert source.depth == 1  # 2 and 3 are being gathered
     assert meter.num_rollouts == 2  # they count when their turn comes
     intake.release()
     assert source.released == [0, 1]
-    intake.begin(Meter(), 1, lambda: False)
+    intake.begin(MetricAccumulator(), 1, lambda: False)
     assert slots_of(intake.fresh()) == [2, 3]
     assert source.depth == 1  # one is no batch: nothing was begun
     intake.release()
     source.commit(5, version=1)
-    intake.begin(Meter(), 2, lambda: False)
+    intake.begin(MetricAccumulator(), 2, lambda: False)
     assert slots_of(intake.fresh()) == [4, 5]
     assert source.released == [0, 1, 2, 3]
 
@@ -97,11 +97,11 @@ def test_what_is_too_old_when_its_turn_comes_is_dropped_though_it_was_gathered(m
     intake, source = made
     for slot, version in enumerate((0, 0, 0, 1)):
         source.commit(slot, version)
-    intake.begin(Meter(), 1, lambda: False)
+    intake.begin(MetricAccumulator(), 1, lambda: False)
     assert slots_of(intake.fresh()) == [0, 1]
     intake.release()
     source.commit(4, version=2)
-    intake.begin(meter := Meter(), 2, lambda: False)
+    intake.begin(meter := MetricAccumulator(), 2, lambda: False)
     assert slots_of(intake.fresh()) == [3, 4]  # 2 is two updates old
     assert meter.dropped == 1
     assert source.released == [0, 1, 2]
@@ -109,10 +109,10 @@ def test_what_is_too_old_when_its_turn_comes_is_dropped_though_it_was_gathered(m
 
 def test_a_run_that_gathers_ahead_keeps_its_bound_on_the_lag(tiny, monkeypatch):
     begun: list[int] = []
-    begin = Ahead.begin
-    monkeypatch.setattr(Ahead, "begin", lambda *args: (begun.append(1), begin(*args))[1])
-    ahead = Ahead(torch.device("cpu"))
-    monkeypatch.setattr("headrace.training.trainer.Intake", partial(Intake, ahead=ahead))
+    begin = BatchPrefetcher.begin
+    monkeypatch.setattr(BatchPrefetcher, "begin", lambda *args: (begun.append(1), begin(*args))[1])
+    ahead = BatchPrefetcher(torch.device("cpu"))
+    monkeypatch.setattr("headrace.trainer.trainer.Intake", partial(BatchCollector, ahead=ahead))
     config = tiny(algo=hr.APPO(max_lag=2), num_actors=2, transport="shm", total_steps=6400)
     with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
         results = list(trainer)

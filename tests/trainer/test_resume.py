@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 
 import headrace as hr
-from headrace.records import checkpoint
-from headrace.records.files import read_jsonl
+from headrace.rundir import checkpoint
+from headrace.rundir.files import read_jsonl
 
 # Run with the algorithm and the transport; dies in the middle, some updates after a checkpoint.
 KILLED = """

@@ -10,7 +10,7 @@ from worlds import Stacks
 
 import headrace as hr
 from headrace.errors import EnvironmentFault
-from headrace.records import checkpoint
+from headrace.rundir import checkpoint
 
 SIZES = {
     "num_actors": 2, "envs_per_actor": 2, "fragment_length": 20, "eval_episodes": 0,

@@ -18,18 +18,18 @@ from headrace.algos.replay import CircularBuffer
 from headrace.cli.commands import evaluate
 from headrace.cli.training import config_of
 from headrace.envs import atari
-from headrace.envs.joined import Joined
 from headrace.envs.names import Tasks, env_name, resolve
 from headrace.envs.tasks import check_order
+from headrace.envs.unified_tasks import UnifiedTask
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
 from headrace.recipes import for_tasks, take_recipe
-from headrace.records import checkpoint, health, trust
-from headrace.records.files import RunLog, read_jsonl
-from headrace.records.rundir import default_run_dir
-from headrace.records.settings import check_resumed, from_json
-from headrace.training import intake
-from headrace.training.sizes import choose
+from headrace.rundir import checkpoint, health, import_allowlist
+from headrace.rundir.config_file import check_resumed, from_json
+from headrace.rundir.directories import default_run_dir
+from headrace.rundir.files import RunLog, read_jsonl
+from headrace.trainer import batch_collector
+from headrace.trainer.auto_sizes import choose
 from tests.worlds.counting import CountingEnv
 
 TASKS = ("CartPole-v1", "Acrobot-v1")
@@ -72,8 +72,10 @@ def batches(monkeypatch):
         seen.append(Counter(marks.int().tolist()))
         return batch
 
-    gather, visit = intake.gather, CircularBuffer.visit
-    monkeypatch.setattr(intake, "gather", lambda *given, **named: noted(gather(*given, **named)))
+    gather, visit = batch_collector.gather, CircularBuffer.visit
+    monkeypatch.setattr(
+        batch_collector, "gather", lambda *given, **named: noted(gather(*given, **named))
+    )
     monkeypatch.setattr(CircularBuffer, "visit", lambda *given: noted(visit(*given)))
     return seen
 
@@ -192,7 +194,7 @@ def drawn(monkeypatch):
         names.append(env_name(env))
         return path
 
-    monkeypatch.setattr("headrace.records.video.record_video", film)
+    monkeypatch.setattr("headrace.rundir.video.record_video", film)
     return names
 
 
@@ -219,7 +221,7 @@ def test_callables_of_one_name_are_told_how_they_differ():
 
 
 def test_the_score_of_several_games_is_the_mean_of_theirs_each_capped(monkeypatch, tmp_path):
-    wrap = Wrap(Joined, "the joining of tasks", {})
+    wrap = Wrap(UnifiedTask, "the joining of tasks", {})
     score = atari.human_normalized(resolve("Breakout"), "sync", {}, (wrap,), 30.5)
     assert score == pytest.approx(1.0, abs=0.01)  # spaces are padded, rewards are as they were
     scores = iter([0.2, 3.0, 0.2, None])
@@ -386,11 +388,11 @@ def test_tasks_are_named_with_commas_on_a_command_line():
 
 def test_code_that_a_task_names_is_code_of_a_run():
     config = hr.Config(tasks=("CartPole-v1", "some.module:make")).to_json()
-    assert trust.code_in(config) == {"tasks": ["some.module:make"]}
+    assert import_allowlist.code_in(config) == {"tasks": ["some.module:make"]}
     kwargs = hr.Config(tasks=TASKS, env_kwargs={"x": 1}).to_json()
-    assert trust.code_in(kwargs) == {}
-    other = trust.sign(config)
-    assert trust.sign({**config, "tasks": ["CartPole-v1", "some.module:other"]}) != other
+    assert import_allowlist.code_in(kwargs) == {}
+    other = import_allowlist.sign(config)
+    assert import_allowlist.sign({**config, "tasks": ["CartPole-v1", "some.module:other"]}) != other
 
 
 def test_the_tasks_of_a_run_cant_change():

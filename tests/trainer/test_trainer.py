@@ -12,9 +12,9 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import headrace as hr
-from headrace.learning.learner import Learner
-from headrace.records import checkpoint
-from headrace.records.files import read_jsonl
+from headrace.learner.learner import Learner
+from headrace.rundir import checkpoint
+from headrace.rundir.files import read_jsonl
 
 COUNTING = "worlds:CountingEnv"
 IDENTITY = "worlds:IdentityVectorEnv"

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
-from headrace.transport.ray import Arrivals, Failed, RayQueue
+from headrace.transport.ray import ArrivedRollouts, FailedCall, RayQueue
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmPort, ShmQueue
 from headrace.transport.slab import ArraySpec, Slab
@@ -135,7 +135,7 @@ def ray_actor_class() -> type:
                 time.sleep(1.0)  # until what it returned before has left its process
                 os.kill(os.getpid(), 9)
             if fault == "raise" and self.sequence == count - 1:
-                return Failed("Traceback: the simulator broke")
+                return FailedCall("Traceback: the simulator broke")
             fill(self.slab, RayPort(), actor, self.sequence)
             self.sequence += 1
             return self.slab.buffer.numpy()
@@ -154,7 +154,7 @@ class Ray:
 
     def __init__(self, ordered: bool, cluster) -> None:
         self.api = cluster.api
-        self.slab = Arrivals(SPEC, NUM_ACTORS * PER_ACTOR)
+        self.slab = ArrivedRollouts(SPEC, NUM_ACTORS * PER_ACTOR)
         self.slots = Slots(self.slab, NUM_ACTORS, PER_ACTOR, ordered, poison=True)
         self.queue = RayQueue(cluster, self.slots, self.slab, {"w": ArraySpec((1,), torch.float32)})
         groups = {"offers": 1}

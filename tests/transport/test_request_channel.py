@@ -13,8 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.transport import calls
-from headrace.transport.calls import Asked, Caller, Calls, Server, layout
+from headrace.transport import request_channel
+from headrace.transport.request_channel import (
+    RequestBatch,
+    RequestChannel,
+    RequestClient,
+    RequestServer,
+    layout,
+)
 from headrace.transport.slab import ArraySpec
 
 ROWS = 3  # of a call, at most
@@ -30,8 +36,8 @@ def made() -> Iterator:
     """Makes the calls of so many callers."""
     with contextlib.ExitStack() as stack:
 
-        def make(num_callers: int) -> Calls:
-            found = Calls(layout(num_callers=num_callers, **LAYOUT))
+        def make(num_callers: int) -> RequestChannel:
+            found = RequestChannel(layout(num_callers=num_callers, **LAYOUT))
             stack.callback(found.close)
             return found
 
@@ -43,11 +49,11 @@ def rows(*values: int) -> dict:
     return {"x": torch.stack([x, -x], 1), "core": ()}
 
 
-def doubled(asked: Asked) -> dict:
+def doubled(asked: RequestBatch) -> dict:
     return {"y": 2.0 * asked.rows["x"], "core": ()}
 
 
-def call(caller: Caller, *values: int, timeout_s: float = 20.0) -> list[list[float]]:
+def call(caller: RequestClient, *values: int, timeout_s: float = 20.0) -> list[list[float]]:
     return caller.call(rows(*values), len(values), timeout_s)["y"].tolist()
 
 
@@ -58,7 +64,7 @@ def right(*values: int) -> list[list[float]]:
 class Calling(threading.Thread):
     """A caller that waits for its answer in a thread, which asks a little later if told to."""
 
-    def __init__(self, caller: Caller, *values: int, after_s: float = 0.0) -> None:
+    def __init__(self, caller: RequestClient, *values: int, after_s: float = 0.0) -> None:
         super().__init__(daemon=True)
         self.caller, self.values, self.answer, self.after_s = caller, values, None, after_s
         self.start()
@@ -72,7 +78,7 @@ class Calling(threading.Thread):
         assert self.answer == right(*self.values)
 
 
-def taken(server: Server, max_wait_s: float = 0.0) -> Asked:
+def taken(server: RequestServer, max_wait_s: float = 0.0) -> RequestBatch:
     """The next calls, whenever they come."""
     for _ in range(40):
         if (asked := server.take(max_wait_s)) is not None:
@@ -85,7 +91,7 @@ def test_each_caller_gets_the_answer_to_its_own_rows_whoever_is_batched_with_it(
     wrong, sizes = [], []
 
     def work(number: int) -> None:
-        caller, random = Caller(made.line(number)), np.random.default_rng(number)
+        caller, random = RequestClient(made.line(number)), np.random.default_rng(number)
         for _ in range(60):
             values = random.integers(0, 10**6, random.integers(1, ROWS + 1)).tolist()
             if call(caller, *values) != right(*values):
@@ -94,7 +100,7 @@ def test_each_caller_gets_the_answer_to_its_own_rows_whoever_is_batched_with_it(
     workers = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(5)]
     for worker in workers:
         worker.start()
-    server = Server(made.desk())
+    server = RequestServer(made.desk())
     while any(worker.is_alive() for worker in workers):
         asked = server.take(0.001)
         if asked is not None:
@@ -107,7 +113,7 @@ def test_each_caller_gets_the_answer_to_its_own_rows_whoever_is_batched_with_it(
 
 def test_an_active_caller_is_waited_for_and_no_other(made):
     made = made(3)
-    callers, server = [Caller(made.line(n)) for n in range(3)], Server(made.desk())
+    callers, server = [RequestClient(made.line(n)) for n in range(3)], RequestServer(made.desk())
     callers[0].expect(True)
     callers[1].expect(True)
     first = Calling(callers[0], 1)
@@ -126,10 +132,10 @@ def test_an_active_caller_is_waited_for_and_no_other(made):
 
 def test_a_server_finds_what_the_one_before_took_and_did_not_answer(made):
     made = made(2)
-    waits = Calling(Caller(made.line(1)), 7, 8)
-    assert taken(Server(made.desk())).callers.tolist() == [1]  # which dies here
+    waits = Calling(RequestClient(made.line(1)), 7, 8)
+    assert taken(RequestServer(made.desk())).callers.tolist() == [1]  # which dies here
     made.greet()
-    server = Server(made.desk())
+    server = RequestServer(made.desk())
     asked = taken(server)
     assert asked.callers.tolist() == [1]
     server.answer(asked, doubled(asked))
@@ -138,12 +144,12 @@ def test_a_server_finds_what_the_one_before_took_and_did_not_answer(made):
 
 def test_a_caller_that_replaces_another_is_not_given_its_answer(made):
     made = made(1)
-    server, before = Server(made.desk()), Caller(made.line(0))
+    server, before = RequestServer(made.desk()), RequestClient(made.line(0))
     before.expect(True)
     with pytest.raises(TimeoutError, match=r"the inference process gave no answer for 0\.01 s"):
         call(before, 1, timeout_s=0.01)
     old = taken(server)
-    after = Caller(made.line(0))
+    after = RequestClient(made.line(0))
     assert not server._numbers[:, 3].any()
     waits = Calling(after, 5)
     while not (server._numbers[:, 0] == 2).all():  # until it has asked
@@ -156,10 +162,10 @@ def test_a_caller_that_replaces_another_is_not_given_its_answer(made):
 
 
 def test_an_answer_is_seen_though_nobody_was_woken(made, monkeypatch):
-    monkeypatch.setattr(calls, "BEAT_S", 0.01)
+    monkeypatch.setattr(request_channel, "BEAT_S", 0.01)
     made, (_, elsewhere) = made(1), Pipe(duplex=False)
-    server = Server(dataclasses.replace(made.desk(), wakes=(elsewhere,)))
-    waits = Calling(Caller(made.line(0)), 3)
+    server = RequestServer(dataclasses.replace(made.desk(), wakes=(elsewhere,)))
+    waits = Calling(RequestClient(made.line(0)), 3)
     asked = taken(server)
     server.answer(asked, doubled(asked))  # and is killed before its last byte
     waits.check()
@@ -168,11 +174,11 @@ def test_an_answer_is_seen_though_nobody_was_woken(made, monkeypatch):
 def test_a_server_without_calls_says_that_it_lives_and_can_be_woken(made, monkeypatch):
     made = made(1)
     for beat_s in (0.01, None):  # asked for, or the usual one
-        monkeypatch.setattr(calls, "BEAT_S", 0.01 if beat_s is None else 1e6)
-        server = Server(made.desk(), beat_s)
+        monkeypatch.setattr(request_channel, "BEAT_S", 0.01 if beat_s is None else 1e6)
+        server = RequestServer(made.desk(), beat_s)
         made._life[0] -= 10**12
         assert made.silent_s > 900
         assert server.take(1.0) is None
         assert made.silent_s < 900
     made.wake()
-    assert Server(made.desk(), 1e6).take(1.0) is None
+    assert RequestServer(made.desk(), 1e6).take(1.0) is None

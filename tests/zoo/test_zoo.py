@@ -14,9 +14,9 @@ import headrace as hr
 from headrace import zoo
 from headrace.cli import main
 from headrace.cli.training import config_of
-from headrace.process import display
-from headrace.records import sums
-from headrace.records.settings import from_json
+from headrace.processes import display
+from headrace.rundir import checksums
+from headrace.rundir.config_file import from_json
 from headrace.zoo import play
 
 PAGE = Path(__file__).parents[2] / "docs/zoo.md"
@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[2] / "docs/zoo.md"
 def test_a_policy_is_small_whole_nobodys_and_of_the_command_that_it_names(name):
     folder, known = zoo.folder(name), zoo.report(name)
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 1_000_000
-    assert sums.fault(folder, *sums.POLICY_FILES) is None
+    assert checksums.fault(folder, *checksums.POLICY_FILES) is None
     values = json.loads((folder / "config.json").read_text())
     assert "signature" not in values
     assert values["config"]["run_dir"] is None
@@ -127,7 +127,7 @@ def test_what_is_neither_a_policy_nor_a_run_and_a_strangers_code_are_refused(tmp
         text = file.read_bytes()
         if file.name == "config.json":
             text = text.replace(b'"CartPole-v1"', b'"os:getcwd"')
-        if file.name != sums.NAME:
+        if file.name != checksums.NAME:
             (tmp_path / file.name).write_bytes(text)
     assert main(["play", str(tmp_path)]) == 2
     assert "would import and run what it names: env='os:getcwd'" in capsys.readouterr().err

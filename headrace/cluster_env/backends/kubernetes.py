@@ -8,12 +8,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from headrace.cluster.messages import Node, Place, WorkerSetup
-from headrace.cluster.places.ray import RayConfig
+from headrace.cluster_env.backends.ray import RayConfig
+from headrace.cluster_env.messages import Backend, WorkerHandle, WorkerSetup
 from headrace.errors import ConfigError, WorkerFailed
-from headrace.process.ray import RayCluster
-from headrace.valid import ranges
-from headrace.valid.fields import check_fields, settings
+from headrace.processes.ray_connection import RayCluster
+from headrace.validation import ranges
+from headrace.validation.fields import check_fields, settings
 
 _INSIDE = "KUBERAY_GEN_RAY_START_CMD"  # what KubeRay tells every container of Ray's
 _LOOK_S = 0.5
@@ -44,7 +44,7 @@ class KubernetesConfig:
     def __post_init__(self) -> None:
         check_fields(self, "KubernetesConfig: ")
 
-    def open(self) -> Place:
+    def open(self) -> Backend:
         """Connect to the cluster, and wait for its pods.
 
         Raises:
@@ -57,10 +57,10 @@ class KubernetesConfig:
                 f"run it there, with `headrace launch k8s --nodes {self.nodes} -- python …`, or "
                 "train here with LocalConfig"
             )
-        return KubernetesPlace(self)
+        return KubernetesBackend(self)
 
 
-class KubernetesPlace:
+class KubernetesBackend:
     """That Ray cluster, which is left as it was found."""
 
     def __init__(self, config: KubernetesConfig) -> None:
@@ -77,10 +77,10 @@ class KubernetesPlace:
             ).open()
             self._stack = stack.pop_all()
 
-    def start(self, setup: WorkerSetup) -> Node:
+    def start(self, setup: WorkerSetup) -> WorkerHandle:
         return self._ray.start(setup)
 
-    def wait(self, nodes: list[Any], timeout_s: float) -> list[Node]:
+    def wait(self, nodes: list[Any], timeout_s: float) -> list[WorkerHandle]:
         return self._ray.wait(nodes, timeout_s)
 
     def close(self, nodes: list[Any]) -> None:

@@ -20,11 +20,18 @@ from typing import Annotated, Any
 
 import cloudpickle
 
-from headrace.cluster.messages import Answer, Fault, Node, Place, Request, WorkerSetup
-from headrace.cluster.places.block import Receiver, Sender
-from headrace.process import Child, end_children, give_way, start_fork_server
-from headrace.valid import ranges
-from headrace.valid.fields import check_fields, settings
+from headrace.cluster_env.backends.shared_memory import ArrayReceiver, ArraySender
+from headrace.cluster_env.messages import (
+    Answer,
+    Backend,
+    Request,
+    WorkerFault,
+    WorkerHandle,
+    WorkerSetup,
+)
+from headrace.processes import Child, end_children, give_way, start_fork_server
+from headrace.validation import ranges
+from headrace.validation.fields import check_fields, settings
 
 
 @settings()
@@ -44,25 +51,25 @@ class LocalConfig:
     def __post_init__(self) -> None:
         check_fields(self, "LocalConfig: ")
 
-    def open(self) -> Place:
+    def open(self) -> Backend:
         """Processes are started one by one, from a fork server that imports torch once."""
-        start_fork_server("headrace.cluster.worker")
-        return LocalPlace(self.timeout_s + self.start_timeout_s)
+        start_fork_server("headrace.cluster_env.worker")
+        return LocalBackend(self.timeout_s + self.start_timeout_s)
 
 
-class LocalPlace:
+class LocalBackend:
     """Starts worker processes; ``send_timeout_s``: of a message to one that doesn't read."""
 
     def __init__(self, send_timeout_s: float) -> None:
         self._send_timeout_s = send_timeout_s
 
-    def start(self, setup: WorkerSetup) -> Node:
+    def start(self, setup: WorkerSetup) -> WorkerHandle:
         name, pickled = f"headrace-worker-{setup.index}", cloudpickle.dumps(setup)
         child = Child(name, run_worker, pickled, daemon=False)  # environments may start processes
         _limit_writes(child.pipe, self._send_timeout_s)
-        return LocalNode(setup.index, child)
+        return LocalWorker(setup.index, child)
 
-    def wait(self, nodes: list[Any], timeout_s: float) -> list[Node]:
+    def wait(self, nodes: list[Any], timeout_s: float) -> list[WorkerHandle]:
         if not hasattr(select, "poll"):
             by_pipe = {node.pipe: node for node in nodes}
             return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout_s)]  # type: ignore[index]
@@ -77,13 +84,13 @@ class LocalPlace:
         end_children(node.child for node in nodes)
 
 
-class LocalNode:
+class LocalWorker:
     """One process."""
 
     def __init__(self, index: int, child: Child) -> None:
         self.child, self.pipe = child, child.pipe
         self.name = f"worker {index} (process {child.pid})"
-        self._receiver = Receiver()
+        self._receiver = ArrayReceiver()
         self._cause = ""  # of its end, where the head knows better than the exit code
 
     def send(self, request: Request) -> None:
@@ -96,11 +103,11 @@ class LocalNode:
         except (BrokenPipeError, ConnectionResetError):
             pass  # it is dead, as receive() will say
 
-    def receive(self) -> Answer | Fault:
+    def receive(self) -> Answer | WorkerFault:
         try:
             return self._receiver.loads(self.pipe.recv_bytes(), self.pipe)
         except (EOFError, ConnectionResetError):
-            return Fault(self._cause or f"died (exit code {self.child.exit_code()})")
+            return WorkerFault(self._cause or f"died (exit code {self.child.exit_code()})")
 
     def kill(self) -> None:
         self.child.kill()
@@ -129,13 +136,13 @@ def _limit_writes(pipe: Connection, timeout_s: float) -> None:
 
 def run_worker(setup: bytes, pipe: Connection) -> None:
     """What the process runs: answer requests until the head closes the pipe or dies."""
-    from headrace.cluster.worker import Worker, fault_of
+    from headrace.cluster_env.worker import Worker, fault_of
 
     give_way()  # to the head, for whose next request all workers wait
     with contextlib.suppress(EOFError, ConnectionError):  # the head has gone
         try:
             worker = Worker(cloudpickle.loads(setup))
-            sender = Sender() if hasattr(os, "memfd_create") else None
+            sender = ArraySender() if hasattr(os, "memfd_create") else None
             while True:
                 try:
                     request = Request(*pickle.loads(pipe.recv_bytes()))

@@ -10,11 +10,18 @@ from typing import Annotated, Any
 
 import cloudpickle
 
-from headrace.cluster.messages import Answer, Fault, Node, Place, Request, WorkerSetup
+from headrace.cluster_env.messages import (
+    Answer,
+    Backend,
+    Request,
+    WorkerFault,
+    WorkerHandle,
+    WorkerSetup,
+)
 from headrace.errors import WorkerFailed
-from headrace.process import let_children_hear
-from headrace.process.ray import RayCluster
-from headrace.process.ray_process import (
+from headrace.processes import let_children_hear
+from headrace.processes.ray_connection import RayCluster
+from headrace.processes.ray_worker import (
     Home,
     cause_of,
     headrace_version,
@@ -22,8 +29,8 @@ from headrace.process.ray_process import (
     other_version,
     process_class,
 )
-from headrace.valid import ranges
-from headrace.valid.fields import check_fields, settings
+from headrace.validation import ranges
+from headrace.validation.fields import check_fields, settings
 
 _SLICE_S = 5.0  # of a wait, after which the cluster is looked at
 
@@ -54,17 +61,17 @@ class RayConfig:
     def __post_init__(self) -> None:
         check_fields(self, "RayConfig: ")
 
-    def open(self) -> Place:
+    def open(self) -> Backend:
         """Connect to the cluster, or start one.
 
         Raises:
             ConfigError: Ray isn't installed.
             WorkerFailed: see :class:`RayCluster`; or one that is started here hasn't the GPUs.
         """
-        return RayPlace(self)
+        return RayBackend(self)
 
 
-class RayPlace:
+class RayBackend:
     """A Ray cluster; left as it was found, except for one that was started here."""
 
     def __init__(self, config: RayConfig) -> None:
@@ -98,10 +105,10 @@ class RayPlace:
             "cpus_per_node or gpus_per_node"
         )
 
-    def start(self, setup: WorkerSetup) -> Node:
-        return RayNode(setup, self._config, self._cluster, self._cores)  # may wait for room
+    def start(self, setup: WorkerSetup) -> WorkerHandle:
+        return RayWorker(setup, self._config, self._cluster, self._cores)  # may wait for room
 
-    def wait(self, nodes: list[Any], timeout_s: float) -> list[Node]:
+    def wait(self, nodes: list[Any], timeout_s: float) -> list[WorkerHandle]:
         by_ref = {node.ref: node for node in nodes}
         deadline = time.monotonic() + timeout_s
         while True:
@@ -136,7 +143,7 @@ class RayPlace:
             self._cluster.close()
 
 
-class RayNode:
+class RayWorker:
     """One actor."""
 
     def __init__(
@@ -173,13 +180,13 @@ class RayNode:
         if self._setup.runs_ahead:
             self._actor.prepare.remote()  # in turn, when the answer is on its way
 
-    def receive(self) -> Answer | Fault:
+    def receive(self) -> Answer | WorkerFault:
         self._cluster.check_here()
         kinds = self._ray.exceptions
         try:
             _, answer = self._ray.get([self._home, self.ref], timeout=60.0)
         except (kinds.RayError, kinds.GetTimeoutError) as error:
-            return Fault(f"died ({cause_of(error)})")
+            return WorkerFault(f"died ({cause_of(error)})")
         return answer
 
     def kill(self) -> None:
@@ -195,7 +202,7 @@ def worker_class() -> type:
             self.worker: Any = None
 
         def handle(self, packed: bytes) -> Any:
-            from headrace.cluster.places import ray
+            from headrace.cluster_env.backends import ray
 
             self.worker = self.worker or ray.RemoteWorker(*self.args)
             return self.worker.handle(packed)
@@ -208,7 +215,7 @@ def worker_class() -> type:
 
 
 class RemoteWorker:
-    """Answers as a worker process does (``headrace/cluster/places/local.py``).
+    """Answers as a worker process does (``headrace/cluster_env/backends/local.py``).
 
     Args:
         version: of headrace where it was started. setup: a :class:`WorkerSetup`, pickled.
@@ -221,13 +228,13 @@ class RemoteWorker:
         let_children_hear()
         self._setup = setup
         self._worker: Any = None
-        self._failed: Fault | None = None  # what it says with the next answer
+        self._failed: WorkerFault | None = None  # what it says with the next answer
         if words := other_version(version, "where the ClusterEnv is"):
-            self._failed = Fault(words)
+            self._failed = WorkerFault(words)
 
     def handle(self, packed: bytes) -> Any:
         """The Answer to a Request, or a Fault."""
-        from headrace.cluster.worker import Worker
+        from headrace.cluster_env.worker import Worker
 
         if self._failed is not None:
             return self._failed
@@ -247,8 +254,8 @@ class RemoteWorker:
             self._failed = _fault_of(error)
 
 
-def _fault_of(error: Exception) -> Fault:
-    from headrace.cluster.worker import fault_of
+def _fault_of(error: Exception) -> WorkerFault:
+    from headrace.cluster_env.worker import fault_of
 
     fault, lacks = fault_of(error), error.__cause__ or error  # the cause: of what an agent raised
     if isinstance(lacks, ModuleNotFoundError):

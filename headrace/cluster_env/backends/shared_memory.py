@@ -27,13 +27,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.cluster.messages import Answer
-from headrace.process.memory import memory_file
+from headrace.cluster_env.messages import Answer
+from headrace.processes.memory import memory_file
 
 _ALIGNMENT = 64  # bytes, of where an array begins
 
 
-class Laid(NamedTuple):
+class ArrayLayout(NamedTuple):
     """An answer whose arrays lie in the block in another way than those of the one before."""
 
     new_block: bool  # which the sender hands over behind this message
@@ -41,7 +41,7 @@ class Laid(NamedTuple):
     rest: tuple[Any, ...]  # what is no array, and the answer's other fields
 
 
-class Sender:
+class ArraySender:
     """Pickles answers without their arrays, which go into a block that grows with them."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Sender:
         self._places: list[np.ndarray] = []  # of its arrays, in the block
 
     def dumps(self, answer: Answer) -> bytes:
-        """What :class:`Receiver` makes the answer of; it has to be received before the next.
+        """What :class:`ArrayReceiver` makes the answer of; it has to be received before the next.
 
         Between the two comes :meth:`hand_over`.
         """
@@ -61,7 +61,7 @@ class Sender:
         message: Any = (others, *answer[1:])
         if changed := form != self._form:
             self._lay_out(form)
-            message = Laid(not self._has_block, form, message)
+            message = ArrayLayout(not self._has_block, form, message)
         for place, array in zip(self._places, arrays, strict=True):
             place[...] = array
         pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
@@ -90,8 +90,8 @@ class Sender:
             self._due, self._has_block = False, True
 
 
-class Receiver:
-    """The other side of a :class:`Sender`."""
+class ArrayReceiver:
+    """The other side of a :class:`ArraySender`."""
 
     def __init__(self) -> None:
         self._memory = memoryview(bytearray())
@@ -108,7 +108,7 @@ class Receiver:
             EOFError: the sender has gone before it handed its block over.
         """
         message = pickle.loads(data)
-        if isinstance(message, Laid):
+        if isinstance(message, ArrayLayout):
             if message.new_block:
                 file = reduction.recv_handle(pipe)
                 self._memory = _mapped(file)

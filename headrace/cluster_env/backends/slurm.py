@@ -16,21 +16,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from headrace.cluster.messages import Node, Place, WorkerSetup
-from headrace.cluster.places.ray import RayConfig
+from headrace.cluster_env.backends.ray import RayConfig
+from headrace.cluster_env.messages import Backend, WorkerHandle, WorkerSetup
 from headrace.errors import ConfigError, LaunchFailed, WorkerFailed
-from headrace.process.ray import check_installed
-from headrace.provision.orders import Orders
-from headrace.provision.ray_node import Ray
-from headrace.provision.slurm import meeting
-from headrace.provision.slurm.allocation import Allocation, gpus_per_node
-from headrace.provision.slurm.following import cancelled
-from headrace.provision.slurm.job import LINE, NAME, OPTION, TIME, Job, script
-from headrace.provision.slurm.node import NodeOrders
-from headrace.provision.slurm.queue import check_cluster, states, submit
-from headrace.provision.versions import versions
-from headrace.valid import ranges
-from headrace.valid.fields import check_fields, settings
+from headrace.jobs.job_spec import JobSpec
+from headrace.jobs.ray_node import Ray
+from headrace.jobs.slurm import rendezvous
+from headrace.jobs.slurm.allocation import Allocation, gpus_per_node
+from headrace.jobs.slurm.following import cancelled
+from headrace.jobs.slurm.job import LINE, NAME, OPTION, TIME, Job, script
+from headrace.jobs.slurm.node import NodeSpec
+from headrace.jobs.slurm.queue import check_cluster, states, submit
+from headrace.jobs.versions import versions
+from headrace.processes.ray_connection import check_installed
+from headrace.validation import ranges
+from headrace.validation.fields import check_fields, settings
 
 _LOOK_S = 1.0
 _END_S = 15.0  # for this machine's Ray node
@@ -79,7 +79,7 @@ class SlurmConfig:
         asked = {name: getattr(self, name) for name in names.split()}
         return Job(**asked, start_timeout_s=self.start_timeout_s, stop_before_s=1, requeue=False)
 
-    def open(self) -> Place:
+    def open(self) -> Backend:
         """Bring the cluster up and connect to it.
 
         Raises:
@@ -88,7 +88,7 @@ class SlurmConfig:
             WorkerFailed: the job waits for too long, or its nodes don't come up.
         """
         check_installed("SlurmConfig")
-        if SlurmPlace.entered:  # Ray keeps the first one's token for good
+        if SlurmBackend.entered:  # Ray keeps the first one's token for good
             raise ConfigError(
                 "SlurmConfig: one ClusterEnv with SlurmConfig for a program, and this one has had "
                 "its own: start another program for the next"
@@ -98,10 +98,10 @@ class SlurmConfig:
                 "SlurmConfig: this program imported ray before, without RAY_AUTH_MODE=token, so "
                 "it could not enter the job's cluster; import it after the ClusterEnv is made"
             )
-        return SlurmPlace(self)
+        return SlurmBackend(self)
 
 
-class SlurmPlace:
+class SlurmBackend:
     """A Ray cluster that exists for this place alone."""
 
     entered = False  # this program has been in the cluster of such a place
@@ -113,7 +113,7 @@ class SlurmPlace:
         try:
             ray = self._inside() if "SLURM_JOB_NODELIST" in os.environ else self._outside()
             os.environ |= ray.environment
-            SlurmPlace.entered = True
+            SlurmBackend.entered = True
             self._ray = RayConfig(
                 address=ray.address,
                 nodes=config.nodes,
@@ -148,12 +148,12 @@ class SlurmPlace:
         folder.mkdir(mode=0o700)
         self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
         self._log = folder / "job.log"
-        meet = Orders(
+        meet = JobSpec(
             [], [], [], start_timeout_s=config.start_timeout_s, requeue=False, meet=str(folder)
         )
         self._job = submit(script(config.job, meet, str(self._log)))
         self._stack.callback(cancelled, self._job, _say)
-        self._stack.callback(meeting.Pulse(folder).stop)
+        self._stack.callback(rendezvous.Heartbeat(folder).stop)
         ray = self._await_cluster(folder)
         self._stack.enter_context(_own_node(ray, self._job, config.start_timeout_s))
         return ray
@@ -162,7 +162,7 @@ class SlurmPlace:
         deadline = time.monotonic() + self._config.queue_timeout_s
         told = ""
         while True:
-            if (ray := meeting.found(folder)) is not None:
+            if (ray := rendezvous.found(folder)) is not None:
                 return ray
             [state] = states(self._job)
             if state.ended:
@@ -187,10 +187,10 @@ class SlurmPlace:
             f"to {self._log.parent.parent}? Start this in a folder that all nodes share"
         )
 
-    def start(self, setup: WorkerSetup) -> Node:
+    def start(self, setup: WorkerSetup) -> WorkerHandle:
         return self._ray.start(setup)
 
-    def wait(self, nodes: list[Any], timeout_s: float) -> list[Node]:
+    def wait(self, nodes: list[Any], timeout_s: float) -> list[WorkerHandle]:
         try:
             return self._ray.wait(nodes, timeout_s)
         except WorkerFailed as error:
@@ -213,10 +213,10 @@ class SlurmPlace:
 @contextlib.contextmanager
 def _own_node(ray: Ray, job: str, timeout_s: float) -> Iterator[None]:
     """A Ray node without processors on this machine, as a driver needs one; ends with it."""
-    orders = NodeOrders(ray, "", 0, versions(), "", timeout_s)
+    orders = NodeSpec(ray, "", 0, versions(), "", timeout_s)
     own = {"SLURM_JOB_ID": job, "SLURM_NODEID": "driver", "SLURM_CPUS_ON_NODE": "0"}
     with subprocess.Popen(
-        [sys.executable, "-m", "headrace.provision.slurm.node"],
+        [sys.executable, "-m", "headrace.jobs.slurm.node"],
         env=os.environ | own | {"SLURMD_NODENAME": socket.gethostname()},
         stdin=subprocess.PIPE,
         text=True,

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from headrace.errors import LaunchFailed
-from headrace.provision.orders import Orders
-from headrace.provision.ray_node import await_head
+from headrace.jobs.job_spec import JobSpec
+from headrace.jobs.ray_node import await_head
 
 RUNS = "/runs"  # where the volume is
 VARIABLE = "HEADRACE_ORDERS"
@@ -26,7 +26,7 @@ _LOST_S = 5.0  # in which a pod ends whose Ray has ended, and all that runs in i
 
 def main() -> int:
     """Run the command, unless it has failed before; its exit status."""
-    orders = Orders.read(os.environ[VARIABLE])
+    orders = JobSpec.read(os.environ[VARIABLE])
     failed = Path(RUNS) / f".headrace-{orders.key}"
     if failed.exists():
         print("headrace: the command has failed, which a new cluster doesn't mend", flush=True)
@@ -40,7 +40,7 @@ def main() -> int:
     return status
 
 
-def _run(orders: Orders) -> int:
+def _run(orders: JobSpec) -> int:
     run_dir = Path(orders.run_dir) if orders.run_dir else None
     words: list[str] = []
     try:

@@ -12,8 +12,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from headrace.errors import ConfigError, LaunchFailed
-from headrace.provision.kubernetes.manifest import LABEL
-from headrace.provision.programs import called, require_programs
+from headrace.jobs.kubernetes.manifest import LABEL
+from headrace.jobs.programs import called, require_programs
 
 _LOOK_S = 2.0
 _PAUSE_S = 5.0  # before kubectl is asked again that failed

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from headrace.errors import ConfigError
-from headrace.provision.kubernetes.entry import RUNS, VARIABLE
-from headrace.provision.orders import Orders
-from headrace.valid import ranges
-from headrace.valid.fields import check_fields, settings
+from headrace.jobs.job_spec import JobSpec
+from headrace.jobs.kubernetes.entry import RUNS, VARIABLE
+from headrace.validation import ranges
+from headrace.validation.fields import check_fields, settings
 
 LABEL = "headrace/job"  # with the RayJob's name, on all its pods: KubeRay labels some only
 _USER = 1000  # of the image
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
-NAME = ranges.Valid(
+NAME = ranges.Constraint(
     "lower-case letters, digits and -, beginning with a letter, at most 40",
     lambda text: bool(_NAME.fullmatch(text)),
 )
 _UNITS = {"Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-MEMORY = ranges.Valid(
+MEMORY = ranges.Constraint(
     'a number and Mi, Gi or Ti, as in "8Gi"',
     lambda text: bool(re.fullmatch(r"[1-9]\d{0,8}(Mi|Gi|Ti)", text)),
 )
@@ -62,7 +62,7 @@ class KubernetesJob:
             )
 
 
-def manifest(job: KubernetesJob, orders: Orders, name: str, ray_version: str) -> dict[str, Any]:
+def manifest(job: KubernetesJob, orders: JobSpec, name: str, ray_version: str) -> dict[str, Any]:
     """The RayJob of this name."""
     metadata: dict[str, Any] = {"name": name, "labels": {"app.kubernetes.io/name": "headrace"}}
     if job.namespace is not None:
@@ -96,7 +96,7 @@ def manifest(job: KubernetesJob, orders: Orders, name: str, ray_version: str) ->
         "kind": "RayJob",
         "metadata": metadata,
         "spec": {
-            "entrypoint": "python -m headrace.provision.kubernetes.entry",
+            "entrypoint": "python -m headrace.jobs.kubernetes.entry",
             "backoffLimit": job.retries,
             "shutdownAfterJobFinishes": True,
             "rayClusterSpec": cluster,
@@ -105,7 +105,7 @@ def manifest(job: KubernetesJob, orders: Orders, name: str, ray_version: str) ->
     }
 
 
-def _pod(job: KubernetesJob, name: str, orders: Orders | None, scales: bool) -> dict[str, Any]:
+def _pod(job: KubernetesJob, name: str, orders: JobSpec | None, scales: bool) -> dict[str, Any]:
     """A Ray node; the one with orders runs the command and has the volume of runs."""
     given: dict[str, Any] = {"cpu": str(job.cpus_per_node), "memory": job.memory_per_node}
     if job.gpus_per_node:

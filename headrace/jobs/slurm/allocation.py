@@ -21,11 +21,11 @@ from pathlib import Path
 from types import TracebackType
 
 from headrace.errors import ConfigError, LaunchFailed
-from headrace.provision.programs import called
-from headrace.provision.ray_node import new_cluster
-from headrace.provision.slurm.node import NodeOrders
-from headrace.provision.slurm.queue import fields_of
-from headrace.provision.versions import versions
+from headrace.jobs.programs import called
+from headrace.jobs.ray_node import new_cluster
+from headrace.jobs.slurm.node import NodeSpec
+from headrace.jobs.slurm.queue import fields_of
+from headrace.jobs.versions import versions
 
 _END_S = 15.0  # for nodes to end by themselves
 _REASON_S = 2.0  # in which a node's reason may come after srun's word that it has ended
@@ -34,7 +34,7 @@ _HOW_LINES_COME = "SLURM_UNBUFFEREDIO", "SLURM_LABELIO"  # to srun: here whole, 
 
 
 @dataclass
-class _Heard:
+class _NodeReports:
     """What the nodes have said."""
 
     wrong: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Allocation:
         others = [host for host in self.hosts if host != self._me]
         self.ray = new_cluster(_address(others[0]) if others else peer)
         self._probe = shared and shared / f".headrace-{secrets.token_hex(4)}"
-        self._heard = _Heard()
+        self._heard = _NodeReports()
 
     @property
     def terminated(self) -> bool:
@@ -111,9 +111,9 @@ class Allocation:
 
     def _start(self) -> None:
         probe = str(self._probe or "")
-        orders = NodeOrders(self.ray, self._me, self._gpus, versions(), probe, self._timeout_s)
+        orders = NodeSpec(self.ray, self._me, self._gpus, versions(), probe, self._timeout_s)
         self._srun = subprocess.Popen(
-            on_each_node(len(self.hosts), "-m", "headrace.provision.slurm.node"),
+            on_each_node(len(self.hosts), "-m", "headrace.jobs.slurm.node"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -150,7 +150,7 @@ class Allocation:
         deadline = time.monotonic() + self._timeout_s
         up: list[str] = []
         with subprocess.Popen(
-            [sys.executable, "-m", "headrace.provision.ready", str(len(self.hosts))],
+            [sys.executable, "-m", "headrace.jobs.ready", str(len(self.hosts))],
             env=os.environ | self.ray.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import LaunchFailed
-from headrace.provision.slurm.queue import State, cancel, states
+from headrace.jobs.slurm.queue import State, cancel, states
 
 _LOOK_S = 1.0  # between two questions to SLURM, at first
 _SELDOM_S = 10.0  # later on
 _TRIES = 5  # to ask SLURM, whose server may be started again meanwhile
 
 
-class Log:
+class LogTail:
     """A file that grows; what was in it before is left out."""
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +41,7 @@ def log_of(pattern: str, state: str) -> Path:
     return Path(pattern.replace("%j", job).replace("%A", job).replace("%a", task))
 
 
-class Following:
+class JobFollower:
     """Tells of a job until it ends.
 
     Args:
@@ -54,7 +54,7 @@ class Following:
         self,
         job: str,
         pattern: str,
-        before: dict[Path, Log],
+        before: dict[Path, LogTail],
         show: Callable[[str], None],
         say: Callable[[str], None],
     ) -> None:
@@ -112,7 +112,7 @@ class Following:
         path = log_of(self._pattern, one.job)
         if "[" in path.name:  # jobs of an array that wait together
             return
-        text = self._logs.setdefault(path, Log(path)).new()
+        text = self._logs.setdefault(path, LogTail(path)).new()
         if text:
             self._seen.add(one.job)
             self._show(text)

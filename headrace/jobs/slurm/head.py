@@ -19,11 +19,11 @@ import time
 from pathlib import Path
 
 from headrace.errors import HeadraceError, LaunchFailed
-from headrace.provision.orders import Orders, steps_saved
-from headrace.provision.programs import called
-from headrace.provision.slurm.allocation import Allocation, gpus_per_node
-from headrace.provision.slurm.meeting import Listener, offered
-from headrace.provision.slurm.queue import states
+from headrace.jobs.job_spec import JobSpec, steps_saved
+from headrace.jobs.programs import called
+from headrace.jobs.slurm.allocation import Allocation, gpus_per_node
+from headrace.jobs.slurm.queue import states
+from headrace.jobs.slurm.rendezvous import HeartbeatListener, offered
 
 _SPREAD_S = 1.0  # within which SLURM's signal to a job has reached all its processes
 _LOOK_S = 0.1
@@ -34,10 +34,10 @@ _CUT = 128 + signal.SIGTERM  # the exit status of what was told to end, and does
 _TOLD = (0, 130, _CUT, -signal.SIGTERM)  # how a command ends that was told to
 
 
-class Head:
+class BatchScriptHead:
     """The job, seen from its first node."""
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, orders: JobSpec) -> None:
         self._orders, self._job = orders, _own_name(os.environ["SLURM_JOB_ID"])
         self._notice_at: float | None = None  # when SLURM told this process
         self._term_at: float | None = None
@@ -107,7 +107,7 @@ class Head:
         """Offer the cluster to a driver elsewhere, for as long as it is heard of."""
         assert self._allocation is not None
         folder = Path(self._orders.meet)
-        driver = Listener(folder)
+        driver = HeartbeatListener(folder)
         with offered(folder, self._allocation.ray):
             while driver.hears() and not self._told():
                 self._tell()
@@ -196,7 +196,7 @@ def _say(text: str) -> None:
 def main() -> int:
     """Carry out the orders that stand in the batch script."""
     try:
-        return Head(Orders.read(sys.stdin.read())).run()
+        return BatchScriptHead(JobSpec.read(sys.stdin.read())).run()
     except HeadraceError as error:
         _say(str(error))
         return 1

@@ -11,28 +11,28 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from headrace.errors import ConfigError
-from headrace.provision.orders import Orders
-from headrace.valid import ranges
-from headrace.valid.fields import check_fields, settings
+from headrace.jobs.job_spec import JobSpec
+from headrace.validation import ranges
+from headrace.validation.fields import check_fields, settings
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _OPTION = re.compile(r"[A-Za-z][\w-]*(=[^\x00-\x1f\x7f]*)?")
 _PLAIN = re.compile(r"[\w./:,=+@%*\[\]-]*", re.ASCII)  # what sbatch takes as it stands
-TIME = ranges.Valid(
+TIME = ranges.Constraint(
     'minutes, "hours:minutes:seconds" or "days-hours", as sbatch takes them',
     lambda text: bool(_TIME.fullmatch(text)),
 )
-ARRAY = ranges.Valid(
+ARRAY = ranges.Constraint(
     'numbers and ranges of them, as in "0-3" or "1,5,7" ("0-7%2": two at a time)',
     lambda text: bool(re.fullmatch(r"\d+(-\d+)?(:\d+)?(,\d+(-\d+)?)*(%\d+)?", text)),
 )
-OPTION = ranges.Valid(
+OPTION = ranges.Constraint(
     'NAME or NAME=VALUE, as in "account=physics", without line breaks, and not signal, which is '
     "stop_before_s",
     lambda text: bool(_OPTION.fullmatch(text)) and not text.startswith("signal"),
 )
-LINE = ranges.Valid("not empty, and one line", lambda x: bool(x) and x.isprintable())
-NAME = ranges.Valid("letters, digits, - . and _", lambda x: bool(re.fullmatch(r"[\w.-]+", x)))
+LINE = ranges.Constraint("not empty, and one line", lambda x: bool(x) and x.isprintable())
+NAME = ranges.Constraint("letters, digits, - . and _", lambda x: bool(re.fullmatch(r"[\w.-]+", x)))
 
 
 @settings()
@@ -111,7 +111,7 @@ def _directive(name: str, value: Any) -> str:
     return f"#SBATCH --{name}={text}"
 
 
-def script(job: Job, orders: Orders, log: str) -> str:
+def script(job: Job, orders: JobSpec, log: str) -> str:
     """The batch script; ``log`` is the file of all output, a pattern as sbatch takes it.
 
     Raises:
@@ -143,6 +143,6 @@ def script(job: Job, orders: Orders, log: str) -> str:
         for name, value in [*asked.items(), *options]
         if value is not None or name in switches
     ]
-    program = shlex.join([sys.executable, "-m", "headrace.provision.slurm.head"])
+    program = shlex.join([sys.executable, "-m", "headrace.jobs.slurm.head"])
     ends = f"cd {shlex.quote(os.getcwd())} || exit", f"exec {program} <<'ORDERS'"
     return "\n".join(["#!/bin/sh", *lines, *ends, orders.write(), "ORDERS", ""])

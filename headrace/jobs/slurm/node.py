@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.process import num_cores
-from headrace.provision.ray_node import Ray, RayNode, await_head
-from headrace.provision.versions import difference
+from headrace.jobs.ray_node import Ray, RayNode, await_head
+from headrace.jobs.versions import difference
+from headrace.processes import num_cores
 
 _PROBE_S = 10.0  # in which a file of another node must be seen: network file systems take seconds
 _LOOK_S = 0.5
@@ -27,7 +27,7 @@ _LONGEST = 1000  # letters of a line: srun breaks those that are longer
 
 
 @dataclass(frozen=True)
-class NodeOrders:
+class NodeSpec:
     """What a node is told."""
 
     ray: Ray
@@ -41,9 +41,9 @@ class NodeOrders:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def read(text: str) -> NodeOrders:
+    def read(text: str) -> NodeSpec:
         values = json.loads(text)
-        return NodeOrders(**values | {"ray": Ray(**values["ray"])})
+        return NodeSpec(**values | {"ray": Ray(**values["ray"])})
 
 
 def say(**what: Any) -> None:
@@ -61,7 +61,7 @@ def _name() -> str:
     return os.environ.get("SLURMD_NODENAME", "this node")
 
 
-def wrong_here(orders: NodeOrders) -> str:
+def wrong_here(orders: NodeSpec) -> str:
     """Why this node can't take part, as a sentence without its subject; "": it can."""
     if said := difference(orders.versions):
         return said
@@ -90,7 +90,7 @@ def main() -> int:
     line = sys.stdin.readline()
     if not line:
         return 0
-    orders, name = NodeOrders.read(line), _name()
+    orders, name = NodeSpec.read(line), _name()
     if wrong := wrong_here(orders):
         say(wrong=f"{name} {wrong}")
         return 1

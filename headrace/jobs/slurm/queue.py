@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 from headrace.errors import ConfigError, LaunchFailed, nearest
-from headrace.provision.programs import called, require_programs
-from headrace.provision.slurm.job import Job
+from headrace.jobs.programs import called, require_programs
+from headrace.jobs.slurm.job import Job
 
 _GONE = {
     "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL",

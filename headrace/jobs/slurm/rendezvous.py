@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.provision.ray_node import Ray
+from headrace.jobs.ray_node import Ray
 
 _BEAT_S = 5.0
 _PATIENCE_S = 120.0  # without a pulse: NFS shows a change after a minute at the latest
@@ -43,7 +43,7 @@ def found(folder: Path) -> Ray | None:
         return None
 
 
-class Pulse:
+class Heartbeat:
     """The driver's: beats until it is stopped, or its process ends."""
 
     def __init__(self, folder: Path) -> None:
@@ -62,7 +62,7 @@ class Pulse:
         self._stopped.set()
 
 
-class Listener:
+class HeartbeatListener:
     """The job's ear for that pulse."""
 
     def __init__(self, folder: Path, patience_s: float = _PATIENCE_S) -> None:

@@ -18,7 +18,7 @@ from headrace.ops.distributions.discrete import Categorical, MultiCategorical
 from headrace.ops.distributions.gaussian import LOG_2PI, DiagGaussian
 
 
-class Score(NamedTuple):
+class ActionScore(NamedTuple):
     """What :func:`score` returns."""
 
     log_prob: Tensor  # [N]
@@ -35,7 +35,7 @@ def has_score(distribution: Any) -> bool:
     return type(distribution) in (Categorical, MultiCategorical, DiagGaussian)
 
 
-def score(distribution: Any, outputs: Tensor, free: Tensor | None, action: Any) -> Score:
+def score(distribution: Any, outputs: Tensor, free: Tensor | None, action: Any) -> ActionScore:
     """``log pi(action)`` and entropy of N distributions.
 
     Args:
@@ -56,7 +56,7 @@ def score(distribution: Any, outputs: Tensor, free: Tensor | None, action: Any) 
     return _joint(list(map(score, parts, each, frees, distribution.each_action(action))))
 
 
-def _categorical(logits: Tensor, action: Tensor) -> Score:
+def _categorical(logits: Tensor, action: Tensor) -> ActionScore:
     """``d log p(a) / d logits = onehot(a) - p`` and ``dH / d logits = -p (log p + H)``."""
     log_p, index = logits.log_softmax(0), action.unsqueeze(0)
     p = log_p.exp()
@@ -71,10 +71,10 @@ def _categorical(logits: Tensor, action: Tensor) -> Score:
             grad.addcmul_(terms, d_entropy, value=-1.0)
         return (grad.scatter_add_(0, index, d_log_prob.unsqueeze(0)),)
 
-    return Score(log_p.gather(0, index)[0], entropy, pull)
+    return ActionScore(log_p.gather(0, index)[0], entropy, pull)
 
 
-def _gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> Score:
+def _gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> ActionScore:
     """With ``z = (a - mean) / std``: ``d log p = z / std d mean + (z^2 - 1) d log_std``."""
     precision = torch.exp(-log_std)
     z = (action - mean) * precision
@@ -88,10 +88,10 @@ def _gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> Score:
             d_log_std += d_entropy
         return (z * precision).mul_(d_log_prob), d_log_std
 
-    return Score(log_prob, entropy, pull)
+    return ActionScore(log_prob, entropy, pull)
 
 
-def _joint(scores: list[Score]) -> Score:
+def _joint(scores: list[ActionScore]) -> ActionScore:
     """Of independent parts."""
     total = functools.partial(functools.reduce, torch.add)
 
@@ -100,4 +100,6 @@ def _joint(scores: list[Score]) -> Score:
         outputs, frees = [p[0] for p in pulled], [p[1] for p in pulled if len(p) > 1]
         return tuple(torch.cat(each) for each in (outputs, frees) if each)
 
-    return Score(total([x.log_prob for x in scores]), total([x.entropy for x in scores]), pull)
+    return ActionScore(
+        total([x.log_prob for x in scores]), total([x.entropy for x in scores]), pull
+    )

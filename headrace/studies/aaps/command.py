@@ -17,14 +17,14 @@ from rich.console import Console
 
 from headrace.errors import require_choice
 from headrace.recipes import take_flag
-from headrace.records.curves import Curve
-from headrace.records.files import read_jsonl
+from headrace.rundir.curves import Curve
+from headrace.rundir.files import read_jsonl
 from headrace.studies.aaps.run import PRESETS, Aaps, cases_of, train_case
+from headrace.studies.aggregation import Row, grouped, means, plus_minus
 from headrace.studies.children import Children
-from headrace.studies.drawing import draw_curves
 from headrace.studies.machine import head, show, wide_console, write_csv
-from headrace.studies.means import Row, grouped, means, plus_minus
-from headrace.studies.table import Case, Study
+from headrace.studies.plotting import draw_curves
+from headrace.studies.run_table import Case, Study
 
 RESULTS = (
     "final_return", "eval_return", "syncs_per_worker", "kilobytes", "max_divergence", "iterations",

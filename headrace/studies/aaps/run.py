@@ -22,19 +22,19 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from headrace.algos import PPO
-from headrace.cluster import ClusterEnv, LocalConfig
-from headrace.cluster.settings import EnvConfig, as_env_config
+from headrace.cluster_env import ClusterEnv, LocalConfig
+from headrace.cluster_env.settings import EnvConfig, as_env_config
 from headrace.errors import ConfigError, require
 from headrace.evaluation import evaluate
-from headrace.learning.batches import gather
-from headrace.learning.learner import Learner
+from headrace.learner.batches import gather
+from headrace.learner.learner import Learner
 from headrace.nn.policy import Policy
-from headrace.process import keep_freed_memory
-from headrace.records import events
-from headrace.records.disk import write_json
-from headrace.studies.table import Case, fingerprint, grid
-from headrace.valid import ranges
-from headrace.valid.fields import check_fields, settings
+from headrace.processes import keep_freed_memory
+from headrace.rundir import tensorboard_events
+from headrace.rundir.atomic_files import write_json
+from headrace.studies.run_table import Case, fingerprint, grid
+from headrace.validation import ranges
+from headrace.validation.fields import check_fields, settings
 
 WINDOW = 100  # latest training episodes whose mean return is reported
 PAPER_THRESHOLDS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)  # ClusterEnv, section IV-A
@@ -270,10 +270,10 @@ def _write(folder: Path, line: dict[str, Any]) -> None:
     with (folder / "curve.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
     known = {name: line[key] for key, name in NAMES.items() if line[key] is not None}
-    path = next(folder.glob("events.*"), folder / events.file_name())
+    path = next(folder.glob("events.*"), folder / tensorboard_events.file_name())
     with path.open("ab") as file:
-        file.write(b"" if file.tell() else events.header(None))
-        file.write(events.scalars(known, line["env_steps"]))
+        file.write(b"" if file.tell() else tensorboard_events.header(None))
+        file.write(tensorboard_events.scalars(known, line["env_steps"]))
 
 
 def train_case(request: dict[str, Any]) -> dict[str, Any]:

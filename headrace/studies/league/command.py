@@ -14,13 +14,13 @@ from rich.console import Console
 from headrace.envs.make import make_vec
 from headrace.errors import CheckpointError, ConfigError, require
 from headrace.league.folder import GAME, Snapshot, newest, snapshots
-from headrace.process import global_generators_kept, seed_global_generators
-from headrace.records import checkpoint, league, recall
+from headrace.processes import global_generators_kept, seed_global_generators
+from headrace.rundir import checkpoint, league_writer, resolve_imports
 from headrace.studies.league import picture
-from headrace.studies.league.matches import MOST_GAMES, Match, all_pairs, pair, play
+from headrace.studies.league.matches import MOST_GAMES, MatchResult, all_pairs, pair, play
 from headrace.studies.league.ratings import Rating, rate
 from headrace.studies.machine import show, wide_console
-from headrace.valid import fields, ranges
+from headrace.validation import fields, ranges
 
 Games = dict[tuple[str, str], tuple[int, float]]
 _SHOWN = 40  # players at most in the picture
@@ -97,11 +97,11 @@ def show_league(
     known = _games(folder)
     if names:
         one, other = pair(folder, names)
-        wanted = Wanted(one, other, episodes or 100, _count(known, one, other))
+        wanted = RequestedGames(one, other, episodes or 100, _count(known, one, other))
         _say(_played(folder, [wanted], seed, trusts)[0], console)
     elif episodes is not None:
         every_pair = [(a, b, _count(known, a, b)) for a, b in all_pairs(_spread(every, most))]
-        missing = [Wanted(a, b, episodes - n, n) for a, b, n in every_pair if n < episodes]
+        missing = [RequestedGames(a, b, episodes - n, n) for a, b, n in every_pair if n < episodes]
         console.print(f"{len(missing)} pairs play until each has {episodes} games")
         _played(folder, missing, seed, trusts)
     known = _games(folder)
@@ -151,9 +151,9 @@ def _even(values: Sequence[Any], most: int) -> list[Any]:
 
 def _games(folder: Path) -> Games:
     games: Games = {}
-    for file in league.match_files(folder):
+    for file in league_writer.match_files(folder):
         try:
-            match = Match.of(json.loads(file.read_text(encoding="utf-8")))
+            match = MatchResult.of(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{file} can't be read as games of two snapshots ({error!r}): take it away, and "
@@ -168,7 +168,7 @@ def _count(known: Games, a: Snapshot, b: Snapshot) -> int:
     return sum(known.get(key, (0, 0.0))[0] for key in ((a.name, b.name), (b.name, a.name)))
 
 
-class Wanted(NamedTuple):
+class RequestedGames(NamedTuple):
     """Games that two snapshots are to play."""
 
     one: Snapshot
@@ -183,13 +183,15 @@ class Wanted(NamedTuple):
         return int(words[0] >> 1)
 
 
-def _played(folder: Path, pairs: Sequence[Wanted], seed: int, trusts: bool) -> list[Match]:
+def _played(
+    folder: Path, pairs: Sequence[RequestedGames], seed: int, trusts: bool
+) -> list[MatchResult]:
     """Let pairs play in one vector of games, and keep what comes of it."""
     if not pairs:
         return []
     first = pairs[0].one.path
     values = checkpoint.read_config(first)
-    config, env = values["config"], recall.environment(first, values, trusts)
+    config, env = values["config"], resolve_imports.environment(first, values, trusts)
     count = min(max(one.games for one in pairs), MOST_GAMES)
 
     def load(path: Path) -> Any:
@@ -205,12 +207,12 @@ def _played(folder: Path, pairs: Sequence[Wanted], seed: int, trusts: bool) -> l
             players = wanted.one, wanted.other
             seed_global_generators(wanted.seed(seed), "match")
             match = play(games, players, wanted.games, wanted.seed(seed), load)
-            league.write_match(folder, match._asdict())
+            league_writer.write_match(folder, match._asdict())
             found.append(match)
     return found
 
 
-def _say(match: Match, console: Console) -> None:
+def _say(match: MatchResult, console: Console) -> None:
     seats = ", ".join(f"{mean:+.3f}" for mean in match.by_seat)
     console.print(
         f"{match.one} against {match.other}, {match.games} games: {match.wins} won, {match.draws} "

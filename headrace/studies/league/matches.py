@@ -10,20 +10,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from headrace.envs.columns import absent_in, agents_of
-from headrace.envs.turns import games_over
+from headrace.envs.parallel_game_vector import absent_in, agents_of
+from headrace.envs.turn_based_vector import games_over
 from headrace.errors import ConfigError, nearest
 from headrace.league.folder import Snapshot, newest, snapshots
-from headrace.league.frozen import Frozen, Load
+from headrace.league.frozen_opponents import FrozenOpponents, Load
 from headrace.nn.inputs import info_mask
 from headrace.ops import tree
 
 MOST_GAMES = 64  # side by side
 MOST_STEPS = 100_000  # of a game
-MOVED = "moved"  # in the infos of games in turns (``headrace.envs.turns.Turns.step``)
+# in the infos of games in turns (``headrace.envs.turn_based_vector.TurnBasedVector.step``)
+MOVED = "moved"
 
 
-class Match(NamedTuple):
+class MatchResult(NamedTuple):
     """What games of ``one`` against ``other`` came to."""
 
     one: str
@@ -46,9 +47,9 @@ class Match(NamedTuple):
         return self.games - self.wins - self.draws
 
     @staticmethod
-    def of(values: dict[str, Any]) -> Match:
+    def of(values: dict[str, Any]) -> MatchResult:
         """From what ``_asdict`` gave."""
-        return Match(**{**values, "by_seat": tuple(values["by_seat"])})
+        return MatchResult(**{**values, "by_seat": tuple(values["by_seat"])})
 
 
 def pair(league: Path, names: Sequence[str]) -> list[Snapshot]:
@@ -84,7 +85,7 @@ def play(
     seed: int,
     load: Load,
     most_steps: int = MOST_STEPS,
-) -> Match:
+) -> MatchResult:
     """Let two snapshots play whole games, in each of which all other seats are the second's.
 
     The first's seat goes round from game to game, so with as many games in each as the numbers
@@ -100,7 +101,7 @@ def play(
     num_agents = len(agents_of(games))
     shape = games.num_envs // num_agents, num_agents
     spaces = games.single_observation_space, games.single_action_space
-    frozen = Frozen(load, spaces, games.num_envs)
+    frozen = FrozenOpponents(load, spaces, games.num_envs)
     frozen.seed(seed)
     obs, infos = games.reset(seed=seed)
     gone, first = absent_in(infos, games.num_envs), np.ones(games.num_envs, bool)
@@ -149,10 +150,10 @@ def _endless(players: tuple[Snapshot, Snapshot], steps: int) -> str:
 
 def _match(
     players: tuple[Snapshot, Snapshot], results: list[tuple[int, float, float]], num_agents: int
-) -> Match:
+) -> MatchResult:
     seats, own, others = (np.array(x) for x in zip(*results, strict=True))
     se = float(own.std(ddof=1) / np.sqrt(len(own))) if len(own) > 1 else float("nan")
-    return Match(
+    return MatchResult(
         players[0].name,
         players[1].name,
         len(own),

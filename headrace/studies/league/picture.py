@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.league.folder import Snapshot
-from headrace.studies import drawing
+from headrace.studies import plotting
 from headrace.studies.league.ratings import Rating
 
 _NUMBERED = 16  # players at most whose pay-offs are written in the squares
@@ -42,7 +42,7 @@ def draw(
         players: in the order of rows and columns. matrix: of :func:`payoffs`.
     """
     title = "Pay-offs (mean score of the row: 1 wins, 0 loses) and ratings with standard errors"
-    with drawing.picture(path, title, (11.5, 5.2), ncols=2) as (figure, (left, right)):
+    with plotting.picture(path, title, (11.5, 5.2), ncols=2) as (figure, (left, right)):
         shown = left.imshow(matrix, cmap="RdBu", vmin=0.0, vmax=1.0)
         names = [one.name for one in players]
         left.set_xticks(range(len(names)), names, rotation=90, fontsize="x-small")

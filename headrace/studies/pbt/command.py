@@ -12,14 +12,14 @@ from pathlib import Path
 from rich.console import Console
 
 from headrace.config import Config
-from headrace.records.disk import told
+from headrace.rundir.atomic_files import told
 from headrace.studies import flags
 from headrace.studies.identity import alone, check_same
 from headrace.studies.machine import head, wide_console
 from headrace.studies.pbt import report
+from headrace.studies.pbt.scheduler import PopulationScheduler, Train
 from headrace.studies.pbt.settings import CONSTANT, NO_END, Population
 from headrace.studies.pbt.training import train_member
-from headrace.studies.pbt.turns import Train, Turns
 from headrace.studies.workers import work
 
 
@@ -59,7 +59,7 @@ def run(population: Population, console: Console, train: Train = train_member) -
     drawn = ", ".join(one.name for one in population.parameters)
     what = f"{population.config.algo_name} on {env}: {population.members} members, {drawn}"
     head(Population.__doc__, what, console)
-    turns = Turns(population, train, lambda line: console.print(line, soft_wrap=True))
+    turns = PopulationScheduler(population, train, lambda line: console.print(line, soft_wrap=True))
     work(population.jobs, turns.turn)
     with alone(folder):
         report.write(population, turns.members, console)

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from headrace.errors import CheckpointError
-from headrace.records import checkpoint, sums
-from headrace.records.disk import json_text, remove_folder
-from headrace.records.files import append_jsonl, read_jsonl
-from headrace.records.folders import pointed, saved, write
+from headrace.rundir import checkpoint, checksums
+from headrace.rundir.atomic_files import json_text, remove_folder
+from headrace.rundir.files import append_jsonl, read_jsonl
+from headrace.rundir.folders import pointed, saved, write
 
 _TRIES = 20  # to read a checkpoint that its run may delete meanwhile
 _LEARNT = ("learner", "own", "episodes")  # of trainer.pt: what goes with weights
@@ -197,7 +197,9 @@ def _read(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any], bytes, tuple[s
             folder = checkpoint.find(run_dir)
             values, state = checkpoint.read_config(folder), checkpoint.load_trainer(folder)
             weights = (folder / "policy.safetensors").read_bytes()
-            if sums.fault(folder, *sums.FILES) is None:  # and it was, while all that was read
+            if (
+                checksums.fault(folder, *checksums.FILES) is None
+            ):  # and it was, while all that was read
                 return values, state, weights, (folder.name, state["env_steps"])
         except (CheckpointError, OSError):
             if not left:

@@ -8,12 +8,12 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from rich.console import Console
 
-from headrace.records.disk import replace_text, told
+from headrace.rundir.atomic_files import replace_text, told
 from headrace.studies import flags
-from headrace.studies.drawing import picture
 from headrace.studies.machine import markdown, show
 from headrace.studies.pbt.member import Event, Member
 from headrace.studies.pbt.settings import Population
+from headrace.studies.plotting import picture
 
 Histories = Sequence[Sequence[Event]]  # by member
 

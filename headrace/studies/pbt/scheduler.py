@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.errors import CheckpointError, HeadraceError
-from headrace.records.lock import Lock, locked
-from headrace.studies.children import Children, Killed
+from headrace.rundir.lock import Lock, locked
+from headrace.studies.children import Children, ProcessKilled
 from headrace.studies.pbt.member import Event, Member
 from headrace.studies.pbt.settings import Population
 from headrace.studies.scores.runs import score_of
@@ -28,7 +28,7 @@ Train = Callable[[Population, Member, dict[str, float], int, Children], dict[str
 The run's ``summary.json`` has its steps and its evaluation."""
 
 
-class _Stuck(NamedTuple):
+class _FailingMember(NamedTuple):
     """A member whose training failed again and again."""
 
     event: Event  # its latest then
@@ -37,7 +37,7 @@ class _Stuck(NamedTuple):
 
 
 @dataclass
-class Turns:
+class PopulationScheduler:
     """A process that takes part in a population.
 
     Args:
@@ -49,7 +49,7 @@ class Turns:
     say: Callable[[str], None] = print
     given_up: set[int] = field(default_factory=set)  # members that this process leaves as they are
     _failures: dict[int, tuple[Event, int]] = field(default_factory=dict)  # since which event
-    _stuck: dict[int, _Stuck] = field(default_factory=dict)
+    _stuck: dict[int, _FailingMember] = field(default_factory=dict)
     _done: int = 0  # turns
     _blamed: int = -1  # turns that were done when a member was replaced without proof
     _busy: set[int] = field(default_factory=set)  # members that this process trains now
@@ -168,13 +168,13 @@ class Turns:
             return
         since, count = self._failures.pop(number, (event, 0))
         count = count + 1 if since == event else 1  # somebody else may have got it further
-        most = MOST_KILLS if isinstance(error, Killed) else MOST_FAILURES
+        most = MOST_KILLS if isinstance(error, ProcessKilled) else MOST_FAILURES
         if count < most:
             self._failures[number] = event, count
             return
         lines = str(error).splitlines() or [type(error).__name__]
         why = f"failed {most} times in a row: {' '.join(dict.fromkeys((lines[0], lines[-1])))}"
-        self._stuck[number] = _Stuck(event, self._done, why)
+        self._stuck[number] = _FailingMember(event, self._done, why)
         untried = self._done == 0 and not self._busy - {number}
         if untried and len(self._stuck) >= MOST_FAILURES:
             self._check_hope(list(self._stuck))

@@ -16,13 +16,13 @@ from headrace.algos import IMPALA
 from headrace.config import Config
 from headrace.envs.suites import Suite
 from headrace.errors import ConfigError, require, setting
-from headrace.records.settings import replaced
+from headrace.rundir.config_file import replaced
 from headrace.studies import flags, sample
 from headrace.studies.fitness import fitness, suite_of
 from headrace.studies.sample import Parameter, seed_of
-from headrace.studies.scores.runs import Score
-from headrace.valid import ranges
-from headrace.valid.fields import check_fields, settings
+from headrace.studies.scores.runs import RunScore
+from headrace.validation import ranges
+from headrace.validation.fields import check_fields, settings
 
 # What ends a run by its return would end each of a member's turns before its first step.
 NO_END: dict[str, Any] = {"stop_return": None, "target_return": None}
@@ -150,7 +150,7 @@ class Population:
             )
         return 0.05
 
-    def fitness(self, score: Score) -> float:
+    def fitness(self, score: RunScore) -> float:
         """What a run's score is compared by: of several tasks the mean capped normalised score."""
         return fitness(self.suite, score.value, score.tasks)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.records import recall
-from headrace.records.settings import replaced
+from headrace.rundir import resolve_imports
+from headrace.rundir.config_file import replaced
 from headrace.studies.children import Children
 from headrace.studies.pbt.member import Member
 from headrace.studies.pbt.settings import Population
@@ -30,6 +30,6 @@ def train_run(request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         RuntimeError: it was interrupted, as by a signal to all processes of a job.
     """
-    config = recall.config(request["config"])
+    config = resolve_imports.config(request["config"])
     why = train_to_end(config, total_steps=config.total_steps, **request["hyper"])
     return {} if why is None else {"error": why}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from headrace.errors import require, require_choice
-from headrace.records.bottleneck import Rates
+from headrace.rundir.bottleneck import ThroughputRates
 
 Envs = Literal["waiting", "computing"]
 
@@ -59,9 +59,9 @@ class Setup:
         return self.envs_per_actor / self.vector_step_s
 
     @property
-    def rates(self) -> Rates:
+    def rates(self) -> ThroughputRates:
         """What both sides can do."""
-        return Rates(
+        return ThroughputRates(
             self.num_actors * self.sps_per_actor,
             self.num_learners * self.learner_sps,
             self.synchronous,

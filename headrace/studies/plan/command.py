@@ -11,7 +11,7 @@ from headrace.errors import ConfigError
 from headrace.studies import flags
 from headrace.studies.machine import show, wide_console
 from headrace.studies.plan.arithmetic import Setup, forecasts, saturating_actors
-from headrace.studies.plan.measure import Costs, measure
+from headrace.studies.plan.measure import MeasuredCosts, measure
 from headrace.studies.plan.settings import DEFAULT, Plan
 from headrace.studies.plan.simulate import simulate
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: a flag is wrong, or the environment can't be measured.
     """
     plan, console = flags.parse(Plan, "headrace plan", argv, DEFAULT), wide_console()
-    costs: Costs | None = None
+    costs: MeasuredCosts | None = None
     share, algorithm = plan.config.per_learner, plan.config.algo_name
     if plan.measure is not None:
         console.print(f"measuring {plan.measure} with {algorithm} on this machine")
@@ -81,7 +81,7 @@ def span(seconds: float) -> str:
     return f"{seconds:,.1f} s"
 
 
-def _simulate(plan: Plan, costs: Costs | None, console: Console) -> None:
+def _simulate(plan: Plan, costs: MeasuredCosts | None, console: Console) -> None:
     """The table and the picture; with several learners, each is taken to be like this one."""
     from headrace.studies.plan.picture import draw
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from headrace.acting.spec import ActorSpec
+from headrace.actors.spec import ActorSpec
 from headrace.config import Config
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.policy import policy_weights
-from headrace.process import Child, end_children, keep_freed_memory, num_cores, torch_threads
-from headrace.studies.plan.parts import Acting, Learning, actor_spec
-from headrace.studies.stopwatch import Time
+from headrace.processes import Child, end_children, keep_freed_memory, num_cores, torch_threads
+from headrace.studies.plan.parts import ActorBenchmark, LearnerBenchmark, actor_spec
+from headrace.studies.stopwatch import BlockTimer
 from headrace.transport.slab import num_bytes, spec_of
 
 _READY_S = 60.0  # until a process that keeps a core busy has started, or hears
@@ -27,7 +27,7 @@ _TURNS = 5  # of measuring alone and with all cores busy
 
 
 @dataclass(frozen=True)
-class Costs:
+class MeasuredCosts:
     """Medians, in seconds where nothing else is said."""
 
     engine: str  # of the vector environment
@@ -66,7 +66,7 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
 
 
-def measure(config: Config, seconds: float = 4.0) -> Costs:
+def measure(config: Config, seconds: float = 4.0) -> MeasuredCosts:
     """Measure what a run would spend, on its own actor's and learner's code.
 
     Args:
@@ -86,9 +86,9 @@ def measure(config: Config, seconds: float = 4.0) -> Costs:
         stack.enter_context(torch_threads(1))
         keep_freed_memory()
         spec = actor_spec(config)
-        acting = Acting(spec)
+        acting = ActorBenchmark(spec)
         stack.callback(acting.close)
-        learning = Learning(config, spec, acting)
+        learning = LearnerBenchmark(config, spec, acting)
         stack.callback(learning.close)
         part, free = seconds / 10, num_cores() - config.resolved_learner_threads
         env_step_s, inference_s = acting.env_step_s(part), acting.inference_s(part / 2)
@@ -96,7 +96,7 @@ def measure(config: Config, seconds: float = 4.0) -> Costs:
         acting_crowding = _crowding(spec, num_cores() - 1, acting.measure, 2 * part)
         update_crowding = _crowding(spec, free, learning.measure, 2 * part)
         publish_s, pull_s = learning.weights_s(part / 4)
-        return Costs(
+        return MeasuredCosts(
             engine=acting.engine,
             env_step_s=env_step_s,
             inference_s=inference_s,
@@ -121,7 +121,7 @@ def measure(config: Config, seconds: float = 4.0) -> Costs:
 
 
 def _crowding(
-    spec: ActorSpec, num_others: int, measure: Callable[[float], Time], seconds: float
+    spec: ActorSpec, num_others: int, measure: Callable[[float], BlockTimer], seconds: float
 ) -> float:
     """How many times longer something takes while others act beside it, each on its own core.
 
@@ -171,7 +171,7 @@ def _act(pickled: bytes, pipe: Connection) -> None:
     """Act, or pause, as the other end of the pipe says, until that is closed."""
     import cloudpickle
 
-    acting, busy = Acting(cloudpickle.loads(pickled)), False
+    acting, busy = ActorBenchmark(cloudpickle.loads(pickled)), False
     with contextlib.suppress(EOFError):
         while True:
             if pipe.poll(0.0 if busy else None):

@@ -9,27 +9,27 @@ from dataclasses import replace
 
 import torch
 
-from headrace.acting.actor import open_collector
-from headrace.acting.spec import ActorSpec
+from headrace.actors.actor import open_collector
+from headrace.actors.spec import ActorSpec
 from headrace.config import Config
 from headrace.envs.make import opened
 from headrace.envs.names import env_of
 from headrace.envs.probe import probe
 from headrace.envs.step_cost import takes_some_only, timed
-from headrace.learning.batches import gather
+from headrace.learner.batches import gather
 from headrace.nn.policy import policy_weights
 from headrace.ops import stacks, tree
-from headrace.records.episodes import Episodes
-from headrace.records.meter import Meter
+from headrace.rundir.episodes import Episodes
+from headrace.rundir.metric_accumulators import MetricAccumulator
 from headrace.schedules import at_start
-from headrace.studies.stopwatch import Time, measure_time
-from headrace.training.exchange import Exchange
-from headrace.training.policies import new_learner, new_policy
-from headrace.training.precision import settle
-from headrace.training.run import check_agents, held_stacks
+from headrace.studies.stopwatch import BlockTimer, measure_time
+from headrace.trainer.auto_precision import settle
+from headrace.trainer.metrics_allreduce import MetricsAllReduce
+from headrace.trainer.policies import new_learner, new_policy
+from headrace.trainer.start import check_agents, held_stacks
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
-from headrace.types import Alone, Batch, Rollout
+from headrace.types import Batch, Rollout, SingleLearner
 
 _ENGINES = {
     "EnvPool": "envpool",
@@ -53,11 +53,11 @@ def actor_spec(config: Config) -> ActorSpec:
     policy = new_policy(config, found)
     found.check_step()
     check_agents(config, found)
-    config = settle(config, policy, Alone(), lambda line: None)
+    config = settle(config, policy, SingleLearner(), lambda line: None)
     return config.actor_spec(env_of(found.env, 0), policy, agents=found.agents)
 
 
-class Acting:
+class ActorBenchmark:
     """What an actor does: environments and a slot that is filled again and again."""
 
     def __init__(self, spec: ActorSpec) -> None:
@@ -93,7 +93,7 @@ class Acting:
         self._steps += rows * self._spec.envs_per_actor
         return rows
 
-    def measure(self, seconds: float) -> Time:
+    def measure(self, seconds: float) -> BlockTimer:
         """Seconds per row of a rollout."""
         self._limit_s = seconds / 2
         return measure_time(self.fill, seconds)
@@ -139,16 +139,16 @@ class Acting:
         self._envs.close()
 
 
-class Learning:
+class LearnerBenchmark:
     """What a learner does with a batch that is there: copies of one rollout of an actor."""
 
-    def __init__(self, config: Config, spec: ActorSpec, acting: Acting) -> None:
+    def __init__(self, config: Config, spec: ActorSpec, acting: ActorBenchmark) -> None:
         acting.fill()
         self._config, self._slot = config, acting.slot
         self._policy = copy.deepcopy(spec.policy)
-        self._learner = new_learner(config, self._policy, config.device, Alone())
+        self._learner = new_learner(config, self._policy, config.device, SingleLearner())
         self._weights = WeightStore(spec_of(policy_weights(self._policy)), shared=True)
-        self._exchange, self._episodes = Exchange(Alone()), Episodes()
+        self._exchange, self._episodes = MetricsAllReduce(SingleLearner()), Episodes()
         self._updates = self._batches = 0
         self._rate = at_start(config.algo).learning_rate
 
@@ -164,7 +164,7 @@ class Learning:
         before = self._batches
         while self._batches == before:
             own = self._learner.update(self._fresh, self._rate)
-            self._exchange.tell(Meter(), self._episodes, own)
+            self._exchange.tell(MetricAccumulator(), self._episodes, own)
             self._publish()
         return float(self._batches - before)
 
@@ -173,7 +173,7 @@ class Learning:
         self._weights.publish(self._updates, 0, policy_weights(self._policy))
         return 1.0
 
-    def measure(self, seconds: float) -> Time:
+    def measure(self, seconds: float) -> BlockTimer:
         """Seconds per batch."""
         return measure_time(self._batch, seconds)
 

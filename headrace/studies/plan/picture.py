@@ -7,8 +7,8 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from headrace.studies.drawing import picture
 from headrace.studies.plan.scenario import Outcome
+from headrace.studies.plotting import picture
 
 _FEW = 40  # values of a distribution that get a bar each
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from headrace.acting.weight_sync import SyncRule
+from headrace.actors.weight_sync import SyncRule
 from headrace.errors import require
 from headrace.studies.plan.durations import Duration
 from headrace.studies.plan.sharing import Cores

@@ -11,11 +11,11 @@ from headrace.config import Config
 from headrace.errors import require
 from headrace.studies.plan.arithmetic import Envs, Setup
 from headrace.studies.plan.durations import Duration, Shape, rollout_duration
-from headrace.studies.plan.measure import Costs
+from headrace.studies.plan.measure import MeasuredCosts
 from headrace.studies.plan.scenario import Scenario
 from headrace.studies.plan.sharing import Cores
-from headrace.valid import ranges
-from headrace.valid.fields import check_fields, settings
+from headrace.validation import ranges
+from headrace.validation.fields import check_fields, settings
 
 SPS = ranges.Range(0, 1e12, above=True)  # steps per second
 MEASURING = ranges.Range(0, 3600, above=True, words="above 0 seconds")
@@ -86,7 +86,7 @@ class Plan:
         valid = f"at most {most} with as many rollouts in each (nearest: {most})"
         require(self.updates is None or self.updates <= most, "updates", self.updates, valid)
 
-    def setup(self, costs: Costs | None = None) -> Setup:
+    def setup(self, costs: MeasuredCosts | None = None) -> Setup:
         """The arithmetic's input: every actor and learner with cores of its own.
 
         Args:
@@ -116,7 +116,7 @@ class Plan:
             **given,
         )
 
-    def scenario(self, costs: Costs | None = None) -> Scenario:
+    def scenario(self, costs: MeasuredCosts | None = None) -> Scenario:
         """The simulation's input: one learner and its actors; ``costs`` as for :meth:`setup`."""
         share, gbps = self.config.per_learner, self.bandwidth_gbps
         return Scenario(
@@ -155,7 +155,7 @@ class Plan:
             "weights_bytes": 1e3 * self.weights_kb,
         }
 
-    def _measured(self, share: Config, costs: Costs) -> dict[str, Any]:
+    def _measured(self, share: Config, costs: MeasuredCosts) -> dict[str, Any]:
         acting = Duration(costs.acting_s, costs.acting_cv, "gamma")
         if self.step_cv > 0.0:  # of one row instead of the measured one of whole rollouts
             row_s = costs.acting_s / share.fragment_length

@@ -22,7 +22,7 @@ Counts = tuple[int, ...]
 Speeds = Callable[[Counts], Sequence[float]]
 
 
-class Sharing:
+class ResourceSharing:
     """Jobs of some kinds that hold each other up.
 
     Args:

@@ -5,8 +5,8 @@
              release
 
 One rollout is one job, not one job per step, so 10,000 actors take seconds. The rules are those of
-``transport/slots.py`` (who waits for what), ``acting/weight_sync.py`` (when weights are fetched:
-its ``Follower`` itself decides here) and ``training/intake.py`` (what is dropped).
+``transport/slots.py`` (who waits for what), ``actors/weight_sync.py`` (when weights are fetched:
+its ``Follower`` itself decides here) and ``trainer/batch_collector.py`` (what is dropped).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from simpy import Environment, Event
 
-from headrace.acting.weight_sync import Follower
+from headrace.actors.weight_sync import Follower
 from headrace.errors import require
 from headrace.studies.plan.scenario import Outcome, Scenario
-from headrace.studies.plan.sharing import Sharing, bandwidth
+from headrace.studies.plan.sharing import ResourceSharing, bandwidth
 
 _ACTOR, _LEARNER = 0, 1
 _MAX_POINTS = 2000  # of the queue's depth that are kept for a picture
@@ -46,9 +46,9 @@ class _Run:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario, self.env = scenario, Environment()
         self._rng = np.random.default_rng(scenario.seed)
-        self._cores = Sharing(self.env, 2, scenario.cores)
+        self._cores = ResourceSharing(self.env, 2, scenario.cores)
         rate = scenario.bytes_per_s
-        self._network = None if rate is None else Sharing(self.env, 1, bandwidth(rate))
+        self._network = None if rate is None else ResourceSharing(self.env, 1, bandwidth(rate))
         self.actors = [
             _Actor(i, scenario.slots_per_actor, Follower(scenario.sync))
             for i in range(scenario.num_actors)

@@ -16,10 +16,10 @@ from rich.console import Console
 
 from headrace.algos import IMPACT, PPO
 from headrace.config import Config
-from headrace.process import Child, num_cores, pinned, start_fork_server
+from headrace.processes import Child, num_cores, pinned, start_fork_server
 from headrace.studies.children import Children
+from headrace.studies.run_table import Study
 from headrace.studies.scaling.model import Timing, Way
-from headrace.studies.table import Study
 
 MESSAGE_BYTES = (256, 4 << 10, 64 << 10, 1 << 20, 4 << 20)
 MOMENTS_BYTES = 24  # of the advantages of a minibatch: count, sum and sum of squares

@@ -17,15 +17,15 @@ from headrace.api import run as train
 from headrace.config import Config
 from headrace.envs.names import resolve
 from headrace.errors import ConfigError
-from headrace.process import num_cores
-from headrace.records import recall
-from headrace.records.disk import write_json
+from headrace.processes import num_cores
+from headrace.rundir import resolve_imports
+from headrace.rundir.atomic_files import write_json
 from headrace.studies import flags
 from headrace.studies.children import Children
 from headrace.studies.machine import head, wide_console
+from headrace.studies.run_table import Case, Study
 from headrace.studies.scaling import allreduce, figures, report
 from headrace.studies.scaling.settings import DEFAULT, ONE_CORE, Scaling, case_config, cases_of
-from headrace.studies.table import Case, Study
 
 COLUMNS = ("mode", "world_size", "seed", "settings", *figures.RUN_FIGURES, "gradient_bytes")
 _SHOWN = ("fps", "t_iter", "rho_comm", "rho_sync", "final_return")  # of a run that has ended
@@ -54,7 +54,7 @@ def train_apart(config: Config, children: Children, timeout_s: float) -> None:
 
 
 def _train(config: dict[str, Any]) -> None:
-    train(recall.config(config))
+    train(resolve_imports.config(config))
 
 
 def gradient_bytes(config: Config) -> int:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.records.files import read_jsonl
-from headrace.studies.means import Row, grouped, over_known
+from headrace.rundir.files import read_jsonl
+from headrace.studies.aggregation import Row, grouped, over_known
 from headrace.studies.scaling.model import PARTS
 
 Lines = Sequence[Row]

@@ -16,8 +16,8 @@ from typing import Literal
 
 import numpy as np
 
-from headrace.distributed import sums
-from headrace.studies.means import Row
+from headrace.distributed import tree_allreduce
+from headrace.studies.aggregation import Row
 
 Mode = Literal["constant-batch", "growing-batch"]
 Way = Literal["memory", "sockets"]  # shared memory within a machine, gloo between machines
@@ -102,20 +102,23 @@ class Model:
         cost = Cost(self.sockets.alpha_s + self.link.latency_s, beta_s)
         between = sum(sum_s("sockets", machines, n, cost) for n in self.messages)
         return (
-            2 * memory + between + sum(cost.of(*sums.rows_parts(world_size, n)) for n in self.rows)
+            2 * memory
+            + between
+            + sum(cost.of(*tree_allreduce.rows_parts(world_size, n)) for n in self.rows)
         )
 
 
 def sum_parts(way: Way, world_size: int, num_bytes: float) -> tuple[float, float]:
     """Messages, and bytes, that a rank waits for one after the other in one sum.
 
-    Shared memory: one wait for all, then all rows are read. Sockets: see ``distributed/sums.py``.
+    Shared memory: one wait for all, then all rows are read. Sockets: see
+    ``distributed/tree_allreduce.py``.
     """
     if world_size == 1:
         return 0.0, 0.0
     if way == "memory":
         return 1.0, world_size * num_bytes
-    return sums.sum_parts(world_size, num_bytes)
+    return tree_allreduce.sum_parts(world_size, num_bytes)
 
 
 def sum_s(way: Way, world_size: int, num_bytes: float, cost: Cost) -> float:

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from headrace.studies.drawing import picture
-from headrace.studies.means import Row
+from headrace.studies.aggregation import Row
+from headrace.studies.plotting import picture
 from headrace.studies.scaling.figures import reference
 from headrace.studies.scaling.model import PARTS
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from headrace.process import num_cores
-from headrace.records.curves import Curve
-from headrace.records.disk import write_json
-from headrace.studies.drawing import draw_curves
+from headrace.processes import num_cores
+from headrace.rundir.atomic_files import write_json
+from headrace.rundir.curves import Curve
+from headrace.studies.aggregation import Row, grouped
 from headrace.studies.machine import machine, show, write_csv
-from headrace.studies.means import Row, grouped
+from headrace.studies.plotting import draw_curves
 from headrace.studies.scaling import allreduce, figures, picture
 from headrace.studies.scaling.assumptions import assumptions
 from headrace.studies.scaling.model import Timing, extrapolate, fit

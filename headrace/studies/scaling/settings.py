@@ -14,10 +14,10 @@ from headrace.algos import PPO
 from headrace.config import Config
 from headrace.errors import ConfigError, require, setting
 from headrace.studies import flags
+from headrace.studies.run_table import Case, fingerprint, grid
 from headrace.studies.scaling.model import Link, Mode
-from headrace.studies.table import Case, fingerprint, grid
-from headrace.valid import ranges
-from headrace.valid.fields import check_fields, settings
+from headrace.validation import ranges
+from headrace.validation.fields import check_fields, settings
 
 EXTRAPOLATED = (32, 64, 128, 256, 512)
 # One core for each rank, whatever the world size.

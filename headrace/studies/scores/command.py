@@ -14,13 +14,13 @@ from headrace.envs.names import resolve
 from headrace.envs.suites import Scores, Suite
 from headrace.envs.tasks import named_in
 from headrace.errors import CheckpointError, ConfigError, require
-from headrace.records.curves import by_settings as by_settings_of
-from headrace.studies import drawing, statistics
+from headrace.rundir.curves import by_settings as by_settings_of
+from headrace.studies import plotting, statistics
+from headrace.studies.aggregation import grouped, mean_se
 from headrace.studies.machine import show, wide_console
-from headrace.studies.means import grouped, mean_se
 from headrace.studies.scores import references
-from headrace.studies.scores.runs import Score, score_of
-from headrace.valid import fields, ranges
+from headrace.studies.scores.runs import RunScore, score_of
+from headrace.validation import fields, ranges
 
 TAUS = np.linspace(0.0, 1.5, 61)  # scores at which performance profiles are drawn
 
@@ -166,7 +166,7 @@ def compare(compared: Mapping[str, Matrix | None], picture: Path | None, console
 
 def draw_profiles(found: Mapping[str, statistics.Estimate], path: Path) -> None:
     """Performance profiles with their bands."""
-    with drawing.picture(path, "Performance profiles", (6.0, 4.2)) as (_, (panel,)):
+    with plotting.picture(path, "Performance profiles", (6.0, 4.2)) as (_, (panel,)):
         for i, (name, one) in enumerate(found.items()):
             panel.plot(TAUS, one.value, label=name, color=f"C{i}")
             panel.fill_between(TAUS, one.low, one.high, alpha=0.2, color=f"C{i}", linewidth=0)
@@ -190,7 +190,7 @@ def _returns(runs: Sequence[Path], suite: Suite) -> dict[str, Mapping[str, Seque
     return found
 
 
-def _checked(path: Path, suite: Suite) -> Score:
+def _checked(path: Path, suite: Suite) -> RunScore:
     one = score_of(path)
     if suite.is_atari and one.unlike_humans:
         raise ConfigError(
@@ -201,9 +201,9 @@ def _checked(path: Path, suite: Suite) -> Score:
     return one
 
 
-def _kinds(scores: Sequence[Score]) -> dict[str, list[Score]]:
+def _kinds(scores: Sequence[RunScore]) -> dict[str, list[RunScore]]:
     """Runs that count as seeds of each other, or as one agent's on different tasks."""
-    kinds: list[list[Score]] = []
+    kinds: list[list[RunScore]] = []
     for some in grouped(scores, lambda one: (one.algorithm, len(one.tasks) > 1)).values():
         by_task = grouped(((task, one) for one in some for task in one.tasks), lambda pair: pair[0])
         alike = all(_are_alike([one for _, one in pairs]) for pairs in by_task.values())
@@ -216,7 +216,7 @@ def _kinds(scores: Sequence[Score]) -> dict[str, list[Score]]:
     return {by_path[kind[0].run.path]: kind for kind in kinds}
 
 
-def _are_alike(scores: Sequence[Score]) -> bool:
+def _are_alike(scores: Sequence[RunScore]) -> bool:
     return all(one.run.settings == scores[0].run.settings for one in scores)
 
 

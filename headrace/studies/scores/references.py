@@ -14,14 +14,14 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 
 from headrace.envs.atari_scores import Players
-from headrace.envs.columns import agents_of
 from headrace.envs.make import opened
 from headrace.envs.names import resolve
+from headrace.envs.parallel_game_vector import agents_of
 from headrace.envs.suites import Suite, suite, the_same
 from headrace.errors import ConfigError, nearest, require, shown, wrapper
-from headrace.evaluation import MAX_PARALLEL, Moment, whole_episodes
+from headrace.evaluation import MAX_PARALLEL, VectorStep, whole_episodes
 from headrace.nn.inputs import info_mask
-from headrace.records.disk import told, write_json
+from headrace.rundir.atomic_files import told, write_json
 from headrace.studies.scores.runs import score_of
 
 EPISODES = 100
@@ -52,7 +52,7 @@ def random_returns(
         return whole_episodes(_played(env, envs, seed), num_envs, episodes)[0][0]
 
 
-def _played(env: str, envs: VectorEnv, seed: int) -> Iterator[Moment]:
+def _played(env: str, envs: VectorEnv, seed: int) -> Iterator[VectorStep]:
     since = np.zeros(envs.num_envs, np.int64)  # steps of the episode that goes on
     rng = np.random.default_rng(seed)
     envs.action_space.seed(seed)
@@ -60,7 +60,7 @@ def _played(env: str, envs: VectorEnv, seed: int) -> Iterator[Moment]:
     reward = np.zeros(envs.num_envs)
     begins, ends = np.ones(envs.num_envs, bool), np.zeros(envs.num_envs, bool)
     while True:
-        yield Moment(obs, reward, begins, ends)
+        yield VectorStep(obs, reward, begins, ends)
         action = _drawn(envs, info_mask(infos), rng)
         obs, reward, terminated, truncated, infos = envs.step(action)
         begins, ends = ends, terminated | truncated

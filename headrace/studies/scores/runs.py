@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from headrace.config.algorithms import RESERVED
 from headrace.errors import CheckpointError, shown
 from headrace.nn.network import Network
-from headrace.records.curves import Run
-from headrace.records.settings import defaults_of, flat_settings
+from headrace.rundir.config_file import defaults_of, flat_settings
+from headrace.rundir.curves import RunCurves
 
 Means = tuple[float | None, dict[str, float | None]]  # of all episodes, and by task
 
@@ -22,7 +22,7 @@ class NoScore(CheckpointError):
     """A run has ended without anything to score."""
 
 
-class Score(NamedTuple):
+class RunScore(NamedTuple):
     """A run's score in its environment's own units."""
 
     algorithm: str
@@ -31,7 +31,7 @@ class Score(NamedTuple):
     tasks: dict[str, float]
     """The same of each environment that it was trained on, by its id."""
     env_steps: int
-    run: Run
+    run: RunCurves
     """Without curves; its settings are those of algorithm and network, and how many tasks."""
     unlike_humans: list[str]
     """Games of Atari whose evaluated returns aren't of whole games with unclipped rewards."""
@@ -44,7 +44,7 @@ def check_ended(run_dir: Path) -> None:
         raise RuntimeError(f"{run_dir} was interrupted at {summary['env_steps']:,} steps")
 
 
-def score_of(run_dir: Path) -> Score:
+def score_of(run_dir: Path) -> RunScore:
     """The score of a run that has ended.
 
     Raises:
@@ -63,9 +63,9 @@ def score_of(run_dir: Path) -> Score:
         raise NoScore(f"{run_dir} has no score: no episode ended, or its return is no number")
     found = {name: float(mean) for name, mean in tasks.items() if mean is not None}
     of_each = found or {config["env"]: float(value)}
-    run = Run(run_dir, _learning(config), config.get("seed"), [], [])
+    run = RunCurves(run_dir, _learning(config), config.get("seed"), [], [])
     told = (config["algo"]["name"], float(value), of_each, summary["env_steps"])
-    return Score(*told, run, _unlike_humans(summary, config["env"]))
+    return RunScore(*told, run, _unlike_humans(summary, config["env"]))
 
 
 def _learning(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,12 +12,12 @@ import numpy as np
 from rich.console import Console
 
 from headrace.errors import CheckpointError, setting
-from headrace.records.curves import Curve, read_run
-from headrace.records.disk import replace_text, told
+from headrace.rundir.atomic_files import replace_text, told
+from headrace.rundir.curves import Curve, read_run
 from headrace.studies import flags, statistics
-from headrace.studies.drawing import band, curves, picture
+from headrace.studies.aggregation import mean_se
 from headrace.studies.machine import markdown, show
-from headrace.studies.means import mean_se
+from headrace.studies.plotting import band, curves, picture
 from headrace.studies.sweep.settings import Sweep
 from headrace.studies.sweep.store import Store, optuna
 

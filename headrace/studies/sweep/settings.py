@@ -13,11 +13,11 @@ import tyro
 from headrace.config import Config
 from headrace.envs.suites import Suite
 from headrace.errors import ConfigError, require, setting
-from headrace.records.settings import replaced
+from headrace.rundir.config_file import replaced
 from headrace.studies.fitness import suite_of
 from headrace.studies.sample import IMPALA, Parameter, parse
-from headrace.valid import ranges
-from headrace.valid.fields import check_fields, settings
+from headrace.validation import ranges
+from headrace.validation.fields import check_fields, settings
 
 OWN = (("run_dir", None), ("resume", False), ("overwrite", False))
 

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from headrace.errors import CheckpointError, ConfigError
-from headrace.records.disk import told
-from headrace.records.lock import Lock, locked
+from headrace.rundir.atomic_files import told
+from headrace.rundir.lock import Lock, locked
 from headrace.studies.identity import alone, check_same
 from headrace.studies.sample import Parameter, seed_of
 from headrace.studies.sweep.settings import Sweep

@@ -10,11 +10,11 @@ from typing import Any
 from headrace.config import Config
 from headrace.envs.suites import Suite
 from headrace.errors import CheckpointError, ConfigError
-from headrace.records import recall
+from headrace.rundir import resolve_imports
 from headrace.studies.children import Children
 from headrace.studies.fitness import fitness, suite_of
 from headrace.studies.run import train_to_end
-from headrace.studies.scores.runs import NoScore, Score, check_ended, score_of
+from headrace.studies.scores.runs import NoScore, RunScore, check_ended, score_of
 from headrace.studies.sweep.settings import Sweep
 from headrace.studies.sweep.store import NAME, Claim, Store, optuna, storage
 
@@ -47,7 +47,7 @@ def measured(sweep: Sweep, claim: Claim, repeat: int, children: Children) -> dic
     return {"score": fitness(sweep.suite, score.value, score.tasks)}
 
 
-def _ended(config: Config) -> Score | None:
+def _ended(config: Config) -> RunScore | None:
     """The score of a run that came to its end before."""
     with contextlib.suppress(CheckpointError, RuntimeError):
         score = score_of(Path(config.run_dir or ""))
@@ -93,7 +93,7 @@ def train_run(request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         RuntimeError: it was interrupted, as by a signal to all processes of a job.
     """
-    config = recall.config(request["config"])
+    config = resolve_imports.config(request["config"])
     suite = suite_of(config, request["suite"]) if request["suite"] else None
     reports = None if request["prune"] == "none" else _Reports(request, config, suite)
     why = train_to_end(config, [] if reports is None else [reports])

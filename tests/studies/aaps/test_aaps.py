@@ -12,7 +12,7 @@ import torch
 from tensorboard.backend.event_processing import event_accumulator
 
 import headrace as hr
-from headrace.cluster.settings import EnvConfig
+from headrace.cluster_env.settings import EnvConfig
 from headrace.errors import ConfigError
 from headrace.studies.aaps import command as aaps
 from headrace.studies.aaps.command import COLUMNS, equal_intervals

@@ -16,10 +16,10 @@ from headrace.cli import main
 from headrace.envs.make import make_vec
 from headrace.errors import CheckpointError, ConfigError
 from headrace.league.folder import Snapshot, snapshots
-from headrace.records import league
+from headrace.rundir import league_writer
 from headrace.studies.league import command
 from headrace.studies.league.command import folder_of, show_league
-from headrace.studies.league.matches import MOST_GAMES, Match, all_pairs, play
+from headrace.studies.league.matches import MOST_GAMES, MatchResult, all_pairs, play
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def matches(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(file.read_text()) for file in league.match_files(run / "league")]
+    return [json.loads(file.read_text()) for file in league_writer.match_files(run / "league")]
 
 
 def shows(penny: int) -> Any:
@@ -91,7 +91,7 @@ def test_a_run_shows_plays_rates_and_draws(run: Path, capsys: pytest.CaptureFixt
     assert len(pairs) == len(matches(run)) == count * (count - 1) // 2
     out = capsys.readouterr().out
     assert out.count("±") == count
-    one = Match.of(matches(run)[0])
+    one = MatchResult.of(matches(run)[0])
     assert one.wins + one.draws + one.losses == one.games == 20
     assert main(["league", str(run), "--episodes", "20"]) == 0
     assert "0 pairs play" in capsys.readouterr().out
@@ -102,7 +102,7 @@ def test_games_that_a_pair_has_played_are_not_played_again(
 ) -> None:
     seeds, games = list[int](), list[int]()
 
-    def noted(columns: Any, players: Any, episodes: int, seed: int, load: Any) -> Match:
+    def noted(columns: Any, players: Any, episodes: int, seed: int, load: Any) -> MatchResult:
         seeds.append(seed), games.append(episodes)
         return play(columns, players, episodes, seed, load)
 
@@ -162,7 +162,7 @@ def test_bad_input_is_one_sentence(run: Path, tmp_path: Path) -> None:
 
 
 def test_the_whole_run_can_be_overwritten(run: Path) -> None:
-    from headrace.records.rundir import check
+    from headrace.rundir.directories import check
 
     check(run, resume=False, overwrite=True)
     (run / "league" / "snapshots" / "notes.txt").write_text("mine")

@@ -9,17 +9,17 @@ import numpy as np
 import populations as stub
 import pytest
 
-from headrace.records import checkpoint
+from headrace.rundir import checkpoint
 from headrace.studies.pbt import report
 from headrace.studies.pbt.member import Event, Member, _own_counts, _own_generator
-from headrace.studies.pbt.turns import Turns
+from headrace.studies.pbt.scheduler import PopulationScheduler
 
 
 def pair(tmp_path, mine: float, theirs: float, **settings):
     """A member and its only rival; what follows the member's turn."""
     population = stub.population(str(tmp_path), members=2, **settings)
     members = [stub.member_of(population, 0, mine), stub.member_of(population, 1, theirs)]
-    taken = Turns(population, stub.train, lambda line: None)
+    taken = PopulationScheduler(population, stub.train, lambda line: None)
     return members, taken._evolve(members[0], members[0].latest())
 
 
@@ -82,7 +82,7 @@ def test_a_copy_has_no_score_where_its_source_went_on_behind_it(tmp_path):
     population, said = stub.population(str(tmp_path), members=2), []
     own, rival = stub.member_of(population, 0, 1.0), stub.member_of(population, 1, 9.0)
     stub.train(population, rival, rival.latest().hyper, 140, None)  # and isn't scored yet
-    event = Turns(population, stub.train, said.append)._evolve(own, own.latest())
+    event = PopulationScheduler(population, stub.train, said.append)._evolve(own, own.latest())
     assert (event.kind, event.score, event.source_steps) == ("copied", None, 140)
     assert said == ["member 0: copies member 1 (not scored yet, 140 steps)"]
     every = [own.history(), rival.history()]

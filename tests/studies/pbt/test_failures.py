@@ -10,10 +10,10 @@ import populations as stub
 import pytest
 
 from headrace.errors import CheckpointError, HeadraceError
-from headrace.records.lock import Lock, Taken, locked
-from headrace.studies.children import Killed
+from headrace.rundir.lock import Lock, LockHeld, locked
+from headrace.studies.children import ProcessKilled
 from headrace.studies.machine import wide_console
-from headrace.studies.pbt import report, turns
+from headrace.studies.pbt import report, scheduler
 from headrace.studies.pbt.command import run
 
 
@@ -66,7 +66,7 @@ def refuses(number: int, hopeless: bool = False):
 def test_a_member_whose_turn_fails_again_and_again_is_replaced(tmp_path, capsys):
     population = stub.population(str(tmp_path), members=3, threshold=1e6)
     assert run(population, wide_console(), refuses(1)) == 0
-    assert capsys.readouterr().out.count("member 1: train ended") == turns.MOST_FAILURES + 1
+    assert capsys.readouterr().out.count("member 1: train ended") == scheduler.MOST_FAILURES + 1
     histories = stub.histories(population)
     assert all(history[-1].steps == stub.TOTAL for history in histories)
     kinds = [(event.kind, event.steps) for event in histories[1]]
@@ -78,7 +78,10 @@ def test_a_member_whose_turn_fails_again_and_again_is_replaced(tmp_path, capsys)
 
 def test_a_member_that_nothing_helps_is_given_up_and_the_others_go_on(tmp_path, capsys):
     population = stub.population(str(tmp_path), members=3, threshold=1e6)
-    for failures in (turns.MOST_BREAKDOWNS, turns.MOST_BREAKDOWNS + 1):  # and the command again
+    for failures in (
+        scheduler.MOST_BREAKDOWNS,
+        scheduler.MOST_BREAKDOWNS + 1,
+    ):  # and the command again
         assert run(population, wide_console(), refuses(1, hopeless=True)) == 1
         assert "member 1 broke down 10 times in a row" in capsys.readouterr().out
         histories = stub.histories(population)
@@ -120,10 +123,10 @@ def test_threads_replace_nobody_for_a_fault_that_all_share(tmp_path):
 
 def test_a_host_on_which_nothing_trains_leaves_members_to_others(tmp_path):
     population = stub.population(str(tmp_path), members=3, threshold=1e6)
-    here = turns.Turns(population, broken)
+    here = scheduler.PopulationScheduler(population, broken)
     population.member_dir(0).mkdir(parents=True)
     elsewhere = Lock(population.member_dir(0))
-    for _ in range(2 * turns.MOST_FAILURES + 1):  # members 1 and 2, and then it waits for 0
+    for _ in range(2 * scheduler.MOST_FAILURES + 1):  # members 1 and 2, and then it waits for 0
         assert here.turn(None)
     elsewhere.release()
     with pytest.raises(HeadraceError, match="of 3 members"):
@@ -171,8 +174,8 @@ def test_the_last_member_is_replaced_by_any_number_of_processes(tmp_path, jobs):
 
 def test_members_that_another_host_tries_are_waited_for(tmp_path):
     population = near_the_end(tmp_path, ended=1, members=3)
-    here = turns.Turns(population, broken)
-    for _ in range(2 * turns.MOST_FAILURES):
+    here = scheduler.PopulationScheduler(population, broken)
+    for _ in range(2 * scheduler.MOST_FAILURES):
         assert here.turn(None)
     elsewhere = Lock(population.member_dir(2))
     for _ in range(3):
@@ -193,10 +196,10 @@ def test_a_member_that_another_host_got_further_waits_for_nobody(tmp_path):
         tries.append(member.number)
         raise RuntimeError("no memory")
 
-    here = turns.Turns(population, train)
-    for _ in range(turns.MOST_FAILURES):
+    here = scheduler.PopulationScheduler(population, train)
+    for _ in range(scheduler.MOST_FAILURES):
         assert here.turn(None)
-    assert tries == [0] * turns.MOST_FAILURES
+    assert tries == [0] * scheduler.MOST_FAILURES
     member = here.members[0]
     member.note(replace(member.latest(), kind="kept", note="of another host"))
     assert here.turn(None)
@@ -210,22 +213,27 @@ def test_members_that_a_host_failed_for_a_while_are_tried_once_more(tmp_path, ca
     def train(population, member, hyper, until, children):
         if until == 120 and member.number < 2:
             tries.append(member.number)
-            if len(tries) <= 2 * turns.MOST_FAILURES:
+            if len(tries) <= 2 * scheduler.MOST_FAILURES:
                 raise RuntimeError("no memory")
         return stub.train(population, member, hyper, until, children)
 
     assert run(population, wide_console(), train) == 0
-    assert sorted(tries) == [0] * (turns.MOST_FAILURES + 1) + [1] * (turns.MOST_FAILURES + 1)
+    assert sorted(tries) == [0] * (scheduler.MOST_FAILURES + 1) + [1] * (
+        scheduler.MOST_FAILURES + 1
+    )
     assert "failed" not in {e.kind for history in stub.histories(population) for e in history}
 
 
 def test_failures_before_somebody_else_trained_a_member_dont_count(tmp_path):
     population = stub.population(str(tmp_path), members=2, threshold=1e6)
-    here, elsewhere = turns.Turns(population, broken), turns.Turns(population, stub.train)
+    here, elsewhere = (
+        scheduler.PopulationScheduler(population, broken),
+        scheduler.PopulationScheduler(population, stub.train),
+    )
     assert elsewhere.turn(None)  # so that both are born
     assert elsewhere.turn(None)
     for _ in range(4):  # twice each member
-        for _ in range(turns.MOST_FAILURES - 1):
+        for _ in range(scheduler.MOST_FAILURES - 1):
             assert here.turn(None)
         assert elsewhere.turn(None)
     assert not here._stuck
@@ -235,7 +243,7 @@ def test_a_full_disk_is_told_where_a_lock_cant_be_made(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("headrace.records.lock.os.open", full)
+    monkeypatch.setattr("headrace.rundir.lock.os.open", full)
     with pytest.raises(CheckpointError, match=r"lock can't be written \(No space left"):
         Lock(tmp_path)
 
@@ -245,9 +253,9 @@ def test_a_lock_that_cant_be_signed_is_held_all_the_same(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     held = Lock(tmp_path)
-    monkeypatch.setattr("headrace.records.lock.os.pwrite", full)
+    monkeypatch.setattr("headrace.rundir.lock.os.pwrite", full)
     held.sign()
-    with pytest.raises(Taken):
+    with pytest.raises(LockHeld):
         Lock(tmp_path)
 
 
@@ -260,28 +268,28 @@ def test_before_any_turn_failures_end_the_command_and_the_next_one_goes_on(tmp_p
     with pytest.raises(HeadraceError, match=r"of \d members, .* failed 3 times .*no such package"):
         run(population, wide_console(), broken)
     tries = capsys.readouterr().out.count("no such package")
-    assert 3 * turns.MOST_FAILURES <= tries <= 5 * turns.MOST_FAILURES
+    assert 3 * scheduler.MOST_FAILURES <= tries <= 5 * scheduler.MOST_FAILURES
     assert run(population, wide_console(), stub.train) == 0
     assert stub.histories(population)[0][0].hyper == population.drawn(0)
 
 
 def test_a_trainer_that_is_killed_has_more_chances_than_one_that_fails(tmp_path, capsys):
     population = stub.population(str(tmp_path), members=2)
-    kills = iter(range(turns.MOST_KILLS - 1))
+    kills = iter(range(scheduler.MOST_KILLS - 1))
 
     def train(population, member, hyper, until, children):
         if next(kills, None) is not None:
-            raise Killed("ended with code -9")
+            raise ProcessKilled("ended with code -9")
         return stub.train(population, member, hyper, until, children)
 
     run(population, wide_console(), train)
-    assert capsys.readouterr().out.count("ended with code -9") == turns.MOST_KILLS - 1
+    assert capsys.readouterr().out.count("ended with code -9") == scheduler.MOST_KILLS - 1
     assert all(one[-1].steps == stub.TOTAL for one in stub.histories(population))
     (tmp_path / "more").mkdir()
     kills = iter(range(99))
     with pytest.raises(HeadraceError, match=r"of 2 members, .* 10 times .*ended with code -9"):
         run(stub.population(str(tmp_path / "more"), members=2), wide_console(), train)
-    assert turns.MOST_KILLS <= next(kills) <= 2 * turns.MOST_KILLS
+    assert scheduler.MOST_KILLS <= next(kills) <= 2 * scheduler.MOST_KILLS
 
 
 def test_a_turn_without_a_step_is_an_error_and_no_turn(tmp_path, capsys):

@@ -18,16 +18,16 @@ from warm import Program
 
 import headrace as hr
 from headrace.cli import main
-from headrace.records import checkpoint
-from headrace.records.files import read_jsonl
-from headrace.records.lock import Lock
+from headrace.rundir import checkpoint
+from headrace.rundir.files import read_jsonl
+from headrace.rundir.lock import Lock
 from headrace.studies.children import Children
 from headrace.studies.machine import wide_console
 from headrace.studies.pbt import report
 from headrace.studies.pbt.command import run
 from headrace.studies.pbt.member import Member
+from headrace.studies.pbt.scheduler import PopulationScheduler
 from headrace.studies.pbt.settings import Population
-from headrace.studies.pbt.turns import Turns
 
 STUB = Path(stub.__file__)
 
@@ -158,7 +158,7 @@ def test_a_member_that_somebody_trains_is_left_to_them(tmp_path):
     first = Member(0, population.member_dir(0))
     first.folder.mkdir(parents=True)
     lock = Lock(first.folder)
-    taken = Turns(population, stub.train, lambda line: None)
+    taken = PopulationScheduler(population, stub.train, lambda line: None)
     for _ in range(3):
         assert taken.turn(Children())
     assert first.latest() is None

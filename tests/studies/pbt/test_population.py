@@ -15,7 +15,7 @@ from headrace.studies.machine import wide_console
 from headrace.studies.pbt import command
 from headrace.studies.pbt.command import run
 from headrace.studies.pbt.settings import Population
-from headrace.studies.scores.runs import Score
+from headrace.studies.scores.runs import RunScore
 
 CONSTANT = hr.IMPALA(lr_schedule="constant")
 
@@ -60,11 +60,13 @@ def test_the_papers_numbers_are_the_defaults():
     assert (paper.lead, paper.probability) == (0.05, 1 / 3)
     names = [one.name for one in paper.parameters]
     assert names == ["entropy_coef", "learning_rate", "optimizer_eps"]
-    human = Score("impala", 14.6, {"PongNoFrameskip-v4": 14.6}, 1, None, [])
+    human = RunScore("impala", 14.6, {"PongNoFrameskip-v4": 14.6}, 1, None, [])
     assert paper.fitness(human) == pytest.approx(1.0)
     short = Population(config=hr.Config("Pong", CONSTANT, total_steps=50_000_000))
-    assert short.fitness(Score("impala", 14.6, {"Pong": 14.6}, 1, None, [])) == pytest.approx(1.0)
-    better = Score("impala", 21.0, {"PongNoFrameskip-v4": 21.0}, 1, None, [])
+    assert short.fitness(RunScore("impala", 14.6, {"Pong": 14.6}, 1, None, [])) == pytest.approx(
+        1.0
+    )
+    better = RunScore("impala", 21.0, {"PongNoFrameskip-v4": 21.0}, 1, None, [])
     assert paper.fitness(better) > 1.1  # of one task nothing is capped
 
 
@@ -73,7 +75,7 @@ def test_of_several_tasks_the_mean_capped_score_counts(tmp_path):
     several = Population(config=config)
     assert several.lead == 0.05
     returns = {"ALE/Pong-v5": -20.7, "ALE/Breakout-v5": 400.0}  # nothing, and far above a human
-    found = several.fitness(Score("impala", 189.65, returns, 1, None, []))
+    found = several.fitness(RunScore("impala", 189.65, returns, 1, None, []))
     assert found == pytest.approx(0.5, abs=0.01)
     config = hr.Config(tasks=("Pong", "CartPole-v1"), algo=hr.IMPALA(lr_schedule="constant"))
     with pytest.raises(ConfigError, match="no reference score of Pong, CartPole-v1"):
@@ -90,7 +92,7 @@ def test_without_a_reference_score_the_threshold_has_to_be_given(tmp_path):
     task = {"random": 20.0, "reference": 500.0}
     file.write_text(json.dumps({"tasks": {"CartPole-v1": task}}))
     own = Population(**known, references=str(file))
-    known_score = Score("impala", 260.0, {"CartPole-v1": 260.0}, 1, None, [])
+    known_score = RunScore("impala", 260.0, {"CartPole-v1": 260.0}, 1, None, [])
     assert (own.lead, own.fitness(known_score)) == (0.05, 0.5)
     assert Population(**known, threshold=7.0).lead == 7.0
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.acting.sizes import Sizes
+from headrace.actors.sizes import Sizes
 from headrace.errors import ConfigError
-from headrace.records.bottleneck import Ahead, Rates, Spent, compare
+from headrace.rundir.bottleneck import ActorsAhead, RunTimes, ThroughputRates, compare
 from headrace.studies.plan.arithmetic import Setup, forecasts, saturating_actors
 
 SLOW = Setup(num_actors=32, envs_per_actor=16, env_step_s=0.020, learner_sps=500_000)
@@ -96,7 +96,7 @@ SPENT = {
 
 
 def test_a_runs_own_costs_name_its_bottleneck_in_one_line():
-    plan = compare(Spent(**SPENT), 48_000)
+    plan = compare(RunTimes(**SPENT), 48_000)
     assert (plan["actors_sps"], plan["learners_sps"]) == (50_000, 200_000)
     assert (plan["planned_sps"], plan["measured_sps"]) == (50_000, 48_000)
     assert plan["line"].startswith("actors are the bottleneck: 48,000 of 50,000 steps/s planned; ")
@@ -107,18 +107,18 @@ def test_a_runs_own_costs_name_its_bottleneck_in_one_line():
 
 @given(spent=st.floats(0.1, 10.0), measured=st.floats(1, 1e6), turns=st.booleans())
 def test_no_run_is_said_to_have_made_more_than_all_of_its_plan(spent, measured, turns):
-    plan = compare(Spent(**SPENT | {"acting_s": spent, "synchronous": turns}), measured)
+    plan = compare(RunTimes(**SPENT | {"acting_s": spent, "synchronous": turns}), measured)
     if " of " in (said := plan["line"].partition("; ")[0]):
         made, planned = said.rpartition(": ")[2].removesuffix(" steps/s planned").split(" of ")
         assert int(made.replace(",", "")) <= int(planned.replace(",", ""))
     else:
         assert measured > plan["planned_sps"]
-    faster = compare(Spent(**SPENT), 63_812)["line"]
+    faster = compare(RunTimes(**SPENT), 63_812)["line"]
     assert ": 63,812 steps/s, planned 50,000; " in faster
 
 
 def test_sums_over_learners_are_shared_out_among_them():
-    plan = compare(Spent(**SPENT | {"num_learners": 2, "learning_s": 8.0, "num_actors": 4}), 1.0)
+    plan = compare(RunTimes(**SPENT | {"num_learners": 2, "learning_s": 8.0, "num_actors": 4}), 1.0)
     assert (plan["actors_sps"], plan["learners_sps"]) == (100_000, 25_000)
     assert plan["bottleneck"] == "learners"
     assert plan["line"].startswith("the learners are the bottleneck: 1 of 25,000 steps/s")
@@ -126,21 +126,21 @@ def test_sums_over_learners_are_shared_out_among_them():
 
 
 def test_taking_turns_adds_both_times_up():
-    plan = compare(Spent(**SPENT | {"synchronous": True}), 39_000)
+    plan = compare(RunTimes(**SPENT | {"synchronous": True}), 39_000)
     assert plan["planned_sps"] == pytest.approx(100_000 / 2.5)
     assert plan["line"].startswith("taking turns, actors are the bottleneck")
     assert plan["line"].endswith("only a little")
 
 
 def test_in_one_process_two_actors_are_as_fast_as_one():
-    plan = compare(Spent(**SPENT | {"one_process": True}), 1.0)
+    plan = compare(RunTimes(**SPENT | {"one_process": True}), 1.0)
     assert plan["actors_sps"] == 25_000
     assert plan["planned_sps"] == pytest.approx(100_000 / 4.5)
     assert "transport=shm" in plan["line"]
 
 
 def test_sides_that_hardly_differ_are_both_named():
-    plan = compare(Spent(**SPENT | {"learning_s": 2.02}), 1.0)
+    plan = compare(RunTimes(**SPENT | {"learning_s": 2.02}), 1.0)
     assert plan["bottleneck"] == "both"
     assert "only both together would help" in plan["line"]
 
@@ -149,12 +149,12 @@ def test_sides_that_hardly_differ_are_both_named():
 HELD = {
     "env_steps": 1_119_689, "num_rollouts": 8_748, "acting_s": 1_984.0, "learning_s": 117.3,
     "num_actors": 15, "num_learners": 1, "synchronous": False, "waiting_s": 1_673.0,
-    "idle_s": 126.1, "ahead": Ahead(1, Sizes(15, 1, 128, 1024)),
+    "idle_s": 126.1, "ahead": ActorsAhead(1, Sizes(15, 1, 128, 1024)),
 }  # fmt: skip
 
 
 def test_who_waits_for_each_other_is_told_which_setting_lets_them_go_on():
-    plan = compare(Spent(**HELD), 4_595)
+    plan = compare(RunTimes(**HELD), 4_595)
     assert plan["bottleneck"] == "max_lag"
     assert plan["line"] == (
         "actors and learner wait for each other: 4,595 of 8,465 steps/s planned; with max_lag=1, "
@@ -166,17 +166,17 @@ def test_who_waits_for_each_other_is_told_which_setting_lets_them_go_on():
 @pytest.mark.parametrize(
     "change",
     [
-        {"ahead": Ahead(1, Sizes(15, 1, 128, 1920))},  # all may act
-        {"ahead": Ahead(2, Sizes(15, 1, 128, 1024))},
+        {"ahead": ActorsAhead(1, Sizes(15, 1, 128, 1920))},  # all may act
+        {"ahead": ActorsAhead(2, Sizes(15, 1, 128, 1024))},
         {"ahead": None},
-        {"synchronous": True, "ahead": Ahead(0, Sizes(15, 1, 128, 1024))},
+        {"synchronous": True, "ahead": ActorsAhead(0, Sizes(15, 1, 128, 1024))},
         {"one_process": True},
         {"waiting_s": 300.0},
         {"idle_s": 20.0},
     ],
 )
 def test_who_has_no_need_to_wait_or_does_not_is_not_told_so(change):
-    plan = compare(Spent(**HELD | change), 4_000)
+    plan = compare(RunTimes(**HELD | change), 4_000)
     assert plan["bottleneck"] != "max_lag"
     assert "wait for each other" not in plan["line"]
 
@@ -189,13 +189,13 @@ def test_what_is_advised_is_valid_and_lets_every_actor_act(actors, batch, lag, l
     names = ("CartPole-v0", "CartPole-v1", "Acrobot-v1")[:tasks] if tasks > 1 else ()
     algo, steps = hr.APPO(max_lag=lag), 10 if tasks > 1 else 128
 
-    def ahead(**change) -> Ahead:
+    def ahead(**change) -> ActorsAhead:
         config = hr.Config(
             **({"tasks": names} if names else {"env": "CartPole-v1"}),
             **{"algo": algo, "num_actors": actors, "envs_per_actor": 1, "num_learners": learners,
                "fragment_length": steps, "batch_size": batch} | change,
         )  # fmt: skip
-        return Ahead(config.algo.max_lag, config.per_learner.sizes, learners, tasks)
+        return ActorsAhead(config.algo.max_lag, config.per_learner.sizes, learners, tasks)
 
     held = ahead()
     assert held.num_acting < actors // learners
@@ -208,13 +208,13 @@ def test_what_is_advised_is_valid_and_lets_every_actor_act(actors, batch, lag, l
 
 @pytest.mark.parametrize("missing", ["env_steps", "num_rollouts", "acting_s", "learning_s"])
 def test_nothing_is_said_of_what_is_not_known(missing):
-    assert compare(Spent(**SPENT | {missing: 0}), 1.0) is None
-    assert compare(Spent(**SPENT), 0.0) is None
+    assert compare(RunTimes(**SPENT | {missing: 0}), 1.0) is None
+    assert compare(RunTimes(**SPENT), 0.0) is None
 
 
 @given(a=st.floats(1, 1e6), b=st.floats(1, 1e6))
 def test_taking_turns_is_never_faster(a, b):
-    turns, beside = Rates(a, b, True), Rates(a, b, False)
+    turns, beside = ThroughputRates(a, b, True), ThroughputRates(a, b, False)
     assert turns.sps < beside.sps <= min(a, b)
     assert beside.sps <= 2 * turns.sps * (1 + 1e-9)
 

@@ -13,13 +13,13 @@ import torch
 from worlds import SlowEnv, Stacks
 
 import headrace as hr
-from headrace.acting.own_pace import OwnPace
+from headrace.actors.asynchronous import AsynchronousStepper
 from headrace.cli import main
 from headrace.errors import ConfigError
 from headrace.studies.plan import command
 from headrace.studies.plan.command import span
 from headrace.studies.plan.measure import measure
-from headrace.studies.plan.parts import Acting, actor_spec
+from headrace.studies.plan.parts import ActorBenchmark, actor_spec
 from headrace.studies.plan.settings import Plan
 from headrace.studies.plan.simulate import simulate
 from headrace.studies.stopwatch import measure_time
@@ -157,7 +157,7 @@ def test_stacks_of_pictures_are_planned_as_a_run_holds_them():
         made = hr.Config(Stacks, hr.PPO(), network=network, num_actors=1, **SIZES)
         spec = actor_spec(replace(made, stacked_frames=held))
         sizes[held] = num_bytes(spec.layout())
-        acting = Acting(spec)
+        acting = ActorBenchmark(spec)
         acting.fill()
         policy, act = spec.policy, spec.policy.act
         policy.act = lambda obs, *rest, act=act: shown.append(obs) or act(obs, *rest)
@@ -198,7 +198,7 @@ def test_spans_of_time_have_the_unit_that_suits_them():
 
 
 def test_the_closing_screen_has_one_line_of_the_plan(tmp_path):
-    from headrace.records.terminal import closing_table
+    from headrace.rundir.terminal import closing_table
 
     summary = {
         "episodic_return": None, "env_steps": 1, "seconds_total": 1.0, "sps": 1.0,
@@ -220,14 +220,14 @@ def test_the_closing_screen_has_one_line_of_the_plan(tmp_path):
 
 def test_environments_in_threads_are_measured_at_their_own_pace(monkeypatch):
     rounds = []
-    run = OwnPace.run
+    run = AsynchronousStepper.run
 
     def spy(self, rollout, *rest):
         steps = run(self, rollout, *rest)
         rounds.append(int(steps.num_steps.max()))
         return steps
 
-    monkeypatch.setattr(OwnPace, "run", spy)
+    monkeypatch.setattr(AsynchronousStepper, "run", spy)
     settings = {"num_actors": 1, "envs_per_actor": 4, "fragment_length": 8}
     settings |= {"env_kwargs": {"step_seconds": 0.001}}
     costs = measure(hr.Config(SlowEnv, hr.APPO(), engine="threads", **settings), 0.4)

@@ -9,13 +9,19 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.studies.plan.sharing import ACTOR_WEIGHT, LEARNER_WEIGHT, Cores, Sharing, bandwidth
+from headrace.studies.plan.sharing import (
+    ACTOR_WEIGHT,
+    LEARNER_WEIGHT,
+    Cores,
+    ResourceSharing,
+    bandwidth,
+)
 
 
 def ends(speeds, jobs):
     """When jobs of (start, kind, work) end, in their order."""
     env = simpy.Environment()
-    sharing = Sharing(env, 2, lambda counts: (*speeds(counts), 1.0)[:2])
+    sharing = ResourceSharing(env, 2, lambda counts: (*speeds(counts), 1.0)[:2])
     found = {}
 
     def job(number, start, kind, work):

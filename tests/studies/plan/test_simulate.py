@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tries import examples
 
-from headrace.acting.weight_sync import sync_rule
+from headrace.actors.weight_sync import sync_rule
 from headrace.errors import ConfigError
 from headrace.studies.plan.durations import Duration, rollout_duration
 from headrace.studies.plan.picture import draw

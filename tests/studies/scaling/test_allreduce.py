@@ -6,8 +6,8 @@ import pytest
 
 import headrace as hr
 from headrace.studies.machine import wide_console
+from headrace.studies.run_table import Study
 from headrace.studies.scaling import allreduce
-from headrace.studies.table import Study
 
 
 def test_advantages_and_moments_are_exchanged_where_they_are_scaled():

@@ -16,7 +16,7 @@ from headrace.cli import main
 from headrace.envs.atari_scores import Players
 from headrace.envs.suites import SUITES, Suite, suite
 from headrace.errors import CheckpointError, ConfigError
-from headrace.records.settings import replaced
+from headrace.rundir.config_file import replaced
 from headrace.studies.pbt import training
 from headrace.studies.scores import references
 from headrace.studies.scores.command import measure_references, score

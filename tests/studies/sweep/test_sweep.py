@@ -17,7 +17,7 @@ from warm import Program
 import headrace as hr
 from headrace.cli import main
 from headrace.errors import ConfigError
-from headrace.records.files import read_jsonl
+from headrace.rundir.files import read_jsonl
 from headrace.studies import flags
 from headrace.studies.machine import wide_console
 from headrace.studies.sweep import report

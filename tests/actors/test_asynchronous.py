@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Discrete
-from tests.acting.test_cut_rollouts import After, OneAction, transitions
 from worlds import CountingEnv, SpaceIdentityEnv
 
 import headrace as hr
@@ -27,6 +26,7 @@ from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.transport.slab import Slab
 from headrace.types import Rollout
+from tests.actors.test_cut_rollouts import After, OneAction, transitions
 
 T, B, GAMMA = 9, 4, 0.9
 

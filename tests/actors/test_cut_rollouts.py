@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Discrete
-from tests.learning.test_learner import first_batch
 from torch import Tensor
 from worlds import CountingEnv, SpaceIdentityVectorEnv
 
@@ -26,6 +25,7 @@ from headrace.ops import tree
 from headrace.ops.returns import gae, vtrace
 from headrace.transport.slab import Slab
 from headrace.types import Batch, Rollout
+from tests.learner.test_learner import first_batch
 
 T, B, GAMMA = 9, 4, 0.9
 

@@ -26,7 +26,7 @@ print("ONCE", end=" ")
 
 from multiprocessing import forkserver
 from headrace.processes import Child, fork_server_from_here
-from tests.acting.test_forked import tell, torch_takes_no_time
+from tests.actors.test_forked import tell, torch_takes_no_time
 
 def ask():
     child = Child("headrace-test", tell, daemon=False)
@@ -59,7 +59,7 @@ FAMILY = """
 import time
 from multiprocessing import forkserver
 from headrace.processes import Child, fork_server_from_here
-from tests.acting.test_forked import wait
+from tests.actors.test_forked import wait
 
 fork_server_from_here("headrace.actors.actor")
 children = [Child("headrace-test", wait) for _ in range(2)]

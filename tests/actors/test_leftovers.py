@@ -131,7 +131,7 @@ def test_an_environment_that_raises_while_its_threads_live_is_noticed(config, se
 
 SCRIPT = """
 import headrace as hr
-from tests.acting.test_leftovers import ServerEnv
+from tests.actors.test_leftovers import ServerEnv
 
 hr.train(
     ServerEnv, hr.A2C(), num_actors=1, envs_per_actor=1, fragment_length=8, engine="sync",

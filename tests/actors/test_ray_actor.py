@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.acting.test_faults import check_whole
 
 import headrace as hr
 from headrace.actors import ray_actor, ray_fleet
@@ -25,6 +24,7 @@ from headrace.envs.probe import probe
 from headrace.errors import ActorFailed, ConfigError, EnvironmentFault, WorkerFailed
 from headrace.processes import ray_connection as process_ray
 from headrace.trainer.auto_sizes import sized
+from tests.actors.test_faults import check_whole
 
 COUNTING = "worlds:CountingVectorEnv"
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")

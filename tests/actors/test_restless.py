@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import VectorEnv
-from tests.acting.conftest import needs_ray
-from tests.acting.test_game_columns import arrived, told, value_of
 from worlds.restless import NAMES, Entry, Restless, RestlessTurns, RestlessVector, ledger
 
 import headrace as hr
@@ -24,6 +22,8 @@ from headrace.ops import tree
 from headrace.ops.returns import gae, vtrace
 from headrace.transport.slab import Slab
 from headrace.types import Rollout, map_columns
+from tests.actors.conftest import needs_ray
+from tests.actors.test_game_columns import arrived, told, value_of
 
 GAMES, AGENTS, T, SEED = 2, len(NAMES), 6, 40
 B = GAMES * AGENTS

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.acting.test_cut_rollouts import After
 from worlds import Stacks
 
 import headrace as hr
@@ -23,6 +22,7 @@ from headrace.nn import Network, Policy
 from headrace.ops import stacks, tree
 from headrace.transport.slab import Slab
 from headrace.types import Rollout
+from tests.actors.test_cut_rollouts import After
 
 B = 5
 BEGINS = ["black", "same", "goes_on", "mixed"]

@@ -9,14 +9,6 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 import torch
-from tests.acting.test_cut_rollouts import After
-from tests.acting.test_game_columns import (
-    ENGINES_AND_MASKS,
-    arrived,
-    reference,
-    told,
-    value_of,
-)
 from worlds import CountingTurns
 
 import headrace as hr
@@ -29,6 +21,14 @@ from headrace.ops import tree
 from headrace.ops.returns import gae, vtrace
 from headrace.transport.slab import Slab
 from headrace.types import Rollout
+from tests.actors.test_cut_rollouts import After
+from tests.actors.test_game_columns import (
+    ENGINES_AND_MASKS,
+    arrived,
+    reference,
+    told,
+    value_of,
+)
 
 GAMES, AGENTS, T = 2, 3, 5
 B = GAMES * AGENTS

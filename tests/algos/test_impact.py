@@ -11,7 +11,6 @@ from types import ModuleType
 
 import pytest
 import torch
-from tests.learning.test_learner import make_batch, make_policy
 from torch import Tensor
 
 import headrace as hr
@@ -22,6 +21,7 @@ from headrace.nn import Policy
 from headrace.recipes.impact_paper import impact_continuous, impact_discrete
 from headrace.types import Batch, SingleLearner
 from tests.algos.test_identity import final_return
+from tests.learner.test_learner import make_batch, make_policy
 from tests.ops.oracles import random_stream, vtrace_oracle
 from tests.ops.test_mutants import mutate
 

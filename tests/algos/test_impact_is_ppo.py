@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.learning.test_learner import make_policy
 from torch import Tensor
 
 import headrace as hr
@@ -18,6 +17,7 @@ from headrace.ops import losses
 from headrace.ops.returns import gae
 from headrace.types import Batch
 from tests.algos.test_impact import LR, float64_batch, log_prob_of, weights
+from tests.learner.test_learner import make_policy
 
 
 def on_policy_rounds(policy: Policy, num_rounds: int, size: int) -> Iterator[list[Batch]]:

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 import torch
-from tests.learning.test_learner import make_batch
 
 import headrace as hr
 from headrace.algos import IMPACT
@@ -14,6 +13,7 @@ from headrace.algos.common import policy_outputs
 from headrace.algos.minibatches import shuffled
 from headrace.ops.distributions import Categorical
 from headrace.types import Batch, SingleLearner
+from tests.learner.test_learner import make_batch
 
 
 class Recurrent(torch.nn.Module):

@@ -10,7 +10,7 @@ import cloudpickle
 import pytest
 
 from headrace.cluster_env import ClusterEnv, LocalConfig, RayConfig
-from tests.cluster import parts
+from tests.cluster_env import parts
 
 cloudpickle.register_pickle_by_value(parts)  # workers can't import it
 

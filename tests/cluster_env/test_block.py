@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from tests.cluster.parts import CountingAgent, chosen
 from torch import Tensor
 from worlds import CountingEnv
 
 from headrace.cluster_env.backends.shared_memory import ArrayLayout, ArrayReceiver, ArraySender
 from headrace.cluster_env.messages import Answer
 from headrace.ops import tree
+from tests.cluster_env.parts import CountingAgent, chosen
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
 

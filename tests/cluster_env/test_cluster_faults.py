@@ -8,11 +8,11 @@ import threading
 
 import numpy as np
 import pytest
-from tests.cluster.parts import AsleepEnv, BrokenEnv, CountingAgent, Failing, Returning
 from worlds import CountingEnv, FaultyEnv
 
 from headrace.cluster_env import LocalConfig
 from headrace.errors import AgentFault, ConfigError, WorkerFailed
+from tests.cluster_env.parts import AsleepEnv, BrokenEnv, CountingAgent, Failing, Returning
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
 ZEROS = np.zeros(2, int)

@@ -6,11 +6,11 @@ import re
 
 import numpy as np
 import pytest
-from tests.cluster.parts import CountingAgent
 from worlds import CountingEnv
 
 from headrace.cluster_env import ClusterEnv, LocalConfig, RayConfig
 from headrace.errors import ConfigError
+from tests.cluster_env.parts import CountingAgent
 
 CART = {"env_name": "CartPole-v1"}
 

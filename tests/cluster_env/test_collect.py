@@ -8,7 +8,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tests.cluster.parts import Categorical, CountingAgent, DelayedCountingEnv, Returning
 from torch import nn
 from worlds import BrightQuarter
 
@@ -17,6 +16,7 @@ from headrace.cluster_env.agent import pack_agent
 from headrace.cluster_env.messages import Agent, Request, WorkerSetup
 from headrace.cluster_env.worker import Worker
 from headrace.envs.names import resolve
+from tests.cluster_env.parts import Categorical, CountingAgent, DelayedCountingEnv, Returning
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
 

@@ -11,11 +11,11 @@ import pytest
 from gymnasium.utils import env_checker
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
-from tests.cluster.parts import CountingAgent, EverythingEnv, Gaussian
 from worlds import CountingEnv, CountingVectorEnv, IdentityEnv
 
 from headrace.cluster_env import LocalConfig
 from headrace.errors import ConfigError
+from tests.cluster_env.parts import CountingAgent, EverythingEnv, Gaussian
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.* has neither log_prob", "ignore:.*A Box observation space .* value is"

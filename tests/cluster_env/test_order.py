@@ -7,14 +7,14 @@ import signal
 
 import numpy as np
 import pytest
-from tests.cluster.parts import (
+
+from headrace.cluster_env import LocalConfig
+from tests.cluster_env.parts import (
     CountingAgent,
     DelayedCountingEnv,
     check_rollout,
     follows,
 )
-
-from headrace.cluster_env import LocalConfig
 
 NUM_ENVS, PER_NODE = 6, 2
 pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.cluster.parts import EverythingEnv, Numpy, Plain, Revealing
 from torch import Tensor, nn
 from worlds import CountingEnv
 
 from headrace.actors.weight_sync import SyncRule
 from headrace.cluster_env import weight_sync
+from tests.cluster_env.parts import EverythingEnv, Numpy, Plain, Revealing
 
 # -- agents whose policy depends on what they see -------------------------------------------------
 

@@ -15,7 +15,6 @@ import cloudpickle
 import numpy as np
 import psutil
 import pytest
-from tests.cluster.parts import BrokenEnv, CountingAgent, FailsAhead, Returning, Revealing
 from worlds import CountingEnv
 
 from headrace.actors.weight_sync import SyncRule
@@ -25,6 +24,7 @@ from headrace.cluster_env.messages import Agent, Request, WorkerSetup
 from headrace.errors import AgentFault, ConfigError, WorkerFailed
 from headrace.processes.ray_connection import RayCluster
 from headrace.processes.ray_worker import headrace_version
+from tests.cluster_env.parts import BrokenEnv, CountingAgent, FailsAhead, Returning, Revealing
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray"),

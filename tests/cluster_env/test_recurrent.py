@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.cluster.parts import Returning
 from torch import Tensor, nn
 from worlds import CountingEnv, MemoryEnv
 
 from headrace.errors import AgentFault
 from headrace.ops.tree import leaves
+from tests.cluster_env.parts import Returning
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.* is recurrent, so its drift can't be measured", "ignore:.* has neither log_prob"

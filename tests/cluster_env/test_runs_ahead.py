@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.cluster.parts import (
+from worlds import CountingEnv
+
+from headrace.errors import AgentFault, ConfigError
+from tests.cluster_env.parts import (
     Categorical,
     CountingAgent,
     DelayedCountingEnv,
@@ -18,9 +21,6 @@ from tests.cluster.parts import (
     Stepwise,
     follows,
 )
-from worlds import CountingEnv
-
-from headrace.errors import AgentFault, ConfigError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
 

@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
-from tests.cluster.parts import (
+from torch import nn
+from worlds import CountingEnv
+
+from headrace.cluster_env import LocalConfig, weight_sync
+from headrace.cluster_env.agent import pack_weights, with_weights
+from headrace.cluster_env.backends.local import LocalWorker
+from tests.cluster_env.parts import (
     Categorical,
     CountingAgent,
     Gaussian,
@@ -21,12 +27,6 @@ from tests.cluster.parts import (
     Stepwise,
     Watching,
 )
-from torch import nn
-from worlds import CountingEnv
-
-from headrace.cluster_env import LocalConfig, weight_sync
-from headrace.cluster_env.agent import pack_weights, with_weights
-from headrace.cluster_env.backends.local import LocalWorker
 
 
 @pytest.fixture

@@ -199,9 +199,7 @@ def test_links_to_files_beside_the_pages_become_their_names_and_equations_are_dr
     assert hooks.equation("a \\qquad b").count("<svg") == 2
     name = "tests/trainer/test_resume.py::test_it_goes_on"
     cell = hooks.on_page_content(f"<td><code>{name}</code></td><p><code>{name}</code></p>")
-    assert cell.startswith(
-        "<td><code>tests/<wbr>training/<wbr>test_<wbr>resume.<wbr>py::<wbr>test_"
-    )
+    assert cell.startswith("<td><code>tests/<wbr>trainer/<wbr>test_<wbr>resume.<wbr>py::<wbr>test_")
     assert cell.endswith(f"<p><code>{name}</code></p>")
     for page in DOCS.rglob("*.md"):
         for latex in re.findall(r"^```math\n(.*?)^```", page.read_text(), re.DOTALL | re.M):

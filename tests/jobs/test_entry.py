@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import pytest
-from tests.provision.conftest import await_file
 
 from headrace.jobs.job_spec import JobSpec
 from headrace.jobs.kubernetes import entry
+from tests.jobs.conftest import await_file
 
 
 def test_what_the_pod_runs_begins_and_goes_on_from_a_checkpoint_of_its_own(tmp_path):

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.provision.conftest import await_file
 
 from headrace.cli import main
 from headrace.errors import ConfigError
 from headrace.jobs.job_spec import JobSpec
 from headrace.jobs.kubernetes.entry import RUNS
 from headrace.jobs.kubernetes.manifest import LABEL, KubernetesJob, manifest
+from tests.jobs.conftest import await_file
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".venv-clusters/bin"

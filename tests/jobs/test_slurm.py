@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.provision.parts import STRANGER
 
 import headrace as hr
 from headrace.errors import ConfigError
 from headrace.jobs.slurm.allocation import on_each_node
+from tests.jobs.parts import STRANGER
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

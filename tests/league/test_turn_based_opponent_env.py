@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.league.test_seats import Fixed
+from tests.league.test_opponent_env import Fixed
 from worlds import CountingTurns
 
 import headrace as hr

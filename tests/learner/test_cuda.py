@@ -16,7 +16,7 @@ from headrace.ops import tree
 from headrace.processes import full_float32
 from headrace.recipes.atari import atari
 from headrace.trainer.prefetch import BatchPrefetcher
-from tests.learning import elsewhere_runs as runs
+from tests.learner import elsewhere_runs as runs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FEW = {"total_steps": 2000, "num_actors": 2, "envs_per_actor": 4, "fragment_length": 16,

@@ -7,7 +7,6 @@ import dataclasses
 import gymnasium
 import pytest
 import torch
-from tests.learning.test_learner import make_batch
 from worlds import IdentityEnv
 
 import headrace as hr
@@ -17,6 +16,7 @@ from headrace.learner.learner import Learner
 from headrace.ops.moments import MovingMoments
 from headrace.rundir.config_file import from_json
 from headrace.types import SingleLearner
+from tests.learner.test_learner import make_batch
 
 ALGOS = {
     "a2c": hr.A2C(),

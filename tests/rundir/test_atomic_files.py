@@ -10,12 +10,12 @@ import signal
 import subprocess
 
 import pytest
-from tests.records.crashes import parts
 
 import headrace as hr
 from headrace.errors import CheckpointError
 from headrace.rundir import atomic_files, checkpoint
 from headrace.rundir.files import append, read_jsonl
+from tests.rundir.crashes import parts
 
 SETTINGS = {"transport": "serial", "total_steps": 640, "checkpoint_interval": 64}
 

@@ -9,10 +9,10 @@ import traceback
 
 import pytest
 import torch
-from tests.records.crashes import SITUATIONS, Parts, check, each_death, parts
 
 from headrace.errors import CheckpointError
 from headrace.rundir import checkpoint
+from tests.rundir.crashes import SITUATIONS, Parts, check, each_death, parts
 
 # What a save asks of the file system, as Python's audit hooks and these functions of os see it.
 AUDITED = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree", "os.symlink"}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tests.records.test_result import make_result
 
 from headrace.api import resume_config
 from headrace.rundir import checkpoint
 from headrace.rundir.files import RunLog, append_jsonl, read_jsonl
+from tests.rundir.test_result import make_result
 
 
 def scalars(run_dir: Path, name: str) -> dict[int, float]:

@@ -7,12 +7,12 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.records.test_result import make_result
 
 import headrace as hr
 from headrace.rundir.atomic_files import write_json
 from headrace.rundir.config_file import from_json
 from headrace.rundir.files import RunLog, append_jsonl, read_jsonl
+from tests.rundir.test_result import make_result
 
 
 def strict(text: str):

@@ -12,9 +12,9 @@ import sys
 import time
 
 import pytest
-from tests.records.crashes import SITUATIONS, check, each_death, parts
 
 from headrace.rundir import checkpoint
+from tests.rundir.crashes import SITUATIONS, check, each_death, parts
 
 pytestmark = [
     pytest.mark.full,

@@ -1,0 +1,131 @@
+"""Compares the three trips of docs/architecture.md with a training run and with the source."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import headrace as hr
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/architecture.md").read_text()
+PACKAGE = f"{ROOT}/headrace/"
+REWARD = 123.456
+
+# Helpers that every part calls, in which a reward is one tensor among others.
+HELPERS = {
+    "types.py", "ops/tree.py", "ops/ratio.py", "nn/popart.py", "algos/common.py",
+    "envs/single_frames.py", "envs/probe.py", "learner/hogwild.py",
+    "processes/defaults.py", "processes/pickling.py",
+}  # fmt: skip
+
+
+class SameReward(gym.Env[Any, Any]):
+    """Pays REWARD at each of seven steps."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return np.zeros(3, np.float32), REWARD, self.steps >= 7, False, {}
+
+
+def listed(heading: str) -> list[str]:
+    """Files of the numbered list under a heading of the page."""
+    section = PAGE.split(f"### {heading}")[1].split("\n#")[0]
+    return re.findall(r"^\d+\. `([\w/]+\.py)`", section, re.MULTILINE)
+
+
+def holds_reward(value: Any, depth: int = 0) -> bool:
+    """Whether a value, or a part of it, is the reward."""
+    if depth > 4 or isinstance(value, type):
+        return False
+    if isinstance(value, float):
+        return abs(value - REWARD) < 1e-3
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind == "f" and bool((np.abs(value - REWARD) < 1e-3).any())
+    if isinstance(value, torch.Tensor):
+        floating = value.dtype.is_floating_point
+        return floating and bool(((value.detach() - REWARD).abs() < 1e-3).any())
+    if dataclasses.is_dataclass(value):
+        parts = [getattr(value, f.name, None) for f in dataclasses.fields(value)]
+    elif isinstance(value, dict):
+        parts = list(value.values())
+    else:
+        parts = list(value)[:50] if isinstance(value, tuple | list) else []
+    return any(holds_reward(part, depth + 1) for part in parts)
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], list[str]]:
+    """Files that the reward passes through, and all files in the order in which they are called."""
+    rewards: set[str] = set()
+    calls: list[str] = []
+
+    def profile(frame: Any, event: str, result: Any) -> None:
+        file = frame.f_code.co_filename
+        if not file.startswith(PACKAGE) or event not in ("call", "return"):
+            return
+        file = file.removeprefix(PACKAGE)
+        if event == "call" and (not calls or calls[-1] != file):
+            calls.append(file)
+        if event == "return" and file not in rewards:
+            values = [v for name, v in frame.f_locals.items() if name != "self"]
+            if any(map(holds_reward, [*values, result])):
+                rewards.add(file)
+
+    sizes: dict[str, Any] = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 16}
+    folder = tmp_path_factory.mktemp("trips")
+    config = hr.Config(
+        SameReward, hr.IMPALA(), total_steps=256, transport="serial", engine="sync",
+        batch_size=64, eval_episodes=0, run_dir=str(folder / "run"), **sizes,
+    )  # fmt: skip
+    with hr.Trainer(config) as trainer:
+        sys.setprofile(profile)
+        try:
+            for _ in trainer:
+                pass
+        finally:
+            sys.setprofile(None)
+    return rewards, calls
+
+
+def test_a_reward_passes_through_the_listed_files(traced):
+    assert traced[0] - HELPERS == set(listed("A reward, from"))
+
+
+def test_a_weight_passes_through_the_listed_files_in_their_order(traced):
+    files = listed("A weight, from")
+    assert len(files) == 7
+    position = 0
+    for file in files:
+        assert file in traced[1][position:], f"{file} isn't called after the files before it"
+        position += traced[1][position:].index(file)
+
+
+def test_a_setting_is_in_the_listed_files_only():
+    found = subprocess.run(
+        ["grep", "-rlw", "--include=*.py", "log_interval_s", "."],
+        cwd=PACKAGE, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    assert {name.removeprefix("./") for name in found} == set(listed("A setting, from"))
+
+
+def test_the_page_is_short_and_has_no_measurements():
+    assert len(PAGE.split()) <= 2500
+    assert not re.search(r"\d (µs|us|ms|GB|MB|steps/s)\b", PAGE)

@@ -213,7 +213,8 @@ class Evaluator:
         if self._failures > limit:
             self.reason = f"{what}; max_restarts={limit} is used up, so nothing more is evaluated"
         elif would_repeat or task.tries == _TRIES:
-            self.reason = f"{what}; it is left out"
+            tries = "" if would_repeat else f" after {_TRIES} tries"
+            self.reason = f"{what}; it is left out{tries}"
         else:
             task.tries, task.child, self._task = task.tries + 1, None, task
             what += f" (played once more, restart {self._failures}/{limit})"

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.league.test_opponent_env import Fixed
 from worlds.restless import NAMES, Entry, Restless, RestlessTurns, ledger
 
 from headrace.envs.make import make_vec
@@ -18,6 +17,7 @@ from headrace.league.opponent_env import OpponentEnv
 from headrace.league.opponent_mix import OpponentMix
 from headrace.league.turn_based_opponent_env import TurnBasedOpponentEnv
 from headrace.nn import Network, Policy
+from tests.league.test_opponent_env import Fixed
 
 BOTH, ALONE, SEED = 2, 3, 9
 COLUMNS = BOTH * len(NAMES) + ALONE

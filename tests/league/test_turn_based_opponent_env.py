@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.league.test_opponent_env import Fixed
 from worlds import CountingTurns
 
 import headrace as hr
@@ -19,6 +18,7 @@ from headrace.league.opponent_mix import OpponentMix
 from headrace.league.turn_based_opponent_env import TurnBasedOpponentEnv
 from headrace.nn import Network, Policy
 from headrace.rundir import league_writer
+from tests.league.test_opponent_env import Fixed
 
 
 def made(games: int, columns: int, text: str, **kwargs: Any) -> tuple[TurnBasedOpponentEnv, Fixed]:

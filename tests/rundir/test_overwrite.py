@@ -19,7 +19,7 @@ def written(tmp_path_factory):
     settings = {"transport": "serial", "envs_per_actor": 8, "fragment_length": 8, "num_actors": 1}
     settings |= {"total_steps": 128, "eval_interval": 64, "eval_episodes": 1, "learner_threads": 1}
     settings |= {"log_iterations": True, "checkpoint_interval": 64}
-    hr.train("CartPole-v1", hr.PPO(), run_dir=str(run_dir), **settings)
+    hr.train("CartPole-v1", hr.PPO(epochs=1, minibatches=1), run_dir=str(run_dir), **settings)
     found = checkpoint.find(run_dir)
     described = checkpoint.read_config(found)
     checkpoint.save_policy(run_dir, described, checkpoint.load_policy(found), 128)

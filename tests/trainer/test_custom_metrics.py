@@ -13,6 +13,7 @@ import headrace as hr
 from headrace.reporting.page import write
 from headrace.rundir.plot import plot
 
+QUICK = hr.PPO(epochs=1, minibatches=1)
 SIZES = {"envs_per_actor": 2, "fragment_length": 10, "eval_episodes": 2, "log_interval_s": 1e-6}
 
 
@@ -38,7 +39,7 @@ class Silent(Reporting):
 def test_sums_are_of_one_whole_episode(tmp_path, engine, env, total):
     seen = []
     hr.train(
-        env, hr.PPO(), [lambda result: seen.append(result.metrics)], info_metrics="parts/drive:sum",
+        env, QUICK, [lambda result: seen.append(result.metrics)], info_metrics="parts/drive:sum",
         transport="serial", engine=engine, total_steps=280, run_dir=tmp_path / "run",
         **{**SIZES, "fragment_length": 14}, batch_size=28, num_actors=1,
         deterministic=engine == "sync", checkpoint_interval=56,  # resets within episodes
@@ -59,7 +60,14 @@ def test_they_are_in_results_files_evaluations_and_pages(tmp_path, transport, en
     how = {"transport": transport, "engine": engine, "num_actors": 2, "eval_interval": 200}
     settings = {"info_metrics": {"parts/drive": "mean", "is_success": "last"}}
     hr.train(
-        Reporting, hr.PPO(), [call], total_steps=400, run_dir=run_dir, **SIZES, **how, **settings
+        Reporting,
+        QUICK,
+        [call],
+        total_steps=400,
+        run_dir=run_dir,
+        **SIZES,
+        **how,
+        **settings,
     )
     assert seen[-1].metrics["env/parts/drive"] == 2.5
     assert seen[-1].metrics["env/is_success"] == 1.0
@@ -90,7 +98,7 @@ def test_agents_of_a_game_have_theirs(tmp_path, game):
     seen = []
     hr.train(
         made,
-        hr.PPO(),
+        QUICK,
         [lambda result: seen.append(result.metrics)],
         total_steps=800,
         run_dir=tmp_path / "run",
@@ -131,7 +139,7 @@ def test_each_task_has_its_own(tmp_path):
     seen = []
     hr.train(
         tasks=[Reporting, Scaled],
-        algo=hr.PPO(),
+        algo=QUICK,
         callbacks=[lambda result: seen.append(result.metrics)],
         total_steps=400,
         num_actors=2,
@@ -157,7 +165,7 @@ def test_those_of_several_learners_are_averaged_and_a_resumed_run_goes_on(tmp_pa
 
     how = {"num_learners": 2, "num_actors": 2, "run_dir": tmp_path / "run"}
     how |= {"fragment_length": 50}
-    hr.train(ByRank, hr.PPO(), [call], total_steps=800, **{**SIZES, **how})
+    hr.train(ByRank, QUICK, [call], total_steps=800, **{**SIZES, **how})
     assert {x["env/parts/drive"] for x in seen if "env/parts/drive" in x} == {8.0}
     assert any(x.get("custom/seen") == 7 for x in seen)
     seen.clear()
@@ -207,7 +215,7 @@ def test_missing_names_and_values_that_are_not_finite_are_told_once(tmp_path, ca
     run_dir, given = tmp_path / "run", {**SIZES, **how}
     names = ["parts/drve", "is_success"]
     hr.train(
-        Reporting, hr.PPO(), [call], total_steps=400, run_dir=run_dir, info_metrics=names, **given
+        Reporting, QUICK, [call], total_steps=400, run_dir=run_dir, info_metrics=names, **given
     )
     said = capsys.readouterr().out
     assert said.count("info_metrics: no environment has reported 'parts/drve'; numbers in") == 1

@@ -11,6 +11,7 @@ from worlds.ports import Port, made_in
 import headrace as hr
 from headrace.envs.context import EnvContext, filled, making
 
+QUICK = hr.PPO(epochs=1, minibatches=1)
 SIZES = {"envs_per_actor": 2, "fragment_length": 20, "eval_episodes": 3}
 
 
@@ -32,7 +33,7 @@ def settings(tmp_path, base, **more):
 ])  # fmt: skip
 def test_indices_are_unique_in_every_engine(tmp_path, base, how):
     given = settings(tmp_path, base, **how, env_kwargs={"index": "{index}"}, num_actors=2)
-    hr.train(Port, hr.PPO(), total_steps=400, eval_interval=200, **given)
+    hr.train(Port, QUICK, total_steps=400, eval_interval=200, **given)
     made = made_in(tmp_path)
     assert {index for role, *_, index, _ in made if role == "train"} == {0, 1, 2, 3}
     assert {index for role, *_, index, _ in made if role == "eval"} == {4, 5, 6}
@@ -44,7 +45,7 @@ def test_indices_are_unique_in_every_engine(tmp_path, base, how):
 
 def test_environments_of_an_actor_that_is_replaced_keep_their_index(tmp_path, base):
     given = settings(tmp_path, base, env_kwargs={"dies": 3}, num_actors=2)
-    hr.train(Port, hr.PPO(), total_steps=800, **given)
+    hr.train(Port, QUICK, total_steps=800, **given)
     trained = [index for role, *_, index, _ in made_in(tmp_path) if role == "train"]
     assert (tmp_path / "died").exists()
     assert sorted(trained) == [0, 1, 2, 2, 3, 3]
@@ -52,7 +53,7 @@ def test_environments_of_an_actor_that_is_replaced_keep_their_index(tmp_path, ba
 
 def test_learners_share_no_index(tmp_path, base):
     given = settings(tmp_path, base, num_learners=2, num_actors=2, fragment_length=50)
-    hr.train(Port, hr.PPO(), total_steps=400, **given)
+    hr.train(Port, QUICK, total_steps=400, **given)
     trained = [(rank, actor, index) for role, rank, actor, index, _ in made_in(tmp_path)
                if role == "train"]  # fmt: skip
     assert sorted(trained) == [(0, 0, 0), (0, 0, 1), (1, 1, 2), (1, 1, 3)]
@@ -62,7 +63,7 @@ def test_learners_share_no_index(tmp_path, base):
 def test_trials_of_sizes_use_no_index_of_another_learners_probe(tmp_path, base):
     given = settings(tmp_path, base)
     del given["envs_per_actor"]
-    hr.Trainer(hr.Config(Port, hr.PPO(), num_actors=1, **given)).close()
+    hr.Trainer(hr.Config(Port, QUICK, num_actors=1, **given)).close()
     assert sorted({x[3] for x in made_in(tmp_path)})[:3] == [0, 2, 3]
 
 
@@ -71,7 +72,7 @@ def test_tasks_count_on(tmp_path, base):
         return Port(**kwargs)
 
     given = settings(tmp_path, base, num_actors=2)
-    hr.train(tasks=[Port, Other], algo=hr.PPO(), total_steps=400, **given)
+    hr.train(tasks=[Port, Other], algo=QUICK, total_steps=400, **given)
     assert {x[3] for x in made_in(tmp_path) if x[0] == "train"} == {0, 1, 2, 3}
 
 
@@ -87,7 +88,14 @@ def test_a_vector_environment_gets_its_first_index_and_their_number(tmp_path, ba
                 file.write(f"{hr.env_context().index} {hr.env_context().num_envs} {name}\n")
 
     given = {"env_kwargs": {"name": "{role}-{index}"}, "transport": "serial", "num_actors": 2}
-    hr.train(Noting, hr.PPO(), total_steps=200, run_dir=tmp_path / "run", **SIZES, **given)
+    hr.train(
+        Noting,
+        QUICK,
+        total_steps=200,
+        run_dir=tmp_path / "run",
+        **SIZES,
+        **given,
+    )
     assert seen.read_text().splitlines()[-3:] == ["0 2 train-0", "2 2 train-2", "4 3 eval-4"]
 
 

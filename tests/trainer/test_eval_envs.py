@@ -12,6 +12,7 @@ import headrace as hr
 from headrace.reporting.page import write
 from headrace.rundir import checkpoint
 
+QUICK = hr.PPO(epochs=1, minibatches=1)
 SIZES = {
     "num_actors": 1, "envs_per_actor": 2, "fragment_length": 20, "log_interval_s": 1e-6,
     "eval_episodes": 2, "total_steps": 240,
@@ -45,7 +46,7 @@ EVAL_ENVS = {
 def test_each_is_reported_under_its_name(tmp_path, transport):
     seen, run_dir = [], tmp_path / "run"
     hr.train(
-        Reporting, hr.PPO(), [lambda result: seen.append(result)], eval_envs=EVAL_ENVS,
+        Reporting, QUICK, [lambda result: seen.append(result)], eval_envs=EVAL_ENVS,
         env_kwargs={"scale": 2.0}, transport=transport, eval_interval=80, run_dir=run_dir,
         deterministic=True, **SIZES,  # so that it waits for each evaluation
     )  # fmt: skip
@@ -68,7 +69,7 @@ def test_each_is_reported_under_its_name(tmp_path, transport):
 def test_tasks_are_evaluated_with_other_arguments(tmp_path):
     summary = tmp_path / "run/summary.json"
     hr.train(
-        tasks=[Reporting, Other], algo=hr.PPO(), transport="serial", run_dir=tmp_path / "run",
+        tasks=[Reporting, Other], algo=QUICK, transport="serial", run_dir=tmp_path / "run",
         eval_envs={"strong": {"env_kwargs": {"scale": 3.0}}}, **{**SIZES, "num_actors": 2},
     )  # fmt: skip
     others = json.loads(summary.read_text())["evaluation"]["others"]

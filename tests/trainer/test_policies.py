@@ -45,7 +45,12 @@ def test_a_run_tells_of_each_policy_and_each_is_loaded(tmp_path, capsys):
     played_by = {"agent_0": "x", "agent_1": "y", "agent_2": "x"}
     how = {**SERIAL, "envs_per_actor": 12, "eval_episodes": 2, "total_steps": 800}
     team = hr.train(
-        CountingGame, hr.PPO(), [results.append], policies=played_by, run_dir=str(run), **how
+        CountingGame,
+        hr.PPO(epochs=1, minibatches=1),
+        [results.append],
+        policies=played_by,
+        run_dir=str(run),
+        **how,
     )
     last, line = results[-1], read_jsonl(run / "metrics.jsonl")[-1]
     assert min(r.time_wait for r in results) > 0.0  # not counted as learning

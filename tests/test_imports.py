@@ -103,6 +103,25 @@ def test_importing_the_package_loads_no_torch_and_starts_nothing():
     )
 
 
+HELP = """
+import contextlib, io, sys
+from headrace.cli import main
+for command in {commands!r}:
+    shown = io.StringIO()
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(shown):
+        main([*command.split(), "--help"])
+    assert "usage: headrace " + command in shown.getvalue(), shown.getvalue()
+    heavy = {{"torch", "gymnasium", "matplotlib", "ray"}} & set(sys.modules)
+    assert not heavy, (command, heavy)
+"""
+READING = ["evaluate", "play", "plot", "report", "watch", "doctor"]  # runs or policies
+RATING = ["score", "references", "league"]
+
+
+def test_the_help_of_commands_loads_no_torch():
+    python(HELP.format(commands=READING + RATING))
+
+
 # Both need a Python that has imported nothing but parts of the package, which takes a second.
 BY_PARTS = """
 import json, sys, traceback

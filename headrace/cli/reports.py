@@ -1,4 +1,7 @@
-"""``headrace report``, ``watch`` and ``doctor``: how runs look, and what is wrong with them."""
+"""The commands ``headrace report``, ``watch`` and ``doctor``.
+
+Functions import what reads runs when they are called: ``--help`` needs none of it.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import tyro
 
 from headrace.errors import CheckpointError, ConfigError, require
 from headrace.processes.display import has_display
-from headrace.rundir.curves import Interval, RunCurves, read_run
-from headrace.rundir.health import as_json, findings
+
+if TYPE_CHECKING:
+    from headrace.rundir.curves import Interval
 
 _LOOK_S = 0.25
 
@@ -56,6 +59,8 @@ def _interval() -> Interval:
     Raises:
         ConfigError: rliable isn't installed.
     """
+    import numpy as np
+
     from headrace.studies.statistics import over_runs
 
     over_runs(np.zeros((2, 1)))  # raises, if at all, before anything is drawn
@@ -69,22 +74,21 @@ def doctor(runs: list[Path], json: bool = False) -> None:
         runs: run directories, of runs that have ended or go on.
         json: print one line of JSON for each run.
     """
+    from json import dumps
+
+    from headrace.rundir.curves import read_run
+    from headrace.rundir.health import as_json, findings
+
     for path in dict.fromkeys(runs):
         run = read_run(path)
-        told = findings(run)
+        logged = findings(run)
         if json:
-            _print_json(run, told)
+            print(dumps({"run": str(path), "findings": [as_json(one) for one in logged]}))
             continue
-        print(f"{path}:" if told else f"{path}: nothing found")
-        for one in told:
+        print(f"{path}:" if logged else f"{path}: nothing found")
+        for one in logged:
             when = f"{'earlier, ' * one.earlier}after {one.env_steps:,} steps"
             print(f"  {one.finding.name}: {one.finding.line} ({when})")
-
-
-def _print_json(run: RunCurves, told: Any) -> None:
-    import json
-
-    print(json.dumps({"run": str(run.path), "findings": [as_json(one) for one in told]}))
 
 
 def watch(
@@ -124,6 +128,8 @@ def _await(run: Path, timeout_s: float) -> None:
     Raises:
         CheckpointError: none came in time; the message names what is there.
     """
+    from headrace.rundir.curves import read_run
+
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -170,6 +176,7 @@ def _watch_here(run: Path, refresh_s: float, *_: object) -> None:
 
     from headrace.reporting.live import REST
     from headrace.reporting.screen import screen
+    from headrace.rundir.curves import read_run
 
     console, took = Console(), 0.0
     with Screen(screen(read_run(run)), console=console, auto_refresh=False) as shown:

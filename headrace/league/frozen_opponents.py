@@ -88,7 +88,7 @@ class FrozenOpponents:
         inputs = tree.map_leaves(lambda x: torch.as_tensor(np.ascontiguousarray(x)), inputs)
         there, counts = np.unique(names, return_counts=True)
         by, sizes = there.tolist(), counts.tolist()
-        if by[0] in self._quick:
+        if all(name in self._quick for name in by):
             params = self._together(by, sizes, inputs)
         else:
             params = self._in_turn(by, sizes, rows, (inputs, torch.as_tensor(first)))

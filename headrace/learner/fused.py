@@ -13,37 +13,62 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from headrace.algos.common import Hyperparameters, PolicyOutputs
-from headrace.nn.encoder import Encoder
+from headrace.nn.encoder import DenseLayers, Encoder
+from headrace.nn.exact_modules import is_exactly
 from headrace.nn.policy import Policy
-from headrace.nn.recurrent import UnrolledCore
+from headrace.nn.popart import PopArt
+from headrace.nn.recurrent import Recurrent, UnrolledCore
 from headrace.ops import tree
 from headrace.ops.distributions.scores import has_score, score
 from headrace.ops.terms import derivatives
 from headrace.types import Batch, Loss, Metrics, State, Tree
 
-_aten = torch.ops.aten
-_BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # of (gradient, the layer's output)
-    "tanh": _aten.tanh_backward,
-    "relu": lambda grad, y: _aten.threshold_backward(grad, y, 0.0),
-    "elu": lambda grad, y: _aten.elu_backward(grad, 1.0, 1.0, 1.0, True, y),
-}
-
 
 def can_fuse(policy: Policy) -> bool:
-    """Whether :class:`FusedNetwork` can stand in for this policy."""
-    torso = policy.torso
-    if type(policy) is not Policy or type(torso) is not Encoder:
+    """Whether :class:`FusedNetwork` computes exactly what this policy does."""
+    heads = policy.policy_head, policy.value_head
+    if not is_exactly(policy, Policy) or not all(is_exactly(x, nn.Linear) for x in heads):
         return False
-    return torso.is_dense and not policy.network.per_task_values  # of which only autograd knows
+    units = policy.popart is None or is_exactly(policy.popart, PopArt)
+    if not units or not (policy.core is None or is_exactly(policy.core, Recurrent)):
+        return False
+    each = _dense_layers(policy)
+    if each is None or any(head.bias is None for head in heads):
+        return False
+    first, *others = each
+    activation = first.activation
+    if activation.in_place is None or activation.backward is None:
+        return False
+    if any(dense.activation is not activation for dense in others):
+        return False
+    shapes = [[layer.weight.shape for layer in dense.linear] for dense in each]
+    if shapes[0] != shapes[-1]:
+        return False
+    layers = [layer for dense in each for layer in dense.linear]
+    shared = {id(layer.weight) for layer in layers} | {id(layer.bias) for layer in layers}
+    return len(shared) == 2 * len(layers)  # tied ones would overwrite each other's gradients
+
+
+def _dense_layers(policy: Policy) -> list[DenseLayers] | None:
+    """The layers of each torso; None if a torso does more than these, or their inputs differ."""
+    torso, value_torso = policy.torso, policy.value_torso
+    if not isinstance(torso, Encoder):
+        return None
+    torsos = [torso]
+    if value_torso is not None:
+        if not isinstance(value_torso, Encoder) or not torso.same_numbers(value_torso):
+            return None
+        torsos.append(value_torso)
+    layers = [x.exact_layers() for x in torsos]
+    return None if any(x is None for x in layers) else cast(list[DenseLayers], layers)
 
 
 class _Parts:
     """A flat vector of all parameters, or of their gradient, by what its parts are."""
 
-    def __init__(self, policy: Policy, flat: Tensor) -> None:
+    def __init__(self, policy: Policy, dense: list[DenseLayers], flat: Tensor) -> None:
         self.flat = flat
         starts: dict[Tensor, int] = {}
         start = 0
@@ -57,8 +82,7 @@ class _Parts:
                 (len(like), *like[0].shape), (last - first, *like[0].stride()), first
             )
 
-        torsos: list[Any] = [t.mlp for t in (policy.torso, policy.value_torso) if t is not None]
-        layers = zip(*([m for m in t if isinstance(m, nn.Linear)] for t in torsos), strict=True)
+        layers = zip(*(each.linear for each in dense), strict=True)
         self.layers = [
             (view(*(m.weight for m in each)), view(*(m.bias for m in each)).unsqueeze(1))
             for each in layers
@@ -91,16 +115,28 @@ class FusedNetwork:
     """
 
     def __init__(self, policy: Policy, flat: Tensor) -> None:
-        self._policy, self._weights = policy, _Parts(policy, flat)
-        self._torso = cast(Encoder, policy.torso)
-        self._activation = policy.network.activation
-        self._minus_one = flat.new_tensor(-1.0)
+        layers = _dense_layers(policy)
+        assert layers is not None
+        self._policy, self._layers = policy, layers
+        self._weights = _Parts(policy, layers, flat)
+        self._torso, self._activation = cast(Encoder, policy.torso), layers[0].activation
+        both = (cast(Encoder, x) for x in (policy.torso, policy.value_torso) if x is not None)
+        self._normalizers = [x.normalizer for x in both if x.normalizer is not None]
         self._free: list[_Parts] = []  # gradients that nobody uses
 
     def knows(self, algorithm: Hyperparameters) -> bool:
         """Whether :meth:`by_hand` has this algorithm's loss and this policy's distribution."""
         has_terms = type(algorithm).loss is Hyperparameters.loss
         return has_terms and has_score(self._policy.distribution)
+
+    def is_current(self) -> bool:
+        """Whether both torsos still have equal statistics: they share one normalised input."""
+        if len(self._normalizers) < 2:
+            return True
+        one, other = self._normalizers
+        dtype = self._torso.value_dtype or self._weights.flat.dtype
+        same_center = torch.equal(one.center_for(dtype), other.center_for(dtype))
+        return same_center and torch.equal(one.scale, other.scale)
 
     def by_hand(
         self, algorithm: Hyperparameters, batch: Batch, state: State
@@ -182,11 +218,9 @@ class FusedNetwork:
 
     def _dense(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """One layer of all torsos."""
-        if self._activation == "tanh":  # see nn.network.DenseTanh
-            y = torch.baddbmm(bias, x, weight, beta=2.0, alpha=2.0).sigmoid_()
-            return torch.add(self._minus_one, y, alpha=2.0, out=y)
-        y = torch.baddbmm(bias, x, weight)
-        return y.relu_() if self._activation == "relu" else F.elu_(y)
+        of = self._activation
+        assert of.in_place is not None
+        return of.in_place(torch.baddbmm(bias, x, weight, beta=of.factor, alpha=of.factor))
 
     def _backward(
         self, passed: _Passed, d_value: Tensor, d_outputs: Tensor, d_free: Tensor | None = None
@@ -217,7 +251,8 @@ class FusedNetwork:
     def _backward_torsos(
         self, gradient: _Parts, passed: _Passed, d_value: Tensor, d_outputs: Tensor
     ) -> None:
-        weights, activation = self._weights, _BACKWARD[self._activation]
+        weights, activation = self._weights, self._activation.backward
+        assert activation is not None
         num, layers = d_value.shape[0], passed.layers
         if num < passed.value.shape[0]:
             layers = [y[:, :num] for y in layers]
@@ -247,7 +282,7 @@ class FusedNetwork:
 
     def _new_parts(self) -> _Parts:
         with torch.inference_mode(False):
-            return _Parts(self._policy, torch.zeros_like(self._weights.flat))
+            return _Parts(self._policy, self._layers, torch.zeros_like(self._weights.flat))
 
 
 class _Outputs:

@@ -70,6 +70,8 @@ class Gradients:
         network, algorithm, state = self._network, self.algorithm, self._state
         if network is None or not all(p.requires_grad for p in self._parameters):
             return self._by_autograd(batch)
+        if not network.is_current():
+            return self._by_autograd(batch)
         if network.knows(algorithm):
             gradient, metrics = network.by_hand(algorithm, batch, state)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import NamedTuple, cast
 
 import gymnasium
 import numpy as np
@@ -12,7 +12,9 @@ from gymnasium.spaces.utils import flatdim
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError, nearest
+from headrace.nn.activations import ACTIVATIONS, Activation, exact_layers
 from headrace.nn.embedding import CodeEmbedding, is_embedded
+from headrace.nn.exact_modules import is_exactly
 from headrace.nn.image import Image
 from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network, dense, mlp
@@ -24,6 +26,13 @@ from headrace.spaces import observations as spaces
 from headrace.spaces.images import is_image, num_symbols
 from headrace.spaces.text import text_paths
 from headrace.types import Tree
+
+
+class DenseLayers(NamedTuple):
+    """Linear layers, each followed by the activation."""
+
+    linear: list[nn.Linear]
+    activation: Activation
 
 
 class Encoder(nn.Module):
@@ -80,8 +89,7 @@ class Encoder(nn.Module):
         self.num_outputs = network.units[-1] if join else sum(widths)
         self.is_vector = not self._paths
         self.is_dense = self.is_vector and not self._beside and self.mlp is not None
-        is_plain = self._paths == [()] and inputs.plain
-        self.has_one_image = is_plain and isinstance(self.parts[0], Image)
+        self._activation = network.activation
 
     def _sort(self, observation_space: gymnasium.Space, network: Network) -> None:
         """Every leaf to what reads it."""
@@ -138,6 +146,30 @@ class Encoder(nn.Module):
             cast(Image | TextEncoder | CodeEmbedding, part).check(spaces.at(obs, path))
         for path, space in self._codes:
             spaces.encode(space, spaces.at(obs, path))
+
+    def exact_layers(self) -> DenseLayers | None:
+        """The layers that fast paths may compute in place of :meth:`forward`.
+
+        None if anything else affects its result, such as a hook, a subclass or a replaced module.
+        """
+        if not self.is_dense or not is_exactly(self, Encoder) or self.join is not None:
+            return None
+        if self.normalizer is not None and not is_exactly(self.normalizer, Normalizer):
+            return None
+        linear = exact_layers(cast(nn.Module, self.mlp), self._activation)
+        return None if linear is None else DenseLayers(linear, ACTIVATIONS[self._activation])
+
+    def same_numbers(self, other: Encoder) -> bool:
+        """Whether :meth:`numbers` equals the other's, provided that their statistics are equal."""
+        kinds = [type(x.normalizer) for x in (self, other)]
+        same_inputs = self._inputs is other._inputs and self._boxes == other._boxes
+        return same_inputs and kinds[0] is kinds[1] and self.value_dtype == other.value_dtype
+
+    def exact_image(self) -> Image | None:
+        """The only part that :meth:`forward` calls; None if it does anything else."""
+        alone = self._paths == [()] and self._inputs.plain and is_exactly(self, Encoder)
+        part = self.parts[0] if alone and self.mlp is None and self.join is None else None
+        return cast(Image, part) if is_exactly(part, Image) else None
 
     def _observation(self, inputs: Tree) -> Tree:
         return inputs if self._inputs.plain else inputs["observation"]

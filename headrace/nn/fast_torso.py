@@ -13,11 +13,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from headrace.nn.encoder import Encoder
-from headrace.nn.image import FastImage, Image
-from headrace.nn.network import DenseTanh
+from headrace.nn.encoder import DenseLayers, Encoder
+from headrace.nn.image import FastImage
 from headrace.ops import tree
 from headrace.types import Tree
 
@@ -31,14 +29,11 @@ class FastTorso:
     statistics, which may be changed in place but not be replaced.
     """
 
-    def __init__(self, torso: Encoder) -> None:
-        modules = cast(nn.Sequential, torso.mlp).modules()
-        layers = [m for m in modules if isinstance(m, nn.Linear)]
+    def __init__(self, torso: Encoder, dense: DenseLayers) -> None:
+        layers, self.activation = dense
         self.layers = [(layer.bias, layer.weight.t()) for layer in layers]
-        kinds = [type(m) for m in cast(nn.Sequential, torso.mlp).modules()]
-        self.relu, self.tanh = nn.ReLU in kinds, DenseTanh in kinds
-        self._factor = 2.0 if self.tanh else 1.0  # see DenseTanh; factors of two change no digit
-        self._minus_one = layers[0].weight.new_tensor(-1.0)
+        assert self.activation.in_place is not None
+        self._activated, self._factor = self.activation.in_place, self.activation.factor
         norm, self._input_dtype = torso.normalizer, torso.value_dtype or layers[0].weight.dtype
         self.norm = None
         if norm is not None:
@@ -73,11 +68,6 @@ class FastTorso:
             x = self._activated(torch.cat(parts))
         return x
 
-    def _activated(self, x: Tensor) -> Tensor:
-        if self.tanh:
-            return torch.add(self._minus_one, x.sigmoid_(), alpha=2.0, out=x)
-        return x.relu_() if self.relu else functional.elu_(x)
-
     def _given(self, inputs: Tree) -> Tensor:
         return self._normalized(inputs) if self.is_single else self._numbers(inputs)
 
@@ -98,14 +88,17 @@ class NumPyPolicy:
     own but for the last digits. It holds views, as :class:`FastTorso` does.
 
     Args:
-        torso: of one row of numbers, with tanh or ReLU; its weights are float32 on a processor.
+        torso: of one row of numbers; its weights are float32 on a processor, and its activation
+            has a form for NumPy.
         head: behind it. free: what stands behind the head's outputs in each row, or None.
     """
 
     def __init__(self, torso: FastTorso, head: nn.Linear, free: Tensor | None) -> None:
         layers = [*torso.layers, (head.bias, head.weight.t())]
         self._layers = [(_array(bias), _array(weight)) for bias, weight in layers]
-        self._tanh, self._free = torso.tanh, np.empty(0) if free is None else _array(free)
+        assert torso.activation.numpy is not None
+        self._activated = torso.activation.numpy
+        self._free = np.empty(0) if free is None else _array(free)
         norm = torso.norm
         self._norm = None if norm is None else (_array(norm[0]), _array(norm[1]), norm[2])
         self.most_rows = _FEW // max(weight.size for _, weight in self._layers)
@@ -125,7 +118,7 @@ class NumPyPolicy:
         for more, by in hidden:
             x = x @ by
             x += more
-            x = np.tanh(x, out=x) if self._tanh else np.maximum(x, 0.0, out=x)
+            x = self._activated(x)
         y, num = np.empty((len(x), len(bias) + len(self._free)), np.float32), len(bias)
         np.add(x @ weight, bias, out=y[:, :num])
         y[:, num:] = self._free
@@ -137,13 +130,14 @@ def _array(x: Tensor) -> np.ndarray:
 
 
 def few_rows(policy: Any, torso: Any) -> NumPyPolicy | None:
-    """A quick way for few rows through a :class:`Policy`, whose torso has this one, if any."""
+    """The NumPy path of a :class:`Policy` whose torso has this fast path; None if it has none."""
     head = policy.policy_head
-    if type(torso) is not FastTorso or not torso.is_single or not (torso.tanh or torso.relu):
+    if type(torso) is not FastTorso or not torso.is_single or torso.activation.numpy is None:
         return None  # what isn't single has more inputs, such as a mask
-    if policy.core is not None:
+    if policy.core is not None or head.bias is None:
         return None
-    if head.weight.device.type != "cpu" or head.weight.dtype != torch.float32:
+    weights = (head.weight, *(weight for _, weight in torso.layers))
+    if any(x.device.type != "cpu" or x.dtype != torch.float32 for x in weights):
         return None
     return NumPyPolicy(torso, head, policy.log_std)
 
@@ -156,14 +150,14 @@ def split(rows: Tree, counts: list[int]) -> list[Tree]:
 
 
 def quick(torso: Any) -> FastTorso | None:
-    """A quick way through a torso, if it is a dense one of the built-in kind."""
-    if type(torso) is not Encoder or torso.mlp is None or not torso.is_dense:
+    """The fast path of a torso whose every module it knows; None for any other."""
+    dense = torso.exact_layers() if type(torso) is Encoder else None
+    if dense is None or dense.activation.in_place is None:
         return None
-    return FastTorso(torso)
+    return FastTorso(torso, dense)
 
 
 def quick_image(torso: Any) -> FastImage | None:
-    """A quick way through a torso, if it is of one image alone and packed at this time."""
-    if type(torso) is not Encoder or not torso.has_one_image:
-        return None
-    return cast(Image, torso.parts[0]).quick()
+    """The fast path of a torso for a single image with packed weights; None for any other."""
+    image = torso.exact_image() if type(torso) is Encoder else None
+    return None if image is None else image.quick()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.nn.convolutions import ImageTorso, min_side
+from headrace.nn.exact_modules import is_exactly
 from headrace.nn.image_precision import BFloat16Module, by_patches, memory_format
 from headrace.nn.network import Network
 from headrace.nn.normalizer import ImageNormalizer
@@ -74,11 +75,13 @@ class Image(nn.Module):
         return self.halved(x)
 
     def quick(self) -> FastImage | None:
-        """A quicker way for who acts, of bytes, while :attr:`halved` is packed; None: it isn't."""
+        """The fast path for bytes. None unless :attr:`halved` holds packed weights."""
         packed, side = self.halved.packed, self.convolutions.patch_side
         if packed is None or self._symbols or self._space.dtype != np.uint8:
             return None
         norm = self.normalizer
+        if norm is not None and not is_exactly(norm, ImageNormalizer):
+            return None
         normalize = None if norm is None else norm.in_place(torch.bfloat16, side)
         return FastImage(self._channels_first, side, normalize, packed, self.halved.own_dtype)
 

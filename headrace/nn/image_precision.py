@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
-from headrace.nn.packed_weights import PackedNetwork, can_pack
+from headrace.nn.convolutions import ImageTorso
+from headrace.nn.exact_modules import is_exactly
+from headrace.nn.packed_weights import PackedNetwork, can_pack, can_pack_layers
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 
@@ -39,13 +41,12 @@ class BFloat16Module:
         self.compiled = False  # the module is called by what ``torch.compile`` made
         self._module, self._plain = module, plain
         self._copy: nn.Module | None = None
-        self._packed: PackedNetwork | None = None
         self._still: nn.Module | PackedNetwork | None = (
             None  # the copy that has the module's weights
         )
 
     def __getstate__(self) -> dict[str, Any]:  # copies travel without a half
-        nothing = {"_copy": None, "_packed": None, "_still": None, "compiled": False}
+        nothing = {"_copy": None, "_still": None, "compiled": False}
         return vars(self) | nothing
 
     @property
@@ -111,13 +112,15 @@ class BFloat16Module:
         of 11x11.
         """
         device = next(self._module.parameters()).device
-        cuts = getattr(self._module, "patch_side", 1) > 1
-        return cuts and not self.compiled and can_pack(device)
+        if self.compiled or not is_exactly(self._module, ImageTorso):
+            return False
+        torso = cast(ImageTorso, self._module)
+        return torso.patch_side > 1 and can_pack(device) and can_pack_layers(torso.layers)
 
     def _pack(self) -> PackedNetwork:
-        self._packed = self._packed or PackedNetwork(cast(nn.Sequential, self._module.layers))
-        self._packed.pack()
-        return self._packed
+        packed = PackedNetwork(cast(ImageTorso, self._module).layers)
+        packed.pack()
+        return packed
 
     def _copy_weights(self, learns: bool) -> nn.Module:
         theirs = list(self._module.parameters())

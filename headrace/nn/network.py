@@ -9,51 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-import torch
-from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch import nn
 
 from headrace.errors import ConfigError
+from headrace.nn.activations import ACTIVATIONS
 from headrace.spaces.images import Layout
 from headrace.spaces.text import check_vocabulary
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
-
-
-def _linear_tanh(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return torch.addmm(bias, x, weight.t()).mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)
-
-
-class _LinearTanh(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        y = _linear_tanh(x, weight, bias)
-        ctx.save_for_backward(x, weight, y)
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        x, weight, y = ctx.saved_tensors
-        grad = torch.ops.aten.tanh_backward(grad_y, y)
-        grad_x = grad @ weight if ctx.needs_input_grad[0] else None
-        return grad_x, (x.t() @ grad).t(), grad.sum(0)
-
-
-class DenseTanh(nn.Linear):
-    """``tanh(x W^T + b)``: ``[..., in_features] -> [..., out_features]``; once differentiable.
-
-    It costs what a layer with ReLU costs. On processors torch's own tanh takes several times as
-    long as its sigmoid, and the gradient of a weight with few inputs several times as long as its
-    transpose. ``tanh x = 2 sigmoid(2x) - 1`` (absolute error below 2e-7 in float32) and the
-    transposed product take a third off a training step of a small network.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, self.in_features)
-        function = _LinearTanh.apply if torch.is_grad_enabled() else _linear_tanh
-        return function(rows, self.weight, self.bias).view(*x.shape[:-1], self.out_features)
-
 
 LOG_STD = ranges.Range(-20, 20, words="between -20 and 20")
 TORSO = ranges.Constraint(
@@ -61,7 +24,6 @@ TORSO = ranges.Constraint(
     bool,
     whole=True,
 )
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": DenseTanh, "relu": nn.ReLU, "elu": nn.ELU}
 if TYPE_CHECKING:
     Torso: TypeAlias = Any  # a module, a callable that makes one, or the callable's name
 else:
@@ -177,10 +139,9 @@ def orthogonal(layer: Any, gain: float) -> Any:
 
 def dense(num_inputs: int, num_outputs: int, activation: str) -> nn.Sequential:
     """One layer with its activation, orthogonal with gain sqrt(2)."""
-    if activation == "tanh":
-        return nn.Sequential(orthogonal(DenseTanh(num_inputs, num_outputs), math.sqrt(2)))
-    linear = orthogonal(nn.Linear(num_inputs, num_outputs), math.sqrt(2))
-    return nn.Sequential(linear, ACTIVATIONS[activation]())
+    kind = ACTIVATIONS[activation]
+    linear = orthogonal(kind.linear(num_inputs, num_outputs), math.sqrt(2))
+    return nn.Sequential(linear) if kind.module is None else nn.Sequential(linear, kind.module())
 
 
 def mlp(num_inputs: int, network: Network) -> nn.Sequential:

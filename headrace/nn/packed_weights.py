@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headrace.nn.exact_modules import is_exactly
 from headrace.nn.patches import PatchConv2d, patches
 
 _ROWS = 64  # whose best order a dense layer's weights get; fewer are as fast in it as in their own
@@ -38,6 +39,23 @@ def _works() -> bool:
         return False
 
 
+def can_pack_layers(layers: nn.Module) -> bool:
+    """Whether :class:`PackedNetwork` computes exactly what these layers do."""
+    if not is_exactly(layers, nn.Sequential):
+        return False
+    first, *others = layers.children()
+    return is_exactly(first, *_PARTS) and all(map(_can_pack_layer, (first, *others)))
+
+
+def _can_pack_layer(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.Conv2d):
+        if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+            return False
+    elif isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) != (1, -1):
+        return False
+    return is_exactly(layer, nn.ReLU, nn.Flatten, *_PARTS)
+
+
 class PackedNetwork:
     """Computes what layers say in bfloat16, with the weights that they had at :meth:`pack`.
 
@@ -45,7 +63,7 @@ class PackedNetwork:
     would take as long as a small layer.
 
     Args:
-        layers: convolutions, dense layers, and ReLU or Flatten behind them.
+        layers: some for which :func:`can_pack_layers` holds.
     """
 
     def __init__(self, layers: nn.Sequential) -> None:

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from headrace.nn.custom_torso import CustomTorso
 from headrace.nn.encoder import Encoder
+from headrace.nn.exact_modules import is_exactly
 from headrace.nn.fast_torso import FastImage, FastTorso, NumPyPolicy, few_rows, quick, quick_image
 from headrace.nn.image_precision import Precision, halved
 from headrace.nn.inputs import Inputs, mask_source
@@ -133,8 +134,9 @@ class Policy(nn.Module):
             for part in halved(self):
                 stack.enter_context(part.still(learns))
             stack.callback(vars(self).update, {"_quick": self._quick, "_few": self._few})
-            self._quick = None if learns else quick(self.torso) or quick_image(self.torso)
-            self._few = few_rows(self, self._quick)
+            fast = not learns and is_exactly(self.policy_head, nn.Linear)
+            self._quick = quick(self.torso) or quick_image(self.torso) if fast else None
+            self._few = few_rows(self, self._quick) if type(self) is Policy else None
             yield
 
     def __getstate__(self) -> dict[str, Any]:  # weights of copies don't stand still
@@ -153,8 +155,11 @@ class Policy(nn.Module):
         hidden = (torso or self.torso)(inputs)
         if self.core is not None:
             hidden, core = self.core.step(hidden, first, core)
-        head = self.policy_head
-        return self.finished(functional.linear(hidden, head.weight, head.bias), inputs), core
+        head = self.policy_head  # whose module takes longer to call than the function
+        linear = (
+            head(hidden) if torso is None else functional.linear(hidden, head.weight, head.bias)
+        )
+        return self.finished(linear, inputs), core
 
     def forward(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tensor, Tree]:
         """Time-major pass of both heads.

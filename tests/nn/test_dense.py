@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from headrace.nn.network import DenseTanh
+from headrace.nn.activations import DenseTanh
 
 
 def pair(dtype=torch.float64):

@@ -103,7 +103,7 @@ def test_few_rows_pass_by_numpy():
         ("x *= scale", "x /= scale"),
         ("-limit, out=x), limit, out=x)", "-limit, out=x), 99.0, out=x)"),
         ("x += more", "pass"),
-        ("if self._tanh else np.maximum", "if not self._tanh else np.maximum"),
+        ("x = self._activated(x)", "x = np.maximum(x, 0.0, out=x)"),
         ("np.add(x @ weight, bias", "np.subtract(x @ weight, bias"),
         ("y[:, num:] = self._free", "y[:, num:] = 0.0"),
         ("x.detach().numpy()", "x.detach().numpy().copy()"),
@@ -220,7 +220,7 @@ def test_only_torsos_of_dense_layers_have_a_quick_way():
 def test_a_broken_copy_is_rejected(monkeypatch):
     policy, inputs = make(ROW, normalize_observations=True)
     with torch.inference_mode():
-        monkeypatch.setattr(module.QuickTorso, "_normalized", lambda self, x: x.float())
+        monkeypatch.setattr(module.FastTorso, "_normalized", lambda self, x: x.float())
         want, _ = policy.act(inputs, torch.ones(4, dtype=torch.bool), ())
         with policy.still():
             policy._few = None

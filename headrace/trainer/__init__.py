@@ -1,1 +1,1 @@
-"""A run: rollouts in, updates, what learners agree on, checkpoints."""
+"""Training loop of one learner: collects batches, updates, evaluates and saves checkpoints."""

@@ -1,4 +1,4 @@
-"""Who acts, where that is left to "auto": each actor, or one process for all (``acting``)."""
+"""Resolves ``inference="auto"``: acting in each actor, or one shared inference server."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from headrace.types import Group
 
 Inference: TypeAlias = Literal["actor", "shared"]
 
-_LARGE = 2_000_000  # multiplications of a step, below which a call costs more than batches save
-_FEW = 4  # actors, half of which make no batch
-_ROWS, _LEARNT, _ROUNDS = 64, 16, 5  # of the trial
-_LOOK = 10_000  # number of this probe, beyond those of learners
-_STEP_S, _CALL_S = 300e-6, 250e-6  # of the processors: an actor's own work a step; asking, on top
-_IDLE_S = 0.6e-3  # that cores wait while one process answers half of the actors
-GAIN = 1.12  # of steps per second and of the processors' time; below, what is promised may be none
+_LARGE = 2_000_000  # multiplications per step; below, a request costs more than batching saves
+_FEW = 4  # actors; half of fewer don't fill a batch
+_ROWS, _TRAINED, _ROUNDS = 64, 16, 5  # of the benchmark
+_LOOK = 10_000  # index of this probe, larger than any learner's
+_STEP_S, _CALL_S = 300e-6, 250e-6  # CPU time per step of an actor, and extra per request
+_IDLE_S = 0.6e-3  # idle time of the cores while the server answers half of the actors
+GAIN = 1.12  # least predicted speedup; smaller ones are within the model's error
 
 
 class InferenceCosts(NamedTuple):
-    """Seconds per environment step."""
+    """Measured costs of acting and learning, in seconds per environment step."""
 
-    own: float  # an actor acts for its environments
-    shared: float  # one process acts for half of all
+    own: float  # each actor acts for its environments
+    shared: float  # one server acts for half of all environments
     learning: float  # on the CPU, with the pass that computes targets
     env: float
-    busy: float  # share of ``env`` in which it computes
+    busy: float  # fraction of ``env`` spent computing
 
 
 def settle(
-    config: Config, policy: AnyPolicy, found: Probe, group: Group, notify: Callable[[str], None]
+    config: Config, policy: AnyPolicy, probe: Probe, group: Group, notify: Callable[[str], None]
 ) -> Config:
-    """The settings with a choice of who acts. Rank 0 decides; a resumed run keeps its choice.
+    """Return the config with ``inference`` resolved by rank 0; a resumed run keeps its choice.
 
-    Nothing is measured for a small network, less than four actors without a GPU, with
-    ``deterministic``, or where only actors can act.
+    Small networks, fewer than four actors without a GPU, ``deterministic`` and configurations
+    without shared inference are decided without measuring.
 
     Args:
-        notify: called with a line about what was measured.
+        notify: called with one line about the measurement.
     """
-    chosen, line = _chosen(config, policy, found) if group.rank == 0 else ("actor", "")
+    chosen, line = _chosen(config, policy, probe) if group.rank == 0 else ("actor", "")
     if group.size > 1:
         chosen = group.broadcast(chosen)
     if line:
@@ -62,7 +62,7 @@ def settle(
     return replace(config, inference=chosen)
 
 
-def _chosen(config: Config, policy: AnyPolicy, found: Probe) -> tuple[Inference, str]:
+def _chosen(config: Config, policy: AnyPolicy, probe: Probe) -> tuple[Inference, str]:
     if config.inference != AUTO:
         return config.inference, ""  # type: ignore[return-value]
     share = config.per_learner
@@ -77,27 +77,30 @@ def _chosen(config: Config, policy: AnyPolicy, found: Probe) -> tuple[Inference,
         return "actor", ""
     if step_costs.step_cost(policy).products < _LARGE:
         return "actor", ""
-    measured = measure(share, policy, found)
+    measured = measure(share, policy, probe)
     if measured is None:
         return "actor", ""
     cores = config.cores_per_learner or max(1, num_cores() // config.learners_here)
     faster = gain(measured, share.num_actors, share.envs_per_actor, cores)
     own, shared = (f"{1e3 * x:.2g} ms" for x in measured[:2])
-    told = f"acting takes {own} a step in an actor, {shared} in one process for all"
+    costs = f"acting takes {own} per step in an actor, {shared} in a shared inference server"
     if faster < GAIN:
-        return "actor", f"auto: actors act themselves ({told})"
-    return "shared", f"auto: shared inference ({told})"
+        return "actor", f"auto: inference in each actor ({costs})"
+    return "shared", f"auto: shared inference ({costs})"
 
 
-def measure(config: Config, policy: Policy, found: Probe) -> InferenceCosts | None:
-    """What a step costs, from a few rows and a short look at the environment; None: not known.
+def measure(config: Config, policy: Policy, probe: Probe) -> InferenceCosts | None:
+    """Measure the costs of a step with a few rows and a short environment trial.
 
     Args:
-        config: of one learner.
+        config: settings of one learner.
+
+    Returns:
+        None if the environment could not be timed.
     """
     precision, envs = policy.precision, config.envs_per_actor
     many = min(_ROWS, max(1, config.num_actors // 2) * envs)
-    few, batch = min(_ROWS, envs), max_steps(step_costs.step_cost(policy), _LEARNT)
+    few, batch = min(_ROWS, envs), max_steps(step_costs.step_cost(policy), _TRAINED)
     acting, served = copy.deepcopy(policy).cpu(), copy.deepcopy(policy).to(config.device)
     trials = [(act_s, acting, few), (act_s, served, many)]
     if config.device == "cpu":
@@ -105,28 +108,27 @@ def measure(config: Config, policy: Policy, found: Probe) -> InferenceCosts | No
     best = [float("inf")] * 2 + [0.0 if config.device != "cpu" else float("inf")]
     for turn in range(1 + _ROUNDS):
         for i, (seconds, tried, num) in enumerate(trials):
-            took = seconds(tried, num, precision) / num
-            if turn:  # the first one is slow, whatever is measured
-                best[i] = min(best[i], took)
+            step_s = seconds(tried, num, precision) / num
+            if turn:  # the first round warms up
+                best[i] = min(best[i], step_s)
     own, shared, learning = best
     learning *= config.algo.steps_per_batch / getattr(config.algo, "minibatches", 1)
     learning += shared * (config.algo.steps_per_batch > 1 and config.device == "cpu")
     if own / shared < GAIN:
-        return InferenceCosts(own, shared, learning, 0.0, 1.0)  # whatever an environment costs
+        return InferenceCosts(own, shared, learning, 0.0, 1.0)  # no gain at any environment cost
     apart = config.transport == "shm"
-    how = found.env, config.engine, config.env_kwargs, config.seed, beyond(config.num_learners)
+    how = probe.env, config.engine, config.env_kwargs, config.seed, beyond(config.num_learners)
     with first_look(apart, config.seed, config.actor_timeout_s, _LOOK) as look:
         cost = look.step_cost(*how)
     return None if cost is None else InferenceCosts(own, shared, learning, *cost)
 
 
 def gain(step_costs: InferenceCosts, num_actors: int, envs_per_actor: int, cores: int) -> float:
-    """Steps per second with shared inference, of those without it, by what each step costs.
+    """Predict the throughput of shared inference relative to acting in each actor.
 
-    Either is bounded by the cores, which share all work, and by the time that a step takes: an
-    actor's own, or the environment's and then that of one thread for all others. Cores wait, too,
-    while actors do for one another's answers. No more is promised than the processors are spared,
-    whoever waits for whom.
+    Throughput is bounded by the cores, which share all work, and by the latency of a step. With
+    shared inference, cores are also idle while actors wait for each other's answers. The result
+    never exceeds the saving in CPU time.
     """
     own, shared, learning, env, busy = step_costs
     shared, step = shared + _CALL_S / envs_per_actor, _STEP_S / envs_per_actor

@@ -1,4 +1,4 @@
-"""The precision of images that is left to "auto", and whether the one that is given is slower."""
+"""Resolves ``precision="auto"`` for image networks, and warns if the chosen precision is slower."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from headrace.processes import num_cores
 from headrace.rundir import checkpoint
 from headrace.types import Group
 
-_IMAGES = 32  # of the trial, at most: fewer give the weights' cast more than its share
-_MOST_ON_GPU = 1024  # likewise; fewer are what it takes to begin, whatever the precision
+_IMAGES = 32  # largest batch of the benchmark; small ones overstate the cost of casting weights
+_MOST_ON_GPU = 1024  # likewise; small batches only measure kernel launches
 _ROUNDS, _ENOUGH_S = 5, 0.3
-_GAIN, _LOSS = 0.85, 1.1  # bfloat16 is taken below the one of the time, and neither part above
-_CLEAR = 1.25  # times so far from what decides: one turn is enough
+_GAIN, _LOSS = 0.85, 1.1  # bfloat16 must take at most these shares: in total, and of each part
+_CLEAR = 1.25  # one round is enough this far from the threshold
 
 
 class BFloat16Share(NamedTuple):
-    """Of float32's time: what bfloat16 takes."""
+    """Time with bfloat16 relative to float32."""
 
     acting: float
     learning: float
-    both: float  # one after the other, or what takes longer where they go on at once
+    both: float  # their sum, or the longer one where they run concurrently
 
 
 def settle(
     config: Config, policy: AnyPolicy, group: Group, notify: Callable[[str], None]
 ) -> Config:
-    """The settings with a precision, which is also the policy's from now on.
+    """Set the policy's precision and return the config with ``precision`` resolved.
 
-    Rank 0 decides. Nothing is measured for a network without images, a run that is resumed, or one
-    with ``deterministic``, which has float32 unless bfloat16 is asked for.
+    Rank 0 decides. Networks without images, resumed runs and ``deterministic`` runs are decided
+    without measuring; ``deterministic`` uses float32 unless bfloat16 is set explicitly.
 
     Args:
-        notify: called with a line about what was chosen, or isn't fast.
+        notify: called with one line about the choice, or a warning if it is slow.
     """
     one = policy.alike if isinstance(policy, MultiPolicy) else policy
     chosen, line = _chosen(config, one) if group.rank == 0 else ("float32", "")
@@ -61,34 +61,34 @@ def settle(
 
 
 def _chosen(config: Config, policy: Policy) -> tuple[Precision, str]:
-    wanted: str = config.precision
-    if wanted == "float32":
+    precision: str = config.precision
+    if precision == "float32":
         return "float32", ""
-    if not _has_images(policy, wanted):
-        useless = "warning: precision=bfloat16 is for convolutions, and this network has none"
-        return "float32", useless if wanted != AUTO else ""
-    if wanted == AUTO and config.resume:
+    if not _has_images(policy, precision):
+        useless = "warning: precision=bfloat16 has no effect: this network has no convolutions"
+        return "float32", useless if precision != AUTO else ""
+    if precision == AUTO and config.resume:
         saved = checkpoint.read_config(checkpoint.find(Path(str(config.run_dir))))["config"]
         return "bfloat16" if saved.get("precision") == "bfloat16" else "float32", ""
-    if wanted == AUTO and config.deterministic:
-        return "float32", "auto: float32 for images (nothing is measured with deterministic)"
+    if precision == AUTO and config.deterministic:
+        return "float32", "auto: float32 for images (deterministic=True skips the measurement)"
     share, apart = _measured(config, policy), config.device != "cpu"
-    told = f"acting takes {share.acting:.2f} of its time, learning {share.learning:.2f}"
-    told += f", together {share.both:.2f}" if apart else ""
-    if wanted != AUTO:
-        slow = f"warning: precision=bfloat16 is slower here than float32: {told}"
+    costs = f"acting takes {share.acting:.2f} of its time, learning {share.learning:.2f}"
+    costs += f", together {share.both:.2f}" if apart else ""
+    if precision != AUTO:
+        slow = f"warning: precision=bfloat16 is slower here than float32: {costs}"
         return "bfloat16", slow if share.both > 1 else ""
     if _against(share, apart) <= 1:
-        return "bfloat16", f"auto: bfloat16 for images (compared with float32, {told})"
-    return "float32", f"auto: float32 for images (in bfloat16 {told})"
+        return "bfloat16", f"auto: bfloat16 for images (compared with float32, {costs})"
+    return "float32", f"auto: float32 for images (in bfloat16 {costs})"
 
 
-def _has_images(policy: Policy, wanted: str) -> bool:
-    """Whether there is something for bfloat16; an own torso without convolutions has to ask."""
+def _has_images(policy: Policy, precision: str) -> bool:
+    """Return True if the network has convolutions or, unless "auto", any bfloat16 layer."""
     if not halved(policy):
         return False
     convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    return wanted != AUTO or any(isinstance(part, convolutions) for part in policy.modules())
+    return precision != AUTO or any(isinstance(part, convolutions) for part in policy.modules())
 
 
 def _measured(config: Config, policy: Policy) -> BFloat16Share:
@@ -106,14 +106,16 @@ def measured(
     policy: Policy, device: str, passes: float = 1.0, images: int = _IMAGES,
     actors: int = 1, at_once: bool = False,
 ) -> BFloat16Share:  # fmt: skip
-    """What bfloat16 takes of float32's time, to act on the CPU and to learn on the device.
+    """Measure bfloat16's share of float32's time: acting on the CPU, learning on the device.
 
-    A few images, turn by turn, and of each precision the quickest turn: a busy machine says what a
-    quiet one does.
+    Precisions alternate on a few images, and the fastest round of each counts, so that other load
+    on the machine hardly matters.
 
     Args:
-        passes: over each sample. images: that a GPU learns from at a time.
-        actors: who act at a time, beside a GPU. at_once: while it learns.
+        passes: optimization passes over each sample.
+        images: size of a GPU minibatch.
+        actors: number of actors that act concurrently, with a GPU learner.
+        at_once: acting and learning run concurrently.
     """
     acting, learning = copy.deepcopy(policy).cpu(), copy.deepcopy(policy).to(device)
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
@@ -123,9 +125,9 @@ def measured(
     for turn in range(1 + _ROUNDS):
         for precision in precisions:
             act = act_s(acting, few, precision) / few / actors
-            took = act, passes * learn_s(learning, many, precision) / many
-            if turn:  # the first one is slow, whatever is measured
-                best[precision] = [min(*x) for x in zip(best[precision], took, strict=True)]
+            step_s = act, passes * learn_s(learning, many, precision) / many
+            if turn:  # the first round warms up
+                best[precision] = [min(*x) for x in zip(best[precision], step_s, strict=True)]
         late = time.perf_counter() - begun > _ENOUGH_S
         unclear = 1 / _CLEAR < _against(share := _share(best, at_once), apart) < _CLEAR
         if turn and (late or not unclear):
@@ -134,19 +136,19 @@ def measured(
 
 
 def _share(seconds: dict[Precision, list[float]], at_once: bool) -> BFloat16Share:
-    """Of the seconds that acting and learning take a step."""
+    """Compare the seconds per step of acting and learning."""
     (whole, half), time_of = seconds.values(), max if at_once else sum
     return BFloat16Share(half[0] / whole[0], half[1] / whole[1], time_of(half) / time_of(whole))
 
 
 def _against(share: BFloat16Share, apart: bool) -> float:
-    """What speaks against bfloat16; up to 1 it is taken. ``apart``: a GPU learns."""
+    """Return a score that favours bfloat16 up to 1. ``apart``: a GPU learns."""
     parts = () if apart else (share.acting / _LOSS, share.learning / _LOSS)
     return max((share.both / _GAIN, *parts))
 
 
 def act_s(policy: Policy, num: int, precision: Precision) -> float:
-    """Seconds in which a policy acts on ``num`` rows; on a CPU, of the processor."""
+    """Measure the seconds that a policy needs to act on ``num`` rows; on a CPU, CPU time."""
     policy.compute_in(precision)
     device = policy.policy_head.weight.device
     clock = time.thread_time if device.type == "cpu" else _synchronized
@@ -160,7 +162,7 @@ def act_s(policy: Policy, num: int, precision: Precision) -> float:
 
 
 def learn_s(policy: Policy, num: int, precision: Precision) -> float:
-    """Seconds that the gradient of ``num`` rows takes; on a CPU, of the processor."""
+    """Measure the seconds of a gradient on ``num`` rows; on a CPU, CPU time."""
     policy.compute_in(precision)
     parameters = [p for p in policy.parameters() if p.requires_grad]
     device = parameters[0].device

@@ -1,9 +1,9 @@
-"""Sizes that are left to "auto": how many actors, environments and steps a run takes.
+"""Resolves sizes left to "auto": numbers of actors and environments, rollout and batch sizes.
 
-An algorithm says at which sizes it was seen to learn (``Hyperparameters.learns_at``). What a step
-of an environment costs here moves the choice within these limits: how many actors share the
-environments, and how many environments there are where an update would take seconds. Costs count
-in powers of two, so that a machine that is a little busier chooses the same.
+Each algorithm declares the sizes at which it trained well (``Hyperparameters.learns_at``). The
+measured cost of an environment step moves the choice within these limits: how many actors share
+the environments, and how many environments there are if an update would take seconds. Costs are
+rounded to powers of two, so that a little extra load on the machine doesn't change the choice.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from headrace.processes.ray_connection import cores_there
 from headrace.rundir import checkpoint
 
 _CHEAP_S = 8e-6  # below, one actor's environments are faster than a learner
-_ACTOR_S = 100e-6  # of environments in an actor's step, beside which the policy costs little
-_SLOW_S = 1e-3  # above, an environment may wait for something, and others act meanwhile
-_WAITING = 4  # actors on a core, at most, where environments wait
-_UPDATE_S = 1.5  # the longest update for which environments aren't made fewer
+_ACTOR_S = 100e-6  # environment time per actor step at which the policy's cost is small
+_SLOW_S = 1e-3  # above, an environment may wait for I/O while others act
+_WAITING = 4  # largest number of actors per core where environments wait
+_UPDATE_S = 1.5  # updates longer than this reduce the number of environments
 _HERE = LocalProber()
-FEWEST_STEPS = 500  # of the optimiser, in which anything was learnt (docs/results_learning.md)
-_MOST_PARTS = 4  # of a batch, each as large as that of one task
-_TRIES = 32  # batches that are looked at for the nearest that fits
+FEWEST_STEPS = 500  # fewest optimiser steps of a successful run (docs/results_learning.md)
+_MOST_PARTS = 4  # largest multi-task batch, in batches of a single task
+_TRIES = 32  # batch sizes tried in search of the nearest valid one
 
 
 class PreferredSizes(NamedTuple):
-    """What would be best if nothing were given, of all learners together, for one task."""
+    """Preferred sizes of a run if nothing is set: totals over all learners, for one task."""
 
     num_actors: int
     num_envs: int
@@ -47,15 +47,16 @@ class PreferredSizes(NamedTuple):
 
 
 def sized(
-    config: Config, found: Probe, run_dir: Path, look: EnvProber = _HERE
+    config: Config, probe: Probe, run_dir: Path, look: EnvProber = _HERE
 ) -> tuple[Config, str]:
-    """The settings with a number for every size, and a line that tells of the choice, or "".
+    """Return the config with a number for every size, and a line about the choice, or "".
 
-    A run that is resumed keeps its sizes. With ``deterministic`` nothing is measured, and the
-    choice is the same on any machine.
+    A resumed run keeps its sizes. With ``deterministic`` nothing is measured, and the choice is
+    the same on any machine.
 
     Raises:
-        ConfigError: nothing fits what is given. CheckpointError: what is resumed isn't there.
+        ConfigError: no sizes fit the ones that are set.
+        CheckpointError: the run to resume doesn't exist.
     """
     if config.is_sized:
         return choose(config, None, cores=1), ""
@@ -64,16 +65,16 @@ def sized(
         saved = checkpoint.read_config(checkpoint.find(run_dir))["config"]
         return replace(config, **{name: saved[name] for name in missing}), ""
     cores, there = _cores(config)
-    cost, why = None, "nothing is measured with deterministic"
+    cost, why = None, "deterministic=True skips the measurement"
     if not config.deterministic:
         first = beyond(config.num_learners)
-        cost = look.step_cost(found.env, config.engine, config.env_kwargs, config.seed, first)
-        why = "an environment's step could not be timed"
+        cost = look.step_cost(probe.env, config.engine, config.env_kwargs, config.seed, first)
+        why = "the environment step could not be timed"
     if cost is not None:
-        took = _duration(cost.seconds)
-        why = f"an environment's step takes {took}, {_count(cores, 'core')}{there}"
+        duration = _duration(cost.seconds)
+        why = f"an environment step takes {duration}, {_count(cores, 'core')}{there}"
     filled = config.mixture is not None and config.envs_per_actor != AUTO  # up, by opponents
-    config = choose(config, cost, cores, 1 if filled else found.num_columns)
+    config = choose(config, cost, cores, 1 if filled else probe.num_columns)
     actors, envs = config.sizes[:2]
     share = f" for {config.num_learners} learners" if config.num_learners > 1 else ""
     return config, (
@@ -84,7 +85,7 @@ def sized(
 
 
 def _cores(config: Config) -> tuple[int, str]:
-    """How many each learner and its actors can use, and where they are, unless it is here."""
+    """Count the cores of each learner and its actors, and name their place unless it is here."""
     if config.cluster is not None:
         address = config.cluster.partition(":")[2] or None
         cores = cores_there(address, f"cluster={config.cluster!r}")
@@ -94,10 +95,10 @@ def _cores(config: Config) -> tuple[int, str]:
 
 
 def few_steps(config: Config) -> str | None:
-    """A warning where a run has fewer optimiser steps than any task of the suite was learnt with.
+    """Return a warning if a run has fewer optimiser steps than any successful benchmark run.
 
     Args:
-        config: with a number for every size.
+        config: settings with a number for every size.
     """
     size, each = config.resolved_batch_size, config.algo.steps_per_batch
     steps = config.total_steps * each // size
@@ -105,8 +106,8 @@ def few_steps(config: Config) -> str | None:
         return None
     return (
         f"warning: total_steps={config.total_steps:,} in batches of {size:,}, {each} optimiser "
-        f"step{'s' if each > 1 else ''} each, make {steps:,} in all; nothing was seen to be learnt "
-        f"in fewer than {FEWEST_STEPS}: more steps, a smaller batch_size, or more passes"
+        f"step{'s' if each > 1 else ''} each, make {steps:,} optimiser steps; no benchmark trained "
+        f"in fewer than {FEWEST_STEPS}: use more steps, a smaller batch_size, or more passes"
     )
 
 
@@ -120,28 +121,30 @@ def _duration(seconds: float) -> str:
 
 
 def choose(config: Config, cost: StepCost | None, cores: int, num_columns: int = 1) -> Config:
-    """The settings with a number for every size: of those that fit, the nearest to the best.
+    """Return the config with a number for every size: the valid sizes nearest to the preferred.
 
     Args:
-        cost: of an environment's step; None: not known, which gives each learner one actor.
-        cores: of each learner.
-        num_columns: of an environment: the agents of a game, all of which an actor steps.
+        cost: cost of an environment step; None if unknown, which gives each learner one actor.
+        cores: number of cores of each learner.
+        num_columns: columns per environment: the agents of a game, all stepped by one actor.
 
     Raises:
-        ConfigError: nothing fits what is given; names the nearest that would.
+        ConfigError: no sizes fit the ones that are set; names the nearest valid value.
     """
-    if config.is_sized:  # as a rule, so that it also holds where a resumed run gets other sizes
+    if config.is_sized:  # None, so that it also holds if a resumed run gets other sizes
         return config if isinstance(config.batch_size, int) else replace(config, batch_size=None)
-    wanted = _wanted(config, cost, cores)
-    fitting = _fitting(config, wanted, config.batch_size, num_columns)
-    best = min(fitting, key=lambda sizes: (_distance(config, sizes, wanted), sizes), default=None)
+    preferred = _preferred(config, cost, cores)
+    fitting = _fitting(config, preferred, config.batch_size, num_columns)
+    best = min(
+        fitting, key=lambda sizes: (_distance(config, sizes, preferred), sizes), default=None
+    )
     if best is None:
-        raise _misfit(config, wanted, num_columns)
+        raise _misfit(config, preferred, num_columns)
     return replace(config, **best._asdict())
 
 
-def _wanted(config: Config, cost: StepCost | None, cores: int) -> PreferredSizes:
-    """The algorithm's best sizes, as the costs move them."""
+def _preferred(config: Config, cost: StepCost | None, cores: int) -> PreferredSizes:
+    """Adjust the algorithm's preferred sizes to the measured costs."""
     learns, learners = config.algo.learns_at, config.num_learners
     envs, steps = learns.num_envs.best, learns.fragment_length.best
     actors = 1
@@ -155,8 +158,8 @@ def _wanted(config: Config, cost: StepCost | None, cores: int) -> PreferredSizes
         ):
             envs //= 2
         if config.transport == "shm" and config.engine != "threads" and cost.seconds > _CHEAP_S:
-            apart = config.cluster not in (None, "ray")  # whose cores are all for actors
-            learner = int(config.algo.max_lag > 0 and cores > 2 and not apart)  # wants its own
+            apart = config.cluster not in (None, "ray")  # all cores there are for actors
+            learner = int(config.algo.max_lag > 0 and cores > 2 and not apart)  # needs its own core
             enough = envs // learners / max(1.0, _ACTOR_S / step_s)
             actors = max(1, min((cores - learner) * waiting, int(enough)))
     batch = learns.batch_size.best * envs // learns.num_envs.best
@@ -164,30 +167,30 @@ def _wanted(config: Config, cost: StepCost | None, cores: int) -> PreferredSizes
 
 
 def _parts(config: Config) -> int:
-    """How many times as much is learnt at once as of one task: of each as much, up to a few.
+    """Return the batch size of a multi-task run, in batches of a single task.
 
-    With the batch of one, which is the others' as well, LunarLanderContinuous isn't learnt beside
-    Pendulum and InvertedPendulum.
+    With the batch size of one task, LunarLanderContinuous doesn't train together with Pendulum and
+    InvertedPendulum.
     """
     return max(1, min(len(config.tasks), _MOST_PARTS))
 
 
 def _fitting(
-    config: Config, wanted: PreferredSizes, batch_size: int | str | None, num_columns: int
+    config: Config, preferred: PreferredSizes, batch_size: int | str | None, num_columns: int
 ) -> Iterator[Sizes]:
-    """Sizes that a run can have, with what is given and such a batch."""
+    """Yield the valid sizes of a run with this batch size and the sizes that are set."""
     learns, learners, sync = config.algo.learns_at, config.num_learners, config.algo.max_lag == 0
     columns = getattr(config.algo, "minibatches", 1) if config.network.core is not None else 1
-    given = [None if x == AUTO else x for x in config.sizes[:3]]
+    fixed = [None if x == AUTO else x for x in config.sizes[:3]]
     tasks, most_envs = max(1, len(config.tasks)), _parts(config) * learns.num_envs.most
     step = tasks * learners if tasks > 1 else 1  # each learner has as many actors of each task
-    most = -(-wanted.num_actors // step) * step
-    lengths = [given[2]] if given[2] else _lengths(learns.fragment_length, batch_size)
-    for actors in [given[0]] if given[0] else range(step, most + 1, step):
+    most = -(-preferred.num_actors // step) * step
+    lengths = [fixed[2]] if fixed[2] else _lengths(learns.fragment_length, batch_size)
+    for actors in [fixed[0]] if fixed[0] else range(step, most + 1, step):
         shared = learners * -(-actors // learners)  # actors of all learners
-        some = {*range(1, most_envs // actors + 1), shared // math.gcd(actors, shared)}
-        some = {envs * num_columns for envs in some}
-        for envs, steps in itertools.product([given[1]] if given[1] else some, lengths):
+        counts = {*range(1, most_envs // actors + 1), shared // math.gcd(actors, shared)}
+        counts = {envs * num_columns for envs in counts}
+        for envs, steps in itertools.product([fixed[1]] if fixed[1] else counts, lengths):
             if actors * envs % shared:
                 continue
             together = actors * envs * steps  # a rollout from every actor
@@ -199,7 +202,9 @@ def _fitting(
             size = together if batch_size is None else batch_size
             if size == AUTO:
                 rounds = max(
-                    1, round(_parts(config) * wanted.batch_size / together), -(-least // together)
+                    1,
+                    round(_parts(config) * preferred.batch_size / together),
+                    -(-least // together),
                 )
                 size = rounds * together
             assert isinstance(size, int)
@@ -208,29 +213,29 @@ def _fitting(
 
 
 def _lengths(learns: SizeRange, batch_size: int | str | None) -> list[int]:
-    """Lengths of rollouts to choose from: powers of two, or what divides a given batch."""
+    """List candidate rollout lengths: powers of two, or the divisors of a fixed batch size."""
     if isinstance(batch_size, int):
         return [n for n in range(1, learns.most + 1) if batch_size % n == 0]
     return [learns.least * 2**i for i in range(int(math.log2(learns.most / learns.least)) + 1)]
 
 
-def _distance(config: Config, sizes: Sizes, wanted: PreferredSizes) -> float:
-    """From the wanted sizes in powers of two; beyond the limits, and idle actors, count more."""
+def _distance(config: Config, sizes: Sizes, preferred: PreferredSizes) -> float:
+    """Return the distance to the preferred sizes in powers of two, with penalties."""
     learns, parts = config.algo.learns_at, _parts(config)
     actors, envs, steps, batch = sizes
     assert isinstance(batch, int)
     begun = (config.algo.max_lag + 1) * batch / (envs * steps)  # rollouts, as in num_credits
-    distance = abs(math.log2(actors / wanted.num_actors))
+    distance = abs(math.log2(actors / preferred.num_actors))
     distance += 100 * max(0.0, math.log2(actors / begun))
     own = actors * envs / parts, steps, batch / parts
-    for span, best, x in zip(learns, wanted[1:], own, strict=True):
+    for span, best, x in zip(learns, preferred[1:], own, strict=True):
         beyond = max(0.0, math.log2(span.least / x), math.log2(x / span.most))
         distance += abs(math.log2(x / best)) + 100 * beyond
     return round(distance, 6)
 
 
-def _misfit(config: Config, wanted: PreferredSizes, num_columns: int) -> ConfigError:
-    """Why nothing fits what is given."""
+def _misfit(config: Config, preferred: PreferredSizes, num_columns: int) -> ConfigError:
+    """Build the error for settings that no sizes fit."""
     size, learners = config.batch_size, config.num_learners
     if isinstance(size, int):
         unit = math.lcm(
@@ -239,16 +244,16 @@ def _misfit(config: Config, wanted: PreferredSizes, num_columns: int) -> ConfigE
         low = size // unit * unit
         for i in range(_TRIES):
             near = [x for x in (low - i * unit, low + (i + 1) * unit) if x > 0]
-            near = [x for x in near if any(_fitting(config, wanted, x, num_columns))]
+            near = [x for x in near if any(_fitting(config, preferred, x, num_columns))]
             if near:
                 return ConfigError(
-                    f"batch_size={size} can't be made of whole rollouts, equally many for "
-                    f"num_learners={learners}, with the other settings; nearest: "
+                    f"batch_size={size} is not a whole number of rollouts for each of "
+                    f"num_learners={learners} with the other settings; nearest: "
                     + " or ".join(map(str, near))
                 )
     actors, envs = config.sizes[:2]
-    whole = f" of whole games of {num_columns} agents" if num_columns > 1 else ""
+    whole = f" into whole games of {num_columns} agents" if num_columns > 1 else ""
     return ConfigError(
-        f"num_learners={learners} can't share out num_actors={actors} of envs_per_actor={envs} "
-        f"environments in equal parts{whole} (nearest: leave one of them 'auto')"
+        f"num_learners={learners} can't divide num_actors={actors} with envs_per_actor={envs} "
+        f"environments evenly{whole} (nearest: leave one of them 'auto')"
     )

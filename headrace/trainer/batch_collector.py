@@ -1,4 +1,4 @@
-"""What a learner takes in: rollouts of its actors, side by side in its own memory."""
+"""Collects rollouts from actors into batches in the learner's memory."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from headrace.types import Batch, Rollout
 
 
 class BatchCollector:
-    """Takes batches from a source; what is too old is dropped and counted; drift is measured.
+    """Collects batches from a rollout source, drops stale rollouts and measures policy divergence.
 
     Args:
-        config: of one learner.
-        source: of its rollouts.
-        episodes: get those that end.
-        learner: whose memory batches lie in.
-        preemption: of the other learners.
-        ahead: gathers the next batch early; None: as it is where it pays.
-        reported: receives numbers in infos from actors.
+        config: settings of one learner.
+        source: source of its rollouts.
+        episodes: receives completed episodes.
+        learner: owner of the memory that batches are copied to.
+        preemption: preempts the other learners' collection.
+        ahead: gathers the next batch early; None: chosen by device.
+        reported: receives metrics found in ``info`` by actors.
     """
 
     def __init__(
@@ -50,20 +50,20 @@ class BatchCollector:
         if ahead is None and learner.device.type != "cpu" and config.algo.max_lag > 0:
             ahead = BatchPrefetcher(learner.device)
         self._ahead = ahead
-        self._early: list[list[Taken]] = []  # by task, which are gathered for the next batch
+        self._early: list[list[Taken]] = []  # by task, prefetched for the next batch
 
     def begin(self, meter: MetricAccumulator, updates: int, stopped: Callable[[], bool]) -> None:
-        """An update begins.
+        """Begin an update.
 
         Args:
-            meter: gets what is taken in it.
-            updates: so far, which lags are counted from.
-            stopped: whether to wait for rollouts no longer.
+            meter: accumulates the metrics of this update.
+            updates: updates so far, the reference for policy lag.
+            stopped: returns True to stop waiting for rollouts.
         """
         self._meter, self._updates, self._stopped = meter, updates, stopped
 
     def fresh(self) -> Batch:
-        """The next batch in learner-owned memory.
+        """Return the next batch, in learner-owned memory.
 
         Raises:
             ActorFailed, Stopped: as :meth:`RolloutSource.take`.
@@ -79,10 +79,10 @@ class BatchCollector:
         return batch
 
     def _look_ahead(self) -> None:
-        """Begin with the next batch, if all of it is there.
+        """Prefetch the next batch if all its rollouts are ready.
 
-        It counts as waiting: its slots go back when it was learnt from, and whether it is too old
-        is asked when its turn comes. So no bound on the lag changes.
+        Prefetched rollouts keep their slots, and their lag is checked when they are used, so the
+        bound on policy lag doesn't change.
         """
         if self._ahead is not None and self._source.has(self._config.rollouts_per_update):
             tasks = range(self._source.num_tasks)
@@ -91,31 +91,31 @@ class BatchCollector:
 
     @property
     def _share(self) -> int:
-        """Rollouts of each task in a batch."""
+        """Number of rollouts per task in a batch."""
         return self._config.rollouts_per_update // self._source.num_tasks
 
     def _take(self) -> list[Rollout]:
         early, self._early = self._early, []
-        kept = [
+        rollouts = [
             rollout
             for task in range(self._source.num_tasks)
             for rollout in self._take_of(task, early[task] if early else [])
         ]
         self._meter.note(queue_depth=self._source.depth)
-        return kept
+        return rollouts
 
     def _take_of(self, task: int, early: list[Taken]) -> list[Rollout]:
-        """Its share of the batch; what was taken ``early`` comes first."""
-        meter, kept = self._meter, list[Rollout]()
+        """Take one task's share of the batch, beginning with the ``early`` rollouts."""
+        meter, rollouts = self._meter, list[Rollout]()
         oldest = self._config.max_first_lag
-        while (missing := self._share - len(kept)) > 0:
+        while (missing := self._share - len(rollouts)) > 0:
             taken, early = early or self._source.take(missing, self._stopped, task), []
             for slot, header, rollout in taken:
                 ends = rollout.episode_return.numpy(), rollout.episode_length.numpy()
                 self._episodes.add(*ends, task)
-                if told := self._source.told(slot):
+                if infos := self._source.told(slot):
                     tasks = self._episodes.tasks
-                    self._reported.add(json.loads(told), tasks[task] if tasks else None)
+                    self._reported.add(json.loads(infos), tasks[task] if tasks else None)
                 meter.pulls += header.pulled
                 lag = header.lag if header.lag >= 0 else self._updates - header.version
                 if oldest is not None and lag > oldest:
@@ -123,38 +123,38 @@ class BatchCollector:
                     self._source.release([slot])
                     continue
                 self.taken.append(slot)
-                kept.append(rollout)
+                rollouts.append(rollout)
                 meter.rollout(header)
                 self._episodes.learnt(task, header.valid_steps)
                 if self._episodes.agents:
                     self._episodes.learnt_by_agents((~rollout.first[1:]).sum(0).numpy())
-                if header.lag >= 0:  # an actor has learnt from it, once
+                if header.lag >= 0:  # its actor trained on it, once
                     sums = {"num_lags": 1, "lag_sum": lag, "lag_steps_sum": lag}
                     meter.count(**sums, lag_max=lag, lag_steps_max=lag)
                 for metrics in own_metrics(rollout):
                     meter.note(**metrics)
-        return kept
+        return rollouts
 
     def _note_drift(self, batch: Batch) -> None:
-        """Tell the batch's actors how far the learner's policy is from what they did.
+        """Report to the batch's actors how far the learner's policy has diverged from theirs.
 
-        Per rollout it is the mean over its valid steps.
+        The divergence of a rollout is the mean over its valid steps.
         """
         width, log_ratio = self._config.envs_per_actor, self._learner.log_ratio(batch)
         each = (x.cpu().split(width, dim=1) for x in (log_ratio, batch.valid))
         for slot, part, valid in zip(self.taken, *each, strict=True):
-            known = part[valid]
-            if len(known) and not known.isnan().any():
-                nats = divergence(known)
+            log_ratios = part[valid]
+            if len(log_ratios) and not log_ratios.isnan().any():
+                nats = divergence(log_ratios)
                 self._source.note(slot, nats)
                 self._meter.divergence(nats)
 
     def close(self) -> None:
-        """Nothing is read from slots any more."""
+        """Stop prefetching; slots are no longer read afterwards."""
         if self._ahead is not None:
             self._ahead.close()
 
     def release(self) -> None:
-        """Give the latest batch's slots back to their actors."""
+        """Return the slots of the latest batch to their actors."""
         self._source.release(self.taken)
         self.taken = []

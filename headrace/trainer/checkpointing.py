@@ -1,4 +1,4 @@
-"""A run's checkpoints: what several learners put together into one, and take out of it again."""
+"""Saves and loads checkpoints of a run with one or several learners."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.types import Group
 
 
 class CheckpointState(NamedTuple):
-    """What a checkpoint holds, as one learner has it."""
+    """State of one learner that checkpoints save and restore."""
 
     policy: AnyPolicy
     learner: AnyLearner
@@ -36,50 +36,53 @@ class CheckpointState(NamedTuple):
 
 
 class Checkpointer:
-    """Saves and loads; only rank 0 touches files, and every learner makes the same calls.
+    """Saves and loads checkpoints. Only rank 0 touches files; every learner makes the same calls.
 
-    Prepares the run directory, goes on from its latest checkpoint if that is to be resumed, and
-    writes ``config.json``.
+    Prepares the run directory, loads its latest checkpoint if the run resumes, and writes
+    ``config.json``.
 
     Args:
-        run_dir: of the run. config: all its settings. found: of its environment.
-        group: of its learners. saved: of this one.
-        notify: told when a checkpoint can't be saved, and when one can again.
-        locks: hold the run directory's lock; False: who started this learner does.
+        run_dir: run directory.
+        config: settings of the run.
+        found: probe of its environment.
+        group: group of its learners.
+        saved: state of this learner.
+        notify: called when a checkpoint can't be saved, and when saving works again.
+        locks: hold the run directory's lock; False if the parent process holds it.
 
     Raises:
-        CheckpointError: the run directory exists, or what is to be resumed isn't there or doesn't
-            fit this run.
+        CheckpointError: the run directory exists, or the run to resume doesn't exist or doesn't
+            fit this one.
     """
 
     def __init__(
         self,
         run_dir: Path,
         config: Config,
-        found: Probe,
+        probe: Probe,
         group: Group,
         saved: CheckpointState,
         notify: Callable[[str], None],
         locks: bool = True,
     ) -> None:
         self._run_dir, self._config, self._group, self._saved = run_dir, config, group, saved
-        self._tried = -1  # after how many updates the final one was tried
-        self.written = -1  # after how many updates the latest checkpoint was written
+        self._tried = -1  # number of updates at the latest attempt of a final checkpoint
+        self.written = -1  # number of updates in the latest checkpoint
         self._path = run_dir
         self._disk, self._notify = TolerantWriter(notify), notify
         self.description: dict[str, Any] = {
             "format": checkpoint.FORMAT,
-            "observation_space": space_to_json(found.observation_space),
-            "action_space": space_to_json(found.action_space),
-            "info_mask": found.info_mask,
-            "mask_source": found.mask_source,
+            "observation_space": space_to_json(probe.observation_space),
+            "action_space": space_to_json(probe.action_space),
+            "info_mask": probe.info_mask,
+            "mask_source": probe.mask_source,
         }
         self.describe(config)
         if isinstance(saved.policy, MultiPolicy):
             self.description["policies"] = saved.policy.roster.to_json()
-            self.description["agent_spaces"] = _written(found.own_spaces)
-        if isinstance(found.env, Tasks):
-            self.description["task_spaces"] = _written(found.env.own)
+            self.description["agent_spaces"] = _written(probe.own_spaces)
+        if isinstance(probe.env, Tasks):
+            self.description["task_spaces"] = _written(probe.env.own)
         self._lock: Lock | None = None
         try:
             if group.rank == 0 and locks:
@@ -92,7 +95,7 @@ class Checkpointer:
                 describe = partial(write_json, run_dir / "config.json", self.description)
                 if locks or not config.resume:
                     describe()
-                else:  # a run that goes on does so over a full disk, too
+                else:  # a resumed run continues on a full disk
                     self._disk.attempt("writing config.json", describe)
         except BaseException:
             self.close()
@@ -100,48 +103,48 @@ class Checkpointer:
         self._loaded = saved.progress.updates
 
     def describe(self, config: Config) -> None:
-        """Set the settings that later checkpoints hold."""
+        """Set the settings that later checkpoints save."""
         values = config.to_json()
         self.description |= {"config": values, "signature": import_allowlist.sign(values)}
 
     def close(self) -> None:
-        """Let others write in the run directory; safe to call twice."""
+        """Release the run directory's lock; safe to call twice."""
         if self._lock is not None:
             self._lock.release()
 
     def save(self, final: bool = False) -> Path:
-        """Write a checkpoint; what a disk refuses is told, and tried again at the next one.
+        """Write a checkpoint. Disk errors are reported, and the next checkpoint tries again.
 
         Args:
-            final: there is no next one.
+            final: no checkpoint follows; disk errors raise.
 
         Returns:
-            the latest one of this run that was written.
+            path of the latest checkpoint that was written.
 
         Raises:
-            CheckpointError: the final one can't be written.
+            CheckpointError: the final checkpoint can't be written.
             NonFinite: a weight isn't finite; nothing was written.
         """
         for name, weight in self._saved.policy.state_dict().items():
             if weight.is_floating_point() and not weight.isfinite().all():
-                raise NonFinite(f"{name} holds numbers that aren't finite, so it is not saved")
-        if self._group.size > 1:  # it waits for others, which may be gone
+                raise NonFinite(f"{name} has values that are not finite, so it is not saved")
+        if self._group.size > 1:  # it waits for other learners, which may have exited
             return self._save(final)
         with signals_held():
             return self._save(final)
 
     def save_rest(self, error: BaseException | None) -> None:
-        """Save what was learnt since the latest checkpoint before ``error`` goes on.
+        """Save updates since the latest checkpoint before ``error`` propagates.
 
-        Nothing that goes wrong here takes its place. Several learners, which would have to save
-        together, and an update that was refused save nothing.
+        A failure here is reported and never replaces ``error``. Nothing is saved with several
+        learners, which would have to save together, or after a non-finite update.
         """
         new = self._saved.progress.updates > max(self._loaded, self.written, self._tried)
         if new and self._group.size == 1 and not isinstance(error, NonFinite):
             try:
                 self.save(final=True)
             except Exception as failure:
-                self._notify(f"what was learnt last could not be saved: {failure}")
+                self._notify(f"could not save the updates since the latest checkpoint: {failure}")
 
     def _save(self, final: bool) -> Path:
         _, learner, progress, episodes, league = self._saved
@@ -170,7 +173,7 @@ class Checkpointer:
         mean, before = mean_return(more["episodes"]), progress.best_return
         improved = mean is not None and (before is None or mean > before)
         if improved:
-            progress.best_return = mean  # which only rank 0 needs
+            progress.best_return = mean  # only rank 0 needs it
         try:
             state = progress.state_dict() | more
             path = checkpoint.save(self._run_dir, self.description, self._saved.policy, state)
@@ -192,21 +195,23 @@ class Checkpointer:
                 write_json(self._run_dir / "config.json", self.description)
             self._write(more)
         except CheckpointError as error:
-            left = "no checkpoint is left"
+            remaining = "there is no earlier checkpoint"
             if checkpoint.exists(self._run_dir):
-                left = f"the latest that is saved is {checkpoint.find(self._run_dir).name}"
-            raise CheckpointError(f"the last checkpoint is not saved: {error}; {left}") from error
+                remaining = f"the latest saved checkpoint is {checkpoint.find(self._run_dir).name}"
+            raise CheckpointError(
+                f"the last checkpoint could not be saved: {error}; {remaining}"
+            ) from error
 
     def _load(self) -> None:
-        """Go on from the latest checkpoint, which may be of another number of learners."""
+        """Load the latest checkpoint, which may have been saved by another number of learners."""
         policy, learner, progress, episodes, league = self._saved
-        found: tuple[Any, ...] = ()
+        loaded: tuple[Any, ...] = ()
         if self._group.rank == 0:
             folder = checkpoint.find(self._run_dir)
             self._check_same(folder)
             checkpoint.load_weights(folder, policy)
-            found = str(folder), policy.state_dict(), checkpoint.load_trainer(folder)
-        name, weights, state = self._group.broadcast(found)
+            loaded = str(folder), policy.state_dict(), checkpoint.load_trainer(folder)
+        name, weights, state = self._group.broadcast(loaded)
         try:
             policy.load_state_dict(weights)
             progress.load_state_dict(state)

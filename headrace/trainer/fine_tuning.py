@@ -1,4 +1,4 @@
-"""A run that begins with the policy of another one (``init_from``)."""
+"""Initializes a run with the policy of another run (``init_from``)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from headrace.spaces.actions import ActionTransform
 from headrace.spaces.json import alike, space_from_json
 from headrace.types import Group
 
-_FREE = ("log_std_init",)  # what matters to weights that are drawn only
+_FREE = ("log_std_init",)  # settings that only matter for new weights
 
 
-def check_init(config: Config, found: Probe, run_dir: Path) -> None:
-    """See that the policy of ``init_from``, if there is one, fits this run.
+def check_init(config: Config, probe: Probe, run_dir: Path) -> None:
+    """Check that the policy of ``init_from``, if set, fits this run.
 
     Raises:
-        ConfigError: it has another observation space, action space or network setting, all of which
-            are named; or it lies in the directory of this run.
-        CheckpointError: there is no such policy.
+        ConfigError: its observation space, action space or a network setting differs, or it is in
+        the directory of this run.
+        CheckpointError: the policy doesn't exist.
     """
     if config.init_from is None:
         return
@@ -34,37 +34,37 @@ def check_init(config: Config, found: Probe, run_dir: Path) -> None:
         raise ConfigError(f"{name} lies in run_dir={str(run_dir)!r}: choose another run_dir")
     values = checkpoint.read_config(folder)
     checkpoint.check_one(folder, values)
-    spaces = found.observation_space, found.action_space
+    spaces = probe.observation_space, probe.action_space
     for kind, ours in zip(("observation_space", "action_space"), spaces, strict=True):
         theirs = space_from_json(values[kind])
         if not alike(theirs, ours, bounds=kind == "action_space"):
             raise ConfigError(
                 f"{name} was trained with the {kind.replace('_', ' ')} {theirs}, but that of "
-                f"{env_name(found.env)} is {ours}: they must be the same"
+                f"{env_name(probe.env)} is {ours}: both must be the same"
             )
     before = _settings(network_from_json(values["config"]["network"]))
     free: tuple[str, ...] = _FREE
-    if not ActionTransform(found.action_space, scale=True).is_scaled:
+    if not ActionTransform(probe.action_space, scale=True).is_scaled:
         free = (*_FREE, "scale_actions")  # scaling changes nothing for this space
     for setting, value in _settings(config.network).items():
         if value != before[setting] and setting not in free:
             raise ConfigError(
                 f"{name} was trained with {setting}={before[setting]!r}, but this run has "
-                f"{setting}={value!r}: give the same"
+                f"{setting}={value!r}: set the same value"
             )
 
 
 def _settings(network: Network) -> dict[str, Any]:
-    """With what older versions left open as it was then."""
+    """Return the network settings, with those left to the run resolved to False."""
     values = network.to_json()
     return values | {name: bool(values[name]) for name in LEFT_TO_THE_RUN if name != "hidden"}
 
 
 def take_over(config: Config, policy: AnyPolicy, group: Group) -> None:
-    """Copy the weights of ``init_from``, if there is one, into the policy of each learner.
+    """Copy the weights of ``init_from``, if set, into the policy of each learner.
 
     Raises:
-        CheckpointError: the file is missing, corrupt or of another network.
+        CheckpointError: the file is missing, corrupt or from another network.
     """
     if config.init_from is None:
         return

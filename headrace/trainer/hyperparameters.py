@@ -25,40 +25,40 @@ class CurrentHyperparameters:
     def __init__(self, algo: Hyperparameters, total_steps: int) -> None:
         self.algo, self._total_steps = algo, total_steps
         self._set: set[str] = set()  # by callbacks; learners were built with other values
-        self._changing = self._found()
+        self._changing = self._changing_names()
 
-    def _found(self) -> list[str]:
-        """Names, except the learning rate, whose values may differ from those at construction."""
+    def _changing_names(self) -> list[str]:
+        """List hyperparameters, except the learning rate, whose values may have changed."""
         names = self._set | schedules.of(self.algo).keys()
         if self.algo.entropy_schedule != "constant":
             names.add("entropy_coef")
         return sorted(names - {"learning_rate"})
 
     def rates(self, env_steps: int) -> tuple[float, dict[str, float]]:
-        """The learning rate, and the other hyperparameters that change, by name.
+        """Return the learning rate, and the other changing hyperparameters by name.
 
         Raises:
-            ConfigError: a function's value is out of range.
+            ConfigError: a schedule function returned a value out of range.
         """
         changing = self._changing
         values = {name: self._value(name, env_steps) for name in changing} if changing else {}
         return self._value("learning_rate", env_steps), values
 
     def all(self, env_steps: int) -> dict[str, float]:
-        """Every float hyperparameter, by name."""
+        """Return every float hyperparameter, by name."""
         return {name: self._value(name, env_steps) for name in float_fields(type(self.algo))}
 
     def _value(self, name: str, env_steps: int) -> Any:
-        given = getattr(self.algo, name)
-        if isinstance(given, ScheduleBase):
-            value = given.at(env_steps, self._total_steps)
-            if isinstance(given, schedules.Function):
+        setting = getattr(self.algo, name)
+        if isinstance(setting, ScheduleBase):
+            value = setting.at(env_steps, self._total_steps)
+            if isinstance(setting, schedules.Function):
                 schedules.check_now(self.algo, name, value)
             return value
         kind = getattr(self.algo, _NAMED[name]) if name in _NAMED else "constant"
         if kind == "constant":
-            return given
-        return given * schedules.shape(kind, env_steps, self._total_steps, self.algo.lr_warmup)
+            return setting
+        return setting * schedules.shape(kind, env_steps, self._total_steps, self.algo.lr_warmup)
 
     def changed(self, name: str, value: Any) -> Hyperparameters:
         """Return the hyperparameters with a new value or schedule for one of them.
@@ -66,12 +66,12 @@ class CurrentHyperparameters:
         Raises:
             ConfigError: it isn't a float hyperparameter, or the value is out of range.
         """
-        known = float_fields(type(self.algo))
-        if name not in known:
+        names = float_fields(type(self.algo))
+        if name not in names:
             kind = type(self.algo).__name__
             raise ConfigError(
                 f"{name!r} can't change during training: it is not a float hyperparameter of "
-                f"{kind}.{nearest(name, known)}"
+                f"{kind}.{nearest(name, names)}"
             )
         if name in self.algo.FIXED:
             raise ConfigError(f"{name!r} can't change during training: it is used at the start")
@@ -84,4 +84,4 @@ class CurrentHyperparameters:
         """Change a hyperparameter from the next update on; see :meth:`changed`."""
         self.algo = self.changed(name, value)
         self._set.add(name)
-        self._changing = self._found()
+        self._changing = self._changing_names()

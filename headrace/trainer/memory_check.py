@@ -1,4 +1,4 @@
-"""Whether there is memory for a run's rollouts, before any of them is made, and its open files."""
+"""Checks memory, shared memory and open-file limits before a run allocates rollouts."""
 
 from __future__ import annotations
 
@@ -19,57 +19,59 @@ from headrace.transport.queue import NUM_HEADER_FIELDS
 from headrace.transport.slab import ArraySpec, num_bytes, spec_of
 from headrace.transport.weights import NUM_STORE_FIELDS
 
-_MOST = 0.9  # of the memory that is free; the rest is the processes' own
+_MOST = 0.9  # of free memory for rollouts; the processes use the rest
 _TRIES = 64
-_FILES, _ASKING_FILES, _OTHER_FILES = 4, 2, 128  # open: of an actor, where it asks, of the rest
+_FILES, _CLIENT_FILES, _OTHER_FILES = 4, 2, 128  # open files per actor, per client, and other
 
 
 def needed(config: Config, policy: AnyPolicy, env: Any = None) -> int:
-    """Bytes of the rollouts, batches and memories of all learners of this machine.
+    """Return the bytes of rollouts, batches and replay memory of all learners on this machine.
 
-    That is the slots that actors fill, and what a learner's algorithm holds at a time
-    (``Hyperparameters.columns_held``). Networks, gradients and processes come on top.
+    Includes the actors' slots and the columns that the algorithm holds at a time
+    (``Hyperparameters.columns_held``), but not networks, gradients and processes.
     """
     share = config.per_learner
     spec = share.actor_spec(env, policy, num_credits=share.num_credits)
     slot, width = num_bytes(spec.layout()), share.envs_per_actor
     assert isinstance(width, int)
     columns = share.rollouts_per_update * width
-    if share.device == "cpu":  # else they lie elsewhere, but for the batch on its way
+    if share.device == "cpu":  # otherwise batches are in device memory, except one in transit
         columns = _held(share, policy, columns)
-    slots = spec.num_slots if config.cluster is None else share.num_credits  # others are empty
+    slots = (
+        spec.num_slots if config.cluster is None else share.num_credits
+    )  # unused slots take no memory
     return config.learners_here * (slot * slots + -(-slot * columns // width))
 
 
 def _held(config: Config, policy: AnyPolicy, columns: int) -> int:
-    """Columns in memory with a batch of so many; several policies learn from parts beside it."""
+    """Return the columns in memory for a batch; several policies also copy their parts."""
     if not isinstance(policy, MultiPolicy):
         return config.algo.columns_held(columns)
-    games, who = columns // len(policy.roster.agents), policy.roster
-    parts = [config.algo.columns_held(games * len(who.of(name))) for name in who.policies]
+    games, mapping = columns // len(policy.roster.agents), policy.roster
+    parts = [config.algo.columns_held(games * len(mapping.of(name))) for name in mapping.policies]
     return columns + sum(parts)
 
 
 def check_room(config: Config, policy: AnyPolicy, env: Any = None) -> None:
-    """Raise NoRoom where that is more memory than is free, with the setting that mends it."""
+    """Raise NoRoom if rollouts need more memory than is free, with the setting that fixes it."""
     free = free_bytes()
-    if free is None or (wanted := needed(config, policy, env)) <= _MOST * free:
+    if free is None or (required := needed(config, policy, env)) <= _MOST * free:
         return
-    for name, value, other in _smaller(config, _MOST * free / wanted):
+    for name, value, other in _smaller(config, _MOST * free / required):
         if needed(other, policy, env) <= _MOST * free:
             shown = getattr(config.algo, name, config.resolved_batch_size)
             raise NoRoom(
-                f"{name}={shown} makes rollouts and batches of {wanted / 1e9:.1f} GB, and "
-                f"{free / 1e9:.1f} GB of memory are free (nearest: {value})"
+                f"{name}={shown} needs {required / 1e9:.1f} GB of memory for rollouts and batches, "
+                f"but only {free / 1e9:.1f} GB are free (nearest: {value})"
             )
     raise NoRoom(
-        f"rollouts and batches of these settings take {wanted / 1e9:.1f} GB, and {free / 1e9:.1f} "
-        "GB of memory are free: fewer num_actors, envs_per_actor or a shorter fragment_length"
+        f"rollouts and batches need {required / 1e9:.1f} GB of memory, but only {free / 1e9:.1f} "
+        "GB are free: reduce num_actors, envs_per_actor or fragment_length"
     )
 
 
 def shared_needed(config: Config, policy: AnyPolicy, env: Any = None) -> int:
-    """Bytes of shared memory for the slots and weights of all learners of this machine."""
+    """Return the bytes of shared memory for slots and weights of all learners on this machine."""
     share = config.per_learner
     spec = share.actor_spec(env, policy, num_credits=share.num_credits)
     of_slot, of_store = (
@@ -83,7 +85,7 @@ def shared_needed(config: Config, policy: AnyPolicy, env: Any = None) -> int:
 def check_shared_room(config: Config, policy: AnyPolicy, env: Any = None) -> None:
     """Raise NoRoom if shared memory is too small for the run, with the nearest batch that fits."""
     free = free_shared_bytes() if config.transport == "shm" and config.cluster is None else None
-    if free is None or (wanted := shared_needed(config, policy, env)) <= free:
+    if free is None or (required := shared_needed(config, policy, env)) <= free:
         return
     near = next((o for o in _shorter(config) if shared_needed(o, policy, env) <= free), None)
     serial = setting("transport", "'serial'")
@@ -95,14 +97,14 @@ def check_shared_room(config: Config, policy: AnyPolicy, env: Any = None) -> Non
         nearest = " with ".join(setting(name, str(value)) for name, value in values.items())
         nearest += f" or {serial}" if config.num_learners == 1 else ""
     raise NoRoom(
-        f"batch_size={config.resolved_batch_size} needs {wanted / 1e6:.1f} MB of shared memory, "
-        f"and {free / 1e6:.1f} MB are free in {SHARED_FOLDER}: enlarge it with {ENLARGE} "
+        f"batch_size={config.resolved_batch_size} needs {required / 1e6:.1f} MB of shared memory, "
+        f"but only {free / 1e6:.1f} MB are free in {SHARED_FOLDER}: enlarge it with {ENLARGE} "
         f"(nearest: {nearest})"
     )
 
 
 def _shorter(config: Config) -> Iterator[Config]:
-    """The settings with smaller batches, the nearest first; rollouts are as few as now."""
+    """Yield configs with smaller batches and as few rollouts as now, the nearest first."""
     length, batch = int(config.fragment_length), config.resolved_batch_size
     for _, _, other in _smaller(config, 1.0):
         yield other
@@ -113,24 +115,24 @@ def _shorter(config: Config) -> Iterator[Config]:
 
 
 def check_files(config: Config) -> None:
-    """Let this learner have as many files open as its actors take.
+    """Raise the open-file limit of this learner to the number that its actors need.
 
     Raises:
-        NoRoom: the system doesn't.
+        NoRoom: the system doesn't allow it.
     """
-    each = _FILES + _ASKING_FILES * (config.inference == "shared")
+    each = _FILES + _CLIENT_FILES * (config.inference == "shared")
     count = config.per_learner.num_actors if config.transport == "shm" else 0
-    wanted = _OTHER_FILES + each * count
-    if (allowed := allow_open_files(wanted)) < wanted:
+    required = _OTHER_FILES + each * count
+    if (allowed := allow_open_files(required)) < required:
         near = max(1, (allowed - _OTHER_FILES) // each) * config.num_learners
         raise NoRoom(
-            f"num_actors={config.num_actors} takes {wanted} open files of a learner, and "
-            f"{allowed} are allowed: raise that limit (ulimit -n), or nearest: {near}"
+            f"num_actors={config.num_actors} needs {required} open files per learner, but only "
+            f"{allowed} are allowed: raise the limit (ulimit -n), or nearest: {near}"
         )
 
 
 def _smaller(config: Config, share: float) -> Iterator[tuple[str, int, Config]]:
-    """Settings that need less, the most harmless first: name, value, all of them."""
+    """Yield settings that need less memory, the least intrusive first: name, value, config."""
     algo: Any = config.algo
     for name in ("replay_capacity", "buffer_size"):
         whole = getattr(algo, name, 1)
@@ -142,7 +144,7 @@ def _smaller(config: Config, share: float) -> Iterator[tuple[str, int, Config]]:
 
 
 def _counts(whole: int, share: float) -> Iterator[int]:
-    """From the count that this share of the memory would be, downwards."""
+    """Yield decreasing counts, from the one that needs this share of the memory."""
     if whole > 1:
         most = min(whole - 1, math.ceil(whole * share))
         yield from sorted({max(1, round(most * 0.94**i)) for i in range(_TRIES)}, reverse=True)

@@ -1,9 +1,8 @@
-"""What the learners of a run tell each other once per update, and the lines that are logged of it.
+"""All-reduces metrics between the learners of a run once per update.
 
-The time that a learner spends in a joint sum is its own waiting for the last one to arrive, and
-then the sum itself. Nobody's clock is compared with another's: the last one to arrive waits for
-nobody, so the least time among the learners is the sum's (``t_comm``), and what a learner spends
-beyond that is its waiting (``t_sync``).
+The time of a collective consists of waiting for the last rank and of the operation itself. Clocks
+of different ranks are never compared. The last rank doesn't wait, so the least time among the
+ranks is the operation's (``t_comm``), and the excess of each rank is its waiting (``t_sync``).
 """
 
 from __future__ import annotations
@@ -38,51 +37,51 @@ from headrace.rundir.metric_accumulators import (
 from headrace.types import Group
 
 CHECK_EVERY = 100  # updates between two comparisons of the learners' weights
-_MOST_LOGGED = 32  # learners; all wait while rank 0 writes a line of each, some 40 µs
+_MOST_LOGGED = 32  # learners; all wait while rank 0 writes a line for each, about 40 µs
 
 
 @dataclass(frozen=True)
 class GroupState:
-    """What all learners know after an exchange, each the same but for ``meter.noted``."""
+    """State shared by all learners after an all-reduce; only ``meter.noted`` differs by rank."""
 
-    stop: bool  # one of them was asked to stop
-    due: bool  # rank 0 wants to report
+    stop: bool  # one learner must stop
+    due: bool  # rank 0 will report
     mean_return: float | None  # over the latest episodes of all
-    full: bool  # whether these are as many as can be
+    full: bool  # the episode window is full
     restarts: int  # of actors
-    meter: MetricAccumulator  # what all counted, and what this learner noted
+    meter: MetricAccumulator  # counts of all learners, and values noted by this one
 
 
 @dataclass(frozen=True)
 class LearnerRow:
-    """What one learner tells the others."""
+    """Values that one learner contributes to the all-reduce."""
 
-    stop: float  # 1: it was asked to
-    due: float  # 1: it wants to report
+    stop: float  # 1: it must stop
+    due: float  # 1: it will report
     checksum: float  # of its weights; -1: not compared
     restarts: float  # of its actors, since the start
-    num_episodes: float  # the latest
-    return_sum: float  # of these
+    num_episodes: float  # in the window
+    return_sum: float  # of these episodes
     seconds: float  # of its iteration
     meter: MetricAccumulator
     own: dict[str, float]  # metrics of its data
-    waits: list[float]  # seconds of its meetings; equally many for all
+    waits: list[float]  # seconds of each collective; equally many for all ranks
 
     def pack(self) -> Tensor:
-        """``[n]`` float64, equally many for all."""
+        """Pack the values into a ``[n]`` float64 tensor of the same length for all ranks."""
         *numbers, meter, own, waits = vars(self).values()
         numbers += [*meter.numbers(), *(own.get(name, math.nan) for name in BY_RANK), *waits]
         return torch.tensor(numbers, dtype=torch.float64)
 
     @staticmethod
     def unpack(packed: Tensor) -> LearnerRow:
-        """What :meth:`pack` returned; a metric that is NaN was absent."""
-        left = iter(packed.tolist())
+        """Unpack the result of :meth:`pack`; NaN means that a metric is absent."""
+        values = iter(packed.tolist())
         names = [field.name for field in fields(LearnerRow)][:-3]
-        numbers: dict[str, Any] = dict(zip(names, left, strict=False))
-        meter = MetricAccumulator.read(left)
-        own = {name: x for name, x in zip(BY_RANK, left, strict=False) if not math.isnan(x)}
-        return LearnerRow(**numbers, meter=meter, own=own, waits=list(left))
+        numbers: dict[str, Any] = dict(zip(names, values, strict=False))
+        meter = MetricAccumulator.read(values)
+        own = {name: x for name, x in zip(BY_RANK, values, strict=False) if not math.isnan(x)}
+        return LearnerRow(**numbers, meter=meter, own=own, waits=list(values))
 
 
 _WIDTHS = len(fields(LearnerRow)) - 3, len(SUMS), len(GREATEST), len(BY_RANK)
@@ -90,13 +89,13 @@ _ENDS = list(itertools.accumulate(_WIDTHS))  # of a row's parts; the waits come 
 
 
 class MetricsAllReduce:
-    """The exchange at the end of each update.
+    """All-reduces metrics at the end of each update.
 
-    An iteration is what is done inside :meth:`timed` and :meth:`tell` from one exchange to the
-    next; its parts are taken from the group's clock and from how long the group's calls took.
+    An iteration is the work inside :meth:`timed` and :meth:`all_reduce` from one all-reduce to the
+    next. Its phases come from the group's clock and the durations of the group's calls.
 
     Args:
-        group: of the learners.
+        group: group of the learners.
     """
 
     def __init__(self, group: Group) -> None:
@@ -105,18 +104,18 @@ class MetricsAllReduce:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """What is done inside is part of the iteration."""
+        """Count the enclosed work as part of the iteration."""
         start = time.perf_counter()
         try:
             yield
         finally:
             self._spent_s += time.perf_counter() - start
 
-    def apart(self) -> AbstractContextManager[None]:
-        """What is done inside (reports, checkpoints) is no part of any iteration."""
+    def untimed(self) -> AbstractContextManager[None]:
+        """Exclude the enclosed work (reports, checkpoints) from every iteration."""
         return self._group.clock.aside()
 
-    def tell(
+    def all_reduce(
         self,
         meter: MetricAccumulator,
         episodes: Episodes,
@@ -127,14 +126,16 @@ class MetricsAllReduce:
         restarts: int = 0,
         checksum: int | None = None,
     ) -> GroupState:
-        """Exchange; returns what all know now. Every learner calls it once per update.
+        """All-reduce the metrics and return the shared state; every rank calls it once per update.
 
         Args:
-            meter: of this update and learner; it gets its times here.
-            episodes: of this learner. own: metrics of its data.
-            stop: it was asked to stop. due: it wants to report; rank 0's counts.
-            restarts: of its actors, since the start.
-            checksum: of its weights; None, for all learners alike: not compared.
+            meter: metrics of this learner's update; receives its phase durations here.
+            episodes: episodes of this learner.
+            own: metrics of its data.
+            stop: this learner must stop.
+            due: this learner will report; only rank 0's value counts.
+            restarts: actor restarts since the start.
+            checksum: checksum of its weights; None, for all learners: not compared.
 
         Raises:
             LearnerFailed: the checksums differ.
@@ -161,7 +162,7 @@ class MetricsAllReduce:
             return self._read(self._rows.numpy(), meter, episodes.window)
 
     def iterations(self) -> Iterator[Iteration]:
-        """Of the latest update, by rank."""
+        """Yield the latest update's iteration of each rank."""
         rows = list(map(LearnerRow.unpack, self._rows))
         least_s = sum(map(min, zip(*(row.waits for row in rows), strict=True)))
         for row in rows:
@@ -170,7 +171,7 @@ class MetricsAllReduce:
             yield Iteration(rank, row.seconds, row.meter, row.own)
 
     def _read(self, rows: np.ndarray, mine: MetricAccumulator, window: int) -> GroupState:
-        """What is in ``[W, n]``, by column: there may be hundreds of rows in each update."""
+        """Reduce ``[W, n]`` rows column by column: there may be hundreds in each update."""
         heads, sums, greatest, _, waits = np.split(rows, _ENDS, 1)
         stop, due, checksums, restarts, num_episodes, return_sum, _ = heads.T
         if checksums[0] >= 0:
@@ -190,7 +191,7 @@ class MetricsAllReduce:
 
 
 def logs_iterations(num_learners: int) -> bool:
-    """Whether the lines of each update are written, where that is left to the run."""
+    """Return True if per-update lines are logged by default."""
     return 1 < num_learners <= _MOST_LOGGED
 
 
@@ -201,8 +202,8 @@ def _compare(checksums: list[float]) -> None:
         like = learners([r for r in range(len(checksums)) if r not in others])
         raise LearnerFailed(
             f"the weights of {learners(others)} are no longer those of {like}: they took different "
-            "steps (a machine that computes differently, or an algorithm's random choice that "
-            "isn't the same for all)"
+            "steps (a machine that computes differently, or a random choice of the algorithm that "
+            "isn't the same on all ranks)"
         )
 
 

@@ -1,4 +1,4 @@
-"""The policies of a run, one or several, and what trains them."""
+"""Builds the policies of a run, one or several, and their learner."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from headrace.nn.policy_mapping import PolicyMapping
 from headrace.types import Group
 
 
-def roster(config: Config, found: Probe) -> PolicyMapping | None:
-    """Who plays whom; None: one policy plays all there is.
+def roster(config: Config, probe: Probe) -> PolicyMapping | None:
+    """Return the policy mapping of a run; None if one policy plays all agents.
 
     Raises:
         ConfigError: the setting doesn't fit the environment's agents, or their spaces.
     """
-    who = config.roster(found.agents, env_name(found.env))
-    if who is None:
-        found.check_shared()
-    return who
+    mapping = config.roster(probe.agents, env_name(probe.env))
+    if mapping is None:
+        probe.check_shared()
+    return mapping
 
 
-def check_minibatches(config: Config, found: Probe) -> None:
-    """Raise ConfigError where a recurrent policy has fewer columns than there are minibatches."""
-    who, minibatches = roster(config, found), getattr(config.algo, "minibatches", 1)
-    if who is None or config.network.core is None:
+def check_minibatches(config: Config, probe: Probe) -> None:
+    """Raise ConfigError if a recurrent policy has fewer columns than minibatches."""
+    mapping, minibatches = roster(config, probe), getattr(config.algo, "minibatches", 1)
+    if mapping is None or config.network.core is None:
         return
-    games = config.rollouts_per_update * int(config.envs_per_actor) // len(found.agents)
-    for policy in who.policies:
-        columns = games * len(who.of(policy))
+    games = config.rollouts_per_update * int(config.envs_per_actor) // len(probe.agents)
+    for policy in mapping.policies:
+        columns = games * len(mapping.of(policy))
         if minibatches > columns:
             raise ConfigError(
                 f"minibatches={minibatches} is more than the {columns} environments that "
@@ -42,20 +42,20 @@ def check_minibatches(config: Config, found: Probe) -> None:
             )
 
 
-def new_policy(config: Config, found: Probe) -> AnyPolicy:
-    """With new weights, drawn from torch's generator policy by policy."""
-    made = found.observation_space, found.action_space, config.network, found.info_mask
-    who = roster(config, found)
-    if who is not None:
-        return MultiPolicy.of(who, *made, found.own_spaces)
+def new_policy(config: Config, probe: Probe) -> AnyPolicy:
+    """Create a policy with new weights, drawn from torch's generator policy by policy."""
+    made = probe.observation_space, probe.action_space, config.network, probe.info_mask
+    mapping = roster(config, probe)
+    if mapping is not None:
+        return MultiPolicy.of(mapping, *made, probe.own_spaces)
     policy = Policy(*made)
-    if isinstance(found.env, Tasks):
-        policy.tasks, policy.task_spaces = found.env.names, found.env.own
+    if isinstance(probe.env, Tasks):
+        policy.tasks, policy.task_spaces = probe.env.names, probe.env.own
     return policy
 
 
 def new_learner(config: Config, policy: AnyPolicy, device: str, group: Group) -> AnyLearner:
-    """What trains it on a device, with the settings of one of the group's learners."""
+    """Create the learner of one rank on a device, with its share of the settings."""
     algo, threads = config.per_learner.algo, config.resolved_learner_threads
     if isinstance(policy, MultiPolicy):
         return MultiPolicyLearner(policy, algo, num_threads=threads, device=device, group=group)

@@ -1,7 +1,6 @@
-"""The next batch is put together while the present one is learnt from, where there is a GPU.
+"""Prefetches the next batch in a thread while a GPU trains on the present one.
 
-Without one the copy would take a core from those who compute, so there it is made when it is asked
-for.
+Without a GPU the copy would take a core from computation, so batches are gathered on demand.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from headrace.types import Batch, Rollout
 
 
 class BatchPrefetcher:
-    """Gathers rollouts into batches, one of them before it is asked for.
+    """Gathers rollouts into batches, one batch ahead.
 
     Args:
-        device: of the batches.
+        device: device of the batches.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -30,11 +29,11 @@ class BatchPrefetcher:
         self._begun: tuple[list[Rollout], Future[Batch]] | None = None
 
     def begin(self, rollouts: list[Rollout]) -> None:
-        """Gather these in a thread; their slots stay taken until the batch was asked for."""
+        """Gather these rollouts in a thread; their slots stay in use until it returns the batch."""
         self._begun = rollouts, self._pool.submit(self._gather, rollouts)
 
     def __call__(self, rollouts: list[Rollout]) -> Batch:
-        """The batch of these rollouts, which was begun, or else is gathered now."""
+        """Return the batch of these rollouts: the prefetched one, or else gathered now."""
         begun, self._begun = self._begun, None
         if begun is not None:
             batch = begun[1].result()
@@ -52,9 +51,9 @@ class BatchPrefetcher:
             now = torch.cuda.current_stream(self._device)
             now.wait_stream(self._stream)
             for leaf in tree.leaves(vars(batch)):
-                leaf.record_stream(now)  # whose memory is not reused before that is done with it
+                leaf.record_stream(now)  # keeps its memory until that stream is done with it
         return batch
 
     def close(self) -> None:
-        """End the thread; what it copies is no longer read then."""
+        """Stop the thread; slots are no longer read afterwards."""
         self._pool.shutdown()

@@ -1,4 +1,4 @@
-"""How a run begins, however many learners train."""
+"""Starts a run: resolves settings, probes the environment, builds policy and learner."""
 
 from __future__ import annotations
 
@@ -45,29 +45,28 @@ def begin(
     notify: Callable[[str], None],
     checked: bool = False,
 ) -> tuple[Config, Probe, Path]:
-    """Look at the environment while the fork server, if it is needed, gets ready.
+    """Probe the environment and resolve the settings while the fork server starts.
 
     Args:
         needs_processes: actors are processes, so the environment is probed in one as well.
-        group: of the learners; rank 0 decides what is left to "auto".
-        notify: called with a line of text about that.
-        checked: whoever started this process has seen that the run directory can be used.
+        group: group of the learners; rank 0 resolves "auto" settings.
+        notify: called with one line about each choice.
+        checked: the parent process has checked the run directory.
 
     Returns:
-        the settings with all of them decided, what the environment turned out to be, and the run
-        directory.
+        the resolved settings, the probe of the environment, and the run directory.
 
     Raises:
-        ConfigError: there is no such environment, or settings don't fit each other (nothing was
-            started), or it can't be made, or ``init_from`` doesn't fit it.
-        CheckpointError: the run directory can't be used, or there is no run to resume or to begin
-            from.
+        ConfigError: the environment doesn't exist or can't be made, settings conflict (before any
+            process is started), or ``init_from`` doesn't fit.
+        CheckpointError: the run directory can't be used, or the run to resume or to initialize
+            from doesn't exist.
     """
     refuse_training()
     config = config.settled
-    env = resolve(config.environment, config.wrappers)  # complains before anything is started
+    env = resolve(config.environment, config.wrappers)  # raises before any process starts
     if not config.is_sized:
-        choose(config, None, cores=1)  # so does this
+        choose(config, None, cores=1)  # likewise
     run_dir = Path(config.run_dir or default_run_dir(env_name(env), config.algo_name))
     if group.rank == 0 and not checked:
         check(run_dir, config.resume, config.overwrite)
@@ -78,7 +77,7 @@ def begin(
         start_fork_server()
     index = group.rank + 1 if group.size > 1 else 0  # the group's parent probes as number 0
     with first_look(needs_processes, config.seed, config.actor_timeout_s, index) as look:
-        return *_begun(config, group, notify, run_dir, look), run_dir
+        return *_probe_and_resolve(config, group, notify, run_dir, look), run_dir
 
 
 def in_full(config: Config) -> Config:
@@ -88,43 +87,43 @@ def in_full(config: Config) -> Config:
     return replace(config, **full)
 
 
-def _begun(
+def _probe_and_resolve(
     config: Config, group: Group, notify: Callable[[str], None], run_dir: Path, look: EnvProber
 ) -> tuple[Config, Probe]:
     made = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
-    found = look.probe(*made, rank=group.rank)
-    roster(config, found)  # complains before anything is measured
-    if found.mask_source and group.rank == 0:
-        notify(f"action masks: from {found.mask_source}")
+    probe = look.probe(*made, rank=group.rank)
+    roster(config, probe)  # raises before anything is measured
+    if probe.mask_source and group.rank == 0:
+        notify(f"action masks: from {probe.mask_source}")
     if config.num_learners == 1 and config.envs_per_actor != AUTO:
-        check_agents(config, found)
+        check_agents(config, probe)
     was_auto = config.stacked_frames == "auto"
-    held: Any = held_stacks(config, found) if group.rank == 0 else ""
-    held = group.broadcast(held) if group.size > 1 else held
-    config = replace(config, engine=found.engine, stacked_frames=held)
+    mode: Any = held_stacks(config, probe) if group.rank == 0 else ""
+    mode = group.broadcast(mode) if group.size > 1 else mode
+    config = replace(config, engine=probe.engine, stacked_frames=mode)
     if group.rank == 0:
         if config.eval_env_kwargs and config.eval_episodes:
-            check_evaluated(found, config.evaluated_kwargs, config.seed, look.probe)
-        for own, one in resolved(config, found.engine).items():
+            check_evaluated(probe, config.evaluated_kwargs, config.seed, look.probe)
+        for own, one in resolved(config, probe.engine).items():
             how = look.probe, one.env, one.engine, f"eval_envs[{own!r}]"
-            check_evaluated(found, one.env_kwargs, config.seed, *how)
-        check_init(config, found, run_dir)
-    chosen, line = sized(config, found, run_dir, look) if group.rank == 0 else (config, "")
+            check_evaluated(probe, one.env_kwargs, config.seed, *how)
+        check_init(config, probe, run_dir)
+    chosen, line = sized(config, probe, run_dir, look) if group.rank == 0 else (config, "")
     if line:
         notify(line)
     if was_auto and config.stacked_frames == "once" and group.rank == 0:
         notify("auto: stacks of images are stored as single frames (a quarter of the memory)")
     if not config.is_sized:
         chosen = replace(config, **Sizes(*group.broadcast(list(chosen.sizes)))._asdict())
-    check_agents(chosen, found)
-    check_opponents(chosen, found, run_dir)
-    check_minibatches(chosen, found)
-    return chosen, found
+    check_agents(chosen, probe)
+    check_opponents(chosen, probe, run_dir)
+    check_minibatches(chosen, probe)
+    return chosen, probe
 
 
-def check_agents(config: Config, found: Probe) -> None:
-    """Raise ConfigError unless every actor steps whole games; opponents fill up any."""
-    alone, count = config.num_learners == 1, found.num_columns
+def check_agents(config: Config, probe: Probe) -> None:
+    """Raise ConfigError unless every actor steps whole games; opponents fill up the rest."""
+    alone, count = config.num_learners == 1, probe.num_columns
     each = int((config if alone else config.per_learner).envs_per_actor)
     if each % count == 0 or config.mixture is not None:
         return
@@ -133,7 +132,7 @@ def check_agents(config: Config, found: Probe) -> None:
     learner = "" if alone else f" of an actor of {config.num_learners} learners"
     raise ConfigError(
         f"envs_per_actor={each}{learner} must be a multiple of {count}, the agents of a game of "
-        f"{env_name(found.env)} ({_named(found.agents)}), each of which counts as one environment; "
+        f"{env_name(probe.env)} ({_named(probe.agents)}), each of which counts as one environment; "
         f"nearest: {near}"
     )
 
@@ -143,49 +142,51 @@ def _named(agents: tuple[str, ...]) -> str:
     return shown if len(agents) <= 6 else f"{shown} … ({len(agents)})"
 
 
-def held_stacks(config: Config, found: Probe) -> Any:
-    """How stacks of pictures are held: in a resumed run as before, unless it is given.
+def held_stacks(config: Config, probe: Probe) -> Any:
+    """Resolve ``stacked_frames``: "once" or "whole"; a resumed run keeps its value.
 
     Raises:
-        ConfigError: there are none that could be held once.
+        ConfigError: it is "once", but the environment has no frame stacks.
     """
     if config.resume and config.stacked_frames == "auto":
         saved = checkpoint.read_config(checkpoint.find(Path(str(config.run_dir))))["config"]
         return "once" if saved.get("stacked_frames") == "once" else "whole"
-    valid = f"'auto' or 'whole' with {env_name(found.env)}, which shows no stacks of its pictures"
-    require(found.stacks or config.stacked_frames != "once", "stacked_frames", "once", valid)
+    valid = f"'auto' or 'whole' with {env_name(probe.env)}, whose observations are not frame stacks"
+    require(probe.stacks or config.stacked_frames != "once", "stacked_frames", "once", valid)
     if config.stacked_frames != "auto":
         return config.stacked_frames
-    return "once" if found.stacks else "whole"
+    return "once" if probe.stacks else "whole"
 
 
 def built(
-    config: Config, found: Probe, group: Group, notify: Callable[[str], None]
+    config: Config, probe: Probe, group: Group, notify: Callable[[str], None]
 ) -> tuple[Config, AnyPolicy, AnyLearner]:
-    """The policy and one of its learners, the same weights on each; in which precision, who acts.
+    """Build the policy and the learner, with equal weights on each rank, precision and inference.
 
     Args:
-        notify: called with a line about either choice, unless that is plain.
+        notify: called with one line about each choice that isn't obvious.
     """
     device = config.device
     if device == "cuda" and group.size > 1:
-        device = f"cuda:{group.local_rank % max(1, torch.cuda.device_count())}"  # Ray shows it one
-    full_float32(device)  # for the trials, too
+        device = (
+            f"cuda:{group.local_rank % max(1, torch.cuda.device_count())}"  # Ray exposes only one
+        )
+    full_float32(device)  # also for the benchmarks
     if device != "cpu":
         torch.backends.cudnn.deterministic = config.deterministic
     # One thread: the bits of the initial weights must not depend on the number of cores.
     with torch.random.fork_rng(devices=[]), torch_threads(1):
         torch.manual_seed(config.seed)
-        policy = new_policy(config, found)
+        policy = new_policy(config, probe)
         take_over(config, policy, group)
-        found.check_step()
+        probe.check_step()
         config = auto_precision.settle(config, policy, group, notify)
-        config = auto_inference.settle(config, policy, found, group, notify)
+        config = auto_inference.settle(config, policy, probe, group, notify)
         learner = new_learner(config, policy, device, group)
     if config.compile and learner.by_hand and group.rank == 0:
         notify(
-            "warning: compile=True does nothing here, where gradients are computed by hand "
-            "(fused=False has them computed by autograd)"
+            "warning: compile=True has no effect with hand-written gradients "
+            "(fused=False uses autograd)"
         )
     elif config.compile:
         policy.compile_torsos()
@@ -193,10 +194,10 @@ def built(
 
 
 def large_network(config: Config, policy: AnyPolicy, is_game: bool = False) -> str | None:
-    """A warning where the default network is larger than images of a usual size make it.
+    """Return a warning if the default network is larger than for images of the usual size.
 
     Args:
-        is_game: of several agents, which nothing of Gymnasium's wraps.
+        is_game: a multi-agent environment, which Gymnasium wrappers can't wrap.
     """
     size = sum(parameter.numel() for parameter in policy.parameters())
     if size <= _LARGE or config.network.torso is not None:
@@ -211,13 +212,13 @@ def large_network(config: Config, policy: AnyPolicy, is_game: bool = False) -> s
         how = "in a custom callable" if is_game else resized
         remedy = f"smaller images than {height} x {width}: {how}"
     return (
-        f"warning: the network has {size / 1e6:.0f} million parameters, which learn slowly and "
-        f"travel to every actor; try {remedy}"
+        f"warning: the network has {size / 1e6:.0f} million parameters, which train slowly and "
+        f"are sent to every actor; try {remedy}"
     )
 
 
 def shared_model(config: Config, learner: AnyLearner) -> SharedModel | None:
-    """What actors apply gradients to, if they compute any."""
+    """Return the model that actors apply gradients to, or None if they compute none."""
     if not config.algo.learns_in_actors or isinstance(learner, MultiPolicyLearner):
         return None
     sizes = config.num_actors, config.rollouts_per_update

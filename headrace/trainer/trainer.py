@@ -1,7 +1,7 @@
-"""The one file that wires the parts together: one learner of a run, and its actors.
+"""Runs one learner of a run and its actors; wires all parts together.
 
-actors ──► queue ──► fresh() ──► learner.update ──► exchange ──► publish ──► release
-                      │ counts, drops what is too old    ╲ with the other learners, if any
+actors ──► queue ──► fresh() ──► learner.update ──► all-reduce ──► publish ──► release
+                      │ counts, drops stale rollouts  ╲ metrics, with other learners
 """
 
 from __future__ import annotations
@@ -65,30 +65,29 @@ from headrace.validation.fields import checked
 
 
 class Trainer:
-    """A run: iterate over it to train, a ``Result`` about every second.
+    """Trains a run: iterate over it to receive a ``Result`` about every second.
 
-    However the loop ends, by an error, a signal or ``break``, what was learnt since the latest
-    checkpoint is saved (but weights that are not finite never are; where there are several
-    learners, an error leaves what was saved before). Inside ``with``, a loop that comes to its own
-    end is followed by :meth:`finish`.
+    When the loop stops, by an error, a signal or ``break``, updates since the latest checkpoint are
+    saved. Non-finite weights are never saved, and with several learners an error saves nothing.
+    Inside ``with``, a loop that completes is followed by :meth:`finish`.
 
-    With ``eval_interval`` training goes on while an evaluation is played; it waits for each with
-    ``deterministic``, ``target_return`` or ``transport="serial"``, and for the last one. The
-    greatest mean return so far is saved as ``best``.
+    With ``eval_interval``, evaluations run concurrently with training. Training waits for each of
+    them with ``deterministic``, ``target_return`` or ``transport="serial"``, and always for the
+    last one. The checkpoint with the greatest mean return so far is ``best``.
 
     Args:
-        config: all settings.
-        started: when the run counts as started (``time.monotonic()``); now by default.
-        notify: called with a line of text when something happens that a user should see.
-        group: the learners of the run as this one sees them; None: it is alone. Only rank 0 writes
-            files and yields results; the others have to be iterated as well.
-        handle_signals: end training at Ctrl-C, SIGTERM and SIGHUP, in the main thread; a second
+        config: settings of the run.
+        started: start time of the run (``time.monotonic()``); None: now.
+        notify: called with a line of text for the user.
+        group: group of the run's learners; None: a single learner. Only rank 0 writes files and
+            yields results, but every rank must be iterated.
+        handle_signals: stop training at Ctrl-C, SIGTERM and SIGHUP, in the main thread; a second
             Ctrl-C or SIGHUP interrupts.
-        locks: hold the run directory's lock; False: who started this does.
+        locks: hold the run directory's lock; False if the parent process holds it.
 
     Raises:
-        ConfigError: an environment, space or setting is wrong.
-        CheckpointError: the run directory exists, or what is to be resumed can't be.
+        ConfigError: an environment, space or setting is invalid.
+        CheckpointError: the run directory exists, or the run can't be resumed.
     """
 
     @checked
@@ -117,33 +116,35 @@ class Trainer:
     def _build(
         self, config: Config, started: float, notify: Callable[[str], None], locks: bool
     ) -> None:
-        leads = config.cluster is None or self.group.rank == 0  # of others only actors have any
+        leads = (
+            config.cluster is None or self.group.rank == 0
+        )  # elsewhere only actors have processes
         processes = config.transport == "shm" and leads
         chose_stacks = config.stacked_frames == "auto"
-        config, found, self.run_dir = begin(config, processes, self.group, notify, not locks)
-        config, self.policy, self.learner = built(config, found, self.group, notify)
+        config, probe, self.run_dir = begin(config, processes, self.group, notify, not locks)
+        config, self.policy, self.learner = built(config, probe, self.group, notify)
         check_files(config)
-        check_room(config, self.policy, found.env)
-        check_shared_room(config, self.policy, found.env)
-        self.config, self.env, self.agents = config, found.env, found.agents
+        check_room(config, self.policy, probe.env)
+        check_shared_room(config, self.policy, probe.env)
+        self.config, self.env, self.agents = config, probe.env, probe.agents
         self._share = config.per_learner
         self._current = CurrentHyperparameters(config.algo, config.total_steps)
         self._to_set: list[tuple[str, Any]] = []  # hyperparameters for all learners
         if self.group.rank == 0 and (
-            hint := large_network(config, self.policy, is_game=bool(found.agents))
+            hint := large_network(config, self.policy, is_game=bool(probe.agents))
         ):
             notify(hint)
         self._shared = shared_model(config, self.learner)
         self.progress = Progress()
-        told_apart = () if config.mixture is not None else found.agents
-        self.episodes = own_episodes(config.num_learners, found.env, told_apart)
+        reported_agents = () if config.mixture is not None else probe.agents
+        self.episodes = own_episodes(config.num_learners, probe.env, reported_agents)
         self._reported = CustomMetrics(info_metrics.written(config.info_metrics), notify)
-        self._changes = deque[str]()  # other threads add to it, and to what is reported
-        self._exchange = MetricsAllReduce(self.group)
+        self._changes = deque[str]()  # other threads append to it and to reported metrics
+        self._metrics_group = MetricsAllReduce(self.group)
         weights = self.policy.state_dict().values()
         copied = 0 if config.inference == "shared" else sum(x.nbytes for x in weights)
-        what = found.frames_per_step, found.in_turns
-        self._tally = RunProgress(self.progress, config, copied, started, *what)
+        counting = probe.frames_per_step, probe.in_turns
+        self._tally = RunProgress(self.progress, config, copied, started, *counting)
         self.source: RolloutSource | None = None
         self._stopped = self.interrupted = False
         self._evaluator = Evaluator(config, self.env, notify, lambda: self.progress.env_changes)
@@ -152,14 +153,14 @@ class Trainer:
         self._restarts = 0
         self._summary: dict[str, Any] | None = None
         about = self.group, self.policy, self.progress, notify
-        self._league = member(config, self.run_dir, found, *about)
+        self._league = member(config, self.run_dir, probe, *about)
         saved = CheckpointState(
             self.policy, self.learner, self.progress, self.episodes, self._league
         )
-        self._archive = Checkpointer(self.run_dir, config, found, self.group, saved, notify, locks)
+        self._archive = Checkpointer(self.run_dir, config, probe, self.group, saved, notify, locks)
         self._seating = self._league and self._league.begin(self._archive.description)
         self._steps_before = self.env_steps
-        self._inside = self._ended = False  # of ``with``, of the loop
+        self._inside = self._ended = False  # inside ``with``; the loop has ended
         self._chose_stacks = chose_stacks and config.stacked_frames == "once"
 
     @contextlib.contextmanager
@@ -176,21 +177,21 @@ class Trainer:
 
     @property
     def updates(self) -> int:
-        """Updates so far."""
+        """Number of updates so far."""
         return self.progress.updates
 
     # -- starting and stopping ------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End training after the update in progress; a checkpoint is written."""
+        """Stop training after the current update; a checkpoint is written."""
         self._stopped = True
 
     def interrupt(self) -> None:
-        """As :meth:`stop`, and no evaluation is waited for."""
+        """Stop like :meth:`stop`, without waiting for evaluations."""
         self.interrupted = self._stopped = True
 
     def close(self) -> None:
-        """End all processes and threads, and let go of the run directory; safe to call twice."""
+        """Stop all processes and threads and release the run directory; safe to call twice."""
         self._stop_work()
         self._archive.close()
 
@@ -233,43 +234,43 @@ class Trainer:
             stack.callback(self._stop_work if self._inside else self.close)
             stack.push(self._save_rest)
             keep_freed_memory()
-            begun = self._take_changes()
+            pending_changes = self._take_changes()
             source = self.source = self._open_source()
             preempting = (self.group, self.config.preempt_fraction, self._cut)
             preemption = stack.enter_context(contextlib.closing(Preemption(*preempting)))
             log = self._open_log(stack)
-            self._log_changes(begun, log)
-            intake = self._new_intake(source, preemption)
-            stack.callback(lambda: intake.close())  # whichever it is then
+            self._log_changes(pending_changes, log)
+            collector = self._new_collector(source, preemption)
+            stack.callback(lambda: collector.close())  # the current one, it may be replaced
             episodes = gather_episodes(self.group, self.episodes)
             self._tally.begin(episodes)
             self.progress.start()
             finished = self._stopped or self._enough(episodes.mean_return, episodes.full)
             while not finished:
                 try:
-                    agreed = self._update(source, intake)
+                    agreed = self._update(source, collector)
                 except StacksChanged as change:
                     source = self._hold_whole_stacks(change)
-                    intake.close()
-                    intake = self._new_intake(source, preemption)
+                    collector.close()
+                    collector = self._new_collector(source, preemption)
                     continue
                 finished = agreed is None or agreed.stop
                 if agreed is not None:
                     finished |= self._enough(agreed.mean_return, agreed.full)
-                    with self._exchange.apart():
+                    with self._metrics_group.untimed():
                         finished = self._after_update(finished, log)
-                    with self._exchange.timed(), self.group.clock.phase("publish"):
+                    with self._metrics_group.timed(), self.group.clock.phase("publish"):
                         self._publish(source)
-                        intake.release()
+                        collector.release()
                 if finished or (agreed is not None and agreed.due):
-                    with self._exchange.apart():
+                    with self._metrics_group.untimed():
                         source.kill_hung()
                         result = self._report(log)
                         if result is not None:
                             yield result
                         finished = self._agree() or finished
                         self._make_changes(source, log)
-            source.close()  # what is saved and returned is learnt from no more
+            source.close()  # from here on nothing trains
             if self.updates:
                 self._archive.save(final=True)
             self._evaluations.end(self.policy, self.progress, log)
@@ -279,7 +280,7 @@ class Trainer:
         if self.source is not None:
             self.source.cut(version)
 
-    def _new_intake(self, source: RolloutSource, preemption: Preemption) -> BatchCollector:
+    def _new_collector(self, source: RolloutSource, preemption: Preemption) -> BatchCollector:
         about = self._share, source, self.episodes, self.learner, preemption
         return BatchCollector(*about, reported=self._reported)
 
@@ -328,12 +329,12 @@ class Trainer:
             else self._shared.opened(*self._current.rates(self.env_steps))
         )
         if together:
-            with self.group.clock.aside():  # nobody takes memory before all have seen what is free
+            with self.group.clock.aside():  # no rank allocates before all have read the free memory
                 self.group.gather(torch.zeros(1))
         source = RolloutSource(spec, self._notify, model)
         self._order(source, self.progress.env_changes)
         self._publish(source)
-        return_freed_memory()  # trials and pickles
+        return_freed_memory()  # of benchmarks and pickles
         return source
 
     def _publish(self, source: RolloutSource) -> None:
@@ -343,34 +344,36 @@ class Trainer:
     def _open_log(self, stack: contextlib.ExitStack) -> RunLog | None:
         if self.group.rank > 0:
             return None
-        wanted = self.config.log_iterations
-        logged = logs_iterations(self.group.size) if wanted is None else wanted
-        kept = (self.env_steps, self.updates) if self.config.resume else None
+        setting = self.config.log_iterations
+        logged = logs_iterations(self.group.size) if setting is None else setting
+        resumed_at = (self.env_steps, self.updates) if self.config.resume else None
         doctor = doctor_of(self.config, self.policy, self._notify)
-        log = RunLog(self.run_dir, self.group.size if logged else 0, kept, self._notify, doctor)
+        log = RunLog(
+            self.run_dir, self.group.size if logged else 0, resumed_at, self._notify, doctor
+        )
         return stack.enter_context(contextlib.closing(log))
 
     def _enough(self, mean: float | None, full: bool) -> bool:
-        """Whether ``total_steps`` is reached, or ``stop_return`` by a full window of episodes."""
+        """Return True at ``total_steps``, or if a full episode window reaches ``stop_return``."""
         target = self.config.stop_return
         reached = target is not None and full and mean is not None and mean >= target
         return reached or self.env_steps >= self.config.total_steps
 
-    def _update(self, source: RolloutSource, intake: BatchCollector) -> GroupState | None:
-        """One update; what all learners know then. None: stopped while waiting for rollouts."""
+    def _update(self, source: RolloutSource, collector: BatchCollector) -> GroupState | None:
+        """Run an update and return the group's state; None if stopped while waiting for rollouts."""
         meter = MetricAccumulator()
-        intake.begin(meter, self.updates, self._may_leave)
+        collector.begin(meter, self.updates, self._may_leave)
         try:
-            with self._exchange.timed(), self.group.clock.phase("learn"):
+            with self._metrics_group.timed(), self.group.clock.phase("learn"):
                 updating = self._shared or self.learner
-                metrics = updating.update(intake.fresh, *self._current.rates(self.env_steps))
+                metrics = updating.update(collector.fresh, *self._current.rates(self.env_steps))
                 meter.note(**metrics)
                 meter.count(**self.learner.take_lags(), lost=source.lost())
                 own = mean_metrics(self.learner.own) or meter.means()
         except RunStopped:
             return None
         compare = self.group.size > 1 and self.updates % CHECK_EVERY == 0
-        agreed = self._exchange.tell(
+        state = self._metrics_group.all_reduce(
             meter,
             self.episodes,
             own,
@@ -379,13 +382,13 @@ class Trainer:
             restarts=source.num_restarts,
             checksum=checksum(self.policy) if compare else None,
         )
-        self._restarts = agreed.restarts
-        self.progress.add(agreed.meter)
-        self._tally.add(agreed.meter)
-        return agreed
+        self._restarts = state.restarts
+        self.progress.add(state.meter)
+        self._tally.add(state.meter)
+        return state
 
     def _may_leave(self) -> bool:
-        """Whether to stop in the middle of an update: not while others wait for this learner."""
+        """Return True to stop in the middle of an update, unless other learners wait for it."""
         return self._stopped and self.group.size == 1
 
     @property
@@ -423,8 +426,8 @@ class Trainer:
 
     def _agree(self) -> bool:
         """Apply rank 0's hyperparameter changes on all learners; returns whether one must stop."""
-        told = [float(self._stopped), float(len(self._to_set))]
-        flags = self.group.gather(torch.tensor(told))
+        pending = [float(self._stopped), float(len(self._to_set))]
+        flags = self.group.gather(torch.tensor(pending))
         if self.group.size > 1 and flags[0, 1]:
             count = int(flags[0, 1])  # another thread may add to them
             changes = cloudpickle.dumps(self._to_set[:count]) if self.group.rank == 0 else b""
@@ -436,15 +439,15 @@ class Trainer:
     # -- results and checkpoints ----------------------------------------------------------------
 
     def _after_update(self, finished: bool, log: RunLog | None) -> bool:
-        """Save and evaluate where it is time to; returns whether the run has ended."""
+        """Save and evaluate if due; returns True if the run has ended."""
         seconds = self.progress.now()
         if log is not None:
-            log.iteration(self._exchange.iterations(), self.updates, self.env_steps, seconds)
+            log.iteration(self._metrics_group.iterations(), self.updates, self.env_steps, seconds)
         if self._league is not None:
             self._league.after_update()
         if self._crossed(self.config.checkpoint_interval) and not finished:
             if log is not None:
-                log.flush()  # what is behind the checkpoint is on the disk before it
+                log.flush()  # rows reach the disk before the checkpoint that includes them
             self._archive.save()
         if self.config.evaluates_while_training:
             crossed = self._crossed(self.config.eval_interval or 1)
@@ -456,7 +459,7 @@ class Trainer:
         return self.env_steps // interval > self._steps_before // interval
 
     def _report(self, log: RunLog | None) -> Result | None:
-        """The result of all learners, for rank 0; the others only take part."""
+        """Return the result of all learners on rank 0; other ranks only take part."""
         episodes = gather_episodes(self.group, self.episodes)
         metrics = self._reported.gather(self.group)
         if log is None:
@@ -464,9 +467,9 @@ class Trainer:
         self._reported.tell_missing(self.episodes.count)
         rate, values = self._current.rates(self.env_steps)
         metrics |= self._evaluations.metrics | {f"charts/{k}": v for k, v in values.items()}
-        known: dict[str, Any] = {"learning_rate": rate, "eval_return": self._evaluations.latest}
-        known |= league_metrics(self._league) | {"metrics": metrics}
-        result = self._tally.result(episodes, restarts=self._restarts, **known)
+        extra: dict[str, Any] = {"learning_rate": rate, "eval_return": self._evaluations.latest}
+        extra |= league_metrics(self._league) | {"metrics": metrics}
+        result = self._tally.result(episodes, restarts=self._restarts, **extra)
         log.result(result)
         return result
 
@@ -502,7 +505,7 @@ class Trainer:
         self._changes.append(changes.assign(name, value, evaluation, training).to_json())
 
     def change_envs(self, change: str) -> None:
-        """Adopt a change that another process of this run made, unless it is known already."""
+        """Adopt a change made by another process of this run, unless it was adopted already."""
         self._changes.append(change)
 
     def _take_changes(self) -> list[str]:
@@ -553,8 +556,8 @@ class Trainer:
 
         Raises:
             ConfigError: there are several learners, which have to save together, or checkpoints
-                reset environments (``deterministic``), which they do between updates.
-            CheckpointError: the disk refuses.
+            reset environments between updates (``deterministic``).
+            CheckpointError: the checkpoint can't be written.
             NonFinite: a weight isn't finite; nothing was written.
         """
         if self.group.size > 1:
@@ -570,7 +573,7 @@ class Trainer:
         """Evaluate, write ``summary.json`` and, to draw, ``curve.png`` and ``report.html``, once.
 
         Returns:
-            what ``summary.json`` holds; nothing on learners other than rank 0.
+            contents of ``summary.json``; empty on ranks other than 0.
         """
         if self._summary is None and self.group.rank == 0:
             interrupt = self.interrupt if self._handle_signals else None
@@ -584,8 +587,8 @@ class Trainer:
         return self._tally.sps
 
     def summary(self) -> dict[str, Any]:
-        """What ``summary.json`` holds."""
-        self._reported.gather(SingleLearner())  # what callbacks logged last
+        """Return the contents of ``summary.json``."""
+        self._reported.gather(SingleLearner())  # values that callbacks logged last
         if self.group.rank == 0:
             self._reported.tell_missing()
         made = [json.loads(text) for text in self.progress.env_changes]

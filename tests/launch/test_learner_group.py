@@ -212,7 +212,7 @@ def test_nothing_outlives_a_killed_script(start, gone, tmp_path):
 def test_what_is_wrong_from_the_start_is_said_before_any_process_is_started(
     tiny, nobody, leftovers, tmp_path
 ):
-    with pytest.raises(ConfigError, match=r"num_learners=3 can't share out 8 .*nearest: 2 or 4"):
+    with pytest.raises(ConfigError, match=r"num_learners=3 can't divide 8 .*nearest: 2 or 4"):
         tiny(num_learners=3)
     with pytest.raises(ConfigError, match="num_learners=0 must be 1 or more"):
         tiny(num_learners=0)

@@ -89,11 +89,11 @@ def test_nothing_is_measured_where_nothing_depends_on_it(settled):
     assert settled(None, dense) == ("float32", "")
     taken, line = settled(None, dense, precision="bfloat16")
     assert taken == "float32"
-    assert line == "warning: precision=bfloat16 is for convolutions, and this network has none"
+    assert line == "warning: precision=bfloat16 has no effect: this network has no convolutions"
     taken, line = settled(None, deterministic=True, algo=hr.PPO())
     assert (taken, line) == (
         "float32",
-        "auto: float32 for images (nothing is measured with deterministic)",
+        "auto: float32 for images (deterministic=True skips the measurement)",
     )
     own = make_policy(network=hr.Network(torso=lambda space: torch.nn.Flatten()))
     assert settled(None, own) == ("float32", "")
@@ -324,7 +324,7 @@ def test_a_compiled_network_learns_what_the_plain_one_does(tiny, finish):
 def test_compiling_says_where_it_does_nothing_and_needs_a_compiler(tiny, monkeypatch):
     lines: list[str] = []
     hr.Trainer(tiny(compile=True), notify=lines.append).close()
-    assert any(line.startswith("warning: compile=True does nothing here") for line in lines)
+    assert any(line.startswith("warning: compile=True has no effect with") for line in lines)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match="compile=True must be False without a C\\+\\+ compiler"):
         tiny(compile=True)

@@ -106,7 +106,7 @@ def test_an_update_that_is_not_finite_leaves_what_was_saved(trainer, monkeypatch
 
 
 def test_weights_that_are_not_finite_are_never_saved(trainer, capsys):
-    with pytest.raises(NonFinite, match=r"policy_head.bias holds numbers that aren't finite"):
+    with pytest.raises(NonFinite, match=r"policy_head.bias has values that are not finite"):
         for result in trainer:
             if result.updates == 2:
                 good = trainer.save()

@@ -55,7 +55,7 @@ def test_auto_takes_what_is_faster_and_says_so(settled):
     slower = FASTER._replace(shared=2.5e-3)
     chosen, [line], _ = settled(slower)
     assert chosen == "actor"
-    assert line.startswith("auto: actors act themselves (acting takes 3 ms")
+    assert line.startswith("auto: inference in each actor (acting takes 3 ms")
     assert settled(None)[:2] == ("actor", [])
 
 

@@ -164,7 +164,7 @@ class LearnerBenchmark:
         before = self._batches
         while self._batches == before:
             own = self._learner.update(self._fresh, self._rate)
-            self._exchange.tell(MetricAccumulator(), self._episodes, own)
+            self._exchange.all_reduce(MetricAccumulator(), self._episodes, own)
             self._publish()
         return float(self._batches - before)
 

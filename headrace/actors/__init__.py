@@ -1,1 +1,1 @@
-"""Rollouts: the hot loop, the actor around it, its processes, and when it fetches weights."""
+"""Actors: collect rollouts, manage actor processes and synchronize weights."""

@@ -1,11 +1,11 @@
-"""The actor: acquire a slot, pull the newest weights if it is time to, fill the slot, commit it.
+"""Runs one actor: acquire a slot, pull new weights if due, fill the slot, commit it.
 
 acquire ──► pull weights ──► collect ──► (learn) ──► commit
    ▲                                                    │
    └────────────────────────────────────────────────────┘
 
-A slot comes back with the header of the rollout that was in it, into which the learner has written
-how far its policy had moved away; these numbers decide when to pull (``weight_sync.py``).
+A slot returns with the header of its last rollout, in which the learner has written its policy's
+divergence from the one that acted. These measurements decide when to pull (``weight_sync.py``).
 """
 
 from __future__ import annotations
@@ -62,17 +62,18 @@ from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout, Tree
 
-_MIN_CUT_SHARE = 0.25  # of a rollout that is cut for the other learners' sake, as in DD-PPO
-NOT_BEGUN = 3  # exit code of an actor whose environments could not be made
+_MIN_CUT_SHARE = 0.25  # least share of a rollout before preemption, as in DD-PPO
+NOT_BEGUN = 3  # exit code of an actor that could not make its environments
 
 
 class Actor:
-    """One actor: an environment, a policy, and its ends of queue and weight store.
+    """Steps environments with a policy and delivers rollouts through a queue.
 
     Args:
-        spec: what to build, with a policy of the actor's own.
-        index: of this actor; generation: how often actors were restarted before.
-        port: its end of the queue, whose slot numbers point into ``memory``.
+        spec: specification of the actor, with its own copy of the policy.
+        index: index of this actor.
+        generation: number of actor restarts before this start.
+        port: its end of the queue; slot numbers refer to ``memory``.
     """
 
     def __init__(
@@ -88,14 +89,16 @@ class Actor:
             self._learner = ActorLearner(policy, spec.algo, index, spec.num_actors, memory.model)
         self._state: Tree = policy_weights(policy)
         self._slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, memory.slots)
-        told, like = memory.weights, spec_of(self._state)
+        weights, like = memory.weights, spec_of(self._state)
         self._weights: WeightStore | LatestWeights
-        self._weights = told if isinstance(told, LatestWeights) else WeightStore(like, told)
+        self._weights = (
+            weights if isinstance(weights, LatestWeights) else WeightStore(like, weights)
+        )
         acting: ActingPolicy = policy
-        if memory.line is not None:  # weights are fetched where they are
+        if memory.line is not None:  # the inference server fetches weights
             assert isinstance(policy, Policy)
-            asks = memory.line, self._follower, 2 * spec.actor_timeout_s, env_name(spec.env)
-            acting, self._state = InferenceClient(policy, *asks), None
+            channel = memory.line, self._follower, 2 * spec.actor_timeout_s, env_name(spec.env)
+            acting, self._state = InferenceClient(policy, *channel), None
         seed = self._env_seed(generation)
         self._envs, self._collector = open_collector(spec, acting, index, seed)
         self._epoch, self._sequence = -1, 0
@@ -111,10 +114,10 @@ class Actor:
         apply(self._envs, EnvChange.from_json(text.decode()), env_name(self._spec.env))
 
     def run_once(self, timeout_s: float = 3600.0) -> bool:
-        """Deliver one rollout; False when the queue is closed.
+        """Deliver one rollout; return False if the queue is closed.
 
         Raises:
-            TimeoutError: the learner gave no slot in time.
+            TimeoutError: no slot became free in time.
             EnvironmentFault: see :meth:`Collector.fill`.
         """
         started = time.monotonic_ns()
@@ -125,7 +128,7 @@ class Actor:
             self.order(text)
         acquired = time.monotonic_ns()
         pulled = self._pull(read_header(self._slab.headers[slot]))
-        restore_torch_defaults()  # which the environment may have changed
+        restore_torch_defaults()  # the environment may have changed them
         version = self._follower.version
         rollout = Rollout(**self._slab.trees[slot])
         valid_steps = self._collector.fill(rollout, version, self._cut())
@@ -149,14 +152,14 @@ class Actor:
         else:
             self._port.commit(slot)
         if self._sequence == 1:
-            return_freed_memory()  # of the start
+            return_freed_memory()  # used at startup
         return True
 
     def _pull(self, returned: Header) -> bool:
-        """Copy the newest weights if it is time to; returns whether anything was copied.
+        """Copy the newest weights if due; return True if anything was copied.
 
         Args:
-            returned: what the slot's header says of the rollout that was in it.
+            returned: header of the rollout that was in the slot.
         """
         if returned.divergence is not None:
             self._follower.note(returned.version, returned.divergence)
@@ -164,7 +167,7 @@ class Actor:
         if latest is not None and (latest[1] != self._epoch or self._follower.wants(latest[0])):
             news = self._weights.pull(self._follower.version, self._state)
         if self._learner is not None:
-            self._learner.pull()  # after the published parameters, which are older
+            self._learner.pull()  # after the published parameters, as they are older
         if news is not None:
             version, epoch = news
             self._follower.fetched(version)
@@ -173,7 +176,7 @@ class Actor:
         return news is not None or self._learner is not None
 
     def _reset(self, epoch: int) -> None:
-        """Reset the environments, which a new epoch begins with."""
+        """Reset the environments at the start of a new epoch."""
         self._epoch, generation = epoch, self._generation + 16 * epoch
         number = self._spec.first_actor + self._index
         seed_global_generators(self._spec.seed, "epoch", number, generation)
@@ -186,7 +189,7 @@ class Actor:
         return env_seed(spec.seed, number, spec.envs_per_actor, generation=generation)
 
     def _cut(self) -> Cut:
-        """What the collector asks after each step: is the rollout to end here?"""
+        """Return a function that the collector calls after each step to see if the rollout ends."""
         spec = self._spec
         if spec.max_rollout_seconds is None and not spec.may_be_cut:
             return None
@@ -194,7 +197,7 @@ class Actor:
         end = time.monotonic() + limit_s
         num_steps = 0
 
-        def ask() -> bool:
+        def is_due() -> bool:
             nonlocal num_steps
             num_steps += 1
             enough = num_steps >= _MIN_CUT_SHARE * spec.fragment_length
@@ -202,7 +205,7 @@ class Actor:
                 return True
             return time.monotonic() >= end
 
-        return ask
+        return is_due
 
     def close(self) -> None:
         """Close the environments."""
@@ -214,14 +217,15 @@ class Actor:
 def run_actor(
     pickled: bytearray, index: int, generation: int, memory: Memory, pipe: Connection
 ) -> None:
-    """What runs in an actor's process: deliver rollouts until the learner closes the pipe or dies.
+    """Run an actor process: deliver rollouts until the learner closes the pipe or dies.
 
-    An exception ends the process with exit code 1 after its traceback has been sent, or with
-    ``NOT_BEGUN`` if there is no environment yet.
+    An exception exits the process with code 1 after its traceback was sent, or with ``NOT_BEGUN``
+    if the environments could not be made.
 
     Args:
-        pickled: the :class:`ActorSpec` with a hollow policy. It is emptied here, for the process
-            holds on to its arguments; the others are as in :class:`Actor`.
+        pickled: pickled :class:`ActorSpec` with a weightless policy. It is emptied here, because
+            the process keeps its arguments alive.
+        index, generation, memory: see :class:`Actor`.
     """
     port, code = ShmPort(pipe), NOT_BEGUN
     try:
@@ -243,11 +247,11 @@ def run_actor(
 def open_collector(
     spec: ActorSpec, policy: ActingPolicy, index: int = 0, seed: int = 0
 ) -> tuple[VectorEnv, Collector]:
-    """An actor's environments, and what fills rollouts from them with this policy.
+    """Create an actor's environments and the collector that fills rollouts from them.
 
     Args:
-        index: number of the actor among those of its learner.
-        seed: as for :func:`make_vec`.
+        index: index of the actor among those of its learner.
+        seed: see :func:`make_vec`.
 
     Raises:
         ConfigError: the environment can't be made.
@@ -264,12 +268,12 @@ def open_collector(
     if spec.seating is not None:
         draw = OpponentSampler(spec.seating, f"{os.getpid()}-{secrets.token_hex(4)}")
         kind = TurnBasedOpponentEnv if isinstance(envs, TurnBasedVector) else OpponentEnv
-        known = spec.envs_per_actor, len(spec.agents), spec.seating.mixture, draw
-        envs = kind(envs, *known)
-    own_pace = isinstance(envs, (Threads, TurnBasedVector, TurnBasedOpponentEnv))
-    agents = spec.agents if spec.seating is None else ()  # else agents change seats
+        sizes = spec.envs_per_actor, len(spec.agents), spec.seating.mixture, draw
+        envs = kind(envs, *sizes)
+    asynchronous = isinstance(envs, (Threads, TurnBasedVector, TurnBasedOpponentEnv))
+    agents = spec.agents if spec.seating is None else ()  # with opponents, agents change seats
     metrics = InfoMetrics(envs.num_envs, spec.info_metrics, agents)
-    stepping = AsynchronousStepper(envs, policy, name, metrics) if own_pace else None
+    stepping = AsynchronousStepper(envs, policy, name, metrics) if asynchronous else None
     gamma = algo.gamma if algo.normalize_returns else None
     return envs, Collector(envs, policy, name, gamma, stepping, metrics)
 
@@ -277,9 +281,9 @@ def open_collector(
 def _check_spaces(envs: VectorEnv, inputs: Inputs, name: str) -> None:
     """Raise EnvironmentFault unless an actor's environments have the spaces of the policy."""
     own = envs.single_observation_space, envs.single_action_space
-    known = inputs.observation_space, inputs.action_space
-    if other := difference(*known, *own, whose="the first one's"):
+    expected = inputs.observation_space, inputs.action_space
+    if other := difference(*expected, *own, whose="the first one's"):
         raise EnvironmentFault(
-            f"{name}: all environments of a run need the same spaces, but of an actor's "
+            f"{name}: all environments of a run need the same spaces, but in an actor's "
             f"environments {other}"
         )

@@ -1,4 +1,4 @@
-"""Stepping environments at their own pace: the policy acts on whichever are ready.
+"""Steps environments asynchronously: the policy acts on those that are ready.
 
     thread of environment b:   step ─► wait ─► step ─► wait ─► ...
                                  │      ▲
@@ -6,16 +6,16 @@
                                  ▼      │
     this thread:          store rows, act on all that are ready ─► linger ─► ...
 
-Column b is at a step ``t_b`` of its own. Noise is drawn for the whole fragment and belongs to a
-place ``(t, b)``, so that who was ready when changes nothing, except that a row's float32 results
-depend, in their last bits, on how many rows are computed together. A fragment ends when every
-column is full: an environment that is slower than the rest holds up nobody before that.
+Each column b is at its own step ``t_b``. Noise is drawn for the whole fragment and indexed by
+``(t, b)``, so that results don't depend on the order in which environments are ready, except that
+the last bits of float32 results depend on the number of rows computed together. A fragment ends
+when every column is full; until then, slow environments don't hold up the others.
 
-Columns of a game in turns (``envs/turn_based_vector.py``) need each other: a step is done when
-others have moved. There a fragment ends when no column can go on without one that is full. Steps
-that are begun then are carried over: the rest of their columns is padding, and the next fragment
-begins with them, with the action that was chosen, under the weights of that time. Where a fragment
-ends before such a step is done, it is carried once more.
+Columns of a turn-based game (``envs/turn_based_vector.py``) depend on each other: a step completes
+when the other agents have moved. There a fragment ends when no column can continue without a full
+one. Pending steps are carried over: the rest of their columns is padding, and the next fragment
+begins with them, with the action that was chosen and the weights that chose it. A step that is
+still pending at the end of that fragment is carried over again.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from headrace.ops import tree
 from headrace.spaces.masks import MASK
 from headrace.types import Rollout, Tree
 
-_LINGER_SHARE = 0.1  # of the time that a step takes, spent waiting for more environments
+_LINGER_SHARE = 0.1  # share of a step's duration spent waiting for more environments
 _MAX_LINGER_S = 0.001
-_ENOUGH_SHARE = 0.125  # of all environments, for which nobody waits any longer
+_ENOUGH_SHARE = 0.125  # share of environments at which waiting stops
 
 
 class AsynchronousStepper:
-    """Each environment takes its next step as soon as the policy has acted on its last one.
+    """Steps each environment as soon as the policy has acted on its last observation.
 
-    Whoever is ready first waits a little for others, because the policy acts on many rows at
-    nearly the cost of one: for an eighth of all, but no longer than a tenth of what a step took in
-    the last fragment, nor than 1 ms.
+    The policy acts on many rows at nearly the cost of one, so ready environments wait briefly for
+    others: until an eighth of all are ready, for at most a tenth of a step's duration in the last
+    fragment and at most 1 ms.
     """
 
     def __init__(
@@ -63,24 +63,24 @@ class AsynchronousStepper:
         self.envs, self.policy, self.name = envs, policy, name
         self.metrics = None if metrics is None or metrics.unused else metrics
         self._linger_s = 0.0
-        self._begun: _Begun | None = None
+        self._pending: _PendingSteps | None = None
 
     def reset(self) -> None:
         """See :class:`~headrace.actors.synchronous.Stepper`."""
-        self._begun = None
+        self._pending = None
 
     def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> StepRecord:
         """See :class:`~headrace.actors.synchronous.Stepper`.
 
-        ``cut`` is asked whenever the environments have done as many steps as there are of them,
-        and, once a column is full, whenever any is ready. Steps that have begun are waited for.
+        ``cut`` is called after every ``num_envs`` steps and, once a column is full, whenever an
+        environment is ready. Pending steps are waited for.
         """
         columns = _Columns(self, rollout, noise, ended)
         num_steps, num_envs = rollout.reward.shape
-        started, asked, is_cut = time.monotonic(), 0, False
+        started, checked_rounds, is_cut = time.monotonic(), 0, False
         enough = math.ceil(_ENOUGH_SHARE * num_envs)
-        if self._begun is not None:
-            columns.go_on(self._begun)
+        if self._pending is not None:
+            columns.resume(self._pending)
         columns.act(np.flatnonzero(~columns.busy))
         while self.envs.num_busy:
             before = time.monotonic_ns()
@@ -89,35 +89,35 @@ class AsynchronousStepper:
             columns.keep(ready)
             if cut is not None and not is_cut:
                 rounds = int(columns.count.sum()) // num_envs
-                if rounds > asked or columns.count.max() == num_steps:
-                    asked, is_cut = rounds, cut()
+                if rounds > checked_rounds or columns.count.max() == num_steps:
+                    checked_rounds, is_cut = rounds, cut()
             ready = ready[(columns.count[ready] < num_steps) & ~columns.closed[ready]]
             if len(ready) and not is_cut:
                 columns.act(ready)
         step_s = (time.monotonic() - started) / max(1, columns.count.max())
         self._linger_s = min(_LINGER_SHARE * step_s, _MAX_LINGER_S)
-        self._begun = columns.begun()
+        self._pending = columns.pending()
         return columns.steps()
 
 
 @dataclass
-class _Begun:
-    """Steps that can't be done before another column acts, which has no row left for it.
+class _PendingSteps:
+    """Steps that can't complete before another column acts, which is full.
 
-    The next rollout begins with them: their observation is its row 0 there, as any column's.
+    The next rollout begins with them: their observation is in its row 0, as in any column.
     """
 
     rows: np.ndarray  # [n] columns
-    action: Tree  # [n, ...] what was chosen
-    params: np.ndarray  # [n, P] of the distribution that it was drawn from
-    core: Tree  # [n, ...] the state behind it
+    action: Tree  # [n, ...] chosen actions
+    params: np.ndarray  # [n, P] parameters of the distribution
+    core: Tree  # [n, ...] state after the action
 
 
 class _Columns:
-    """The columns of one fragment, each at a step of its own.
+    """Columns of one fragment, each at its own step.
 
-    Rollouts are time-major: the place of step t of column b is row ``t * B + b`` of what is
-    flattened over both.
+    Rollouts are time-major: step t of column b is row ``t * B + b`` of the arrays flattened over
+    both axes.
     """
 
     def __init__(
@@ -126,8 +126,8 @@ class _Columns:
         self._envs, self._policy, self._name = pace.envs, pace.policy, pace.name
         self._metrics = pace.metrics
         self._shape = num_steps, num_envs = rollout.reward.shape
-        self.count = np.zeros(num_envs, np.int64)  # [B] steps done
-        self.busy = np.zeros(num_envs, bool)  # [B] a step is begun and not done
+        self.count = np.zeros(num_envs, np.int64)  # [B] completed steps
+        self.busy = np.zeros(num_envs, bool)  # [B] a step is pending
 
         def flat(x: Tensor) -> np.ndarray:
             return x.flatten(0, 1).numpy()
@@ -142,12 +142,14 @@ class _Columns:
         self._params = np.zeros((size, self._policy.distribution.num_params), np.float32)
         self._done = np.zeros(size, bool)
         self._core = tree.map_leaves(lambda x: x.clone().numpy(), rollout.core)
-        self._before = tree.map_leaves(np.copy, self._core)  # each column's latest action
+        self._before = tree.map_leaves(
+            np.copy, self._core
+        )  # state before each column's latest action
         self._ended, self._masked, self.stepping_ns = ended.copy(), False, 0
         self._carried: np.ndarray | None = None  # [B]
 
     def act(self, rows: np.ndarray) -> None:
-        """Choose the next action of some columns ``[n]`` and begin their steps."""
+        """Choose the next actions of columns ``[n]`` and send them."""
         policy, place = self._policy, self._place(rows)
         self.busy[rows] = True
         store(self._before, rows, row_of(self._core, rows))
@@ -162,7 +164,7 @@ class _Columns:
         self._envs.send(rows, policy.env_action(action))
 
     def keep(self, rows: np.ndarray) -> None:
-        """Store what the steps of some columns ``[n]`` returned."""
+        """Store the results of steps of columns ``[n]``."""
         place, inputs = self._place(rows), self._policy.inputs
         after = place + self._shape[1]
         obs, reward, terminated, truncated = self._envs.results(rows)
@@ -200,31 +202,40 @@ class _Columns:
             others = self.count != t
             self._policy.inputs.check_mask({MASK: masks}, others, self._name, t)
 
-    def go_on(self, begun: _Begun) -> None:
-        """Take over the steps that were begun in the last fragment, which are these rows 0."""
-        place = self._place(begun.rows)
-        store(self._action, place, begun.action)
-        self._params[place] = begun.params
-        store(self._core, begun.rows, begun.core)
-        self.busy[begun.rows] = True
+    def resume(self, pending: _PendingSteps) -> None:
+        """Continue the pending steps of the last fragment in row 0 of these columns."""
+        place = self._place(pending.rows)
+        store(self._action, place, pending.action)
+        self._params[place] = pending.params
+        store(self._core, pending.rows, pending.core)
+        self.busy[pending.rows] = True
         self._carried = self.busy.copy()
 
-    def begun(self) -> _Begun | None:
-        """What is to be taken over by the next fragment; their columns are as before them."""
+    def pending(self) -> _PendingSteps | None:
+        """Return the pending steps for the next fragment and restore the state before them."""
         rows = np.flatnonzero(self.busy)
         if not len(rows):
             return None
         place, core = self._place(rows), row_of(self._core, rows)
         store(self._core, rows, row_of(self._before, rows))
-        return _Begun(rows, row_of(self._action, place), self._params[place], core)
+        return _PendingSteps(rows, row_of(self._action, place), self._params[place], core)
 
     def steps(self) -> StepRecord:
-        """What was done, once nobody answers any more."""
+        """Return the record of completed steps, once no environment is busy."""
         params = torch.from_numpy(self._params).unflatten(0, self._shape)
         core = tree.map_leaves(torch.from_numpy, self._core)
         done = self._done.reshape(self._shape)
-        params, told = params[: self.count.max()], (self._masked, self.stepping_ns)
-        return StepRecord(self.count, params, done, self._ended, core, *told, self._carried)
+        params = params[: self.count.max()]
+        return StepRecord(
+            self.count,
+            params,
+            done,
+            self._ended,
+            core,
+            self._masked,
+            self.stepping_ns,
+            self._carried,
+        )
 
     def _place(self, rows: np.ndarray) -> Any:
         return self.count[rows] * self._shape[1] + rows

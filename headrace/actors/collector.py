@@ -1,11 +1,11 @@
-"""Filling rollouts from a vector environment, a fragment at a time.
+"""Fills rollouts from a vector environment, one fragment at a time.
 
-Only what must is done at each step (``lockstep.py``): to call the environment and the
-policy's head, and to store what they return. All else is done once per fragment, on whole arrays:
-noise is drawn before, log-probabilities and episode statistics are computed after.
+Each step (``synchronous.py``, ``asynchronous.py``) only calls the environment and the policy and
+stores their results. Everything else is done once per fragment on whole arrays: noise is drawn
+before, log-probabilities and episode statistics are computed after.
 
-A rollout that is cut short keeps its shapes: what is missing is padded with fillers, so that it
-counts in no frame, mean or loss, and the last real observation bootstraps the last real step.
+A rollout that is cut short keeps its shapes. Missing steps are padded with fillers, which count in
+no frame, mean or loss, and the last real observation bootstraps the last real step.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def rollout_spec(
     learns: bool = False,
     stacks: bool = False,
 ) -> dict[str, Any]:
-    """The tree of :class:`ArraySpec` of one rollout of ``num_steps`` by ``num_envs``.
+    """Return the tree of :class:`ArraySpec` of a rollout of ``num_steps`` by ``num_envs``.
 
     Args:
-        gamma: discount of the returns that are recorded for their normalisation; None: not.
-        learns: with room for what an actor that learns has to report.
-        stacks: the observation is a stack of pictures, each of which is held once.
+        gamma: discount of the returns recorded for reward normalisation; None: not recorded.
+        learns: include room for the metrics of an actor that computes gradients.
+        stacks: store each image of a frame stack once.
     """
     steps, rows = (num_steps, num_envs), (num_steps + 1, num_envs)
 
@@ -82,16 +82,17 @@ def rollout_spec(
 
 
 class EpisodeTotals:
-    """Sums over episodes that span fragments, computed once per fragment without a loop over T."""
+    """Computes sums over episodes that span fragments, without a loop over T."""
 
     def __init__(self, num_envs: int) -> None:
         self._carry = np.zeros(num_envs)
 
     def update(self, amounts: np.ndarray, done: np.ndarray) -> np.ndarray:
-        """The total of each episode at the step that ends it, NaN elsewhere.
+        """Return the total of each episode at its last step, NaN elsewhere.
 
         Args:
-            amounts: ``[T, B]`` float64, 0 on fillers; done: ``[T, B]`` bool.
+            amounts: ``[T, B]`` float64, 0 on fillers.
+            done: ``[T, B]`` bool.
 
         Returns:
             ``[T, B]`` float32.
@@ -113,12 +114,12 @@ class Collector:
     """Fills rollouts from one vector environment.
 
     Args:
-        envs: in NEXT_STEP autoreset (``headrace.envs.make_vec``).
-        policy: acts; what its own weights are changes between rollouts only.
-        name: of the environment, for messages.
-        gamma: as in :func:`rollout_spec`.
-        stepping: how these environments are stepped; None: all together.
-        metrics: collects numbers in infos; fed by ``stepping``.
+        envs: vector environment with NEXT_STEP autoreset (``headrace.envs.make_vec``).
+        policy: policy that acts; its weights only change between rollouts.
+        name: name of the environment, for messages.
+        gamma: see :func:`rollout_spec`.
+        stepping: environment stepper; None: synchronous.
+        metrics: collects metrics from ``info``, fed by ``stepping``.
     """
 
     def __init__(
@@ -150,22 +151,21 @@ class Collector:
         self._core = self._policy.initial_core(num_envs)
         self._returns, self._lengths = EpisodeTotals(num_envs), EpisodeTotals(num_envs)
         self._discounted = torch.zeros(num_envs)
-        self._begun_with = np.zeros(num_envs, np.int64)  # versions that chose what is carried over
+        self._begun_with = np.zeros(num_envs, np.int64)  # versions that chose pending actions
 
     @torch.inference_mode()
     def fill(self, rollout: Rollout, version: int, cut: Cut = None) -> int:
-        """Run one fragment into ``rollout``'s memory; returns the number of valid steps.
+        """Fill ``rollout`` with one fragment; return the number of valid steps.
 
         Args:
-            version: of the policy.
-            cut: asked after every step of the environments (after as many steps as there are
-                environments where each has its own pace); once it is true there are no more of
-                them, the rest of the rollout is padding (:func:`_pad`), and the next rollout goes
-                on where this one stopped. None: all steps are done.
+            version: version of the policy's weights.
+            cut: called after every step of all environments (every ``num_envs`` steps if they
+                step asynchronously). Once it returns True, stepping stops, the rest of the rollout
+                is padding (:func:`_pad`), and the next rollout continues here. None: never cut.
 
         Raises:
             EnvironmentFault: an observation or reward is not finite, or a mask allows no action.
-            NonFinite: what the policy says is not.
+            NonFinite: the policy's log-probabilities are not finite.
         """
         rows = with_stacks(rollout, self._name)
         self._begin(rows)
@@ -174,7 +174,7 @@ class Collector:
             with self._policy.still():
                 steps = self._stepping.run(rows, noise, self._done, cut)
         except Exception:
-            self._check_policy(version)  # whose nonsense an environment may have choked on
+            self._check_policy(version)  # non-finite actions may be the environment's cause
             raise
         self.stepping_ns = steps.stepping_ns
         self._keep_end(rows, steps)
@@ -189,42 +189,42 @@ class Collector:
             rollout.log_prob[missing] = 0
         if not math.isfinite(float(rollout.log_prob.sum())):
             self._check("observation", tree.map_leaves(lambda x: x.numpy(), rollout.obs), True)
-            raise _nonsense(version)
+            raise _non_finite(version)
         valid = ~rollout.first[1:].numpy()
         self._check("reward", rollout.reward.numpy(), valid)
         self._check("observation", tree.map_leaves(lambda x: x.numpy(), rollout.obs), True)
         inputs = self._policy.inputs
         if steps.masked and inputs.mask == "none" and self._policy.distribution.num_mask:
             raise EnvironmentFault(
-                f"{self._name} shows an action_mask in the infos of a later step but not of its "
-                "first reset and step: show it from the first on, of ones where all is allowed, or "
-                "it is never applied"
+                f"{self._name} returns an action_mask in the info of a later step but not of its "
+                "first reset and step: return it from the first reset on, all ones where every "
+                "action is allowed; otherwise it is never applied"
             )
         self._add_statistics(rollout, steps, valid)
         return int(valid.sum())
 
     def _versions(self, steps: StepRecord, version: int) -> np.ndarray:
-        """``[B]`` int64: of the oldest policy that chose a step of each column."""
+        """Return, for each column, the oldest policy version that chose a step: ``[B]`` int64."""
         now = np.full_like(self._begun_with, version)
         oldest = now if steps.carried is None else np.where(steps.carried, self._begun_with, now)
         self._begun_with = np.where(steps.num_steps == 0, oldest, now)
         return oldest
 
     def _check_policy(self, version: int) -> None:
-        """Raise NonFinite if the policy's parameters of a first action are not numbers."""
+        """Raise NonFinite if the policy outputs NaN for the first observation."""
         obs = tree.map_leaves(torch.as_tensor, self._row)
         params, _ = self._policy.act(obs, torch.as_tensor(self._first), self._core)
         if bool(params.isnan().any()):
-            raise _nonsense(version)
+            raise _non_finite(version)
 
     def _begin(self, rollout: Rollout) -> None:
-        """Row 0, where the last rollout stopped."""
+        """Set row 0 to the end of the last rollout."""
         store(tree.map_leaves(lambda x: x.numpy(), rollout.obs), 0, self._row)
         rollout.first.numpy()[0] = self._first
         tree.map_leaves(lambda to, src: to.copy_(src), rollout.core, self._core)
 
     def _keep_end(self, rollout: Rollout, steps: StepRecord) -> None:
-        """What the next rollout begins with: the row after each column's last step."""
+        """Keep the row after each column's last step, which begins the next rollout."""
         end = (steps.num_steps, np.arange(len(steps.num_steps)))
         self._row = tree.map_leaves(lambda x: x.numpy()[end], rollout.obs)
         self._first = rollout.first.numpy()[end]
@@ -232,7 +232,7 @@ class Collector:
         self._core = steps.core
 
     def _add_statistics(self, rollout: Rollout, steps: StepRecord, valid: np.ndarray) -> None:
-        """Returns and lengths of the episodes that ended, and discounted returns if asked."""
+        """Add returns and lengths of completed episodes, and discounted returns if recorded."""
         done = steps.done
         real = np.where(valid, rollout.reward.numpy(), 0.0)
         rollout.episode_return.numpy()[:] = self._returns.update(real, done)
@@ -240,7 +240,7 @@ class Collector:
         if self._gamma is None:
             return
         reward, decay = torch.from_numpy(real).float(), self._gamma * torch.from_numpy(valid)
-        reward[0] += decay[0] * self._discounted  # which row 0 goes on with
+        reward[0] += decay[0] * self._discounted  # continued in row 0
         total = reverse_linear_recurrence(reward.flip(0), decay.flip(0)).flip(0)
         some = np.flatnonzero(steps.num_steps)
         self._discounted[some] = total[steps.num_steps[some] - 1, some]
@@ -260,7 +260,7 @@ class Collector:
                 )
 
 
-def _nonsense(version: int) -> NonFinite:
+def _non_finite(version: int) -> NonFinite:
     return NonFinite(
         f"after update {version} the policy's log-probabilities are not finite, so its weights "
         "have grown too large; try a smaller learning_rate or max_grad_norm, and resume"
@@ -268,11 +268,11 @@ def _nonsense(version: int) -> NonFinite:
 
 
 def _pad(rollout: Rollout, num_steps: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Make fillers of the steps that were not done, in place.
+    """Turn steps that were not done into fillers, in place.
 
-    Row ``num_steps[b]`` of column b's observations is real. It is repeated behind, and so is the
-    last action (one that was chosen, but not done, is in row 0), so that all of it is legal input;
-    the rest is 0. Log-probabilities and episode statistics are not touched.
+    Row ``num_steps[b]`` of column b's observations is real and repeated in the padding, as is the
+    last action (or the pending one in row 0), so that all inputs are valid. Other values are 0.
+    Log-probabilities and episode statistics don't change.
 
     Returns:
         times and columns of the fillers, ``[M]`` int64 each.
@@ -286,8 +286,8 @@ def _pad(rollout: Rollout, num_steps: np.ndarray) -> tuple[Tensor, Tensor]:
             x.pad(t + 1, column)
         else:
             x[t + 1, column] = x[last, column]
-    known = (last - 1).clamp(min=0)
-    tree.map_leaves(lambda x: x.__setitem__((t, column), x[known, column]), rollout.action)
+    last_done = (last - 1).clamp(min=0)
+    tree.map_leaves(lambda x: x.__setitem__((t, column), x[last_done, column]), rollout.action)
     for rows in (rollout.reward, rollout.terminated):
         rows[t, column] = 0
     return t, column

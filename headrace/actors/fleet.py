@@ -1,11 +1,11 @@
-"""Actor processes of this machine: started from a process that has torch imported already.
+"""Starts and supervises actor processes on this machine.
 
     trainer ──► fork server (has torch already) ──► actor 0 … actor n
        │                                                 │
        └── pipe per actor, shared slots and weights ─────┘
 
-The fork server is the standard library's. Children ignore Ctrl-C (the trainer decides) and end
-themselves when the trainer is gone.
+The fork server is the standard library's. Children ignore Ctrl-C (the trainer handles it) and
+exit when the trainer is gone.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _PRELOAD = "headrace.actors.actor"
 
 
 def start_fork_server() -> None:
-    """Begin importing torch in the fork server; returns at once. Safe to call repeatedly."""
+    """Start importing torch in the fork server and return at once; safe to call repeatedly."""
     processes.start_fork_server(_PRELOAD)
 
 
 def begin_imports() -> None:
-    """Import torch where nothing else was done yet, and start the fork server with it."""
+    """Import torch and fork the fork server from this process, before any other work."""
     processes.fork_server_from_here(_PRELOAD)
 
 
 class Fleet:
-    """Starts actors, replaces those that die, and ends them all.
+    """Starts actors, replaces those that die, and stops them all.
 
     Args:
-        inference: what acts for them, which is looked after, too; None: they act themselves.
+        inference: shared inference server, also supervised; None: each actor has the policy.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Fleet:
         self._queue, self._memory = queue, memory
         self._children: dict[int, Child] = {}
         self._hung: set[int] = set()
-        self._orders: list[bytes] = []  # all so far, for actors that start later
+        self._orders: list[bytes] = []  # all so far, sent to actors that start later
 
     def order(self, text: bytes) -> None:
         """Send an order to all actors, and to those that replace them later."""
         self._orders.append(text)
         self._queue.order(text)
-        self._kill_deaf()
+        self._kill_unresponsive()
 
     def start(self) -> None:
         """Start every actor."""
@@ -81,18 +81,18 @@ class Fleet:
 
         memory = replace(self._memory, orders=tuple(self._orders))
         if self._inference is not None:
-            memory = replace(memory, line=self._inference.line(actor))
+            memory = replace(memory, line=self._inference.client_end(actor))
         args = self._spec, actor, self.restarts.count, memory
         pipe = self._queue.connect(actor)
         self._children[actor] = Child(f"headrace-actor-{actor}", run_actor, *args, pipe=pipe)
 
     def pids(self) -> list[int]:
-        """Process ids of the actors, by actor, and then of what acts for them."""
+        """Return the process ids of the actors, by index, and then of the inference server."""
         others = [] if self._inference is None else [self._inference.pid]
         return [self._children[a].pid for a in sorted(self._children)] + others
 
     def replace(self, death: PeerDied) -> str:
-        """Start a new process for a dead actor; returns what happened.
+        """Start a new process for a dead actor; return a line about it.
 
         Raises:
             ActorFailed, NonFinite: see :meth:`Restarts.judge`.
@@ -100,7 +100,7 @@ class Fleet:
         from headrace.actors.actor import NOT_BEGUN
 
         code = self._children.pop(death.actor).exit_code()
-        cause = f"ended with exit code {code}"
+        cause = f"exited with code {code}"
         if death.actor in self._hung:
             self._hung.discard(death.actor)
             cause, death.traceback = HUNG, ""
@@ -109,41 +109,45 @@ class Fleet:
         self._start_one(death.actor)
         return line
 
-    def mend(self) -> str | None:
-        """Replace what acts for the actors if it is dead or silent; returns what happened.
+    def supervise(self) -> str | None:
+        """Restart the inference server if it is dead or silent; return a line about it.
 
         Raises:
-            ActorFailed: see :meth:`InferenceServer.mend`.
+            ActorFailed: see :meth:`InferenceServer.restart_if_dead`.
         """
-        line = None if self._inference is None else self._inference.mend(self.restarts.count)
+        line = (
+            None
+            if self._inference is None
+            else self._inference.restart_if_dead(self.restarts.count)
+        )
         if line is not None:
             self.restarts.count += 1
-            self._queue.slots.excuse()
+            self._queue.slots.reset_silence()
         return line
 
     def kill_silent(self, timeout_s: float) -> None:
-        """Kill actors that have had a free slot for ``timeout_s`` and delivered nothing.
+        """Kill actors that had a free slot for ``timeout_s`` and delivered nothing.
 
-        What a dead one has forked goes with it, and then nobody holds its end of the pipe.
+        Descendants of dead actors are killed too, so that no process keeps a pipe open.
         """
         end_kin_of_dead(self._children.values())
-        self._kill_deaf()
+        self._kill_unresponsive()
         for actor, child in self._children.items():
             if self._queue.slots.silent_s(actor) > timeout_s and actor not in self._hung:
                 self._hung.add(actor)
                 child.kill()
 
-    def _kill_deaf(self) -> None:
-        """Kill actors that didn't read what was sent to them for ``actor_timeout_s``."""
-        for actor in self._queue.deaf & self._children.keys() - self._hung:
+    def _kill_unresponsive(self) -> None:
+        """Kill actors that didn't read messages for ``actor_timeout_s``."""
+        for actor in self._queue.unresponsive & self._children.keys() - self._hung:
             self._hung.add(actor)
             self._children[actor].kill()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End all actors: closed pipes first, then signals; safe to call twice."""
+        """Stop all actors: closed pipes first, then signals; safe to call twice."""
         self._queue.close()
         lost = self._inference is not None and not self._inference.lives
         end_children(self._children.values(), 0.0 if lost else timeout_s)
         self._children.clear()
-        if self._inference is not None:  # actors have ended their rollouts with it
+        if self._inference is not None:  # after the actors, which need it to finish
             self._inference.close(timeout_s)

@@ -1,4 +1,4 @@
-"""An actor without weights: its policy is another process, which it asks at every step."""
+"""Requests actions from the shared inference server, in place of a policy in the actor."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from headrace.types import Tree
 
 
 def calls_of(policy: Policy, num_actors: int, envs_per_actor: int) -> dict[str, Any]:
-    """The memory in which so many actors ask this policy (``transport.calls.layout``)."""
+    """Return the layout of the request channel between actors and the server of a policy."""
 
     def row(x: Tensor) -> ArraySpec:
         return ArraySpec(tuple(x.shape[1:]), x.dtype)
 
     core = tree.map_leaves(row, policy.initial_core(1))
-    asked = {"inputs": tree.map_leaves(row, policy.inputs.example(1)), "core": core}
-    asked |= {"first": ArraySpec((), torch.bool), "version": ArraySpec((), torch.int64)}
+    request = {"inputs": tree.map_leaves(row, policy.inputs.example(1)), "core": core}
+    request |= {"first": ArraySpec((), torch.bool), "version": ArraySpec((), torch.int64)}
     params = ArraySpec((policy.distribution.num_params,), torch.float32)
-    return layout(asked, {"params": params, "core": core}, num_actors, envs_per_actor)
+    return layout(request, {"params": params, "core": core}, num_actors, envs_per_actor)
 
 
 class InferenceClient:
-    """What a collector needs of a policy (``lockstep.Acting``), whose weights are elsewhere.
+    """Acts like a policy whose weights are in the inference server (``ActingPolicy``).
 
     Args:
-        policy: tells of spaces and shapes; its weights may be on the device "meta".
-        line: to the process that acts.
-        follower: knows which version the present rollout is of: that one, or a newer one, acts.
-        timeout_s: how long an answer may take.
-        name: of the environment, for messages.
+        policy: defines spaces and shapes; its weights may be on the device "meta".
+        line: channel to the inference server.
+        follower: holds the current rollout's version; the server uses that version or a newer one.
+        timeout_s: longest wait for an answer in seconds.
+        name: name of the environment, for messages.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class InferenceClient:
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
-        """A rollout is being filled, so others wait a little for this actor's next rows."""
+        """Mark a rollout in progress, so that batches wait briefly for this actor's rows."""
         self._caller.expect(True)
         try:
             yield
@@ -69,9 +69,9 @@ class InferenceClient:
         """See :meth:`Policy.act`.
 
         Raises:
-            EnvironmentFault: the inputs are not what the network is for, which must not be found
-                out where all actors are served.
-            TimeoutError: there was no answer in time.
+            EnvironmentFault: the inputs don't fit the network; checked here, because an error in
+                the server would affect all actors.
+            TimeoutError: the server didn't answer in time.
         """
         if isinstance(self._torso, Encoder):
             try:

@@ -1,15 +1,15 @@
-"""Shared inference: one process has the weights and acts for all actors of a learner.
+"""Runs shared inference: one process holds the weights and acts for all actors of a learner.
 
     actor       produces: observations, state      waits for: parameters, the next state
     inference   produces: parameters, next state   waits for: observations
 
-Batches are whatever is there (dynamic batching, Espeholt et al. 2018, section 3.1): once an actor
-asks, those of all actors that fill a rollout, or that have asked ``max_wait_ms`` later. Parameters
-of the distribution come back, from which the actor draws with noise of its own, so a step's
-log-probability is that of the weights and the precision that acted. A call names its rollout's
-version: these weights act on it or newer ones, where another actor was given them meanwhile.
+Batching is dynamic (Espeholt et al. 2018, section 3.1): after the first request, a batch waits for
+all actors that are filling a rollout, for at most ``max_wait_ms``. The server returns parameters
+of the distribution, from which the actor samples with its own noise, so a step's log-probability
+is that of the weights and the precision that acted. A request names its rollout's version: these
+weights act, or newer ones that another actor has requested.
 
-Recurrent state lies beside the observations in shared memory, so it outlives this process.
+Recurrent state is in shared memory with the observations, so it outlives this process.
 """
 
 from __future__ import annotations
@@ -49,83 +49,90 @@ from headrace.transport.weights import WeightStore
 
 
 def without_weights(spec: ActorSpec) -> ActorSpec:
-    """What actors are built from that ask."""
+    """Return the spec of actors that use shared inference."""
     return replace(spec, policy=copy.deepcopy(spec.policy).to("meta"))
 
 
 class InferenceServer:
-    """The process that acts, from the learner's side: replaced when it dies or hangs.
+    """Supervises the inference process from the learner: restarts it when it dies or hangs.
 
     Args:
-        spec: of the actors. weights: the buffer of a :class:`WeightStore`.
+        spec: spec of the actors.
+        weights: buffer of a :class:`WeightStore`.
     """
 
     def __init__(self, spec: ActorSpec, weights: Tensor) -> None:
-        self._timeout_s = spec.actor_timeout_s / 2  # before its actors count as silent
+        self._timeout_s = spec.actor_timeout_s / 2  # shorter than that of its actors
         assert isinstance(spec.policy, Policy)
         times = spec.max_wait_ms / 1000, min(BEAT_S, self._timeout_s / 4)
         seeding = spec.seed, spec.first_actor
-        known = spec.policy, spec.device, *times, spec.processors, seeding
-        self._pickled, self._weights = cloudpickle.dumps(known), weights
+        settings = spec.policy, spec.device, *times, spec.processors, seeding
+        self._pickled, self._weights = cloudpickle.dumps(settings), weights
         self._calls = RequestChannel(calls_of(spec.policy, spec.num_actors, spec.envs_per_actor))
         self._max_restarts = spec.actor_restarts
         self._child: Child | None = None
-        self._last: tuple[str, int] | None = None  # its predecessor's error, and answers before it
+        self._last: tuple[str, int] | None = (
+            None  # the previous process's error and number of answers
+        )
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id."""
         return 0 if self._child is None else self._child.pid
 
     @property
     def lives(self) -> bool:
-        """Whether it runs."""
+        """True while the process runs."""
         return self._child is not None and self._child.process.is_alive()
 
-    def line(self, actor: int) -> ChannelEnd:
-        """What an actor asks through."""
-        return self._calls.line(actor)
+    def client_end(self, actor: int) -> ChannelEnd:
+        """Return an actor's end of the request channel."""
+        return self._calls.client_end(actor)
 
     def start(self) -> None:
         """Start the process."""
-        self._calls.greet()
-        args = self._pickled, self._calls.desk(), self._weights
+        self._calls.reset_heartbeat()
+        args = self._pickled, self._calls.server_end(), self._weights
         self._child = Child("headrace-inference", run_inference, *args, nice=False)
 
-    def mend(self, num_restarts: int) -> str | None:
-        """Replace the process if it is dead or silent; returns what happened then.
+    def restart_if_dead(self, num_restarts: int) -> str | None:
+        """Restart the process if it is dead or silent; return a line about it.
 
         Args:
-            num_restarts: of actors and of this, so far.
+            num_restarts: restarts of actors and of this process so far.
 
         Raises:
-            ActorFailed: they are used up, or it failed as its predecessor did.
+            ActorFailed: no restarts are left, or it failed like its predecessor.
         """
         child = self._child
         assert child is not None
         cause = ""
         if self._calls.silent_s > self._timeout_s:
-            cause = f"was killed because it did nothing for {self._timeout_s:g} s"
+            cause = f"killed after doing nothing for {self._timeout_s:g} s"
             child.kill()
         code = child.exit_code(0.0)
         if code is None:
             return None
-        said = _last_words(child.pipe)
-        known = said.strip().splitlines()[-1] if said else f"ended with exit code {code}"
-        cause, answers = cause or known, self._calls.num_answers
-        again = bool(said) and self._last == (cause, answers)
+        traceback_text = _last_words(child.pipe)
+        last_line = (
+            traceback_text.strip().splitlines()[-1]
+            if traceback_text
+            else f"exited with code {code}"
+        )
+        cause, answers = cause or last_line, self._calls.num_answers
+        again = bool(traceback_text) and self._last == (cause, answers)
         if again or num_restarts >= self._max_restarts:
             why = "its predecessor failed in the same way, so it isn't restarted"
             why = why if again else f"max_restarts={self._max_restarts} restarts are used up"
-            told = f"\n\nIts traceback:\n{said}" if said else ""
-            raise ActorFailed(f"the inference process {cause.rstrip('.')}; {why}{told}")
+            shown = f"\n\nIts traceback:\n{traceback_text}" if traceback_text else ""
+            raise ActorFailed(f"the inference process failed: {cause.rstrip('.')}; {why}{shown}")
         self._last = cause, answers
         self.start()
         line = f"inference process: {cause} (restart {num_restarts + 1}/{self._max_restarts})"
-        return f"{said}\n{line}" if said else line
+        return f"{traceback_text}\n{line}" if traceback_text else line
 
     def close(self, timeout_s: float) -> None:
-        """End the process; safe to call twice."""
+        """Stop the process; safe to call twice."""
         if self._child is not None:
             self._child.pipe.close()
             self._calls.wake()
@@ -142,18 +149,18 @@ def _last_words(pipe: Connection) -> str:
 
 
 def run_inference(pickled: bytes, desk: ChannelEnd, weights: Tensor, pipe: Connection) -> None:
-    """What runs in the process: act for whoever asks, until the learner closes the pipe or dies.
+    """Run the inference process: act for all actors until the learner closes the pipe or dies.
 
     Args:
-        pickled: policy, device, timeout in seconds, seconds between heartbeats, processors, and
-            (seed of the run, number of its first actor), by cloudpickle.
-        weights: the buffer of a :class:`WeightStore`.
+        pickled: policy, device, longest batch wait and heartbeat period in seconds, processors,
+            and (seed of the run, number of its first actor), by cloudpickle.
+        weights: buffer of a :class:`WeightStore`.
     """
     try:
         policy, device, max_wait_s, beat_s, processors, seeding = cloudpickle.loads(pickled)
         stay_on(processors)
         seed_global_generators(seeding[0], "inference", seeding[1])
-        push_nobody_aside()  # actors that step, whose calls then come together
+        push_nobody_aside()  # lets actors step, so that their requests arrive together
         full_float32(device)
         _serve(policy.to(device), RequestServer(desk, beat_s), weights, max_wait_s, pipe)
     except BaseException:
@@ -165,23 +172,23 @@ def _serve(
     policy: Policy, server: RequestServer, weights: Tensor, max_wait_s: float, pipe: Connection
 ) -> None:
     state, version = policy_weights(policy), -1
-    store, asked = WeightStore(spec_of(state), weights), None
+    store, requests = WeightStore(spec_of(state), weights), None
     while not pipe.poll():
-        if asked is not None and (news := store.pull(version, state)) is not None:
+        if requests is not None and (news := store.pull(version, state)) is not None:
             version, _ = news
         with policy.still(), torch.inference_mode():
             while not pipe.poll():
-                asked = server.take(max_wait_s) if asked is None else asked
-                if asked is None:
+                requests = server.take(max_wait_s) if requests is None else requests
+                if requests is None:
                     continue
-                if int(asked.rows["version"].max()) > version:
-                    break  # the copy of the weights is of no use any more
-                server.answer(asked, _act(policy, asked))
-                asked = None
+                if int(requests.rows["version"].max()) > version:
+                    break  # newer weights are needed
+                server.answer(requests, _act(policy, requests))
+                requests = None
 
 
-def _act(policy: Policy, asked: RequestBatch) -> dict[str, object]:
+def _act(policy: Policy, requests: RequestBatch) -> dict[str, object]:
     device = policy.policy_head.weight.device
-    rows = tree.map_leaves(lambda x: x.to(device), asked.rows)
+    rows = tree.map_leaves(lambda x: x.to(device), requests.rows)
     params, core = policy.act(rows["inputs"], rows["first"], rows["core"])
     return tree.map_leaves(Tensor.cpu, {"params": params, "core": core})  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""How far a learner's rollouts may lag behind it, as its settings say before any is begun."""
+"""Computes the bounds on policy lag that follow from the settings."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from headrace.algos.common import Hyperparameters
 
 
 def num_credits(algo: Hyperparameters, sizes: Sizes) -> int:
-    """Rollouts of a learner that may be begun or waiting: ``(max_lag + 1) * R``.
+    """Return the in-flight limit of a learner in rollouts: ``(max_lag + 1) * R``.
 
-    Where actors learn a rollout's lag is known before it waits: as many for each actor.
+    With gradients computed in actors, the limit is rounded up to equally many per actor.
     """
     waiting = sizes.batch_steps // sizes.rollout_steps
     if algo.learns_in_actors:
@@ -21,15 +21,15 @@ def num_credits(algo: Hyperparameters, sizes: Sizes) -> int:
 
 
 def warn_of_idle_actors(algo: Hyperparameters, sizes: Sizes) -> None:
-    """Tell of actors that there are no credits for."""
+    """Warn if the in-flight limit leaves some actors idle."""
     busy, max_lag = num_credits(algo, sizes), algo.max_lag
     if sizes.num_actors <= busy:
         return
     size = -(-sizes.num_actors // (max_lag + 1)) * sizes.rollout_steps
     most = -(-sizes.num_actors // (sizes.batch_steps // sizes.rollout_steps)) - 1
     warnings.warn(
-        f"num_actors={sizes.num_actors}: max_lag={max_lag} lets only {busy} rollouts be begun "
-        f"or waiting, so some actors idle (none does with num_actors={busy}, "
+        f"num_actors={sizes.num_actors}: max_lag={max_lag} allows only {busy} rollouts in "
+        f"flight, so some actors are idle (none with num_actors={busy}, "
         f"batch_size={size} or max_lag={most})",
         stacklevel=7,
     )
@@ -38,17 +38,18 @@ def warn_of_idle_actors(algo: Hyperparameters, sizes: Sizes) -> None:
 def rule_of(
     algo: Hyperparameters, weight_sync: str, kl_threshold: float, oldest: int | None
 ) -> SyncRule:
-    """When actors fetch weights: early enough for ``oldest`` updates if they act in time."""
+    """Return the weight-sync rule that keeps rollouts within ``oldest`` updates."""
     if oldest is not None:
         oldest = max(1, oldest - algo.max_updates(algo.max_lag) + 1)
     return sync_rule(weight_sync, kl_threshold, oldest)
 
 
 def max_first_lag(algo: Hyperparameters, every: int | None, oldest: int | None) -> int | None:
-    """Updates behind which a rollout is dropped when its turn has come; None: never.
+    """Return the lag in updates above which a rollout is dropped; None: never.
 
     Args:
-        every: how many versions actors skip, None where drift decides. oldest: what is set.
+        every: versions between two pulls; None if divergence decides.
+        oldest: the setting ``max_policy_lag``.
     """
     if oldest is not None or algo.learns_in_actors:
         return oldest
@@ -56,10 +57,10 @@ def max_first_lag(algo: Hyperparameters, every: int | None, oldest: int | None) 
 
 
 def lag_bound(algo: Hyperparameters, sizes: Sizes, first: int | None) -> int | None:
-    """Updates, at most, between acting and the last use of what was done; None: no bound.
+    """Return the largest lag in updates at the last use of a rollout; None: no bound.
 
     Args:
-        first: the bound at its first use.
+        first: largest lag at the first use.
     """
     columns = sizes.batch_steps // sizes.fragment_length
     return None if first is None else first + algo.reuse_updates(columns)

@@ -1,4 +1,4 @@
-"""An actor in a Ray actor's process: what runs there, for the fleet in ``ray_fleet.py``."""
+"""Runs an actor in a Ray actor's process, for the fleet in ``ray_fleet.py``."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _WAITING = Header._fields.index("waiting_ns")
 
 
 class RemoteActor:
-    """An actor in a Ray actor's process, and its own end of the queue.
+    """An actor in a Ray actor's process, with its own end of the queue.
 
     Args:
-        pickled: the :class:`ActorSpec`, whose other actors live elsewhere; the rest is as in
-            :class:`Actor`.
+        pickled: pickled :class:`ActorSpec` of all actors.
+        index, generation, orders: see :class:`Actor` and :class:`Memory`.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class RemoteActor:
         self._orders: list[bytes] = []
         seed_global_generators(spec.seed, "actor", spec.first_actor + index, generation)
         self._actor = Actor(spec, index, generation, self, memory)
-        self._ended_ns, self._told = time.monotonic_ns(), b""
+        self._ended_ns, self._message = time.monotonic_ns(), b""
 
     def order(self, text: bytes) -> None:
-        """Add an order, which the actor receives with its next slot."""
+        """Queue an environment change, which the actor receives with its next slot."""
         self._orders.append(text)
 
     def orders(self) -> list[bytes]:
@@ -53,26 +53,26 @@ class RemoteActor:
         return orders
 
     def acquire(self, timeout_s: float) -> int:
-        """The one slot."""
+        """Return the only slot."""
         return 0
 
-    def commit(self, slot: int, told: bytes = b"") -> None:
-        """The call's result is what hands it on."""
-        self._told = told
+    def commit(self, slot: int, message: bytes = b"") -> None:
+        """Keep the message; the result of the call delivers the slot."""
+        self._message = message
 
     def run(self, header: Header) -> Any:
-        """Fill the slot; returns its header and tree in one flat uint8 array, and the message.
+        """Fill the slot; return its header and tree as a flat uint8 array, and the message.
 
         Args:
-            header: of the rollout that was in the slot.
+            header: header of the rollout that was in the slot.
         """
         begun_ns = time.monotonic_ns()
         self._slab.headers[0][:] = header
         self._actor.run_once()
         self._slab.headers[0][_WAITING] = begun_ns - self._ended_ns
         self._ended_ns = time.monotonic_ns()
-        buffer, told, self._told = self._slab.buffer.numpy(), self._told, b""
-        return (buffer, told) if told else buffer
+        buffer, message, self._message = self._slab.buffer.numpy(), self._message, b""
+        return (buffer, message) if message else buffer
 
     def close(self) -> None:
         """Close the environments."""
@@ -80,7 +80,7 @@ class RemoteActor:
 
 
 def actor_class() -> type:
-    """What Ray runs."""
+    """Return the class of Ray actors."""
 
     class HeadraceActor(process_class()):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -124,10 +124,11 @@ def actor_class() -> type:
 
 
 def begin(version: str, *args: Any) -> RemoteActor | FailedCall:
-    """An actor, in its process.
+    """Create an actor in a Ray process.
 
     Args:
-        version: of headrace at the learner. args: of :class:`RemoteActor`.
+        version: headrace version of the learner.
+        args: arguments of :class:`RemoteActor`.
     """
     if words := other_version(version, "at the learner"):
         return FailedCall(words, False)
@@ -142,7 +143,7 @@ def begin(version: str, *args: Any) -> RemoteActor | FailedCall:
 
 
 def run(actor: RemoteActor, header: Header, newest: Any) -> Any:
-    """A filled slot of an actor, in its process, or why there is none."""
+    """Fill and return a slot of an actor in a Ray process, or return the failure."""
     torch.set_num_threads(1)  # of this thread
     try:
         actor.weights.offer(newest)

@@ -1,10 +1,11 @@
-"""Actors on a Ray cluster: each an ordinary actor with a slot of its own, which calls fill.
+"""Starts and supervises actors on a Ray cluster.
 
-    trainer ──► Ray ──► actor 0 … actor n, spread over the nodes (``remote.py``)
+    trainer ──► Ray ──► actor 0 … actor n, spread over the nodes (``ray_actor.py``)
        │                    │
        └── calls and results, weights in Ray's object store (``headrace/transport/ray.py``)
 
-Ray ends them with the trainer, however that ends.
+Each is an ordinary actor with its own slot, which remote calls fill. Ray stops the actors when the
+trainer exits, for whatever reason.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from headrace.transport.slab import spec_of
 from headrace.transport.slots import Slots
 
 _CLOSE_S = 5.0
-_START_S = 60.0  # of a process on a node with room: it imports torch
-_NODE_DIED = "node has died"  # in what Ray says of an actor that its node took with it
+_START_S = 60.0  # startup of a process on a node with free cores: it imports torch
+_NODE_DIED = "node has died"  # in Ray's message about an actor that died with its node
 
 
 class RayFleet:
-    """Starts actors on a cluster, replaces those that die, and ends them all.
+    """Starts actors on a cluster, replaces those that die, and stops them all.
 
     Args:
-        spec: of the actors, whose ``cluster`` is theirs.
-        cluster: is left at the end.
+        spec: spec of the actors.
+        cluster: connection to the cluster, closed at the end.
     """
 
     def __init__(self, spec: ActorSpec, queue: RayQueue, cluster: RayCluster) -> None:
@@ -55,8 +56,8 @@ class RayFleet:
         )(actor_class())
         self._remotes: dict[int, Any] = {}
         self._hung: set[int] = set()
-        self._told, self._began = spec.num_actors, False
-        self._orders: list[bytes] = []  # all so far, for actors that start later
+        self._reported_count, self._began = spec.num_actors, False
+        self._orders: list[bytes] = []  # all so far, sent to actors that start later
 
     def order(self, text: bytes) -> None:
         """Send an order to all actors, and to those that replace them later."""
@@ -65,9 +66,9 @@ class RayFleet:
             remote.order.remote(text)
 
     def start(self) -> None:
-        """Start the fewest actors that do; they come up while the learner waits.
+        """Start ``min_actors`` actors; they come up while the learner waits.
 
-        The others begin after them, so that no learner takes another's places.
+        The others start after them, so that no learner takes another's cores.
         """
         self._start(self._least)
 
@@ -82,15 +83,15 @@ class RayFleet:
         self._queue.connect(actor, remote, [remote.home.remote(), remote.begin.remote(*args)])
 
     def pids(self) -> list[int]:
-        """Process ids, each of its own machine, of the actors that have begun."""
+        """Return the process ids, each on its own machine, of the actors that have started."""
         return [home.pid for home in self._queue.homes.values() if home is not None]
 
     def replace(self, death: PeerDied) -> str:
-        """Start a new actor for a dead one; returns what happened.
+        """Start a new actor for a dead one; return a line about it.
 
         Raises:
             ActorFailed, NonFinite: see :meth:`Restarts.judge`.
-            WorkerFailed: the cluster is dead.
+            WorkerFailed: the cluster is gone.
         """
         actor, home = death.actor, self._queue.homes[death.actor]
         self._kill(self._remotes.pop(actor))
@@ -105,34 +106,34 @@ class RayFleet:
         self._start_one(actor)
         return line
 
-    def mend(self) -> str | None:
-        """Look at the cluster; returns who delivers again, and how many act if that changed.
+    def supervise(self) -> str | None:
+        """Check the cluster; return lines about recovered actors and changed numbers of actors.
 
         Raises:
-            WorkerFailed: it is dead.
+            WorkerFailed: the cluster is gone.
         """
-        self._queue.look()
+        self._queue.check_store()
         looked, present = self._cluster.check(), self._queue.slots.present
         if present >= self._least:
             self._began = True
             self._start(self._spec.num_actors)
         lines = [
-            f"actor {actor} ({self._queue.homes[actor]}) delivers again, {seconds:.1f} s after the "
-            "last rollout of the one before it"
+            f"actor {actor} ({self._queue.homes[actor]}) delivers again, {seconds:.1f} s after its "
+            "predecessor's last rollout"
             for actor, seconds in self._queue.gaps.items()
         ]
         self._queue.gaps.clear()
-        if self._spec.min_actors and self._began and looked and present != self._told:
-            self._told = present
-            lines.append(f"{self._told} of {self._spec.num_actors} actors act")
+        if self._spec.min_actors and self._began and looked and present != self._reported_count:
+            self._reported_count = present
+            lines.append(f"{self._reported_count} of {self._spec.num_actors} actors are running")
         return "\n".join(lines) or None
 
     def kill_silent(self, timeout_s: float) -> None:
-        """Kill actors that have had something to do for ``timeout_s`` and didn't.
+        """Kill actors that had work for ``timeout_s`` and delivered nothing.
 
         Raises:
-            ActorFailed: fewer than ``min_actors`` have found a node, and there is no room on any,
-                or nothing has begun in a minute.
+            ActorFailed: fewer than ``min_actors`` have a node, and no node has free cores or no
+                actor has started in a minute.
         """
         slots, homes, now = self._queue.slots, self._queue.homes, time.monotonic()
         for actor, remote in self._remotes.items():
@@ -146,22 +147,23 @@ class RayFleet:
                     self._kill(remote)
             elif slots.present < self._least and self._is_late(waited_s):
                 raise ActorFailed(
-                    f"actor {actor} didn't begin in {timeout_s:g} s (actor_timeout_s): of the "
-                    f"{self._cluster.cores:g} cores of the Ray cluster "
-                    f"{self._cluster.free_cores:g} are free; add nodes, or lower num_actors or "
-                    "min_actors"
+                    f"actor {actor} didn't start within {timeout_s:g} s (actor_timeout_s): "
+                    f"{self._cluster.free_cores:g} of the {self._cluster.cores:g} cores of the Ray "
+                    "cluster are free; add nodes, or lower num_actors or min_actors"
                 )
 
     def _is_late(self, waited_s: float) -> bool:
         free = self._cluster.free_cores
-        held = self._cluster.cores - free > self._share * len(self._remotes) + 0.001  # by others
-        return waited_s > _START_S or (held and free < self._share)
+        others_run = (
+            self._cluster.cores - free > self._share * len(self._remotes) + 0.001
+        )  # by others
+        return waited_s > _START_S or (others_run and free < self._share)
 
     def _kill(self, remote: Any) -> None:
         self._cluster.api.kill(remote, no_restart=True)
 
     def close(self) -> None:
-        """End all actors, and then the cluster if it was started here; safe to call twice."""
+        """Stop all actors, and the cluster if it was started here; safe to call twice."""
         self._queue.close()
         ray, remotes = self._cluster.api, list(self._remotes.values())
         self._remotes.clear()
@@ -177,9 +179,9 @@ class RayFleet:
 
 
 def open_ray(spec: ActorSpec) -> tuple[Slots, ArrivedRollouts, RayQueue, RayFleet]:
-    """All that a learner needs of actors on a cluster."""
-    asked = str(spec.cluster)
-    cluster = RayCluster(asked.partition(":")[2] or None, f"cluster={asked!r}", spec.num_actors)
+    """Create slots, queue and fleet for actors on a Ray cluster."""
+    address = str(spec.cluster)
+    cluster = RayCluster(address.partition(":")[2] or None, f"cluster={address!r}", spec.num_actors)
     arrivals = ArrivedRollouts(spec.layout(), spec.num_slots)
     sizes = spec.num_actors, spec.slots_per_actor
     slots = Slots(arrivals, *sizes, spec.algo.max_lag == 0, True, spec.num_credits, spec.num_tasks)

@@ -1,4 +1,4 @@
-"""Where rollouts come from: slots, weights and actors of one transport, as one object."""
+"""Delivers rollouts to the learner: slots, weights and actors of one transport."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunStopped(Exception):
 
 
 def _as_it_was(run_once: Callable[[], object]) -> Callable[[], None]:
-    """Wrap an actor's work in this process so that it keeps its NumPy error state to itself.
+    """Wrap an actor's work in this process so that it keeps its own NumPy error state.
 
     Afterwards the learner's NumPy error state and torch's usual defaults are restored.
     """
@@ -59,14 +59,15 @@ def _as_it_was(run_once: Callable[[], object]) -> Callable[[], None]:
 
 
 class RolloutSource:
-    """Actors that act with the latest published weights, and the rollouts that they deliver.
+    """Runs actors with the latest published weights and delivers their rollouts.
 
-    They start with the first publication.
+    Actors start when weights are published for the first time.
 
     Args:
-        spec: of the actors.
+        spec: spec of the actors.
         notify: called with a line of text when an actor is replaced.
-        model: buffer of the :class:`~headrace.learner.hogwild.SharedModel`, if actors learn.
+        model: buffer of the :class:`~headrace.learner.hogwild.SharedModel`, if actors compute
+            gradients.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class RolloutSource:
             self._weights = self._queue
 
     def _open_here(self, spec: ActorSpec, model: Tensor | None) -> None:
-        """Actors of this machine."""
+        """Create the actors of this machine."""
         shared = spec.transport == "shm"
         slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, shared=shared)
         weights = WeightStore(spec_of(policy_weights(spec.policy)), shared=shared)
@@ -110,7 +111,7 @@ class RolloutSource:
         self._fleet = Fleet(spec, queue, self._memory, inference)
 
     def publish(self, policy: AnyPolicy, version: int, epoch: int) -> None:
-        """Make the policy's weights the ones that actors pull next."""
+        """Publish the policy's weights for actors to pull."""
         is_first = self._weights.latest() is None
         self._weights.publish(version, epoch, policy_weights(policy))
         if is_first:
@@ -131,38 +132,38 @@ class RolloutSource:
 
     @property
     def num_restarts(self) -> int:
-        """Actors that died and were replaced."""
+        """Number of actor restarts."""
         return 0 if self._fleet is None else self._fleet.restarts.count
 
     def lost(self) -> int:
-        """Rollouts that actors had begun which died, since this was last asked."""
+        """Return the rollouts lost in dead actors since the last call."""
         lost, self._slots.lost = self._slots.lost, 0
         return lost
 
     @property
     def depth(self) -> int:
-        """Rollouts that wait for the learner."""
+        """Number of rollouts waiting for the learner."""
         return len(self._slots)
 
     def pids(self) -> list[int]:
-        """Process ids of the actors, each on its machine; empty with the serial transport."""
+        """Return the actors' process ids, each on its own machine; empty with serial transport."""
         return [] if self._fleet is None else self._fleet.pids()
 
     def cut(self, version: int) -> None:
-        """Ask actors to end their rollouts of this version where they are."""
+        """Request that actors cut their rollouts of this version short."""
         self._weights.cut(version)
 
     def has(self, count: int) -> bool:
-        """Whether so many rollouts wait, in equal shares of tasks."""
+        """Return True if ``count`` rollouts are waiting, in equal shares of tasks."""
         tasks = range(self.num_tasks)
         return all(self._slots.waiting(task) * len(tasks) >= count for task in tasks)
 
     def take(self, count: int, stopped: Callable[[], bool], task: int = 0) -> list[Taken]:
-        """``count`` rollouts of a task as (slot, header, views); dead actors are replaced.
+        """Take ``count`` rollouts of a task as (slot, header, views); replaces dead actors.
 
         Raises:
-            ActorFailed: an actor died once too often, or nothing came in time.
-            Stopped: ``stopped()`` turned true while waiting.
+            ActorFailed: an actor died too often, or no rollout arrived in time.
+            RunStopped: ``stopped()`` returned True while waiting.
         """
         patience_s = 2 * self._timeout_s
         deadline = time.monotonic() + patience_s
@@ -178,7 +179,7 @@ class RolloutSource:
                 if self._fleet is None:
                     raise ActorFailed(str(error)) from error
                 if time.monotonic() > deadline:
-                    raise ActorFailed(f"{error}, nor in the {patience_s:g} s before") from error
+                    raise ActorFailed(f"{error}, nor in the preceding {patience_s:g} s") from error
                 self.kill_hung()
             if stopped():
                 raise RunStopped
@@ -196,31 +197,31 @@ class RolloutSource:
         for actor in self._actors:
             actor.order(text.encode())
 
-    def told(self, slot: int) -> bytes:
-        """The message that came with the rollout in a taken slot; removes it."""
-        return self._slots.told(slot)
+    def message(self, slot: int) -> bytes:
+        """Pop the message that came with the rollout in a taken slot."""
+        return self._slots.message(slot)
 
     def note(self, slot: int, nats: float) -> None:
-        """Tell the actor of a taken slot how far the learner is from what is in it."""
+        """Report the learner's policy divergence to the actor of a taken slot."""
         self._slots.note(slot, nats)
 
     def release(self, slots: list[int]) -> None:
-        """Give slots back to their actors."""
+        """Return slots to their actors."""
         self._queue.release(slots)
 
     def kill_hung(self) -> None:
-        """Kill actors that have delivered nothing for ``actor_timeout_s`` though they could.
+        """Kill actors that delivered nothing for ``actor_timeout_s`` despite a free slot.
 
         Raises:
-            ActorFailed: what acts for them is dead or silent, and can't be replaced.
+            ActorFailed: the inference server is dead or silent and can't be restarted.
         """
         if self._fleet is not None:
-            if (line := self._fleet.mend()) is not None:
+            if (line := self._fleet.supervise()) is not None:
                 self._notify(line)
             self._fleet.kill_silent(self._timeout_s)
 
     def close(self) -> None:
-        """End all actors; safe to call twice."""
+        """Stop all actors; safe to call twice."""
         self._queue.close()
         if self._fleet is not None:
             self._fleet.close()

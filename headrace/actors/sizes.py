@@ -1,4 +1,4 @@
-"""How many actors, environments and steps a run takes, and how learners share them out."""
+"""Sizes of a run: actors, environments, steps and batch, and their shares per learner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.validation import ranges
 
 AUTO = "auto"
 if TYPE_CHECKING:
-    Size: TypeAlias = Any  # an int from a run's beginning on
+    Size: TypeAlias = Any  # an int once the run has started
     Actors: TypeAlias = Any
     BatchSize: TypeAlias = Any
 else:
@@ -20,7 +20,7 @@ else:
 
 
 class Sizes(NamedTuple):
-    """Values for the settings of these names."""
+    """The four size settings of a run."""
 
     num_actors: Size
     envs_per_actor: Size
@@ -29,51 +29,51 @@ class Sizes(NamedTuple):
 
     @property
     def are_known(self) -> bool:
-        """Whether none is "auto"; a batch follows from the other three."""
+        """True if no size is "auto"; the batch follows from the other three."""
         return AUTO not in self[:3]
 
     @property
     def rollout_steps(self) -> int:
-        """Steps in one rollout.
+        """Number of steps in one rollout.
 
         Raises:
-            ConfigError: a size is "auto", which no run has chosen yet (``trainer/auto_sizes.py``).
+            ConfigError: a size is still "auto" (see ``trainer/auto_sizes.py``).
         """
         for name, value in zip(SIZES[:3], self[:3], strict=True):
-            require(value != AUTO, name, AUTO, "a number here: it is chosen when a run begins")
+            require(value != AUTO, name, AUTO, "a number here: auto is resolved when a run starts")
         return self.fragment_length * self.envs_per_actor
 
     @property
     def batch_steps(self) -> int:
-        """Steps per update."""
+        """Number of steps per update."""
         steps = self.rollout_steps  # raises unless all sizes are known
         return steps * self.num_actors if self.batch_size in (None, AUTO) else self.batch_size
 
     def factors(self, synchronous: bool) -> dict[str, int]:
-        """The sizes that a batch is a multiple of, as far as they are known."""
+        """Return the known sizes of which a batch must be a multiple."""
         names = SIZES[2::-1] if synchronous else SIZES[2:0:-1]
         return {name: getattr(self, name) for name in names if getattr(self, name) != AUTO}
 
     def check_batch(self, synchronous: bool) -> None:
-        """A given batch is a multiple of the sizes that are given with it."""
-        size, known = self.batch_size, self.factors(synchronous)
+        """Raise ConfigError unless the batch is a multiple of the sizes that are set."""
+        size, sizes = self.batch_size, self.factors(synchronous)
         if size is None or size == AUTO:
             return
-        unit = math.prod(known.values())
+        unit = math.prod(sizes.values())
         if size < 1 or size % unit:
             low = size // unit * unit
             near = " or ".join(str(x) for x in (low, low + unit) if x > 0)
-            factors = " * ".join(f"{name}={value}" for name, value in known.items())
+            factors = " * ".join(f"{name}={value}" for name, value in sizes.items())
             raise ConfigError(
                 f"batch_size={size} must be a multiple of {unit}{factors and ' = '}{factors}; "
                 f"nearest: {near}"
             )
 
     def share(self, num_learners: int, synchronous: bool) -> dict[str, int] | None:
-        """``num_actors``, ``envs_per_actor`` and ``batch_size`` of one of so many learners.
+        """Return one learner's ``num_actors``, ``envs_per_actor`` and ``batch_size``.
 
-        ``ceil(num_actors / W)`` actors with equally many environments; None if environments or
-        batch can't be shared out so.
+        Each gets ``ceil(num_actors / W)`` actors with equally many environments; None if the
+        environments or the batch can't be divided evenly.
         """
         num_actors = -(-self.num_actors // num_learners)
         envs, odd_envs = divmod(self.num_actors * self.envs_per_actor, num_learners * num_actors)
@@ -84,10 +84,10 @@ class Sizes(NamedTuple):
         return {"num_actors": num_actors, "envs_per_actor": envs, "batch_size": size}
 
     def share_of(self, num_learners: int, synchronous: bool) -> dict[str, int]:
-        """Such a share.
+        """Return one learner's share, like :meth:`share`.
 
         Raises:
-            ConfigError: they can't be shared out; the message names the nearest numbers that can.
+            ConfigError: the sizes can't be divided evenly; names the nearest valid numbers.
         """
         if (share := self.share(num_learners, synchronous)) is not None:
             return share
@@ -97,9 +97,9 @@ class Sizes(NamedTuple):
         below = [w for w in possible if w < num_learners][-1:]
         above = [w for w in possible if w > num_learners][:1]
         raise ConfigError(
-            f"num_learners={num_learners} can't share out {num_envs} environments (num_actors="
+            f"num_learners={num_learners} can't divide {num_envs} environments (num_actors="
             f"{self.num_actors} * envs_per_actor={self.envs_per_actor}) and batch_size="
-            f"{self.batch_steps} into equal parts of whole rollouts; nearest: "
+            f"{self.batch_steps} evenly into whole rollouts; nearest: "
             + " or ".join(map(str, below + above))
         )
 

@@ -1,4 +1,4 @@
-"""What an actor is built from, and the memory that it shares with its learner."""
+"""Specification of an actor, and the memory that it shares with its learner."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.transport.request_channel import ChannelEnd
 
 @dataclass(frozen=True)
 class ActorSpec:
-    """All that a learner's actors are built from and run by: one object from trainer to actor.
+    """Settings of a learner's actors: one object from trainer to actor.
 
     Fields with the name of a setting have its value (``Config.actor_spec``).
     """
@@ -33,39 +33,37 @@ class ActorSpec:
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     transport: str = "serial"
-    cluster: str | None = None  # of Ray, where actors are to live
+    cluster: str | None = None  # Ray cluster that runs the actors
     num_actors: int = 1
-    min_actors: int | None = None  # on a cluster, while nodes are missing; None: all
-    num_places: int | None = None  # that the whole run asks of it; None: so many
+    min_actors: int | None = None  # on a cluster, enough to start with; None: all
+    num_places: int | None = None  # cluster places of the whole run; None: num_actors
     slots_per_actor: int = 1
-    num_credits: int | None = None  # rollouts begun or waiting at a time; None: as many as slots
-    actor_restarts: int = 0  # deaths that are made good
+    num_credits: int | None = None  # in-flight limit, in rollouts; None: the number of slots
+    actor_restarts: int = 0  # largest number of restarts
     actor_timeout_s: float = 300.0
-    stacked_frames: str = "whole"  # how stacks of pictures are held
-    max_rollout_seconds: float | None = None  # a rollout is cut short after so long
+    stacked_frames: str = "whole"  # storage of frame stacks
+    max_rollout_seconds: float | None = None  # rollouts are cut short after this time
     sync: SyncRule = field(default_factory=SyncRule)  # when weights are pulled
     first_actor: int = 0  # number of actor 0 among those of all learners
     rank: int = 0  # of the learner
-    may_be_cut: bool = False  # the learner may ask for it through the weight store
-    processors: frozenset[int] | None = None  # where actor processes stay; None: anywhere
-    inference: str = "actor"  # "shared": one process has the weights and acts for all actors
-    max_wait_ms: float = 5.0  # for others to act on together
-    device: str = "cpu"  # where shared inference computes
-    agents: tuple[str, ...] = ()  # of a game of several, whose columns take turns; (): of none
-    seating: SeatAssignment | None = (
-        None  # who plays the seats that aren't trained on; None: none are
-    )
-    info_metrics: str | None = None  # the setting, as text
-    zero_sum: bool = False  # rewards of a game's agents are held to add up to 0
+    may_be_cut: bool = False  # the learner may cut rollouts through the weight store
+    processors: frozenset[int] | None = None  # CPU affinity of actor processes; None: any
+    inference: str = "actor"  # "shared": one inference server acts for all actors
+    max_wait_ms: float = 5.0  # longest wait for a shared inference batch
+    device: str = "cpu"  # device of shared inference
+    agents: tuple[str, ...] = ()  # agents of a game, in column order; (): single-agent
+    seating: SeatAssignment | None = None  # opponents in seats that don't train; None: none
+    info_metrics: str | None = None  # the setting as text
+    zero_sum: bool = False  # check that the rewards of a game's agents sum to 0
 
     @property
     def num_slots(self) -> int:
-        """Of all actors."""
+        """Number of slots of all actors."""
         return self.num_actors * self.slots_per_actor
 
     @property
     def envs_made(self) -> int:
-        """How many an actor makes: games, of several agents."""
+        """Number of environments that an actor makes; for multi-agent games, of games."""
         num_agents = max(1, len(self.agents))
         if self.seating is not None:
             return self.seating.num_games(self.envs_per_actor, num_agents)
@@ -73,11 +71,11 @@ class ActorSpec:
 
     @property
     def num_tasks(self) -> int:
-        """Which actors take turns at."""
+        """Number of tasks, assigned to actors in rotation."""
         return len(envs_of(self.env))
 
     def layout(self) -> dict[str, Any]:
-        """The tree of :class:`ArraySpec` of one slot."""
+        """Return the tree of :class:`ArraySpec` of one slot."""
         gamma = self.algo.gamma if self.algo.normalize_returns else None
         shape = self.fragment_length, self.envs_per_actor
         learns, once = self.algo.learns_in_actors, self.stacked_frames == "once"
@@ -86,10 +84,10 @@ class ActorSpec:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a learner and its actors share, in one process or several: flat buffers, uint8."""
+    """Flat uint8 buffers shared by a learner and its actors, in one or several processes."""
 
     slots: Tensor  # of a Slab
     weights: Tensor | LatestWeights  # Tensor: of a WeightStore
-    model: Tensor | None = None  # of a SharedModel, where actors learn
+    model: Tensor | None = None  # of a SharedModel, if actors compute gradients
     orders: tuple[bytes, ...] = ()  # changes made before this actor started
-    line: ChannelEnd | None = None  # of one actor, to the process that acts for it
+    line: ChannelEnd | None = None  # an actor's channel to the inference server

@@ -1,7 +1,7 @@
-"""The hot loop of the whole library: act, step the environments, store. Here: all together.
+"""Steps environments synchronously: act on all, step all, store. The hot loop of the library.
 
-``own_pace.py`` has the other way, for environments that advance at their own pace. Either
-is given to a :class:`~headrace.actors.collector.Collector`, which does all else once per fragment.
+``asynchronous.py`` is the alternative for environments that step independently. Either is passed to
+a :class:`~headrace.actors.collector.Collector`, which does all other work once per fragment.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from headrace.ops.distributions import Distribution
 from headrace.spaces.masks import MASK
 from headrace.types import Rollout, Tree
 
-Cut: TypeAlias = Callable[[], bool] | None  # whether a rollout is to end here; None: never
+Cut: TypeAlias = Callable[[], bool] | None  # returns True to cut a rollout short; None: never
 
 
 @dataclass
 class StepRecord:
-    """What the collector needs to know of the steps of a fragment beyond the rollout."""
+    """Results of a fragment's steps that are not in the rollout."""
 
-    num_steps: np.ndarray  # [B] int64: how many each environment did
-    params: Tensor  # [N, B, P] of the distribution, with N the most that one did
-    done: np.ndarray  # [T, B] bool, an episode ended; false where no step was done
-    ended: np.ndarray  # [B] bool, the next step is a filler: an episode ended, or nobody is there
+    num_steps: np.ndarray  # [B] int64, steps of each environment
+    params: Tensor  # [N, B, P] of the distribution, N = num_steps.max()
+    done: np.ndarray  # [T, B] bool, an episode ended; False where no step was done
+    ended: np.ndarray  # [B] bool, the next step is a filler: episode ended or agent absent
     core: Tree  # [B, ...] after the last step
-    masked: bool  # infos showed an action mask
-    stepping_ns: int  # in which environments were stepped or waited for
-    carried: np.ndarray | None = None  # [B] bool, whose first step was begun before; None: nobody's
+    masked: bool  # info had an action mask
+    stepping_ns: int  # time of stepping or waiting for environments
+    carried: np.ndarray | None = None  # [B] bool, first step carried over; None: no column
 
 
 class ActingPolicy(Protocol):
-    """What is needed of a policy to act with it: a :class:`Policy`, or who asks one elsewhere."""
+    """Interface for acting: a :class:`Policy`, or a client of shared inference."""
 
     inputs: Inputs
     distribution: Distribution
@@ -52,7 +52,7 @@ class ActingPolicy(Protocol):
         """See :meth:`Policy.initial_core`."""
 
     def still(self) -> AbstractContextManager[None]:
-        """In which a rollout is filled."""
+        """Freeze the weights while a rollout is filled."""
 
     def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
         """See :meth:`Policy.act`."""
@@ -62,24 +62,24 @@ class ActingPolicy(Protocol):
 
 
 class Stepper(Protocol):
-    """A way of stepping the environments of one collector."""
+    """Interface for stepping the environments of one collector."""
 
     def reset(self) -> None:
-        """The environments were reset: forget what was begun."""
+        """Discard pending steps after the environments were reset."""
 
     def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> StepRecord:
         """Fill observations, ``first``, actions, rewards and ``terminated`` of a rollout.
 
         Args:
-            rollout: row 0 of its observations and ``first`` are set, and so is its core.
-            noise: ``[T, B, ...]`` of the distribution.
-            ended: ``[B]`` bool, row 0 is the last of its episode, or nobody is there.
+            rollout: its core and row 0 of its observations and ``first`` are set.
+            noise: ``[T, B, ...]`` noise of the distribution.
+            ended: ``[B]`` bool, row 0 is the last of its episode, or the agent is absent.
             cut: see ``Collector.fill``.
         """
 
 
 class SynchronousStepper:
-    """All environments take a step, then the policy acts on all of them."""
+    """Steps all environments, then acts on all of them."""
 
     def __init__(
         self, envs: VectorEnv, policy: ActingPolicy, name: str, metrics: InfoMetrics | None = None
@@ -91,7 +91,7 @@ class SynchronousStepper:
         """See :class:`Stepper`."""
 
     def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> StepRecord:
-        """See :class:`Stepper`; ``cut`` is asked after every step, and a closed column is one."""
+        """See :class:`Stepper`; ``cut`` is called after every step, a closed column also cuts."""
         policy, inputs = self._policy, self._policy.inputs
         num_steps, num_envs = rollout.reward.shape
         first, reward = rollout.first.numpy(), rollout.reward.numpy()
@@ -123,15 +123,15 @@ class SynchronousStepper:
             if (cut is not None and cut()) or (closed is not None and closed.any()):
                 break
         count = np.full(num_envs, len(params))
-        began = done & ~first[1:]  # who ends in a filler was absent
+        began = done & ~first[1:]  # an end in a filler belongs to an absent agent
         return StepRecord(count, torch.stack(params), began, ended, core, masked, stepping_ns)
 
 
 def row_of(rows: Tree, at: Any) -> Tree:
-    """Part ``at`` of each leaf."""
+    """Return part ``at`` of each leaf."""
     return tree.map_leaves(lambda x: x[at], rows)
 
 
 def store(rows: Tree, at: Any, row: Tree) -> None:
-    """Make ``row`` part ``at`` of each leaf."""
+    """Assign ``row`` to part ``at`` of each leaf."""
     tree.map_leaves(lambda to, src: to.__setitem__(at, src), rows, row)

@@ -1,4 +1,4 @@
-"""A policy in the spaces of what it plays: all of its tasks joined, or one of them alone."""
+"""Adapts a multi-task policy to the spaces of one task or of all tasks together."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ from headrace.spaces.json import alike
 
 
 def one_task(policy: Policy, name: str) -> Policy:
-    """The same policy, with the same weights, in the spaces of one of its tasks.
+    """Return the policy, with the same weights, in the spaces of one of its tasks.
 
     Args:
-        policy: of several tasks, whose spaces are joined. name: of the task, as it was trained on.
+        policy: policy trained on several tasks with unified spaces.
+        name: name of the task in training.
 
     Raises:
-        ConfigError: it has no such task, or doesn't know its tasks' spaces.
+        ConfigError: the policy doesn't have this task, or its tasks' spaces weren't saved.
     """
-    found = the_same(name, policy.tasks)
-    if found is None:
+    task = the_same(name, policy.tasks)
+    if task is None:
         require_choice("task", name, policy.tasks)
     if not policy.task_spaces:
         raise ConfigError(
-            f"task={name!r} can't be told from others, since the version of headrace that wrote "
-            "this checkpoint didn't keep its tasks' spaces; a run that is resumed keeps them"
+            f"task={name!r} can't be selected: this checkpoint was written by a headrace version "
+            "that didn't save the tasks' spaces; resume the run to save them"
         )
-    number = policy.tasks.index(str(found))
+    number = policy.tasks.index(str(task))
     own, observed = policy.task_spaces[number], [space for space, _ in policy.task_spaces]
     shown = policy.network.task_id or policy.network.per_task_values
-    alone = copy.copy(policy)  # which holds the same tensors
+    alone = copy.copy(policy)  # shares its tensors
     alone.observation_space, alone.action_space = own
     alone.place = unified_spaces.place(own[0], observed)
     alone.task, alone.tasks, alone.task_spaces = (number if shown else None), (), ()
@@ -47,14 +48,14 @@ def one_task(policy: Policy, name: str) -> Policy:
 
 
 def fitting(policy: AnyPolicy, envs: VectorEnv, name: str) -> AnyPolicy:
-    """What can play in environments of this name: the policy, or one of its tasks alone.
+    """Return the policy, or its single-task view, that fits environments of this name.
 
     Raises:
-        ConfigError: nothing can, since a space or the agents are others.
+        ConfigError: a space or the agents differ.
     """
     spaces = {"observation": envs.single_observation_space, "action": envs.single_action_space}
-    known = isinstance(policy, Policy) and policy.task_spaces and the_same(name, policy.tasks)
-    if known and _other(policy, spaces):
+    is_task = isinstance(policy, Policy) and policy.task_spaces and the_same(name, policy.tasks)
+    if is_task and _other(policy, spaces):
         policy = one_task(policy, name)  # type: ignore[arg-type]
     if kind := _other(policy, spaces):
         raise ConfigError(
@@ -64,15 +65,15 @@ def fitting(policy: AnyPolicy, envs: VectorEnv, name: str) -> AnyPolicy:
     agents = agents_of(envs)
     if isinstance(policy, MultiPolicy) and policy.roster.agents != agents:
         raise ConfigError(
-            f"the policies can't play {name}: they play {', '.join(policy.roster.agents)}, and "
-            f"there {'is one agent' if not agents else 'are ' + ', '.join(agents)}"
+            f"the policies can't play {name}: they play {', '.join(policy.roster.agents)}, but it "
+            f"has {'one agent' if not agents else ', '.join(agents)}"
         )
     return policy
 
 
 def _other(policy: AnyPolicy, spaces: dict[str, Any]) -> str | None:
-    """Which kind of space isn't the policy's; None: both are."""
-    several = len(getattr(policy, "tasks", ())) > 1  # whose columns stand by their bounds
+    """Return the kind of space that differs from the policy's; None: neither."""
+    several = len(getattr(policy, "tasks", ())) > 1  # their columns are identified by bounds
     for kind, theirs in spaces.items():
         ours = getattr(policy, f"{kind}_space")
         if not alike(ours, theirs, bounds=several or kind == "action"):
@@ -83,19 +84,19 @@ def _other(policy: AnyPolicy, spaces: dict[str, Any]) -> str | None:
 def joined_for(
     policy: AnyPolicy, tasks: Tasks, engine: str, env_kwargs: dict[str, Any], seed: int
 ) -> Tasks:
-    """Tasks that a policy can play: as they are if it knows the spaces of each, or else joined.
+    """Return tasks that the policy can play, with unified spaces unless it knows each task's own.
 
     Args:
         engine, env_kwargs, seed: see ``headrace.envs.probe.probe``.
 
     Raises:
-        ConfigError: they can't be joined, or are in another order than the one it was shown.
+        ConfigError: the spaces can't be unified, or the order of tasks differs from training.
     """
-    known, spaces = (policy.tasks, policy.task_spaces) if isinstance(policy, Policy) else ((), ())
-    if spaces and not tasks.joined and all(the_same(name, known) for name in tasks.names):
+    names, spaces = (policy.tasks, policy.task_spaces) if isinstance(policy, Policy) else ((), ())
+    if spaces and not tasks.joined and all(the_same(name, names) for name in tasks.names):
         return tasks
-    check_order(tasks.names, known if tasks.shown else ())
+    check_order(tasks.names, names if tasks.shown else ())
     if tasks.joined:
         return tasks
-    found: Tasks = probe(tasks, engine, env_kwargs, seed, looks_for_stacks=False).env
-    return found
+    unified: Tasks = probe(tasks, engine, env_kwargs, seed, looks_for_stacks=False).env
+    return unified

@@ -1,17 +1,17 @@
-"""When the side that acts fetches the learner's weights: at every update, every k, or on drift.
+"""Decides when actors pull weights: at every update, every k updates, or on policy divergence.
 
     learner  measures   KL(behaviour || learner) on what it received, one number
        │
-       ▼  travels beside whatever goes back anyway
-    actor    notes it, keeps the running mean, and asks for weights when that exceeds a threshold
+       ▼  returned with the slot
+    actor    keeps the running mean, and pulls weights when it exceeds a threshold
 
 Drift-triggered synchronisation is the adaptive policy synchronisation (AAPS) of ClusterEnv, section
-III-C. There the actor compares its policy with a cached copy of itself, which never differs; here
-the learner measures, since it has both the current policy and what was acted. A measurement belongs
-to the version that acted: it is ignored once other weights were fetched.
+III-C. There the actor compares its policy with a cached copy of itself, which never differs. Here
+the learner measures, because it has both the current policy and the actions. A measurement belongs
+to the version that acted, and is ignored once other weights were pulled.
 
-Nothing here knows how weights or numbers travel. Between a learner and its actors it is in the
-header of a slot (``Header.divergence``), which may come back after its actor fetched again.
+This module is independent of the transport. A learner returns measurements in the header of a slot
+(``Header.divergence``), which may arrive after its actor has pulled again.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ WINDOW = 4  # measurements in the running mean
 
 @dataclass(frozen=True)
 class SyncRule:
-    """When to fetch weights; see :func:`sync_rule`."""
+    """Rule for pulling weights; see :func:`sync_rule`."""
 
-    every: int | None = 1  # at so many versions behind; None: on drift
-    kl_threshold: float = 0.0  # nats; drift is a running mean strictly above it
-    max_lag: int | None = None  # at so many versions behind, drift or not
+    every: int | None = 1  # pull when this many versions behind; None: on divergence
+    kl_threshold: float = 0.0  # nats; pull when the running mean is strictly above
+    max_lag: int | None = None  # pull when this many versions behind, in any case
 
     @property
     def on_drift(self) -> bool:
-        """Whether anybody has to measure."""
+        """True if divergence has to be measured."""
         return self.every is None
 
 
 def sync_rule(weight_sync: str, kl_threshold: float, max_lag: int | None = None) -> SyncRule:
-    """The rule that the settings describe.
+    """Return the rule that the settings describe.
 
     Args:
         weight_sync: ``"every"`` version, ``"every-<k>"`` versions, or ``"adaptive"``.
         kl_threshold: nats, for ``"adaptive"``.
-        max_lag: versions behind at which weights are fetched whatever the drift; None: never.
+        max_lag: versions behind at which weights are pulled regardless of divergence; None: never.
 
     Raises:
-        ConfigError: a setting is none of these.
+        ConfigError: a setting is invalid.
     """
     kl_threshold = check("kl_threshold", Annotated[float, ranges.NATS], kl_threshold)
     max_lag = check("max_policy_lag", Annotated[int | None, ranges.VERSIONS], max_lag)
@@ -65,7 +65,7 @@ def sync_rule(weight_sync: str, kl_threshold: float, max_lag: int | None = None)
 
 
 class Follower:
-    """What one actor knows of its distance from the learner."""
+    """Tracks one actor's version of the weights and its divergence from the learner."""
 
     def __init__(self, rule: SyncRule) -> None:
         self._rule = rule
@@ -74,16 +74,16 @@ class Follower:
 
     @property
     def divergence(self) -> float | None:
-        """Running mean of the latest measurements of this version, nats; None: there are none."""
+        """Mean of the latest measurements of this version in nats; None if there are none."""
         return sum(self._measured) / len(self._measured) if self._measured else None
 
     def note(self, version: int, divergence: float) -> None:
-        """Take a measurement of what ``version`` did; ignored unless it is the current one's."""
+        """Add a measurement of ``version``; ignored unless it is the current one."""
         if version == self.version:
             self._measured.append(divergence)
 
     def wants(self, latest: int) -> bool:
-        """Whether to fetch weights, now that the learner's version is ``latest``."""
+        """Return True if weights are due, given the learner's ``latest`` version."""
         if self.version < 0:
             return True
         lag, rule = latest - self.version, self._rule
@@ -97,19 +97,21 @@ class Follower:
         return drift is not None and drift > rule.kl_threshold
 
     def fetched(self, version: int) -> None:
-        """Weights of ``version`` are in use from now on."""
+        """Record that weights of ``version`` are in use from now on."""
         self.version = version
         self._measured.clear()
 
 
 def divergence(log_ratio: Tensor) -> float:
-    """Mean of ``(r - 1) - log r`` with ``r = pi / mu``: an unbiased estimate of KL(mu || pi).
+    """Return the mean of ``(r - 1) - log r`` with ``r = pi / mu``, an estimate of KL(mu || pi).
+
+    The estimate is unbiased.
 
     Args:
         log_ratio: ``[n]`` float, log pi - log mu of actions that were drawn from mu, n >= 1.
 
     Returns:
-        nats, never negative.
+        divergence in nats, never negative.
     """
     exact = log_ratio.double()
     return float((torch.expm1(exact) - exact).mean())

@@ -113,7 +113,7 @@ class BatchCollector:
             for slot, header, rollout in taken:
                 ends = rollout.episode_return.numpy(), rollout.episode_length.numpy()
                 self._episodes.add(*ends, task)
-                if infos := self._source.told(slot):
+                if infos := self._source.message(slot):
                     tasks = self._episodes.tasks
                     self._reported.add(json.loads(infos), tasks[task] if tasks else None)
                 meter.pulls += header.pulled

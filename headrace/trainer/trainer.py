@@ -360,7 +360,7 @@ class Trainer:
         return reached or self.env_steps >= self.config.total_steps
 
     def _update(self, source: RolloutSource, collector: BatchCollector) -> GroupState | None:
-        """Run an update and return the group's state; None if stopped while waiting for rollouts."""
+        """Run an update and return the group's state; None if stopped while waiting."""
         meter = MetricAccumulator()
         collector.begin(meter, self.updates, self._may_leave)
         try:

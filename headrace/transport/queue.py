@@ -1,4 +1,4 @@
-"""What every transport of rollouts offers, and the header in front of each slot."""
+"""Interface of rollout transports, and the header in front of each slot."""
 
 from __future__ import annotations
 
@@ -8,49 +8,50 @@ import numpy as np
 
 
 class Header(NamedTuple):
-    """What travels beside a slot's tree, all int64."""
+    """Metadata of a rollout in a slot, all int64."""
 
-    actor: int  # who filled it
-    sequence: int  # how many that actor had committed before
-    version: int  # of the weights that acted
-    valid_steps: int  # transitions in it, fillers left out
+    actor: int  # index of the actor that filled the slot
+    sequence: int  # rollouts that the actor committed before
+    version: int  # version of the weights that acted
+    valid_steps: int  # transitions without fillers
     committed_ns: int  # monotonic clock at commit
     acting_ns: int  # time it took to fill
     waiting_ns: int  # time the actor waited for the slot
-    pulled: int = 0  # 1: the actor had copied weights just before, 0: it had not
-    lag: int = -1  # gradients of others behind, where the actor learns; -1: it doesn't
-    divergence_nano: int = -1  # see ``divergence``, 1e-9 nats; -1: not known
-    stepping_ns: int = 0  # part of acting_ns in which environments were stepped or waited for
+    pulled: int = 0  # 1: the actor pulled weights just before
+    lag: int = -1  # gradients of other actors behind, if actors compute them; -1: they don't
+    divergence_nano: int = -1  # see ``divergence``, 1e-9 nats; -1: unknown
+    stepping_ns: int = 0  # part of acting_ns for stepping or waiting for environments
 
     @property
     def divergence(self) -> float | None:
-        """KL(behaviour || learner) on what the slot held, nats; None: not known.
+        """KL(behaviour || learner) of the slot's rollout in nats; None if unknown.
 
-        It is the one number that goes back: who fills the slot next finds it there.
+        The learner writes it, and the actor reads it when the slot returns.
         """
         return self.divergence_nano * 1e-9 if self.divergence_nano >= 0 else None
 
 
 NUM_HEADER_FIELDS = len(Header._fields)
-_MAX_NATS = 1e6  # what is beyond, infinity too, reads as this
+_MAX_NATS = 1e6  # larger values, including infinity, are clamped
 
 
 def read_header(row: np.ndarray) -> Header:
-    """The header stored in an int64 row."""
+    """Return the header stored in an int64 row."""
     return Header(*map(int, row))
 
 
 def nano(nats: float) -> int:
-    """A divergence of 0 or more nats as a whole number of 1e-9 nats that fits a header."""
+    """Convert a divergence of 0 or more nats to a whole number of 1e-9 nats."""
     return round(min(nats, _MAX_NATS) * 1e9)
 
 
 class PeerDied(Exception):
-    """An actor ended.
+    """Raised when an actor died.
 
     Args:
-        traceback: its own, empty when it was killed.
-        cause: in a line, where the transport knows; begun: it had made its environments.
+        traceback: traceback of the actor, empty if it was killed.
+        cause: cause in one line, if the transport knows it.
+        begun: the actor had made its environments.
     """
 
     def __init__(self, actor: int, traceback: str, cause: str = "", begun: bool = True) -> None:
@@ -59,35 +60,35 @@ class PeerDied(Exception):
 
 
 class ActorPort(Protocol):
-    """The actor's end: ``acquire`` a slot, fill it, ``commit`` it."""
+    """Actor's end of a queue: ``acquire`` a slot, fill it, ``commit`` it."""
 
     def acquire(self, timeout_s: float) -> int | None:
-        """The next free slot; None when the learner has closed the queue.
+        """Return the next free slot, or None if the learner has closed the queue.
 
         Raises:
-            TimeoutError: none came free in time; the message names the learner.
+            TimeoutError: no slot became free in time; the message names the learner.
         """
 
-    def commit(self, slot: int, told: bytes = b"") -> None:
-        """Hand a filled slot to the learner, with a message (JSON, may be empty)."""
+    def commit(self, slot: int, message: bytes = b"") -> None:
+        """Deliver a filled slot to the learner, with a JSON message that may be empty."""
 
     def orders(self) -> list[bytes]:
-        """The learner's orders since the last call that precede the latest slot, in order."""
+        """Return environment changes sent before the latest slot, since the last call, in order."""
 
 
 class RolloutQueue(Protocol):
-    """The learner's end: ``take`` filled slots, ``release`` them when done."""
+    """Learner's end of a queue: ``take`` filled slots, ``release`` them when done."""
 
     def take(self, count: int, timeout_s: float, task: int = 0) -> list[int]:
-        """``count`` filled slots of a task, as ``Slots.take`` hands them out.
+        """Take ``count`` filled slots of a task, in the order of ``Slots.take``.
 
         Raises:
-            TimeoutError: too few came in time; the message names the silent actors.
-            PeerDied: an actor ended; raised once per death, before the timeout.
+            TimeoutError: too few arrived in time; the message names the silent actors.
+            PeerDied: an actor died; raised once per death, before the timeout.
         """
 
     def release(self, slots: list[int]) -> None:
-        """Give slots back to the actors that own them; their headers go back with them."""
+        """Return slots, with their headers, to the actors that own them."""
 
     def close(self) -> None:
-        """Wake every actor and forget the slots; may be called twice."""
+        """Wake every actor and forget the slots; safe to call twice."""

@@ -1,17 +1,17 @@
-"""Rollouts through Ray's object store: an actor's call fills a slot, its result is what is in it.
+"""Transports rollouts through Ray's object store, as results of remote calls.
 
     actor a, on any node                               learner
       run      <---- header, newest weights, a call --   release / connect
-      (fills a slot of its own)
+      (fills its own slot)
       result   ----- header and tree, one array ----->   take
-      offer    <---- newer weights, another call ----    publish, if calls wait at the actor
+      offer    <---- newer weights, another call ----    publish, if the actor has calls queued
 
     actor    produces: filled slots    waits for: calls      unblocked by: a call, the job's end
     learner  produces: calls           waits for: results    unblocked by: a result, a death
 
-Calls of an actor are done in their order, one for each of its open slots. Weights are put into the
-store once per version; a call carries a reference to them, and the actor fetches them if it wants
-to. What arrives is read where it lies: a slot here is a view of the store until it is released.
+An actor's calls run in order, one for each of its open slots. Weights are put into the store once
+per version; a call carries a reference, and the actor fetches the weights when due. Results are not
+copied: a slot of the learner is a view of the store until it is released.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.slab import Slab, views
 from headrace.transport.slots import Slots
 
-_FETCH_S = 60.0  # for what is in the store, or on its way there
-_LOST_S = 1.0  # to learn what became of a dead actor's call
+_FETCH_S = 60.0  # timeout for objects in the store or on their way there
+_LOST_S = 1.0  # timeout for the results of a dead actor's calls
 _COMMITTED = Header._fields.index("committed_ns")
 
 
 class FailedCall(NamedTuple):
-    """What a call returns that raised; ``words`` are for the learner, a traceback as a rule."""
+    """Result of a call that raised; ``words`` is the message, usually a traceback."""
 
     words: str
-    begun: bool = True  # False: there was no environment yet
+    begun: bool = True  # False: the environments could not be made
 
 
 class ArrivedRollouts:
-    """In place of a slab: slots whose trees lie in the object store, where they have arrived."""
+    """Slots, like a slab's, whose trees are in the object store."""
 
     def __init__(self, spec: Any, num_slots: int) -> None:
         self._spec = spec
@@ -56,20 +56,20 @@ class ArrivedRollouts:
         self.trees: list[Any] = [None] * num_slots
 
     def arrive(self, slot: int, array: np.ndarray) -> None:
-        """A slot's header and tree are in this uint8 array, which can't be written to."""
-        with warnings.catch_warnings():  # of torch, since it could write to it all the same
+        """Store a slot's header and tree, given as a read-only uint8 array."""
+        with warnings.catch_warnings():  # torch warns that the array is read-only
             warnings.simplefilter("ignore")
             whole = Slab(self._spec, 1, NUM_HEADER_FIELDS, torch.from_numpy(array))
         self.headers[slot][:] = whole.headers[0]
-        self.headers[slot][_COMMITTED] = time.monotonic_ns()  # by this machine's clock
+        self.headers[slot][_COMMITTED] = time.monotonic_ns()  # this machine's clock
         self.trees[slot], self._arrays[slot] = whole.trees[0], array
 
     def poison(self, slot: int) -> None:
-        """Let go of a slot's tree."""
+        """Drop a slot's tree."""
         self.trees[slot] = self._arrays[slot] = None
 
     def keep(self) -> None:
-        """Never let go of what is here: the store is gone, and to tell it would end the process."""
+        """Leak all arrays: after the store is gone, freeing them would kill the process."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._arrays))
         self._arrays = [None] * len(self._arrays)
 
@@ -77,14 +77,15 @@ class ArrivedRollouts:
 class _Version(NamedTuple):
     version: int
     epoch: int
-    ref: list[Any]  # in a list, or Ray would fetch it before each call
+    ref: list[Any]  # a list keeps Ray from fetching it before each call
 
 
 class RayQueue:
-    """The learner's end, and its weights, for actors that are Ray actors (``RemoteActor``).
+    """Learner's end of the queue, and its weights, for Ray actors (``RemoteActor``).
 
     Args:
-        slots: over ``arrivals``, with ``poison``. weights: spec of their tree.
+        slots: slots over ``arrivals``, with ``poison``.
+        weights: spec of the tree of weights.
     """
 
     def __init__(
@@ -96,14 +97,14 @@ class RayQueue:
         self._newest: _Version | None = None
         self._actors: dict[int, Any] = {}
         self._calls: dict[int, deque[tuple[Any, int | None]]] = {}  # (reference, slot)
-        self.homes: dict[int, Home | None] = {}  # None: it waits for a node with room
-        self.since_s: dict[int, float] = {}  # when it was asked to begin, or had found a node
-        self.gaps: dict[int, float] = {}  # seconds without its rollouts, of who delivers again
-        self._heard_s: dict[int, float] = {}  # when a dead actor last delivered, or began
+        self.homes: dict[int, Home | None] = {}  # None: it waits for a node
+        self.since_s: dict[int, float] = {}  # time of its start, or of its placement on a node
+        self.gaps: dict[int, float] = {}  # seconds without rollouts of restarted actors
+        self._last_active_s: dict[int, float] = {}  # time of a dead actor's last rollout or start
         for actor in range(slots.num_actors):
             slots.leave(actor)
 
-    def look(self) -> None:
+    def check_store(self) -> None:
         """Raise WorkerFailed if this node's object store is gone."""
         try:
             self._cluster.check_here()
@@ -114,33 +115,33 @@ class RayQueue:
     # -- weights --------------------------------------------------------------------------------
 
     def publish(self, version: int, epoch: int, weights: Any) -> None:
-        """See :meth:`WeightStore.publish`; actors where calls wait are told."""
+        """See :meth:`WeightStore.publish`; also notifies actors with queued calls."""
         if self._newest is not None and version <= self._newest.version:
             raise ValueError(f"version {version} was published after {self._newest.version}")
         tree.map_leaves(lambda to, x: to.copy_(x.detach()), self._flat.trees[0], weights)
-        self.look()
+        self.check_store()
         ref = self._ray.put(self._flat.buffer.numpy())
         self._newest = _Version(version, epoch, [ref])
         for actor, remote in self._actors.items():
-            if len(self.slots.open(actor)) > 1:  # else what it fills is what it has
+            if len(self.slots.open(actor)) > 1:  # otherwise its only call is already running
                 remote.offer.options(concurrency_group="offers").remote(self._newest)
 
     def latest(self) -> tuple[int, int] | None:
-        """(version, epoch) of the current weights; None before the first."""
+        """Return (version, epoch) of the current weights; None before the first publication."""
         return None if self._newest is None else self._newest[:2]
 
     def cut(self, version: int) -> None:
-        """See :meth:`WeightStore.cut`; another thread may ask."""
+        """See :meth:`WeightStore.cut`; may be called from another thread."""
         for remote in list(self._actors.values()):
             remote.cut.options(concurrency_group="offers").remote(version)
 
     # -- rollouts -------------------------------------------------------------------------------
 
     def connect(self, actor: int, remote: Any, begun: Any) -> None:
-        """Call this Ray actor for the actor's slots once it has begun.
+        """Start calling a Ray actor for its slots as soon as it is ready.
 
         Args:
-            begun: references to what it returns first: where it is, and None once it has begun.
+            begun: references to its first results: its location, then None when it is ready.
         """
         self._actors[actor], self.homes[actor] = remote, None
         self._calls[actor] = deque((ref, None) for ref in begun)
@@ -159,7 +160,7 @@ class RayQueue:
         return self.slots.wait(count, timeout_s, self._receive, task)
 
     def _receive(self, timeout_s: float) -> None:
-        """Note the results that are here, or wait for the first."""
+        """Process the results that have arrived, or wait for the first."""
         waiting = {calls[0][0]: actor for actor, calls in self._calls.items() if calls}
         refs, ready = list(waiting), list[Any]()
         if refs:
@@ -172,12 +173,12 @@ class RayQueue:
             self._note(waiting[ref], ref)
 
     def _note(self, actor: int, ref: Any) -> None:
-        """Take in the result of an actor's first call that has none yet.
+        """Process the result of an actor's oldest pending call.
 
         Raises:
-            PeerDied: there won't be one; what else the actor was called for is lost.
+            PeerDied: the call failed; the actor's other calls are lost as well.
         """
-        self.look()
+        self.check_store()
         errors = self._ray.exceptions
         try:
             result = self._ray.get(ref, timeout=_FETCH_S)
@@ -192,34 +193,34 @@ class RayQueue:
             self.slots.join(actor)
             self._grant()
         else:
-            array, told = result if isinstance(result, tuple) else (result, b"")
+            array, message = result if isinstance(result, tuple) else (result, b"")
             self._arrivals.arrive(slot, array)
-            self.slots.commit(slot, told)
-            if actor in self._heard_s:
-                self.gaps[actor] = time.monotonic() - self._heard_s.pop(actor)
+            self.slots.commit(slot, message)
+            if actor in self._last_active_s:
+                self.gaps[actor] = time.monotonic() - self._last_active_s.pop(actor)
 
     def _lose(self, actor: int, cause: str, words: str = "", begun: bool = True) -> None:
         if self.slots.is_present(actor):
-            self._heard_s[actor] = self.slots.heard_s(actor)
+            self._last_active_s[actor] = self.slots.last_active_s(actor)
             refs = [ref for ref, _ in self._calls[actor]]
             self.slots.lost += self._num_lost(refs[:1] if words else refs)
         del self._actors[actor], self._calls[actor]
         self.slots.leave(actor)
-        self._grant()  # to others
+        self._grant()  # to other actors
         raise PeerDied(actor, words, cause, begun) from None
 
     def _num_lost(self, refs: list[Any]) -> int:
-        """Rollouts of a dead actor's calls: those that are gone with its node, and the begun one.
+        """Count the lost rollouts of a dead actor's calls.
 
         Args:
-            refs: to the results, in the order of the calls.
+            refs: references to the results, in the order of the calls.
         """
         for number, ref in enumerate(refs, 1):
             try:
                 self._ray.get(ref, timeout=_LOST_S)
             except (self._ray.exceptions.RayActorError, self._ray.exceptions.RayTaskError):
                 return number
-            except Exception:  # it had been filled
+            except Exception:  # this slot had been filled
                 continue
         return len(refs)
 
@@ -229,17 +230,17 @@ class RayQueue:
         self._grant()
 
     def close(self) -> None:
-        """Call nobody any more, and let go of all weights and slots in the store."""
+        """Stop calling actors, and drop all weights and slots in the store."""
         self._actors.clear()
         self._calls.clear()
         self._newest = None
 
 
 class LatestWeights:
-    """The newest weights that an actor was told of, in its process; read like a WeightStore.
+    """Newest weights offered to an actor, in its process; has the interface of a WeightStore.
 
     Args:
-        spec: of their tree.
+        spec: spec of the tree of weights.
     """
 
     def __init__(self, spec: Any) -> None:
@@ -248,8 +249,8 @@ class LatestWeights:
         self._cut = -1
 
     def offer(self, newest: _Version) -> None:
-        """These are published; older ones change nothing."""
-        with self._lock:  # two threads come with them
+        """Replace the newest weights, unless the offered ones are older."""
+        with self._lock:  # called from two threads
             if self._newest is None or newest.version > self._newest.version:
                 self._newest = _Version(*newest)
 

@@ -1,4 +1,4 @@
-"""Actors and learner in one process and one thread: ``take`` runs the actors itself."""
+"""Runs actors and learner in one process and one thread: ``take`` runs the actors itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.transport.slots import Slots
 
 
 class SerialQueue:
-    """The queue that needs no other process, for debugging and for cheap environments."""
+    """Queue without other processes, for debugging and for cheap environments."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
@@ -17,11 +17,11 @@ class SerialQueue:
         self._closed = False
 
     def attach(self, actor: int, run_once: Callable[[], object]) -> None:
-        """``run_once`` acquires, fills and commits one slot through :meth:`port`."""
+        """Register a function that acquires, fills and commits one slot through :meth:`port`."""
         self._run[actor] = run_once
 
     def port(self, actor: int) -> SerialPort:
-        """The actor's end."""
+        """Return the actor's end."""
         return SerialPort(self, actor)
 
     def take(self, count: int, timeout_s: float, task: int = 0) -> list[int]:
@@ -30,7 +30,7 @@ class SerialQueue:
             ready = [actor for actor in self._run if self._slots.can_grant(actor)]
             if not ready:
                 raise TimeoutError(
-                    f"take({count}) can never be served: actors {self._slots.missing(count, task)} "
+                    f"take({count}) can never succeed: actors {self._slots.missing(count, task)} "
                     "have no free slot left"
                 )
             actor = min(ready, key=lambda a: (a - self._turn) % self._slots.num_actors)
@@ -47,7 +47,7 @@ class SerialQueue:
 
 
 class SerialPort:
-    """The actor's end of a :class:`SerialQueue`."""
+    """Actor's end of a :class:`SerialQueue`."""
 
     def __init__(self, queue: SerialQueue, actor: int) -> None:
         self._queue, self._actor = queue, actor
@@ -60,14 +60,14 @@ class SerialPort:
         """See :class:`~headrace.transport.queue.ActorPort`.
 
         Raises:
-            TimeoutError: at once, since waiting in the only thread would last for ever.
+            TimeoutError: no slot is free; raised at once, because the only thread can't wait.
         """
         if self._queue._closed:
             return None
         slot = self._queue._slots.grant(self._actor)
         if slot is None:
-            raise TimeoutError(f"actor {self._actor}: the learner holds all that it may fill")
+            raise TimeoutError(f"actor {self._actor}: the learner holds all of its slots")
         return slot
 
-    def commit(self, slot: int, told: bytes = b"") -> None:
-        self._queue._slots.commit(slot, told)
+    def commit(self, slot: int, message: bytes = b"") -> None:
+        self._queue._slots.commit(slot, message)

@@ -1,4 +1,4 @@
-"""Rollouts through shared memory; only slot numbers travel, over one pipe per actor.
+"""Transports rollouts through shared memory; one pipe per actor carries slot numbers.
 
     actor a                                       learner
       acquire   <---- slot number, pipe a ------  release / connect
@@ -8,9 +8,9 @@
     actor    produces: filled slots    waits for: a slot number    unblocked by: release, close
     learner  produces: free slots      waits for: slot numbers     unblocked by: commit, death
 
-A slot goes back with a number in its header, which is written before the slot's number is sent.
-No lock is shared, so a process killed at any instant stops nobody: its pipe ends, which the
-learner reads as its death. A slot counts as filled only when its number has arrived.
+The learner writes to a slot's header before it sends the slot's number back. No lock is shared, so
+a process may be killed at any instant: its pipe closes, which the learner treats as its death. A
+slot counts as filled only when its number has arrived.
 """
 
 from __future__ import annotations
@@ -26,33 +26,35 @@ from headrace.transport.queue import PeerDied
 from headrace.transport.slots import Slots
 
 _NUMBER = struct.Struct("<q")
-_FAILED = -1  # in place of a slot's number: the actor's last words follow
-_ORDER = -2  # likewise: an order of the learner follows
+_FAILED = -1  # in place of a slot's number: the actor's error follows
+_ORDER = -2  # likewise: an environment change from the learner follows
 _LONGEST_S = 1e9
 
 
 class ShmQueue:
-    """The learner's end, for actors in other processes of this machine; slots are shared memory.
+    """Learner's end of the queue, for actors in other processes of this machine.
 
     Args:
-        timeout_s: how long a full pipe may keep a message to an actor that doesn't read.
+        timeout_s: longest wait for an actor that doesn't read its full pipe, in seconds.
     """
 
     def __init__(self, slots: Slots, timeout_s: float = 300.0) -> None:
         self.slots, self._timeout_s = slots, timeout_s
-        self.deaf: set[int] = set()  # actors that didn't read in time; they get nothing more
+        self.unresponsive: set[int] = (
+            set()
+        )  # actors that didn't read in time; they are sent nothing more
         self._pipes: dict[int, Connection] = {}
         self._last_words: dict[int, str] = {}  # tracebacks whose pipe has not ended yet
         self._grant()
 
     def connect(self, actor: int) -> Connection:
-        """A fresh pipe for this actor, with all of its open slots in it; returns its end."""
+        """Create an actor's pipe with all of its open slots in it; return the actor's end."""
         if actor in self._pipes:
             raise ValueError(f"actor {actor} is connected already")
         ours, theirs = Pipe()
         _bound_sends(ours, self._timeout_s)
         self._pipes[actor] = ours
-        self.deaf.discard(actor)
+        self.unresponsive.discard(actor)
         self.slots.forget(actor)
         for slot in self.slots.open(actor):
             self._send(actor, slot)
@@ -64,17 +66,17 @@ class ShmQueue:
 
     def _send(self, actor: int, slot: int, rest: bytes = b"") -> None:
         pipe = self._pipes.get(actor)
-        if pipe is None or actor in self.deaf:  # connect() sends it
+        if pipe is None or actor in self.unresponsive:  # connect() sends it
             return
         try:
             pipe.send_bytes(_NUMBER.pack(slot) + rest)
-        except BlockingIOError:  # half of it may be sent
-            self.deaf.add(actor)
+        except BlockingIOError:  # part of it may have been sent
+            self.unresponsive.add(actor)
         except (BrokenPipeError, ConnectionResetError):
             pass  # take() reports it
 
     def order(self, text: bytes) -> None:
-        """Send an order to all connected actors, who receive it before their next slots."""
+        """Send an environment change to all connected actors, before their next slots."""
         for actor in self._pipes:
             self._send(actor, _ORDER, text)
 
@@ -100,7 +102,7 @@ class ShmQueue:
         except (EOFError, ConnectionResetError):
             del self._pipes[actor]
             pipe.close()
-            self.slots.lost += bool(self.slots.open(actor))  # it fills one at a time
+            self.slots.lost += bool(self.slots.open(actor))  # actors fill one slot at a time
             raise PeerDied(actor, self._last_words.pop(actor, "")) from None
 
     def release(self, slots: list[int]) -> None:
@@ -109,23 +111,23 @@ class ShmQueue:
         self._grant()
 
     def close(self) -> None:
-        """End every pipe: actors that wait for a slot wake up and leave."""
+        """Close every pipe, so that waiting actors wake up and exit."""
         for pipe in self._pipes.values():
             pipe.close()
         self._pipes.clear()
 
 
 def _bound_sends(pipe: Connection, timeout_s: float) -> None:
-    """Make sends through one end of a pipe raise BlockingIOError after a time."""
+    """Set a timeout after which sends through one end of a pipe raise BlockingIOError."""
     whole, rest = divmod(min(max(timeout_s, 1e-6), _LONGEST_S), 1.0)
     limit = struct.pack("@ll", int(whole), int(rest * 1e6))
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:
-        end.setblocking(True)  # whatever socket.setdefaulttimeout says
+        end.setblocking(True)  # regardless of socket.setdefaulttimeout
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 class ShmPort:
-    """The actor's end, in its process, of the pipe that :meth:`ShmQueue.connect` returned."""
+    """Actor's end, in its process, of the pipe from :meth:`ShmQueue.connect`."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -137,7 +139,7 @@ class ShmPort:
         return orders
 
     def acquire(self, timeout_s: float) -> int | None:
-        """See :class:`~headrace.transport.queue.ActorPort`; None also when the learner died."""
+        """See :class:`~headrace.transport.queue.ActorPort`; returns None if the learner died, too."""
         try:
             while self._pipe.poll(timeout_s):
                 message = self._pipe.recv_bytes()
@@ -149,12 +151,12 @@ class ShmPort:
         except (EOFError, ConnectionResetError):
             return None
 
-    def commit(self, slot: int, told: bytes = b"") -> None:
-        """Hand a filled slot to the learner; if it is gone, the next ``acquire`` says so."""
+    def commit(self, slot: int, message: bytes = b"") -> None:
+        """Deliver a filled slot to the learner; a dead learner is detected by ``acquire``."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._pipe.send_bytes(_NUMBER.pack(slot) + told)
+            self._pipe.send_bytes(_NUMBER.pack(slot) + message)
 
     def fail(self, traceback: str) -> None:
-        """Tell the learner why this actor ends."""
+        """Send the learner the traceback that stops this actor."""
         with contextlib.suppress(OSError):
             self._pipe.send_bytes(_NUMBER.pack(_FAILED) + traceback.encode())

@@ -1,7 +1,7 @@
-"""Trees of tensors laid out in one flat byte buffer, private or shared between processes.
+"""Lays out trees of tensors in one flat byte buffer, private or shared between processes.
 
-Slots and weights are both such trees. A buffer in shared memory has no name on disk: it is freed
-by the kernel with the last process that maps it, however that process ends.
+Slots and weights are both such trees. A buffer in shared memory has no name on disk, so the kernel
+frees it with the last process that maps it, even if that process is killed.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ class ArraySpec:
 
     @property
     def num_bytes(self) -> int:
-        """Size, rounded up so that the next leaf starts on a cache line."""
+        """Size in bytes, rounded up so that the next leaf starts on a cache line."""
         size = torch.Size(self.shape).numel() * self.dtype.itemsize
         return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def spec_of(values: Any) -> Any:
-    """The tree of :class:`ArraySpec` that describes a tree of tensors."""
+    """Return the tree of :class:`ArraySpec` that describes a tree of tensors."""
     return tree.map_leaves(lambda x: ArraySpec(tuple(x.shape), x.dtype), values)
 
 
 def num_bytes(spec: Any) -> int:
-    """Bytes that one tree of this spec occupies."""
+    """Return the bytes that one tree of this spec occupies."""
     return sum(leaf.num_bytes for leaf in tree.leaves(spec))
 
 
 def allocate(size: int, shared: bool) -> Tensor:
-    """``size`` zero bytes, in shared memory if asked.
+    """Allocate ``size`` zero bytes, private or in shared memory.
 
     Raises:
-        NoRoom: there is too little shared memory.
+        NoRoom: there is not enough shared memory.
     """
     buffer = torch.zeros(size, dtype=torch.uint8)
     if not shared:
@@ -63,7 +63,7 @@ def allocate(size: int, shared: bool) -> Tensor:
 
 
 def views(buffer: Tensor, spec: Any) -> Any:
-    """The tree of tensors of ``spec`` that alias ``buffer``, a flat uint8 tensor."""
+    """Return the tree of tensors of ``spec`` that alias ``buffer``, a flat uint8 tensor."""
     offset = 0
 
     def view(leaf: ArraySpec) -> Tensor:
@@ -77,11 +77,11 @@ def views(buffer: Tensor, spec: Any) -> Any:
 
 
 class Slab:
-    """``num_slots`` trees of one spec with a row of int64 header each.
+    """``num_slots`` trees of one spec, each with an int64 header row.
 
     Args:
         spec: tree of :class:`ArraySpec` of one slot.
-        num_slots: how many.
+        num_slots: number of slots.
         num_header_fields: int64 numbers in front of each slot.
         buffer: an existing slab's buffer to attach to; None allocates.
         shared: allocate in shared memory.
@@ -111,6 +111,6 @@ class Slab:
 def memory_fence() -> None:
     """Order the memory accesses before it before those after it, on every processor."""
     lock = threading.Lock()
-    for _ in range(2):  # what is released stays before what is acquired next
+    for _ in range(2):  # accesses before a release stay before the next acquire
         with lock:
             pass

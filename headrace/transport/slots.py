@@ -1,4 +1,4 @@
-"""The slots of a slab that rollouts go through: who may fill one, and who reads it when."""
+"""Tracks the slots that carry rollouts: ownership, grants, commits and releases."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ _DIVERGENCE = Header._fields.index("divergence_nano")
 
 
 class SlotStorage(Protocol):
-    """What slots are held in: a :class:`~headrace.transport.slab.Slab`, or what is like it."""
+    """Storage of slots, such as a :class:`~headrace.transport.slab.Slab`."""
 
     headers: list[np.ndarray]  # int64, by slot
 
     def poison(self, slot: int) -> None:
-        """Let nobody read the slot's tree any more, or have them notice it."""
+        """Make later reads of the slot's tree impossible or visible."""
 
 
 class Slots:
-    """A slab's slots: who owns which, who may fill one, and in what order to take what is filled.
+    """Tracks owners and states of slots, and the order in which filled slots are taken.
 
-    A slot is free until it is granted to its actor, open until that has filled it, and held, first
-    committed and then taken, until it is released. At most ``num_credits`` are not free.
+    A slot is free until it is granted to its actor, open until the actor has filled it, and then
+    committed and taken until it is released. At most ``num_credits`` slots are not free.
 
     Args:
         slab: ``num_actors * per_actor`` slots; actor a owns a contiguous range.
-        ordered: equally many are taken from each actor, by actor, so that the batch does not depend
-            on timing; otherwise by time of commit, so that a slow actor delays nobody.
-        poison: overwrite the trees of slots whenever they become free: a stale read shows.
-        num_credits: rollouts that may be begun or waiting at a time; None: as many as slots.
-        num_tasks: which actors take turns at; each has its share of the credits, so that those of
-            one never wait for another's.
+        ordered: take equally many slots from each actor, by actor, so that the batch does not
+            depend on timing. False: by time of commit, so that slow actors delay no others.
+        poison: overwrite the trees of free slots, so that stale reads are noticed.
+        num_credits: in-flight limit, in rollouts; None: the number of slots.
+        num_tasks: tasks, assigned to actors in rotation. Each has its share of the credits, so
+            that actors of one task never wait for those of another.
     """
 
     def __init__(
@@ -61,57 +61,57 @@ class Slots:
         self._last_commit = [0] * num_actors  # counted over all actors, from 1
         self._num_commits = 0
         self._absent: set[int] = set()
-        self._active_s = [0.0] * num_actors  # when it last committed, or had something to do again
+        self._active_s = [0.0] * num_actors  # time of the last commit, or grant to an idle actor
         self._delivered = [0] * num_actors
-        self._told: dict[int, bytes] = {}  # by slot, the message that came with it
-        self.lost = 0  # rollouts that actors had begun which died
+        self._messages: dict[int, bytes] = {}  # by slot
+        self.lost = 0  # unfinished rollouts of actors that died
         for slot in range(num_slots):
-            self._clear(slot, told=False)
+            self._clear(slot, keep_header=False)
 
     def __len__(self) -> int:
-        """Slots that are committed and not yet taken, as far as is known here."""
+        """Return the number of slots committed and not yet taken."""
         return sum(map(len, self._committed))
 
     def of(self, actor: int) -> range:
-        """The slots that an actor owns."""
+        """Return the slots that an actor owns."""
         return range(actor * self._per_actor, (actor + 1) * self._per_actor)
 
     def owner(self, slot: int) -> int:
-        """The actor that owns a slot."""
+        """Return the actor that owns a slot."""
         return slot // self._per_actor
 
     def task(self, actor: int) -> int:
-        """What an actor acts at."""
+        """Return the task of an actor."""
         return actor % self._num_tasks
 
     def header(self, slot: int) -> Header:
-        """The header of a slot."""
+        """Return the header of a slot."""
         return read_header(self._slab.headers[slot])
 
     def note(self, slot: int, nats: float) -> None:
-        """Put :attr:`Header.divergence`, 0 or more, into a taken slot, for the actor it goes to."""
+        """Write :attr:`Header.divergence`, 0 or more, to a taken slot for its actor."""
         self._slab.headers[slot][_DIVERGENCE] = nano(nats)
 
-    def _clear(self, slot: int, told: bool) -> None:
-        """Prepare a slot for its actor, which is ``told`` its header: else nothing is known."""
-        header = self._slab.headers[slot].copy() if told else -1
+    def _clear(self, slot: int, keep_header: bool) -> None:
+        """Prepare a slot for its actor, with or without the header of its last rollout."""
+        header = self._slab.headers[slot].copy() if keep_header else -1
         if self._poison:
             self._slab.poison(slot)
         self._slab.headers[slot][:] = header
 
     def can_grant(self, actor: int) -> bool:
-        """Whether this actor has a free slot and its task credits."""
+        """Return True if this actor has a free slot and its task has credits."""
         able = self._credits[self.task(actor)] > 0 and actor not in self._absent
         return able and bool(self._free[actor])
 
     def grant(self, actor: int | None = None) -> int | None:
-        """Open a free slot, of this actor or of the one whose turn it is; None: there is none.
+        """Open a free slot of this actor, or of the next actor in turn; None if none is free.
 
-        It is the turn of the actor with the fewest open slots: of those without any the one that
-        committed longest ago, of others the one that committed last, which is the fastest.
+        The actor with the fewest open slots is next. Among those without open slots it is the one
+        that committed longest ago, otherwise the one that committed last, which is the fastest.
         """
-        asked = range(self.num_actors) if actor is None else [actor]
-        able = [a for a in asked if self.can_grant(a)]
+        candidates = range(self.num_actors) if actor is None else [actor]
+        able = [a for a in candidates if self.can_grant(a)]
         if not able:
             return None
         actor = min(able, key=self._turn) if self._scarce else able[0]
@@ -127,40 +127,40 @@ class Slots:
         return num_open, -last if num_open else last
 
     def open(self, actor: int) -> list[int]:
-        """The slots that were granted to this actor and not committed, in the order of grants."""
+        """Return the slots granted to this actor and not committed, in the order of grants."""
         return list(self._open[actor])
 
     def leave(self, actor: int) -> None:
-        """The actor is gone for now: its open slots are free again, and it is granted none."""
+        """Unregister an actor: its open slots become free, and it is granted no more."""
         self._absent.add(actor)
         self._credits[self.task(actor)] += len(self._open[actor])
         self._free[actor].extendleft(reversed(self._open[actor]))
         self._open[actor].clear()
 
     def join(self, actor: int) -> None:
-        """The actor is there, and another one than before."""
+        """Register a replacement actor."""
         self._absent.discard(actor)
         self.forget(actor)
 
     def is_present(self, actor: int) -> bool:
-        """Whether it hasn't left."""
+        """Return True if this actor is registered."""
         return actor not in self._absent
 
     @property
     def present(self) -> int:
-        """Actors that haven't left."""
+        """Number of registered actors."""
         return self.num_actors - len(self._absent)
 
     def forget(self, actor: int) -> None:
-        """The actor is another one from now on: what slots told the former one is forgotten."""
+        """Clear the slots and counters of an actor that was replaced."""
         self._active_s[actor], self._delivered[actor] = time.monotonic(), 0
         for slot in (*self._free[actor], *self._open[actor]):
-            self._clear(slot, told=False)
+            self._clear(slot, keep_header=False)
 
-    def commit(self, slot: int, told: bytes = b"") -> None:
+    def commit(self, slot: int, message: bytes = b"") -> None:
         """Record a filled slot and its message; slots of one actor arrive in its order."""
-        if told:
-            self._told[slot] = told
+        if message:
+            self._messages[slot] = message
         actor = self.owner(slot)
         self._open[actor].remove(slot)
         self._committed[actor].append((self.header(slot).committed_ns, slot))
@@ -170,41 +170,41 @@ class Slots:
         self._delivered[actor] += 1
 
     def silent_s(self, actor: int) -> float:
-        """Seconds for which this actor has had a slot to fill and committed nothing."""
+        """Return the seconds for which this actor has had a slot to fill and committed nothing."""
         return time.monotonic() - self._active_s[actor] if self._open[actor] else 0.0
 
-    def heard_s(self, actor: int) -> float:
-        """When it last committed, or had something to do again (``time.monotonic()``)."""
+    def last_active_s(self, actor: int) -> float:
+        """Return when the actor last committed, or was granted a slot while idle (monotonic)."""
         return self._active_s[actor]
 
-    def excuse(self) -> None:
-        """Take all actors as having committed something just now."""
+    def reset_silence(self) -> None:
+        """Reset all actors' silence, as if each had just committed."""
         self._active_s = [time.monotonic()] * self.num_actors
 
     def delivered(self, actor: int) -> int:
-        """Rollouts that this actor has committed since it was another one."""
+        """Return the number of rollouts that this actor has committed since its start."""
         return self._delivered[actor]
 
     def release(self, slot: int) -> None:
-        """A taken slot is free again; whom it is granted to next is told its header."""
-        self._clear(slot, told=True)
+        """Free a taken slot; the actor that receives it next reads its header."""
+        self._clear(slot, keep_header=True)
         actor = self.owner(slot)
         self._free[actor].append(slot)
         self._credits[self.task(actor)] += 1
 
-    def told(self, slot: int) -> bytes:
-        """The message that came with a taken slot; removes it."""
-        return self._told.pop(slot, b"")
+    def message(self, slot: int) -> bytes:
+        """Pop the message that came with a taken slot."""
+        return self._messages.pop(slot, b"")
 
     def waiting(self, task: int) -> int:
-        """Slots of a task that are committed and not yet taken, as far as is known here."""
+        """Return the number of slots of a task that are committed and not yet taken."""
         return sum(map(len, self._of_task(task)))
 
     def _of_task(self, task: int) -> list[deque[tuple[int, int]]]:
         return self._committed[task :: self._num_tasks]
 
     def take(self, count: int, task: int = 0) -> list[int] | None:
-        """``count`` committed slots of a task, or None while there are too few."""
+        """Take ``count`` committed slots of a task; None while there are too few."""
         queues = self._of_task(task)
         if not self._ordered:
             if self.waiting(task) < count:
@@ -212,7 +212,7 @@ class Slots:
             return [_earliest(queues) for _ in range(count)]
         share, rest = divmod(count, len(queues))
         if rest:
-            raise ValueError(f"{count} rollouts can't come equally from {len(queues)} actors")
+            raise ValueError(f"{count} rollouts can't be divided evenly among {len(queues)} actors")
         if min(map(len, queues)) < share:
             return None
         return [queue.popleft()[1] for queue in queues for _ in range(share)]
@@ -220,10 +220,10 @@ class Slots:
     def wait(
         self, count: int, timeout_s: float, receive: Callable[[float], None], task: int = 0
     ) -> list[int]:
-        """:meth:`take` as soon as it can be, see :meth:`RolloutQueue.take`.
+        """Wait for :meth:`take` to succeed, see :meth:`RolloutQueue.take`.
 
         Args:
-            receive: commits what has arrived, or waits for something for so many seconds.
+            receive: commits slots that have arrived, or waits up to this many seconds for one.
         """
         deadline, remaining = time.monotonic() + timeout_s, 0.0
         while True:
@@ -237,7 +237,7 @@ class Slots:
                 )
 
     def missing(self, count: int, task: int = 0) -> list[int]:
-        """The actors that a ``take`` of ``count`` still waits for."""
+        """Return the actors that a ``take`` of ``count`` still waits for."""
         actors = range(task, self.num_actors, self._num_tasks)
         share = count // len(actors) if self._ordered else 1
         return [actor for actor in actors if len(self._committed[actor]) < share]

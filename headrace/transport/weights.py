@@ -1,11 +1,11 @@
-"""Weights in one flat versioned buffer that no reader can see half-written.
+"""Stores weights in one flat versioned buffer that is never read half-written.
 
     learner:  publish(version)        reader:  pull(newer_than)
       write copy[(n + 1) % 2]           n = count; copy out copy[n % 2]
       count = n + 1                     again if count has moved meanwhile
 
 The writer never touches the copy that ``count`` points to, so a reader whose ``count`` did not
-move has read one whole publication. Nobody waits for anybody.
+move has read one whole publication. Neither side waits for the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NUM_STORE_FIELDS = 4  # int64 numbers in front of each copy
 
 
 class WeightStore:
-    """One writer, any number of readers, in one process or several.
+    """Versioned weights with one writer and any number of readers, in one or several processes.
 
     Args:
         spec: tree of :class:`~headrace.transport.slab.ArraySpec` of the weights.
@@ -33,18 +33,18 @@ class WeightStore:
 
     def __init__(self, spec: Any, buffer: Tensor | None = None, shared: bool = False) -> None:
         self._slab = Slab(spec, 2, NUM_STORE_FIELDS, buffer, shared)
-        self.buffer = self._slab.buffer  # what another process attaches to
+        self.buffer = self._slab.buffer  # other processes attach to it
         self._count = self._slab.headers[0]
 
     def publish(self, version: int, epoch: int, weights: Any) -> None:
-        """Make ``weights`` (a tree of tensors on any device) the current ones.
+        """Make ``weights``, a tree of tensors on any device, the current ones.
 
         Args:
-            version: number of updates behind these weights; must grow.
-            epoch: when it changes, actors reset their environments (see Actor).
+            version: number of updates that produced these weights; must increase.
+            epoch: actors reset their environments when it changes.
 
         Raises:
-            ValueError: the version did not grow.
+            ValueError: the version did not increase.
         """
         count = int(self._count[_COUNT])
         before = self._slab.headers[count % 2][_VERSION]
@@ -57,14 +57,14 @@ class WeightStore:
         self._count[_COUNT] = count + 1
 
     def latest(self) -> tuple[int, int] | None:
-        """(version, epoch) of the current weights, which are not copied; None before the first."""
+        """Return (version, epoch) of the current weights without a copy; None before the first."""
         return self.pull(-1, None)
 
     def pull(self, newer_than: int, into: Any) -> tuple[int, int] | None:
         """Copy the current weights into the tensors of ``into``, if any, if they are newer.
 
         Returns:
-            (version, epoch), or None when nothing newer than ``newer_than`` is published.
+            (version, epoch), or None if nothing newer than ``newer_than`` is published.
         """
         while True:
             count = int(self._count[_COUNT])
@@ -80,9 +80,9 @@ class WeightStore:
                 return (version, epoch) if version > newer_than else None
 
     def cut(self, version: int) -> None:
-        """Ask that rollouts of this version and those before end where they are."""
+        """Request that rollouts of this and earlier versions end where they are."""
         self._count[_CUT] = version + 1
 
     def is_cut(self, version: int) -> bool:
-        """Whether :meth:`cut` was called for this version or a later one."""
+        """Return True if :meth:`cut` was called for this version or a later one."""
         return bool(self._count[_CUT] > version)

@@ -65,7 +65,7 @@ def faulty(tiny, tmp_path):
     [
         ("raise", "RuntimeError: FaultyEnv failed at step 20, as asked"),
         ("nan", "FaultyEnv returned nan in its observation"),
-        ("exit", "ended with exit code 13"),
+        ("exit", "exited with code 13"),
         ("hang", "delivered nothing in time"),
     ],
 )

@@ -282,7 +282,7 @@ def test_whoever_is_killed_is_replaced_and_steps_stay_whole(tiny):
             slots = [slot for slot, _, _ in source.take(1, lambda: False)]
             source.release(slots)
         assert [line for line in said if "inference" in line] == [
-            f"inference process: ended with exit code -9 (restart {n}/4)" for n in (1, 3)
+            f"inference process: exited with code -9 (restart {n}/4)" for n in (1, 3)
         ]
     finally:
         source.close()
@@ -298,7 +298,7 @@ def test_a_process_that_hangs_is_killed_and_replaced_and_no_actor_is_blamed(tiny
                 os.kill(trainer.source.pids()[-1], signal.SIGSTOP)
             if result.restarts == 1:
                 trainer.stop()
-    assert any("inference process: was killed because it did nothing for 1.5 s" in s for s in said)
+    assert any("inference process: killed after doing nothing for 1.5 s" in s for s in said)
     assert not any(line.startswith("actor") for line in said)
 
 
@@ -349,7 +349,7 @@ def test_what_raises_there_ends_the_run_with_its_own_traceback(tiny):
     ):
         list(trainer)
     assert str(error.value).startswith(
-        "the inference process RuntimeError: no licence for this torso here; its predecessor "
+        "the inference process failed: RuntimeError: no licence for this torso here; its predecessor "
         "failed in the same way, so it isn't restarted"
     )
     assert "in forward" in str(error.value)

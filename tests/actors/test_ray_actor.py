@@ -133,7 +133,9 @@ def test_a_killed_actor_is_replaced_and_only_its_open_rollout_is_lost(opened):
     assert f"actor {killed - 1} (node " in said[0]
     assert ", log /tmp/ray/" in said[0]
     assert said[0].endswith("(restart 1/10)")
-    again = rf"actor {killed - 1} \(node .*\) delivers again, [0-9.]+ s after the last rollout of "
+    again = (
+        rf"actor {killed - 1} \(node .*\) delivers again, [0-9.]+ s after its predecessor's last "
+    )
     assert re.match(again, said[1])
 
 
@@ -244,7 +246,7 @@ def test_actors_without_room_are_told(opened, ray_cluster):
     assert ray.get(holder.held.remote(), timeout=60)
     try:
         source, _, _ = opened(actor_timeout_s=2.0)
-        words = r"actor 0 didn't begin in 2 s .* of the 6 cores of the Ray cluster 0 are free"
+        words = r"actor 0 didn't start within 2 s .* 0 of the 6 cores of the Ray cluster are free"
         with pytest.raises(ActorFailed, match=words):
             one(source)
     finally:
@@ -259,9 +261,9 @@ def test_an_actor_whose_process_is_slow_to_start_is_no_lack_of_room(opened, monk
         patch.setattr(process_ray.RayCluster, "cores", 1.0)  # the actor's own
         source._fleet.kill_silent(0.0)
         patch.setattr(process_ray.RayCluster, "cores", 1.5)
-        with pytest.raises(ActorFailed, match="didn't begin in 0 s"):
+        with pytest.raises(ActorFailed, match="didn't start within 0 s"):
             source._fleet.kill_silent(0.0)
-    assert source._fleet.mend() is None  # that nobody acts yet is no news
+    assert source._fleet.supervise() is None  # that nobody acts yet is no news
     while source._queue.homes[0] is None:
         source._queue._receive(1.0)
     source._fleet.kill_silent(0.0)  # it has a node, and imports torch there
@@ -283,11 +285,11 @@ def test_actors_join_once_there_is_room_and_nobody_waits_for_them(opened, ray_cl
         source.release([slot])
         source.kill_hung()  # as at every result
         if holder is not None and said:
-            assert said == ["1 of 2 actors act"]
+            assert said == ["1 of 2 actors are running"]
             assert len(acted) == 1
             ray.kill(holder)
             holder = said.clear()
-    assert said[-1] == "2 of 2 actors act"
+    assert said[-1] == "2 of 2 actors are running"
     assert source.num_restarts == 0
 
 

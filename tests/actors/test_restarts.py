@@ -67,7 +67,7 @@ class Fleet(RayFleet):
             homes=homes,
             slots=self.slots,
             gaps={},
-            look=lambda: None,  # nobody delivers again
+            check_store=lambda: None,  # nobody delivers again
         )
 
     def _start_one(self, actor: int) -> None:
@@ -90,8 +90,8 @@ def test_the_fewest_actors_begin_before_the_others():
     fleet = Fleet(num_actors=4, min_actors=2, most=1)
     fleet.start()
     fleet.slots.present = 1
-    fleet.mend()
+    fleet.supervise()
     assert [*fleet._remotes] == [0, 1]
     fleet.slots.present = 2
-    fleet.mend()
+    fleet.supervise()
     assert [*fleet._remotes] == [0, 1, 2, 3]

@@ -77,7 +77,7 @@ def test_an_actor_whose_environments_differ_from_the_first_look(transport, tmp_p
         max_restarts=0,
         run_dir=str(tmp_path / "run"),
     )
-    words = "need the same spaces, but of an actor's environments its action space is .*5.0"
+    words = "need the same spaces, but in an actor's environments its action space is .*5.0"
     with (
         pytest.raises((EnvironmentFault, ActorFailed), match=words),
         hr.Trainer(config, notify=lambda text: None) as trainer,

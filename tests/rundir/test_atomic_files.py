@@ -132,7 +132,12 @@ def test_a_last_checkpoint_that_is_not_saved_ends_the_run_with_a_sentence(tiny, 
     run_dir = small / "run"
     with pytest.raises(CheckpointError) as error:
         train(tiny(**SETTINGS, run_dir=str(run_dir)), {4: lambda: fill(small)})
-    one_sentence(error.value, "last checkpoint could not be saved", "No space left", "latest saved checkpoint is")
+    one_sentence(
+        error.value,
+        "last checkpoint could not be saved",
+        "No space left",
+        "latest saved checkpoint is",
+    )
     (small / "filler").unlink()
     saved = int(checkpoint.find(run_dir).name[5:])
     assert f"step_{saved}" in str(error.value)

@@ -197,7 +197,9 @@ def test_a_mask_that_one_agent_of_several_shows_is_found():
 
 def test_a_mask_that_comes_later_in_turns_is_told_of(tiny, finish):
     config = tiny(env=SomeMask, env_kwargs={"late": True}, transport="serial", envs_per_actor=6)
-    with pytest.raises(EnvironmentFault, match="SomeMask shows an action_mask in the infos of a l"):
+    with pytest.raises(
+        EnvironmentFault, match="SomeMask returns an action_mask in the info of a l"
+    ):
         finish(config)
 
 

@@ -72,7 +72,9 @@ def test_what_does_not_fit_is_refused_with_a_value_that_does(settings, name, mon
     config, policy = made(**settings)
     free = memory_check.needed(config, policy) // 2
     monkeypatch.setattr(memory_check, "free_bytes", lambda: free)
-    with pytest.raises(ConfigError, match=rf"^{name}=\d+ needs .* GB of memory .* GB are free") as told:
+    with pytest.raises(
+        ConfigError, match=rf"^{name}=\d+ needs .* GB of memory .* GB are free"
+    ) as told:
         memory_check.check_room(config, policy)
     nearest = int(re.search(r"nearest: (\d+)", str(told.value))[1])
     if name == "batch_size":

@@ -77,7 +77,7 @@ def test_a_run_tells_of_each_policy_and_each_is_loaded(tmp_path, capsys):
     assert "policy x " in capsys.readouterr().out
     assert main(["evaluate", str(run), "--episodes", "2", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)["policies"]) == {"x", "y"}
-    with pytest.raises(ConfigError, match="they play agent_0, agent_1, agent_2, and there are"):
+    with pytest.raises(ConfigError, match="they play agent_0, agent_1, agent_2, but it has"):
         hr.evaluate(team, CountingGame, 2, env_kwargs={"num_agents": 2})
     for other in ({"init_from": str(run)}, {"exploit": str(run)}):
         with pytest.raises(CheckpointError, match=r"holds several policies \(x, y\), and only"):

@@ -315,7 +315,7 @@ def test_an_actor_that_reads_nothing_does_not_hold_the_learner_up():
         queue.order(b"x" * 16_000)
         while theirs[1].poll():
             theirs[1].recv_bytes()
-    assert queue.deaf == {0}
+    assert queue.unresponsive == {0}
     assert reading.orders() == []
     queue.close()
     for pipe in theirs:

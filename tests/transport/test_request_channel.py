@@ -146,7 +146,7 @@ def test_a_caller_that_replaces_another_is_not_given_its_answer(made):
     made = made(1)
     server, before = RequestServer(made.desk()), RequestClient(made.line(0))
     before.expect(True)
-    with pytest.raises(TimeoutError, match=r"the inference process gave no answer for 0\.01 s"):
+    with pytest.raises(TimeoutError, match=r"the inference process did not answer for 0\.01 s"):
         call(before, 1, timeout_s=0.01)
     old = taken(server)
     after = RequestClient(made.line(0))

@@ -251,7 +251,7 @@ def test_a_recurrent_policy_of_an_older_version_is_said_to_be_that(tmp_path):
     folder = checkpoint.save_policy(tmp_path, {}, older, 1)
     with pytest.raises(CheckpointError) as error:
         checkpoint.load_weights(folder, newer)
-    one_sentence(error.value, folder, "older version", "before the core", "train it anew")
+    one_sentence(error.value, folder, "older version", "before the core", "train it again")
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.0])

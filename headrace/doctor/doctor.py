@@ -70,7 +70,7 @@ class Doctor:
     ) -> None:
         self._settings, self._action_space = settings, action_space
         self._rows: list[Mapping[str, Any]] = []
-        self.told, self._num_rows, self._next = set(told), 0, 2.0 * FEWEST_ROWS
+        self.reported, self._num_rows, self._next = set(told), 0, 2.0 * FEWEST_ROWS
 
     def note(self, row: Mapping[str, Any]) -> list[Finding]:
         """Take a line in; what is found now and wasn't told before."""
@@ -82,6 +82,6 @@ class Doctor:
             return []
         self._next = self._num_rows * _AGAIN
         found = examine(self._rows, self._settings, self._action_space)
-        new = [one for one in found if one.name not in self.told]
-        self.told |= {one.name for one in new}
+        new = [one for one in found if one.name not in self.reported]
+        self.reported |= {one.name for one in new}
         return new

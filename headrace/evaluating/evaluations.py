@@ -75,7 +75,7 @@ class Evaluations:
                 self._take(evaluator.wait(self._interrupted), log)
         if crossed and self._waits:
             self.latest = self._group.broadcast(self.latest)
-        progress.leave_out(time.monotonic() - start)
+        progress.exclude(time.monotonic() - start)
 
     def end(self, policy: AnyPolicy, progress: Progress, log: RunLog | None) -> None:
         """Play to its end what is in progress or due, unless the run was interrupted."""

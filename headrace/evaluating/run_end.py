@@ -15,7 +15,7 @@ from headrace.evaluating.evaluator import Evaluator, PlayedEvaluation
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import return_freed_memory, stop_signals
 from headrace.rundir import checkpoint
-from headrace.rundir.atomic_files import told, write_json
+from headrace.rundir.atomic_files import checkpoint_errors, write_json
 from headrace.rundir.health import conclude
 from headrace.rundir.plot import plot
 
@@ -102,7 +102,7 @@ def _attempt(
 ) -> bool:
     """Call ``write``; whether it worked. If not, one line says why."""
     try:
-        with told(run_dir):
+        with checkpoint_errors(run_dir):
             write()
     except HeadraceError as error:
         text = str(error)

@@ -18,7 +18,7 @@ from headrace.errors import ConfigError
 from headrace.reporting.drawing import colour_of, drawn
 from headrace.reporting.facts import about, films, machines, settings_table
 from headrace.reporting.panels import Interval, Panel, panels
-from headrace.rundir.atomic_files import replace_text, told
+from headrace.rundir.atomic_files import checkpoint_errors, replace_text
 from headrace.rundir.curves import RunCurves, by_settings, read_run
 from headrace.rundir.machine_info import versions
 
@@ -47,7 +47,7 @@ def write(
     paths = list(dict.fromkeys(run_dirs))
     file = output or paths[0] / NAME
     text = page([read_run(path) for path in paths], file, interval, notes)
-    with told(file):
+    with checkpoint_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_text(file, text)
     return file

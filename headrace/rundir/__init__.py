@@ -1,1 +1,1 @@
-"""What a run says of itself: results, files, the terminal, pictures, checkpoints."""
+"""Files of a run directory, terminal output, plots, videos and checkpoints."""

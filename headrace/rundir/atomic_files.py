@@ -1,4 +1,4 @@
-"""Files that are whole at any instant, and a sentence where a disk won't take them."""
+"""Writes files atomically, and turns disk errors into clear messages."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ _REMEDIES = {
 
 
 @contextlib.contextmanager
-def told(path: Path, what: str = "written") -> Iterator[None]:
-    """Turn what a disk refuses inside the block into a CheckpointError that names ``path``."""
+def checkpoint_errors(path: Path, action: str = "written") -> Iterator[None]:
+    """Turn disk errors inside the block into a CheckpointError that names ``path``."""
     try:
         yield
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, "check that disk")
         reason = error.strerror or str(error)
-        raise CheckpointError(f"{path} can't be {what} ({reason}): {remedy}") from error
+        raise CheckpointError(f"{path} can't be {action} ({reason}): {remedy}") from error
 
 
 class TolerantWriter:
-    """Writes that may fail while a run goes on.
+    """Writes files that may fail while a run continues.
 
     Args:
-        notify: told once when something can't be written, and once when it can again.
+        notify: called once when a file can't be written, and once when it works again.
     """
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         self._notify, self._failing = notify, set[str]()
 
     def attempt(self, name: str, write: Callable[[], object]) -> bool:
-        """Call ``write``, which is called ``name``; returns whether that worked."""
+        """Call ``write``; return True if it succeeded. ``name`` describes it in messages."""
         try:
             write()
         except CheckpointError as error:
             if name not in self._failing:
-                self._notify(f"{name} failed, training goes on and tries again: {error}")
+                self._notify(f"{name} failed, training continues and tries again: {error}")
                 self._failing.add(name)
             return False
         if name in self._failing:
@@ -64,7 +64,7 @@ class TolerantWriter:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -73,9 +73,9 @@ def sync(path: Path) -> None:
 
 
 class _Hashing:
-    """A file for writing that hashes what it is given, and keeps why it failed.
+    """A file for writing that hashes its data and keeps the reason of a failed write.
 
-    torch reports a failed write as an error of its own, without the reason.
+    torch reports a failed write as its own error, without the reason.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -95,7 +95,7 @@ class _Hashing:
 
 
 def write_hashed(path: Path, write: Callable[[Any], object]) -> str:
-    """A new file as ``write(file)`` fills it, on the disk; returns its SHA-256."""
+    """Write a new file by calling ``write(file)``, flush it to disk, return its SHA-256."""
     with path.open("wb") as file:
         hashing = _Hashing(file)
         try:
@@ -122,22 +122,22 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def json_text(values: Any) -> str:
-    """As headrace writes JSON files."""
+    """Format values as JSON in the style of headrace's files."""
     return json.dumps(plain(values), indent=2, allow_nan=False) + "\n"
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Replace ``path`` atomically.
+    """Replace ``path`` atomically with JSON.
 
     Raises:
-        CheckpointError: the disk refuses.
+        CheckpointError: the file can't be written.
     """
-    with told(path):
+    with checkpoint_errors(path):
         replace_text(path, json_text(values))
 
 
 def remove_folder(path: Path) -> None:
-    """Delete a folder; at no instant is a part of it left under its name."""
+    """Delete a folder; its name never refers to a partial folder."""
     aside = path.with_name(path.name + ".tmp")
     shutil.rmtree(aside, ignore_errors=True)
     os.replace(path, aside)

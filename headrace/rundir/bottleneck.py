@@ -1,4 +1,4 @@
-"""Who holds a run up, actors or learners: from what both could do had they never waited."""
+"""Finds the bottleneck of a run, actors or learners, from their capacities without waiting."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Literal
 
 from headrace.actors.sizes import Sizes
 
-_EVEN = 0.05  # sides whose capacities differ by less than this are called equal
-_WAITING = 0.15  # of their time, above which actors or learners are said to wait
+_EVEN = 0.05  # capacities that differ by less count as equal
+_WAITING = 0.15  # share of time above which actors or learners count as waiting
 
 
 @dataclass(frozen=True)
 class ThroughputRates:
-    """What actors and learners can do, each if it never waited, in steps per second."""
+    """Capacities of actors and learners in steps per second, as if neither ever waited."""
 
     actors_sps: float
     learners_sps: float
@@ -21,14 +21,14 @@ class ThroughputRates:
 
     @property
     def sps(self) -> float:
-        """Steps per second of the whole."""
+        """Steps per second of actors and learners together."""
         if self.synchronous:
             return 1.0 / (1.0 / self.actors_sps + 1.0 / self.learners_sps)
         return min(self.actors_sps, self.learners_sps)
 
     @property
     def bottleneck(self) -> Literal["actors", "learners", "both"]:
-        """The side whose speed decides; both where they hardly differ."""
+        """The slower side; "both" if they hardly differ."""
         slower, faster = sorted((self.actors_sps, self.learners_sps))
         if faster - slower < _EVEN * faster:
             return "both"
@@ -36,18 +36,18 @@ class ThroughputRates:
 
     @property
     def utilisation_actors(self) -> float:
-        """Share of their time in which actors act."""
+        """Share of time in which actors act."""
         return self.sps / self.actors_sps
 
     @property
     def utilisation_learners(self) -> float:
-        """Share of their time in which learners compute."""
+        """Share of time in which learners compute."""
         return self.sps / self.learners_sps
 
 
 @dataclass(frozen=True)
 class ActorsAhead:
-    """Which actors of a learner may act while it computes: ``max_lag`` batches are begun then."""
+    """Actors that may act while their learner computes, within ``max_lag`` batches."""
 
     max_lag: int
     sizes: Sizes  # of one learner
@@ -56,49 +56,49 @@ class ActorsAhead:
 
     @property
     def num_acting(self) -> int:
-        """Actors, at most, that act while their learner computes."""
+        """Largest number of actors that act while their learner computes."""
         rollouts = self.max_lag * (self.sizes.batch_steps // self.sizes.rollout_steps)
         return min(self.sizes.num_actors, rollouts)
 
     @property
     def batch_size(self) -> int:
-        """Of all learners, with which all actors may."""
+        """Batch size of all learners with which all actors may act meanwhile."""
         rollouts = -(-self.sizes.num_actors // self.max_lag)
         rollouts = -(-rollouts // self.num_tasks) * self.num_tasks
         return self.num_learners * rollouts * self.sizes.rollout_steps
 
     @property
     def line(self) -> str:
-        """What keeps actors waiting, and what would help."""
+        """Description of the limit on actors, and of settings that relax it."""
         sizes = self.sizes
         lag = -(-sizes.num_actors * sizes.rollout_steps // sizes.batch_steps)
         each = "of each learner may act while it" if self.num_learners > 1 else "may act while it"
         return (
             f"with max_lag={self.max_lag}, {self.num_acting} of {sizes.num_actors} actors {each} "
-            f"computes; if cores are free, batch_size={self.batch_size} or max_lag={lag} for all "
-            "of them or a shorter fragment_length would help, another actor hardly"
+            f"computes; if cores are free, batch_size={self.batch_size}, max_lag={lag} (for all "
+            "of them) or a shorter fragment_length would help, another actor hardly"
         )
 
 
 @dataclass(frozen=True)
 class RunTimes:
-    """What a run of several learners and their actors took, all sums over learners and rollouts."""
+    """Times spent by learners and actors, summed over learners and rollouts."""
 
     env_steps: int
     num_rollouts: int
     acting_s: float  # filling these rollouts
-    learning_s: float  # computing, publishing and exchanging
+    learning_s: float  # computing, publishing and all-reduce
     num_actors: int
     num_learners: int
     synchronous: bool
-    one_process: bool = False  # of a learner and all its actors, which take turns with it
-    waiting_s: float = 0.0  # of actors, until they might begin these rollouts
-    idle_s: float = 0.0  # of learners, until there were enough of them
-    ahead: ActorsAhead | None = None  # None: not known
+    one_process: bool = False  # a learner and its actors share a process and alternate
+    waiting_s: float = 0.0  # actors waiting for slots of these rollouts
+    idle_s: float = 0.0  # learners waiting for rollouts
+    ahead: ActorsAhead | None = None  # None: unknown
 
     @property
     def rates(self) -> ThroughputRates | None:
-        """What both sides could have done had they never waited; None: not known."""
+        """Capacities of both sides; None if unknown."""
         if min(self.env_steps, self.num_rollouts) < 1 or min(self.acting_s, self.learning_s) <= 0:
             return None
         num_actors = self.num_learners if self.one_process else self.num_actors
@@ -110,7 +110,7 @@ class RunTimes:
 
     @property
     def held_by(self) -> ActorsAhead | None:
-        """What makes actors wait for the learner, and it for them; None: not both do so."""
+        """The limit that makes actors and learner wait for each other; None if they don't."""
         ahead, asynchronous = self.ahead, not (self.synchronous or self.one_process)
         if ahead is None or not asynchronous or ahead.num_acting == ahead.sizes.num_actors:
             return None
@@ -120,7 +120,7 @@ class RunTimes:
 
 
 def compare(spent: RunTimes, measured_sps: float) -> dict[str, float | str] | None:
-    """What ``summary.json`` says of a run's speed; None where it is not known."""
+    """Return the speed section of ``summary.json``; None if unknown."""
     rates = spent.rates
     if rates is None or measured_sps <= 0:
         return None
@@ -136,20 +136,20 @@ def compare(spent: RunTimes, measured_sps: float) -> dict[str, float | str] | No
 
 def _line(rates: ThroughputRates, measured_sps: float, spent: RunTimes) -> str:
     speed = f"{measured_sps:,.0f} of {rates.sps:,.0f} steps/s planned"
-    if measured_sps > rates.sps:  # of what both sides took there is more than this time holds
+    if measured_sps > rates.sps:  # both sides took longer in total than the run lasted
         speed = f"{measured_sps:,.0f} steps/s, planned {rates.sps:,.0f}"
     if spent.held_by is not None:
         return f"actors and learner wait for each other: {speed}; {spent.held_by.line}"
     several = spent.num_learners > 1
     learner = "learners" if several else "learner"
-    who = {
+    bottleneck = {
         "actors": "actors are the bottleneck",
         "learners": f"the {learner} {'are' if several else 'is'} the bottleneck",
         "both": f"actors and {learner} are equally fast",
     }[rates.bottleneck]
     more = "another actor (on a free core) or a faster environment"
     if spent.one_process:
-        more = "actors in processes of their own (transport=shm) or a faster environment"
+        more = "actors in separate processes (transport=shm) or a faster environment"
     less = f"a faster {learner.removesuffix('s')} or a smaller network"
     if rates.bottleneck == "both":
         advice = f"only both together would help: {more}, and {less}"
@@ -160,4 +160,4 @@ def _line(rates: ThroughputRates, measured_sps: float, spent: RunTimes) -> str:
         rest = f"{not_helps} only a little" if rates.synchronous else f"{not_helps} would not"
         advice = f"{helps} would help, {rest}"
     turns = "taking turns, " if rates.synchronous else ""
-    return f"{turns}{who}: {speed}; {advice}"
+    return f"{turns}{bottleneck}: {speed}; {advice}"

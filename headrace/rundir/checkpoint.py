@@ -1,14 +1,14 @@
-"""Atomic checkpoints.
+"""Writes, finds and loads checkpoints atomically.
 
     runs/x/checkpoints/step_<n>/      policy.safetensors, trainer.pt, config.json, SHA256SUMS
-    runs/x/checkpoints/best_<n>/      the same without trainer.pt: nothing goes on from it
-    runs/x/checkpoints/rival_0/       likewise, of an exploiter: a copy of what it plays
-    runs/x/checkpoints/{latest,best}  files that hold the name of one of them
+    runs/x/checkpoints/best_<n>/      the same without trainer.pt: can't be resumed
+    runs/x/checkpoints/rival_0/       likewise, in an exploiter's run: a copy of its opponent
+    runs/x/checkpoints/{latest,best}  files that contain the name of one of them
 
 A checkpoint is written to a temporary name, flushed to disk and renamed; then ``latest`` is
-replaced. So whenever a process dies, the checkpoint before or this one is whole and found, and
-what it left under a temporary name goes with the next one. A second checkpoint of the same step
-is ``step_<n>-2``.
+replaced. If the process dies at any time, this checkpoint or the previous one is whole and found,
+and the next checkpoint deletes leftover temporary files. A second checkpoint of the same step is
+``step_<n>-2``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ from headrace.nn.network import LEFT_TO_THE_RUN, Network, network_from_json
 from headrace.nn.policy import Policy
 from headrace.nn.policy_mapping import PolicyMapping
 from headrace.rundir import checksums, import_allowlist, resolve_imports
-from headrace.rundir.atomic_files import json_text, remove_folder, replace_text, told, write_hashed
+from headrace.rundir.atomic_files import (
+    checkpoint_errors,
+    json_text,
+    remove_folder,
+    replace_text,
+    write_hashed,
+)
 from headrace.rundir.folders import Files, newest_whole, pointed, saved, write
 from headrace.spaces.json import space_from_json
 from headrace.spaces.unified_spaces import Spaces
@@ -40,13 +46,15 @@ FORMAT = 3
 
 
 def save(run_dir: Path, config: dict[str, Any], policy: AnyPolicy, trainer: dict[str, Any]) -> Path:
-    """Write ``checkpoints/step_<n>`` and point ``latest`` to it; returns its path.
+    """Write ``checkpoints/step_<n>``, point ``latest`` to it and return its path.
 
     Args:
-        config: what ``config.json`` holds. trainer: state with an ``env_steps`` entry.
+        config: contents of ``config.json``.
+        policy: policy to save.
+        trainer: training state with an ``env_steps`` entry.
 
     Raises:
-        CheckpointError: the disk refuses; what was saved before is as it was.
+        CheckpointError: the checkpoint can't be written; earlier ones are unchanged.
     """
     state = {"format": FORMAT, **trainer}
     files = policy_files(config, policy) | {"trainer.pt": lambda file: torch.save(state, file)}
@@ -60,12 +68,12 @@ def save_policy(
 ) -> Path:
     """Write the policy alone as ``checkpoints/<name>_<n>`` and point ``name`` to it.
 
-    Earlier ones of that name are deleted. Arguments and errors as for :func:`save`.
+    Earlier ones of that name are deleted. See :func:`save` for arguments and errors.
     """
     folder = run_dir / "checkpoints"
     target = write(folder, f"{name}_{env_steps}", policy_files(config, policy))
     point(name, target)
-    with told(folder):
+    with checkpoint_errors(folder):
         for path in saved(folder, name):
             if path != target:
                 remove_folder(path)
@@ -73,7 +81,7 @@ def save_policy(
 
 
 def policy_files(config: dict[str, Any], policy: AnyPolicy) -> Files:
-    """What a folder that holds a policy consists of; ``config`` is what ``config.json`` holds."""
+    """Return the files of a saved policy; ``config`` is the contents of ``config.json``."""
     weights = {name: value.detach().cpu().clone() for name, value in policy.state_dict().items()}
     return {
         "config.json": lambda file: file.write(json_text(config).encode()),
@@ -91,15 +99,15 @@ def make_savable(policy: AnyPolicy, config: dict[str, Any]) -> None:
 
 
 def export(config: dict[str, Any], policy: AnyPolicy, path: Path) -> Path:
-    """Write the policy alone to a folder, replacing a policy that was saved there before.
+    """Write the policy alone to a folder, replacing a policy saved there before.
 
     Raises:
-        CheckpointError: the path holds something else, or can't be written.
+        CheckpointError: the path contains something else, or can't be written.
     """
     ours = {*checksums.POLICY_FILES, checksums.NAME}
-    with told(path):
+    with checkpoint_errors(path):
         if path.exists() and (not path.is_dir() or {x.name for x in path.iterdir()} - ours):
-            raise CheckpointError(f"{path} exists and isn't a saved policy: choose another path")
+            raise CheckpointError(f"{path} exists and is not a saved policy: choose another path")
         path.mkdir(parents=True, exist_ok=True)
         hashes = {}
         for name, write_it in policy_files(config, policy).items():
@@ -110,81 +118,79 @@ def export(config: dict[str, Any], policy: AnyPolicy, path: Path) -> Path:
 
 
 def point(name: str, target: Path) -> None:
-    """Make ``name`` beside ``target`` stand for it, atomically.
+    """Point ``name`` in the folder of ``target`` to it, atomically.
 
     Raises:
-        CheckpointError: the disk refuses.
+        CheckpointError: the disk can't be written.
     """
     pointer = target.parent / name
-    with told(pointer):
+    with checkpoint_errors(pointer):
         if pointer.is_dir() and not pointer.is_symlink():
-            remove_folder(pointer)  # where links were followed by what copied the run
+            remove_folder(pointer)  # a copy of the run that followed links
         replace_text(pointer, target.name + "\n")
 
 
 def rotate(run_dir: Path, keep: int) -> None:
-    """Delete all but the ``keep`` latest checkpoints, one of a step, and those pointed to.
+    """Delete old checkpoints: keep the ``keep`` latest, one per step, and those pointed to.
 
     Raises:
-        CheckpointError: the disk refuses.
+        CheckpointError: the disk can't be written.
     """
     folder = run_dir / "checkpoints"
-    with told(folder, "cleared of old checkpoints"):
+    with checkpoint_errors(folder, "cleared of old checkpoints"):
         every = saved(folder)
         by_step = {path.name.partition("-")[0]: path for path in every}  # the newest of each
-        kept = {path.resolve() for path in list(by_step.values())[-keep:]}
-        kept |= {path for name in ("latest", "best") if (path := pointed(folder, name))}
+        retained = {path.resolve() for path in list(by_step.values())[-keep:]}
+        retained |= {path for name in ("latest", "best") if (path := pointed(folder, name))}
         for path in every:
-            if path.resolve() not in kept:
+            if path.resolve() not in retained:
                 remove_folder(path)
 
 
 def exists(run_dir: Path) -> bool:
-    """Whether a run directory holds a checkpoint to go on from."""
+    """Return True if a run directory has a checkpoint to resume from."""
     folder = run_dir / "checkpoints"
     return pointed(folder, "latest") is not None or newest_whole(folder) is not None
 
 
 def find(path: str | Path, which: str = "latest") -> Path:
-    """The checkpoint folder of a run directory, or ``path`` itself if it is one.
+    """Return the checkpoint folder of a run directory, or ``path`` itself if it is one.
 
-    Where ``latest`` or ``best`` is missing or stands for nothing, the newest whole checkpoint of
-    its kind takes its place, with a warning.
+    If ``latest`` or ``best`` is missing or points to nothing, warns and returns the newest whole
+    checkpoint of its kind.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no checkpoint.
     """
     path = Path(path)
-    if not os.path.exists(path):  # nor what can be no path, as it is too long
+    if not os.path.exists(path):  # also False for names that are too long
         raise CheckpointError(f"run directory {shown(str(path))} does not exist")
     if (path / "policy.safetensors").exists():
         return path
     if path.is_file() and path.parent.name == "checkpoints":
         path, which = path.parent.parent, path.name
     folder = path / "checkpoints"
-    found = pointed(folder, which)
-    if found is not None:
-        return found
+    target = pointed(folder, which)
+    if target is not None:
+        return target
     newest = newest_whole(folder, "step" if which == "latest" else which)
     if newest is None:
-        raise CheckpointError(f"run directory {path} holds no {which[:60]} checkpoint")
+        raise CheckpointError(f"run directory {path} has no {which[:60]} checkpoint")
     warnings.warn(
-        f"{folder / which} names no checkpoint that is there: the newest whole one is taken, "
-        f"{newest.name}",
+        f"{folder / which} names no existing checkpoint: using the newest whole one, {newest.name}",
         stacklevel=2,
     )
     return newest.resolve()
 
 
 def _corrupt(file: Path, reason: object) -> CheckpointError:
-    """What is said of a file that can't be read, and which checkpoint to take instead."""
+    """Build the error for an unreadable file, with the checkpoint to use instead."""
     folder = file.parent
     whole = newest_whole(folder.parent, beside=folder)
-    remedy = "no checkpoint beside it is whole"
+    remedy = "no other checkpoint of this run is whole"
     if whole is not None:
-        remedy = f"{whole.name} beside it is whole: load that, or delete {folder.name} to go on "
-        remedy += "from there"
-    return CheckpointError(f"{file} is corrupt or not headrace's ({reason}); {remedy}")
+        remedy = f"{whole.name} is whole: load that, or delete {folder.name} to resume from it"
+    return CheckpointError(f"{file} is corrupt or not from headrace ({reason}); {remedy}")
 
 
 def _verify(folder: Path, *names: str) -> None:
@@ -193,10 +199,10 @@ def _verify(folder: Path, *names: str) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """``config.json`` of a checkpoint folder.
+    """Read ``config.json`` of a checkpoint folder.
 
     Raises:
-        CheckpointError: it is missing, unreadable or not headrace's.
+        CheckpointError: it is missing, unreadable or not from headrace.
     """
     _verify(folder, "config.json")
     try:
@@ -217,21 +223,21 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def roster_in(values: dict[str, Any]) -> PolicyMapping | None:
-    """Who plays whom, by a ``config.json``; None: there is one policy."""
+    """Return the policy mapping of a ``config.json``; None for a single policy."""
     return PolicyMapping.from_json(values["policies"]) if values.get("policies") else None
 
 
 def _own_spaces_in(values: dict[str, Any], kind: str) -> tuple[Spaces, ...]:
-    """The spaces of each agent, where they differ, or of each task."""
+    """Return the spaces of each agent, if they differ, or of each task."""
     each = values.get(f"{kind}_spaces", ())
     return tuple((space_from_json(observed), space_from_json(acted)) for observed, acted in each)
 
 
 def load_one(folder: Path, network: Network | None = None, trusted: bool = False) -> Policy:
-    """The only policy of a checkpoint folder; arguments and errors as for :func:`load_policy`.
+    """Load the only policy of a checkpoint folder; see :func:`load_policy`.
 
     Raises:
-        CheckpointError: there are several.
+        CheckpointError: there are several policies.
     """
     check_one(folder, read_config(folder))
     policy = load_policy(folder, network, trusted)
@@ -240,42 +246,42 @@ def load_one(folder: Path, network: Network | None = None, trusted: bool = False
 
 
 def check_one(folder: Path, values: dict[str, Any]) -> None:
-    """Raise CheckpointError where a folder with this ``config.json`` holds several policies."""
-    if (who := roster_in(values)) is not None:
+    """Raise CheckpointError if a folder with this ``config.json`` has several policies."""
+    if (mapping := roster_in(values)) is not None:
         raise CheckpointError(
-            f"{folder} holds several policies ({', '.join(who.policies)}), and only a checkpoint "
-            "of one will do here"
+            f"{folder} has several policies ({', '.join(mapping.policies)}), but a checkpoint with "
+            "a single policy is needed here"
         )
 
 
 def load_policy(folder: Path, network: Network | None = None, trusted: bool = False) -> AnyPolicy:
-    """The policy of a checkpoint folder, on the CPU, in evaluation mode; of several the team.
+    """Load the policy, or MultiPolicy, of a checkpoint folder on the CPU, in evaluation mode.
 
     Args:
-        network: what it was trained with; None: as written in its ``config.json``.
-        trusted: import an own torso that it names, whoever wrote it.
+        network: network that it was trained with; None: read from its ``config.json``.
+        trusted: import a custom torso even if another user wrote the checkpoint.
 
     Raises:
-        CheckpointError: a file is missing, corrupt or of another network, or names an own torso
-            and isn't this user's.
-        ConfigError: its own torso can't be imported.
+        CheckpointError: a file is missing, corrupt or from another network, or names a custom
+            torso and is not trusted.
+        ConfigError: its custom torso can't be imported.
     """
     values = read_config(folder)
     written = values["config"]["network"]
     if network is None:
         import_allowlist.check(folder, values, trusted, ("torso",))
         network = network_from_json(resolve_imports.network(values["config"]))
-    else:  # what the run decided
-        left = [name for name in LEFT_TO_THE_RUN if getattr(network, name) is None]
-        network = replace(network, **{name: written.get(name) for name in left})
+    else:  # take over settings that the run decided
+        unset = [name for name in LEFT_TO_THE_RUN if getattr(network, name) is None]
+        network = replace(network, **{name: written.get(name) for name in unset})
     observed, acted = (
         space_from_json(values[f"{kind}_space"]) for kind in ("observation", "action")
     )
-    made, who = (observed, acted, network, values["info_mask"]), roster_in(values)
+    made, mapping = (observed, acted, network, values["info_mask"]), roster_in(values)
     policy = (
         Policy(*made)
-        if who is None
-        else MultiPolicy.of(who, *made, _own_spaces_in(values, "agent"))
+        if mapping is None
+        else MultiPolicy.of(mapping, *made, _own_spaces_in(values, "agent"))
     )
     if isinstance(policy, Policy):
         named = values["config"].get("tasks") or ()
@@ -290,7 +296,7 @@ def load_weights(folder: Path, policy: AnyPolicy) -> None:
     """Copy a checkpoint's weights into ``policy``, in place.
 
     Raises:
-        CheckpointError: the file is missing, corrupt or of another network.
+        CheckpointError: the file is missing, corrupt or from another network.
     """
     file = folder / "policy.safetensors"
     _verify(folder, "policy.safetensors")
@@ -303,20 +309,20 @@ def load_weights(folder: Path, policy: AnyPolicy) -> None:
     recurrent = policy.network.core is not None
     if recurrent and any(name.startswith("torso.join.") for name in theirs):
         raise CheckpointError(
-            f"{file} was written by an older version, whose recurrent policies of several inputs "
-            "had a layer that joined them before the core: train it anew"
+            f"{file} was written by an older version, whose recurrent policies with several inputs "
+            "had another layer before the core: train it again"
         )
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
             raise CheckpointError(
-                f"{file} belongs to another network: its {name} is {theirs.get(name, 'missing')}, "
+                f"{file} is from another network: its {name} is {theirs.get(name, 'missing')}, "
                 f"this run's is {ours.get(name, 'missing')}"
             )
     policy.load_state_dict(weights)
 
 
 def env_changes(folder: Path) -> list[str]:
-    """Changes that callbacks made to the environments, as JSON; none for a policy saved alone.
+    """Return changes that callbacks made to the environments, as JSON; none for a policy alone.
 
     Raises:
         CheckpointError: the training state is missing or corrupt.
@@ -327,7 +333,7 @@ def env_changes(folder: Path) -> list[str]:
 
 
 def load_trainer(folder: Path) -> dict[str, Any]:
-    """``trainer.pt`` of a checkpoint folder; only tensors and plain values are read.
+    """Load ``trainer.pt`` of a checkpoint folder; only tensors and plain values are read.
 
     Raises:
         CheckpointError: it is missing or corrupt.

@@ -1,4 +1,4 @@
-"""Checksums of a checkpoint's files, as ``sha256sum -c SHA256SUMS`` reads them."""
+"""Writes and verifies checksums of a checkpoint's files, in the format of ``sha256sum -c``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _LINE = re.compile(r"([0-9a-f]{64})  ([a-z.]+)")
 
 
 def text(sums: dict[str, str]) -> str:
-    """What the file of checksums holds of these SHA-256 by file name."""
+    """Format SHA-256 sums by file name as the file of checksums."""
     return "".join(f"{value}  {name}\n" for name, value in sums.items())
 
 
 def fault(folder: Path, *names: str) -> tuple[Path, str] | None:
-    """The first of these files that isn't what was saved, and how that shows; None: all are.
+    """Return the first of these files that fails verification, and the reason; None if all pass.
 
-    A checkpoint of an older version has no checksums: there only a missing file is a fault.
+    Without a file of checksums only missing files are detected.
     """
     for name in names:
         if not (folder / name).is_file():
@@ -36,31 +36,31 @@ def fault(folder: Path, *names: str) -> tuple[Path, str] | None:
         if name not in saved:
             return file, f"it has no line for {name}"
         try:
-            found = _sha256(folder / name)
+            digest = _sha256(folder / name)
         except OSError as error:
             return folder / name, str(error)
-        if found != saved[name]:
+        if digest != saved[name]:
             return folder / name, f"its SHA-256 is not the one in {NAME}"
     return None
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether all files of a checkpoint are what was saved."""
+    """Return True if all files of a checkpoint pass verification."""
     names = FILES if folder.name.startswith("step_") else POLICY_FILES
     return fault(folder, *names) is None
 
 
 def _sha256(file: Path) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with file.open("rb") as opened:
         while block := opened.read(1 << 20):
-            found.update(block)
-    return found.hexdigest()
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _parse(content: str) -> dict[str, str]:
     lines = [_LINE.fullmatch(line) for line in content.removesuffix("\n").split("\n")]
     names = [line and line[2] for line in lines]
     if not content.endswith("\n") or tuple(names) not in (POLICY_FILES, FILES):
-        raise ValueError("its lines are not those of a checkpoint")
+        raise ValueError("its lines don't list a checkpoint's files")
     return {line[2]: line[1] for line in lines if line}

@@ -1,4 +1,4 @@
-"""The settings of a run as keywords, for editors and type checkers; a test holds them to Config."""
+"""Types of a run's settings as keywords, for editors and type checkers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.nn.network import Network
 
 
 class Settings(TypedDict, total=False):
-    """The fields of :class:`Config` that ``hr.train`` takes beside ``env`` and ``algo``."""
+    """Fields of :class:`Config` that ``hr.train`` takes in addition to ``env`` and ``algo``."""
 
     tasks: tuple[Any, ...]
     env_kwargs: dict[str, Any]

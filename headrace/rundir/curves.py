@@ -1,4 +1,4 @@
-"""Learning curves: of a run, of runs that differ in their seed only, and their mean."""
+"""Reads learning curves of runs and groups runs that differ only in their seed."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from headrace.rundir.config_file import defaults_of, flat_settings
 from headrace.rundir.custom_metrics import LOGGED
 from headrace.rundir.files import read_jsonl
 
-Curve: TypeAlias = tuple[Sequence[float], Sequence[float]]  # x, growing, and y
-# Of values [runs, points] an estimate and the ends of its interval, [points] each.
+Curve: TypeAlias = tuple[Sequence[float], Sequence[float]]  # increasing x, and y
+# Maps values [runs, points] to an estimate and the ends of its interval, [points] each.
 Interval: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
 GRID_POINTS = 100
-_MOST_TOLD = 4
+_MOST_SHOWN = 4
 
 
 @dataclass(frozen=True)
 class RunCurves:
-    """What a run directory holds of a run's course.
+    """Settings, results and evaluations read from a run directory.
 
     Attributes:
-        described: what ``config.json`` holds; empty without it.
-        settings: by name, without those that only tell runs apart; empty without config.json.
-        seed: its own.
-        results, evaluations: the lines of metrics.jsonl and evaluations.jsonl.
+        described: contents of ``config.json``; empty without it.
+        settings: settings by name, without those of a single run; empty without config.json.
+        seed: seed of the run.
+        results, evaluations: lines of metrics.jsonl and evaluations.jsonl.
     """
 
     path: Path
@@ -44,23 +44,23 @@ class RunCurves:
     described: dict[str, Any] = field(default_factory=dict)
 
     def curve(self, x: str, y: str, evaluated: bool = False) -> Curve:
-        """Of the lines that hold both names."""
+        """Return the points of the lines that contain both names."""
         lines = self.evaluations if evaluated else self.results
         points = [(line[x], line[y]) for line in lines if x in line and y in line]
         return [p[0] for p in points], [p[1] for p in points]
 
 
 def read_run(path: Path) -> RunCurves:
-    """The curves in a run directory.
+    """Read the curves in a run directory.
 
     Raises:
-        CheckpointError: it holds no metrics; the message names a folder in it that does.
+        CheckpointError: it has no metrics; the message names subfolders that do.
     """
     lines = {name: _lines(path / f"{name}.jsonl") for name in ("metrics", "evaluations")}
     if not lines["metrics"]:
         runs = sorted(str(file.parent) for file in path.glob("*/metrics.jsonl"))
         hint = f". Did you mean {', '.join(runs[:3])}{', …' if runs[3:] else ''}?" if runs else ""
-        raise CheckpointError(f"{path} holds no metrics to plot (metrics.jsonl){hint}")
+        raise CheckpointError(f"{path} has no metrics to plot (metrics.jsonl){hint}")
     try:
         described = json.loads((path / "config.json").read_text(encoding="utf-8"))
         values = described["config"]
@@ -78,20 +78,20 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 
 
 def custom_metrics(runs: Sequence[RunCurves]) -> list[str]:
-    """Names of metrics from infos and callbacks in any of these runs, sorted."""
+    """List metrics from infos and callbacks in any of these runs, sorted."""
     prefixes = PREFIX, LOGGED
     names = {name for run in runs for line in run.results for name in line}
     return sorted(name for name in names if name.startswith(prefixes))
 
 
 def eval_envs(runs: Sequence[RunCurves]) -> list[str]:
-    """Names of the additional evaluation environments of any of these runs, sorted."""
-    found = (re.fullmatch("eval/([^/]+)/mean", x) for run in runs for y in run.results for x in y)
-    return sorted({match[1] for match in found if match})
+    """List the additional evaluation environments of any of these runs, sorted."""
+    matches = (re.fullmatch("eval/([^/]+)/mean", x) for run in runs for y in run.results for x in y)
+    return sorted({match[1] for match in matches if match})
 
 
 def by_settings(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
-    """Runs that differ in their seed only together, by the settings that tell them from others."""
+    """Group runs that differ only in their seed, by the settings that distinguish the groups."""
     groups: dict[str, list[RunCurves]] = {}
     for run in runs:
         key = json.dumps(run.settings, sort_keys=True) if run.settings else str(run.path)
@@ -106,21 +106,25 @@ def by_settings(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
 
 
 def _label(mine: dict[str, Any], all_settings: Sequence[dict[str, Any]]) -> str:
-    """The settings in which a group differs from others: algorithm and environment bare."""
+    """Format the settings in which a group differs; algorithm and environment without names."""
     if len(all_settings) == 1 and mine:
         return f"{mine['algo']} on {mine['env']}"
-    names = [name for name in mine if any(_tells(name, mine, other) for other in all_settings)]
-    told = [
-        f"{mine[name]}" if name in ("algo", "env") else f"{name}={mine[name]}"
-        for name in names[:_MOST_TOLD]
+    names = [
+        name for name in mine if any(_distinguishes(name, mine, other) for other in all_settings)
     ]
-    return ", ".join(told) + (f" and {len(names) - len(told)} more" if names[_MOST_TOLD:] else "")
+    parts = [
+        f"{mine[name]}" if name in ("algo", "env") else f"{name}={mine[name]}"
+        for name in names[:_MOST_SHOWN]
+    ]
+    return ", ".join(parts) + (
+        f" and {len(names) - len(parts)} more" if names[_MOST_SHOWN:] else ""
+    )
 
 
-def _tells(name: str, mine: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether a setting tells two groups apart.
+def _distinguishes(name: str, mine: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return True if a setting distinguishes two groups.
 
-    Of two algorithms only the settings that somebody chose do: neither their defaults nor sizes.
+    Between two algorithms only settings that the user chose do, neither defaults nor sizes.
     """
     if name not in other or mine[name] == other[name]:
         return False
@@ -131,13 +135,13 @@ def _tells(name: str, mine: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def on_grid(full: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
-    """Where all curves have values, ``[GRID_POINTS]``, and these, ``[curves, GRID_POINTS]``.
+    """Interpolate curves on a common grid ``[GRID_POINTS]``: x and ``[curves, GRID_POINTS]``.
 
     Raises:
         ValueError: no x is common to all curves.
     """
     low, high = max(x[0] for x, _ in full), min(x[-1] for x, _ in full)
     if low > high:
-        raise ValueError(f"curves that start at {low} and end at {high} have no x in common")
+        raise ValueError(f"curves that start at {low} and end at {high} have no common x")
     x = np.linspace(low, high, GRID_POINTS)
     return x, np.stack([np.interp(x, *curve) for curve in full])

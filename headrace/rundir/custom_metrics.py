@@ -24,7 +24,7 @@ from headrace.envs.info_metrics import (
 from headrace.errors import ConfigError, nearest, shown
 from headrace.types import Group
 
-_EPISODES = 100  # that end before a chosen name is said to be missing
+_EPISODES = 100  # completed episodes before a chosen name is reported as missing
 _MOST_NAMES = 20  # in a message
 _NAME = re.compile(r"[A-Za-z0-9_.\-/]{1,128}")
 
@@ -41,11 +41,11 @@ class CustomMetrics:
         self, chosen: str | None = None, notify: Callable[[str], object] = lambda text: None
     ) -> None:
         self._sums, self._bounded = Sums(), chosen is None
-        self._logged: deque[tuple[str, float]] = deque()  # another thread may add to it
+        self._logged: deque[tuple[str, float]] = deque()  # another thread may append to it
         self.latest: dict[str, float] = {}  # latest value of each name, on rank 0
         self._missing = set(chosen_in(chosen) or ())
         self._seen: set[str] = set()  # names of numbers in infos, once a chosen one is missing
-        self._notify, self._told_not_finite = notify, False
+        self._notify, self._reported_not_finite = notify, False
 
     def add(self, sums: Mapping[str, Sequence[float]], task: str | None = None) -> None:
         """Add an actor's sums over the episodes that ended in a rollout.
@@ -77,7 +77,7 @@ class CustomMetrics:
         while self._logged:
             name, value = self._logged.popleft()
             if not math.isfinite(value):
-                self._tell_not_finite(name, value)
+                self._report_not_finite(name, value)
                 name, value = LOGGED_NOT_FINITE, 1.0
             add_sums(own, {name: [value, 1.0]})
         everyone = [own]
@@ -92,28 +92,28 @@ class CustomMetrics:
         self.latest |= means
         return means
 
-    def tell_missing(self, episodes: int = _EPISODES) -> None:
+    def report_missing(self, episodes: int = _EPISODES) -> None:
         """Report chosen names that no environment has reported, once enough ``episodes`` ended."""
         if not self._missing or not self._seen or episodes < _EPISODES:
             return
-        seen = sorted(name.removeprefix(SEEN) for name in self._seen)
-        reported = {name.removeprefix(PREFIX) for name in self.latest} | set(seen)
+        names_in_infos = sorted(name.removeprefix(SEEN) for name in self._seen)
+        reported = {name.removeprefix(PREFIX) for name in self.latest} | set(names_in_infos)
         missing, self._missing = sorted(self._missing - reported), set()
         if missing:
-            more = ", …" if seen[_MOST_NAMES:] else ""
-            names = ", ".join(map(repr, filter(None, seen[:_MOST_NAMES]))) or "none"
+            more = ", …" if names_in_infos[_MOST_NAMES:] else ""
+            names = ", ".join(map(repr, filter(None, names_in_infos[:_MOST_NAMES]))) or "none"
             self._notify(
                 f"info_metrics: no environment has reported {', '.join(map(repr, missing))}; "
-                f"numbers in infos are {names}{more}.{nearest(missing[0], seen)}"
+                f"numbers in infos are {names}{more}.{nearest(missing[0], names_in_infos)}"
             )
 
-    def _tell_not_finite(self, name: str, value: float) -> None:
-        if not self._told_not_finite:
+    def _report_not_finite(self, name: str, value: float) -> None:
+        if not self._reported_not_finite:
             self._notify(
                 f"{name}={value} is not finite: such values are left out and counted in "
                 f"{LOGGED_NOT_FINITE}"
             )
-        self._told_not_finite = True
+        self._reported_not_finite = True
 
 
 def checked_value(name: str, value: Any) -> float:

@@ -1,14 +1,14 @@
-"""Run directories: how one begins, is kept to one writer, and is replaced.
+"""Creates, checks, locks and clears run directories.
 
 runs/x/config.json              resolved settings and the two spaces
 runs/x/metrics.jsonl            a line per result; TensorBoard events beside it
 runs/x/evaluations.jsonl, iterations/
-runs/x/warnings.jsonl           what the doctor found
-runs/x/env_changes.jsonl        how callbacks changed the environments
-runs/x/machine.json             where it ran, and with which versions
+runs/x/warnings.jsonl           findings of the doctor
+runs/x/env_changes.jsonl        changes that callbacks made to the environments
+runs/x/machine.json             hardware and package versions
 runs/x/summary.json, curve.png, report.html  at the end of a run
 runs/x/checkpoints/             see headrace/rundir/checkpoint.py
-runs/x/league/                  see headrace/league/folder.py, of runs with opponents
+runs/x/league/                  see headrace/league/folder.py, for runs with opponents
 runs/x/lock                     held by the process that writes
 """
 
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from headrace.errors import CheckpointError, setting
 from headrace.rundir import checksums, lock
-from headrace.rundir.atomic_files import told
+from headrace.rundir.atomic_files import checkpoint_errors
 from headrace.rundir.checkpoint import find
 from headrace.rundir.lock import Lock
 
@@ -38,11 +38,11 @@ _FILES = [
     *("iterations/rank_*.jsonl", "iterations/rank_*.jsonl.tmp", "metrics.jsonl.tmp"),
     *("evaluations.jsonl.tmp", "checkpoints/latest", "checkpoints/best", "checkpoints/*.tmp"),
 ]
-_BEGUN = (lock.NAME, "config.json.tmp")  # what a run leaves that dies before it writes anything
+_BEGUN = (lock.NAME, "config.json.tmp")  # files of a run that died before it wrote anything
 _FOLDERS = [
     "iterations", "checkpoints", "checkpoints/step_*", "checkpoints/best_*", "checkpoints/copy_*",
     "checkpoints/rival_*", "checkpoints/*.tmp",
-    "checkpoints/latest", "checkpoints/best",  # where links were followed by what copied the run
+    "checkpoints/latest", "checkpoints/best",  # in a copy of the run that followed links
 ]  # fmt: skip
 _FILES += [
     f"{folder}/{name}" for folder in _FOLDERS[2:] for name in (*checksums.FILES, checksums.NAME)
@@ -56,14 +56,14 @@ _FILES += ["league/matches/*.json", "league/matches/*.json.tmp"]
 
 
 def check(run_dir: Path, resume: bool, overwrite: bool) -> None:
-    """Say what is in the way of a run in this directory; changes nothing.
+    """Check that a run can use this directory; changes nothing.
 
     Raises:
-        CheckpointError: it can't be written to; it holds something already and neither resume nor
-            overwrite was asked for; overwrite would delete what isn't headrace's; there is
-            nothing to resume.
+        CheckpointError: it can't be written to; it isn't empty and neither resume nor overwrite is
+            set; overwrite would delete files that headrace didn't write; there is nothing to
+            resume.
     """
-    with told(run_dir, "used as run_dir"):
+    with checkpoint_errors(run_dir, "used as run_dir"):
         there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
         if not there.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, f"{there} is a file")
@@ -85,38 +85,38 @@ def check(run_dir: Path, resume: bool, overwrite: bool) -> None:
 
 
 def prepare(run_dir: Path, resume: bool, overwrite: bool) -> Lock:
-    """Create a run directory, refusing to mix two runs; returns its lock, which is held.
+    """Create a run directory and return its lock, which is held.
 
     Raises:
-        CheckpointError: as for :func:`check`, or another process writes there.
+        CheckpointError: see :func:`check`, or another process writes there.
     """
-    held = None
-    with told(run_dir, "used as run_dir"):
+    lock_file = None
+    with checkpoint_errors(run_dir, "used as run_dir"):
         try:
-            if not (run_dir / lock.NAME).is_file():  # if it is, who holds it says more
+            if not (run_dir / lock.NAME).is_file():  # otherwise the lock's holder explains more
                 check(run_dir, resume, overwrite)
                 run_dir.mkdir(parents=True, exist_ok=True)
-            held = Lock(run_dir)
+            lock_file = Lock(run_dir)
             check(run_dir, resume, overwrite)
             begin(run_dir, overwrite)
-            held.sign()
+            lock_file.sign()
         except BaseException:
-            if held is not None:
-                held.release()
+            if lock_file is not None:
+                lock_file.release()
             raise
-    return held
+    return lock_file
 
 
 def begin(run_dir: Path, overwrite: bool) -> None:
-    """As :func:`prepare`, for a process whose parent holds the lock and has checked."""
-    with told(run_dir, "used as run_dir"):
+    """Create or clear a run directory, if the parent process holds the lock and has checked it."""
+    with checkpoint_errors(run_dir, "used as run_dir"):
         run_dir.mkdir(parents=True, exist_ok=True)
         if overwrite:
             _clear(run_dir)
 
 
 def default_run_dir(env_name: str, algo_name: str) -> Path:
-    """``runs/<environment>-<algorithm>-<time>``, plus a number if that exists already."""
+    """Return ``runs/<environment>-<algorithm>-<time>``, plus a number if that exists."""
     name = re.sub("[/: ]", "-", env_name)
     first = Path("runs") / f"{name}-{algo_name}-{time.strftime('%Y%m%d-%H%M%S')}"
     numbered = (first.with_name(f"{first.name}-{i}") for i in itertools.count(2))
@@ -128,7 +128,7 @@ def _reason(number: int) -> tuple[int, str]:
 
 
 def _check_ours(run_dir: Path) -> None:
-    """Raise CheckpointError unless headrace wrote all that is in a directory."""
+    """Raise CheckpointError unless headrace wrote all files in a directory."""
     refused = f"so {setting('overwrite')} won't delete anything in run_dir={str(run_dir)!r}"
     try:
         values = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
@@ -137,18 +137,18 @@ def _check_ours(run_dir: Path) -> None:
         ours = False
     if not ours:
         raise CheckpointError(
-            f"that is not a run directory (no config.json of headrace's), {refused}: choose another"
+            f"it is not a run directory (no config.json from headrace), {refused}: choose another"
         )
-    for path, known in _walk(run_dir):
-        if not known:
+    for path, is_ours in _walk(run_dir):
+        if not is_ours:
             name = path.relative_to(run_dir)
             raise CheckpointError(f"headrace did not write {name}, {refused}: move it elsewhere")
 
 
 def _walk(run_dir: Path) -> Iterator[tuple[Path, bool]]:
-    """All in a directory, what is in a folder before the folder, and whether headrace wrote it.
+    """Yield all paths in a directory, contents before folders, and whether headrace wrote them.
 
-    Links are not followed; those that older versions wrote count as files.
+    Links are not followed; ``latest`` and ``best`` may be links and count as files.
     """
     for folder, folders, files in os.walk(run_dir, topdown=False, followlinks=False):
         for name in sorted(files + folders):
@@ -162,17 +162,17 @@ def _walk(run_dir: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def _matches(path: Path, pattern: str) -> bool:
-    wanted = pattern.split("/")
-    return len(path.parts) == len(wanted) and all(map(fnmatchcase, path.parts, wanted))
+    parts = pattern.split("/")
+    return len(path.parts) == len(parts) and all(map(fnmatchcase, path.parts, parts))
 
 
 def _clear(run_dir: Path) -> None:
-    """Delete what headrace wrote, config.json last: until then it is still a run directory."""
-    kept = (run_dir / lock.NAME, run_dir / "config.json")
-    for path, known in _walk(run_dir):
-        if known and path not in kept:
+    """Delete headrace's files, config.json last, so that it remains a run directory until then."""
+    retained = (run_dir / lock.NAME, run_dir / "config.json")
+    for path, is_ours in _walk(run_dir):
+        if is_ours and path not in retained:
             if path.is_dir() and not path.is_symlink():
                 path.rmdir()
             else:
                 path.unlink()
-    kept[1].unlink(missing_ok=True)
+    retained[1].unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The latest episodes of training, behind some of what a run reports."""
+"""Tracks the latest training episodes, by task and agent."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Episodes:
 
     window: int = EPISODE_WINDOW
     count: int = 0
-    tasks: tuple[str, ...] = ()  # whose episodes are told apart
-    env_steps: int = 0  # that were learnt from, where tasks or agents are told apart
-    agents: tuple[str, ...] = ()  # of a game, likewise: columns take turns
+    tasks: tuple[str, ...] = ()  # tasks to track separately
+    env_steps: int = 0  # trained on, if tasks or agents are tracked separately
+    agents: tuple[str, ...] = ()  # a game's agents to track separately, in column order
 
     def __post_init__(self) -> None:
         self.by_task = {name: Episodes(self.window) for name in self.tasks}
@@ -34,7 +34,7 @@ class Episodes:
         self.lengths: deque[float] = deque(maxlen=self.window)
 
     def add(self, episode_return: np.ndarray, episode_length: np.ndarray, task: int = 0) -> None:
-        """Take the episodes of one rollout of a task: ``[T, B]``, NaN where none ends."""
+        """Add the episodes of one rollout of a task: ``[T, B]``, NaN where none ends."""
         if self.tasks:
             self.by_task[self.tasks[task]].add(episode_return, episode_length)
         for i, own in enumerate(self.by_agent.values()):
@@ -45,24 +45,24 @@ class Episodes:
         self.lengths.extend(episode_length[ends].tolist())
         self.count += int(ends.sum())
 
-    def learnt(self, task: int, env_steps: int) -> None:
-        """Count steps of a task that are learnt from."""
+    def count_trained(self, task: int, env_steps: int) -> None:
+        """Count steps of a task that are trained on."""
         if self.tasks:
             self.by_task[self.tasks[task]].env_steps += env_steps
 
-    def learnt_by_agents(self, env_steps: np.ndarray) -> None:
-        """Count steps ``[B]`` of columns, which are agents, that are learnt from."""
+    def count_trained_by_agents(self, env_steps: np.ndarray) -> None:
+        """Count steps ``[B]`` of columns (agents) that are trained on."""
         for i, own in enumerate(self.by_agent.values()):
             own.env_steps += int(env_steps[i :: len(self.agents)].sum())
 
     @property
     def mean_return(self) -> float | None:
-        """Mean over the window, None before the first episode; of tasks the mean of theirs."""
+        """Mean return over the window, averaged over tasks; None before the first episode."""
         return self._mean(lambda one: one.returns)
 
     @property
     def mean_length(self) -> float | None:
-        """Likewise."""
+        """Mean length over the window, averaged over tasks; None before the first episode."""
         return self._mean(lambda one: one.lengths)
 
     def _mean(self, values: Callable[[Episodes], Sequence[float]]) -> float | None:
@@ -71,12 +71,12 @@ class Episodes:
 
     @property
     def windows(self) -> list[float]:
-        """Returns of the window, of tasks of all of theirs."""
+        """Returns in the window, or in the windows of all tasks."""
         each = [one.returns for one in self.by_task.values()] or [self.returns]
         return [value for returns in each for value in returns]
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         lists = {"returns": list(self.returns), "lengths": list(self.lengths)}
         own: dict[str, Any] = {"count": self.count, "env_steps": self.env_steps}
         for name, parts in self._parts.items():
@@ -86,11 +86,11 @@ class Episodes:
 
     @property
     def _parts(self) -> dict[str, dict[str, Episodes]]:
-        """What is told apart, by its name in checkpoints."""
+        """Tasks and agents tracked separately, by their names in checkpoints."""
         return {"by_task": self.by_task, "by_agent": self.by_agent}
 
     def load_share(self, saved: list[dict[str, Any]], rank: int, size: int) -> None:
-        """Take what one of ``size`` learners has of the episodes that each learner saved."""
+        """Load one of ``size`` learners' share of the episodes that each learner saved."""
         if size == len(saved):
             saved, rank, size = [saved[rank]], 0, 1
         for name in ("returns", "lengths"):
@@ -104,37 +104,37 @@ class Episodes:
 
     @property
     def full(self) -> bool:
-        """Whether the window holds as many episodes as it can, that of each task if there are."""
+        """True if the window is full, for tasks that of each."""
         if self.tasks:
             return all(one.full for one in self.by_task.values())
         return len(self.returns) == self.window
 
 
 def mean_return(saved: list[dict[str, Any]]) -> float | None:
-    """:attr:`Episodes.mean_return` of what each learner saved."""
+    """Return :attr:`Episodes.mean_return` of the states that all learners saved."""
     if "by_task" in saved[0]:
         means = [
             mean_return([one["by_task"][name] for one in saved]) for name in saved[0]["by_task"]
         ]
-        known = [mean for mean in means if mean is not None]
-        return float(np.mean(known)) if len(known) == len(means) else None
+        values = [mean for mean in means if mean is not None]
+        return float(np.mean(values)) if len(values) == len(means) else None
     returns = [value for one in saved for value in one["returns"]]
     return float(np.mean(returns)) if returns else None
 
 
 def own_episodes(num_learners: int, env: Any = None, agents: tuple[str, ...] = ()) -> Episodes:
-    """What one of several learners remembers: its share of the last 100 episodes, rounded up.
+    """Create one learner's window: its share of the last 100 episodes, rounded up.
 
     Args:
-        env: Tasks, whose episodes are told apart, or another environment.
-        agents: of a game, whose episodes are told apart.
+        env: Tasks, whose episodes are tracked separately, or another environment.
+        agents: agents of a game, whose episodes are tracked separately.
     """
     tasks = env.names if isinstance(env, Tasks) else ()
     return Episodes(-(-EPISODE_WINDOW // num_learners), tasks=tasks, agents=agents)
 
 
 def gather_episodes(group: Group, episodes: Episodes) -> Episodes:
-    """The latest episodes of all learners, the same for each."""
+    """Gather the latest episodes of all learners, equal on each rank."""
     window = episodes.window
     row = [float(episodes.count), float(episodes.env_steps)]
     for values in (episodes.returns, episodes.lengths):

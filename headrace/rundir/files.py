@@ -1,6 +1,6 @@
-"""The files that a run adds to: results, evaluations, and a line per update and learner.
+"""Appends to the log files of a run: results, evaluations, iterations, warnings.
 
-What a disk doesn't take is kept, and written when it takes it.
+Data that can't be written is kept and written later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.envs.changes import EnvChange
 from headrace.errors import on_one_line
 from headrace.evaluation import Evaluation
 from headrace.rundir import tensorboard_events
-from headrace.rundir.atomic_files import TolerantWriter, replace_text, told, write_json
+from headrace.rundir.atomic_files import TolerantWriter, checkpoint_errors, replace_text, write_json
 from headrace.rundir.json_values import plain
 from headrace.rundir.machine_info import machine, versions
 from headrace.rundir.metric_accumulators import Iteration
@@ -29,17 +29,17 @@ MACHINE = "machine.json"  # written after the first update, which it doesn't del
 
 
 class RunLog:
-    """``metrics.jsonl``, TensorBoard events, ``evaluations.jsonl``, warnings and ``iterations/``.
+    """Writes results, evaluations, warnings, iterations and TensorBoard events of a run.
 
     Args:
-        path: the run directory.
-        num_learners: whose iterations are written; 0: nobody's.
-        keep_until: when resuming, drop what is beyond these env_steps and updates.
-        notify: told when something can't be written, and when it can again, and what is wrong.
-        doctor: looks at every result; what it finds goes to ``warnings.jsonl``. None: nobody does.
+        path: run directory.
+        num_learners: number of learners whose iterations are written.
+        keep_until: when resuming, drop lines beyond these env_steps and updates.
+        notify: called with findings, and when writing fails or works again.
+        doctor: examines every result; findings are written to ``warnings.jsonl``. None: off.
 
     Raises:
-        CheckpointError: a result beyond can't be dropped.
+        CheckpointError: a later result can't be dropped.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RunLog:
             ours = (self._metrics, self._evaluations, *path.glob("iterations/rank_*.jsonl"))
             for file in filter(Path.exists, (*ours, self._warnings, self._changes)):
                 truncate_jsonl(file, *keep_until)
-            self._recall()
+            self._restore_doctor()
         purge_step = None if keep_until is None else keep_until[0] + 1
         self._header: Callable[[], bytes] | None = partial(tensorboard_events.header, purge_step)
         for file in (self._metrics, *self._ranks):
@@ -73,11 +73,11 @@ class RunLog:
     def result(self, result: Result) -> None:
         """Write a result, and the iterations before it."""
         scalars = result.scalars()
-        known = {"env_steps": result.env_steps, "seconds": round(result.seconds, 4)}
-        self._note(self._metrics, known | scalars)
-        for finding in self._findings(known | scalars):
+        position = {"env_steps": result.env_steps, "seconds": round(result.seconds, 4)}
+        self._note(self._metrics, position | scalars)
+        for finding in self._findings(position | scalars):
             self._notify(f"doctor: {finding.line}")
-            self._note(self._warnings, known | finding._asdict())
+            self._note(self._warnings, position | finding._asdict())
         if self._header is not None:
             self._unwritten[self._events] += self._header()
             self._header = None
@@ -85,39 +85,39 @@ class RunLog:
         self._unwritten[self._events] += tensorboard_events.scalars(scalars, result.env_steps)
         self.flush()
 
-    def _recall(self) -> None:
-        """Remind the doctor of what it told before."""
+    def _restore_doctor(self) -> None:
+        """Mark findings in ``warnings.jsonl`` as already reported."""
         with self._guarded():
             if self._doctor is not None and self._warnings.exists():
                 before = read_jsonl(self._warnings)
-                self._doctor.told |= {str(line["name"]) for line in before if "name" in line}
+                self._doctor.reported |= {str(line["name"]) for line in before if "name" in line}
 
     def _findings(self, line: dict[str, Any]) -> list[Finding]:
-        """What the doctor says of a line."""
+        """Return the doctor's findings for a line."""
         with self._guarded():
             return [] if self._doctor is None else self._doctor.note(line)
         return []
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """A doctor that fails is heard no more: a mistake in what is said ends no training."""
+        """Disable a doctor that raises, so that its error doesn't stop training."""
         try:
             yield
         except Exception as error:
             self._doctor, why = None, on_one_line(error)
-            self._notify(f"the doctor failed and looks no more while this run goes on ({why})")
+            self._notify(f"the doctor failed and is disabled for this run ({why})")
 
     def _write_machine(self) -> None:
         write_json(self._metrics.with_name(MACHINE), {"machine": machine(), "versions": versions()})
 
     def flush(self) -> None:
-        """Write what was noted."""
+        """Write all pending lines."""
         for file, data in self._unwritten.items():
             if data and self._disk.attempt(f"writing {file.name}", partial(self._append, file)):
                 data.clear()
 
     def _append(self, file: Path) -> None:
-        with told(file):
+        with checkpoint_errors(file):
             file.parent.mkdir(exist_ok=True)
         append(file, self._unwritten[file])
 
@@ -127,13 +127,13 @@ class RunLog:
     def iteration(
         self, parts: Iterable[Iteration], update: int, env_steps: int, secs: float
     ) -> None:
-        """Note an update's lines by rank; ``secs``: of training, evaluations left out."""
-        known = {"update": update, "env_steps": env_steps, "seconds": round(secs, 6)}
+        """Add an update's lines by rank; ``secs``: training time without evaluations."""
+        position = {"update": update, "env_steps": env_steps, "seconds": round(secs, 6)}
         for file, one in zip(self._ranks, parts, strict=False):
-            self._note(file, known | one.line())
+            self._note(file, position | one.line())
 
     def evaluation(self, evaluation: Evaluation, env_steps: int, seconds: float) -> None:
-        """Write an evaluation's line; ``seconds`` as in :meth:`iteration`, when it began."""
+        """Write an evaluation's line; ``seconds``: training time when it started."""
         line = {
             "env_steps": env_steps,
             "seconds": round(seconds, 6),
@@ -164,29 +164,29 @@ class RunLog:
 
     def env_change(self, change: EnvChange, env_steps: int, updates: int) -> None:
         """Write a change that a callback made to the environments."""
-        known = {"env_steps": env_steps, "update": updates}
-        self._note(self._changes, known | asdict(change))
+        position = {"env_steps": env_steps, "update": updates}
+        self._note(self._changes, position | asdict(change))
         self.flush()
 
     def close(self) -> None:
-        """Write what was noted, and say what can't be."""
+        """Write all pending lines, and report files that can't be written."""
         self.flush()
         if lost := [file.name for file, data in self._unwritten.items() if data]:
-            self._notify(f"not written to the end, for the disk refused: {', '.join(lost)}")
+            self._notify(f"incomplete because the disk could not be written: {', '.join(lost)}")
 
 
 def append(path: Path, data: bytes | bytearray) -> None:
-    """Add bytes to a file, all or none; it need not be there yet.
+    """Append bytes to a file, all or none; creates the file if needed.
 
     Raises:
-        CheckpointError: the disk doesn't take them.
+        CheckpointError: the file can't be written.
     """
-    with told(path), path.open("ab", buffering=0) as file:
+    with checkpoint_errors(path), path.open("ab", buffering=0) as file:
         size = file.tell()
-        left = memoryview(bytes(data))
+        remaining = memoryview(bytes(data))
         try:
-            while left:
-                left = left[file.write(left) :]
+            while remaining:
+                remaining = remaining[file.write(remaining) :]
         except OSError:
             with contextlib.suppress(OSError):
                 os.truncate(file.fileno(), size)
@@ -194,9 +194,9 @@ def append(path: Path, data: bytes | bytearray) -> None:
 
 
 def append_jsonl(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    """Add lines to a JSON-lines file, which need not be there yet; null is what isn't finite.
+    """Append lines to a JSON-lines file; creates it if needed. Non-finite numbers become null.
 
-    Errors as :func:`append`.
+    Raises the errors of :func:`append`.
     """
     append(path, b"".join(map(_encoded, lines)))
 
@@ -206,7 +206,7 @@ def _encoded(line: dict[str, Any]) -> bytes:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a JSON-lines file; a last line cut short by a crash is left out."""
+    """Read the complete lines of a JSON-lines file; a line cut short by a crash is left out."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
@@ -219,8 +219,8 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 def truncate_jsonl(path: Path, env_steps: int, updates: int) -> None:
     """Drop the lines of a JSON-lines file that are beyond these counts.
 
-    Both are needed: an update without new data, which IMPACT has, takes no env_steps. A line cut
-    short by a crash is dropped, too. What is kept at the start of a file needs no room on the disk.
+    Both counts are needed: IMPACT has updates without new data and thus no env_steps. A line cut
+    short by a crash is dropped as well. Dropping lines at the end needs no free disk space.
     """
 
     def kept(text: bytes) -> bool:
@@ -228,11 +228,11 @@ def truncate_jsonl(path: Path, env_steps: int, updates: int) -> None:
             line = json.loads(text)
             update = line.get("update", line.get("charts/updates", 0))
             within = line["env_steps"] <= env_steps and update <= updates
-        except (ValueError, KeyError, TypeError, AttributeError):  # no line of a run's
+        except (ValueError, KeyError, TypeError, AttributeError):  # not a line of a run
             return False
         return bool(text.endswith(b"\n") and within)
 
-    with told(path):
+    with checkpoint_errors(path):
         before = path.read_bytes()
         after = b"".join(line for line in before.splitlines(keepends=True) if kept(line))
         if before.startswith(after):

@@ -1,4 +1,4 @@
-"""The folders in ``checkpoints/``: how they are named, written, found and pointed to."""
+"""Names, writes, finds and points to folders in ``checkpoints/``."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from headrace.rundir import checksums
-from headrace.rundir.atomic_files import sync, told, write_hashed
+from headrace.rundir.atomic_files import checkpoint_errors, sync, write_hashed
 
-Files = dict[str, Callable[[Any], object]]  # by name: what writes to an open file
+Files = dict[str, Callable[[Any], object]]  # by name: function that writes to an open file
 _NAME = re.compile(r"([a-z]+)_(\d+)(?:-(\d+))?")
 
 
 def write(folder: Path, name: str, files: Files) -> Path:
-    """A new folder in ``folder`` with these files and their checksums; its path."""
+    """Write a new folder in ``folder`` with these files and checksums; return its path."""
     temporary = folder / f"{name}.tmp"
-    with told(temporary):
+    with checkpoint_errors(temporary):
         folder.mkdir(exist_ok=True)
-        for left in folder.glob("*.tmp"):
-            _discard(left)
+        for leftover in folder.glob("*.tmp"):
+            _discard(leftover)
         temporary.mkdir()
         try:
-            found = {file: write_hashed(temporary / file, how) for file, how in files.items()}
-            text = checksums.text(found).encode()
+            hashes = {file: write_hashed(temporary / file, how) for file, how in files.items()}
+            text = checksums.text(hashes).encode()
             write_hashed(temporary / checksums.NAME, lambda file: file.write(text))
             sync(temporary)
             target = _unused(folder, name)
@@ -40,7 +40,7 @@ def write(folder: Path, name: str, files: Files) -> Path:
 
 
 def _unused(folder: Path, name: str) -> Path:
-    """``name`` in ``folder``, or with the next number if it is there."""
+    """Return the path of ``name`` in ``folder``, with the next number if it exists."""
     same = [path for path in saved(folder, name.split("_")[0]) if _key(path)[0] == _key(name)[0]]
     return folder / (f"{name}-{_key(same[-1])[1] + 1}" if same else name)
 
@@ -53,23 +53,23 @@ def _discard(path: Path) -> None:
 
 
 def _key(path: Path | str) -> tuple[int, int]:
-    """What checkpoints of a kind are ordered by: the steps, and the how many-th of them it is."""
-    found = _NAME.fullmatch(Path(path).name)
-    assert found is not None
-    return int(found[2]), int(found[3] or 1)
+    """Return the sort key of a checkpoint: its steps, and its number among those of this step."""
+    match = _NAME.fullmatch(Path(path).name)
+    assert match is not None
+    return int(match[2]), int(match[3] or 1)
 
 
 def saved(folder: Path, kind: str = "step") -> list[Path]:
-    """The checkpoints in ``folder``, oldest first, without those cut short."""
+    """List the checkpoints in ``folder``, oldest first, without incomplete ones."""
     named = [(path, _NAME.fullmatch(path.name)) for path in folder.glob("*_*")]
-    found = [path for path, name in named if name and name[1] == kind and path.is_dir()]
-    return sorted(found, key=_key)
+    checkpoints = [path for path, name in named if name and name[1] == kind and path.is_dir()]
+    return sorted(checkpoints, key=_key)
 
 
 def pointed(folder: Path, name: str) -> Path | None:
-    """What ``name`` stands for, also as a link or a folder; None if that isn't there."""
+    """Return the target of ``name``, which may also be a link or a folder; None if missing."""
     pointer = folder / name
-    if os.path.isfile(pointer):  # not what can be no path, as it is too long
+    if os.path.isfile(pointer):  # also False for names that are too long
         named = pointer.read_text(encoding="utf-8", errors="replace").strip()
         if _NAME.fullmatch(named) is None:
             return None
@@ -78,6 +78,6 @@ def pointed(folder: Path, name: str) -> Path | None:
 
 
 def newest_whole(folder: Path, kind: str = "step", beside: Path | None = None) -> Path | None:
-    """The latest checkpoint in ``folder`` that is as it was saved, other than ``beside``."""
+    """Return the latest checkpoint in ``folder`` that passes verification, except ``beside``."""
     others = (path for path in reversed(saved(folder, kind)) if path != beside)
     return next(filter(checksums.is_whole, others), None)

@@ -1,4 +1,4 @@
-"""What the doctor says of a run directory: while its run goes on, at its end, and later."""
+"""Runs the doctor on a run directory: during training, at the end, and later."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ FILE = "warnings.jsonl"
 
 
 class LoggedFinding(NamedTuple):
-    """A finding."""
+    """A finding with the number of steps at which it was made."""
 
     finding: Finding
-    env_steps: int  # after so many it was made
-    earlier: bool = False  # the whole course shows it no more
+    env_steps: int  # environment steps at which it was made
+    earlier: bool = False  # no longer supported by the complete curves
 
 
 def doctor_of(config: Config, policy: AnyPolicy, notify: Callable[[str], None]) -> Doctor | None:
-    """Who looks at a run with these settings while it goes on; None, and a line, if that fails."""
+    """Create the doctor of a run in progress; None, and a message, if that fails."""
     try:
-        settings = known(flat_settings(config.to_json())) | {"resume": config.resume}
+        settings = with_episode_limit(flat_settings(config.to_json())) | {"resume": config.resume}
         return Doctor(settings, policy.inputs.action_space)
-    except Exception as error:  # a mistake in what is said of a run, which ends no training
-        notify(f"the doctor failed and doesn't look while this run goes on ({on_one_line(error)})")
+    except Exception as error:  # an error in the doctor must not stop training
+        notify(f"the doctor failed and is disabled for this run ({on_one_line(error)})")
         return None
 
 
-def known(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings, and the ``max_episode_steps`` of an environment that Gymnasium knows."""
+def with_episode_limit(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the ``max_episode_steps`` of an environment that Gymnasium knows to the settings."""
     spec = None if settings.get("tasks") else registry.get(str(settings.get("env")))
     theirs = spec and spec.max_episode_steps
     limit = (settings.get("env_kwargs") or {}).get("max_episode_steps", theirs)
@@ -48,24 +48,24 @@ def known(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def findings(run: RunCurves) -> list[LoggedFinding]:
-    """What was told while the run went on, and what its whole course says, each once."""
-    told = _told(run.path / FILE)
-    names = {one.finding.name for one in told}
+    """Return findings logged during the run and those of its complete curves, each once."""
+    logged = _read_findings(run.path / FILE)
+    names = {one.finding.name for one in logged}
     space = run.described.get("action_space")
-    course = run.results, known(run.settings), space and space_from_json(space)
-    found, shown = examine(*course), speaking(*course)
+    course = run.results, with_episode_limit(run.settings), space and space_from_json(space)
+    new_findings, shown = examine(*course), speaking(*course)
     steps = int(run.results[-1]["env_steps"])
-    told = [one._replace(earlier=one.finding.name not in shown) for one in told]
-    return [*told, *(LoggedFinding(one, steps) for one in found if one.name not in names)]
+    logged = [one._replace(earlier=one.finding.name not in shown) for one in logged]
+    return [*logged, *(LoggedFinding(one, steps) for one in new_findings if one.name not in names)]
 
 
 def conclude(run_dir: Path, notify: Callable[[str], None]) -> list[dict[str, Any]]:
-    """At the end of a run: tell and write what wasn't yet, and return all as values for JSON.
+    """At the end of a run, report and write new findings, and return all as values for JSON.
 
     Raises:
-        CheckpointError: the directory holds no metrics, or takes no more.
+        CheckpointError: the directory has no metrics, or can't be written.
     """
-    run, before = read_run(run_dir), len(_told(run_dir / FILE))
+    run, before = read_run(run_dir), len(_read_findings(run_dir / FILE))
     all_of_it = findings(run)
     for one in all_of_it[before:]:
         notify(f"doctor: {one.finding.line}")
@@ -75,13 +75,13 @@ def conclude(run_dir: Path, notify: Callable[[str], None]) -> list[dict[str, Any
     return [as_json(one) for one in all_of_it]
 
 
-def as_json(told: LoggedFinding) -> dict[str, Any]:
-    """Values for JSON; ``earlier`` only where it is."""
-    values = {"env_steps": told.env_steps, **told.finding._asdict()}
-    return values | ({"earlier": True} if told.earlier else {})
+def as_json(logged: LoggedFinding) -> dict[str, Any]:
+    """Convert a finding to values for JSON; ``earlier`` is present only if True."""
+    values = {"env_steps": logged.env_steps, **logged.finding._asdict()}
+    return values | ({"earlier": True} if logged.earlier else {})
 
 
-def _told(file: Path) -> list[LoggedFinding]:
+def _read_findings(file: Path) -> list[LoggedFinding]:
     if not file.exists():
         return []
     try:

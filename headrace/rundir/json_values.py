@@ -1,4 +1,4 @@
-"""What JSON can hold: it has neither NaN nor infinity."""
+"""Converts values for JSON, which has neither NaN nor infinity."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def plain(values: Any) -> Any:
-    """A copy of nested dicts, lists and tuples in which numbers that aren't finite are None."""
+    """Copy nested dicts, lists and tuples, replacing non-finite numbers by None."""
     if isinstance(values, dict):
         return {name: plain(value) for name, value in values.items()}
     if isinstance(values, list | tuple):

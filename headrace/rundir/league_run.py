@@ -1,4 +1,4 @@
-"""A run's part in a league: its snapshots, its win rates, and who its actors play against."""
+"""Manages a run's part in a league: snapshots, win rates and opponents."""
 
 from __future__ import annotations
 
@@ -21,79 +21,83 @@ from headrace.rundir.run_progress import Progress
 from headrace.spaces.json import space_to_json
 from headrace.types import Group
 
-_GAMES = 256  # new games after which the win rates are written anew
+_GAMES = 256  # new games after which win rates are written again
 _ENOUGH = 100  # games against an opponent before its win rate counts for a snapshot
 
 
 def folder_of(config: Config, run_dir: Path) -> Path | None:
-    """The league of a run: the one that is named, or its own; None: an exploiter without any."""
+    """Return the league folder of a run, named or its own; None for an exploiter without one."""
     if config.league is not None:
         return Path(config.league)
     return None if config.exploit is not None else run_dir / "league"
 
 
-def game(config: Config, found: Probe) -> dict[str, Any]:
-    """What makes two runs' games the same, as plain values."""
+def game(config: Config, probe: Probe) -> dict[str, Any]:
+    """Describe the game of a run in plain values that are equal for equal games."""
     return {
         "env": config.to_json()["env"],
         "env_kwargs": config.env_kwargs,
-        "agents": list(found.agents),
-        "observation_space": space_to_json(found.observation_space),
-        "action_space": space_to_json(found.action_space),
-        "info_mask": found.info_mask,
+        "agents": list(probe.agents),
+        "observation_space": space_to_json(probe.observation_space),
+        "action_space": space_to_json(probe.action_space),
+        "info_mask": probe.info_mask,
     }
 
 
-def check_opponents(config: Config, found: Probe, run_dir: Path) -> None:
-    """See that opponents can play this game with these sizes.
+def check_opponents(config: Config, probe: Probe, run_dir: Path) -> None:
+    """Check that opponents can play this game with these sizes.
 
     Raises:
-        ConfigError: it has one agent; or columns aren't enough; or the league, or the one to
-            exploit, is of another game.
-        CheckpointError: there is no such policy to exploit.
+        ConfigError: the game has one agent, there are too few columns, or the league or the policy
+            to exploit belongs to another game.
+        CheckpointError: the policy to exploit doesn't exist.
     """
-    asked = [x for x in ("exploit", "opponents", "zero_sum") if getattr(config, x)]
-    for name in asked:
+    game_settings = [x for x in ("exploit", "opponents", "zero_sum") if getattr(config, x)]
+    for name in game_settings:
         needs = f"{name}={getattr(config, name)!r} needs a game"
-        if len(found.agents) < 2:
+        if len(probe.agents) < 2:
             raise ConfigError(
-                f"{needs} of several agents, and {env_name(found.env)} has one: leave it out"
+                f"{needs} with several agents, but {env_name(probe.env)} has one: leave it out"
             )
     if config.mixture is None:
         return
     if config.is_sized:
-        config.mixture.games(config.per_learner.envs_per_actor, len(found.agents))
+        config.mixture.games(config.per_learner.envs_per_actor, len(probe.agents))
     where = folder_of(config, run_dir)
     if where is not None:
-        league_writer.check(where, game(config, found))
-    exploited_opponent.check(config, found, run_dir)
+        league_writer.check(where, game(config, probe))
+    exploited_opponent.check(config, probe, run_dir)
 
 
-def member(config: Config, *known: Any) -> LeagueRun | None:
-    """A run's :class:`LeagueRun`, with these arguments, where it has opponents; else None."""
-    return None if config.mixture is None else LeagueRun(config, *known)
+def member(config: Config, *args: Any) -> LeagueRun | None:
+    """Create the :class:`LeagueRun` of a run with opponents; None for other runs."""
+    return None if config.mixture is None else LeagueRun(config, *args)
 
 
 def league_metrics(membership: LeagueRun | None) -> dict[str, Any]:
-    """What a result says of a run's league, by the fields of Result; None where there is none."""
+    """Return the league fields of Result; None values without a league."""
     names = ("league_win_rate", "league_least_win_rate", "league_snapshots")
-    return dict(zip(names, membership.told if membership else (None,) * 3, strict=True))
+    return dict(zip(names, membership.summary if membership else (None,) * 3, strict=True))
 
 
 class LeagueRun:
-    """What a run does in its league; only rank 0 touches files, and every learner asks.
+    """Manages a run's league; only rank 0 touches files, and every rank makes the same calls.
 
     Args:
-        config: all settings, with ``opponents`` or ``exploit``. run_dir: of the run.
-        found: its game. group: of its learners. policy: that learns. progress: of the run.
-        notify: told once when the disk refuses something, which is tried again.
+        config: settings of the run, with ``opponents`` or ``exploit``.
+        run_dir: run directory.
+        found: probe of its game.
+        group: group of its learners.
+        policy: policy that trains.
+        progress: progress of the run.
+        notify: called once when the disk can't be written; writing is tried again.
     """
 
     def __init__(
         self,
         config: Config,
         run_dir: Path,
-        found: Probe,
+        probe: Probe,
         group: Group,
         policy: Policy,
         progress: Progress,
@@ -102,36 +106,36 @@ class LeagueRun:
         self._config, self._group = config, group
         self._policy, self._progress = policy, progress
         self._run_dir, self._folder = run_dir, folder_of(config, run_dir)
-        self._game, self._name = game(config, found), run_dir.resolve().name
+        self._game, self._name = game(config, probe), run_dir.resolve().name
         self._standings, self._offsets = WinRates(), dict[str, int]()
-        self._written: dict[str, Any] = {}  # standings, as actors see them
+        self._written: dict[str, Any] = {}  # win rates, as actors see them
         self._unwritten, self._latest = 0, -1  # games; the step of the newest snapshot
         self._run, self._newest, self._branch = "", "", 0
         self._disk = TolerantWriter(notify)
 
     def begin(self, description: dict[str, Any]) -> SeatAssignment:
-        """Join the league, or go on in it as the checkpoint says; take the first snapshot.
+        """Join the league and take the first snapshot, or resume as the checkpoint says.
 
         Args:
-            description: what ``config.json`` of the run's checkpoints holds.
+            description: contents of ``config.json`` of the run's checkpoints.
 
         Returns:
-            what actors need to know.
+            seat assignment for the actors.
 
         Raises:
-            CheckpointError: the league in which the run goes on isn't there, or the disk refuses.
+            CheckpointError: the league of the resumed run is missing, or can't be written.
         """
         self._description = description
         folder = self._folder
         if self._group.rank == 0:
-            exploited_opponent.keep(self._config, self._run_dir)
+            exploited_opponent.copy(self._config, self._run_dir)
         if folder is not None and self._group.rank == 0:
             if self._run and not (folder / GAME).exists():
                 raise CheckpointError(
-                    f"league={str(folder)!r} isn't there, in which the run {self._run} goes on: "
-                    "put it back there, or begin another run"
+                    f"league={str(folder)!r} is missing, but the run {self._run} resumes in it: "
+                    "restore it, or start another run"
                 )
-            league_writer.found(folder, self._game)
+            league_writer.create(folder, self._game)
             if self._run:
                 self._rewind(folder)
             else:
@@ -146,7 +150,7 @@ class LeagueRun:
         return SeatAssignment(mixture, checkpoint.load_one, where, self._run, only)
 
     def _rewind(self, folder: Path) -> None:
-        """Take back what was done behind the checkpoint, but snapshots that others may play."""
+        """Undo changes after the checkpoint, except snapshots that others may play."""
         latest = Snapshot(self._newest, folder, self._run, self._latest, self._branch)
         lost = league_writer.behind(folder, latest)
         league_writer.rewind_games(folder, self._run, self._offsets)
@@ -158,17 +162,17 @@ class LeagueRun:
             self._snapshot()
 
     def after_update(self) -> None:
-        """Take in what games came to, and a snapshot if it is time to."""
+        """Read new games, and add a snapshot if due."""
         if self._folder is None or self._group.rank > 0:
             return
-        self._disk.attempt("reading the league's games", self._take_in)
+        self._disk.attempt("reading the league's games", self._read_games)
         due = self._is_due()
         if due:
             self._disk.attempt("adding a snapshot to the league", self._snapshot)
         if due or self._unwritten >= _GAMES:
             self._disk.attempt("writing the league's standings", self._write_standings)
 
-    def _take_in(self) -> None:
+    def _read_games(self) -> None:
         assert self._folder is not None
         games = league_writer.new_games(self._folder, self._run, self._offsets)
         self._unwritten += self._standings.add(games)
@@ -195,16 +199,16 @@ class LeagueRun:
         self._latest = step
 
     @property
-    def told(self) -> tuple[float | None, float | None, int | None]:
-        """Win rates against the newest own snapshot, and the least; how many snapshots there are.
+    def summary(self) -> tuple[float | None, float | None, int | None]:
+        """Win rate against the newest own snapshot, least win rate, number of snapshots.
 
-        Rates are None where there are no games, or of an exploiter, whose return tells.
+        Rates are None without games, and for an exploiter, whose return is its win rate.
         """
         records, count = self._standings.records, None
         last = records.get(self._newest)
         enough = [one.win_rate for one in records.values() if one.games >= _ENOUGH]
         if self._folder is not None:
-            with contextlib.suppress(OSError):  # which reading its games has told of
+            with contextlib.suppress(OSError):  # already reported by reading its games
                 count = len(snapshots(self._folder))
         return last and last.win_rate, min(enough, default=None), count
 
@@ -215,7 +219,7 @@ class LeagueRun:
         self._written, self._unwritten = values, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return {
             "run": self._run,
             "latest": self._latest,
@@ -228,7 +232,7 @@ class LeagueRun:
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Restore the result of :meth:`state_dict`."""
         self._run, self._latest = saved["run"], saved["latest"]
         self._newest, self._branch = saved["newest"], saved["branch"]
         self._standings = WinRates(saved["standings"])

@@ -1,6 +1,6 @@
-"""Writing in a league's folder (see ``headrace/league/folder.py``), which other runs may share.
+"""Writes in a league's folder (see ``headrace/league/folder.py``), which runs may share.
 
-Nothing is locked: a file has one writer, or appears whole and is never changed.
+No locks are needed: a file has one writer, or appears whole and never changes.
 """
 
 from __future__ import annotations
@@ -17,26 +17,33 @@ from typing import Any
 from headrace.errors import CheckpointError, ConfigError
 from headrace.league.folder import GAME, MATCHES, RUNS, SNAPSHOTS, STANDINGS, Snapshot, snapshots
 from headrace.rundir import checksums
-from headrace.rundir.atomic_files import json_text, replace_text, sync, told, write_hashed
+from headrace.rundir.atomic_files import (
+    checkpoint_errors,
+    json_text,
+    replace_text,
+    sync,
+    write_hashed,
+)
 from headrace.rundir.folders import Files
 
 FORMAT = 1
-Offsets = dict[str, int]  # by file of games: bytes that were read
+Offsets = dict[str, int]  # by file of games: bytes read so far
 
 
-def found(league: Path, game: Mapping[str, Any]) -> None:
-    """Begin a league of this game, unless there is one.
+def create(league: Path, game: Mapping[str, Any]) -> None:
+    """Create a league of this game, unless it exists.
 
     Args:
-        game: its ``env``, ``env_kwargs``, ``agents`` and spaces, as plain values.
+        game: ``env``, ``env_kwargs``, ``agents`` and spaces of the game, as plain values.
 
     Raises:
-        ConfigError: it is a league of another game. CheckpointError: the disk refuses.
+        ConfigError: it is a league of another game.
+        CheckpointError: the folder can't be written.
     """
     check(league, game)
     if (league / GAME).exists():
         return
-    with told(league):
+    with checkpoint_errors(league):
         for name in (SNAPSHOTS, RUNS, MATCHES):
             (league / name).mkdir(parents=True, exist_ok=True)
         fresh = league / f"{GAME}.{secrets.token_hex(4)}.tmp"
@@ -45,27 +52,27 @@ def found(league: Path, game: Mapping[str, Any]) -> None:
             write_hashed(fresh, lambda file: file.write(json_text(values).encode()))
             os.link(fresh, league / GAME)
         except FileExistsError:
-            pass  # another run was quicker
+            pass  # another run was faster
         finally:
             fresh.unlink(missing_ok=True)
     check(league, game)
 
 
 def check(league: Path, game: Mapping[str, Any]) -> None:
-    """Raise ConfigError where there is something else than a league of this game."""
+    """Raise ConfigError if the folder is something else than a league of this game."""
     if not league.exists() or (league.is_dir() and not _is_begun(league)):
         return
     theirs, ours = game_of(league), json.loads(json_text(dict(game)))
     for name, value in ours.items():
         if theirs.get(name) != value:
             raise ConfigError(
-                f"league={str(league)!r} is of another game: its {name.replace('_', ' ')} is "
+                f"league={str(league)!r} belongs to another game: its {name.replace('_', ' ')} is "
                 f"{_brief(theirs.get(name))}, this run's is {_brief(value)}; choose another folder"
             )
 
 
 def _is_begun(league: Path) -> bool:
-    """Whether anything is there but what another run makes before it names the game."""
+    """Return True if the folder has more than the start of another run's league."""
     for one in league.iterdir():
         half = one.name.startswith(f"{GAME}.") and one.suffix == ".tmp"
         folder = one.name in (SNAPSHOTS, RUNS, MATCHES) and one.is_dir()
@@ -75,20 +82,20 @@ def _is_begun(league: Path) -> bool:
 
 
 def game_of(league: Path) -> dict[str, Any]:
-    """What a league says that its game is.
+    """Return the game of a league.
 
     Raises:
-        ConfigError: it is no league.
+        ConfigError: it is not a league.
     """
     try:
         values = json.loads((league / GAME).read_text(encoding="utf-8"))
         if values["format"] != FORMAT:
-            raise ValueError(f"format {values['format']}, and this version reads {FORMAT}")
+            raise ValueError(f"format {values['format']}, but this version reads {FORMAT}")
         return dict(values["game"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"league={str(league)!r} is no league ({GAME}: {error}); name a run with opponents, a "
-            "league's folder, or one that isn't there yet"
+            f"league={str(league)!r} is not a league ({GAME}: {error}); use a run with opponents, "
+            "a league's folder, or a new folder"
         ) from error
 
 
@@ -98,32 +105,33 @@ def _brief(value: Any) -> str:
 
 
 def join(league: Path, name: str) -> str:
-    """A run's name in the league, which no other has: ``name``, or it with a number."""
+    """Reserve a unique name in the league for a run: ``name``, or ``name`` with a number."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".") or "run"
-    with told(league):
+    with checkpoint_errors(league):
         for number in range(1, 10_000):
-            given = name if number == 1 else f"{name}-{number}"
+            candidate = name if number == 1 else f"{name}-{number}"
             try:
-                (league / RUNS / given).mkdir()
+                (league / RUNS / candidate).mkdir()
             except FileExistsError:
                 continue
-            return given
-    raise CheckpointError(f"{league} has 9,999 runs of the name {name}: choose another run_dir")
+            return candidate
+    raise CheckpointError(f"{league} has 9,999 runs named {name}: choose another run_dir")
 
 
 def add(league: Path, run: str, step: int, files: Files, branch: int = 0) -> Snapshot:
-    """A new snapshot, whole from the instant at which it is there.
+    """Add a new snapshot atomically.
 
     Args:
-        files: a checkpoint's of the policy alone. branch: see :class:`Snapshot`.
+        files: files of a saved policy.
+        branch: see :class:`Snapshot`.
 
     Raises:
-        CheckpointError: the disk refuses.
+        CheckpointError: the snapshot can't be written.
     """
     name = f"{run}~{branch}-{step}" if branch else f"{run}-{step}"
     target = league / SNAPSHOTS / name
     temporary = target.with_name(f".{target.name}.tmp")
-    with told(target):
+    with checkpoint_errors(target):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         try:
@@ -140,7 +148,7 @@ def add(league: Path, run: str, step: int, files: Files, branch: int = 0) -> Sna
 
 
 def behind(league: Path, latest: Snapshot) -> list[Snapshot]:
-    """Snapshots that a run took after one of its own."""
+    """List snapshots that a run took after one of its own."""
     return [
         one
         for one in snapshots(league)
@@ -149,38 +157,38 @@ def behind(league: Path, latest: Snapshot) -> list[Snapshot]:
 
 
 def remove(lost: Iterable[Snapshot]) -> None:
-    """Take snapshots back, each at an instant."""
+    """Delete snapshots, each atomically."""
     for one in lost:
         aside = one.path.with_name(f".{one.name}.gone")
-        with told(one.path):
+        with checkpoint_errors(one.path):
             os.rename(one.path, aside)
             shutil.rmtree(aside, ignore_errors=True)
 
 
 def rewind_games(league: Path, run: str, offsets: Offsets) -> None:
-    """Take back a run's games behind a checkpoint, which had been read up to ``offsets``."""
-    with told(league):
+    """Remove a run's games after a checkpoint, which had read up to ``offsets``."""
+    with checkpoint_errors(league):
         for file in (league / RUNS / run).glob("games-*.jsonl"):
             if file.stat().st_size > offsets.get(file.name, 0):
                 os.truncate(file, offsets.get(file.name, 0))
 
 
 def new_games(league: Path, run: str, offsets: Offsets) -> dict[str, tuple[int, float]]:
-    """A run's games by opponent (how many, their score) since the last call.
+    """Return a run's new games by opponent: number and total score since the last call.
 
-    A line that is being written is left for the next one.
+    An incomplete line is left for the next call.
 
     Args:
-        offsets: moved on, in place.
+        offsets: advanced in place.
 
     Raises:
-        CheckpointError: a file can't be read; no offset has moved.
+        CheckpointError: a file can't be read; offsets are unchanged.
     """
     games: dict[str, tuple[int, float]] = {}
     moved = Offsets()
     for file in sorted((league / RUNS / run).glob("games-*.jsonl")):
         at = offsets.get(file.name, 0)
-        with told(file, "read"):
+        with checkpoint_errors(file, "read"):
             if file.stat().st_size <= at:
                 continue
             with file.open("rb") as opened:
@@ -196,21 +204,21 @@ def new_games(league: Path, run: str, offsets: Offsets) -> dict[str, tuple[int, 
 
 
 def write_standings(league: Path, run: str, values: dict[str, Any]) -> None:
-    """Replace a run's standings."""
+    """Replace a run's win rates."""
     path = league / RUNS / run / STANDINGS
-    with told(path):
+    with checkpoint_errors(path):
         replace_text(path, json_text(values))
 
 
 def write_match(league: Path, values: dict[str, Any]) -> Path:
-    """Keep what games of two snapshots came to; returns the file."""
+    """Save the result of games between two snapshots; return the file."""
     path = league / MATCHES / f"{secrets.token_hex(8)}.json"
-    with told(path):
+    with checkpoint_errors(path):
         (league / MATCHES).mkdir(exist_ok=True)
         replace_text(path, json_text(values))
     return path
 
 
 def match_files(league: Path) -> list[Path]:
-    """Of all games that were played, by name."""
+    """List the files of all matches, by name."""
     return sorted((league / MATCHES).glob("*.json"))

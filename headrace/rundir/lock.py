@@ -1,4 +1,4 @@
-"""One writer at a time in a run directory."""
+"""Locks a run directory, so that it has one writer at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import weakref
 from pathlib import Path
 
 from headrace.errors import CheckpointError, setting
-from headrace.rundir.atomic_files import told
+from headrace.rundir.atomic_files import checkpoint_errors
 
 NAME = "lock"
 
@@ -22,25 +22,25 @@ _held: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
 class LockHeld(CheckpointError):
-    """Somebody else holds a lock."""
+    """Raised if another process holds a lock."""
 
 
 class Lock:
     """Holds the file ``lock`` of a run directory until ``release``, or until the process dies.
 
-    The kernel holds it with the open file, which no child process keeps. The file itself stays,
-    and says who had it last.
+    The kernel ties the lock to the open file, which no child process inherits. The file itself
+    remains and names its last holder.
 
     Args:
-        required: where the file system has no locks, raise; otherwise that is a warning.
+        required: raise if the file system has no locks, instead of a warning.
 
     Raises:
-        Taken: somebody else has it.
+        LockHeld: another process holds the lock.
         CheckpointError: the file can't be opened, or the file system has no locks.
     """
 
     def __init__(self, run_dir: Path, required: bool = False) -> None:
-        with told(run_dir / NAME):
+        with checkpoint_errors(run_dir / NAME):
             self._descriptor = os.open(run_dir / NAME, os.O_RDWR | os.O_CREAT, 0o644)
         self.release = weakref.finalize(self, os.close, self._descriptor)
         _held.add(self)
@@ -55,13 +55,13 @@ class Lock:
             if required:
                 self.release()
                 raise CheckpointError(
-                    f"{where} ({error.strerror}), so processes that share it would train the same: "
-                    f"choose a folder on one that has them with {setting('output', repr('FOLDER'))}"
+                    f"{where} ({error.strerror}), so processes that share it would duplicate work: "
+                    f"choose a folder on another one with {setting('output', repr('FOLDER'))}"
                 ) from error
-            warnings.warn(f"{where}: take care that only one process trains there", stacklevel=2)
+            warnings.warn(f"{where}: make sure that only one process trains there", stacklevel=2)
 
     def sign(self) -> None:
-        """Write down who holds it, if the disk has room for it: it is only a note."""
+        """Write the holder into the file if there is disk space; it is only informational."""
         if not self.release.alive:
             return
         with contextlib.suppress(OSError):
@@ -80,12 +80,12 @@ class Lock:
 
 
 def locked(folder: Path) -> Lock | None:
-    """The lock of a folder, which is made where it isn't there; None: somebody else has it.
+    """Lock a folder, creating it if needed; None if another process holds the lock.
 
     Raises:
-        CheckpointError: it can't be made, or the file system has no locks.
+        CheckpointError: it can't be created, or the file system has no locks.
     """
-    with told(folder):
+    with checkpoint_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     try:
         return Lock(folder, required=True)
@@ -94,7 +94,7 @@ def locked(folder: Path) -> Lock | None:
 
 
 def _close_all() -> None:
-    """A child that is forked, without exec, would hold locks beyond its parent's death."""
+    """Release all locks in a forked child, which would hold them beyond its parent's death."""
     for lock in list(_held):
         lock.release()
 
@@ -104,16 +104,14 @@ os.register_at_fork(after_in_child=_close_all)
 
 def _taken(run_dir: Path, holder: dict[str, object]) -> str:
     if not holder:
-        return (
-            f"run directory {run_dir} is being written by another process: choose another run_dir"
-        )
+        return f"run directory {run_dir} is in use by another process: choose another run_dir"
     pid, host, since = (holder.get(name, "unknown") for name in ("pid", "host", "since"))
     if (pid, host) == (os.getpid(), socket.gethostname()):
         return (
-            f"run directory {run_dir} is being written by this process since {since}: close() the "
-            "Trainer that does, or choose another run_dir"
+            f"run directory {run_dir} is in use by this process since {since}: close() its "
+            "Trainer, or choose another run_dir"
         )
     return (
-        f"run directory {run_dir} is being written by process {pid} on {host} since {since}: wait "
-        "for its end, stop it, or choose another run_dir"
+        f"run directory {run_dir} is in use by process {pid} on {host} since {since}: wait "
+        "until it ends, stop it, or choose another run_dir"
     )

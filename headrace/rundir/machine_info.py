@@ -1,4 +1,4 @@
-"""The machine that a run is on, and the versions that matter, for ``machine.json``."""
+"""Collects hardware and package versions for ``machine.json``."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ PACKAGES = (
 
 
 def machine() -> dict[str, str]:
-    """What it is, by name: processor, cores, memory, system and graphics processors."""
+    """Describe processor, cores, memory, system and graphics processors."""
     try:
         info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
         model = info.split("model name", 1)[1].split("\n", 1)[0].split(":", 1)[1].strip()
     except (OSError, IndexError):
-        model = platform.processor() or platform.machine()  # which starts a process
-    found = {"processor": model, "cores": str(num_cores())}
-    with contextlib.suppress(OSError, ValueError):  # these names are not everywhere
+        model = platform.processor() or platform.machine()  # starts a process
+    info_by_name = {"processor": model, "cores": str(num_cores())}
+    with contextlib.suppress(OSError, ValueError):  # not available on every system
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        found["memory"] = f"{memory / 2**30:.0f} GiB"
-    found["system"] = f"{platform.system()} {platform.release()}"
-    return found | graphics()
+        info_by_name["memory"] = f"{memory / 2**30:.0f} GiB"
+    info_by_name["system"] = f"{platform.system()} {platform.release()}"
+    return info_by_name | graphics()
 
 
 def graphics() -> dict[str, str]:
-    """The graphics processors that torch sees; empty without any."""
+    """Return the graphics processors that torch sees; empty without any."""
     import torch
 
     if not torch.cuda.is_available():
@@ -43,13 +43,13 @@ def graphics() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that are installed, by name."""
-    found = {package: _version(package) for package in PACKAGES}
-    known = {package: number for package, number in found.items() if number is not None}
-    return {"Python": platform.python_version()} | known
+    """Return the versions of Python and of installed packages, by name."""
+    numbers = {package: _version(package) for package in PACKAGES}
+    installed = {package: number for package, number in numbers.items() if number is not None}
+    return {"Python": platform.python_version()} | installed
 
 
-@functools.cache  # to read all that a package says of itself takes a millisecond
+@functools.cache  # reading a package's metadata takes a millisecond
 def _version(package: str) -> str | None:
     try:
         return version(package)

@@ -1,4 +1,4 @@
-"""What learners count over updates, under the names in the table of results, and what it gives."""
+"""Accumulates metrics over updates, under the names in the table of results."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ BY_RANK = tuple(sorted(k for k, s in _SOURCES.items() if isinstance(s, Mean) and
 
 
 class MetricAccumulator(SimpleNamespace):
-    """Counts over some updates: one, those between two results, or the whole run.
+    """Metrics of one update, of the updates between two results, or of the whole run.
 
-    Its attributes are the sums that the table names, 0 at first, what is greatest in it, None at
-    first, and ``noted``: the latest values of what is averaged, which stay each learner's own.
+    Its attributes are the table's sums, initially 0, its maxima, initially None, and ``noted``: the
+    latest values of averaged metrics, which each learner keeps to itself.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class MetricAccumulator(SimpleNamespace):
         self.num_rollouts += 1
 
     def count(self, **values: int) -> None:
-        """Add to sums, and keep what is greatest, under the names in the table."""
+        """Add to sums and maxima, under the names in the table."""
         for name, value in values.items():
             if name in GREATEST:
                 self.greatest(name, value)
@@ -49,31 +49,31 @@ class MetricAccumulator(SimpleNamespace):
                 setattr(self, name, getattr(self, name) + value)
 
     def divergence(self, nats: float) -> None:
-        """Count what an actor is told of a rollout."""
+        """Count the divergence reported to an actor."""
         self.divergence_nano += nano(nats)
         self.num_measured += 1
 
     def greatest(self, name: str, value: int | None) -> None:
-        """Keep the greatest under the name of the table's field."""
-        known = [x for x in (getattr(self, name), value) if x is not None]
-        setattr(self, name, max(known, default=None))
+        """Update a maximum, under the name of the table's field."""
+        values = [x for x in (getattr(self, name), value) if x is not None]
+        setattr(self, name, max(values, default=None))
 
     def note(self, **values: float) -> None:
-        """Note what is averaged, under the names of the table's fields."""
+        """Add values of averaged metrics, under the names of the table's fields."""
         for name, value in values.items():
             self.noted[name].append(value)
 
     def means(self) -> dict[str, float]:
-        """Of what was noted, by name."""
+        """Return the means of averaged metrics, by name."""
         return {name: sum(values) / len(values) for name, values in self.noted.items()}
 
     def of_losses(self) -> dict[str, float]:
-        """Means of what a loss reports beyond the fields of the table, as ``losses/<name>``."""
+        """Return means of losses that are not in the table, as ``losses/<name>``."""
         own = {name: mean for name, mean in self.means().items() if name not in _SOURCES}
         return {f"losses/{k}": mean for k, mean in own.items() if not k.startswith("policies/")}
 
     def add(self, other: MetricAccumulator) -> None:
-        """Add another meter's counts to this one's."""
+        """Add another accumulator's counts."""
         for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in GREATEST:
@@ -82,13 +82,13 @@ class MetricAccumulator(SimpleNamespace):
             self.noted[name].extend(values)
 
     def numbers(self) -> list[float]:
-        """All counts, which other learners are told; -1 where nothing was greatest."""
+        """Return all counts for the all-reduce; -1 for a maximum without values."""
         counts = [getattr(self, name) for name in SUMS + GREATEST]
         return [-1 if count is None else count for count in counts]
 
     @classmethod
     def read(cls, numbers: Iterable[float]) -> MetricAccumulator:
-        """The meter whose :meth:`numbers` come first in these; takes no more of an iterator."""
+        """Read an accumulator from the first of these numbers, see :meth:`numbers`."""
         meter = cls()
         for name, value in zip(SUMS + GREATEST, numbers, strict=False):
             count = value if name.endswith("_s") else int(value)
@@ -98,22 +98,22 @@ class MetricAccumulator(SimpleNamespace):
     def values(
         self, totals: Mapping[str, Any], episodes: Episodes, num_learners: int
     ) -> dict[str, Any]:
-        """All fields of a :class:`Result` that have a source; ``totals``: since the start."""
-        found: dict[str, Any] = {}
+        """Return all fields of a :class:`Result` with a source; ``totals``: since the start."""
+        fields_by_name: dict[str, Any] = {}
         means = self.means()
         for name, source in _SOURCES.items():
             match source:
                 case Mean():
-                    found[name] = means.get(name)
+                    fields_by_name[name] = means.get(name)
                 case Greatest():
-                    found[name] = getattr(self, name)
+                    fields_by_name[name] = getattr(self, name)
                 case Ratio():
-                    found[name] = self._ratio(source, num_learners)
+                    fields_by_name[name] = self._ratio(source, num_learners)
                 case Total():
-                    found[name] = totals[source.of]
+                    fields_by_name[name] = totals[source.of]
                 case Latest():
-                    found[name] = source.of(episodes)
-        return found
+                    fields_by_name[name] = source.of(episodes)
+        return fields_by_name
 
     def _ratio(self, ratio: Ratio, num_learners: int) -> float | None:
         counts = vars(self) | {"num_learners": num_learners}
@@ -125,7 +125,7 @@ class MetricAccumulator(SimpleNamespace):
 
 @dataclass(frozen=True)
 class Iteration:
-    """One learner's part of an update: its time in seconds, its counts, the metrics of its data."""
+    """One learner's part of an update: its time in seconds, counts and metrics of its data."""
 
     rank: int
     seconds: float
@@ -133,7 +133,7 @@ class Iteration:
     own: dict[str, float]
 
     def line(self) -> dict[str, Any]:
-        """What is logged of it. ``t_iter`` is measured apart from its four parts."""
+        """Return the logged line. ``t_iter`` is measured independently of its four parts."""
         meter = self.meter
         return {
             "rank": self.rank,

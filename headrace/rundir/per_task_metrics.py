@@ -1,4 +1,4 @@
-"""What a run reports of its parts: of each task, each agent of a game, and each policy."""
+"""Results of each task, each agent of a game, and each policy."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _FILES = {"episode_return": "episodic_return", "episode_length": "episodic_lengt
 
 @dataclass(frozen=True)
 class PartResult:
-    """Of one of several tasks, or one of a game's agents: its last training episodes, and steps."""
+    """Result of one task or agent: its last training episodes, and steps."""
 
     episode_return: float | None
     episode_length: float | None
     episodes: int  # since the start
-    env_steps: int  # that were learnt from, since the start
+    env_steps: int  # trained on, since the start
 
     def scalars(self) -> dict[str, float]:
-        """The metrics by the last part of their names in files; absent while None."""
+        """Return the metrics by the last part of their names in files; absent while None."""
         return _scalars(self)
 
 
 @dataclass(frozen=True)
 class PolicyResult:
-    """Of one of several policies: as a :class:`PartResult` over its agents, and its losses.
+    """Result of one of several policies: episodes of its agents, and its losses.
 
-    These are over the updates since the previous result, as those of the run.
+    Losses are over the updates since the previous result, like those of the run.
     """
 
     agents: tuple[str, ...]  # that it plays
@@ -61,20 +61,20 @@ def by_policy(
     means: Mapping[str, float],
     prefix: str,
 ) -> dict[str, PolicyResult] | None:
-    """Of each policy by its name; None where one plays all there is.
+    """Return the result of each policy by name; None for a single policy.
 
     Args:
-        by_agent: the episodes of each agent.
-        means: of all metrics, those of a policy under ``<prefix><its name>/``.
+        by_agent: episodes of each agent.
+        means: means of all metrics, those of a policy under ``<prefix><its name>/``.
     """
     if roster is None:
         return None
-    found = {}
+    results = {}
     for name in roster.policies:
         each = [by_agent[agent] for agent in roster.of(name)]
         returns, lengths = ([x for one in each for x in getattr(one, f"{of}s")]
                             for of in ("return", "length"))  # fmt: skip
-        found[name] = PolicyResult(
+        results[name] = PolicyResult(
             roster.of(name),
             float(np.mean(returns)) if returns else None,
             float(np.mean(lengths)) if lengths else None,
@@ -82,7 +82,7 @@ def by_policy(
             sum(one.env_steps for one in each),
             *(means.get(f"{prefix}{name}/{loss}") for loss in _LOSSES),
         )
-    return found
+    return results
 
 
 def _scalars(part: Any) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Learning curves of one or more runs, from what their directories hold."""
+"""Plots learning curves of one or more runs."""
 
 from __future__ import annotations
 
@@ -20,30 +20,33 @@ def plot(
     interval: Interval | None = None,
     metrics: Sequence[str] = (),
 ) -> Path:
-    """Draw return against steps, return against seconds, and steps per second.
+    """Plot return against steps, return against seconds, and steps per second.
 
-    Runs that differ in their seed only are one curve with a band, over the steps that all of them
-    have. Returns are those of evaluations where each of several runs has more than one, else those
-    of training.
+    Runs that differ only in their seed are one curve with a band, over the steps that all of them
+    have. Returns are from evaluations if each of several runs has more than one, otherwise from
+    training.
 
     Args:
-        run_dirs: of one or more runs.
-        output: the PNG, whose path is returned; ``curve.png`` in the first run by default.
-        interval: of several runs' values; None: their mean is drawn without one.
-        metrics: names in ``metrics.jsonl``. Each one gets a panel over environment steps.
+        run_dirs: run directories.
+        output: path of the PNG, which is returned; None: ``curve.png`` in the first run.
+        interval: interval of several runs' values; None: only their mean.
+        metrics: names in ``metrics.jsonl``. Each gets a panel over environment steps.
 
     Raises:
-        CheckpointError: a directory holds no metrics.
-        ConfigError: no runs are given, a metric is in none of them, or the plot can't be written.
+        CheckpointError: a directory has no metrics.
+        ConfigError: no runs are named, a metric is in none of them, or the plot can't be written.
     """
     if not run_dirs:
-        raise ConfigError("plot needs a run directory, or several: headrace plot runs/one runs/two")
+        raise ConfigError("plot needs one or more run directories: headrace plot runs/one runs/two")
     paths = list(dict.fromkeys(run_dirs))
     figure = draw([read_run(path) for path in paths], interval, metrics)
     path = output or paths[0] / "curve.png"
     try:
         figure.savefig(path, dpi=110)
-    except (OSError, ValueError) as error:  # a place, or a format that Matplotlib doesn't have
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # an invalid path, or a format that Matplotlib doesn't know
         raise ConfigError(f"output={str(path)!r} can't be written: {error}") from error
     return path
 
@@ -66,8 +69,8 @@ def draw(
         ("seconds", "charts/SPS", False, _SECONDS, "environment steps / s"),
     ]
     for metric in metrics:
-        known = sorted({name for run in runs for line in run.results for name in line})
-        require_choice("metric", metric, known)
+        names = sorted({name for run in runs for line in run.results for name in line})
+        require_choice("metric", metric, names)
         panels.append(("env_steps", metric, False, "environment steps", metric))
     groups = by_settings(runs)
     several = len(groups) < len(runs)
@@ -89,25 +92,27 @@ def draw(
         for text in axes[0].legend(fontsize="small").get_texts():
             text.set_parse_math(False)
     if several:
-        what = "mean" if interval is None else "interquartile mean and its 95% bootstrap interval"
+        statistic = (
+            "mean" if interval is None else "interquartile mean and its 95% bootstrap interval"
+        )
         figure.supxlabel(
-            f"Runs that differ in their seed only are one curve, their {what}, over what all of "
-            "them have.",
+            f"Runs that differ only in their seed are one curve, their {statistic}, over the steps "
+            "that all of them have.",
             fontsize="small",
         )
     return figure
 
 
 def _count(group: Sequence[RunCurves], x: str, y: str, evaluations: bool) -> str:
-    """How many runs a mean is over: those that have values at all."""
+    """Format the number of runs behind a mean: those that have values."""
     have = [run for run in group if run.curve(x, y, evaluations)[0]]
     noun = "seed" if len({run.seed for run in have}) == len(have) else "run"
     return f"{len(have)} {noun}" + ("s" if len(have) != 1 else "")
 
 
 def _draw_group(panel: Any, curves: Sequence[Curve], label: str, interval: Interval | None) -> None:
-    """A line, and around that of several runs its interval."""
-    label = textwrap.fill(label.lstrip("_"), 44)  # Matplotlib leaves out what begins with _
+    """Draw a line, and around that of several runs its interval."""
+    label = textwrap.fill(label.lstrip("_"), 44)  # Matplotlib hides labels that begin with _
     full = [curve for curve in curves if len(curve[0])]
     if len(full) < 2:
         panel.plot(*(full[0] if full else ([], [])), label=label)
@@ -115,7 +120,7 @@ def _draw_group(panel: Any, curves: Sequence[Curve], label: str, interval: Inter
     try:
         x, values = on_grid(full)
     except ValueError:  # one ended before another's first point
-        panel.plot([], [], label=f"{label}: nothing in common")
+        panel.plot([], [], label=f"{label}: no common steps")
         return
     mean, low, high = (values.mean(0),) * 3 if interval is None else interval(values)
     (line,) = panel.plot(x, mean, label=label)

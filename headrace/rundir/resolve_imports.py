@@ -1,4 +1,4 @@
-"""Resolves the names in a run's ``config.json``: its environment, wrappers, torso and algorithm."""
+"""Resolves names in a run's ``config.json``: environment, wrappers, torso and algorithm."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ def check(folder: Path, values: dict[str, Any], trusted: bool = False) -> None:
 
 
 def environment(folder: Path, values: dict[str, Any], trusted: bool = False) -> Any:
-    """The environment of a run with its wrappers, resolved.
+    """Resolve the environment of a run with its wrappers.
 
     Args:
-        folder: a run's or checkpoint's, whose ``config.json`` has these ``values``.
-        trusted: import what it names, whoever wrote it.
+        folder: folder of a run or checkpoint whose ``config.json`` has these ``values``.
+        trusted: import the code it names, regardless of its author.
 
     Raises:
-        CheckpointError: it names code, and isn't this user's. ConfigError: that can't be found.
+        CheckpointError: it names code and is not trusted.
+        ConfigError: the code can't be found.
     """
     needed = tuple(
         name for name in import_allowlist.CODE if name not in ("torso", "algo", "eval_envs")
@@ -45,35 +46,35 @@ def environment(folder: Path, values: dict[str, Any], trusted: bool = False) -> 
 
 
 def settings(
-    folder: Path, values: dict[str, Any], trusted: bool = False, given: tuple[str, ...] = ()
+    folder: Path, values: dict[str, Any], trusted: bool = False, overridden: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The settings of a run that name code, with what they stand for in place of a script's names.
+    """Return the settings of a run that name code, with the code of scripts resolved.
 
     Args:
-        given: settings that are replaced, and so not needed.
+        overridden: settings that will be replaced, so that their code is not imported.
 
     Raises:
-        CheckpointError, ConfigError: as for :func:`environment`.
+        CheckpointError, ConfigError: see :func:`environment`.
     """
-    replaced = {"torso" if name == "network" else name for name in given}
+    replaced = {"torso" if name == "network" else name for name in overridden}
     needed = tuple(name for name in import_allowlist.CODE if name not in replaced)
     import_allowlist.check(folder, values, trusted, needed)
-    config, recalled = values["config"], dict[str, Any]()
-    if not import_allowlist.code_in(config, needed):  # so nothing has told whose file this is
-        recalled["env_file"] = None
-    if "env" not in given:
-        recalled["env"] = _env(config)
-    if "tasks" not in given:
-        recalled["tasks"] = _tasks(config)
-    if "wrappers" not in given:
-        recalled["wrappers"] = _wrappers(config)
-    if "eval_envs" not in given:
-        recalled["eval_envs"] = _eval_envs(config)
-    if "network" not in given:
-        recalled["network"] = network(config)
-    if "algo" not in given:
-        recalled["algo"] = algorithm(config, given)
-    return recalled
+    config, resolved = values["config"], dict[str, Any]()
+    if not import_allowlist.code_in(config, needed):  # so the author of the file is unknown
+        resolved["env_file"] = None
+    if "env" not in overridden:
+        resolved["env"] = _env(config)
+    if "tasks" not in overridden:
+        resolved["tasks"] = _tasks(config)
+    if "wrappers" not in overridden:
+        resolved["wrappers"] = _wrappers(config)
+    if "eval_envs" not in overridden:
+        resolved["eval_envs"] = _eval_envs(config)
+    if "network" not in overridden:
+        resolved["network"] = network(config)
+    if "algo" not in overridden:
+        resolved["algo"] = algorithm(config, overridden)
+    return resolved
 
 
 def config(values: dict[str, Any]) -> Config:
@@ -81,25 +82,25 @@ def config(values: dict[str, Any]) -> Config:
     return from_json(values, **settings(Path(), {"config": values}, trusted=True))
 
 
-def algorithm(config: dict[str, Any], given: tuple[str, ...] = ()) -> dict[str, Any]:
+def algorithm(config: dict[str, Any], overridden: tuple[str, ...] = ()) -> dict[str, Any]:
     """The saved hyperparameters, with the algorithm's class and functions of schedules imported.
 
     Args:
-        given: hyperparameters that will be replaced, whose functions are not imported.
+        overridden: hyperparameters that will be replaced; their functions are not imported.
     """
     saved = {
         name: value
         for name, value in config["algo"].items()
-        if name not in given or not isinstance(value, dict)
+        if name not in overridden or not isinstance(value, dict)
     }
-    found = {name: algorithms.function_of(name, value) for name, value in saved.items()}
+    hyperparameters = {name: algorithms.function_of(name, value) for name, value in saved.items()}
     if saved["name"] not in ALGORITHMS:
-        found["name"] = algorithms.find(saved["name"], saved.get("file"))
-    return found
+        hyperparameters["name"] = algorithms.find(saved["name"], saved.get("file"))
+    return hyperparameters
 
 
 def network(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings of the network, its own torso found."""
+    """Return the settings of the network, with its custom torso resolved."""
     saved = config["network"]
     if not isinstance(saved.get("torso"), str):
         return dict(saved)

@@ -1,4 +1,4 @@
-"""How far a run has come, and what it reports of itself while it goes on and at its end."""
+"""Counts a run's progress and computes its results and summary."""
 
 from __future__ import annotations
 
@@ -23,57 +23,59 @@ from headrace.rundir.result import Result
 
 @dataclass
 class Progress:
-    """Counters of a run, the same for each of its learners."""
+    """Counters of a run, equal on each rank."""
 
     env_steps: int = 0  # of all learners
     updates: int = 0
     dropped: int = 0  # rollouts
     lost: int = 0  # rollouts, with their actors
-    pulls: int = 0  # times that actors copied weights before a rollout
-    epoch: int = 0  # how often the environments were reset for a checkpoint
+    pulls: int = 0  # times that actors pulled weights
+    epoch: int = 0  # resets of the environments for checkpoints
     best_return: float | None = None  # greatest training return at a checkpoint
-    trained_s: float = 0.0  # seconds of training, evaluations left out
+    trained_s: float = 0.0  # seconds of training without evaluations
     env_changes: list[str] = field(default_factory=list)  # made by callbacks, as JSON, in order
     _since: float = field(default=math.nan, repr=False)
 
     def start(self) -> None:
-        """Training goes on from here."""
+        """Start or resume the training clock."""
         self._since = time.monotonic() - self.trained_s
 
     def add(self, meter: MetricAccumulator) -> None:
-        """An update is over, in which all learners together counted this."""
+        """Add an update's metrics of all learners."""
         self.updates += 1
         for name in self.state_dict().keys() & set(SUMS):
             setattr(self, name, getattr(self, name) + getattr(meter, name))
 
-    def leave_out(self, seconds: float) -> None:
-        """These seconds were no training."""
+    def exclude(self, seconds: float) -> None:
+        """Exclude seconds from the training time."""
         self._since += seconds
 
     def now(self) -> float:
-        """Seconds of training so far; also kept in ``trained_s``."""
+        """Return the seconds of training so far; also kept in ``trained_s``."""
         self.trained_s = time.monotonic() - self._since
         return self.trained_s
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         names = [f.name for f in fields(self) if not f.name.startswith("_")]
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned; what an older one lacks stays as it is."""
+        """Restore the result of :meth:`state_dict`; missing entries keep their values."""
         for name in self.state_dict():
             setattr(self, name, saved.get(name, getattr(self, name)))
 
 
 class RunProgress:
-    """Counts since the last result and since the start, and the times between.
+    """Counts since the last result and since the start, and measures times between.
 
     Args:
-        progress, config: of the run. weights_bytes: that an actor copies when it pulls.
-        started: when the run counts as started, on the clock of ``time.monotonic()``.
-        frames_per_step: of an environment that repeats actions.
-        in_turns: agents move one at a time, and each is to have a turn.
+        progress: counters of the run.
+        config: settings of the run.
+        weights_bytes: bytes that an actor copies per pull.
+        started: start time of the run (``time.monotonic()``).
+        frames_per_step: frames per step of an environment that repeats actions.
+        in_turns: agents move one at a time; each must get a turn.
     """
 
     def __init__(
@@ -93,21 +95,21 @@ class RunProgress:
             MetricAccumulator(),
             Episodes(),
         )
-        self._later = MetricAccumulator()  # after the first update, as the speed is
+        self._later = MetricAccumulator()  # after the first update, like the speed
         self._first_update_s: float | None = None
         self._first_steps = self._last_steps = 0
         self._first_time = self._last_time = started
         self._roster: PolicyMapping | None = None
 
     def begin(self, episodes: Episodes) -> None:
-        """Training begins, after these episodes of all learners."""
+        """Begin training after these episodes of all learners."""
         self._episodes, config = episodes, self._config
         self._roster = config.roster(episodes.agents, env_name(config.env))
         self._first_time = self._last_time = time.monotonic()
         self._first_steps = self._last_steps = self._progress.env_steps
 
     def is_due(self, interval_s: float) -> bool:
-        """Whether the last result is so long ago."""
+        """Return True if the last result is at least this long ago."""
         return time.monotonic() - self._last_time >= interval_s
 
     def add(self, meter: MetricAccumulator) -> None:
@@ -121,32 +123,32 @@ class RunProgress:
             self._first_update_s = self._first_time - self._started
 
     def _values(self, meter: MetricAccumulator) -> dict[str, Any]:
-        """The fields of a result that a meter's counts and the run's progress give."""
+        """Return the fields of a result that follow from counts and progress."""
         progress, num_learners = self._progress, self._config.num_learners
         values = meter.values(progress.state_dict(), self._episodes, num_learners)
         copied = progress.pulls * self._weights_bytes
         own = by_policy(self._roster, self._episodes.by_agent, meter.means(), METRICS)
         return values | {"updates": progress.updates, "sync_bytes": copied, "policies": own}
 
-    def result(self, episodes: Episodes, **known: Any) -> Result:
-        """What happened since the last result; the ``episodes`` are of all learners.
+    def result(self, episodes: Episodes, **extra: Any) -> Result:
+        """Return the result since the last one; the ``episodes`` are of all learners.
 
         Raises:
-            EnvironmentFault: an agent of a game in turns has had none in its first games.
+            EnvironmentFault: an agent of a turn-based game got no turn in its first games.
         """
         if self._in_turns:
             self._check_turns(episodes)
         now, steps, self._episodes = time.monotonic(), self._progress.env_steps, episodes
         sps = (steps - self._last_steps) / (now - self._last_time)
-        known |= {"seconds": now - self._started, "sps": sps, "frames": self._frames}
-        known |= {"memory_learner": resident_bytes(), "memory_free": free_bytes()}
-        known["metrics"] = self._meter.of_losses() | known.get("metrics", {})
-        result = Result(**self._values(self._meter), **known)
+        extra |= {"seconds": now - self._started, "sps": sps, "frames": self._frames}
+        extra |= {"memory_learner": resident_bytes(), "memory_free": free_bytes()}
+        extra["metrics"] = self._meter.of_losses() | extra.get("metrics", {})
+        result = Result(**self._values(self._meter), **extra)
         self._last_time, self._last_steps, self._meter = now, steps, MetricAccumulator()
         if self._total.dropped > self._total.num_rollouts:
             warnings.warn(
-                "most rollouts are dropped, for they were overtaken by more updates than max_lag "
-                "or max_policy_lag allows: raise it, or batch_size",
+                "most rollouts are dropped, because more updates overtook them than max_lag or "
+                "max_policy_lag allows: raise it, or batch_size",
                 stacklevel=3,
             )
         return result
@@ -171,7 +173,7 @@ class RunProgress:
         return (self._last_steps - self._first_steps) / seconds if seconds > 0 else 0.0
 
     def summary(self) -> dict[str, Any]:
-        """What ``summary.json`` holds of the training."""
+        """Return the training section of ``summary.json``."""
         values = self._values(self._total)
         groups: dict[str, dict[str, Any]] = {}  # by the first part of the names in files
         for one in fields(Result):
@@ -210,7 +212,7 @@ class RunProgress:
         )
 
     def _plan(self) -> dict[str, float | str] | None:
-        """The speed beside what the run's own costs allow; None where actors learn: not known."""
+        """Compare the speed with the run's capacities; None if actors compute gradients."""
         config, total = self._config, self._later if self._later.env_steps else self._total
         if config.algo.learns_in_actors:
             return None

@@ -1,7 +1,7 @@
-"""TensorBoard's event files, as bytes: who writes them knows at once whether the disk took them.
+"""Encodes TensorBoard event files as bytes, so that writers see disk errors at once.
 
-torch's SummaryWriter writes in a thread of its own, which a full disk ends with a traceback.
-TensorBoard is imported with the first result: it takes a quarter of a second.
+torch's SummaryWriter writes in its own thread, which fails with a traceback on a full disk.
+TensorBoard is imported with the first result, because that takes a quarter of a second.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 
 def file_name() -> str:
-    """Of a new file of events."""
+    """Return the name of a new event file."""
     return f"events.out.tfevents.{time.time_ns() // 10**9}.{socket.gethostname()}.{os.getpid()}"
 
 
 def header(purge_step: int | None) -> bytes:
-    """How a file begins; TensorBoard leaves out what earlier files say from ``purge_step`` on."""
+    """Encode the start of a file; TensorBoard ignores earlier files from ``purge_step`` on."""
     from tensorboard.compat.proto.event_pb2 import SessionLog
 
     first = _record(file_version="brain.Event:2")
@@ -30,7 +30,7 @@ def header(purge_step: int | None) -> bytes:
 
 
 def scalars(values: Mapping[str, float], step: int) -> bytes:
-    """Numbers by name."""
+    """Encode numbers by name."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     numbers = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]

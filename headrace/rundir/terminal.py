@@ -1,4 +1,4 @@
-"""What a run shows on the terminal: progress while it trains, one screen when it ends."""
+"""Shows a run on the terminal: progress during training, a table at the end."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from headrace.rundir.result import Result
 
 _PLAIN_INTERVAL_S = 5.0
 _SPENT = {
-    "learn": "computing", "wait": "waiting", "publish": "publishing", "comm": "exchanging",
+    "learn": "computing", "wait": "waiting", "publish": "publishing", "comm": "all-reduce",
     "sync": "waiting for others",
 }  # fmt: skip
 
 
-_ACTIONS = {True: "deterministic policy", False: "drawn actions"}
+_ACTIONS = {True: "deterministic policy", False: "sampled actions"}
 
 
 class Report:
-    """A live line on a terminal, a plain line every few seconds elsewhere.
+    """Shows a live line on a terminal, or a plain line every few seconds elsewhere.
 
     Args:
-        config: of the run. console: where to write; standard output by default.
+        config: settings of the run.
+        console: destination; None: standard output.
         quiet: write nothing.
     """
 
@@ -44,7 +45,7 @@ class Report:
         self._console = console or Console(
             quiet=quiet, file=cast(TextIO, GuardedStream(sys.stdout))
         )
-        self._console.on_broken_pipe = self._go_on_unread  # type: ignore[method-assign]
+        self._console.on_broken_pipe = self._stop_printing  # type: ignore[method-assign]
         self._progress = Progress(
             TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=12),
@@ -67,17 +68,17 @@ class Report:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def _go_on_unread(self) -> None:
-        """Print no more, for the reader has seen enough: that ends no run."""
+    def _stop_printing(self) -> None:
+        """Stop printing after the reader has closed the pipe; the run continues."""
         self._console.quiet = True
         read_by_nobody()
 
     def say(self, text: str) -> None:
-        """A line of its own, as it is: nothing in it is markup or an emoji."""
+        """Print a line of plain text, without markup or emojis."""
         self._console.print(Text(text), soft_wrap=True)
 
     def begin(self, config: Config, run_dir: Path) -> None:
-        """Say what runs, with all settings decided, and where it writes."""
+        """Print the resolved settings and the run directory."""
         learners = f"{config.num_learners} learners, " if config.num_learners > 1 else ""
         sync = "" if config.weight_sync == "every" else f", weight sync {config.weight_sync}"
         if config.sync.on_drift:
@@ -93,7 +94,7 @@ class Report:
         )
 
     def _short(self, path: Path) -> Path:
-        """A path relative to the directory in which the run was started."""
+        """Return a path relative to the directory in which the run was started."""
         return path.relative_to(self._folder) if path.is_relative_to(self._folder) else path
 
     def update(self, result: Result) -> None:
@@ -111,20 +112,20 @@ class Report:
         done = min(1.0, result.env_steps / total)
         if result.sps <= 0:
             return f"{done:.0%}"
-        left = timedelta(seconds=round(max(0, total - result.env_steps) / result.sps))
-        return f"{done:.0%}, {left} left"
+        remaining = timedelta(seconds=round(max(0, total - result.env_steps) / result.sps))
+        return f"{done:.0%}, {remaining} left"
 
     def end(self, run_dir: Path, summary: dict[str, Any]) -> None:
         """Print the closing screen."""
         self._live.stop()
-        written = {"picture": run_dir / "curve.png", "report": run_dir / "report.html"}
+        written = {"plot": run_dir / "curve.png", "report": run_dir / "report.html"}
         there = {name: self._short(path) for name, path in written.items() if path.exists()}
         table = closing_table(self._short(run_dir), summary, there)
         self._console.print(Panel(table, expand=False))
 
 
 def main_line(result: Result) -> str:
-    """The one line that says how it goes and where the time goes."""
+    """Format the line about progress, returns and where the time goes."""
     parts = [f"{result.sps:,.0f} steps/s"]
     if result.frames is not None:
         parts.append(f"{result.frames:,} frames")
@@ -146,7 +147,7 @@ def main_line(result: Result) -> str:
 
 
 def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Path]) -> Table:
-    """Return, speed, where the time went, lag, and the paths of what was written."""
+    """Build the table of returns, speed, times, lag, and paths of written files."""
     played, missing = summary.get("evaluation"), summary.get("no_evaluation")
     human = played and played.get("human_normalized")
     frames, capped = summary.get("frames"), ", each task capped" if summary.get("tasks") else ""
@@ -168,7 +169,7 @@ def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Pat
         **_of_parts(summary, played, "agents"),
         **{f"policy {k}": v for k, v in _of_parts(summary, played, "policies").items()},
         "environment steps": f"{summary['env_steps']:,} in {summary['seconds_total']:.1f} s",
-        "frames": frames and f"{frames:,}, {summary['frames_per_step']} a step",
+        "frames": frames and f"{frames:,}, {summary['frames_per_step']} per step",
         "speed": f"{summary['sps']:,.0f} steps/s after the first update",
         "first update": first is not None and f"{first:.1f} s after the start",
         "plan": plan and plan["line"],
@@ -180,8 +181,8 @@ def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Pat
         + (f" (bound {lag['bound']})" if lag["bound"] is not None else "")
         + f" · mean {lag['steps']:.1f} optimiser steps",
         "dropped rollouts": str(summary["dropped"]),
-        "lost rollouts": lost and f"{lost}, which actors had begun that died",
-        "weights fetched": f"{sync['pulls']:,} times, {sync['bytes'] / 1e6:,.1f} MB",
+        "lost rollouts": lost and f"{lost}, unfinished in actors that died",
+        "weights pulled": f"{sync['pulls']:,} times, {sync['bytes'] / 1e6:,.1f} MB",
         "checkpoint": run_dir / "checkpoints" / "latest",
         "metrics": run_dir / "metrics.jsonl",
         "doctor": warned and f"{', '.join(warned)}: see warnings.jsonl and the report",
@@ -189,7 +190,7 @@ def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Pat
     }
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
-        if value:  # else it is not known
+        if value:  # otherwise unknown
             table.add_row(Text(name, style="bold"), Text(str(value)))
     return table
 
@@ -200,12 +201,12 @@ def _others(played: dict[str, Any]) -> dict[str, str]:
 
 
 def _of_parts(summary: dict[str, Any], played: dict[str, Any] | None, kind: str) -> dict[str, str]:
-    """A row for each of several tasks, of a game's agents, or of several policies."""
+    """Format a row for each of several tasks, agents of a game, or policies."""
     evaluated = (played or {}).get(kind) or {}
     return {
         name: " · ".join(_of_part(one, evaluated.get(name)))
         for name, one in (summary.get(kind) or {}).items()
-        if tuple(one.get("agents", ())) != (name,)  # its agent's row says the same
+        if tuple(one.get("agents", ())) != (name,)  # its agent's row is the same
     }
 
 

@@ -1,4 +1,4 @@
-"""One episode as a film, whatever made the environments."""
+"""Records an episode as a video, for environments of any kind."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from headrace.errors import ConfigError
 from headrace.evaluation import drawing, played
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import torch_threads
-from headrace.rundir.atomic_files import told
+from headrace.rundir.atomic_files import checkpoint_errors
 from headrace.spaces import walk
 from headrace.spaces.images import image_shape, is_image, layout_of
 from headrace.spaces.observations import at
 
-_FPS = 30  # where the environment says nothing
-_MAX_PICTURES = 30_000  # of an episode that doesn't end
-_SMALL = 64  # pixels of a side below which a picture is enlarged
+_FPS = 30  # if the environment defines no frame rate
+_MAX_FRAMES = 30_000  # of an episode that doesn't end
+_SMALL = 64  # pixels; frames with a shorter side are enlarged
 
-_BRIGHTEST = 1e6  # a range of brightness that somebody would have meant
+_BRIGHTEST = 1e6  # largest plausible range of brightness
 
 _RENDERED: dict[str, Any] = {"render_mode": "rgb_array"}
 
 
 class _OtherSpaces(ConfigError):
-    """The policy wasn't trained on this environment."""
+    """Raised if the policy wasn't trained on this environment."""
 
 
 def record_video(
@@ -47,36 +47,38 @@ def record_video(
     engine: str = "auto",
     deterministic: bool = True,
 ) -> Path:
-    """Write one episode as ``episode.mp4``, from its first to its last observation; its path.
+    """Write one episode, from its first to its last observation, as ``episode.mp4``.
 
-    The policy meets the observations that it was trained on: a single environment renders itself
-    if its spaces are the policy's, else the run's engine makes one, and where that renders nothing
-    the newest picture in the observation is shown. The film has the environment's
-    ``metadata["render_fps"]``, or 30 pictures a second. A picture with an odd side is given one
-    more row or column, as the format needs.
+    The policy receives the observations that it was trained on. A single environment renders
+    itself if its spaces match the policy's; otherwise the run's engine makes the environment. If
+    that can't render, the newest image in the observation is shown. The frame rate is the
+    environment's ``metadata["render_fps"]`` or 30 per second. Frames with odd sides are padded by
+    one row or column, as the format requires.
 
     Args:
-        deterministic: play the most likely actions; otherwise actions are drawn, by ``seed``.
+        deterministic: play the most likely actions; False: sample actions with ``seed``.
+        Returns:
+            path of the video.
 
     Raises:
-        ConfigError: the environment can't be made, or gives no pictures in any of these ways.
+        ConfigError: the environment can't be made, or provides no images in any of these ways.
     """
-    import imageio.v2 as imageio  # takes a tenth of a second, hence here
+    import imageio.v2 as imageio  # takes a tenth of a second
 
     path = folder / "episode.mp4"
     with contextlib.ExitStack() as stack:
-        stack.enter_context(told(path))
+        stack.enter_context(checkpoint_errors(path))
         envs = _first_that_shows(policy, env, env_kwargs or {}, engine, seed)
         stack.enter_context(contextlib.closing(envs))
         folder.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(torch_threads(1))  # more cost more than they bring to one observation
+        stack.enter_context(torch_threads(1))  # more threads are slower for one observation
         fps = envs.metadata.get("render_fps") or _FPS
         video: Any = stack.enter_context(imageio.get_writer(path, fps=fps, macro_block_size=1))
         stack.enter_context(drawing(seed, deterministic))
         moments = played(policy, envs, seed, deterministic)
         for count, moment in enumerate(moments, start=1):
             video.append_data(_picture(envs, moment.obs))
-            if games_over(envs, moment.ends).all() or count == _MAX_PICTURES:
+            if games_over(envs, moment.ends).all() or count == _MAX_FRAMES:
                 break
     return path
 
@@ -84,7 +86,7 @@ def record_video(
 def _first_that_shows(
     policy: AnyPolicy, env: Any, kwargs: dict[str, Any], engine: str, seed: int
 ) -> VectorEnv:
-    """One environment with the policy's spaces that gives pictures."""
+    """Make an environment with the policy's spaces that provides images."""
     native = "native" if engine == "auto" else engine
     ways = dict.fromkeys(
         (made, tuple(extra.items()))
@@ -94,7 +96,7 @@ def _first_that_shows(
     reasons: list[str] = []
     for made, extra in ways:
         with contextlib.ExitStack() as stack, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it can't render in this way is expected
+            warnings.simplefilter("ignore")  # some of these ways are expected to fail
             try:
                 envs = make_vec(env, 1, made, {**kwargs, **dict(extra)})
                 stack.callback(envs.close)
@@ -103,29 +105,29 @@ def _first_that_shows(
                 _picture(envs, obs)
             except Exception as error:  # the user's environment may raise anything
                 reason = str(error).partition("\n")[0] or repr(error)
-                is_other = isinstance(error, _OtherSpaces)  # says more than the rest
+                is_other = isinstance(error, _OtherSpaces)  # more informative than other errors
                 reasons.insert(0, reason) if is_other else reasons.append(reason)
                 continue
             stack.pop_all()
             return envs
     raise ConfigError(
-        f"there is no video of {env_name(env)}, which gives no pictures with "
-        f"render_mode='rgb_array', nor in its observations: {reasons[0]}"
+        f"can't record a video of {env_name(env)}: it provides no images with "
+        f"render_mode='rgb_array' or in its observations ({reasons[0]})"
     )
 
 
 def _check_spaces(policy: AnyPolicy, envs: VectorEnv) -> None:
     ours = policy.observation_space, policy.action_space
     theirs = envs.single_observation_space, envs.single_action_space
-    if found := difference(*ours, *theirs, whose="the policy's"):
-        raise _OtherSpaces(found)
+    if mismatch := difference(*ours, *theirs, whose="the policy's"):
+        raise _OtherSpaces(mismatch)
 
 
 def _picture(envs: Any, obs: Any) -> np.ndarray:
-    """What the environment shows, or else observes, uint8 ``[H, W]`` or ``[H, W, 3]``.
+    """Return the rendered or observed image, uint8 ``[H, W]`` or ``[H, W, 3]``.
 
     Raises:
-        ValueError: nothing that it shows or observes is a picture.
+        ValueError: neither rendering nor observation is an image.
     """
     rendered = envs.render() if envs.render_mode == "rgb_array" else None
     picture = np.asarray(rendered[0]) if rendered is not None and len(rendered) else None
@@ -136,15 +138,15 @@ def _picture(envs: Any, obs: Any) -> np.ndarray:
 
 
 def _observed(space: gymnasium.Space, obs: Any) -> np.ndarray:
-    """The newest picture in an observation ``[1, ...]``."""
+    """Return the newest image in an observation ``[1, ...]``."""
     for path, leaf in walk.leaves(space):
         if is_image(leaf):
             return _newest(leaf, np.asarray(at(obs, path)[0]))
-    raise ValueError("render() returns no picture")
+    raise ValueError("render() returns no image")
 
 
 def _newest(space: Box, image: np.ndarray) -> np.ndarray:
-    """The last of what is stacked, in colour if there are three channels."""
+    """Return the last image of a stack, in colour if there are three channels."""
     layout = layout_of(space) or "channels_last"
     channels, height, width = image_shape(space, layout)
     if len(space.shape) > 2 and layout == "channels_last":
@@ -153,7 +155,7 @@ def _newest(space: Box, image: np.ndarray) -> np.ndarray:
     colours = 3 if channels % 3 == 0 else 1
     if image.dtype != np.uint8:
         low, high = float(space.low.min()), float(space.high.max())
-        if not 0 < high - low < _BRIGHTEST:  # no bounds that mean anything
+        if not 0 < high - low < _BRIGHTEST:  # meaningless bounds
             low, high = float(image.min()), max(float(image.max()), float(image.min()) + 1e-8)
         image = np.clip((image.astype(np.float64) - low) / (high - low) * 255, 0, 255)
     picture = np.moveaxis(image[-colours:], 0, -1).astype(np.uint8)

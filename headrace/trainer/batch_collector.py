@@ -125,9 +125,9 @@ class BatchCollector:
                 self.taken.append(slot)
                 rollouts.append(rollout)
                 meter.rollout(header)
-                self._episodes.learnt(task, header.valid_steps)
+                self._episodes.count_trained(task, header.valid_steps)
                 if self._episodes.agents:
-                    self._episodes.learnt_by_agents((~rollout.first[1:]).sum(0).numpy())
+                    self._episodes.count_trained_by_agents((~rollout.first[1:]).sum(0).numpy())
                 if header.lag >= 0:  # its actor trained on it, once
                     sums = {"num_lags": 1, "lag_sum": lag, "lag_steps_sum": lag}
                     meter.count(**sums, lag_max=lag, lag_steps_max=lag)

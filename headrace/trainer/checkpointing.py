@@ -15,7 +15,7 @@ from headrace.learner.multi_policy_learner import AnyLearner
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.processes import signals_held
 from headrace.rundir import checkpoint, directories, import_allowlist
-from headrace.rundir.atomic_files import TolerantWriter, told, write_json
+from headrace.rundir.atomic_files import TolerantWriter, checkpoint_errors, write_json
 from headrace.rundir.episodes import Episodes, mean_return
 from headrace.rundir.league_run import LeagueRun
 from headrace.rundir.lock import Lock
@@ -190,7 +190,7 @@ class Checkpointer:
         self._tried = self._saved.progress.updates
         try:
             if not (self._run_dir / "config.json").exists():  # the directory was removed
-                with told(self._run_dir):
+                with checkpoint_errors(self._run_dir):
                     self._run_dir.mkdir(parents=True, exist_ok=True)
                 write_json(self._run_dir / "config.json", self.description)
             self._write(more)

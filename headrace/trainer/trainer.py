@@ -464,7 +464,7 @@ class Trainer:
         metrics = self._reported.gather(self.group)
         if log is None:
             return None
-        self._reported.tell_missing(self.episodes.count)
+        self._reported.report_missing(self.episodes.count)
         rate, values = self._current.rates(self.env_steps)
         metrics |= self._evaluations.metrics | {f"charts/{k}": v for k, v in values.items()}
         extra: dict[str, Any] = {"learning_rate": rate, "eval_return": self._evaluations.latest}
@@ -590,6 +590,6 @@ class Trainer:
         """Return the contents of ``summary.json``."""
         self._reported.gather(SingleLearner())  # values that callbacks logged last
         if self.group.rank == 0:
-            self._reported.tell_missing()
+            self._reported.report_missing()
         made = [json.loads(text) for text in self.progress.env_changes]
         return self._tally.summary() | {"metrics": self._reported.latest, "env_changes": made}

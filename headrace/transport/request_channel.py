@@ -38,7 +38,9 @@ def layout(request: Any, answer: Any, num_callers: int, num_rows: int) -> dict[s
     """Return the tree of :class:`ArraySpec` of the memory of all requests.
 
     Args:
-        request, answer: trees of one row. num_rows: of a call, at most.
+        request, answer: trees of one row.
+        num_callers: number of clients.
+        num_rows: largest number of rows of a request.
     """
 
     def many(row: ArraySpec) -> ArraySpec:

@@ -139,7 +139,7 @@ class ShmPort:
         return orders
 
     def acquire(self, timeout_s: float) -> int | None:
-        """See :class:`~headrace.transport.queue.ActorPort`; returns None if the learner died, too."""
+        """See :class:`~headrace.transport.queue.ActorPort`; None also if the learner died."""
         try:
             while self._pipe.poll(timeout_s):
                 message = self._pipe.recv_bytes()

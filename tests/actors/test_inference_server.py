@@ -80,13 +80,13 @@ def served(policy: Policy, num_actors: int, max_wait_s: float = 20.0):
     with torch.no_grad():
         for p in forgets.parameters():
             p.zero_()  # until it has fetched the weights
-    args = forgets, RequestServer(calls.desk()), store.buffer, max_wait_s, theirs
+    args = forgets, RequestServer(calls.server_end()), store.buffer, max_wait_s, theirs
     thread = threading.Thread(target=_serve, args=args, daemon=True)
     thread.start()
     follower, bare = Follower(SyncRule()), copy.deepcopy(policy).to("meta")
     follower.fetched(0)
     askers = [
-        InferenceClient(bare, calls.line(a), follower, 20.0, "Env") for a in range(num_actors)
+        InferenceClient(bare, calls.client_end(a), follower, 20.0, "Env") for a in range(num_actors)
     ]
     for asker in askers:
         asker.store = store
@@ -319,7 +319,7 @@ def test_it_says_that_it_lives_well_before_it_counts_as_hung(tiny, monkeypatch, 
     weights = WeightStore(spec_of(policy_weights(policy)))
     made, (ours, theirs) = inference_server.InferenceServer(spec, weights.buffer), Pipe()
     ours.close()  # so it ends at once
-    inference_server.run_inference(made._pickled, made._calls.desk(), weights.buffer, theirs)
+    inference_server.run_inference(made._pickled, made._calls.server_end(), weights.buffer, theirs)
     made._calls.close()
     assert beats == [min(0.5, timeout_s / 8)]
     assert made._timeout_s == timeout_s / 2

@@ -457,7 +457,7 @@ def test_the_command_line_trains_adaptively_and_shows_what_was_fetched(tmp_path,
     main([*command.split(), *small.split(), "--run-dir", str(tmp_path / "run")])
     shown = capsys.readouterr().out
     assert "weight sync adaptive beyond 0.01 nats" in shown
-    assert "weights fetched" in shown
+    assert "weights pulled" in shown
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert 1 <= summary["sync"]["pulls"] < summary["updates"]
 

@@ -17,7 +17,7 @@ from headrace.reporting import page
 from headrace.rundir import files, health
 from headrace.rundir.curves import read_run
 from headrace.rundir.files import RunLog, append_jsonl, read_jsonl, truncate_jsonl
-from headrace.rundir.health import conclude, findings, known
+from headrace.rundir.health import conclude, findings, with_episode_limit
 
 
 def wrong(*_):
@@ -96,7 +96,7 @@ def test_odd_warnings_keep_no_run_from_going_on(tmp_path):
     (tmp_path / "warnings.jsonl").write_text(ODD)
     doctor = Doctor({})
     RunLog(tmp_path, 0, keep_until=(640, 10), doctor=doctor)
-    assert doctor.told == {"kl-high"}
+    assert doctor.reported == {"kl-high"}
     truncate_jsonl(tmp_path / "warnings.jsonl", 640, 10)
     assert read_jsonl(tmp_path / "warnings.jsonl")[-1]["name"] == "kl-high"
 
@@ -126,7 +126,7 @@ def test_what_the_whole_course_shows_no_more_is_earlier(tmp_path, capsys):
     ],
 )
 def test_how_long_an_episode_may_be(settings, limit):
-    assert known(settings)["max_episode_steps"] == limit
+    assert with_episode_limit(settings)["max_episode_steps"] == limit
 
 
 def test_settings_that_a_doctor_can_not_read_end_no_run(tiny, monkeypatch):

@@ -189,7 +189,7 @@ def test_paths_to_opponents_hold_in_other_folders(
     with pytest.raises(ConfigError, match=r"exploit='.*other/x' must be '.*one/x'"):
         hr.resume("../one/y", total_steps=400, exploit="x")
     shutil.rmtree(tmp_path / "one/shared")
-    with pytest.raises(CheckpointError, match=r"one/shared' isn't there, in which the run z goes"):
+    with pytest.raises(CheckpointError, match=r"one/shared' is missing, but the run z resumes in it"):
         hr.resume("../one/z", total_steps=300)
 
 
@@ -319,5 +319,5 @@ def test_a_league_of_another_game_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_game_of_one_agent_has_no_opponents(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="needs a game of several agents"):
+    with pytest.raises(ConfigError, match="needs a game with several agents"):
         hr.train("CartPole-v1", PPO, opponents="pfsp", run_dir=str(tmp_path / "x"), **SIZES)

@@ -128,7 +128,7 @@ def test_no_flipped_bit_is_loaded(saved, tmp_path, name):
         text = str(error.value)
         assert "\n" not in text
         assert str(file) in text or (name == "SHA256SUMS" and str(folder) in text)
-        assert "step_64 beside it is whole" in text
+        assert "step_64 is whole" in text
         file.write_bytes(whole)
     checkpoint.load_policy(folder)
 
@@ -164,5 +164,5 @@ def test_the_newest_whole_checkpoint_stands_in_for_a_lost_pointer(saved, tmp_pat
     pointer.unlink() if content is None else pointer.write_text(content)
     with pytest.warns(UserWarning, match="the newest whole one is taken, step_64"):
         assert checkpoint.find(tmp_path).name == "step_64"
-    with pytest.raises(CheckpointError, match="holds no best checkpoint"):
+    with pytest.raises(CheckpointError, match="has no best checkpoint"):
         checkpoint.find(tmp_path, "best")

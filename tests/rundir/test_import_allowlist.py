@@ -72,7 +72,7 @@ def test_a_command_in_a_run_directory_is_not_run(run, tmp_path, capsys):
     for command in ("evaluate", "resume"):
         assert main([command, str(run)]) == 2
         said = capsys.readouterr().err
-        assert "isn't signed by you on this machine" in said
+        assert "is not signed by you on this machine" in said
         assert "env='subprocess:getoutput'" in said
         assert "--trust" in said
         assert said.count("\n") == 1
@@ -123,7 +123,7 @@ def test_a_torso_alone_keeps_a_policy_from_being_loaded(run):
 
 def test_a_run_of_another_user_needs_their_word_and_plain_ids_do_not(run, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "other"))
-    with pytest.raises(CheckpointError, match="isn't signed by you"):
+    with pytest.raises(CheckpointError, match="is not signed by you"):
         hr.resume(run)
     assert main(["evaluate", str(run), "--episodes", "1", "--trust"]) == 0
     assert main(["resume", str(run), "--total-steps", "16", "--trust"]) == 0  # and is signed now
@@ -168,7 +168,7 @@ def test_the_key_is_made_once_and_read_by_its_owner_only(tmp_path, monkeypatch):
 def test_a_signature_of_other_letters_is_only_wrong(trained):
     values = json.loads((trained / "config.json").read_text())
     for signature in ("ü", "\udc80"):
-        with pytest.raises(CheckpointError, match="isn't signed by you"):
+        with pytest.raises(CheckpointError, match="is not signed by you"):
             import_allowlist.check(
                 trained, values | {"signature": signature}, False, import_allowlist.CODE
             )

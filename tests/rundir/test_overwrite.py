@@ -112,7 +112,7 @@ def test_a_folder_with_another_programs_config_is_no_run(tmp_path, content):
     (tmp_path / "config.json").write_text(content)
     (tmp_path / "checkpoints").mkdir()
     before = everything(tmp_path)
-    with pytest.raises(CheckpointError, match="that is not a run directory"):
+    with pytest.raises(CheckpointError, match="it is not a run directory"):
         directories.prepare(tmp_path, resume=False, overwrite=True)
     assert everything(tmp_path) == before
 

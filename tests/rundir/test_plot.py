@@ -142,14 +142,14 @@ def test_runs_without_an_episode_count_in_no_mean(write):
     (empty / "metrics.jsonl").write_text('{"env_steps": 5, "seconds": 1, "charts/SPS": 5}\n')
     assert labels(drawn(empty, full)) == ["ppo on CartPole-v1 (1 seed)"]
     apart = write("apart", steps=(300, 400), seed=2)
-    assert labels(drawn(full, apart)) == ["ppo on CartPole-v1 (2 seeds): nothing in common"]
+    assert labels(drawn(full, apart)) == ["ppo on CartPole-v1 (2 seeds): no common steps"]
 
 
 def test_what_cannot_be_drawn_is_said(write, tmp_path, capsys):
     assert main(["plot"]) == 2
     assert "plot needs a run directory" in capsys.readouterr().err
     run = write("a")
-    with pytest.raises(CheckpointError, match=r"holds no metrics.*Did you mean .*/a\?"):
+    with pytest.raises(CheckpointError, match=r"has no metrics.*Did you mean .*/a\?"):
         plot([tmp_path])
     for output in (tmp_path / "no" / "x.png", tmp_path / "x.nothing"):
         with pytest.raises(ConfigError, match=r"output='.*' can't be written"):

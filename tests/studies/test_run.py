@@ -36,7 +36,7 @@ def test_another_users_run_goes_on_if_it_names_the_code_that_the_command_names(
     assert train_run(own | known) == {}
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "a third"))
     for other in ({"env_kwargs": {"length": 3}}, {"env": "CartPole-v1"}):
-        with pytest.raises(CheckpointError, match="isn't signed by you on this machine"):
+        with pytest.raises(CheckpointError, match="is not signed by you on this machine"):
             train_run(request(tmp_path, **({"env": "worlds:CountingEnv"} | other)) | known)
 
 
@@ -52,6 +52,6 @@ def test_a_run_for_which_memory_was_short_begins_when_there_is_some(tmp_path, mo
     train_run, known = KNOWN[study]
     with monkeypatch.context() as short:
         short.setattr(memory_check, "free_bytes", lambda: 1)
-        with pytest.raises(NoRoom, match="GB of memory .* GB are free"):
+        with pytest.raises(NoRoom, match=r"GB of memory .* GB are free"):
             train_run(request(tmp_path, env="CartPole-v1") | known)
     assert train_run(request(tmp_path, env="CartPole-v1") | known) == {}

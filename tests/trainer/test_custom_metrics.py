@@ -243,6 +243,6 @@ def test_names_that_only_some_episodes_report_are_not_missing():
         metrics.note(infos, np.zeros(2, bool), np.ones(2, bool))
         reported.add(metrics.take())
         reported.gather(SingleLearner())
-    reported.tell_missing(99)
-    reported.tell_missing()
+    reported.report_missing(99)
+    reported.report_missing()
     assert said == []

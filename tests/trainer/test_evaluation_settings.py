@@ -98,7 +98,7 @@ def test_actions_of_an_evaluation_are_drawn_if_asked(paying, finish):
     summary = trainer.finish()
     assert len(set(summary["evaluation"]["returns"])) > 1
     shown = closing_table(trainer.run_dir, summary, {}).columns[1]._cells
-    assert any("drawn actions" in str(cell) for cell in shown)
+    assert any("sampled actions" in str(cell) for cell in shown)
 
 
 def test_an_evaluation_on_another_environment_is_refused_before_it_starts(paying, tmp_path):

@@ -80,9 +80,9 @@ def test_a_run_tells_of_each_policy_and_each_is_loaded(tmp_path, capsys):
     with pytest.raises(ConfigError, match="they play agent_0, agent_1, agent_2, but it has"):
         hr.evaluate(team, CountingGame, 2, env_kwargs={"num_agents": 2})
     for other in ({"init_from": str(run)}, {"exploit": str(run)}):
-        with pytest.raises(CheckpointError, match=r"holds several policies \(x, y\), and only"):
+        with pytest.raises(CheckpointError, match=r"has several policies \(x, y\), but a"):
             hr.Trainer(hr.Config(CountingGame, **other, run_dir=str(tmp_path / "other"), **how))
-    with pytest.raises(CheckpointError, match="holds several"):
+    with pytest.raises(CheckpointError, match="has several"):
         checkpoint.load_one(checkpoint.find(run))
 
 
@@ -184,7 +184,7 @@ def test_actors_that_fetch_on_drift_are_told_of_all_policies(tiny):
         ({"algo": hr.IMPACT()}, "policies='per-agent' must be 'shared' with impact, whose updates"),
         ({"policies": {"left": "a"}}, "policies='left:a' leaves out right of Matching"),
         ({"policies": "left:a,righd:b"}, "names 'righd', who is no agent of Matching"),
-        ({"env": "CartPole-v1"}, "needs a game of several agents, and CartPole-v1 has one"),
+        ({"env": "CartPole-v1"}, "needs a game with several agents, but CartPole-v1 has one"),
         (
             {"network": hr.Network(core="gru"), "algo": hr.PPO(minibatches=8)},
             "minibatches=8 is more than the 4 environments that left plays in a batch",

@@ -71,7 +71,7 @@ def test_without_a_display_an_episode_is_filmed_and_all_are_told(tmp_path, monke
     assert (tmp_path / "plays/pendulum/episode.mp4").stat().st_size > 1000
     assert main(["play", "satellite", "--episodes", "1"]) == 0
     shown = capsys.readouterr()
-    assert "there is no video" in shown.err
+    assert "can't record a video" in shown.err
     assert "after 20 steps" in shown.out
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from headrace.config import Config
-from headrace.rundir.atomic_files import told
+from headrace.rundir.atomic_files import checkpoint_errors
 from headrace.studies import flags
 from headrace.studies.identity import alone, check_same
 from headrace.studies.machine import head, wide_console
@@ -52,7 +52,7 @@ def run(population: Population, console: Console, train: Train = train_member) -
     flags.check_made(population.config)
     population.check()
     identity, folder = population.identity, Path(population.output)
-    with told(folder, "used as output"):
+    with checkpoint_errors(folder, "used as output"):
         folder.mkdir(parents=True, exist_ok=True)
     with alone(folder):
         check_same(folder / "population.json", "a population", identity)

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from rich.console import Console
 
-from headrace.rundir.atomic_files import replace_text, told
+from headrace.rundir.atomic_files import checkpoint_errors, replace_text
 from headrace.studies import flags
 from headrace.studies.machine import markdown, show
 from headrace.studies.pbt.member import Event, Member
@@ -105,7 +105,7 @@ def write(population: Population, members: Sequence[Member], console: Console) -
         f"The best policy is in {members[int(rows[0]['member'])].run_dir}.",
     ]
     draw(histories, title, folder / "population.png")
-    with told(folder / "population.md"):
+    with checkpoint_errors(folder / "population.md"):
         replace_text(folder / "population.md", "\n\n".join(page) + "\n")
     console.print(f"page: {folder}/population.md, picture: {folder}/population.png")
 

@@ -21,7 +21,7 @@ from headrace.envs.suites import Suite, suite, the_same
 from headrace.errors import ConfigError, nearest, require, shown, wrapper
 from headrace.evaluation import MAX_PARALLEL, VectorStep, whole_episodes
 from headrace.nn.inputs import info_mask
-from headrace.rundir.atomic_files import told, write_json
+from headrace.rundir.atomic_files import checkpoint_errors, write_json
 from headrace.studies.scores.runs import score_of
 
 EPISODES = 100
@@ -124,7 +124,7 @@ def write(
             "reference": reference.get(task, known.get("reference")),
             "reference_source": sources.get(task, known.get("reference_source")),
         }
-    with told(file):
+    with checkpoint_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, {"tasks": tasks})
 

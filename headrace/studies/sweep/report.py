@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from headrace.errors import CheckpointError, setting
-from headrace.rundir.atomic_files import replace_text, told
+from headrace.rundir.atomic_files import checkpoint_errors, replace_text
 from headrace.rundir.curves import Curve, read_run
 from headrace.studies import flags, statistics
 from headrace.studies.aggregation import mean_se
@@ -143,7 +143,7 @@ def write(sweep: Sweep, store: Store, console: Console) -> None:
         table = [{"setting": name, "importance": f"{x:.0%}"} for name, x in shares.items()]
         parts += ["## Importances", words, markdown(table)]
     draw(sweep, trials, shares, title, folder / "sweep.png")
-    with told(folder / "sweep.md"):
+    with checkpoint_errors(folder / "sweep.md"):
         replace_text(folder / "sweep.md", "\n\n".join(parts) + "\n")
     console.print(f"page: {folder}/sweep.md, picture: {folder}/sweep.png")
 

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from headrace.errors import CheckpointError, ConfigError
-from headrace.rundir.atomic_files import told
+from headrace.rundir.atomic_files import checkpoint_errors
 from headrace.rundir.lock import Lock, locked
 from headrace.studies.identity import alone, check_same
 from headrace.studies.sample import Parameter, seed_of
@@ -111,7 +111,7 @@ class Store:
 
     def __init__(self, sweep: Sweep) -> None:
         self._sweep, self._folder = sweep, Path(sweep.output)
-        with told(self._folder, "used as output"):
+        with checkpoint_errors(self._folder, "used as output"):
             self._folder.mkdir(parents=True, exist_ok=True)
         with alone(self._folder):
             check_same(self._folder / "sweep.json", "a sweep", sweep.identity)

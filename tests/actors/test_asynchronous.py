@@ -308,7 +308,7 @@ def test_a_mask_that_reset_does_not_show_is_an_error(filler):
             return *super().step(action)[:-1], {"action_mask": np.ones(2, np.int8)}
 
     _, fill = filler(Late, "threads")
-    with pytest.raises(EnvironmentFault, match="infos of a later step but not of its"):
+    with pytest.raises(EnvironmentFault, match="info of a later step but not of its"):
         fill()
 
 

@@ -304,7 +304,7 @@ def test_a_process_that_hangs_is_killed_and_replaced_and_no_actor_is_blamed(tiny
 
 @pytest.mark.parametrize("timeout_s", [0.04, 1.0, 300.0])
 def test_it_says_that_it_lives_well_before_it_counts_as_hung(tiny, monkeypatch, timeout_s):
-    beats, serving = [], inference_server.Server
+    beats, serving = [], inference_server.RequestServer
 
     def opened(desk, beat_s):
         beats.append(beat_s)
@@ -349,8 +349,8 @@ def test_what_raises_there_ends_the_run_with_its_own_traceback(tiny):
     ):
         list(trainer)
     assert str(error.value).startswith(
-        "the inference process failed: RuntimeError: no licence for this torso here; its predecessor "
-        "failed in the same way, so it isn't restarted"
+        "the inference process failed: RuntimeError: no licence for this torso here; its "
+        "predecessor failed in the same way, so it isn't restarted"
     )
     assert "in forward" in str(error.value)
     assert time.monotonic() - start < 60

@@ -255,7 +255,7 @@ def test_one_reset_that_looks_like_stacks_is_not_enough():
 @pytest.mark.parametrize("env", [Colours, Dark])
 def test_what_may_be_no_stack_is_held_whole(env, tmp_path):
     assert not probe(env, "auto", {"begins": "black"}, seed=0).stacks
-    with pytest.raises(ConfigError, match=r"stacked_frames='once'.*shows no stacks"):
+    with pytest.raises(ConfigError, match=r"stacked_frames='once'.*are not frame stacks"):
         weights(tmp_path, env=env, stacked_frames="once")
 
 

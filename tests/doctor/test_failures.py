@@ -132,7 +132,7 @@ def test_how_long_an_episode_may_be(settings, limit):
 def test_settings_that_a_doctor_can_not_read_end_no_run(tiny, monkeypatch):
     monkeypatch.setattr(health, "flat_settings", wrong)
     told = [text for text in trained(tiny(transport="serial")) if "doctor" in text]
-    assert told[0].startswith("the doctor failed and doesn't look")
+    assert told[0].startswith("the doctor failed and is disabled")
     assert "ZeroDivisionError: division by zero, in a rule" in told[0]
 
 

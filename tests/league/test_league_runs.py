@@ -189,7 +189,9 @@ def test_paths_to_opponents_hold_in_other_folders(
     with pytest.raises(ConfigError, match=r"exploit='.*other/x' must be '.*one/x'"):
         hr.resume("../one/y", total_steps=400, exploit="x")
     shutil.rmtree(tmp_path / "one/shared")
-    with pytest.raises(CheckpointError, match=r"one/shared' is missing, but the run z resumes in it"):
+    with pytest.raises(
+        CheckpointError, match=r"one/shared' is missing, but the run z resumes in it"
+    ):
         hr.resume("../one/z", total_steps=300)
 
 

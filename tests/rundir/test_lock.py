@@ -28,7 +28,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from headrace.rundir import directories
-held = rundir.prepare(Path("run"), False, False)
+held = directories.prepare(Path("run"), False, False)
 print("HELD", flush=True)
 time.sleep(600)
 """
@@ -36,7 +36,7 @@ FORK = """
 import os, time
 from pathlib import Path
 from headrace.rundir import directories
-held = rundir.prepare(Path("run"), False, False)
+held = directories.prepare(Path("run"), False, False)
 if os.fork() == 0:
     print("FORKED", flush=True)
     time.sleep(600)
@@ -125,7 +125,7 @@ def test_a_file_system_without_locks_is_noted(tmp_path, monkeypatch):
 def test_what_processes_share_needs_locks(tmp_path, monkeypatch, study):
     """Or two of them would train the same run."""
     monkeypatch.setattr(fcntl, "flock", refuse)
-    words = r"without locks \(Function not implemented\).*on one that has them with output='FOLDER'"
+    words = r"without locks \(Function not implemented\).*on another one with output='FOLDER'"
     with pytest.raises(CheckpointError, match=words), warnings.catch_warnings():
         warnings.simplefilter("error")
         if study == "pbt":

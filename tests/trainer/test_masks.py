@@ -136,7 +136,7 @@ def test_a_mask_that_reset_does_not_show_is_an_error_and_not_ignored():
     def make():
         return Masked(Discrete(3), lambda step: [1, 0, 0], in_reset=False)
 
-    with pytest.raises(EnvironmentFault, match="in the infos of a later step but"):
+    with pytest.raises(EnvironmentFault, match="in the info of a later step but"):
         rollout_of(make)
 
 

@@ -209,7 +209,10 @@ def test_several_tasks_have_a_folder_without_blanks_and_no_limit_of_one():
     assert default_run_dir(name, "appo").name.startswith("2-tasks-appo-")
     alone = {"env": "CartPole-v1", "tasks": []}
     assert health.with_episode_limit(alone)["max_episode_steps"] == 500
-    assert health.with_episode_limit(alone | {"tasks": ["CartPole-v1", "Own-v0"]})["max_episode_steps"] is None
+    assert (
+        health.with_episode_limit(alone | {"tasks": ["CartPole-v1", "Own-v0"]})["max_episode_steps"]
+        is None
+    )
 
 
 def test_callables_of_one_name_are_told_how_they_differ():

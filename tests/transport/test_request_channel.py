@@ -25,8 +25,8 @@ from headrace.transport.slab import ArraySpec
 
 ROWS = 3  # of a call, at most
 LAYOUT = {
-    "asked": {"x": ArraySpec((2,), torch.int64), "core": ()},
-    "answered": {"y": ArraySpec((2,), torch.float32), "core": ()},
+    "request": {"x": ArraySpec((2,), torch.int64), "core": ()},
+    "answer": {"y": ArraySpec((2,), torch.float32), "core": ()},
     "num_rows": ROWS,
 }
 
@@ -91,7 +91,7 @@ def test_each_caller_gets_the_answer_to_its_own_rows_whoever_is_batched_with_it(
     wrong, sizes = [], []
 
     def work(number: int) -> None:
-        caller, random = RequestClient(made.line(number)), np.random.default_rng(number)
+        caller, random = RequestClient(made.client_end(number)), np.random.default_rng(number)
         for _ in range(60):
             values = random.integers(0, 10**6, random.integers(1, ROWS + 1)).tolist()
             if call(caller, *values) != right(*values):
@@ -100,7 +100,7 @@ def test_each_caller_gets_the_answer_to_its_own_rows_whoever_is_batched_with_it(
     workers = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(5)]
     for worker in workers:
         worker.start()
-    server = RequestServer(made.desk())
+    server = RequestServer(made.server_end())
     while any(worker.is_alive() for worker in workers):
         asked = server.take(0.001)
         if asked is not None:
@@ -113,7 +113,10 @@ def test_each_caller_gets_the_answer_to_its_own_rows_whoever_is_batched_with_it(
 
 def test_an_active_caller_is_waited_for_and_no_other(made):
     made = made(3)
-    callers, server = [RequestClient(made.line(n)) for n in range(3)], RequestServer(made.desk())
+    callers, server = (
+        [RequestClient(made.client_end(n)) for n in range(3)],
+        RequestServer(made.server_end()),
+    )
     callers[0].expect(True)
     callers[1].expect(True)
     first = Calling(callers[0], 1)
@@ -132,10 +135,10 @@ def test_an_active_caller_is_waited_for_and_no_other(made):
 
 def test_a_server_finds_what_the_one_before_took_and_did_not_answer(made):
     made = made(2)
-    waits = Calling(RequestClient(made.line(1)), 7, 8)
-    assert taken(RequestServer(made.desk())).callers.tolist() == [1]  # which dies here
-    made.greet()
-    server = RequestServer(made.desk())
+    waits = Calling(RequestClient(made.client_end(1)), 7, 8)
+    assert taken(RequestServer(made.server_end())).callers.tolist() == [1]  # which dies here
+    made.reset_heartbeat()
+    server = RequestServer(made.server_end())
     asked = taken(server)
     assert asked.callers.tolist() == [1]
     server.answer(asked, doubled(asked))
@@ -144,12 +147,12 @@ def test_a_server_finds_what_the_one_before_took_and_did_not_answer(made):
 
 def test_a_caller_that_replaces_another_is_not_given_its_answer(made):
     made = made(1)
-    server, before = RequestServer(made.desk()), RequestClient(made.line(0))
+    server, before = RequestServer(made.server_end()), RequestClient(made.client_end(0))
     before.expect(True)
     with pytest.raises(TimeoutError, match=r"the inference process did not answer for 0\.01 s"):
         call(before, 1, timeout_s=0.01)
     old = taken(server)
-    after = RequestClient(made.line(0))
+    after = RequestClient(made.client_end(0))
     assert not server._numbers[:, 3].any()
     waits = Calling(after, 5)
     while not (server._numbers[:, 0] == 2).all():  # until it has asked
@@ -164,8 +167,8 @@ def test_a_caller_that_replaces_another_is_not_given_its_answer(made):
 def test_an_answer_is_seen_though_nobody_was_woken(made, monkeypatch):
     monkeypatch.setattr(request_channel, "BEAT_S", 0.01)
     made, (_, elsewhere) = made(1), Pipe(duplex=False)
-    server = RequestServer(dataclasses.replace(made.desk(), wakes=(elsewhere,)))
-    waits = Calling(RequestClient(made.line(0)), 3)
+    server = RequestServer(dataclasses.replace(made.server_end(), wakes=(elsewhere,)))
+    waits = Calling(RequestClient(made.client_end(0)), 3)
     asked = taken(server)
     server.answer(asked, doubled(asked))  # and is killed before its last byte
     waits.check()
@@ -175,10 +178,10 @@ def test_a_server_without_calls_says_that_it_lives_and_can_be_woken(made, monkey
     made = made(1)
     for beat_s in (0.01, None):  # asked for, or the usual one
         monkeypatch.setattr(request_channel, "BEAT_S", 0.01 if beat_s is None else 1e6)
-        server = RequestServer(made.desk(), beat_s)
+        server = RequestServer(made.server_end(), beat_s)
         made._life[0] -= 10**12
         assert made.silent_s > 900
         assert server.take(1.0) is None
         assert made.silent_s < 900
     made.wake()
-    assert RequestServer(made.desk(), 1e6).take(1.0) is None
+    assert RequestServer(made.server_end(), 1e6).take(1.0) is None

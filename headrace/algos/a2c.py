@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from headrace.algos.common import (
     Hyperparameters,
-    LearningSizes,
+    LearnsAt,
     PolicyOutputs,
-    SizeRange,
+    Span,
     by_running_scale,
     by_task,
 )
@@ -23,7 +23,7 @@ from headrace.validation.fields import settings
 class A2C(Hyperparameters):
     """A2C (Mnih et al. 2016, synchronous) with generalised advantages (Schulman et al. 2016)."""
 
-    learns_at = LearningSizes(SizeRange(8, 32, 64), SizeRange(4, 8, 32), SizeRange(128, 256, 1024))
+    learns_at = LearnsAt(Span(8, 32, 64), Span(4, 8, 32), Span(128, 256, 1024))
 
     learning_rate: float = 2e-3
     lam: float = 0.95

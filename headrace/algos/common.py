@@ -21,7 +21,7 @@ from headrace.validation.fields import check_arguments, check_fields, settings
 _SHARE = 0.1  # of the newest batch in running moments
 
 
-class SizeRange(NamedTuple):
+class Span(NamedTuple):
     """Of a size: the best, and how far from it an algorithm was seen to learn."""
 
     least: int
@@ -29,12 +29,12 @@ class SizeRange(NamedTuple):
     most: int
 
 
-class LearningSizes(NamedTuple):
+class LearnsAt(NamedTuple):
     """What settings that are "auto" are chosen from, whatever the machine; of all learners."""
 
-    num_envs: SizeRange
-    fragment_length: SizeRange
-    batch_size: SizeRange
+    num_envs: Span
+    fragment_length: Span
+    batch_size: Span
 
 
 @settings()
@@ -48,8 +48,8 @@ class Hyperparameters:
     )
     FIXED: ClassVar[tuple[str, ...]] = ("lr_warmup",)  # floats that can't be schedules
 
-    learns_at: ClassVar[LearningSizes] = LearningSizes(
-        SizeRange(8, 32, 64), SizeRange(16, 64, 128), SizeRange(512, 2048, 4096)
+    learns_at: ClassVar[LearnsAt] = LearnsAt(
+        Span(8, 32, 64), Span(16, 64, 128), Span(512, 2048, 4096)
     )
 
     learning_rate: Annotated[float, ranges.ABOVE_0] = 3e-4

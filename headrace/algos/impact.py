@@ -33,8 +33,8 @@ class IMPACT(common.Hyperparameters):
     the batch if they are, and value targets.
     """
 
-    learns_at = common.LearningSizes(
-        common.SizeRange(4, 8, 32), common.SizeRange(16, 64, 128), common.SizeRange(256, 512, 2048)
+    learns_at = common.LearnsAt(
+        common.Span(4, 8, 32), common.Span(16, 64, 128), common.Span(256, 512, 2048)
     )
 
     FIXED = (*common.Hyperparameters.FIXED, "kl_target")

@@ -30,8 +30,8 @@ _FRACTION = ranges.Range(0, 1, below=True, words="at least 0 and below 1 (the pa
 class IMPALA(common.Hyperparameters):
     """IMPALA (Espeholt et al. 2018, section 4)."""
 
-    learns_at = common.LearningSizes(
-        common.SizeRange(8, 32, 64), common.SizeRange(8, 16, 64), common.SizeRange(256, 512, 2048)
+    learns_at = common.LearnsAt(
+        common.Span(8, 32, 64), common.Span(8, 16, 64), common.Span(256, 512, 2048)
     )
 
     FIXED = (*common.Hyperparameters.FIXED, "replay_fraction")

@@ -26,7 +26,7 @@ _HARMLESS = {
     "FrameStackObservation",
     "ResizeObservation",
     "GrayscaleObservation",
-    "Joined",
+    "UnifiedTask",
 }  # which pads spaces, and leaves rewards as they are
 _SIDE, _STACK = Range(1, 1024), Range(1, 64)  # pixels, pictures
 _FRAMES, _FEW_FRAMES = Range(1, 10**9), Range(1, 1000)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.actors.sizes import AUTO, SIZES, Sizes
-from headrace.algos.common import SizeRange
+from headrace.algos.common import Span
 from headrace.config import Config
 from headrace.envs.first_look import EnvProber, LocalProber
 from headrace.envs.probe import Probe, beyond
@@ -212,7 +212,7 @@ def _fitting(
                 yield Sizes(actors, envs, steps, size)
 
 
-def _lengths(learns: SizeRange, batch_size: int | str | None) -> list[int]:
+def _lengths(learns: Span, batch_size: int | str | None) -> list[int]:
     """List candidate rollout lengths: powers of two, or the divisors of a fixed batch size."""
     if isinstance(batch_size, int):
         return [n for n in range(1, learns.most + 1) if batch_size % n == 0]

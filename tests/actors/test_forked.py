@@ -183,7 +183,7 @@ def test_of_a_family_that_was_forked_one_process_that_runs_ends_the_others(stop,
 
 
 def test_a_child_whose_work_ends_with_the_head_ends_the_others(stop, gone):
-    unwatched = "from headrace.processes import child as module\nmodule.die_with_parent = str\n"
+    unwatched = "from headrace.processes import children as module\nmodule.die_with_parent = str\n"
     script = unwatched + FAMILY.replace("import wait", "import idle as wait")
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as head:

@@ -21,7 +21,7 @@ import headrace as hr
 assert "torch" not in sys.modules and {"REINFORCE", "PPO"} <= set(hr.__all__) & set(dir(hr))
 from headrace.cli import main
 from headrace.evaluating import run_end
-ending.plot = ending._report = lambda *_: None  # which takes longer than to train
+run_end.plot = run_end._report = lambda *_: None  # which takes longer than to train
 run = sys.argv[1]
 flags = "--bonus 0.25 --transport serial --num-actors 2 --envs-per-actor 4 --fragment-length 8"
 one = "--total-steps 64 --eval-episodes 0 --weight-sync adaptive --kl-threshold 0.0"

@@ -149,16 +149,16 @@ exec(compile(source.replace(mark, lines + mark), "result.py", "exec"), vars(resu
 
 import headrace as hr
 from headrace.evaluating import run_end
-ending.plot = ending._report = lambda *_: None
+run_end.plot = run_end._report = lambda *_: None
 from headrace.rundir.files import read_jsonl
 from headrace.rundir.league_run import league_metrics
-from headrace.rundir.metric_accumulators import Meter
+from headrace.rundir.metric_accumulators import MetricAccumulator
 
-rollout = Meter.rollout
+rollout = MetricAccumulator.rollout
 def counted(self, header):
     rollout(self, header)
     self.cut_rollouts += 1
-Meter.rollout = counted
+MetricAccumulator.rollout = counted
 
 for algo in (hr.A2C, hr.A3C):
     results, run_dir = [], Path(algo.__name__)

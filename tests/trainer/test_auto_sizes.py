@@ -16,7 +16,7 @@ import headrace as hr
 import headrace.trainer.auto_sizes
 from headrace.actors.sizes import SIZES
 from headrace.algos import ALGORITHMS
-from headrace.algos.common import LearningSizes, SizeRange
+from headrace.algos.common import LearnsAt, Span
 from headrace.api import resume_config
 from headrace.config import Config
 from headrace.envs.probe import probe
@@ -87,8 +87,8 @@ TABLE = {
 @pytest.fixture
 def pinned(monkeypatch):
     """Two algorithms' sizes, whatever theirs are."""
-    long = LearningSizes(SizeRange(8, 32, 64), SizeRange(16, 64, 128), SizeRange(512, 2048, 4096))
-    short = LearningSizes(SizeRange(8, 32, 64), SizeRange(8, 16, 32), SizeRange(256, 512, 1024))
+    long = LearnsAt(Span(8, 32, 64), Span(16, 64, 128), Span(512, 2048, 4096))
+    short = LearnsAt(Span(8, 32, 64), Span(8, 16, 32), Span(256, 512, 1024))
     for cls, sizes in ((hr.PPO, long), (hr.APPO, long), (hr.IMPALA, short)):
         monkeypatch.setattr(cls, "learns_at", sizes)
 

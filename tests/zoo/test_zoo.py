@@ -100,7 +100,7 @@ class Shown(gymnasium.Env):
 def test_with_a_display_the_environment_shows_itself(monkeypatch, capsys):
     Shown.modes.clear()
     monkeypatch.setattr(display, "has_display", lambda: True)
-    monkeypatch.setattr(play.recall, "environment", lambda *args, **kwargs: Shown)
+    monkeypatch.setattr(play.resolve_imports, "environment", lambda *args, **kwargs: Shown)
     assert main(["play", "cartpole"]) == 0
     assert capsys.readouterr().out == 3 * "return 5.00 after 5 steps\n"
     assert set(Shown.modes) == {"human"}

@@ -241,7 +241,10 @@ def test_ray_is_left_alone_once_this_nodes_raylet_has_ended():
         raise WorkerFailed("Ray: the raylet of this node has ended")
 
     cluster = SimpleNamespace(check_here=check_here)  # with nothing of Ray's
-    whole, node = place.RayBackend.__new__(place.RayBackend), place.RayWorker.__new__(place.RayWorker)
+    whole, node = (
+        place.RayBackend.__new__(place.RayBackend),
+        place.RayWorker.__new__(place.RayWorker),
+    )
     whole._cluster = node._cluster = cluster
     node.ref, node._ray = "an answer", None
     for call in (lambda: whole.wait([node], 1.0), lambda: node.send(Request("act")), node.receive):

@@ -12,8 +12,8 @@ from headrace.algos.common import (
     by_running_scale,
     by_task,
 )
+from headrace.ops.losses import LossTerms
 from headrace.ops.returns import gae
-from headrace.ops.terms import LossTerms
 from headrace.types import Batch, State
 from headrace.validation.fields import settings
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from headrace.algos import common
 from headrace.algos.minibatches import new_generator, split, with_targets
+from headrace.ops.losses import LossTerms
 from headrace.ops.returns import gae, vtrace
-from headrace.ops.terms import LossTerms
 from headrace.types import ActorCritic, Batch, Fresh, Group, State
 from headrace.validation import ranges
 from headrace.validation.fields import settings

@@ -12,8 +12,8 @@ from torch import Tensor
 from headrace import schedules
 from headrace.errors import require
 from headrace.ops import losses
+from headrace.ops.losses import LossTerms
 from headrace.ops.moments import MovingMoments
-from headrace.ops.terms import LossTerms
 from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, Metrics, State
 from headrace.validation import ranges
 from headrace.validation.fields import check_arguments, check_fields, settings
@@ -227,20 +227,10 @@ def by_task(units: Any, advantage: Tensor) -> Tensor:
 
 
 def loss_of(hyper: Hyperparameters, terms: LossTerms, outputs: PolicyOutputs, batch: Batch) -> Loss:
-    """The loss of these terms for autograd; ``ops.terms.derivatives`` is the same by hand."""
-    log_ratio, value_loss, sums = outputs.log_prob - batch.log_prob, None, dict(terms.sums)
-    if terms.clip is not None:
-        of = log_ratio
-        if terms.old_log_prob is not None:
-            of = outputs.log_prob - terms.old_log_prob
-        policy_loss, clipped = losses.ppo_clip_loss(of, terms.advantage, batch.valid, terms.clip)
-        sums["clipfrac"] = clipped
-    elif terms.epsilon > 0:
-        policy_loss = losses.epsilon_policy_gradient_loss(
-            outputs.log_prob, terms.advantage, batch.valid, terms.epsilon
-        )
-    else:
-        policy_loss = losses.policy_gradient_loss(outputs.log_prob, terms.advantage, batch.valid)
+    """The loss of these terms for autograd, as ``ops.losses.derivatives`` has it without."""
+    value_loss = None
+    of = terms, outputs.log_prob, batch.log_prob, batch.valid
+    policy_loss, sums = losses.policy_loss(*of)
     if terms.value_clip is not None and terms.old_value is not None:
         values = outputs.value[: len(batch.valid)], terms.old_value, terms.target
         value, old, target = (in_own_units(outputs, x) for x in values)
@@ -249,8 +239,9 @@ def loss_of(hyper: Hyperparameters, terms: LossTerms, outputs: PolicyOutputs, ba
         hyper, batch, outputs, policy_loss, terms.target, value_loss=value_loss
     )
     if terms.kl_coef > 0:
+        log_ratio = outputs.log_prob - batch.log_prob
         loss = loss + terms.kl_coef * losses.approx_kl(log_ratio, batch.valid)
-    return loss, metrics | sums
+    return loss, metrics | {**terms.sums, **sums}
 
 
 def total_loss(

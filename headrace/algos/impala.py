@@ -14,9 +14,9 @@ from headrace.algos import common
 from headrace.algos.minibatches import new_generator, split, with_targets
 from headrace.algos.replay import ReplayBuffer, concatenate
 from headrace.errors import require
+from headrace.ops.losses import LossTerms
 from headrace.ops.ratio import exp_ratio
 from headrace.ops.returns import vtrace
-from headrace.ops.terms import LossTerms
 from headrace.types import ActorCritic, Batch, Fresh, Group, State
 from headrace.validation import ranges
 from headrace.validation.fields import settings

@@ -11,8 +11,8 @@ import torch
 from headrace.algos import common
 from headrace.algos.minibatches import new_generator, split
 from headrace.algos.penalty import Penalty, check_penalty
+from headrace.ops.losses import LossTerms
 from headrace.ops.returns import gae
-from headrace.ops.terms import LossTerms
 from headrace.types import ActorCritic, Batch, Fresh, Group, State
 from headrace.validation import ranges
 from headrace.validation.fields import settings

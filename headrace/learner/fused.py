@@ -22,7 +22,7 @@ from headrace.nn.popart import PopArt
 from headrace.nn.recurrent import Recurrent, UnrolledCore
 from headrace.ops import tree
 from headrace.ops.distributions.scores import has_score, score
-from headrace.ops.terms import derivatives
+from headrace.ops.losses import derivatives
 from headrace.types import Batch, Loss, Metrics, State, Tree
 
 

@@ -1,23 +1,82 @@
-"""Losses and statistics as SUMS over valid steps; only the learner divides.
+"""Losses, each with its derivative, and statistics; as SUMS over valid steps.
 
-Inputs are ``[T, B]``, ``valid`` bool among them, and a loss is a 0-d sum. Each input is masked with
-``torch.where`` before any arithmetic that could turn a filler's NaN or huge number into a NaN
-gradient. Advantages, targets, old values and the log-probabilities of other policies are data: no
-gradient flows into them. ``log_prob`` is that of the policy that learns, values are without their
-bootstrap row, and ``log_ratio`` is log pi - log mu.
+A private function defines each loss once: its value and its derivative for every step
+(:class:`StepLoss`). The public functions sum the values and give the derivative to autograd;
+:func:`derivatives` uses the same definitions where autograd's bookkeeping would take longer than
+the arithmetic. Only the learner divides the sums.
 
-All functions raise ValueError unless the shapes agree and are of rank 2, and TypeError unless
+Inputs are ``[T, B]``, ``valid`` bool among them, and a loss is a 0-d sum that can be differentiated
+once. Fillers contribute 0 to values and gradients, whatever they hold, even NaN. Advantages,
+targets, old values and the log-probabilities of other policies are data: no gradient flows into
+them. ``log_prob`` is that of the policy being trained, values are without their bootstrap row, and
+``log_ratio`` is log pi - log mu.
+
+The public losses raise ValueError unless the shapes agree and are of rank 2, and TypeError unless
 ``valid`` is bool and the others are floating.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from headrace.ops.ratio import exp_ratio
+
+_Number = TypeVar("_Number", Tensor, float)
+
+
+class LossTerms(NamedTuple):
+    """The data and thresholds of a loss; tensors are ``[T, B]`` and get no gradient."""
+
+    advantage: Tensor  # with all that weights or scales it
+    target: Tensor  # of the values
+    clip: float | None = None  # of the ratio pi/old (ppo_clip_loss); None: -A log pi
+    old_log_prob: Tensor | None = None  # what the clipped ratio is over; None: the behaviour's
+    epsilon: float = 0.0  # above 0: -A log(pi + epsilon)
+    old_value: Tensor | None = None  # with value_clip: clipped_value_loss
+    value_clip: float | None = None  # in the value head's own units
+    kl_coef: float = 0.0  # of a penalty: KL(behaviour || pi)
+    sums: Mapping[str, Tensor] = MappingProxyType({})  # further metrics
+
+
+class LossDerivatives(NamedTuple):
+    """The derivatives of a summed loss; 0 on fillers."""
+
+    log_prob: Tensor  # [T * B]
+    value: Tensor  # [T * B]  with respect to the value head's output
+    sums: dict[str, float]  # metrics, the same as autograd's path reports
+
+
+class StepLoss(NamedTuple):
+    """The loss of each step and its derivative, ``[T, B]`` each; anything on fillers."""
+
+    value: Tensor
+    slope: Tensor
+
+
+class _Sum(torch.autograd.Function):
+    """``(x, value, slope, valid) -> sum``: the valid values, with their slopes as x's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, value: Tensor, slope: Tensor, valid: Tensor) -> Tensor:
+        ctx.save_for_backward(torch.where(valid, slope, 0.0))
+        return torch.where(valid, value, 0.0).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (slope,) = ctx.saved_tensors
+        return grad * slope, None, None, None
+
+
+def _summed(x: Tensor, steps: StepLoss, valid: Tensor) -> Tensor:
+    return cast(Tensor, _Sum.apply(x, *steps, valid))
 
 
 def masked_sum(x: Tensor, valid: Tensor) -> Tensor:
@@ -32,8 +91,13 @@ def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, valid: Tensor) -> 
     Off-policy advantages are weighted with rho already.
     """
     _check(valid, log_prob=log_prob, advantage=advantage)
-    advantage_t = torch.where(valid, advantage.detach(), 0.0)
-    return -(torch.where(valid, log_prob, 0.0) * advantage_t).sum()
+    with torch.no_grad():
+        steps = _policy_gradient(log_prob, advantage)
+    return _summed(log_prob, steps, valid)
+
+
+def _policy_gradient(log_prob: Tensor, advantage: Tensor) -> StepLoss:
+    return StepLoss(-log_prob * advantage, -advantage)
 
 
 def epsilon_policy_gradient_loss(
@@ -44,9 +108,15 @@ def epsilon_policy_gradient_loss(
     ``epsilon`` is above 0, the paper's is 1e-6; a ``log_prob`` of -inf is allowed.
     """
     _check(valid, log_prob=log_prob, advantage=advantage)
-    log_prob_t = torch.where(valid, log_prob, 0.0)
-    corrected_t = torch.logaddexp(log_prob_t, log_prob_t.new_tensor(epsilon).log())
-    return policy_gradient_loss(corrected_t, advantage, valid)
+    with torch.no_grad():
+        steps = _epsilon_policy_gradient(log_prob, advantage, epsilon)
+    return _summed(log_prob, steps, valid)
+
+
+def _epsilon_policy_gradient(log_prob: Tensor, advantage: Tensor, epsilon: float) -> StepLoss:
+    corrected = torch.logaddexp(log_prob, log_prob.new_tensor(math.log(epsilon)))
+    share = (log_prob - corrected).exp()
+    return StepLoss(-corrected * advantage, share * -advantage)
 
 
 def surrogate_log_ratio(
@@ -89,17 +159,64 @@ def ppo_clip_loss(
         the loss, and how many valid steps had ``|r_t - 1| > clip`` as a 0-d float.
     """
     _check(valid, log_ratio=log_ratio, advantage=advantage)
-    advantage_t = torch.where(valid, advantage.detach(), 0.0)
-    ratio_t = exp_ratio(torch.where(valid, log_ratio, 0.0))
-    clipped_t = ratio_t.clamp(1.0 - clip, 1.0 + clip)
-    loss = -torch.minimum(ratio_t * advantage_t, clipped_t * advantage_t).sum()
-    return loss, (ratio_t.detach() != clipped_t.detach()).sum(dtype=ratio_t.dtype)
+    with torch.no_grad():
+        steps, clipped = _ppo_clip(log_ratio, advantage, clip)
+        count = masked_sum(clipped, valid)
+    return _summed(log_ratio, steps, valid), count
+
+
+def _ppo_clip(log_ratio: Tensor, advantage: Tensor, clip: float) -> tuple[StepLoss, Tensor]:
+    """The loss, and 1 where the ratio is clipped, else 0."""
+    ratio = exp_ratio(log_ratio)
+    bounded = ratio.clamp(1.0 - clip, 1.0 + clip)
+    plain, limited = -ratio * advantage, -bounded * advantage
+    steps = StepLoss(torch.maximum(plain, limited), torch.where(plain >= limited, plain, 0.0))
+    return steps, (ratio != bounded).to(ratio.dtype)
+
+
+def policy_loss(
+    terms: LossTerms, log_prob: Tensor, behaviour_log_prob: Tensor, valid: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The policy loss that the terms select, and the sums of its further metrics."""
+    _check(valid, log_prob=log_prob, advantage=terms.advantage)
+    with torch.no_grad():
+        log_ratio = log_prob - behaviour_log_prob
+        steps, metrics = _policy_steps(terms, log_prob, log_ratio)
+        sums = {name: masked_sum(row, valid) for name, row in metrics.items()}
+    return _summed(log_prob, steps, valid), sums
+
+
+def _policy_steps(
+    terms: LossTerms, log_prob: Tensor, log_ratio: Tensor
+) -> tuple[StepLoss, dict[str, Tensor]]:
+    """The policy loss, with its derivative with respect to log pi, and further metrics."""
+    if terms.clip is not None:
+        if terms.old_log_prob is not None:
+            log_ratio = log_prob - terms.old_log_prob
+        steps, clipped = _ppo_clip(log_ratio, terms.advantage, terms.clip)
+        return steps, {"clipfrac": clipped}
+    if terms.epsilon > 0:
+        return _epsilon_policy_gradient(log_prob, terms.advantage, terms.epsilon), {}
+    return _policy_gradient(log_prob, terms.advantage), {}
 
 
 def value_loss(value: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """``sum 1/2 (V(x_t) - target_t)^2``, the l2 loss of IMPALA's section 4.2."""
     _check(valid, value=value, target=target)
-    return 0.5 * torch.where(valid, value - target.detach(), 0.0).square().sum()
+    with torch.no_grad():
+        error = target - value
+        steps = StepLoss(_half_square(error.square()), _half_square_slope(error))
+    return _summed(value, steps, valid)
+
+
+def _half_square(square: _Number) -> _Number:
+    """The value loss of a squared error; also of sums of such."""
+    return 0.5 * square
+
+
+def _half_square_slope(error: Tensor) -> Tensor:
+    """The derivative of :func:`_half_square` with respect to V, of ``target - V``."""
+    return -error
 
 
 def clipped_value_loss(
@@ -114,11 +231,17 @@ def clipped_value_loss(
         clip: the greatest change that counts in full, in the value's units.
     """
     _check(valid, value=value, old_value=old_value, target=target)
-    old_t, target_t = old_value.detach(), target.detach()
-    moved_t = old_t + (value - old_t).clamp(-clip, clip)
-    error_t = torch.where(valid, value - target_t, 0.0)
-    moved_error_t = torch.where(valid, moved_t - target_t, 0.0)
-    return 0.5 * torch.maximum(error_t.square(), moved_error_t.square()).sum()
+    with torch.no_grad():
+        steps = _clipped_value(target - value, value - old_value, target - old_value, clip)
+    return _summed(value, steps, valid)
+
+
+def _clipped_value(error: Tensor, move: Tensor, full_move: Tensor, clip: float) -> StepLoss:
+    """The loss of ``target - V``, ``V - V_old`` and ``target - V_old``."""
+    moved_error = full_move - move.clamp(-clip, clip)
+    free = (error.abs() >= moved_error.abs()) | (move.abs() <= clip)
+    value = _half_square(torch.maximum(error.square(), moved_error.square()))
+    return StepLoss(value, torch.where(free, _half_square_slope(error), 0.0))
 
 
 def approx_kl(log_ratio: Tensor, valid: Tensor) -> Tensor:
@@ -127,8 +250,67 @@ def approx_kl(log_ratio: Tensor, valid: Tensor) -> Tensor:
     For actions drawn from mu its expectation is KL(mu || pi), since r has the expectation 1.
     """
     _check(valid, log_ratio=log_ratio)
-    log_ratio_t = torch.where(valid, log_ratio, 0.0)
-    return (log_ratio_t.expm1() - log_ratio_t).sum()
+    with torch.no_grad():
+        steps = _approx_kl(log_ratio)
+    return _summed(log_ratio, steps, valid)
+
+
+def _approx_kl(log_ratio: Tensor) -> StepLoss:
+    excess = log_ratio.expm1()
+    return StepLoss(excess - log_ratio, excess)
+
+
+def derivatives(
+    terms: LossTerms,
+    log_prob: Tensor,
+    entropy: Tensor,
+    value: Tensor,
+    behaviour_log_prob: Tensor,
+    valid: Tensor,
+    value_coef: float,
+    value_scale: float = 1.0,
+) -> LossDerivatives:
+    """Derivatives of the loss that the terms select, except by the entropy, and its metrics.
+
+    To be called without gradients. The derivative by the entropy is a constant.
+
+    Args:
+        log_prob, entropy, value: ``[T, B]``, what the policy says.
+        valid: ``[T, B]`` bool. Anything may stand on fillers.
+        value_scale: V in the rewards' units is ``value_scale`` times the head's output, plus a
+            constant; 0: the head isn't trained.
+    """
+    log_ratio = log_prob - behaviour_log_prob
+    kl = _approx_kl(log_ratio)
+    policy, metrics = _policy_steps(terms, log_prob, log_ratio)
+    per_unit = 1.0 / value_scale if value_scale > 0 else 0.0
+    rows = {"target": terms.target, "error": terms.target - value, "entropy": entropy}
+    rows |= {"approx_kl": kl.value, "policy_loss": policy.value, "d_log_prob": policy.slope}
+    rows |= metrics
+    if terms.value_clip is not None:
+        assert terms.old_value is not None
+        error, move = rows["error"] * per_unit, (value - terms.old_value) * per_unit
+        full_move = (terms.target - terms.old_value) * per_unit
+        of = _clipped_value(error, move, full_move, terms.value_clip)
+        rows |= {"value_loss": of.value, "d_value": of.slope}
+    masked = torch.where(valid, torch.stack(list(rows.values())), 0.0).flatten(1)
+    totals = masked.double()
+    sums = dict(zip(rows, totals.sum(1).tolist(), strict=True))
+    sums["target_sq"], sums["error_sq"] = totals[:2].square().sum(1).tolist()
+    sums["target_sum"], sums["error_sum"] = sums.pop("target"), sums.pop("error")
+    del sums["d_log_prob"]
+    each = dict(zip(rows, masked.unbind(), strict=True))
+    if terms.value_clip is None:
+        sums["value_loss"] = _half_square(sums["error_sq"]) * per_unit**2
+        d_value = _half_square_slope(each["error"]) * (value_coef * per_unit)
+    else:
+        del sums["d_value"]
+        d_value = each["d_value"] * value_coef
+    d_log_prob = each["d_log_prob"]
+    if terms.kl_coef > 0:
+        d_log_prob = d_log_prob + terms.kl_coef * torch.where(valid, kl.slope, 0.0).flatten()
+    sums |= {name: float(x) for name, x in terms.sums.items()}
+    return LossDerivatives(d_log_prob, d_value, sums)
 
 
 @torch.no_grad()

@@ -12,8 +12,8 @@ from torch import Tensor
 from tries import examples
 
 from headrace.ops import losses
+from headrace.ops.losses import LossTerms, derivatives
 from headrace.ops.returns import reverse_linear_recurrence, vtrace
-from headrace.ops.terms import LossTerms, derivatives
 from tests.ops.oracles import Stream, random_stream, vtrace_oracle
 
 LOG_RATIOS = (-700.0, -100.0, -20.0, 0.0, 20.0, 89.0, 350.0, 700.0)

@@ -206,6 +206,29 @@ def test_value_and_gradient_equal_the_sum_over_valid_steps(
     check(losses)
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        lambda x, c: losses._policy_gradient(x, c.advantage),
+        lambda x, c: losses._epsilon_policy_gradient(x, c.advantage, 0.3),
+        lambda x, c: losses._ppo_clip(x, c.advantage, CLIP)[0],
+        lambda x, c: losses._approx_kl(x),
+        lambda x, c: losses.StepLoss(
+            losses._half_square((c.target - x).square()), losses._half_square_slope(c.target - x)
+        ),
+        lambda x, c: losses._clipped_value(
+            c.target - x, x - c.old_value, c.target - c.old_value, CLIP
+        ),
+    ],
+    ids=["policy_gradient", "epsilon", "ppo_clip", "approx_kl", "value", "clipped_value"],
+)
+def test_every_slope_is_what_autograd_makes_of_the_value(steps) -> None:
+    c = case(filler_value=0.1)
+    x = (0.5 * c.log_prob).detach().requires_grad_()
+    value, slope = steps(x, c)
+    assert_equal(slope, torch.autograd.grad(value.sum(), x)[0])
+
+
 def every_loss(c: Case) -> list[Tensor]:
     return [
         losses.policy_gradient_loss(c.log_prob, c.advantage, c.valid),

@@ -101,20 +101,23 @@ VTRACE = [
         "* advantage_t, rho_t * advantage_t)",
     ),
 ]
-POLICY_GRADIENT = [
+SUM = [
     ("mean", ".sum()", ".mean()"),
-    ("sign", "return -(", "return ("),
-    ("gradient through the advantage", "advantage.detach()", "advantage"),
-    ("log_prob not masked", "torch.where(valid, log_prob, 0.0)", "log_prob"),
-    ("advantage not masked", "torch.where(valid, advantage.detach(), 0.0)", "advantage.detach()"),
-    ("mask inverted", "torch.where(valid, log_prob", "torch.where(~valid, log_prob"),
+    ("value not masked", "torch.where(valid, value, 0.0)", "value"),
+    ("slope not masked", "torch.where(valid, slope, 0.0)", "slope"),
+    ("mask inverted", "torch.where(valid, value", "torch.where(~valid, value"),
+    ("no slope", "grad * slope", "grad * 0.0 * slope"),
+]
+POLICY_GRADIENT = [
+    ("sign", "(-log_prob", "(log_prob"),
+    ("sign of the slope", ", -advantage", ", advantage"),
 ]
 EPSILON_POLICY_GRADIENT = [
-    ("log_prob not masked", "torch.where(valid, log_prob, 0.0)", "log_prob"),
-    ("epsilon as its log", ".new_tensor(epsilon).log()", ".new_tensor(epsilon)"),
-    ("epsilon ignored", "new_tensor(epsilon)", "new_tensor(1e-300)"),
-    ("added outside the log", "torch.logaddexp(log_prob_t, ", "(epsilon + log_prob_t + 0 * "),
-    ("clipped instead", "torch.logaddexp(log_prob_t,", "torch.maximum(log_prob_t,"),
+    ("epsilon as its log", "math.log(epsilon)", "epsilon"),
+    ("epsilon ignored", "math.log(epsilon)", "-700.0"),
+    ("clipped instead", "torch.logaddexp(", "torch.maximum("),
+    ("sign", "(-corrected", "(corrected"),
+    ("whole slope", "share * -advantage", "-advantage"),
 ]
 SURROGATE = [
     ("min in place of max", "torch.maximum", "torch.minimum"),
@@ -129,47 +132,31 @@ SURROGATE = [
     ("gradient through the worker", "behaviour_log_prob.detach()", "behaviour_log_prob"),
 ]
 PPO_CLIP = [
-    ("mean", "clipped_t * advantage_t).sum()", "clipped_t * advantage_t).mean()"),
-    ("sign", "-torch.minimum", "torch.minimum"),
-    ("max in place of min", "torch.minimum", "torch.maximum"),
-    ("clip without min", "torch.minimum(ratio_t * ", "torch.minimum(clipped_t * "),
-    ("no clip", ", clipped_t * advantage_t", ", ratio_t * advantage_t"),
+    ("sign", "-ratio * advantage, -bounded", "ratio * advantage, bounded"),
+    ("max in place of min", "torch.maximum(plain", "torch.minimum(plain"),
+    ("clip without min", "torch.maximum(plain, limited)", "limited"),
+    ("no clip", "torch.maximum(plain, limited)", "plain"),
     ("clip at 1 / (1 + clip)", "1.0 - clip", "1.0 / (1.0 + clip)"),
-    ("gradient through the advantage", "advantage.detach()", "advantage"),
-    ("masked after exp", "torch.where(valid, log_ratio, 0.0)", "log_ratio"),
-    ("ratio inverted", "valid, log_ratio, 0.0)", "valid, -log_ratio, 0.0)"),
+    ("slope where clipped", "torch.where(plain >= limited, plain, 0.0)", "plain"),
+    ("no slope at a tie", "plain >= limited", "plain > limited"),
+    ("ratio inverted", "exp_ratio(log_ratio)", "exp_ratio(-log_ratio)"),
     ("unclipped steps counted", " != ", " == "),
 ]
-ERROR = "value - target.detach()"
-VALUE = [
-    ("mean", ".sum()", ".mean()"),
-    ("no 1/2", "0.5 * ", ""),
-    ("gradient through the target", "target.detach()", "target"),
-    ("not masked", f"torch.where(valid, {ERROR}, 0.0)", f"({ERROR})"),
-    (
-        "masked after the square",
-        f"torch.where(valid, {ERROR}, 0.0).square()",
-        f"torch.where(valid, ({ERROR}).square(), 0.0)",
-    ),
-    ("absolute error", ".square()", ".abs()"),
-]
+HALF_SQUARE = [("no 1/2", "0.5 * ", ""), ("negative", "0.5 * ", "-0.5 * ")]
+HALF_SQUARE_SLOPE = [("sign", "-error", "error"), ("doubled", "-error", "-2.0 * error")]
+VALUE = [("absolute error", "error.square()", "error.abs()")]
 CLIPPED_VALUE = [
-    ("mean", ".sum()", ".mean()"),
-    ("no 1/2", "0.5 * ", ""),
     ("min in place of max", "torch.maximum", "torch.minimum"),
-    ("clip around the target", "old_t + (value - old_t)", "target_t + (value - target_t)"),
-    ("gradient through the old value", "old_value.detach()", "old_value"),
-    ("gradient through the target", "target.detach()", "target"),
-    ("value not masked", "torch.where(valid, value - target_t, 0.0)", "(value - target_t)"),
-    ("moved value not masked", "torch.where(valid, moved_t - target_t, 0.0)", "moved_t - target_t"),
+    ("no clip", " - move.clamp(-clip, clip)", " - move"),
     ("clipped on one side", "clamp(-clip, clip)", "clamp(max=clip)"),
+    ("slope where clipped", "torch.where(free, _half_square_slope(error), 0.0)", "-error"),
+    ("slope only within the clip", "(error.abs() >= moved_error.abs()) | ", ""),
 ]
 APPROX_KL = [
-    ("direction", "(log_ratio_t.expm1() - log_ratio_t)", "((-log_ratio_t).expm1() + log_ratio_t)"),
-    ("-log r alone", "(log_ratio_t.expm1() - log_ratio_t)", "(-log_ratio_t)"),
-    ("half the square", "(log_ratio_t.expm1() - log_ratio_t)", "0.5 * log_ratio_t.square()"),
-    ("mean", ".sum()", ".mean()"),
-    ("not masked", "torch.where(valid, log_ratio, 0.0)", "log_ratio"),
+    ("-log r alone", "excess - log_ratio", "-log_ratio"),
+    ("half the square", "excess - log_ratio", "0.5 * log_ratio.square()"),
+    ("direction", "log_ratio.expm1()", "(-log_ratio).expm1()"),
+    ("slope of r alone", ", excess)", ", excess + 1.0)"),
 ]
 MOMENTS = [
     ("mean", "error_t.square().sum()", "error_t.square().mean()"),
@@ -373,19 +360,24 @@ GROUPS: list[tuple[ModuleType, str, Check, list[tuple[str, str, str]]]] = [
     (returns, "reverse_linear_recurrence", on_returns.check_recurrence, RECURRENCE),
     (returns, "gae", on_returns.check_gae, BOTH_STREAMS + GAE),
     (returns, "vtrace", on_returns.check_vtrace, BOTH_STREAMS + VTRACE),
-    (losses, "policy_gradient_loss", on_losses.check_policy_gradient, POLICY_GRADIENT),
+    (losses, "_Sum", on_losses.check_value, SUM),
+    (losses, "_policy_gradient", on_losses.check_policy_gradient, POLICY_GRADIENT),
     (
         losses,
-        "epsilon_policy_gradient_loss",
+        "_epsilon_policy_gradient",
         on_losses.check_epsilon_policy_gradient,
         EPSILON_POLICY_GRADIENT,
     ),
     (losses, "surrogate_log_ratio", on_losses.check_surrogate_log_ratio, SURROGATE),
-    (losses, "ppo_clip_loss", on_losses.check_ppo_clip, PPO_CLIP),
+    (losses, "_ppo_clip", on_losses.check_ppo_clip, PPO_CLIP),
+    (losses, "_half_square", on_losses.check_value, HALF_SQUARE),
+    (losses, "_half_square", on_losses.check_clipped_value, HALF_SQUARE),
+    (losses, "_half_square_slope", on_losses.check_value, HALF_SQUARE_SLOPE),
+    (losses, "_half_square_slope", on_losses.check_clipped_value, HALF_SQUARE_SLOPE),
     (losses, "value_loss", on_losses.check_value, VALUE),
-    (losses, "clipped_value_loss", on_losses.check_clipped_value, CLIPPED_VALUE),
+    (losses, "_clipped_value", on_losses.check_clipped_value, CLIPPED_VALUE),
     (losses, "masked_sum", on_losses.check_masked_sum, [("mean", ".sum()", ".mean()")]),
-    (losses, "approx_kl", on_losses.check_approx_kl, APPROX_KL),
+    (losses, "_approx_kl", on_losses.check_approx_kl, APPROX_KL),
     (losses, "value_moments", on_losses.check_moments, MOMENTS),
     (losses, "explained_variance", on_losses.check_moments, EXPLAINED),
     (distributions, "Categorical", on_distributions.check_categorical, CATEGORICAL),

@@ -47,8 +47,11 @@ class Normalizer(nn.Module):
         Float64 inputs are centred in float64. With a large offset, such as Unix time, float32
         can't represent the differences between samples.
         """
-        centred = x - self.center_for(x.dtype)
-        return (centred.to(self.scale.dtype) * self.scale).clamp(-_CLIP, _CLIP)
+        if x.dtype == torch.float64:
+            centred = (x - self.mean).to(self.scale.dtype)
+        else:
+            centred = x - self.center
+        return (centred * self.scale).clamp(-_CLIP, _CLIP)
 
     def center_for(self, dtype: torch.dtype) -> Tensor:
         """The mean ``[F]`` to subtract from inputs of this dtype: float64 or float32."""

@@ -1,18 +1,19 @@
-"""What an agent must offer, and how it travels.
+"""Agent interface of ClusterEnv, and serialisation of agents for workers.
 
 act(obs)                  an action, (action, log_prob), or a dict with "action", "log_prob" and
-                          whatever else you want back; obs is a tensor [B, ...] on the CPU, or a
+                          any further outputs; obs is a tensor [B, ...] on the CPU, or a
                           dict or tuple of them
-get_parameters()          what changes when it learns; a torch.nn.Module needs none, its
-                          state_dict is taken
-set_parameters(values)    takes that over in a worker; a Module needs none; without it the whole
-                          agent travels instead
+get_parameters()          the parameters that training changes; optional for a torch.nn.Module,
+whose
+                          state_dict is used
+set_parameters(values)    loads them in a worker; optional for a Module; without it the whole
+                          agent is sent instead
 distribution(obs)         torch.distributions.Distribution: lets the head measure how far a
                           worker's copy is from the agent, exactly
-log_prob(obs, action)     [B]: lets it estimate that
+log_prob(obs, action)     [B]: lets the head estimate it
 initial_state(num_envs)   a tree of tensors [num_envs, ...]: the agent is recurrent, is called as
                           act(obs, state), and returns (what act returns, the next state). Workers
-                          keep the state, and put back the rows whose episode begins
+                          keep the state, and reset the rows whose episode begins
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from headrace.processes.pickling import unpicklable_part
 
 
 def is_agent(value: Any) -> bool:
-    """Whether ``step`` was given an agent rather than actions."""
+    """Return whether ``step`` was called with an agent rather than actions."""
     return callable(getattr(value, "act", None))
 
 
 def check_agent(agent: Any) -> None:
-    """Raise ConfigError unless the agent has what the contract asks for."""
+    """Raise ConfigError unless the agent has the required methods."""
     if not is_agent(agent):
         raise ConfigError(
             f"agent={type(agent).__name__} has no method act(obs), which returns an action, "
@@ -46,40 +47,43 @@ def check_agent(agent: Any) -> None:
         )
     if not is_module_alone(agent) and not callable(getattr(agent, "get_parameters", None)):
         raise ConfigError(
-            f"agent={type(agent).__name__} has no method get_parameters(), which all but a "
-            "torch.nn.Module without set_parameters() need to show when they have learnt"
+            f"agent={type(agent).__name__} has no method get_parameters(), which is required "
+            "unless "
+            "it is a torch.nn.Module without set_parameters(), to detect changed weights"
         )
 
 
 def is_recurrent(agent: Any) -> bool:
-    """Whether it acts by what it has seen before, too."""
+    """Return whether the agent is recurrent."""
     return callable(getattr(agent, "initial_state", None))
 
 
 def has_distribution(agent: Any) -> bool:
-    """Whether it shows what it draws its actions from."""
+    """Return whether the agent exposes its action distribution."""
     return callable(getattr(agent, "distribution", None))
 
 
 def has_log_prob(agent: Any) -> bool:
-    """Whether it can say how likely its actions are."""
+    """Return whether the agent can compute log-probabilities of actions."""
     return callable(getattr(agent, "log_prob", None)) or has_distribution(agent)
 
 
 def is_module_alone(agent: Any) -> bool:
-    """Whether it travels as its ``state_dict``."""
+    """Return whether the agent is synchronised by its ``state_dict``."""
     return isinstance(agent, nn.Module) and not hasattr(agent, "set_parameters")
 
 
 def parameters(agent: Any) -> Any:
-    """A tree of what changes when the agent learns; leaves are tensors, arrays or plain values."""
+    """Return the agent's parameters as a tree of tensors, arrays or plain values."""
     if is_module_alone(agent):
-        return dict(agent.state_dict(keep_vars=True))  # each step looks; detaching doubles its time
+        return dict(
+            agent.state_dict(keep_vars=True)
+        )  # called at each step; detaching doubles its time
     return as_tree(agent.get_parameters())
 
 
 def as_tree(values: Any) -> Any:
-    """``values`` with lists and iterators as tuples."""
+    """Return ``values`` with lists and iterators as tuples."""
     if isinstance(values, dict):
         return {key: as_tree(value) for key, value in values.items()}
     if isinstance(values, Tensor | np.ndarray | str | bytes) or not isinstance(values, Iterable):
@@ -88,14 +92,14 @@ def as_tree(values: Any) -> Any:
 
 
 def pack_agent(agent: Any) -> bytes:
-    """The agent by value, its tensors on the CPU.
+    """Pickle the agent by value, with its tensors on the CPU.
 
     Raises:
-        ConfigError: it can't be serialised; names the attribute.
+        ConfigError: it can't be pickled; the message names the attribute.
     """
     try:
         return _dumps(agent)
-    except Exception as error:  # whatever an attribute's own pickling raises
+    except Exception as error:  # an attribute's pickling may raise anything
         path, value = unpicklable_part(agent, "agent")
         raise ConfigError(
             f"{path}, a {type(value).__name__}, can't be sent to workers ({error}); leave it out "
@@ -104,14 +108,14 @@ def pack_agent(agent: Any) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Writes a tensor's own elements: torch's way takes all those whose memory it shares."""
+    """Pickler that writes only a tensor's own elements, where torch writes its whole storage."""
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not Tensor or value.layout is not torch.strided or value.is_quantized:
             return super().reducer_override(value)
         try:
             return torch.from_numpy, (value.detach().cpu().contiguous().numpy(),)
-        except TypeError:  # of a dtype that NumPy has not
+        except TypeError:  # a dtype that NumPy lacks
             return super().reducer_override(value)
 
 
@@ -122,14 +126,14 @@ def _dumps(value: Any) -> bytes:
 
 
 def pack_weights(agent: Any) -> bytes:
-    """What a worker that has the agent needs to be like it."""
+    """Pack the weights for a worker that already has the agent."""
     if not isinstance(agent, nn.Module) and not hasattr(agent, "set_parameters"):
         return pack_agent(agent)
     return _dumps(dict(agent.state_dict()) if is_module_alone(agent) else parameters(agent))
 
 
 def with_weights(agent: Any, packed: bytes) -> Any:
-    """The agent with what :func:`pack_weights` made of another copy."""
+    """Load the result of :func:`pack_weights` into another copy of the agent."""
     values = pickle.loads(packed)
     if hasattr(agent, "set_parameters"):
         agent.set_parameters(values)
@@ -141,13 +145,13 @@ def with_weights(agent: Any, packed: bytes) -> Any:
 
 
 def to_tensors(values: Any, device: torch.device | str = "cpu") -> Any:
-    """A tree of arrays as tensors of the same dtypes."""
+    """Convert a tree of arrays to tensors of the same dtypes."""
     return tree.map_leaves(lambda x: torch.as_tensor(x, device=device), values)
 
 
 @torch.no_grad()
 def initial_state(agent: Any, num_envs: int) -> Any:
-    """A recurrent agent's state where an episode begins, ``[num_envs, ...]``; () of any other.
+    """Return a recurrent agent's initial state ``[num_envs, ...]``; () for other agents.
 
     Raises:
         TypeError: it has another number of rows.
@@ -158,7 +162,7 @@ def initial_state(agent: Any, num_envs: int) -> Any:
 
 
 def begun(agent: Any, state: Any, first: np.ndarray) -> Any:
-    """The state ``[B, ...]``, in the rows where ``first`` ``[B]`` is true that of a beginning."""
+    """Reset the rows of the state ``[B, ...]`` where ``first`` ``[B]`` is True."""
     if (isinstance(state, tuple) and not state) or not first.any():
         return state
     return _put_back(agent, state, first)
@@ -176,30 +180,31 @@ def _put_back(agent: Any, state: Any, first: np.ndarray) -> Any:
     return tree.map_leaves(put_back, initial_state(agent, len(first)), state)
 
 
-def _checked(state: Any, size: int, what: str) -> Any:
+def _checked(state: Any, size: int, method: str) -> Any:
     state = as_tree(state)
     for leaf in tree.leaves(state):
         if np.ndim(leaf) == 0 or len(leaf) != size:
             raise TypeError(
-                f"{what} returned a state of shape {list(np.shape(leaf))} for {size} environments, "
-                "which have to be its first dimension"
+                f"{method} returned a state of shape {list(np.shape(leaf))} for {size} "
+                "environments, "
+                "which must be its first dimension"
             )
     return state
 
 
 @torch.no_grad()
 def act(agent: Any, obs: Any, state: Any = ()) -> tuple[dict[str, Any], Any]:
-    """Let the agent act: a dict of arrays ``[B, ...]`` with ``action``, and ``log_prob`` if known.
+    """Call the agent; returns a dict of arrays ``[B, ...]`` with ``action`` and maybe ``log_prob``.
 
     Args:
         obs: tree of arrays ``[B, ...]``, which may be overwritten later.
-        state: of a recurrent agent, ``[B, ...]``.
+        state: state of a recurrent agent, ``[B, ...]``.
 
     Returns:
         the dict, and the agent's next state, () unless it is recurrent.
 
     Raises:
-        TypeError: it returned something else.
+        TypeError: its return value has another form.
     """
     inputs, recurrent = to_tensors(obs), is_recurrent(agent)
     returned = agent.act(inputs, state) if recurrent else agent.act(inputs)
@@ -233,7 +238,7 @@ def act(agent: Any, obs: Any, state: Any = ()) -> tuple[dict[str, Any], Any]:
 
 
 def _shapes(values: Any) -> Iterator[tuple[int, ...]]:
-    """Of a tree's tensors or arrays; walked here, since each step asks."""
+    """Return the shapes of a tree's tensors or arrays; a direct walk, since every step calls it."""
     if isinstance(values, dict | tuple):
         for value in values.values() if isinstance(values, dict) else values:
             yield from _shapes(value)
@@ -242,16 +247,18 @@ def _shapes(values: Any) -> Iterator[tuple[int, ...]]:
 
 
 def as_array(value: Any) -> np.ndarray:
-    """A copy on the host of a tensor anywhere, or of an array.
+    """Return a host copy of an array, or of a tensor on any device.
 
-    What an agent returns may be its observations, or memory that it uses again.
+    An agent may return its observations, or memory that it reuses.
     """
     return np.array(value.numpy(force=True) if isinstance(value, Tensor) else value)
 
 
 @torch.no_grad()
 def log_prob(agent: Any, obs: Any, action: Any) -> Tensor:
-    """Of ``action`` in ``obs`` (trees of tensors ``[B, ...]``): ``[B]``."""
+    """Return the log-probability of ``action`` in ``obs`` (trees of tensors ``[B, ...]``):
+    ``[B]``.
+    """
     if callable(getattr(agent, "log_prob", None)):
         values = agent.log_prob(obs, action)
     else:
@@ -261,6 +268,6 @@ def log_prob(agent: Any, obs: Any, action: Any) -> Tensor:
 
 
 def device_of(agent: Any) -> torch.device:
-    """Where the agent computes."""
+    """Return the device of the agent's parameters."""
     first = next(agent.parameters(), None) if isinstance(agent, nn.Module) else None
     return torch.device("cpu") if first is None else first.device

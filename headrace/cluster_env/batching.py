@@ -1,4 +1,4 @@
-"""Rows of several workers put side by side, and taken apart again: row i is environment i."""
+"""Joins and splits batches of several workers; row i is environment i."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from headrace.types import Rollout
 
 
 def join(space: gymnasium.Space, parts: list[Any]) -> Any:
-    """Batches of ``space`` (of a single row), in this order, as one batch."""
+    """Join batches of a single row's ``space``, in this order."""
 
     def leaf(_: gymnasium.Space, *rows: Any) -> Any:
         if isinstance(rows[0], np.ndarray):
             return np.concatenate(rows)
-        return tuple(row for part in rows for row in part)  # of texts, graphs and sequences
+        return tuple(row for part in rows for row in part)  # texts, graphs and sequences
 
     return map_space(leaf, space, *parts)
 
 
 def take(space: gymnasium.Space, batch: Any, rows: slice) -> Any:
-    """Some rows of a batch of ``space`` (of a single row)."""
+    """Select rows of a batch of a single row's ``space``."""
     return map_space(lambda _, part: part[rows], space, batch)
 
 
 def join_infos(parts: list[dict[str, Any]], size: int) -> dict[str, Any]:
-    """Gymnasium's vector infos of several workers as one; a key that one lacks is masked there.
+    """Join Gymnasium's vector infos of several workers; missing keys are masked.
 
     Args:
-        size: rows of each worker.
+        size: number of rows per worker.
     """
     joined: dict[str, Any] = {}
     for key in dict.fromkeys(key for part in parts for key in part):
-        known = next(part[key] for part in parts if key in part)
-        if isinstance(known, dict):
+        present = next(part[key] for part in parts if key in part)
+        if isinstance(present, dict):
             joined[key] = join_infos([part.get(key, {}) for part in parts], size)
             continue
-        like = np.asarray(known)
+        like = np.asarray(present)
         missing = np.zeros((size, *like.shape[1:]), like.dtype)
         if like.dtype == object:
             missing.fill(None)
@@ -51,7 +51,7 @@ def join_infos(parts: list[dict[str, Any]], size: int) -> dict[str, Any]:
 
 
 def join_rollouts(parts: list[dict[str, Any]]) -> Rollout:
-    """Rollouts of several workers, as dicts of arrays, side by side as one of tensors."""
+    """Join workers' rollouts, dicts of arrays, into one of tensors."""
 
     def beside(name: str) -> Any:
         dim = 0 if name in ("core", "version", "env_id") else 1
@@ -69,12 +69,14 @@ def padding(
     core: Any,
     extras: dict[str, Any],
 ) -> dict[str, Any]:
-    """A worker's part of a rollout in which it did nothing: fillers throughout.
+    """Return a failed worker's part of a rollout, which consists of fillers.
 
     Args:
-        env_id: its environments, ``[B]``. last: their latest observations, ``[B, ...]``.
-        action: zeros, ``[B, ...]``. core: of beginnings, ``[B, ...]``.
-        extras: another worker's, if any; here they are zeros.
+        env_id: its environments, ``[B]``.
+        last: their latest observations, ``[B, ...]``.
+        action: zeros, ``[B, ...]``.
+        core: initial recurrent states, ``[B, ...]``.
+        extras: those of another worker, if any; replaced by zeros here.
     """
     shape = (num_steps, len(env_id))
 

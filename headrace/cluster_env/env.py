@@ -1,4 +1,4 @@
-"""ClusterEnv: a Gymnasium vector environment whose environments run elsewhere."""
+"""ClusterEnv: a Gymnasium vector environment whose environments run in other processes."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from headrace.validation.fields import check
 class ClusterEnv(VectorEnv):
     """Environments on workers, as one vector environment in NEXT_STEP autoreset.
 
-    As Gymnasium's own, it starts its workers when it is made, and knows its spaces from then on.
+    Like Gymnasium's vector environments, it starts its workers on construction.
 
         envs = ClusterEnv({"env_name": "CartPole-v1", "envs_per_node": 32}, LocalConfig(nodes=2))
         obs, info = envs.reset(seed=0)
         obs, reward, terminated, truncated, info = envs.step(envs.action_space.sample())
         obs, reward, terminated, truncated, info = envs.step(agent)
 
-    Row ``i`` is environment ``i`` for ever, ``i // envs_per_node`` its worker. A worker that dies,
-    hangs or raises is replaced: its rows end with ``truncated`` and ``info["fault"]`` says why;
-    their next step is the filler that every episode's end has. An agent offers what
-    ``headrace/cluster_env/agent.py`` lists; what it returned is in ``info`` (``action``,
-    ``log_prob`` and the rest), beside what ``sync_info`` says of each worker.
+    Row ``i`` is always environment ``i``, on worker ``i // envs_per_node``. A worker that dies,
+    hangs or raises is replaced: its rows end with ``truncated``, ``info["fault"]`` has the reason,
+    and their next step is a filler as after any end of an episode. An agent has the interface of
+    ``headrace/cluster_env/agent.py``; its outputs are in ``info`` (``action``, ``log_prob`` and
+    others), along with ``sync_info`` of each worker.
 
     With ``runs_ahead`` in the settings a worker begins the next step of ``step(agent)`` while the
-    head is busy. What an agent has learnt since then counts from the step behind it on, except
-    after a ``reset``. That throws the step away (``sync_info["steps_discarded"]``), and only
-    ``step(agent)`` and a ``reset`` of all environments are allowed.
+    head is busy. Newer weights of the agent apply from the step after that one, except after
+    a ``reset``, which discards the step (``sync_info["steps_discarded"]``). Only ``step(agent)``
+    and a ``reset`` of all environments are allowed.
 
     Args:
         env_config: a dict of the settings of :class:`~headrace.cluster_env.settings.EnvConfig`.
         config: where workers run: ``LocalConfig`` (the default) or ``RayConfig``.
 
     Raises:
-        ConfigError: a setting is wrong; nothing was started.
-        WorkerFailed: from here and from any method: a worker never came up, or too many died.
+        ConfigError: a setting is invalid; nothing was started.
+        WorkerFailed: from the constructor and any method: a worker didn't start, or too many died.
         AgentFault: from ``step`` and ``collect``: the agent raised in a worker.
     """
 
@@ -60,15 +60,17 @@ class ClusterEnv(VectorEnv):
         self.env_config, self.config = as_env_config(env_config), config or LocalConfig()
         require(hasattr(self.config, "open"), "config", config, "a LocalConfig or RayConfig")
         self.num_envs = self.config.nodes * self.env_config.envs_per_node
-        self._example: dict[str, Any] = {}  # what an agent returned last for some worker
+        self._example: dict[str, Any] = {}  # an agent's latest outputs on some worker
         self._head: ClusterHead | None = ClusterHead(self.env_config, self.config)  # None: closed
-        self.single_observation_space, self.single_action_space, found = self._head.description
+        self.single_observation_space, self.single_action_space, description = (
+            self._head.description
+        )
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.metadata = found | {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.metadata = description | {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
     def launch(self) -> ClusterEnv:
-        """This one, whose workers are up; ConfigError if it is closed."""
+        """Return this environment once its workers are up; raises ConfigError if it is closed."""
         self._open_head()
         return self
 
@@ -80,7 +82,7 @@ class ClusterEnv(VectorEnv):
     def close_extras(self, **kwargs: Any) -> None:
         """End all workers."""
         if self._head is not None:
-            self._head.crew.close()
+            self._head.pool.close()
         self._head = None
 
     def __enter__(self) -> ClusterEnv:
@@ -92,7 +94,8 @@ class ClusterEnv(VectorEnv):
     def _forbid_ahead(self, call: str, instead: str) -> None:
         if self.env_config.runs_ahead:
             raise ConfigError(
-                f"{call} can't be used with runs_ahead=True, whose workers have begun the agent's "
+                f"{call} can't be used with runs_ahead=True, because workers have already begun "
+                "the agent's "
                 f"next step; {instead}, or leave runs_ahead=False"
             )
 
@@ -106,21 +109,21 @@ class ClusterEnv(VectorEnv):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments, or those where ``options["reset_mask"]`` ``[N]`` is true.
+        """Reset all environments, or those where ``options["reset_mask"]`` ``[N]`` is True.
 
         Args:
             seed: environment ``i`` gets ``seed + i``, or its own from a list of N.
 
         Raises:
-            ConfigError: seed or mask isn't of N values, the mask comes before the first reset, or
-                workers run ahead.
+            ConfigError: seed or mask doesn't have N values, the mask comes before the first reset,
+                or workers run ahead.
         """
         head = self._open_head()
         if options is not None and options.get("reset_mask") is not None:
             self._forbid_ahead("reset(options={'reset_mask': …})", "reset all environments")
         if seed is None and not head.obs:
             seed = self.env_config.seed
-        if seed is not None:  # numpy's integers, tuples and arrays too
+        if seed is not None:  # also NumPy integers, tuples and arrays
             if np.ndim(seed) == 0:  # type: ignore[arg-type]
                 seed = int(seed)  # type: ignore[arg-type]
             else:
@@ -128,15 +131,15 @@ class ClusterEnv(VectorEnv):
         requests = self._reset_requests(head, seed, options)
         if isinstance(seed, int):
             super().reset(seed=seed)
-            head.crew.seed(seed)
-        answers = head.ask(requests, again=True)
+            head.pool.seed(seed)
+        answers = head.request_all(requests, again=True)
         if not head.obs:
             head.obs = [None] * head.num_workers
         infos: list[dict[str, Any]] = [{}] * head.num_workers
         for i, answer in answers.items():
             head.obs[i], infos[i] = answer.value
             if i in head.faults and "reset_mask" in (options or {}):
-                infos[i] = infos[i] | _fault_info(head, i)  # all of its rows were reset
+                infos[i] = infos[i] | _fault_info(head, i)  # all rows were reset
         return join(self.single_observation_space, head.obs), join_infos(infos, head.size)
 
     def _reset_requests(
@@ -145,8 +148,8 @@ class ClusterEnv(VectorEnv):
         num_envs = self.num_envs
         if isinstance(seed, list) and len(seed) != num_envs:
             raise ConfigError(f"seed has {len(seed)} values for {num_envs} environments")
-        given = [seed] if isinstance(seed, int) else seed or []
-        for one in given:
+        seeds = [seed] if isinstance(seed, int) else seed or []
+        for one in seeds:
             require(one is None or one >= 0, "seed", one, "0 or more (nearest: 0)")
         mask = None if options is None else options.get("reset_mask")
         if mask is not None:
@@ -171,17 +174,17 @@ class ClusterEnv(VectorEnv):
         return asked
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step of every environment, with given actions or with an agent's.
+        """Step every environment with the given actions or with an agent's.
 
         Args:
-            actions: a batch of ``action_space``, or an agent, of which each worker has a copy.
+            actions: a batch of ``action_space``, or an agent, which is copied to each worker.
 
         Returns:
             observations, rewards ``[N]`` float64, terminated and truncated ``[N]`` bool, info.
 
         Raises:
-            ConfigError: before the first reset, for another number of actions, for any where
-                workers run ahead, or for an agent that doesn't offer what it has to.
+            ConfigError: before the first reset; for another number of actions; for any actions if
+                workers run ahead; or for an agent without the required methods.
         """
         head, by_agent = self._ready("step"), is_agent(actions)
         if by_agent:
@@ -191,9 +194,9 @@ class ClusterEnv(VectorEnv):
         else:
             self._forbid_ahead("step(actions)", "use step(agent)")
             parts = enumerate(self._split(head, actions))
-            answers = head.ask({i: Request("step", (part,)) for i, part in parts})
+            answers = head.request_all({i: Request("step", (part,)) for i, part in parts})
             steps = {i: answer.value for i, answer in answers.items()}
-        everyone = [steps.get(i) or _lost(head, i) for i in range(head.num_workers)]
+        everyone = [steps.get(i) or _failed_step(head, i) for i in range(head.num_workers)]
         _, *columns, infos = zip(*everyone, strict=True)
         rewards, terminated, truncated = map(np.concatenate, columns)
         info = join_infos(list(infos), head.size)
@@ -203,7 +206,7 @@ class ClusterEnv(VectorEnv):
         return obs, rewards, terminated, truncated, info
 
     def _joined_acted(self, head: ClusterHead, acted: dict[int, dict[str, Any]]) -> dict[str, Any]:
-        """What the agent returned on each worker; zeros where a worker died."""
+        """Join the agent's outputs on each worker; zeros for failed workers."""
         self._example = next(iter(acted.values()), self._example)
         lost = {}
         if len(acted) < head.num_workers:
@@ -221,24 +224,26 @@ class ClusterEnv(VectorEnv):
             lengths = {len(actions) if np.ndim(actions) else 0}
         if lengths != {self.num_envs}:
             raise ConfigError(
-                f"step got actions for {sorted(lengths)} environments; there are {self.num_envs}"
+                f"step received actions for {sorted(lengths)} environments, but there are "
+                f"{self.num_envs}"
             )
         return [take(space, actions, head.rows(i)) for i in range(head.num_workers)]
 
     # -- rollouts -------------------------------------------------------------------------------
 
     def collect(self, agent: Any, num_steps: int) -> Rollout:
-        """``num_steps`` steps of every environment with the agent, one round trip per worker.
+        """Collect ``num_steps`` steps of every environment with the agent, in one request per
+        worker.
 
-        The part of a worker that died is padded with fillers (``first`` is true throughout), and
-        ``faults`` says why.
+        The part of a failed worker is padded with fillers (``first`` is True throughout), and
+        ``faults`` has the reason.
 
         Returns:
             a rollout of ``[num_steps, N]``, column ``i`` environment ``i``; see
-            ``headrace/types.py``. ``log_prob`` is NaN if the agent doesn't tell it.
+                ``headrace/types.py``. ``log_prob`` is NaN if the agent doesn't return it.
 
         Raises:
-            ConfigError: as :meth:`step`, workers run ahead, or ``num_steps`` is below 1.
+            ConfigError: as :meth:`step`; workers run ahead; or ``num_steps`` is below 1.
         """
         head = self._ready("collect")
         self._forbid_ahead("collect", "use step(agent)")
@@ -246,12 +251,12 @@ class ClusterEnv(VectorEnv):
         return head.collect(agent, num_steps, self.single_action_space)
 
     def collect_async(self, agent: Any, fragment_length: int) -> Iterator[Rollout]:
-        """Rollouts ``[fragment_length, envs_per_node]`` of whichever worker is ready, without end.
+        """Yield rollouts ``[fragment_length, envs_per_node]`` of the first ready worker, endlessly.
 
-        Workers go on while a rollout is used, so it is a version old at least, and older the
-        longer workers keep their weights. ``env_id`` says which environments it is of. A worker
-        that died delivers nothing and begins anew. What is under way when the iteration ends is
-        awaited and lost.
+        Workers continue while a rollout is used, so its policy lags at least one version behind,
+        and more the longer workers keep their weights. ``env_id`` holds the environments' numbers.
+        A failed worker delivers nothing and is restarted. Steps in progress when the iteration ends
+        are awaited and discarded.
         """
         head = self._ready("collect_async")
         self._forbid_ahead("collect_async", "use step(agent)")
@@ -260,18 +265,20 @@ class ClusterEnv(VectorEnv):
 
     @property
     def faults(self) -> dict[int, str]:
-        """Workers that died in the latest call, and why."""
+        """Workers that failed in the latest call, with the reasons."""
         return {} if self._head is None else dict(self._head.faults)
 
     @property
     def sync_info(self) -> dict[str, np.ndarray]:
-        """Of each worker ``[W]``: policy_version, divergence (nats), measure ("kl", "estimate" or
-        "age"), weight_requests, weight_syncs, weight_bytes and steps_discarded."""
+        """Synchronisation metrics per worker ``[W]``: policy_version, divergence (nats), measure
+        ("kl", "estimate" or "age"), weight_requests, weight_syncs, weight_bytes and
+        steps_discarded.
+        """
         return {} if self._head is None else self._head.sync_info()
 
 
-def _lost(head: ClusterHead, worker: int) -> tuple[Any, ...]:
-    """The step of a worker that died in it."""
+def _failed_step(head: ClusterHead, worker: int) -> tuple[Any, ...]:
+    """Return the step of a worker that failed in it."""
     on = np.ones(head.size, bool)
     return head.obs[worker], np.zeros(head.size), ~on, on, _fault_info(head, worker)
 

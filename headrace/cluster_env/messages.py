@@ -1,4 +1,4 @@
-"""What the head and its workers say to each other, and what a place where workers run offers."""
+"""Messages between the head and its workers, and the interfaces of backends."""
 
 from __future__ import annotations
 
@@ -10,105 +10,105 @@ from headrace.actors.weight_sync import SyncRule
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """All that a worker is built from; sent by value."""
+    """Arguments of a worker; pickled by value."""
 
     env: Any  # resolved (``headrace.envs.names.resolve``)
     num_envs: int
     engine: str
     env_kwargs: dict[str, Any]
-    seed: int | None  # of all environments; None: random
-    index: int  # of the worker
-    runs_ahead: bool = False  # begins the agent's next step before it is asked for
-    generation: int = 0  # how often it was replaced
+    seed: int | None  # seed of all environments; None: random
+    index: int  # first environment of the worker
+    runs_ahead: bool = False  # begins the agent's next step before it is requested
+    generation: int = 0  # number of replacements
 
 
 class Agent(NamedTuple):
-    """An agent as it travels: once to each worker."""
+    """Serialised agent, sent once to each worker."""
 
     pickled: bytes
     rule: SyncRule
 
 
 class Request(NamedTuple):
-    """One call of a worker's method; ``version`` is the head's if the agent is to act."""
+    """Call of a worker's method; ``version`` is the head's if the agent acts."""
 
     method: str
     args: tuple[Any, ...] = ()
     version: int | None = None
-    agent: Agent | None = None  # the worker has none yet; of this version
-    weights: bytes | None = None  # it asked for them; of this version
+    agent: Agent | None = None  # the agent of this version, if the worker has none
+    weights: bytes | None = None  # weights of this version, if the worker requested them
     measured: tuple[int, float] | None = None  # (version that acted, its KL to the head's)
 
 
 class Answer(NamedTuple):
-    """What a worker returned, or that it wants weights before it does what it was asked."""
+    """Return value of a request, or a request for weights that must come first."""
 
     value: Any
-    version: int  # of the weights that it acted with last; -1: it hasn't
-    divergence: float | None  # its running mean
+    version: int  # version of the weights that it acted with last; -1: none
+    divergence: float | None  # running mean
     wants_weights: bool = False
-    discarded: int = 0  # steps that it had run ahead and threw away
+    discarded: int = 0  # steps run ahead and discarded
 
 
 class WorkerFault(NamedTuple):
-    """Why a worker ended instead of answering: what it said last, or what others know of it."""
+    """Reason why a worker ended instead of answering, reported by itself or from outside."""
 
     reason: str
     traceback: str = ""
-    by_agent: bool = False  # not its environments but the agent failed
+    by_agent: bool = False  # caused by the agent, not by the environments
 
 
 class WorkerHandle(Protocol):
-    """One worker, wherever it runs."""
+    """Handle of one worker on any backend."""
 
     @property
     def name(self) -> str:
-        """The worker's, and where it runs."""
+        """Name of the worker and of its location."""
 
     def send(self, request: Request) -> None:
-        """Ask for something; answers come in order."""
+        """Send a request; answers arrive in order."""
 
     def receive(self) -> Answer | WorkerFault:
-        """The answer that :meth:`Backend.wait` announced, or why there will be none."""
+        """Return the answer that :meth:`Backend.wait` announced, or a fault."""
 
     def kill(self) -> None:
-        """End it at once; safe to call twice."""
+        """Kill the worker at once; safe to call twice."""
 
 
 class Backend(Protocol):
-    """Where workers run."""
+    """Backend that runs workers."""
 
     def start(self, setup: WorkerSetup) -> WorkerHandle:
         """Begin to start a worker; returns at once."""
 
     def wait(self, nodes: list[WorkerHandle], timeout_s: float) -> list[WorkerHandle]:
-        """Those that have answered or died; none after ``timeout_s`` seconds."""
+        """Return workers that have answered or died; none after ``timeout_s`` seconds."""
 
     def close(self, nodes: list[WorkerHandle]) -> None:
-        """End these workers, and whatever was started to run them."""
+        """End these workers, and everything that was started to run them."""
 
 
 class BackendConfig(Protocol):
-    """Settings of a place: what ``ClusterEnv`` takes as ``config``.
+    """Settings of a backend, the argument ``config`` of ClusterEnv.
 
-    A scheduler is one more of these: it provisions machines and opens the place where they are.
+    A scheduler's backend allocates machines and then opens the backend that runs on them.
     """
 
     @property
     def nodes(self) -> int:
-        """Workers."""
+        """Number of workers."""
 
     @property
     def timeout_s(self) -> float:
-        """Seconds in which a worker must answer."""
+        """Timeout of an answer, in seconds."""
 
     @property
     def start_timeout_s(self) -> float:
-        """Seconds in which it must be up."""
+        """Timeout of a worker's start, in seconds."""
 
     @property
     def max_restarts(self) -> int:
-        """Deaths that are made good, all workers together."""
+        """Maximum number of worker replacements, over all workers."""
 
     def open(self) -> Backend:
-        """The place, ready to start workers."""
+        """Open the backend, ready to start workers."""

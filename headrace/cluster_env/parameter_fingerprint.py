@@ -1,8 +1,8 @@
-"""Whether an agent has learnt: its parameters against a copy of those that it had.
+"""Detects changes of an agent's parameters by comparison with a copy.
 
-Each step asks. A version counter can't answer (``parameter.data`` changes without one), so values
-are compared; what is saved is to collect them, which takes longer: as long as a module consists of
-the same parts, its tensors are those that were found before.
+The check runs at each step. Values are compared, because ``parameter.data`` changes without a
+version counter. Collecting the tensors takes longer than comparing them, so the collected tensors
+are reused while a module consists of the same parts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.ops import tree
 
 
 class ParameterFingerprint:
-    """An agent's parameters as they were when this was made."""
+    """Copy of an agent's parameters at construction."""
 
     def __init__(self, agent: Any) -> None:
         now = parameters(agent)
@@ -28,33 +28,33 @@ class ParameterFingerprint:
         self._modules: list[nn.Module] = []  # empty: collect them again
         if is_module_alone(agent) and all(map(_is_plain, agent.modules())):
             self._modules = list(agent.modules())
-            self._names, self._parts = _held(self._modules)
+            self._names, self._parts = _registered(self._modules)
             self._tensors, self._copies = list(now.values()), list(self._before.values())
             self._dtypes = [copy.dtype for copy in self._copies]
 
     def is_of(self, agent: Any) -> bool:
-        """Whether they are what the same agent's are now; NaN equals nothing."""
+        """Return whether they equal the same agent's current parameters; NaN equals nothing."""
         if self._modules and self._has_the_same_parts():
             dtypes = [tensor.dtype for tensor in self._tensors]
             return dtypes == self._dtypes and all(map(torch.equal, self._tensors, self._copies))
         return _equal(self._before, parameters(agent))
 
     def _has_the_same_parts(self) -> bool:
-        names, parts = _held(self._modules)
+        names, parts = _registered(self._modules)
         return names == self._names and all(map(operator.is_, parts, self._parts))
 
 
-def _held(modules: list[nn.Module]) -> tuple[list[str], list[Any]]:
-    """Names and objects of all parameters, buffers and modules that these hold themselves."""
-    held: list[dict[str, Any]] = []
+def _registered(modules: list[nn.Module]) -> tuple[list[str], list[Any]]:
+    """Return names and objects of the parameters, buffers and submodules of these modules."""
+    registries: list[dict[str, Any]] = []
     for one in modules:
-        held += one._parameters, one._buffers, one._modules
-    names = list(itertools.chain.from_iterable(held))
-    return names, list(itertools.chain.from_iterable(map(_VALUES, held)))
+        registries += one._parameters, one._buffers, one._modules
+    names = list(itertools.chain.from_iterable(registries))
+    return names, list(itertools.chain.from_iterable(map(_VALUES, registries)))
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Whether its ``state_dict`` is its parameters and buffers, and nothing that it makes up."""
+    """Return whether ``state_dict`` consists of parameters and buffers only."""
     return (
         all(getattr(type(module), name) is getattr(nn.Module, name) for name in _MAKE_STATE)
         and not vars(module).keys() & _MAKE_STATE
@@ -74,7 +74,7 @@ def _copied(value: Any) -> Any:
 
 
 def _equal(before: Any, now: Any) -> bool:
-    """Whether two trees of parameters hold the same values; NaN equals nothing."""
+    """Return whether two trees of parameters hold equal values; NaN equals nothing."""
     if isinstance(before, dict) and isinstance(now, dict):
         return before.keys() == now.keys() and all(_equal(before[k], now[k]) for k in before)
     if isinstance(before, tuple) and isinstance(now, tuple):

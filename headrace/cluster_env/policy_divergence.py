@@ -1,12 +1,12 @@
-"""How far a worker's copy of an agent is from the agent: KL(copy || agent) in nats.
+"""Divergence of a worker's copy from the agent: KL(copy || agent) in nats.
 
 ClusterEnv (Lafuente-Mercado 2025), section III-C: the mean, over recent observations ``s``, of
 
     KL(copy(.|s) || agent(.|s)) = sum over actions a of copy(a|s) log(copy(a|s) / agent(a|s))
 
-An agent with ``distribution`` is measured exactly. The head keeps the weights of every version
-that a worker acts with, so this takes no message. One with ``log_prob`` alone is estimated from the
-actions that were drawn (``headrace.actors.weight_sync.divergence``).
+It is exact for agents with ``distribution``. The head keeps the weights of every version that a
+worker acts with, so no message is needed. For agents with only ``log_prob`` it is estimated from
+the sampled actions (``headrace.actors.weight_sync.divergence``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Rows = tuple[Any, Any, np.ndarray]  # observations, actions [n, ...]; log-probab
 
 
 class AgentCopies:
-    """The agent as it was in the versions that workers act with.
+    """Versions of the agent that workers act with.
 
     Args:
         packed: the agent (``headrace.cluster_env.agent.pack_agent``).
@@ -37,11 +37,11 @@ class AgentCopies:
 
     def __init__(self, packed: bytes) -> None:
         self._packed, self._agent = packed, None
-        self._loaded = -1  # the version that ``_agent`` is
+        self._loaded = -1  # version of ``_agent``
         self._weights: dict[int, bytes] = {}
 
     def keep(self, version: int, weights: bytes) -> None:
-        """Remember a version (``pack_weights``)."""
+        """Store a version (``pack_weights``)."""
         self._weights[version] = weights
 
     def forget(self, others_than: set[int]) -> None:
@@ -49,7 +49,7 @@ class AgentCopies:
         self._weights = {v: w for v, w in self._weights.items() if v in others_than}
 
     def get(self, version: int, device: torch.device) -> Any:
-        """The agent of a version that is kept, until the next call; None if it isn't."""
+        """Return the agent of a stored version, valid until the next call, or None."""
         if version not in self._weights:
             return None
         if self._agent is None:
@@ -62,7 +62,7 @@ class AgentCopies:
 
 @torch.no_grad()
 def exact(copy: Any, agent: Any, each: Sequence[Rows]) -> list[float]:
-    """The mean KL(copy || agent) over the observations of each.
+    """Return the mean KL(copy || agent) over the observations of each worker.
 
     Raises:
         NotImplementedError: torch has no formula for these distributions.
@@ -78,7 +78,7 @@ def exact(copy: Any, agent: Any, each: Sequence[Rows]) -> list[float]:
 
 
 def estimates(agent: Any, each: Sequence[Rows]) -> list[float]:
-    """Of the same, from the actions that the copies drew in these observations."""
+    """Estimate the mean KL from the actions that the copies sampled in these observations."""
     obs, action, before = _joined(each)
     device = device_of(agent)
     with _evaluating(agent):
@@ -93,7 +93,7 @@ def _joined(each: Sequence[Any]) -> Any:
 
 @contextlib.contextmanager
 def _evaluating(agent: Any) -> Iterator[None]:
-    """Measuring must not change what a module keeps of its inputs in training (BatchNorm)."""
+    """Run a module in evaluation mode, so that it keeps no statistics (BatchNorm)."""
     modules = list(agent.modules()) if isinstance(agent, nn.Module) else []
     training = [module for module in modules if module.training]
     for module in training:

@@ -1,4 +1,4 @@
-"""The head's side of weight synchronisation: its agent's version, and how far the copies are."""
+"""The head's weight synchronisation: the agent's version, and the divergence of its copies."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from headrace.cluster_env.parameter_fingerprint import ParameterFingerprint
 from headrace.cluster_env.policy_divergence import AgentCopies, Rows, estimates, exact
 from headrace.ops import tree
 
-MIN_OBSERVATIONS = 64  # of each worker, that its divergence is measured on if there are so many
-MAX_OBSERVATIONS = 1024  # of each worker, that it is measured on
-_FEWEST_OF_A_PART = 16  # rows that stay of one step or rollout, before others are left out whole
+MIN_OBSERVATIONS = 64  # rows per worker that the divergence is measured on, if available
+MAX_OBSERVATIONS = 1024  # minimum of these rows
+_FEWEST_OF_A_PART = 16  # rows kept of one step or rollout before others are dropped
 
 
 class RecentSteps:
-    """What a worker did since it was measured last: observations, actions, log-probabilities.
+    """A worker's observations, actions and log-probabilities since the last measurement.
 
-    That is a rollout where the agent learns once for each; of a longer stretch 1,024 rows, evenly
-    spread, and of less than 64 the latest 64. All are of one version.
+    This is a rollout if the agent is updated once per rollout. At most 1,024 evenly spaced rows are
+    kept, and at least the latest 64. All have the same version.
     """
 
     def __init__(self) -> None:
         self._begin(-1)
 
     def _begin(self, version: int) -> None:
-        self.version, self._before = version, list[Rows]()  # the latest of what was measured
-        self._parts: list[Rows] = []  # every so many-th since then: at most twice what is measured
-        self._count = 0  # rows in them
-        self._index, self._every, self._most = 0, 1, MAX_OBSERVATIONS  # rows of a part
+        self.version, self._before = version, list[Rows]()  # the latest measured rows
+        self._parts: list[Rows] = []  # every n-th row since then: at most twice the measured number
+        self._count = 0  # number of rows in them
+        self._index, self._every, self._most = 0, 1, MAX_OBSERVATIONS  # number of rows of a part
 
     def add(self, version: int, obs: Any, action: Any, log_prob: np.ndarray) -> None:
-        """Take ``n`` rows (trees ``[n, ...]``, ``[n]``); only those of the newest version stay."""
+        """Add ``n`` rows (trees ``[n, ...]``, ``[n]``); rows of older versions are dropped."""
         if version != self.version:
             self._begin(version)
         if self._index % self._every == 0:
@@ -64,7 +64,7 @@ class RecentSteps:
         self._index += 1
 
     def measured(self) -> Rows:
-        """The rows, of which there have to be some; from now on others count."""
+        """Return the rows, of which there must be some, and start a new collection."""
         few = self._count < MIN_OBSERVATIONS
         rows = tree.map_leaves(lambda *x: np.concatenate(x), *self._before, *self._parts)
         latest = tree.map_leaves(lambda x: x[-MIN_OBSERVATIONS:], rows)
@@ -76,12 +76,12 @@ class RecentSteps:
 
 
 def _spread(rows: Rows, most: int) -> Rows:
-    """So many of them, evenly spread, or all if they are fewer."""
+    """Return evenly spaced rows, at most ``most``."""
     if (count := len(rows[2])) <= most:
         return rows
     even = _evenly(count, most)
-    found: Rows = tree.map_leaves(lambda x: x[even], rows)
-    return found
+    selected: Rows = tree.map_leaves(lambda x: x[even], rows)
+    return selected
 
 
 @functools.lru_cache(maxsize=64)
@@ -90,11 +90,11 @@ def _evenly(count: int, most: int) -> np.ndarray:
 
 
 class AgentSync:
-    """Follows one agent as it learns, for workers that act with copies and fetch by a rule.
+    """Tracks one agent's updates, for workers that act with copies and fetch weights by a rule.
 
     Attributes:
-        version: of the head's agent: how often it has been seen changed.
-        measure: what tells how far copies are: "kl", an "estimate" of it, or their "age" alone.
+        version: version of the head's agent, the number of observed changes.
+        measure: divergence measure of copies: "kl", an "estimate" of it, or only their "age".
     """
 
     def __init__(self, num_workers: int, rule: SyncRule) -> None:
@@ -102,19 +102,21 @@ class AgentSync:
         self._agent: Any = None
         self._seen: ParameterFingerprint | None = None  # the parameters at ``version``
         self._has: set[int] = set()  # workers that have the agent
-        self._packed: dict[Callable[[Any], bytes], bytes] = {}  # ``version``, by what packed it
+        self._packed: dict[
+            Callable[[Any], bytes], bytes
+        ] = {}  # serialised ``version``, by the packing function
         self._recent = [RecentSteps() for _ in range(num_workers)]
-        self._notes: dict[int, tuple[int, float]] = {}  # measured and not sent yet
-        self._copies: AgentCopies | None = None  # where the measure is "kl"
-        self._held: dict[int, int] = {}  # the version that was sent to each worker last
+        self._notes: dict[int, tuple[int, float]] = {}  # measurements not sent yet
+        self._copies: AgentCopies | None = None  # if the measure is "kl"
+        self._sent_versions: dict[int, int] = {}  # the version last sent to each worker
         self.version, self.measure = -1, "age"
         self.syncs, self.requests, self.bytes = np.zeros((3, num_workers), int)
 
-    def look(self, agent: Any) -> None:
-        """See whether the agent has learnt, or is another one; measure the copies if it has.
+    def update(self, agent: Any) -> None:
+        """Detect whether the agent was updated or replaced, and measure the copies if it was.
 
         Raises:
-            ConfigError: it isn't what the contract asks for (``headrace.cluster_env.agent``).
+            ConfigError: it lacks a required method (``headrace.cluster_env.agent``).
         """
         if agent is not self._agent:
             check_agent(agent)
@@ -133,13 +135,13 @@ class AgentSync:
         self._seen = ParameterFingerprint(agent)
         self.version += 1
         if self._rule.on_drift:
-            self._take_measure()
+            self._measure()
 
     def _measure_of(self, agent: Any) -> str:
         if not self._setting.on_drift:
             return "age"
         if is_recurrent(agent):
-            _tell(agent, "is recurrent")  # to measure it, states would have to travel
+            _tell(agent, "is recurrent")  # measuring it would require sending states
             return "age"
         if has_distribution(agent):
             return "kl"
@@ -148,26 +150,26 @@ class AgentSync:
         _tell(agent, "has neither log_prob(obs, action) nor distribution(obs)")
         return "age"
 
-    def _take_measure(self) -> None:
-        """Forward passes over what all workers did lately, and a note for each of them."""
+    def _measure(self) -> None:
+        """Measure all workers' recent steps with forward passes, and store a note for each."""
         self._notes.clear()
         rows = {i: self._recent[i].measured() for i in self._has if self._recent[i].version >= 0}
         if not rows:
             return
-        found = None if self._copies is None else self._exact(self._copies, rows)
-        if found is None:
-            found = dict(zip(rows, estimates(self._agent, list(rows.values())), strict=True))
-        known = {i: value for i, value in found.items() if not math.isnan(value)}
-        self._notes = {i: (self._recent[i].version, value) for i, value in known.items()}
+        divergences = None if self._copies is None else self._exact(self._copies, rows)
+        if divergences is None:
+            divergences = dict(zip(rows, estimates(self._agent, list(rows.values())), strict=True))
+        valid = {i: value for i, value in divergences.items() if not math.isnan(value)}
+        self._notes = {i: (self._recent[i].version, value) for i, value in valid.items()}
 
     def _exact(self, copies: AgentCopies, rows: dict[int, Rows]) -> dict[int, float] | None:
-        """The KL of each worker whose copy's weights are known: one pass for each version.
+        """Return the KL of each worker whose copy is stored, with one pass per version.
 
-        None, from now on, of distributions that torch has no formula for.
+        Returns None, from now on, if torch has no formula for the distributions.
         """
-        found: dict[int, float] = {}
+        divergences: dict[int, float] = {}
         acted = {i: self._recent[i].version for i in rows}
-        copies.forget({*self._held.values(), *acted.values()})
+        copies.forget({*self._sent_versions.values(), *acted.values()})
         for version in set(acted.values()):
             copy = copies.get(version, device_of(self._agent))
             mine = [i for i in rows if acted[i] == version and copy is not None]
@@ -176,30 +178,30 @@ class AgentSync:
             except NotImplementedError:
                 self._copies, self.measure = None, "estimate"
                 return None
-            found |= zip(mine, kl, strict=True)
-        return found
+            divergences |= zip(mine, kl, strict=True)
+        return divergences
 
     def request(self, worker: int, method: str, *args: Any) -> Request:
-        """What to send a worker that is to act, after :meth:`look`."""
+        """Return the request for a worker to act, after :meth:`update`."""
         if worker in self._has:
             note = self._notes.pop(worker, None)
             return Request(method, args, self.version, measured=note)
         return Request(method, args, self.version, Agent(self._pack(pack_agent), self._rule))
 
     def sent(self, worker: int, request: Request) -> None:
-        """Note that this request of :meth:`request` or :meth:`granted` is on its way."""
+        """Record that a request of :meth:`request` or :meth:`granted` was sent."""
         packed = request.weights if request.agent is None else request.agent.pickled
         if request.agent is not None:
             self._has.add(worker)
         if packed is not None:
             self.syncs[worker] += 1
             self.bytes[worker] += len(packed)
-            self._held[worker] = self.version
+            self._sent_versions[worker] = self.version
             if self._copies is not None:
                 self._copies.keep(self.version, self._pack(pack_weights))
 
     def granted(self, worker: int, request: Request) -> Request:
-        """The same request with the weights that the worker asked for."""
+        """Return the same request with the weights that the worker requested."""
         self.requests[worker] += 1
         packed = self._pack(pack_weights)
         return request._replace(version=self.version, weights=packed, agent=None, measured=None)
@@ -210,14 +212,14 @@ class AgentSync:
         return self._packed[pack]
 
     def acted(self, worker: int, version: int, obs: Any, action: Any, log_prob: Any) -> None:
-        """Note what a worker did: trees ``[n, ...]`` and ``[n]``, or None if it isn't known."""
+        """Record a worker's steps: trees ``[n, ...]`` and ``[n]``, or None if unknown."""
         if log_prob is not None and self._rule.on_drift:
             self._recent[worker].add(version, obs, action, log_prob)
 
     def replaced(self, worker: int) -> None:
-        """The worker is a new one, without an agent."""
+        """Record that a worker was replaced by one without an agent."""
         self._has.discard(worker)
-        self._held.pop(worker, None)
+        self._sent_versions.pop(worker, None)
         self._notes.pop(worker, None)
         self._recent[worker] = RecentSteps()
 
@@ -225,6 +227,6 @@ class AgentSync:
 def _tell(agent: Any, why: str) -> None:
     warnings.warn(
         f"{type(agent).__name__} {why}, so its drift can't be measured: workers fetch weights "
-        "whenever it has learnt",
+        "after every update",
         stacklevel=6,
     )

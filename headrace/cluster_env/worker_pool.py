@@ -1,4 +1,4 @@
-"""The head's workers: requests out, answers in, the dead and the silent replaced."""
+"""Worker pool: sends requests, receives answers, replaces dead and unresponsive workers."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from headrace.cluster_env.messages import (
 )
 from headrace.errors import ConfigError, WorkerFailed
 
-_LONGEST_WAIT_S = 3600.0  # what the system takes; whoever waits longer waits again
+_LONGEST_WAIT_S = 3600.0  # limit of the system's wait; longer waits are repeated
 
 
 class WorkerPool:
-    """Workers that answer, one request each at a time; ``setups`` are by index."""
+    """Pool of workers that answer one request each at a time; ``setups`` are by index."""
 
     def __init__(self, config: BackendConfig, setups: list[WorkerSetup]) -> None:
         self._config, self._setups = config, setups
-        self._place: Backend = config.open()
+        self._backend: Backend = config.open()
         self._nodes: list[WorkerHandle] = []
-        self._up: set[int] = set()  # have answered something
-        self._cut: set[int] = set()  # an exception came in the middle of a message
-        self._failure = ""  # what ended all, if anything did
-        self._deadlines: dict[int, tuple[float, float]] = {}  # of what was asked: (when, after)
+        self._up: set[int] = set()  # indices that have answered once
+        self._cut: set[int] = set()  # interrupted in the middle of a message
+        self._failure = ""  # the failure that ended the pool
+        self._deadlines: dict[int, tuple[float, float]] = {}  # of pending requests: (time, timeout)
         self.num_restarts = 0
         try:
             for setup in setups:
-                self._nodes.append(self._place.start(setup))
+                self._nodes.append(self._backend.start(setup))
         except BaseException:
             self.close()
             raise
 
     @property
     def waiting(self) -> set[int]:
-        """Workers that have been asked and haven't answered, or were cut off before they were."""
+        """Workers with pending requests, including those that were cut off."""
         return set(self._deadlines) | self._cut
 
     def send(self, index: int, request: Request) -> None:
-        """Ask a worker that isn't busy.
+        """Send a request to an idle worker.
 
         Raises:
-            ConfigError: the workers were ended.
-            WorkerFailed: one failed for good before.
+            ConfigError: the pool is closed.
+            WorkerFailed: it has failed permanently.
         """
         if self._failure:
             raise WorkerFailed(self._failure)
@@ -58,7 +58,9 @@ class WorkerPool:
         assert index not in self._deadlines, f"worker {index} is busy"
         limit_s = self._config.timeout_s
         if index not in self._up:
-            replaces = self._setups[index].generation > 0  # others are asked at first what they are
+            replaces = (
+                self._setups[index].generation > 0
+            )  # spaces are requested from worker 0 first
             limit_s = self._config.start_timeout_s + (limit_s if replaces else 0.0)
         try:
             self._deadlines[index] = (time.monotonic() + limit_s, limit_s)
@@ -68,15 +70,15 @@ class WorkerPool:
             raise
 
     def _cut_off(self, index: int) -> None:
-        # A message of which only a part was read or written spoils all that follow.
+        # A partially read or written message corrupts all that follow.
         self._nodes[index].kill()
         self._cut.add(index)
 
     def receive(self) -> tuple[int, Answer | WorkerFault]:
-        """The next answer of any worker that was asked, or why there is none.
+        """Return the next answer of any worker, or the reason why there is none.
 
         Raises:
-            WorkerFailed: more workers died than ``max_restarts``, or one never came up.
+            WorkerFailed: more workers died than ``max_restarts``, or one didn't start.
         """
         while True:
             if self._cut:
@@ -85,10 +87,10 @@ class WorkerPool:
             waited = {self._nodes[i]: i for i in self._deadlines}
             earliest = min(self._deadlines.values())[0]
             patience_s = min(max(0.0, earliest - time.monotonic()), _LONGEST_WAIT_S)
-            ready, now = self._place.wait(list(waited), patience_s), time.monotonic()
-            for node, index in waited.items():  # also while others answer all the time
+            ready, now = self._backend.wait(list(waited), patience_s), time.monotonic()
+            for node, index in waited.items():  # even while others answer all the time
                 deadline, limit_s = self._deadlines[index]
-                if deadline <= now and not self._place.wait([node], 0.0):
+                if deadline <= now and not self._backend.wait([node], 0.0):
                     return self._replace(index, WorkerFault(f"gave no answer in {limit_s:g} s"))
             if ready:
                 return self._answer(waited[ready[0]])
@@ -106,14 +108,14 @@ class WorkerPool:
         return index, answer
 
     def _replace(self, index: int, fault: WorkerFault) -> tuple[int, WorkerFault]:
-        """Start another worker; the fault, with the name of the one that it befell."""
+        """Replace a worker; return the fault with its name."""
         self._deadlines.pop(index, None)
         node, setup = self._nodes[index], self._setups[index]
-        was_up = index in self._up or setup.generation > 0  # only what was up is replaced
+        was_up = index in self._up or setup.generation > 0  # only workers that were up are replaced
         node.kill()
         reason, trace = f"{node.name}: {fault.reason}", fault.traceback.rstrip()
         limit = self._config.max_restarts
-        # What the agent does is no fault of the worker's, and the caller hears of it each time.
+        # The agent's errors are not the worker's fault, and are raised each time.
         if not fault.by_agent and (self.num_restarts >= limit or not was_up):
             why = f"max_restarts={limit} restarts are used up" if was_up else "it never came up"
             self._failure = f"{reason}; {why}" + (f"\n\nIts traceback:\n{trace}" if trace else "")
@@ -121,19 +123,19 @@ class WorkerPool:
         self.num_restarts += not fault.by_agent
         self._up.discard(index)
         self._setups[index] = dataclasses.replace(setup, generation=setup.generation + 1)
-        self._nodes[index] = self._place.start(self._setups[index])
+        self._nodes[index] = self._backend.start(self._setups[index])
         if not fault.by_agent:
-            told = f"{reason} (restart {self.num_restarts}/{limit})\n{trace}"
-            warnings.warn(told, RuntimeWarning, stacklevel=2)
+            message = f"{reason} (restart {self.num_restarts}/{limit})\n{trace}"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
         return index, fault._replace(reason=reason)
 
     def seed(self, seed: int | None) -> None:
-        """What replacements are seeded from."""
+        """Set the seed of replacements."""
         self._setups = [dataclasses.replace(setup, seed=seed) for setup in self._setups]
 
     def close(self) -> None:
         """End all workers; safe to call twice."""
-        self._place.close(self._nodes)
+        self._backend.close(self._nodes)
         self._nodes = []
         self._deadlines.clear()
         self._cut.clear()

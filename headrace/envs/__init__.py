@@ -1,4 +1,4 @@
-"""Environments: any Gymnasium environment, vectorised; and small ones with a known structure."""
+"""Vector environments: adapters for any Gymnasium environment, and small test environments."""
 
 from headrace.envs.make import make_vec
 

@@ -1,4 +1,4 @@
-"""Vector environments of other kinds, made to follow the NEXT_STEP convention of headrace.types."""
+"""Adapts vector environments to the NEXT_STEP autoreset convention of headrace.types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.ops import tree
 
 
 def next_step(envs: VectorEnv, name: str) -> VectorEnv:
-    """``envs`` itself if it autoresets in NEXT_STEP mode, else adapted to it.
+    """Return ``envs`` itself if it autoresets in NEXT_STEP mode, else wrap it in an adapter.
 
     Raises:
         ConfigError: the autoreset mode is unknown.
@@ -36,35 +36,35 @@ def next_step(envs: VectorEnv, name: str) -> VectorEnv:
 class NextStep(VectorWrapper):
     """NEXT_STEP autoreset on top of a vector environment in SAME_STEP or DISABLED mode.
 
-    At an episode's end the final observation is returned, and the step after it is a filler: its
-    action is ignored, its observation is the reset's, its reward is 0 and no flag is set. All
-    environments below can only be stepped together, so one that awaits its filler plays one step
-    of an episode that nobody sees and is then reset again; it therefore draws more resets from its
-    random stream than in NEXT_STEP mode. ``infos`` are those of the environments below; what the
-    reset said in arrays holds for the rows of fillers.
+    The final observation is returned at an episode's end. The step after it is a reset step: its
+    action is ignored, its observation comes from the reset, its reward is 0 and no flag is set. The
+    inner environments can only be stepped together, so one that awaits its reset step plays one
+    step of an episode that is discarded and is then reset again; it therefore draws more resets
+    from its random stream than in NEXT_STEP mode. ``infos`` come from the inner environments; array
+    entries of the reset's infos apply to the rows of reset steps.
 
     Args:
         envs: supports ``reset(options={"reset_mask": mask})`` and returns the other rows unchanged.
-        name: of the environment, for messages.
+        name: name of the environment, for messages.
     """
 
     def __init__(self, envs: VectorEnv, name: str = "the environment") -> None:
         super().__init__(envs)
         self._same_step = AutoresetMode(envs.metadata["autoreset_mode"]) is AutoresetMode.SAME_STEP
         self._name = name
-        self._ended = np.zeros(envs.num_envs, bool)  # [B] whose next step is a filler
+        self._ended = np.zeros(envs.num_envs, bool)  # [B] bool, reset at the next step
         self._mask_is_obeyed = False
         self.metadata = {**envs.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments, or those of ``options["reset_mask"]``."""
+        """Reset all environments, or those selected by ``options["reset_mask"]``."""
         self._ended = still_ended(self._ended, options)
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of every environment; a filler for those that ended with the previous one.
+        """Step every environment; those that ended with the previous step are reset instead.
 
         Raises:
             EnvironmentFault: the environments below ignore the reset mask, or don't return the
@@ -91,7 +91,7 @@ class NextStep(VectorWrapper):
     def _restart(
         self, obs: Any, infos: dict[str, Any], mask: np.ndarray
     ) -> tuple[Any, dict[str, Any]]:
-        """Observations and infos with the rows of ``mask`` reset."""
+        """Reset the rows of ``mask`` and return the merged observations and infos."""
         check = not (self._mask_is_obeyed or mask.all())
         before = tree.map_leaves(np.array, obs) if check else None  # reset may reuse the memory
         obs, begun = self.env.reset(options=_Mask(mask))
@@ -100,10 +100,10 @@ class NextStep(VectorWrapper):
         rows = {key: _info_rows(infos.get(key), value, mask) for key, value in begun.items()}
         return obs, {**infos, **rows}
 
-    def _check_kept(self, before: Any, after: Any, kept: np.ndarray) -> None:
+    def _check_kept(self, before: Any, after: Any, unchanged: np.ndarray) -> None:
         for old, new in zip(tree.leaves(before), tree.leaves(after), strict=True):
             nan = old.dtype.kind == "f"
-            if not np.array_equal(old[kept], np.asarray(new)[kept], equal_nan=nan):
+            if not np.array_equal(old[unchanged], np.asarray(new)[unchanged], equal_nan=nan):
                 raise EnvironmentFault(
                     f"{self._name} ignores reset(options={{'reset_mask': …}}): environments "
                     "outside the mask changed, so its autoreset mode can't be adapted"
@@ -112,7 +112,7 @@ class NextStep(VectorWrapper):
 
 
 class _Mask(dict[str, Any]):
-    """Reset options whose mask survives ``pop``, so that every layer finds it.
+    """Reset options whose mask survives ``pop``, so that every layer can read it.
 
     Gymnasium's vector environments remove the mask before they pass the options to single
     environments, but wrappers around them read it afterwards.
@@ -130,7 +130,7 @@ class _Mask(dict[str, Any]):
         return self._mask
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Like ``dict.get``, but finds the mask."""
+        """Like ``dict.get``, but also returns the mask."""
         return self._mask if key == "reset_mask" else super().get(key, default)
 
     def __missing__(self, key: str) -> Any:
@@ -143,13 +143,13 @@ class _Mask(dict[str, Any]):
 
 
 def still_ended(ended: np.ndarray, options: dict[str, Any] | None) -> np.ndarray:
-    """Which of these environments ``[B]`` await a filler after a reset with such options."""
+    """Return which environments ``[B]`` still await a reset step after a partial reset."""
     mask = (options or {}).get("reset_mask")
     return np.zeros_like(ended) if mask is None else ended & ~mask
 
 
 def _info_rows(old: Any, new: Any, mask: np.ndarray) -> Any:
-    """What ``infos`` say after a step and a reset of the rows of ``mask``."""
+    """Merge the infos of a step with those of a reset of the rows of ``mask``."""
     if isinstance(old, dict) and isinstance(new, dict):
         return {**old, **{key: _info_rows(old.get(key), new[key], mask) for key in new}}
     if isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
@@ -163,7 +163,7 @@ def _info_rows(old: Any, new: Any, mask: np.ndarray) -> Any:
 
 
 def _with_rows(obs: Any, rows: Any, mask: np.ndarray) -> Any:
-    """A copy of the batched ``obs`` with the rows of ``mask`` taken from ``rows``.
+    """Return a copy of the batched ``obs`` with the rows of ``mask`` taken from ``rows``.
 
     ``rows`` is batched like ``obs``, or is an object array with one observation per row.
     """
@@ -182,18 +182,17 @@ def _with_rows(obs: Any, rows: Any, mask: np.ndarray) -> Any:
 class EnvPool(VectorEnv):
     """A pool of envpool's C++ environments as a Gymnasium vector environment.
 
-    One thread steps all of them unless ``kwargs`` says otherwise: actors are the parallelism.
-    Environment ``i`` is seeded with ``seed + i``. Actions of fractions are float32. envpool can't
-    tell an episode that terminates exactly at its time limit from one that is truncated there; it
-    says truncated.
+    By default one thread steps all of them, because actors already provide the parallelism.
+    Environment ``i`` is seeded with ``seed + i``. Float actions are float32. envpool can't
+    distinguish termination exactly at the time limit from truncation; it reports truncation.
 
     Args:
         env_id: one of ``envpool.list_all_envs()``.
-        seed: int32, of the pool until ``reset(seed=…)`` gives another.
+        seed: int32 seed of the pool, until ``reset(seed=…)`` sets another.
         kwargs: envpool's settings, such as ``max_episode_steps``.
 
     Raises:
-        ConfigError: envpool refuses the settings.
+        ConfigError: envpool rejects the settings.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -204,7 +203,7 @@ class EnvPool(VectorEnv):
         self._pool = self._make(seed)
         self._step: Callable[[np.ndarray], tuple[Any, ...]] | None = None
         self.num_envs = num_envs
-        with warnings.catch_warnings():  # envpool states float32 bounds in float64
+        with warnings.catch_warnings():  # envpool declares float32 bounds in float64
             warnings.filterwarnings("ignore", message=".*precision lowered")
             self.single_observation_space = _unbounded(self._pool.observation_space)
             action_space = self._pool.action_space
@@ -225,18 +224,18 @@ class EnvPool(VectorEnv):
             return envpool.make_gymnasium(self._env_id, seed=int(seed), **self._kwargs)
         except (AssertionError, RuntimeError, TypeError, ValueError) as error:
             reason = str(error).partition("\n")[0]
-            raise ConfigError(f"envpool refuses to make {self._env_id}: {reason}") from error
+            raise ConfigError(f"envpool can't make {self._env_id}: {reason}") from error
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments; with a seed, the pool is made anew, as envpool needs.
+        """Reset all environments; a seed recreates the pool, as envpool requires.
 
         Raises:
             ValueError: ``options`` isn't empty.
         """
         if options:
-            raise ValueError(f"environments of envpool take no reset options, got {options}")
+            raise ValueError(f"envpool environments accept no reset options, got {options}")
         if seed is not None and (self._used or seed != self._seed):
             self._pool.close()
             self._seed, self._pool, self._step = seed, self._make(seed), None
@@ -244,12 +243,12 @@ class EnvPool(VectorEnv):
         return self._pool.reset()
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        if self._action_dtype is None:  # actions of several parts
+        if self._action_dtype is None:  # actions with several parts
             return self._pool.step(actions)
         actions = np.asarray(actions, self._action_dtype, "C")
         if self._step is None:
             stepped, self._step = self._pool.step(actions), _step_of(self._pool)
-            return stepped  # envpool's own, which checks shapes
+            return stepped  # envpool's own step, which checks shapes
         return self._step(actions)
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -259,26 +258,27 @@ class EnvPool(VectorEnv):
 
 
 def _step_of(pool: Any) -> Callable[[np.ndarray], tuple[Any, ...]]:
-    """A pool's step, without the trees that envpool builds in Python: as long as 8 CartPoles.
+    """Return a faster step function for a pool, without the trees that envpool builds in Python.
 
-    Where there are several players, or observations or actions of several parts, it is envpool's.
+    Building the trees takes as long as stepping 8 CartPoles. Pools with several players, or with
+    structured observations or actions, keep envpool's own step.
     """
-    keys, asked = list(getattr(pool, "_state_keys", ())), getattr(pool, "_action_keys", ())
+    keys, action_keys = list(getattr(pool, "_state_keys", ())), getattr(pool, "_action_keys", ())
     infos = {key[5:]: i for i, key in enumerate(keys) if key.startswith("info:")}
     players = infos.pop("players.env_id", None)
-    plain = [*asked[:-1], keys.count("obs")] == ["env_id", "players.env_id", 1]
+    plain = [*action_keys[:-1], keys.count("obs")] == ["env_id", "players.env_id", 1]
     several = players is None or pool.config["max_num_players"] > 1
     if several or not plain or any("." in name for name in infos):
         return pool.step  # type: ignore[no-any-return]
     ids, infos["elapsed_step"] = pool.all_env_ids, keys.index("elapsed_step")
-    wanted = [keys.index(name) for name in ("obs", "reward", "done", "trunc")]
+    indices = [keys.index(name) for name in ("obs", "reward", "done", "trunc")]
 
     def step(actions: np.ndarray) -> tuple[Any, ...]:
         pool._send([ids, ids, actions])
         state = pool._recv()
-        obs, reward, done, truncated = (state[i] for i in wanted)
-        told = {name: state[i] for name, i in infos.items()} | {"players": {"env_id": ids}}
-        return obs, reward, done & ~truncated, truncated, told
+        obs, reward, done, truncated = (state[i] for i in indices)
+        step_infos = {name: state[i] for name, i in infos.items()} | {"players": {"env_id": ids}}
+        return obs, reward, done & ~truncated, truncated, step_infos
 
     return step
 
@@ -290,9 +290,9 @@ def _as_float32(space: gymnasium.Space) -> gymnasium.Space:
 
 
 def _unbounded(space: gymnasium.Space) -> gymnasium.Space:
-    """``space`` with infinities where envpool writes the limits of the number format.
+    """Return ``space`` with infinite bounds where envpool writes the limits of the number format.
 
-    It writes the smallest *positive* float where there is no lower bound.
+    envpool writes the smallest *positive* float if there is no lower bound.
     """
     if isinstance(space, gymnasium.spaces.Dict):
         return gymnasium.spaces.Dict({key: _unbounded(part) for key, part in space.items()})

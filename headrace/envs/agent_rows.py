@@ -1,4 +1,4 @@
-"""What the agents of one game are, and were told last, as rows that engines carry."""
+"""Agents of one game and their latest observations, rewards and flags, as rows for engines."""
 
 from __future__ import annotations
 
@@ -21,61 +21,62 @@ from headrace.spaces.masks import MASK
 from headrace.spaces.unified_spaces import Spaces
 from headrace.spaces.walk import leaves, map_space, place
 
-GAME = "game"  # in the metadata of such an environment: its Game
-TOLD = "told"  # in its infos: [4, n] float64, see Seats.told
-REWARD, TERMINATED, TRUNCATED, MOVED = range(4)  # rows of it
-OVER = "over"  # in infos of a game in turns: whether nobody is in it any more
-RETURNS = "returns"  # in infos of a game in turns as one begins: [n] float64 of the one before
-SEEN: Any = object()  # in place of an observation: what the agent was shown last
-MAX_EMPTY = 100  # games, one behind the other, that end in their reset
+GAME = "game"  # metadata key of a game environment: its Game
+TOLD = "told"  # info key: [4, n] float64, see AgentRows.told
+REWARD, TERMINATED, TRUNCATED, MOVED = range(4)  # rows of that array
+OVER = "over"  # info key of a turn-based game: True once every agent has left
+RETURNS = "returns"  # info key as a game begins: [n] float64 returns of the previous one
+SEEN: Any = object()  # replaces an observation: repeat the agent's last one
+MAX_EMPTY = 100  # limit of consecutive games that end in their reset
 
 
 @dataclass(frozen=True)
 class Game:
-    """What the agents of a game are."""
+    """Agents and spaces of a game."""
 
-    agents: tuple[str, ...]  # names, in the order of columns
-    observation_space: gymnasium.Space[Any]  # of each column
+    agents: tuple[str, ...]  # names, in column order
+    observation_space: gymnasium.Space[Any]  # spaces of each column
     action_space: gymnasium.Space[Any]
     in_turns: bool  # one agent moves at a time (AEC)
-    own: tuple[Spaces, ...] = ()  # of each agent, where they differ, and columns have joined ones
+    own: tuple[Spaces, ...] = ()  # spaces per agent if they differ and columns have unified spaces
 
 
 def is_in_turns(env: Any) -> bool:
-    """Whether its agents move one at a time."""
+    """Return whether agents move one at a time."""
     return hasattr(env, "agent_iter") or hasattr(env, "last")
 
 
 class AgentRows:
-    """What the agents of one game were told last, as rows that engines carry.
+    """Latest observation, reward and flags of each agent of one game, as rows for engines.
 
     Args:
-        env: with PettingZoo's methods. name: for messages.
-        checked_steps: how many first steps of the game are compared with the spaces.
+        env: has PettingZoo's methods.
+        name: name of the game, for messages.
+        checked_steps: number of first steps that are compared with the spaces.
 
     Raises:
-        ConfigError: agents' spaces can't be joined, or it isn't said which agents there are.
+        ConfigError: agents' spaces can't be unified, or the agents aren't declared.
     """
 
     def __init__(self, env: Any, name: str, checked_steps: int) -> None:
         self.ids = list(getattr(env, "possible_agents", ()))
         if not self.ids:
             raise ConfigError(
-                f"{name} doesn't say which agents there may be: give it possible_agents, each of "
-                "which is a column of the rollouts"
+                f"{name} has no possible_agents: define it, as each possible agent "
+                "becomes a column of the rollouts"
             )
         names = list(map(str, self.ids))
         if twice := {name for name in names if names.count(name) > 1}:
             raise ConfigError(
-                f"{name} has {', '.join(sorted(twice))} twice among its possible_agents, each of "
-                "which is a column of its own: name each once"
+                f"{name} has {', '.join(sorted(twice))} twice in possible_agents, each of "
+                "which becomes a separate column: list each agent once"
             )
         self.name = name
         self.game = game = self._game(env)
         count, space = len(self.ids), game.observation_space
         self.obs = create_empty_array(space, count, np.zeros)
         map_space(lambda leaf, rows: rows.__setitem__(slice(None), _legal(leaf)), space, self.obs)
-        self.told = np.zeros((4, count))  # reward, terminated, truncated, and who has moved
+        self.told = np.zeros((4, count))  # reward, terminated, truncated, moved
         self._masks: np.ndarray | None = None
         self._infos: list[dict[str, Any]] = [{} for _ in self.ids]  # except masks
         self._left = checked_steps
@@ -90,7 +91,7 @@ class AgentRows:
             self._mask(i, {})
 
     def _game(self, env: Any) -> Game:
-        """With the spaces of every agent, or joined ones where they differ."""
+        """Build the Game with the spaces of every agent, unified if they differ."""
         agents, in_turns = tuple(map(str, self.ids)), is_in_turns(env)
         each = tuple((env.observation_space(one), env.action_space(one)) for one in self.ids)
         for agent, spaces in zip(agents, each, strict=True):
@@ -98,13 +99,13 @@ class AgentRows:
                 _check_kind(space, f"{self.name}'s {agent}")
         if not any(difference(*each[0], *spaces) for spaces in each):
             return Game(agents, *each[0], in_turns)
-        hint = "docs/games.md tells which can be"
-        whole = unified_spaces.joined(agents, each, f"{self.name}'s agents", hint)
-        return Game(agents, *whole, in_turns, each)
+        hint = "docs/games.md lists the spaces that can be"
+        unified = unified_spaces.joined(agents, each, f"{self.name}'s agents", hint)
+        return Game(agents, *unified, in_turns, each)
 
     @property
     def info(self) -> dict[str, Any]:
-        """What engines carry beside the rows of observations."""
+        """Return the info that engines carry along with the rows of observations."""
         info: dict[str, Any] = {TOLD: self.told.copy()}
         if self._masks is not None:
             info[MASK] = self._masks.copy()
@@ -113,17 +114,18 @@ class AgentRows:
         return info
 
     def begin(self, i: int, obs: Any, info: Any) -> None:
-        """Agent ``i`` is shown the first observation of an episode."""
+        """Record the first observation of an episode of agent ``i``."""
         if self._left > 0:
             self._contracts[i].check_reset((obs, info))
         self._show(i, obs, info)
         self.told[:, i] = 0, False, False, True
 
     def move(self, i: int, obs: Any, reward: Any, ends: tuple[bool, bool], info: Any) -> None:
-        """Agent ``i`` is told what came of its action, and what it sees next.
+        """Record the result of agent ``i``'s action.
 
         Args:
-            obs: or ``SEEN``, of who leaves with nothing new to see. ends: terminated, truncated.
+            obs: the next observation, or ``SEEN`` if an agent leaves without a new one.
+            ends: terminated, truncated.
         """
         if self._left > 0 and obs is not SEEN:
             self._contracts[i].check_step((obs, reward, *ends, info))
@@ -131,11 +133,11 @@ class AgentRows:
         self.told[:, i] = float(np.asarray(reward).item()), *ends, True
 
     def leave_out(self, i: int) -> None:
-        """Agent ``i`` isn't there: an end once more behind an end is an absence."""
+        """Mark agent ``i`` as absent: a second end right after an end means absence."""
         self.told[:, i] = 0, True, False, True
 
     def action(self, i: int, action: Any) -> Any:
-        """What agent ``i`` does where its column does this."""
+        """Convert the action of column ``i`` to the agent's own action space."""
         if not self._acts_alike[i]:  # comparing Boxes takes 40 µs
             action = unified_spaces.own_action(action, self.game.own[i][1], self.game.action_space)
         convert = self._exact[i]
@@ -143,27 +145,27 @@ class AgentRows:
 
     @property
     def checks(self) -> bool:
-        """Whether this step of the game is among the first, which are checked."""
+        """Return whether this step of the game is among the first, which are checked."""
         return self._left > 0
 
     def count_step(self) -> None:
-        """A step of the game was checked."""
+        """Count a checked step of the game."""
         self._left -= 1
 
-    def check_known(self, agents: Any) -> None:
-        """Raise EnvironmentFault where somebody is there for whom there is no column."""
+    def check_has_column(self, agents: Any) -> None:
+        """Raise EnvironmentFault if an agent in the game has no column."""
         for agent in agents:
             if agent not in self.ids:
                 raise EnvironmentFault(
-                    f"{self.name} has an agent {shown(agent)} that isn't among its "
-                    f"possible_agents, so that it has no column: name it there"
+                    f"{self.name} has an agent {shown(agent)} that isn't in "
+                    f"possible_agents, so it has no column: add it there"
                 )
 
     def empty(self) -> EnvironmentFault:
-        """Of a game that nobody is in, however often it begins."""
+        """Return the error for a game that has no agents after repeated resets."""
         return EnvironmentFault(
-            f"{self.name} was over at its reset {MAX_EMPTY} times in a row, with no turn of "
-            "anybody: let reset fill agents, none of whom has ended"
+            f"{self.name} was over after reset {MAX_EMPTY} times in a row, with no turn for "
+            "any agent: make reset fill agents with some that have not ended"
         )
 
     def _show(self, i: int, obs: Any, info: Any) -> None:
@@ -174,41 +176,42 @@ class AgentRows:
                 map_space(lambda _, rows, value: rows.__setitem__(i, value), space, self.obs, obs)
             except (ValueError, TypeError, KeyError) as error:
                 raise EnvironmentFault(
-                    f"{self.name}'s {self.game.agents[i]} returned an observation that isn't of "
+                    f"{self.name}'s {self.game.agents[i]} returned an observation outside "
                     f"its space: {error}"
                 ) from error
         self._mask(i, info)
 
     def _mask(self, i: int, info: Any) -> None:
         self._infos[i] = {k: v for k, v in info.items() if k != MASK} if info else {}
-        own, whole = self.game.own, self.game.action_space
+        own, unified = self.game.own, self.game.action_space
         if info and MASK in info:
-            self._check_mask(i, info[MASK], own[i][1] if own else whole)
-        shown = unified_spaces.masked(info, own[i][1], whole) if own else info
-        mask = shown.get(MASK) if shown else None
+            self._check_mask(i, info[MASK], own[i][1] if own else unified)
+        unified_info = unified_spaces.masked(info, own[i][1], unified) if own else info
+        mask = unified_info.get(MASK) if unified_info else None
         if mask is None and self._masks is None:
             return
         if self._masks is None:
-            assert isinstance(whole, Discrete)
-            self._masks = np.ones((len(self.ids), int(whole.n)), np.int8)
+            assert isinstance(unified, Discrete)
+            self._masks = np.ones((len(self.ids), int(unified.n)), np.int8)
         self._masks[i] = 1 if mask is None else mask
 
     def _check_mask(self, i: int, mask: Any, space: gymnasium.Space[Any]) -> None:
-        whose = f"{self.name}'s {self.game.agents[i]} shows an action_mask"
+        prefix = f"{self.name}'s {self.game.agents[i]} returns an action_mask"
         if not isinstance(space, Discrete):
             raise EnvironmentFault(
-                f"{whose} in its infos, which is for Discrete actions: show it in the observation, "
+                f"{prefix} in its infos, which needs Discrete actions: return it in the "
+                "observation, "
                 "as the part 'action_mask' of a Dict"
             )
         if np.shape(mask) != (space.n,):
             raise EnvironmentFault(
-                f"{whose} of shape {np.shape(mask)} in its infos, and has {space.n} actions: show "
-                "a number for each, 0 where it is forbidden"
+                f"{prefix} of shape {np.shape(mask)} in its infos, and has {space.n} actions: give "
+                "a number for each, 0 for illegal actions"
             )
 
 
 def _legal(leaf: Any) -> Any:
-    """Some value of a leaf space, for rows of agents that were never there."""
+    """Return any valid value of a leaf space, for rows of agents that have never been present."""
     if isinstance(leaf, Box):
         return np.clip(np.zeros(leaf.shape), leaf.low, leaf.high)
     return leaf.start if isinstance(leaf, (Discrete, MultiDiscrete)) else 0
@@ -218,7 +221,8 @@ def _check_kind(space: gymnasium.Space[Any], whose: str) -> None:
     for path, leaf in leaves(space):
         if not isinstance(leaf, (Box, Discrete, MultiBinary, MultiDiscrete)):
             raise ConfigError(
-                f"{whose} has a {type(leaf).__name__}{place(path)} in its spaces, which agents of "
-                "a game can't have (nearest: Box, Discrete, MultiDiscrete, MultiBinary, and Dict "
+                f"{whose} has a {type(leaf).__name__}{place(path)} in its spaces, which is not "
+                "supported for agents of "
+                "a game (nearest: Box, Discrete, MultiDiscrete, MultiBinary, and Dict "
                 "and Tuple of them)"
             )

@@ -1,4 +1,4 @@
-"""Games of Atari (ALE): settings of its own vector environment, lives, frames and scores."""
+"""Atari games (ALE): settings of ale-py's vector environment, lives, frames and scores."""
 
 from __future__ import annotations
 
@@ -28,43 +28,43 @@ _HARMLESS = {
     "GrayscaleObservation",
     "UnifiedTask",
 }  # which pads spaces, and leaves rewards as they are
-_SIDE, _STACK = Range(1, 1024), Range(1, 64)  # pixels, pictures
+_SIDE, _STACK = Range(1, 1024), Range(1, 64)  # pixels, images
 _FRAMES, _FEW_FRAMES = Range(1, 10**9), Range(1, 1000)
 
 
 @settings()
 @dataclass(frozen=True)
 class AtariSettings:
-    """What ale-py's vector environment takes, with its own names and defaults."""
+    """Settings of ale-py's vector environment, with its own names and defaults."""
 
     game: Annotated[str, NOT_EMPTY]
     num_threads: Annotated[int, Range(0, 1024)] = 0
-    """That step the environments; 0: one for each processor."""
+    """Number of threads that step the environments; 0: one per processor."""
     frameskip: Annotated[int, _FEW_FRAMES] = 4
-    """Frames for which an action is repeated."""
+    """Number of frames for which an action is repeated."""
     maxpool: bool = True
-    """Show the maximum of the last two of them."""
+    """Take the pixel-wise maximum of the last two of these frames."""
     grayscale: bool = True
     img_height: Annotated[int, _SIDE] = 84
     img_width: Annotated[int, _SIDE] = 84
     stack_num: Annotated[int, _STACK] = 4
-    """How many of the latest pictures are an observation."""
+    """Number of latest images stacked into an observation."""
     noop_max: Annotated[int, Range(0, 10**4)] = 30
-    """A game begins with fewer no-ops than this, a frame each."""
+    """Upper limit of random no-ops at the start of a game, one frame each."""
     use_fire_reset: bool = True
-    """It begins with FIRE."""
+    """Press FIRE at the start of a game."""
     repeat_action_probability: Annotated[float, FACTOR] = 0.0
-    """That a frame repeats the action of the frame before (sticky actions)."""
+    """Probability that a frame repeats the previous frame's action (sticky actions)."""
     full_action_space: bool = False
-    """All 18 actions rather than those that the game uses."""
+    """Use all 18 actions instead of the minimal set of the game."""
     life_loss_info: bool = False
-    """An episode ends with each life, and the game goes on."""
+    """End an episode at each lost life while the game continues."""
     episodic_life: bool = False
-    """An episode ends with each life, and so does the game."""
+    """End both the episode and the game at each lost life."""
     reward_clipping: bool = True
     """Clip the environment's own rewards to [-1, 1]."""
     max_num_frames_per_episode: Annotated[int, _FRAMES] = 108_000
-    """After so many an episode is truncated."""
+    """Truncate an episode after this many frames."""
     continuous: bool = False
     continuous_action_threshold: Annotated[float, FACTOR] = 0.5
 
@@ -73,19 +73,19 @@ class AtariSettings:
 
 
 def _game(target: Any) -> str | None:
-    """The game's name in ids; None of any other environment."""
+    """Return the game's name as in ids, or None for any other environment."""
     if not isinstance(target, EnvSpec) or target.entry_point != _SINGLE:
         return None
     return target.id.removeprefix("ALE/").rpartition("-")[0].removesuffix("NoFrameskip")
 
 
 def is_vector(target: Any) -> bool:
-    """Whether ale-py's own vector environment makes it."""
+    """Return whether the id is made by ale-py's own vector environment."""
     return isinstance(target, EnvSpec) and target.vector_entry_point == _VECTOR
 
 
 def vector_settings(spec: EnvSpec, kwargs: dict[str, Any]) -> AtariSettings:
-    """All settings with which ale-py's vector environment is made.
+    """Return all settings with which ale-py's vector environment is made.
 
     Raises:
         ConfigError: one is unknown or out of its range.
@@ -94,46 +94,47 @@ def vector_settings(spec: EnvSpec, kwargs: dict[str, Any]) -> AtariSettings:
 
 
 def hint(spec: EnvSpec) -> str:
-    """Which id the vector environment of a game has, where this isn't it; "" of others."""
+    """Suggest the vector environment's id of a game; "" for other environments."""
     game = _game(spec)
     return "" if game is None else f": ale-py's own is {vector_id(game) or 'ALE/…-v5'}"
 
 
 def vector_id(game: str) -> str | None:
-    """The id of a game that is named alone: ``ALE/Breakout-v5`` for ``Breakout``."""
-    found = f"ALE/{game}-v5"
-    return found if game in SCORES or found in gymnasium.registry else None
+    """Return the id of a game named alone: ``ALE/Breakout-v5`` for ``Breakout``."""
+    env_id = f"ALE/{game}-v5"
+    return env_id if game in SCORES or env_id in gymnasium.registry else None
 
 
 class LivesAsEpisodes(VectorWrapper):
-    """An episode ends with each life, in NEXT_STEP autoreset, and the game goes on.
+    """Ends an episode at each lost life in NEXT_STEP autoreset, while the game continues.
 
-    Below, a step after a lost life (``life_loss_info``) plays on. Here it is a filler as after any
-    other end: a no-op is played whatever the action is, its reward isn't told, and its observation
-    begins the next episode. Where that ends a life or the game once more, the game is reset.
+    In the inner environment a step after a lost life (``life_loss_info``) continues the game. Here
+    it is a reset step as after any other end: a no-op is played whatever the action is, its reward
+    is dropped, and its observation begins the next episode. If that step loses a life or the game
+    again, the game is reset.
 
     Args:
-        envs: ale-py's, with ``life_loss_info``, in NEXT_STEP autoreset.
+        envs: ale-py's vector environment with ``life_loss_info``, in NEXT_STEP autoreset.
     """
 
     def __init__(self, envs: VectorEnv) -> None:
         super().__init__(envs)
-        self._ended = np.zeros(envs.num_envs, bool)  # [B] whose next step is a filler
+        self._ended = np.zeros(envs.num_envs, bool)  # [B] bool, reset at the next step
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all games, or those of ``options["reset_mask"]``."""
+        """Reset all games, or those selected by ``options["reset_mask"]``."""
         self._ended = still_ended(self._ended, options)
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of every environment; a no-op of those whose episode ended before."""
+        """Step every environment; those whose episode just ended play a no-op."""
         fillers = self._ended
-        some_fillers = np.count_nonzero(fillers) > 0  # at few steps
+        some_fillers = np.count_nonzero(fillers) > 0  # rare
         if some_fillers:
             actions = np.array(actions)
-            actions[fillers] = 0  # a no-op; whatever it is, ale-py resets a game that is over
+            actions[fillers] = 0  # no-op; ale-py ignores it and resets a game that is over
         obs, reward, terminated, truncated, infos = self.env.step(actions)
         ended = terminated | truncated
         if some_fillers:
@@ -151,12 +152,12 @@ class LivesAsEpisodes(VectorWrapper):
 
 
 def frames_per_step(target: Any, kwargs: dict[str, Any], wraps: Iterable[Wrap] = ()) -> int:
-    """Frames of a game of ALE that a step takes; 1 of any other environment.
+    """Return the number of ALE frames per step; 1 for any other environment.
 
-    It is 1, too, where the number is drawn anew for each step.
+    It is also 1 if the number is drawn at random for each step.
 
     Raises:
-        ConfigError: a wrapper repeats actions that the environment repeats already.
+        ConfigError: a wrapper repeats actions that the environment already repeats.
     """
     if _game(target) is None:
         return 1
@@ -181,12 +182,14 @@ def frames_per_step(target: Any, kwargs: dict[str, Any], wraps: Iterable[Wrap] =
 def human_normalized(
     target: Any, engine: str, kwargs: dict[str, Any], wraps: Iterable[Wrap], score: float
 ) -> float | None:
-    """The score of whole games where 0 is a random player's and 1 a human's.
+    """Return the human-normalised score: 0 is a random player's score and 1 a human's.
 
-    None: the game isn't one of the 57, or its rewards are changed, or lives are episodes.
+    None if the game isn't one of the 57, its rewards are changed, or lives are episodes.
 
     Args:
-        target, wraps: resolved. engine: that makes it. score: mean return.
+        target, wraps: resolved environment and wrappers.
+        engine: engine that makes it.
+        score: mean return.
     """
     game = _game(target)
     if game not in SCORES:
@@ -196,7 +199,7 @@ def human_normalized(
         if own.reward_clipping or own.life_loss_info or own.episodic_life:
             return None
     for wrap in wraps:
-        known = getattr(wrap.function, "__name__", "") in _HARMLESS
-        if not known or wrap.kwargs.get("terminal_on_life_loss"):
+        harmless = getattr(wrap.function, "__name__", "") in _HARMLESS
+        if not harmless or wrap.kwargs.get("terminal_on_life_loss"):
             return None
     return SCORES[game].normalized(score)

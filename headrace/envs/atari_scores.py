@@ -1,4 +1,4 @@
-"""Scores of a random and of a human player on the 57 games of Atari that papers compare on.
+"""Scores of random and human players on the 57 Atari games of the literature.
 
 Undiscounted returns of whole games that begin with up to 30 no-ops, at most 30 minutes of play:
 Wang et al. (2016), "Dueling Network Architectures for Deep Reinforcement Learning", table of raw
@@ -12,17 +12,19 @@ from typing import NamedTuple
 
 
 class Players(NamedTuple):
-    """What two players score in a game."""
+    """Random and human scores of one game."""
 
     random: float
     human: float
 
     def normalized(self, score: float) -> float:
-        """A score where 0 is the random player's and 1 the human's (Mnih et al. 2015)."""
+        """Normalise a score so that 0 is the random player's and 1 the human's (Mnih et al.
+        2015).
+        """
         return (score - self.random) / (self.human - self.random)
 
 
-SCORES = {  # by the games' names in Gymnasium's ids
+SCORES = {  # keys are the games' names in Gymnasium's ids
     "Alien": Players(227.8, 7127.7),
     "Amidar": Players(5.8, 1719.5),
     "Assault": Players(222.4, 742.0),

@@ -35,11 +35,11 @@ class EnvChange:
     """One change that a callback made, see ``Trainer.call_envs`` and ``Trainer.set_env_attr``."""
 
     kind: str  # "call" or "set"
-    name: str  # of the method, or the attribute
-    args: list[Any] = field(default_factory=list)  # of the method; the new value
+    name: str  # name of the method or attribute
+    args: list[Any] = field(default_factory=list)  # arguments of the method, or the new value
     kwargs: dict[str, Any] = field(default_factory=dict)
-    evaluation: bool = False  # evaluations make it
-    training: bool = True  # actors make it
+    evaluation: bool = False  # apply in evaluations
+    training: bool = True  # apply in actors
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -102,9 +102,10 @@ def assign(name: str, value: Any, evaluation: bool = False, training: bool = Tru
 def _checked(change: EnvChange) -> EnvChange:
     name = change.name
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
-        what = "method" if change.kind == "call" else "attribute"
+        kind_of_name = "method" if change.kind == "call" else "attribute"
         raise ConfigError(
-            f"{shown(name)} is not a valid {what} name here: give an identifier without a leading "
+            f"{shown(name)} is not a valid {kind_of_name} name here: give an identifier without a "
+            "leading "
             "underscore"
         )
     if name in _RESERVED:
@@ -141,7 +142,7 @@ def _apply(envs: VectorEnv, change: EnvChange, name: str) -> None:
     elif apart is not None:
         apart.change_each(change)
     elif users is not None:
-        with _told(change, name):
+        with _as_fault(change, name):
             if change.kind == "call":
                 users.call(change.name, *change.args, **change.kwargs)
             else:
@@ -162,12 +163,12 @@ def change_one(env: Any, change: EnvChange, name: str, number: int | None = None
     holder = next(iter(own or [x for x in every if hasattr(x, change.name)]), None)
     calls = change.kind == "call"
     if holder is None or (calls and not callable(getattr(holder, change.name))):
-        known = {word for x in every for word in _public(x, calls)} - {*_RESERVED}
+        candidates = {word for x in every for word in _public(x, calls)} - {*_RESERVED}
         raise EnvironmentFault(
             f"{change.text} needs {'a method' if calls else 'an attribute'} {change.name!r}, "
-            f"which {name} doesn't have.{nearest(change.name, known)}"
+            f"which {name} doesn't have.{nearest(change.name, candidates)}"
         )
-    with _told(change, name, number):
+    with _as_fault(change, name, number):
         if change.kind == "set":
             setattr(holder, change.name, change.args[0])
         else:
@@ -176,9 +177,9 @@ def change_one(env: Any, change: EnvChange, name: str, number: int | None = None
 
 def _public(layer: Any, methods: bool) -> Iterator[str]:
     """Yield the names of a layer's public methods, or of its other public attributes."""
-    held = getattr(layer, "__dict__", {})
+    attributes = getattr(layer, "__dict__", {})
     for word in dir(layer):
-        value = held[word] if word in held else getattr(type(layer), word, None)
+        value = attributes[word] if word in attributes else getattr(type(layer), word, None)
         if not word.startswith("_") and callable(value) == methods:
             yield word
 
@@ -189,17 +190,17 @@ def _of_class(layer: Any, change: EnvChange) -> bool:
 
 def _layers(env: Any) -> Iterator[Any]:
     """Yield an environment and the layers inside it, from the outside in."""
-    seen: set[int] = set()
-    while env is not None and id(env) not in seen and len(seen) < _MAX_LAYERS:
-        seen.add(id(env))
+    visited: set[int] = set()
+    while env is not None and id(env) not in visited and len(visited) < _MAX_LAYERS:
+        visited.add(id(env))
         yield env
-        held = getattr(env, "__dict__", {})
-        env = next((held[key] for key in _INNER if held.get(key) is not None), None)
+        attributes = getattr(env, "__dict__", {})
+        env = next((attributes[key] for key in _INNER if attributes.get(key) is not None), None)
 
 
 @contextlib.contextmanager
-def _told(change: EnvChange, name: str, number: int | None = None) -> Iterator[None]:
-    """Turn an exception of the environment into an EnvironmentFault with one sentence."""
+def _as_fault(change: EnvChange, name: str, number: int | None = None) -> Iterator[None]:
+    """Turn an exception of the environment into an EnvironmentFault with a one-sentence message."""
     try:
         yield
     except HeadraceError:

@@ -31,7 +31,7 @@ class EnvContext:
     ``index`` to ``index + num_envs - 1``."""
 
     def at(self, number: int) -> EnvContext:
-        """The context of the single environment at this offset from ``index``."""
+        """Return the context of the single environment at this offset from ``index``."""
         return replace(self, index=self.index + number, num_envs=1)
 
 
@@ -79,17 +79,17 @@ def filled(value: Any) -> Any:
     if not isinstance(value, str) or "{" not in value:
         return value
     context = env_context()
-    if whole := _FIELD.fullmatch(value):
-        return getattr(context, whole[1])
-    return _FIELD.sub(lambda found: str(getattr(context, found[1])), value)
+    if placeholder := _FIELD.fullmatch(value):
+        return getattr(context, placeholder[1])
+    return _FIELD.sub(lambda match: str(getattr(context, match[1])), value)
 
 
 @dataclass(frozen=True)
 class Creator:
-    """Makes one environment of a vector, in its context.
+    """Callable that makes one environment of a vector in its own context.
 
     Args:
-        make: called with no arguments.
+        make: factory without arguments.
     """
 
     make: Callable[[], Any]

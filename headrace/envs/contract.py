@@ -1,4 +1,4 @@
-"""What an environment returns, compared with its spaces while it takes its first steps."""
+"""Checks of the first resets and steps of an environment against its spaces."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ _RESET = "(observation, info)"
 
 
 def check_first_steps(env: Any, name: str, num_steps: int = CHECKED_STEPS) -> None:
-    """Have the first calls of ``reset`` and ``step`` of an environment, or several, checked.
+    """Check the return values of the first calls of ``reset`` and ``step`` of an environment.
 
-    ``reset`` and ``step`` are put before the environment's own until they have been called so
-    often; after that nothing is left of it, so no later step costs anything. Only where a single
-    environment's rewards or flags came as arrays of one number, numbers are made of them for good.
+    Both methods are replaced by checking versions until they have been called ``num_steps`` times
+    and are then restored, so later steps cost nothing. Only if a single environment's rewards or
+    flags are arrays of one number, a conversion to scalars stays in place.
 
     Args:
-        env: an Env or a VectorEnv. name: for messages.
+        env: an Env or a VectorEnv.
+        name: name of the environment, for messages.
+        num_steps: number of checked steps.
 
-    ``env.reset`` and ``env.step`` then raise EnvironmentFault, in one sentence, where what they
-    return isn't what the spaces say; numbers beyond a Box's bounds are a warning.
+    The checking versions raise EnvironmentFault if a value doesn't match the spaces. Values
+    outside a Box's bounds only cause a warning.
     """
     if num_steps < 1:
         return
     own = {word: vars(env)[word] for word in _CHECKED if word in getattr(env, "__dict__", {})}
-    if any(isinstance(one, _Checked) for one in own.values()):  # the same one was made twice
+    if any(isinstance(one, _Checked) for one in own.values()):  # this instance is already checked
         return
     contract = Contract(env, name)
     reset, step, left = env.reset, env.step, num_steps
@@ -51,7 +53,7 @@ def check_first_steps(env: Any, name: str, num_steps: int = CHECKED_STEPS) -> No
         except TypeError as error:
             if _is_refusal(error):
                 raise EnvironmentFault(
-                    f"{name}.reset doesn't take what Gymnasium gives it ({error}): define it as "
+                    f"{name}.reset doesn't accept Gymnasium's arguments ({error}): define it as "
                     "reset(self, *, seed=None, options=None)"
                 ) from error
             raise
@@ -68,13 +70,13 @@ def check_first_steps(env: Any, name: str, num_steps: int = CHECKED_STEPS) -> No
                 vars(env).pop(word, None)
             vars(env).update(own)
             if contract.in_arrays:
-                env.step = _Checked(lambda action: _taken_out(step(action)), env, "step", own)
-        return _taken_out(returned) if contract.in_arrays else returned
+                env.step = _Checked(lambda action: _as_scalars(step(action)), env, "step", own)
+        return _as_scalars(returned) if contract.in_arrays else returned
 
     try:
         env.reset = _Checked(checked_reset, env, "reset", own)
         env.step = _Checked(checked_step, env, "step", own)
-    except AttributeError:  # it has slots
+    except AttributeError:  # the class has __slots__
         return
 
 
@@ -82,10 +84,11 @@ _CHECKED = ("reset", "step")
 
 
 class _Checked:
-    """A method that is checked; copies and pickles of its environment have the one it stands for.
+    """A checked method; copies and pickles of its environment contain the original method.
 
     Args:
-        call: the checked one. own: those that the environment itself has as attributes.
+        call: the checking function.
+        own: the methods that the environment had as instance attributes.
     """
 
     def __init__(self, call: Callable[..., Any], env: Any, word: str, own: dict[str, Any]) -> None:
@@ -101,8 +104,8 @@ class _Checked:
         return getattr, (self._env, self._word)
 
 
-def _taken_out(returned: Any) -> Any:
-    """What a step returned, with numbers for arrays that hold one."""
+def _as_scalars(returned: Any) -> Any:
+    """Replace arrays of one element in a step's return value by numbers."""
     obs, reward, terminated, truncated, info = returned
     return obs, *(np.asarray(one).item() for one in (reward, terminated, truncated)), info
 
@@ -115,12 +118,12 @@ _ARGUMENTS = ("seed", "options")
 
 
 def _is_refusal(error: TypeError) -> bool:
-    """Whether it is about the arguments that every ``reset`` takes."""
+    """Return whether a TypeError is about the arguments that every ``reset`` takes."""
     return any(f"unexpected keyword argument '{word}'" in str(error) for word in _ARGUMENTS)
 
 
 class Contract:
-    """What ``reset`` and ``step`` of an environment have to return."""
+    """Requirements on the return values of an environment's ``reset`` and ``step``."""
 
     def __init__(self, env: Any, name: str) -> None:
         self._name = name
@@ -132,7 +135,7 @@ class Contract:
         }
         self._reward_space = getattr(getattr(env, "unwrapped", env), "reward_space", None)
         self._steps = 0
-        self.in_arrays = False  # a single environment's numbers
+        self.in_arrays = False  # scalar results of a single environment
 
     def check_reset(self, returned: Any) -> None:
         self._check_spaces_kept()
@@ -154,14 +157,14 @@ class Contract:
         self._check_observation("step", self._space, obs)
 
     def _check_spaces_kept(self) -> None:
-        """Raise EnvironmentFault if a reset replaced a space by another one."""
+        """Raise EnvironmentFault if a reset replaced a space."""
         now: Any
         for kind, first in self._spaces.items():
             now = getattr(self._env, kind, None)
             if now is not first and not (now is not None and same_space(first, now)):
                 raise EnvironmentFault(
                     f"{self._name} changed its {kind} in reset from {_brief(first)} to "
-                    f"{_brief(now)}: a policy needs the same spaces in every episode"
+                    f"{_brief(now)}: spaces must stay the same in every episode"
                 )
 
     def _fault(self, method: str, came: str, remedy: str) -> EnvironmentFault:
@@ -173,7 +176,7 @@ class Contract:
             return
         came, remedy = _shown(returned), f"return the {length} of {names}"
         if isinstance(returned, (tuple, list)):
-            came = f"{len(returned)} values in place of {length}"
+            came = f"{len(returned)} values instead of {length}"
             if method == "step" and len(returned) == 4:
                 remedy += ", where the old Gym's done is terminated or truncated"
         raise self._fault(method, came, remedy)
@@ -208,7 +211,7 @@ class Contract:
             raise self._fault("step", f"{_shown(value)} as its {word}", f"return {valid}{each}")
 
     def _is_reward(self, value: np.ndarray) -> bool:
-        # Of several environments some may show what is no reward, behind an end.
+        # After an episode's end, vector environments may return placeholder rewards.
         is_number = value.dtype.kind in "biuf"
         return is_number and (self._together or bool(np.isfinite(value).all()))
 
@@ -225,16 +228,16 @@ class Contract:
             return
         fits: bool
         if isinstance(space, Dict):
-            fits, wanted = isinstance(value, dict), f"a dict with the keys {list(inner)}"
+            fits, expected = isinstance(value, dict), f"a dict with the keys {list(inner)}"
             missing = [key for key in inner if fits and key not in value]
             came = f"a dict without {', '.join(map(repr, missing))}" if missing else _shown(value)
             fits = fits and not missing
         else:
             assert isinstance(space, Tuple)
             fits = isinstance(value, (tuple, list)) and len(value) == len(inner)
-            wanted, came = f"a tuple of {len(inner)}", _shown(value)
+            expected, came = f"a tuple of {len(inner)}", _shown(value)
         if not fits:
-            raise self._misfit(method, space, came, path, f"return {wanted}, or change the space")
+            raise self._misfit(method, space, came, path, f"return {expected}, or change the space")
         for key, part in inner.items():
             self._check_observation(method, part, value[key], (*path, key))
 
@@ -248,7 +251,7 @@ class Contract:
         if is_text(space) and not isinstance(value, str):
             raise self._misfit(method, space, _shown(value), path, "return a str")
         if not isinstance(space, (Box, Discrete, MultiBinary, MultiDiscrete)):
-            return  # what is no number is refused elsewhere
+            return  # other values are rejected elsewhere
         array = _array(value)
         if array is None or array.dtype.kind not in "biuf":
             remedy = f"return an array of {space.dtype}, of shape {space.shape}"
@@ -271,12 +274,12 @@ class Contract:
 
 
 def _warn_beyond(name: str, space: Box, array: np.ndarray, path: Path) -> None:
-    """Say once in a process that numbers lie beyond their bounds, which training survives."""
+    """Warn once per process about values outside their bounds; training continues."""
     slack = 1e-4 * np.maximum(1.0, np.abs(array)) if array.dtype.kind == "f" else 0
     if ((array < space.low - slack) | (array > space.high + slack)).any():
         warnings.warn(
             f"{name} returns observations{place(path)} beyond the bounds of their space, "
-            f"{_brief(space)}: give the space the bounds that hold, or none",
+            f"{_brief(space)}: correct the bounds of the space, or remove them",
             stacklevel=2,
         )
 
@@ -284,18 +287,18 @@ def _warn_beyond(name: str, space: Box, array: np.ndarray, path: Path) -> None:
 def _array(value: Any) -> np.ndarray | None:
     try:
         return np.asarray(value)
-    except (RuntimeError, TypeError, ValueError):  # lists of unequal lengths, what has a gradient
+    except (RuntimeError, TypeError, ValueError):  # ragged lists, tensors with gradients
         return None
 
 
 def _brief(space: gymnasium.Space) -> str:
-    """A space in a line, whatever it is."""
+    """Format a space in one line."""
     text = " ".join(str(space).split())
     return text if len(text) < 120 else text[:117] + "..."
 
 
 def _shown(value: Any) -> str:
-    """A value in a few words."""
+    """Format a value in a few words."""
     if isinstance(value, np.ndarray) and value.dtype != object and (value.ndim or value.size > 1):
         return f"{value.dtype} of shape {value.shape}"
     text = " ".join(repr(value).split())

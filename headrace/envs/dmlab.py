@@ -1,11 +1,11 @@
-"""DeepMind Lab as IMPALA played it: 72 by 96 pixels, nine actions, four frames for each.
+"""DeepMind Lab with IMPALA's settings: 72 by 96 pixels, nine actions, action repeat 4.
 
     headrace train impala --tasks dmlab-30
 
-Its package, ``deepmind_lab``, is built from source and has no wheel. It is called by its own
-interface, and not through shimmy, whose adapter asks for observations after an episode's end,
-which Lab refuses, and has no place for the instruction, a string. Ids are ``dmlab/LEVEL``; where
-there is a level to train on and another for tests, both have one.
+Its package, ``deepmind_lab``, is built from source and has no wheel. This module calls
+Lab's own interface instead of shimmy, whose adapter requests observations after an episode's end,
+which Lab rejects, and doesn't support the instruction string. Ids are ``dmlab/LEVEL``, including
+separate ids for levels that have a training and a test version.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ACTIONS = np.array(
     ],
     np.intc,
 )
-"""``[9, 7]``: forward, backward, strafe left and right, look left and right, both of these going
+"""``[9, 7]``: forward, backward, strafe left and right, look left and right, both combined with
 forward, and fire (Espeholt et al. 2018, Table D.2); looks are in pixels per frame."""
 
 _IMAGE, _INSTRUCTION = "RGB_INTERLEAVED", "INSTR"
@@ -44,20 +44,17 @@ _INSTALL = "build it from https://github.com/google-deepmind/lab"
 
 
 class DeepMindLab(gymnasium.Env[dict[str, Any], Any]):
-    """A level.
+    """A DeepMind Lab level as a Gymnasium environment.
 
-    Observations are ``image`` ``[height, width, 3]`` uint8 and ``instruction``, a text, which is
-    empty in most levels. An action is an index of :data:`ACTIONS`. An episode lasts as long as the
-    level says, so its end is a termination. The observation behind it, which Lab doesn't give, is
-    the last one before it.
+    Observations are ``image`` ``[height, width, 3]`` uint8 and the text ``instruction``, which is
+    empty in most levels. An action is an index of :data:`ACTIONS`. The level sets the episode's
+    length, so its end is a termination. Lab gives no final observation; the last one before the end
+    is returned again.
 
     Args:
-        level: of ``contributed/dmlab30``.
-        action_repeat: frames that an action is held.
-        lab: makes the environment, with the arguments of ``deepmind_lab.Lab``; None: that.
-
-    Raises:
-        ConfigError: ``deepmind_lab`` isn't installed.
+        level: name of a level of ``contributed/dmlab30``.
+        action_repeat: number of frames for which an action is repeated.
+        lab: factory with the arguments of ``deepmind_lab.Lab``; None: ``deepmind_lab.Lab``.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012
@@ -86,30 +83,30 @@ class DeepMindLab(gymnasium.Env[dict[str, Any], Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin an episode, of a seed that is drawn where none is given."""
+        """Begin an episode; without a seed, a random one is drawn."""
         super().reset(seed=seed)
         self._lab.reset(seed=int(self.np_random.integers(2**31)) if seed is None else seed % 2**31)
         return self._observe(), {}
 
     def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Hold an action for some frames."""
+        """Repeat an action for several frames."""
         reward = float(self._lab.step(ACTIONS[action], num_steps=self._repeat))
         runs = self._lab.is_running()
         return self._observe() if runs else self._seen, reward, not runs, False, {}
 
     def render(self) -> Any:
-        """The image that was last observed."""
+        """Return the latest image."""
         return self._seen["image"]
 
     def close(self) -> None:
-        """End Lab."""
+        """Close Lab."""
         self._lab.close()
 
     def _observe(self) -> dict[str, Any]:
-        seen = self._lab.observations()
-        words = seen[_INSTRUCTION]
+        observed = self._lab.observations()
+        words = observed[_INSTRUCTION]
         words = words.decode() if isinstance(words, bytes) else str(words)
-        self._seen = {"image": np.asarray(seen[_IMAGE]), "instruction": words}
+        self._seen = {"image": np.asarray(observed[_IMAGE]), "instruction": words}
         return self._seen
 
 
@@ -122,6 +119,6 @@ def _lab() -> Any:
 
 
 def register_dmlab_envs() -> None:
-    """Make the levels known to Gymnasium."""
+    """Register the levels with Gymnasium."""
     for level in sorted({*SCORES, *map(trained_on, SCORES)}):
         register(f"dmlab/{level}", "headrace.envs.dmlab:DeepMindLab", kwargs={"level": level})

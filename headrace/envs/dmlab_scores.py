@@ -1,9 +1,9 @@
-"""Scores of a random and of a human player on the 30 levels of DMLab-30.
+"""Random and human scores on the 30 levels of DMLab-30.
 
-Mean returns of whole episodes: Espeholt et al. (2018), "IMPALA", Table B.1, as it is printed, by
-the levels' names in DeepMind Lab. Where levels come in pairs, the one for tests is scored. The
-authors' later code has the scores of lasertag with small and large swapped; here they stand as in
-the table.
+Mean returns of whole episodes from Espeholt et al. (2018), "IMPALA", Table B.1, keyed by the
+levels' names in DeepMind Lab. Levels with a training and a test version are scored on the test
+version. The authors' later code swaps the lasertag scores of small and large; these values follow
+the printed table.
 """
 
 from __future__ import annotations
@@ -45,6 +45,6 @@ SCORES = {
 
 
 def trained_on(level: str) -> str:
-    """The level that an agent trains on, of one that is scored: that, or its pair."""
+    """Return the training level of a scored level: its pair, or the level itself."""
     stem = level.removesuffix("_test")
     return level if stem == level else f"{stem}_train"

@@ -1,4 +1,4 @@
-"""The engines that make a vector environment: each returns one, or says why it can't."""
+"""Engines that make a vector environment; one that can't raises EngineUnavailable."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MAKE_KWARGS = ("max_episode_steps", "disable_env_checker", "render_mode")  # gy
 
 
 class EngineUnavailable(Exception):
-    """Why an engine can't make an environment, as a clause."""
+    """Reason why an engine can't make an environment, as a clause."""
 
 
 REASONS = (EngineUnavailable, ImportError, gymnasium.error.Error)
@@ -48,19 +48,19 @@ REASONS = (EngineUnavailable, ImportError, gymnasium.error.Error)
 
 @dataclass(frozen=True)
 class VectorEnvRequest:
-    """What is to be made; see ``headrace.envs.make.make_vec``."""
+    """Request for a vector environment; see ``headrace.envs.make.make_vec``."""
 
     target: Target
-    wrappers: tuple[Wrap, ...] = ()  # around each environment, the first one innermost
+    wrappers: tuple[Wrap, ...] = ()  # of each environment, innermost first
     num_envs: int = 1  # of several agents: games
     kwargs: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     checked_steps: int = CHECKED_STEPS
-    context: EnvContext = field(default_factory=EnvContext)  # of the first environment
+    context: EnvContext = field(default_factory=EnvContext)  # context of the first environment
 
     @property
     def name(self) -> str:
-        """Of the environment, for messages."""
+        """Name of the environment, for messages."""
         return env_name(self.target)
 
 
@@ -71,7 +71,7 @@ def _native(order: VectorEnvRequest) -> VectorEnv:
         if target.vector_entry_point is None:
             raise EngineUnavailable(f"it has no vector entry point{atari.hint(target)}")
         if atari.is_vector(target):
-            atari.vector_settings(target, kwargs)  # complains of what ale-py would fail on
+            atari.vector_settings(target, kwargs)  # reports settings that would make ale-py fail
         limit = {} if target.max_episode_steps is None else {"max_episode_steps": 0}
         _check_kwargs(target.vector_entry_point, {**limit, **target.kwargs, **kwargs})
         made_by: Any = target.vector_entry_point
@@ -92,7 +92,7 @@ def _native(order: VectorEnvRequest) -> VectorEnv:
         envs.close()
         raise EngineUnavailable(
             f"its agents are {', '.join(agents_of(envs))}, of which {num_envs} columns hold no "
-            f"{order.num_envs} games: what makes it (a class, or a function registered as "
+            f"{order.num_envs} games: the class (or the function registered as "
             "vector_entry_point) needs the attribute agents, and to take num_envs as columns"
         )
     try:
@@ -139,8 +139,8 @@ def _envpool(order: VectorEnvRequest) -> VectorEnv:
         raise EngineUnavailable("envpool has no environment of this id")
     if target.additional_wrappers:
         raise EngineUnavailable("envpool can't apply its wrappers")
-    known = gymnasium.registry.get(target.id, EnvSpec(target.id)).kwargs.items()
-    settings = dict(item for item in target.kwargs.items() if item not in known)
+    registered = gymnasium.registry.get(target.id, EnvSpec(target.id)).kwargs.items()
+    settings = dict(item for item in target.kwargs.items() if item not in registered)
     if target.max_episode_steps is not None:
         settings["max_episode_steps"] = target.max_episode_steps
     try:
@@ -167,13 +167,14 @@ def _sync(order: VectorEnvRequest) -> VectorEnv:
         envs = SyncVectorEnv(several, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
     except (*REASONS, HeadraceError):
         raise
-    except Exception as error:  # of the user's environment
+    except Exception as error:  # the user's environment may raise anything
         if not 0 < len(made) < order.num_envs:
             raise
         for env in made:
             env.close()
         raise EnvironmentFault(
-            f"{order.name} can be made only {len(made)} times in a process, not {order.num_envs} "
+            f"only {len(made)} instances of {order.name} can be made in a process, not "
+            f"{order.num_envs} "
             f"({type(error).__name__}: {' '.join(str(error).split())}): give "
             f"{setting('envs_per_actor', str(len(made)))}, a larger num_actors and at most that "
             "many evaluation episodes, or use hr.env_context().index to give each environment its "
@@ -207,7 +208,7 @@ ENGINES: dict[str, Callable[[VectorEnvRequest], VectorEnv]] = {
 
 
 def creator(order: VectorEnvRequest) -> Callable[[], gymnasium.Env]:
-    """What makes one environment, whose first steps are checked.
+    """Return a factory of single environments whose first steps are checked.
 
     Raises:
         Unavailable: there is no single environment, or it doesn't take the kwargs.
@@ -252,20 +253,20 @@ def _create_one(
     if isinstance(env, VectorEnv):
         env.close()
         raise EngineUnavailable(
-            f"it returned {type(env).__name__}, a vector environment: give the function a "
-            "parameter num_envs, and return that many environments"
+            f"it returned {type(env).__name__}, a vector environment: give the function the "
+            "parameter num_envs and return that many environments"
         )
     if not isinstance(env, gymnasium.Env):
         raise EngineUnavailable(f"it returned {type(env).__name__}, which isn't a gymnasium.Env")
     for wrap in wrappers:
-        if wrap.together is not None:  # it joins tasks, whose masks are shorter
+        if wrap.together is not None:  # unifies tasks, whose masks are shorter
             env = with_method_masks(env, name)
         env = wrap(env)
     for kind in ("observation_space", "action_space"):
         space = getattr(env, kind, None)
         if not isinstance(space, gymnasium.Space):
-            found = f"{type(space).__module__}.{type(space).__name__}"
-            raise EngineUnavailable(f"its {kind} is a {found}, which isn't a gymnasium.Space")
+            type_name = f"{type(space).__module__}.{type(space).__name__}"
+            raise EngineUnavailable(f"its {kind} is a {type_name}, which isn't a gymnasium.Space")
     env = with_method_masks(env, name)
     check_first_steps(env, name, checked_steps)
     return with_exact_actions(env)
@@ -277,15 +278,15 @@ def _create_game(
     if wrappers:
         names = ", ".join(wrap.name for wrap in wrappers)
         raise EngineUnavailable(
-            f"{names} wraps an environment of one agent, and this one has several (wrap it in a "
-            "callable of your own that returns it)"
+            f"{names} wraps single-agent environments, but this one has several agents (wrap it in "
+            "a function that returns it)"
         )
     kind = TurnBasedGame if is_in_turns(env) else ParallelGame
     return kind(env, name, checked_steps)
 
 
 def in_columns(envs: VectorEnv) -> VectorEnv:
-    """``envs`` itself, or, of games, one whose columns are the agents."""
+    """Return ``envs``, or for games a vector environment whose columns are the agents."""
     game = envs.metadata.get(GAME)
     if game is None:
         return envs
@@ -293,12 +294,14 @@ def in_columns(envs: VectorEnv) -> VectorEnv:
 
 
 def is_vector_class(target: Any) -> bool:
-    """Whether it makes many environments at once."""
+    """Return whether ``env`` is a class that makes many environments at once."""
     return isinstance(target, type) and issubclass(target, VectorEnv)
 
 
 def takes_num_envs(target: Any) -> bool:
-    """Whether a function has a parameter ``num_envs``, so it can return a vector environment."""
+    """Return whether a function has a parameter ``num_envs``, so it can return a vector
+    environment.
+    """
     if isinstance(target, EnvSpec) or (
         isinstance(target, type) and issubclass(target, gymnasium.Env)
     ):

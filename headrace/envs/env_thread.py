@@ -1,4 +1,4 @@
-"""One environment in a thread of its own, and the board on which it writes."""
+"""Runs one environment in its own thread and stores its results on a shared board."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.envs.changes import EnvChange, change_one
 
 
 class StepBoard:
-    """What environments returned last, row by row, and which rows are new."""
+    """Latest results of the environments, row by row, and flags of new rows."""
 
     def __init__(self, num_envs: int) -> None:
         self.obs: list[Any] = [None] * num_envs
@@ -30,13 +30,13 @@ class StepBoard:
 
 @dataclass
 class EnvThread:
-    """One environment and its thread; knows nothing of ``Threads``, which may be collected."""
+    """One environment and its thread; holds no reference to ``Threads``, which may be collected."""
 
     index: int
     make: Callable[[], gymnasium.Env]
     board: StepBoard
     env: Any = None
-    inbox: Any = field(default_factory=queue.SimpleQueue)  # of tasks and their arguments
+    inbox: Any = field(default_factory=queue.SimpleQueue)  # queue of tasks and their arguments
     _ended: bool = False  # so the next step is a reset
 
     def __post_init__(self) -> None:
@@ -74,8 +74,8 @@ class EnvThread:
         board.terminated[i], board.truncated[i] = terminated, truncated
         self._ended = bool(terminated or truncated)
 
-    def change(self, what: tuple[EnvChange, str]) -> None:
-        change_one(self.env, *what, self.index)
+    def change(self, change: tuple[EnvChange, str]) -> None:
+        change_one(self.env, *change, self.index)
 
     def close(self, _: None) -> None:
         if self.env is not None:

@@ -1,7 +1,7 @@
 """Converts actions to the exact types of their space's samples, for spaces that need it.
 
-Rows of a batch are scalars where a Box without dimensions needs an array, and integer actions are
-mostly int64 where a Discrete space may have another dtype.
+Rows of a batch are scalars although a Box without dimensions needs an array, and integer actions
+are usually int64 although a Discrete space may have another dtype.
 """
 
 from __future__ import annotations

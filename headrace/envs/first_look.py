@@ -57,14 +57,14 @@ class LocalProber:
 
 
 class _Answer(NamedTuple):
-    found: Any = None
+    value: Any = None
     error: str = ""  # the class of a HeadraceError, or "" with a message: another exception
     message: str = ""
     warned: tuple[tuple[str, type[Warning], str, int], ...] = ()
 
 
 class ChildProber:
-    """Probes environments in a separate process, which is started by the first request.
+    """Probes environments in a separate process that the first request starts.
 
     Args:
         seeding: (seed of the run, number of this probe in the run).
@@ -76,51 +76,51 @@ class ChildProber:
         self._child: Child | None = None
 
     def probe(self, env: Any, *args: Any, **kwargs: Any) -> Probe:
-        found: Probe = probe(env, *args, **{**kwargs, "look": self._look_at})
-        return found
+        result: Probe = probe(env, *args, **{**kwargs, "look": self._look_at})
+        return result
 
     def step_cost(self, env: Any, *args: Any) -> StepCost | None:
         if isinstance(env, Tasks):
             return mean_cost(self.step_cost(one, *args) for one in timed_tasks(env))
         try:
-            found: StepCost | None = self._ask("step_cost", env, *args)
+            cost: StepCost | None = self._call("step_cost", env, *args)
         except EnvironmentLost:  # the actor that steps it reports the reason
             return None
-        return found
+        return cost
 
     def _look_at(self, env: Any, *args: Any) -> Probe:
-        found: Probe = self._ask("look_at", env, *args)
-        return replace(found, env=env)
+        result: Probe = self._call("look_at", env, *args)
+        return replace(result, env=env)
 
-    def _ask(self, what: str, env: Any, *args: Any) -> Any:
-        """Call a function of this module in the process.
+    def _call(self, function: str, env: Any, *args: Any) -> Any:
+        """Call a function of this module in the probing process.
 
         Raises:
             EnvironmentLost: the process ended or didn't answer.
             HeadraceError: the function raised it.
         """
-        request = pickled_env(env, what, *args)
+        request = pickled_env(env, function, *args)
         if self._child is None:
-            self._child = Child("headrace-probe", run_looks, self._seeding, nice=False)
+            self._child = Child("headrace-probe", serve_probes, self._seeding, nice=False)
         try:
             self._child.pipe.send_bytes(request)
             if not self._child.pipe.poll(self._timeout_s):
-                raise self._lost(env, f"gave no answer in {self._timeout_s:g} s")
+                raise self._lost_error(env, f"did not answer within {self._timeout_s:g} s")
             answer: _Answer = cloudpickle.loads(self._child.pipe.recv_bytes())
         except (EOFError, OSError) as error:
             how = _named_end(self._child.exit_code())
-            raise self._lost(env, f"ended its process ({how})") from error
-        _warn_again(answer.warned)
+            raise self._lost_error(env, f"ended its process ({how})") from error
+        _reissue_warnings(answer.warned)
         if answer.error:
             raise getattr(errors, answer.error)(answer.message)
         if answer.message:
             raise EnvironmentLost(f"{env_name(env)}: {answer.message}")
-        return answer.found
+        return answer.value
 
-    def _lost(self, env: Any, what: str) -> EnvironmentLost:
+    def _lost_error(self, env: Any, event: str) -> EnvironmentLost:
         self.close(0.0)
         return EnvironmentLost(
-            f"{env_name(env)} {what} when it was made, reset and stepped before training; "
+            f"{env_name(env)} {event} when it was made, reset and stepped before training; "
             "transport='serial' runs it in the trainer's process, where you can debug it"
         )
 
@@ -158,33 +158,33 @@ def _named_end(code: int | None) -> str:
     return f"exit code {code}"
 
 
-def _warn_again(warned: tuple[tuple[str, type[Warning], str, int], ...]) -> None:
-    """Repeat the warnings of the other process here, subject to this process's filters."""
+def _reissue_warnings(warned: tuple[tuple[str, type[Warning], str, int], ...]) -> None:
+    """Repeat the other process's warnings here, subject to this process's filters."""
     main = getattr(sys.modules["__main__"], "__file__", None)
     for message, category, file, line in warned:
         module = "__main__" if file == main else Path(file).stem  # as Python names it
         warnings.warn_explicit(message, category, file, line, module)
 
 
-def run_looks(seeding: tuple[int, int], pipe: Connection) -> None:
+def serve_probes(seeding: tuple[int, int], pipe: Connection) -> None:
     """Answer requests in the probing process until the pipe is closed."""
-    known = {"look_at": look_at, "step_cost": step_cost}
+    functions = {"look_at": look_at, "step_cost": step_cost}
     seed_global_generators(seeding[0], "probe", seeding[1])
     with contextlib.suppress(EOFError):
         while True:
-            answer = _answer(known, pipe.recv_bytes())
+            answer = _answer(functions, pipe.recv_bytes())
             flush_output()
             pipe.send_bytes(answer)
 
 
-def _answer(known: dict[str, Any], request: bytes) -> bytes:
+def _answer(functions: dict[str, Any], request: bytes) -> bytes:
     caught: list[warnings.WarningMessage] = []
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            env, what, *args = cloudpickle.loads(request)
-            found = known[what](env, *args)
-        answer = _Answer(replace(found, env=None) if isinstance(found, Probe) else found)
+            env, function, *args = cloudpickle.loads(request)
+            result = functions[function](env, *args)
+        answer = _Answer(replace(result, env=None) if isinstance(result, Probe) else result)
     except HeadraceError as error:
         answer = _Answer(error=type(error).__name__, message=str(error))
     except BaseException as error:  # not even SystemExit ends this process
@@ -192,5 +192,5 @@ def _answer(known: dict[str, Any], request: bytes) -> bytes:
     warned = [(str(one.message), one.category, one.filename, one.lineno) for one in caught]
     try:
         return cloudpickle.dumps(answer._replace(warned=tuple(warned)))
-    except Exception as error:  # a space of the user's own
+    except Exception as error:  # a custom space
         return cloudpickle.dumps(_Answer(message=f"its spaces can't be pickled ({error})"))

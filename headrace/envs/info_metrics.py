@@ -17,14 +17,14 @@ import numpy as np
 from headrace.errors import ConfigError, nearest, shown
 from headrace.spaces.masks import MASK
 
-PREFIX = "env/"  # of the names of metrics
+PREFIX = "env/"  # prefix of metric names
 REDUCTIONS = ("mean", "last", "sum", "min", "max")
 NOTHING = "none"  # the setting that collects nothing
 MAX_NAMES = 32  # names that are collected by default
 NOT_FINITE = "env/not_finite"  # values that were skipped
-LOGGED = "custom/"  # of the names of values that callbacks log
-LOGGED_NOT_FINITE = "custom/not_finite"  # of these, values that were skipped
-SEEN = "seen/"  # before names of numbers in infos, sent once if a chosen name is missing
+LOGGED = "custom/"  # prefix of values that callbacks log
+LOGGED_NOT_FINITE = "custom/not_finite"  # prefix of counts of skipped values among these
+SEEN = "seen/"  # prefix of info keys, sent once if a chosen name is missing
 AGENT_INFOS = "agent_infos"  # in the infos of games: the info of each column, a list of dicts
 _LEFT_OUT = {MASK, "TimeLimit.truncated", "elapsed_step", "env_id", "players", "moved", "absent"}
 _FINAL = ("final_info", "final_obs", "final_observation", "terminal_observation")
@@ -65,7 +65,7 @@ def chosen_in(text: str | None) -> dict[str, str] | None:
     """
     if text is None:
         return None
-    found: dict[str, str] = {}
+    reductions: dict[str, str] = {}
     for part in text.split(",") if text != NOTHING else ():
         name, colon, how = part.strip().rpartition(":")
         name, how = (name, how) if colon else (how, "mean")
@@ -80,8 +80,8 @@ def chosen_in(text: str | None) -> dict[str, str] | None:
                 f"info_metrics={shown(text)} has the invalid name {shown(name)}: write "
                 "NAME:REDUCTION, as in is_success:last,reward_parts/drive:mean"
             )
-        found[name.removeprefix(PREFIX)] = how
-    return found
+        reductions[name.removeprefix(PREFIX)] = how
+    return reductions
 
 
 class InfoMetrics:
@@ -103,7 +103,7 @@ class InfoMetrics:
         self.every_step = bool(self._running)  # whether steps within episodes matter
         self.unused = names == {}
         self._missing = set(names or ())  # that no environment has reported
-        self._seen = set[str]()  # names of numbers in infos, while one is missing
+        self._seen = set[str]()  # info keys that were seen, while a chosen name is missing
 
     def reset(self) -> None:
         """Forget the episodes in progress, because all environments were reset."""
@@ -139,7 +139,7 @@ class InfoMetrics:
                 self._add(name, value, row)
 
     def _look(self, infos: Mapping[str, Any], ended: np.ndarray) -> None:
-        """Record which numbers there are, up to the end of an episode without a chosen one."""
+        """Record the names of available numbers, until an episode ends without a chosen one."""
         rows = {0, *np.flatnonzero(ended).tolist()}
         self._seen |= {name for row in rows for name, _ in _numbers_of(infos, row)}
         self._missing -= self._seen
@@ -152,10 +152,10 @@ class InfoMetrics:
         if not math.isfinite(value):
             add_sums(self._sums, {NOT_FINITE: [1.0, 1.0]})
             return
-        known = [PREFIX + name]
+        names = [PREFIX + name]
         if self._agents:
-            known.append(f"agents/{self._agents[row % len(self._agents)]}/{PREFIX}{name}")
-        add_sums(self._sums, {one: [value, 1.0] for one in known}, self._finds)
+            names.append(f"agents/{self._agents[row % len(self._agents)]}/{PREFIX}{name}")
+        add_sums(self._sums, {one: [value, 1.0] for one in names}, self._finds)
 
     def take(self) -> Sums:
         """Return and clear the sums over the episodes that ended since the last call."""
@@ -177,7 +177,7 @@ def add_sums(to: Sums, new: Mapping[str, Sequence[float]], bounded: bool = False
 
 
 def means_of(sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The mean over episodes by name, and the number of values that weren't finite."""
+    """Return the mean over episodes by name, and the number of values that weren't finite."""
     counted = (NOT_FINITE, LOGGED_NOT_FINITE)
     return {
         name: total if name.endswith(counted) else total / count
@@ -197,9 +197,9 @@ class _Running:
         """Forget all episodes in progress."""
         self._count[:] = 0
 
-    def add(self, values: np.ndarray, given: np.ndarray, steps: np.ndarray) -> None:
-        """Add ``values`` ``[B]`` where they are ``given`` and ``steps`` says it was not a reset."""
-        new, old = given & steps, self._value
+    def add(self, values: np.ndarray, present: np.ndarray, steps: np.ndarray) -> None:
+        """Add ``values`` ``[B]`` where ``present`` is True and the step was not a reset."""
+        new, old = present & steps, self._value
         joined = {
             "last": values,
             "min": np.minimum(old, values),
@@ -220,48 +220,52 @@ class _Running:
 
 
 def _column(infos: Any, path: Sequence[str], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The value of a name in each environment, ``[B]`` float64, and where there is one."""
-    values, given = np.zeros(count), np.zeros(count, bool)
-    found, there = _at(infos, path, np.ones(count, bool))
-    if isinstance(found, np.ndarray) and found.dtype.kind in "biuf" and found.shape == (count,):
-        np.copyto(values, found, casting="unsafe")
-        given[:] = there
+    """Return the value of a name in each environment, ``[B]`` float64, and where it is present."""
+    values, present = np.zeros(count), np.zeros(count, bool)
+    value_at_path, there = _at(infos, path, np.ones(count, bool))
+    if (
+        isinstance(value_at_path, np.ndarray)
+        and value_at_path.dtype.kind in "biuf"
+        and value_at_path.shape == (count,)
+    ):
+        np.copyto(values, value_at_path, casting="unsafe")
+        present[:] = there
     else:
         name = "/".join(path)
         for row in range(count):
             for one, value in _numbers_of(infos, row, (path[0], *_FINAL, AGENT_INFOS)):
                 if one == name:
-                    values[row], given[row] = value, True
+                    values[row], present[row] = value, True
     final = infos.get("final_info") if isinstance(infos, Mapping) else None
     if isinstance(final, Mapping):  # SAME_STEP: the info of the step that ended an episode
         last, has = _column(final, path, count)
         ended = np.asarray(infos.get("_final_info", has), bool)
-        values, given = np.where(ended, last, values), np.where(ended, has, given)
-    return values, given
+        values, present = np.where(ended, last, values), np.where(ended, has, present)
+    return values, present
 
 
-def _at(infos: Any, path: Sequence[str], given: np.ndarray) -> tuple[Any, np.ndarray]:
+def _at(infos: Any, path: Sequence[str], present: np.ndarray) -> tuple[Any, np.ndarray]:
     """Look up a path of keys; returns the value and its rows. Keys may contain slashes."""
     if not path:
-        return infos, given
+        return infos, present
     if isinstance(infos, Mapping):
         for end in range(len(path), 0, -1):
             key = "/".join(path[:end])
             if key in infos:
-                return _at(infos[key], path[end:], given & _mask(infos, key, given))
-    return None, given
+                return _at(infos[key], path[end:], present & _mask(infos, key, present))
+    return None, present
 
 
-def _mask(infos: Mapping[str, Any], key: str, whole: np.ndarray) -> np.ndarray:
+def _mask(infos: Mapping[str, Any], key: str, present: np.ndarray) -> np.ndarray:
     mask = infos.get(f"_{key}")
-    fits = isinstance(mask, np.ndarray) and mask.shape == whole.shape
-    return mask.astype(bool) if fits else np.ones_like(whole)  # type: ignore[union-attr]
+    fits = isinstance(mask, np.ndarray) and mask.shape == present.shape
+    return mask.astype(bool) if fits else np.ones_like(present)  # type: ignore[union-attr]
 
 
 def _numbers_of(
     infos: Any, row: int, only: Sequence[str] | None = None
 ) -> Iterator[tuple[str, float]]:
-    """The numbers in the info of one environment; nested keys are joined with slashes.
+    """Return the numbers in the info of one environment; nested keys are joined with slashes.
 
     Args:
         only: top-level keys to read; None: all.
@@ -282,15 +286,15 @@ def _numbers_of(
 
 
 def _keys(infos: Mapping[Any, Any]) -> list[Any]:
-    """The keys of values, without the keys of their masks. Keys may be numbers."""
+    """Return the keys of values, without the keys of their masks. Keys may be numbers."""
     masks = {f"_{key}" for key in infos}
     return [key for key in infos if key not in masks]
 
 
 def _row(infos: Mapping[Any, Any], key: Any, row: int) -> Any:
-    """The value of one environment under a key; None if it has none."""
-    value, given = infos.get(key), infos.get(f"_{key}")
-    if value is None or (isinstance(given, np.ndarray) and not given[row]):
+    """Return the value of one environment under a key, or None."""
+    value, present = infos.get(key), infos.get(f"_{key}")
+    if value is None or (isinstance(present, np.ndarray) and not present[row]):
         return None
     if isinstance(value, Mapping):
         return {key: _row(value, key, row) for key in _keys(value)}

@@ -1,4 +1,4 @@
-"""Infos of several environments, of whatever kinds and shapes."""
+"""Collects infos of several environments with entries of any type and shape."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _MISFITS = (AttributeError, IndexError, OverflowError, TypeError, ValueError)
 
 
 def take_any_infos(envs: VectorEnv) -> VectorEnv:
-    """``envs`` itself, with infos that needn't fit one array.
+    """Return ``envs`` with infos that needn't fit one array.
 
-    Gymnasium takes an entry's dtype and shape from the first environment that gives it, and raises
-    where another one differs: a path that grows, or None in place of a number. Here such an entry
-    is an array of objects; all others are as they were.
+    Gymnasium takes an entry's dtype and shape from the first environment that reports it, and
+    raises if another one differs: a list that grows, or None instead of a number. Here such an
+    entry becomes an object array; all others stay unchanged.
     """
     add = envs._add_info
 
     def add_any(
         vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int
     ) -> dict[str, Any]:
-        if not env_info:  # as of most steps of most environments
+        if not env_info:  # the common case
             return vector_infos
         try:
             return add(vector_infos, env_info, env_num)
@@ -39,11 +39,11 @@ def take_any_infos(envs: VectorEnv) -> VectorEnv:
 
 
 def _add_object(infos: dict[str, Any], key: str, value: Any, i: int, num_envs: int) -> None:
-    """Put row ``i`` of an entry beside what others have in it."""
+    """Add row ``i`` to an info entry of several environments."""
     old, objects = infos.get(key), np.full(num_envs, None, dtype=object)
-    given = infos.setdefault(f"_{key}", np.zeros(num_envs, bool))
+    present = infos.setdefault(f"_{key}", np.zeros(num_envs, bool))
     if isinstance(old, np.ndarray):
-        for row in np.flatnonzero(given):
+        for row in np.flatnonzero(present):
             objects[row] = old[row]
-    objects[i], given[i] = value, True
+    objects[i], present[i] = value, True
     infos[key] = objects

@@ -1,9 +1,9 @@
-"""Ten levels that pip installs anywhere, seen and told alike: what stands in for DMLab-30.
+"""Ten visual tasks with instructions from pip packages, as a substitute for DMLab-30.
 
-Three mazes of MiniWorld, four arenas of ViZDoom and three tasks of BabyAI (MiniGrid). Whatever
-draws a level, it shows a picture of 60 by 80 in three colours, uint8, channels last, and beside it
-the instruction that it was given, in words. Their ids are ``levels/NAME``; their choices of actions
-differ, which tasks that are learnt together join.
+Three mazes of MiniWorld, four arenas of ViZDoom and three tasks of BabyAI (MiniGrid). Every
+level observes a 60 by 80 RGB image, uint8, channels last, and an instruction text. Ids are
+``levels/NAME``. The levels differ in their numbers of actions; training on several levels unifies
+the action spaces.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from headrace.envs.packages import bring, is_installed, package_of
 from headrace.errors import ConfigError
 
 HEIGHT, WIDTH = 60, 80
-_TILE = 8  # pixels of one of the 7 by 7 fields that an agent of MiniGrid sees
-_FRAMES = 4  # of Doom's 35 a second, for each action
+_TILE = 8  # pixels per field of the 7 by 7 view of a MiniGrid agent
+_FRAMES = 4  # frames per action, of Doom's 35 per second
 _MAX_WORDS = 120  # characters of an instruction
 
 
 @dataclass(frozen=True)
 class Level:
-    """One of the ten.
+    """Package, environment and instruction of one level.
 
     Attributes:
-        env_id: of the package that draws it.
-        words: the instruction; None: the environment gives its own with every episode.
+        env_id: id in the package that provides it.
+        words: the instruction; None: the environment provides one per episode.
     """
 
     env_id: str
@@ -58,11 +58,11 @@ LEVELS = {
 }
 
 
-class _Shown(gymnasium.ObservationWrapper):
-    """A picture and words, in place of what an environment observes.
+class _ImageAndText(gymnasium.ObservationWrapper):
+    """Replaces an environment's observation by an image and an instruction.
 
     Args:
-        picture: of an observation; picks the words of that, too, if ``words`` is None.
+        picture: extracts the image from an observation, and the instruction if ``words`` is None.
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class _Shown(gymnasium.ObservationWrapper):
         )
 
     def observation(self, observation: Any) -> dict[str, Any]:
-        """See the module."""
+        """Convert an observation to an image and an instruction."""
         words = observation["mission"] if self._words is None else self._words
         return {"image": self._picture(observation), "instruction": words}
 
 
 def make(name: str, render_mode: str | None = None) -> gymnasium.Env:
-    """A level by its name.
+    """Make a level by name.
 
     Raises:
-        ConfigError: the package that draws it isn't installed; says how to install it.
+        ConfigError: the package that provides it isn't installed.
     """
     level = LEVELS[name]
     package = package_of(level.env_id)
@@ -97,24 +97,26 @@ def make(name: str, render_mode: str | None = None) -> gymnasium.Env:
         )
     kind = level.env_id.partition("-")[0]
     if kind == "MiniWorld":
-        return _Shown(_mini_world(level.env_id, render_mode), np.ascontiguousarray, level.words)
+        return _ImageAndText(
+            _mini_world(level.env_id, render_mode), np.ascontiguousarray, level.words
+        )
     if kind == "BabyAI":
-        return _Shown(_baby_ai(level.env_id, render_mode), _framed, level.words)
-    return _Shown(_doom(level.env_id, render_mode), _shrunk, level.words)
+        return _ImageAndText(_baby_ai(level.env_id, render_mode), _framed, level.words)
+    return _ImageAndText(_doom(level.env_id, render_mode), _shrunk, level.words)
 
 
 def _mini_world(env_id: str, render_mode: str | None) -> gymnasium.Env:
-    with contextlib.suppress(ImportError):  # of which `_bring` tells
+    with contextlib.suppress(ImportError):  # see `_import_quietly`
         import pyglet
 
         pyglet.options["headless"] = True  # before its first window
-    _bring(env_id)
-    with contextlib.redirect_stdout(io.StringIO()):  # it tells how many samples a pixel gets
+    _import_quietly(env_id)
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints the number of samples per pixel
         return gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True)
 
 
 def _baby_ai(env_id: str, render_mode: str | None) -> gymnasium.Env:
-    _bring(env_id)
+    _import_quietly(env_id)
     from minigrid.wrappers import RGBImgPartialObsWrapper
 
     with contextlib.redirect_stdout(io.StringIO()):
@@ -123,8 +125,10 @@ def _baby_ai(env_id: str, render_mode: str | None) -> gymnasium.Env:
 
 
 def _doom(env_id: str, render_mode: str | None) -> gymnasium.Env:
-    _bring(env_id)
-    settings = str(Path(tempfile.gettempdir()) / "headrace-vizdoom.ini")  # else in this folder
+    _import_quietly(env_id)
+    settings = str(
+        Path(tempfile.gettempdir()) / "headrace-vizdoom.ini"
+    )  # else in the current directory
     return gymnasium.make(
         env_id,
         render_mode=render_mode,
@@ -134,23 +138,23 @@ def _doom(env_id: str, render_mode: str | None) -> gymnasium.Env:
     )
 
 
-def _bring(env_id: str) -> None:
+def _import_quietly(env_id: str) -> None:
     package = package_of(env_id)
     if package is not None and env_id not in gymnasium.registry:
         bring(env_id, package)
 
 
 class _QuietResets(gymnasium.Wrapper):
-    """Says nothing on a reset, where BabyAI tells of every room that it drew anew."""
+    """Suppresses the output of BabyAI's resets, which print every rejected room."""
 
     def reset(self, **settings: Any) -> tuple[Any, dict[str, Any]]:
-        """As of any environment."""
+        """Reset silently."""
         with contextlib.redirect_stdout(io.StringIO()):
             return self.env.reset(**settings)
 
 
 def _framed(observation: dict[str, Any]) -> np.ndarray:
-    """The picture of a grid, in the middle of black."""
+    """Centre the image of a grid on a black background."""
     picture = observation["image"]
     framed = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     top, left = (HEIGHT - picture.shape[0]) // 2, (WIDTH - picture.shape[1]) // 2
@@ -159,7 +163,7 @@ def _framed(observation: dict[str, Any]) -> np.ndarray:
 
 
 def _shrunk(observation: dict[str, Any]) -> np.ndarray:
-    """The means of blocks of Doom's picture, which is 240 by 320."""
+    """Average blocks of Doom's 240 by 320 image."""
     picture = observation["screen"].astype(np.uint16)  # sums of slices: `mean` is slow here
     rows, columns = picture.shape[0] // HEIGHT, picture.shape[1] // WIDTH
     bands = sum(picture[i::rows] for i in range(rows))
@@ -168,6 +172,6 @@ def _shrunk(observation: dict[str, Any]) -> np.ndarray:
 
 
 def register_levels_envs() -> None:
-    """Make them known to Gymnasium."""
+    """Register the levels with Gymnasium."""
     for name in LEVELS:
         register(f"levels/{name}", "headrace.envs.levels:make", kwargs={"name": name})

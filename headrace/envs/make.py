@@ -1,9 +1,9 @@
-"""From a Gymnasium id, an EnvSpec, a class or a callable to a vector environment.
+"""Makes vector environments from a Gymnasium id, an EnvSpec, a class or a callable.
 
 Five engines make it: ``native`` (the environment's own vectorised version), ``envpool`` (C++),
 ``sync`` (Gymnasium's loop over single environments), ``async`` (a process per environment, for
-slow ones) and ``threads`` (a thread per environment, for those that wait). Whichever does, the
-result autoresets in NEXT_STEP mode.
+slow ones) and ``threads`` (a thread per environment, for those that wait). The result always
+autoresets in NEXT_STEP mode.
 """
 
 from __future__ import annotations
@@ -45,38 +45,38 @@ def make_vec(
     wrappers: Iterable[Any] = (),
     context: EnvContext | None = None,
 ) -> VectorEnv:
-    """``num_envs`` copies of an environment, stepped together in NEXT_STEP autoreset.
+    """Make ``num_envs`` copies of an environment, stepped together in NEXT_STEP autoreset.
 
-    A game of several agents is one environment; each of its agents is a row of what is returned,
-    which has ``num_envs`` times as many
+    A game of several agents is one environment, but each of its agents is a row of the result,
+    which has ``num_envs`` times the number of agents as rows
     (``headrace.envs.parallel_game_vector.ParallelGameVector``).
 
-    Observations may live in memory that the next step overwrites: copy what you keep. What the
-    first steps return is compared with the spaces.
+    Observations may live in memory that the next step overwrites: copy what you keep. The
+    results of the first steps are checked against the spaces.
 
     Args:
         env: a Gymnasium id (``"CartPole-v1"``, ``"module:Id-v0"``), an EnvSpec, an Env class, a
             callable that returns an Env or one of PettingZoo's, or a VectorEnv class or a function
-            with a parameter ``num_envs`` that returns a VectorEnv in any autoreset mode, which is
-            called with ``num_envs``: that times the length of its attribute ``agents``, if it has
-            several, whose names those are.
+            with a parameter ``num_envs`` that returns a VectorEnv in any autoreset mode. For games,
+            it has an attribute ``agents``, the agents' names, and is called with ``num_envs``
+            times their number.
         engine: ``native``, ``envpool``, ``sync``, ``async``, ``threads``, or ``auto`` for the
             first of the first three that can make it; envpool only replaces environments that
             come with Gymnasium, and either only where its spaces are those of the single
             environment. async starts a process per environment, and makes one more here to learn
             its spaces. threads starts a thread per environment, and makes none here. Engines may
             differ in their random streams.
-        env_kwargs: given to the environment.
+        env_kwargs: keyword arguments of the environment.
         seed: seeds an envpool pool until ``reset(seed=…)``, and the global generators in each
             process of async. Other environments are seeded by ``reset`` alone.
-        wrappers: around each environment in this order, see ``headrace.envs.wrappers.as_wrap``.
+        wrappers: applied to each environment in this order, see ``headrace.envs.wrappers.as_wrap``.
         context: context of the first environment, see ``headrace.env_context``; None outside a run.
 
     Raises:
         ConfigError: env, engine or a wrapper is unknown, or the engine can't make this
             environment.
         EnvironmentFault: an environment failed in its process (async) or thread (threads); from
-            ``reset`` and ``step``: what it returned isn't what its spaces say.
+            ``reset`` and ``step``: a returned value doesn't match its spaces.
     """
     return opened(env, num_envs, engine, env_kwargs, seed, wrappers, context=context)[1]
 
@@ -91,17 +91,18 @@ def opened(
     checked_steps: int = CHECKED_STEPS,
     context: EnvContext | None = None,
 ) -> tuple[str, VectorEnv]:
-    """The name of the engine that made it, and what :func:`make_vec` returns.
+    """Return the name of the chosen engine, and the result of :func:`make_vec`.
 
     Args:
-        checked_steps: how many first steps of each environment are compared with its spaces.
+        checked_steps: number of first steps of each environment that are checked against its
+            spaces.
     """
     require_choice("engine", engine, ENGINES)
     target, wrapped = Prepared.split(resolve(env, wrappers))
     context = dataclasses.replace(context or EnvContext(), num_envs=num_envs)
     how = dict(env_kwargs or {}), seed, checked_steps, context
     order = VectorEnvRequest(target, wrapped, num_envs, *how)
-    atari.frames_per_step(target, order.kwargs, wrapped)  # complains of a double skip
+    atari.frames_per_step(target, order.kwargs, wrapped)  # raises on a double frame skip
     reasons: dict[str, str] = {}
     for name in _candidates(_split(order)[0]) if engine == "auto" else [engine]:
         try:
@@ -114,7 +115,7 @@ def opened(
     if engine == "auto":
         clauses = [f"engine {name}: {reason}" for name, reason in reasons.items()]
         raise ConfigError(f"{order.name} can't be made ({'; '.join(clauses)})")
-    # What async and threads can make, sync can, and nothing is started for a hint.
+    # Try sync, which can make everything that async and threads can, and starts no process.
     hints = [name for name in engines.ENGINES if name not in (engine, "async", "threads")]
     others = [repr(name) for name in hints if _works(name, order)]
     raise ConfigError(
@@ -124,7 +125,7 @@ def opened(
 
 
 def _made(engine: str, order: VectorEnvRequest) -> VectorEnv:
-    """What an engine makes, its last wrapper around all where it steps them at once."""
+    """Make the environment with an engine, applying the last wrapper to the vector if possible."""
     bare, last = _split(order)
     if last is None or last.together is None or engine not in ("native", "envpool"):
         return engines.in_columns(engines.ENGINES[engine](order))
@@ -132,7 +133,7 @@ def _made(engine: str, order: VectorEnvRequest) -> VectorEnv:
 
 
 def _split(order: VectorEnvRequest) -> tuple[VectorEnvRequest, Wrap | None]:
-    """An order without its last wrapper, if that can be around many at once, and that one."""
+    """Split off an order's last wrapper if it supports vector environments."""
     if not order.wrappers or order.wrappers[-1].together is None:
         return order, None
     *others, last = order.wrappers
@@ -140,14 +141,16 @@ def _split(order: VectorEnvRequest) -> tuple[VectorEnvRequest, Wrap | None]:
 
 
 def env_seed(seed: int, actor: int, num_envs: int, generation: int = 0) -> int:
-    """Base seed of an actor's environments: environment ``i`` uses ``env_seed(…) + i``, an int32.
+    """Return the base seed of an actor's environments: environment ``i`` uses ``env_seed(…) + i``.
 
     No two environments of a run share a seed, up to 1024 actors and ``2**21 / num_envs``
     generations. Runs with other seeds use other ranges, except by a chance of about one in
     ``2**31 / num_envs`` for each pair of actors.
 
     Args:
-        seed: of the run. actor: its index. generation: how often it was restarted.
+        seed: seed of the run.
+        actor: index of the actor.
+        generation: number of restarts of the actor.
     """
     num_blocks = _MAX_SEED // num_envs
     start = int(np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0])
@@ -155,7 +158,7 @@ def env_seed(seed: int, actor: int, num_envs: int, generation: int = 0) -> int:
 
 
 def _candidates(order: VectorEnvRequest) -> list[str]:
-    """The engines that ``auto`` tries, best first."""
+    """Return the engines that ``auto`` tries, best first."""
     target = order.target
     if not isinstance(target, EnvSpec):
         several = engines.takes_num_envs(target)  # it may still return a single environment
@@ -167,9 +170,9 @@ def _candidates(order: VectorEnvRequest) -> list[str]:
     if entry is None and target.vector_entry_point is None and package is not None:
         raise ConfigError(
             f"env={target.id!r} needs a package that isn't installed: pip install {package.pip}; "
-            "engine='envpool' makes one of this id whose observations are its own"
+            "engine='envpool' makes one with this id whose observations may differ"
         )
-    # A user's own environment never falls to another of the same id, nor imports envpool.
+    # Never replace a user's environment by another of the same id, nor import envpool for it.
     gymnasiums = entry is None or (isinstance(entry, str) and entry.startswith("gymnasium.envs."))
     names = ["native"] if target.vector_entry_point is not None else []
     if gymnasiums and importlib.util.find_spec("envpool") is not None:
@@ -178,9 +181,9 @@ def _candidates(order: VectorEnvRequest) -> list[str]:
 
 
 def _check_agrees(name: str, envs: VectorEnv, order: VectorEnvRequest) -> None:
-    """Raise Unavailable, and close them, where ``envs`` aren't what was named.
+    """Raise EngineUnavailable and close ``envs`` if they differ from the single environment.
 
-    That is the single environment, if there is one that can be made.
+    Skipped if no single environment can be made.
     """
     target = order.target
     if name == "sync" or not isinstance(target, EnvSpec) or target.entry_point is None:
@@ -189,12 +192,12 @@ def _check_agrees(name: str, envs: VectorEnv, order: VectorEnvRequest) -> None:
         beyond = dataclasses.replace(order, context=order.context.at(order.num_envs))
         with contextlib.closing(engines.creator(beyond)()) as single:
             spaces = single.observation_space, single.action_space
-    except Exception:  # the single one may lack a dependency
+    except Exception:  # the single environment may lack a dependency
         return
-    found = difference(*spaces, envs.single_observation_space, envs.single_action_space)
-    if found:
+    mismatch = difference(*spaces, envs.single_observation_space, envs.single_action_space)
+    if mismatch:
         envs.close()
-        raise EngineUnavailable(found)
+        raise EngineUnavailable(mismatch)
 
 
 def _works(engine: str, order: VectorEnvRequest) -> bool:

@@ -57,9 +57,9 @@ class MaskedByMethod(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._masks, self._name, self._found = masks, name, MethodMasks()
         self.metadata = {**env.metadata, USED: self._found}
 
-    def reset(self, **given: Any) -> Any:
+    def reset(self, **kwargs: Any) -> Any:
         """As :meth:`gymnasium.Env.reset`."""
-        returned = self.env.reset(**given)
+        returned = self.env.reset(**kwargs)
         if not isinstance(returned, tuple) or len(returned) != 2:  # the contract reports it
             return returned
         return returned[0], self._shown(returned[1])
@@ -103,9 +103,9 @@ class RowsMaskedByMethod(VectorWrapper):
             raise AttributeError(attribute)
         return getattr(self.env, attribute)
 
-    def reset(self, **given: Any) -> Any:
+    def reset(self, **kwargs: Any) -> Any:
         """As :meth:`gymnasium.vector.VectorEnv.reset`."""
-        obs, infos = self.env.reset(**given)
+        obs, infos = self.env.reset(**kwargs)
         return obs, self._shown(infos)
 
     def step(self, actions: Any) -> Any:
@@ -129,17 +129,17 @@ class RowsMaskedByMethod(VectorWrapper):
 def _method_of(env: Any) -> Callable[[], Any] | None:
     inner = env.unwrapped
     try:
-        found = env.get_wrapper_attr(METHOD)
+        method = env.get_wrapper_attr(METHOD)
     except AttributeError:
-        found = getattr(inner._env, METHOD, None) if isinstance(inner, GymEnv) else None
-    return found if callable(found) else None
+        method = getattr(inner._env, METHOD, None) if isinstance(inner, GymEnv) else None
+    return method if callable(method) else None
 
 
 def _vector_method_of(envs: VectorEnv) -> Callable[[], Any] | None:
     layer: Any = envs
     while True:
-        if callable(found := getattr(layer, METHOD, None)):
-            return found  # type: ignore[no-any-return]
+        if callable(method := getattr(layer, METHOD, None)):
+            return method  # type: ignore[no-any-return]
         if not isinstance(layer, VectorWrapper):
             break
         layer = layer.env

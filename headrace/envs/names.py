@@ -1,4 +1,4 @@
-"""What a user's ``env`` stands for: a Gymnasium id, an EnvSpec, a class or a callable."""
+"""Resolves a user's ``env``: a Gymnasium id, an EnvSpec, a class or a callable."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Target: TypeAlias = EnvSpec | Callable[..., Any]
 
 @dataclass(frozen=True)
 class Prepared:
-    """An environment with its wrappers, and what this process has registered.
+    """An environment with its wrappers and the registrations of this process.
 
-    In the process that it is sent to, by pickling, the same is registered before it is there.
+    Unpickling it in another process repeats the registrations first.
     """
 
     env: Target
     wrappers: tuple[Wrap, ...] = ()
-    carries: bool = False  # takes along what is registered here
+    carries: bool = False  # pickles this process's registrations
 
     def __reduce__(self) -> Any:
         specs = _registered() if self.carries else {}
@@ -44,45 +44,45 @@ class Prepared:
 
     @classmethod
     def split(cls, env: Target | Prepared) -> tuple[Target, tuple[Wrap, ...]]:
-        """The environment and its wrappers."""
+        """Return the environment and its wrappers."""
         return (env.env, env.wrappers) if isinstance(env, cls) else (env, ())  # type: ignore
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """Several environments that one policy learns, each with actors of its own."""
+    """Several environments for one policy, each with its own actors."""
 
     envs: tuple[Any, ...]  # as for ``resolve``
-    shown: bool = False  # whether observations are to hold the task's number
-    joined: bool = False  # whether their spaces are the same (``headrace.envs.unified_tasks``)
-    own: tuple[Spaces, ...] = ()  # of each before it was joined
+    shown: bool = False  # whether observations contain the task's number
+    joined: bool = False  # whether spaces are unified (``headrace.envs.unified_tasks``)
+    own: tuple[Spaces, ...] = ()  # original spaces of each task
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of each."""
+        """Names of the tasks."""
         return tuple(map(env_name, self.envs))
 
 
 def envs_of(env: Any) -> tuple[Any, ...]:
-    """The environments of several tasks, or the only one."""
+    """Return the environments of several tasks, or the only one."""
     return env.envs if isinstance(env, Tasks) else (env,)
 
 
 def env_of(env: Any, actor: int) -> Any:
-    """What an actor steps, by its number among those of all learners: tasks take turns."""
+    """Return the environment of an actor by its number among all learners; tasks alternate."""
     envs = envs_of(env)
     return envs[actor % len(envs)]
 
 
 def _registered() -> dict[str, bytes]:
-    """What has been registered here beyond Gymnasium's own, pickled by id."""
+    """Return registrations beyond Gymnasium's own, pickled by id."""
     import cloudpickle
 
     specs = {}
     for name, spec in gymnasium.registry.items():
         if not is_foreign(spec):
             continue
-        with contextlib.suppress(Exception):  # what can't travel is told of where it is missed
+        with contextlib.suppress(Exception):  # reported where the id is looked up
             specs[name] = cloudpickle.dumps(by_value(spec))
     return specs
 
@@ -92,7 +92,7 @@ def _arrive(
 ) -> Prepared:
     import pickle
 
-    if specs:  # what is imported later registers the same once more
+    if specs:  # modules imported later register the same ids again
         warnings.filterwarnings("ignore", message=".*Overriding environment .* already in registry")
     for name, pickled in specs.items():
         if name not in gymnasium.registry:
@@ -101,7 +101,7 @@ def _arrive(
 
 
 class Registry:
-    """Nothing but what this process has registered; in another one it is, too, on unpickling."""
+    """Empty object that repeats this process's registrations where it is unpickled."""
 
     def __reduce__(self) -> Any:
         return _arrive_only, (_registered(),)
@@ -113,20 +113,21 @@ def _arrive_only(specs: dict[str, bytes]) -> Registry:
 
 
 def resolve(env: Any, wrappers: Iterable[Any] = ()) -> Any:
-    """What ``env`` stands for, in a form that can be pickled to a process without its registration.
+    """Resolve ``env`` to a form that can be pickled to a process without its registration.
 
     Returns:
-        the EnvSpec of an id, or the class or callable itself; a :class:`Prepared` of it where there
-        are wrappers, or a script's function may make what is registered here only. Of tasks each.
+        the EnvSpec of an id, or the class or callable itself; a :class:`Prepared` of it if there
+        are wrappers, or if a script's function may use ids registered only here. For tasks, each
+        task is resolved.
 
     Raises:
-        ConfigError: the id or a wrapper is unknown, or ``env`` is of another type, or a task is
-            there twice.
+        ConfigError: the id or a wrapper is unknown, ``env`` has another type, or a task is listed
+            twice.
     """
     if isinstance(env, Tasks):
         wrappers = tuple(wrappers)
         each = tuple(resolve(one, wrappers) for one in env.envs)
-        check_once([env_name(one) for one in each])  # by whatever ids they were given
+        check_once([env_name(one) for one in each])  # compared by resolved id
         return dataclasses.replace(env, envs=each)
     env, before = Prepared.split(env)
     refuse_instance(env)
@@ -140,7 +141,7 @@ def resolve(env: Any, wrappers: Iterable[Any] = ()) -> Any:
             "nor a callable that returns an environment"
         )
     wraps = (*before, *map(as_wrap, wrappers))
-    # A package registers its environments where it is imported; a script's code may make any.
+    # Packages register environments on import; a script's code may make any of them.
     code = env.entry_point if isinstance(env, EnvSpec) else env
     makes = callable(code) and not (isinstance(code, type) and code.__module__ != "__main__")
     carries = makes and any(map(is_foreign, gymnasium.registry.values()))
@@ -161,27 +162,28 @@ def refuse_instance(env: Any) -> None:
     is_game = hasattr(env, "possible_agents") and not isinstance(env, type) and hasattr(env, "step")
     if not (several or isinstance(env, gymnasium.Env) or is_game):
         return
-    made = type(env.unwrapped).__name__ if not is_game else type(env).__name__
+    class_name = type(env.unwrapped).__name__ if not is_game else type(env).__name__
     spec = getattr(env, "spec", None)
-    named = f"the id {spec.id!r}" if isinstance(spec, EnvSpec) else f"the class {made}"
-    what = "function with a parameter num_envs" if several else "function"
+    named = f"the id {spec.id!r}" if isinstance(spec, EnvSpec) else f"the class {class_name}"
+    kind = "function with a parameter num_envs" if several else "function"
     raise ConfigError(
-        f"env={shown(env)} is an instance of {made}, which can't be shared between actors: give "
-        f"{named}, or a {what} that makes it"
+        f"env={shown(env)} is an instance of {class_name}, which can't be shared between actors: "
+        "give "
+        f"{named}, or a {kind} that makes it"
     )
 
 
 def is_foreign(spec: EnvSpec) -> bool:
-    """Whether it isn't registered in every process anyway."""
+    """Return whether an id is registered only in this process."""
     entry = spec.entry_point or spec.vector_entry_point
     return not (isinstance(entry, str) and entry.startswith(("gymnasium.envs.", "headrace")))
 
 
 def by_value(spec: EnvSpec, main: Any = None) -> EnvSpec:
-    """With objects for names in ``__main__``, which is another module in another process.
+    """Replace names in ``__main__`` by objects, because ``__main__`` differs in other processes.
 
     Args:
-        main: the module that such names are in; None: the one that runs.
+        main: module of such names; None: the running one.
     """
     for field in ("entry_point", "vector_entry_point"):
         entry = getattr(spec, field)
@@ -195,14 +197,14 @@ def by_value(spec: EnvSpec, main: Any = None) -> EnvSpec:
 
 def _find(env_id: str) -> Target:
     module, _, name = env_id.rpartition(":")
-    found: Any = None
+    resolved: Any = None
     if module:
         try:
-            found = importlib.import_module(module)
+            resolved = importlib.import_module(module)
         except (ImportError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"env={shown(env_id)} needs module {shown(module)}, which can't be imported "
-                f"({error}){_bringing_games(module)}"
+                f"({error}){_install_hint(module)}"
             ) from error
     package = None if module else package_of(name)
     missing = package is not None and name not in gymnasium.registry
@@ -210,15 +212,15 @@ def _find(env_id: str) -> Target:
         bring(name, package)
     if name in gymnasium.registry:
         return gymnasium.registry[name]
-    if module and (made_by := _game(env_id, found, name)):
+    if module and (made_by := _game(env_id, resolved, name)):
         return made_by
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if callable(found):
-        return as_typed(found, env_id) if name in MAKERS else found
+        resolved = getattr(resolved, part, None)
+    if callable(resolved):
+        return as_typed(resolved, env_id) if name in MAKERS else resolved
     if not module and (game := atari.vector_id(name)):
         return _find(game)
-    if not module and in_envpool(name):  # last, for it imports envpool
+    if not module and in_envpool(name):  # last, because it imports envpool
         return EnvSpec(name)
     if module:
         brought = importlib.import_module(module)
@@ -235,24 +237,24 @@ def _find(env_id: str) -> Target:
 
 
 def _game(env_id: str, module: Any, name: str) -> PettingZooGame | None:
-    """What makes PettingZoo's game of this name, if it is one."""
+    """Return the factory of PettingZoo's game of this name, or None."""
     try:
         return zoo(module, name)
-    except Exception as error:  # of a package that nobody here knows
+    except Exception as error:  # a package unknown to headrace
         raise ConfigError(
             f"env={shown(env_id)} needs a module that can't be imported "
-            f"({type(error).__name__}: {error}){_bringing_games(module.__name__)}"
+            f"({type(error).__name__}: {error}){_install_hint(module.__name__)}"
         ) from error
 
 
-def _bringing_games(module: str) -> str:
-    """The install line of the packages of games that headrace has an extra for, or ""."""
-    known = module.partition(".")[0] in ("pettingzoo", "mpe2")
-    return ": pip install 'headrace[games]'" if known else ""
+def _install_hint(module: str) -> str:
+    """Return the install command of the game packages of headrace's extra, or ""."""
+    in_extra = module.partition(".")[0] in ("pettingzoo", "mpe2")
+    return ": pip install 'headrace[games]'" if in_extra else ""
 
 
 def env_name(env: Any) -> str:
-    """A short name for messages and paths: the id, or the name of the class or function."""
+    """Return a short name for messages and paths: the id, or the name of the class or function."""
     if isinstance(env, str):
         return env
     if isinstance(env, EnvSpec):
@@ -267,16 +269,16 @@ def env_name(env: Any) -> str:
 
 
 def check_once(names: Sequence[str]) -> None:
-    """Raise ConfigError if a task of these names is there twice."""
+    """Raise ConfigError if a task is listed twice."""
     twice = [name for name in names if names.count(name) > 1]
-    valid = f"each task once, not {twice and twice[0]} twice (callables need a __name__ each)"
+    valid = f"each task once, not {twice and twice[0]} twice (callables need distinct __name__s)"
     require(not twice, "tasks", ",".join(names), valid)
 
 
 def import_path(env: Any) -> str:
-    """``module:qualified.name`` of a callable or class; the id of an EnvSpec.
+    """Return ``module:qualified.name`` of a callable or class, or the id of an EnvSpec.
 
-    What can't be found again by a name has a ``<`` in it.
+    Objects that can't be looked up by name have a ``<`` in it.
     """
     if isinstance(env, EnvSpec):
         return env.id
@@ -287,9 +289,9 @@ def import_path(env: Any) -> str:
 
 
 def in_envpool(env_id: str) -> bool:
-    """Whether envpool is installed and has an environment of this id."""
+    """Return whether envpool is installed and has an environment of this id."""
     if importlib.util.find_spec("envpool") is None:
         return False
-    import envpool  # takes a second, hence here
+    import envpool  # slow import (a second)
 
     return env_id in envpool.list_all_envs()

@@ -1,4 +1,4 @@
-"""Environments of Gym, from which Gymnasium comes, and what has its interface without its name."""
+"""Adapts environments of Gym, Gymnasium's predecessor, and of the same interface."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _NEEDED = ("reset", "step", "observation_space", "action_space")
 
 
 def is_gym(env: Any) -> bool:
-    """Whether it is no environment of Gymnasium's, but looks like one of Gym's."""
-    known = isinstance(env, gymnasium.Env | VectorEnv)
-    return not known and all(hasattr(env, name) for name in _NEEDED)
+    """Return whether ``env`` has Gym's interface but isn't a Gymnasium environment."""
+    is_gymnasium = isinstance(env, gymnasium.Env | VectorEnv)
+    return not is_gymnasium and all(hasattr(env, name) for name in _NEEDED)
 
 
 class GymEnv(gymnasium.Env):
-    """An environment of Gym, of any version, as one of Gymnasium's.
+    """Adapts an environment of any Gym version to Gymnasium.
 
-    Before 0.26 ``reset`` took nothing and returned the observation alone, and ``step`` returned
+    Before 0.26 ``reset`` had no arguments and returned only the observation, and ``step`` returned
     four values; ``done`` is ``truncated`` where ``info["TimeLimit.truncated"]`` says so, else
-    ``terminated``. Seeds go to ``reset`` or ``seed``, whichever there is. Where neither is and
-    ``create`` takes a ``seed``, a reset with a seed makes the environment anew.
+    ``terminated``. Seeds are passed to ``reset`` or ``seed``, whichever exists. If neither does
+    and ``create`` has a parameter ``seed``, a reset with a seed recreates the environment.
 
     Args:
         env: has ``reset``, ``step`` and two spaces, Gym's or with the attributes of Gym's.
-        create: made it.
+        create: the factory that made it.
     """
 
     def __init__(self, env: Any, create: Callable[..., Any]) -> None:
@@ -49,8 +49,10 @@ class GymEnv(gymnasium.Env):
             elif _takes(self._create, "seed"):
                 self.close()
                 self._env = self._create(seed=seed)
-        given = {"seed": seed, "options": options}
-        kwargs = {key: value for key, value in given.items() if _takes(self._env.reset, key)}
+        options_by_name = {"seed": seed, "options": options}
+        kwargs = {
+            key: value for key, value in options_by_name.items() if _takes(self._env.reset, key)
+        }
         returned = self._env.reset(**kwargs)
         if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
             return returned
@@ -65,7 +67,7 @@ class GymEnv(gymnasium.Env):
         return obs, reward, bool(done) and not truncated, bool(done) and truncated, info
 
     def render(self) -> np.ndarray:
-        """The picture that Gym gives for ``rgb_array``."""
+        """Return Gym's image in mode ``rgb_array``."""
         kwargs = {"mode": "rgb_array"} if _takes(self._env.render, "mode") else {}
         return np.asarray(self._env.render(**kwargs))
 
@@ -77,12 +79,12 @@ class GymEnv(gymnasium.Env):
 def _takes(function: Callable[..., Any], name: str) -> bool:
     try:
         return name in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some builtins have none
+    except (TypeError, ValueError):  # some builtins have no signature
         return False
 
 
 def _space(space: Any) -> Any:
-    """A space of Gymnasium's for one that has the attributes of Gym's; itself if it has none."""
+    """Convert a space with the attributes of Gym's to Gymnasium; return others unchanged."""
     if isinstance(space, gymnasium.Space):
         return space
     kind = type(space).__name__

@@ -1,8 +1,8 @@
-"""OpenSpiel's games of two players, many at once: ids like ``OpenSpiel/kuhn_poker-v0``.
+"""Two-player OpenSpiel games as vector environments, with ids like ``OpenSpiel/kuhn_poker-v0``.
 
 Lanctot et al. (2019), "OpenSpiel: A Framework for Reinforcement Learning in Games". Importing this
-registers the games of :data:`GAMES`; any other of OpenSpiel's that ends in rewards and has tensors
-is ``OpenSpiel/game-v0`` with ``env_kwargs={"game": "name(parameter=value)"}``.
+registers the games of :data:`GAMES`. Other OpenSpiel games with terminal rewards and tensors are
+``OpenSpiel/game-v0`` with ``env_kwargs={"game": "name(parameter=value)"}``.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ GAMES = {
     "connect_four": "connect_four",
 }
 PLAYERS = ("player_0", "player_1")
-_KEPT_NODES = 100_000  # of a game's tree: all of Leduc poker's, and some 50 MB of Connect Four's
+_KEPT_NODES = 100_000  # cached nodes: all of Leduc poker's, or 50 MB of Connect Four's
 
 
 def load(game: str) -> Any:
-    """A game by OpenSpiel's name, with parameters in brackets.
+    """Load a game by OpenSpiel's name, with parameters in brackets.
 
     Raises:
-        ConfigError: there is none, or it isn't one of two players with tensors to observe.
+        ConfigError: the name is unknown, or the game lacks two players or observation tensors.
     """
     name = GAMES.get(game, game)
-    known = pyspiel.registered_names()
-    if name.partition("(")[0] not in known:
-        raise ConfigError(f"game={shown(game)} is unknown to OpenSpiel.{nearest(name, known)}")
+    registered = pyspiel.registered_names()
+    if name.partition("(")[0] not in registered:
+        raise ConfigError(f"game={shown(game)} is unknown to OpenSpiel.{nearest(name, registered)}")
     try:
-        found = pyspiel.load_game(name)
+        loaded = pyspiel.load_game(name)
     except pyspiel.SpielError as error:
         raise ConfigError(f"game={shown(game)} can't be loaded: {error}") from error
-    kind = found.get_type()
-    if found.num_players() != len(PLAYERS) or not _tensor(kind):
+    kind = loaded.get_type()
+    if loaded.num_players() != len(PLAYERS) or not _tensor(kind):
         raise ConfigError(
-            f"game={shown(game)} has {found.num_players()} players"
+            f"game={shown(game)} has {loaded.num_players()} players"
             f"{'' if _tensor(kind) else ' and no tensors'}: a game of 2 players with tensors is "
             "needed (nearest: kuhn_poker)"
         )
-    return found
+    return loaded
 
 
 def _tensor(kind: Any) -> str:
-    """What players are shown: all that they know, or the present position where that is all."""
+    """Return the tensor that players observe: the board, or the information state."""
     perfect = kind.information == pyspiel.GameType.Information.PERFECT_INFORMATION
     if perfect and kind.provides_observation_tensor:
         return "observation_tensor"
@@ -63,7 +63,7 @@ def _tensor(kind: Any) -> str:
 
 
 def seen(game: Any, state: Any, player: int) -> np.ndarray:
-    """What a player observes of a state that isn't chance's: its tensor, and a one-hot of its seat.
+    """Return a player's observation of a decision node: its tensor and a one-hot of its seat.
 
     Returns:
         ``[n]`` float32.
@@ -73,7 +73,7 @@ def seen(game: Any, state: Any, player: int) -> np.ndarray:
 
 
 class _Node:
-    """A state of a game and what is seen there; whoever passes it again finds it computed."""
+    """Cached node of a game's tree: a state and its observations."""
 
     def __init__(self, game: Any, state: Any, simultaneous: bool) -> None:
         self.state, self.children = state, dict[Any, _Node]()
@@ -93,7 +93,7 @@ class _Node:
             row[state.legal_actions(player) if moves else 0] = 1
 
     def move(self, chosen: Any) -> Any:
-        """The state behind actions, or behind what chance chose."""
+        """Return the child node of an action or a chance outcome."""
         state = self.state.clone()
         if isinstance(chosen, tuple):
             state.apply_actions(list(chosen))
@@ -103,16 +103,17 @@ class _Node:
 
 
 class SpielGames(VectorEnv):
-    """Games of two players side by side: column ``2 g + i`` is player i of game g.
+    """Vectorised two-player games: column ``2 g + i`` is player i of game g.
 
     The observation is float32: the player's information state, or the board where the game has
     perfect information, and a one-hot of the seat. ``infos["action_mask"]`` ``[B, n]`` holds the
-    legal actions; while the other player is to move there is one, 0, which is ignored. Rewards are
-    the changes of the players' returns. A game is over for both at once, and begins anew at the
-    step after.
+    legal actions; while it is the other player's turn the only one is 0, which is ignored. Rewards
+    are the changes of the players' returns. A game ends for both players at once and restarts at
+    the next step.
 
     Args:
-        num_envs: columns, two for each game. game: of :data:`GAMES`, or a name of OpenSpiel's.
+        num_envs: number of columns, two per game.
+        game: a key of :data:`GAMES`, or a name of OpenSpiel's.
 
     Raises:
         ConfigError: see :func:`load`; or ``num_envs`` isn't even.
@@ -141,14 +142,14 @@ class SpielGames(VectorEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin all games; ``seed``: of what chance deals."""
+        """Begin all games; ``seed`` seeds the chance outcomes."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         self._nodes = [self._begin() for _ in self._nodes]
         return self._shown()
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Each player's action ``[B]``; that of one who isn't to move is ignored."""
+        """Apply each player's action ``[B]``; actions out of turn are ignored."""
         chosen = np.asarray(actions).reshape(-1, len(PLAYERS)).tolist()
         before, after = self._nodes, list[_Node]()
         for node, pair in zip(before, chosen, strict=True):
@@ -172,7 +173,7 @@ class SpielGames(VectorEnv):
         return self._dealt(self._root)
 
     def _dealt(self, node: _Node) -> _Node:
-        """Where a node leads once chance has taken its turns."""
+        """Follow chance outcomes from a node to the next decision or terminal node."""
         while node.chance:
             at = int(np.searchsorted(node.until, self._rng.random(), "right"))
             node = self._child(node, node.outcomes[min(at, len(node.outcomes) - 1)])

@@ -1,4 +1,4 @@
-"""Which package brings an environment that Gymnasium knows only once that package is imported."""
+"""Finds the package that registers an environment id on import."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headrace.errors import ConfigError
 
 
 class Package(NamedTuple):
-    """What registers environments when it is imported."""
+    """A package that registers environments on import."""
 
     module: str
-    pip: str  # what brings it
+    pip: str  # name on PyPI
 
 
 _ROBOTICS = Package("gymnasium_robotics", "gymnasium-robotics")
@@ -24,7 +24,7 @@ _HIGHWAY = Package("highway_env", "highway-env")
 _MEMORY = Package("memory_gym", "memory-gym")
 _ALE = Package("ale_py", "ale-py")
 
-_BEGINNINGS = {  # of ids, the longest first where one begins another
+_BEGINNINGS = {  # id prefixes, longer ones before their own prefixes
     "headrace/": Package("headrace_ssa", "headrace"),
     "ALE/": _ALE,
     "levels/": Package("headrace.envs.levels", "headrace"),
@@ -61,20 +61,20 @@ _BEGINNINGS = {  # of ids, the longest first where one begins another
 
 
 def package_of(env_id: str) -> Package | None:
-    """The package that is known to register such an id."""
+    """Return the package that is known to register an id, or None."""
     if "NoFrameskip-v" in env_id:
         return _ALE
-    found = (package for start, package in _BEGINNINGS.items() if env_id.startswith(start))
-    return next(found, None)
+    matches = (package for start, package in _BEGINNINGS.items() if env_id.startswith(start))
+    return next(matches, None)
 
 
 def is_installed(package: Package) -> bool:
-    """Whether it can be found; it isn't imported."""
+    """Return whether the package can be found, without importing it."""
     return importlib.util.find_spec(package.module.partition(".")[0]) is not None
 
 
 def bring(env_id: str, package: Package) -> None:
-    """Import the package, so that it registers ``env_id``.
+    """Import the package so that it registers ``env_id``.
 
     Raises:
         ConfigError: it isn't installed, or can't be imported.
@@ -85,13 +85,13 @@ def bring(env_id: str, package: Package) -> None:
         )
     try:
         module = importlib.import_module(package.module)
-        if env_id not in gymnasium.registry:  # some wait to be asked
+        if env_id not in gymnasium.registry:  # some register on request only
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # others register all they have once more
+                warnings.simplefilter("ignore")  # others register everything again
                 for name in dir(module):
                     if name.startswith("register_") and name.endswith("_envs"):
                         getattr(module, name)()
-    except Exception as error:  # of a package that nobody here knows
+    except Exception as error:  # a package unknown to headrace
         remedy = f": pip install {package.pip}" if isinstance(error, ImportError) else ""
         raise ConfigError(
             f"env={env_id!r} needs {package.module}, which can't be imported here "

@@ -1,12 +1,12 @@
-"""A game of several agents, as one environment whose rows are its agents.
+"""Adapts a simultaneous game of several agents to one environment whose rows are its agents.
 
     PettingZoo's env ──► ParallelGame: rows [n, ...] ──► any engine: [G, n, ...]
                                                              ──► Columns: [G * n, ...]
 
-An agent is a column of a rollout. What Gymnasium's engines carry is one observation and one info
-of each game, so both hold all agents: the observation's rows are theirs, and ``info[TOLD]`` has
-their rewards and flags. The game as such gives reward 0 and never ends, so that no engine resets
-it: it begins anew by itself at the step after the one with which its last agent ended.
+An agent is a column of a rollout. Gymnasium's engines carry one observation and one info per game,
+so both hold all agents: the observation has a row per agent, and ``info[TOLD]`` holds their rewards
+and flags. The game itself has reward 0 and never ends, so no engine resets it. It restarts by
+itself at the step after its last agent ended.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gymnasium.vector.utils import batch_space, iterate
 from headrace.envs.agent_rows import GAME, MAX_EMPTY, SEEN, AgentRows
 from headrace.errors import EnvironmentFault, shown
 
-_RETURNED = ("observations", "rewards", "terminated", "truncated", "infos")  # by step
+_RETURNED = ("observations", "rewards", "terminated", "truncated", "infos")  # returned by step
 
 
 def is_game(env: Any) -> bool:
-    """Whether it has PettingZoo's methods: those of ParallelEnv or AECEnv."""
+    """Return whether ``env`` has the methods of PettingZoo's ParallelEnv or AECEnv."""
     spaces = (getattr(env, f"{kind}_space", None) for kind in ("observation", "action"))
     return not isinstance(env, gymnasium.Env) and all(map(callable, spaces))
 
@@ -32,8 +32,8 @@ def is_game(env: Any) -> bool:
 class ParallelGame(gymnasium.Env[Any, Any]):
     """A game whose agents all move at once (PettingZoo's ParallelEnv).
 
-    Whoever of ``possible_agents`` isn't among ``agents`` is absent. One that goes without an end
-    was truncated there; one that comes, or comes back, begins an episode. Observations live in
+    Members of ``possible_agents`` that aren't in ``agents`` are absent. An agent that leaves
+    without an end is truncated; one that joins or returns begins an episode. Observations live in
     memory that the next step overwrites.
 
     Args:
@@ -49,8 +49,8 @@ class ParallelGame(gymnasium.Env[Any, Any]):
         own = getattr(env, "metadata", None) or {}
         self.metadata = {**own, GAME: game}
         self.render_mode = getattr(env, "render_mode", None)
-        self._gone = np.zeros(count, bool)  # [n] whose episode has ended, or who is absent
-        self._empty = 0  # games since the last one that somebody was in
+        self._gone = np.zeros(count, bool)  # [n] bool, ended or absent
+        self._empty = 0  # consecutive games without agents
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -61,23 +61,23 @@ class ParallelGame(gymnasium.Env[Any, Any]):
         self._gone[:] = True
         if self._seats.checks:
             self._check_dicts("reset", {"observations": obs, "infos": infos})
-            self._seats.check_known([*self._env.agents, *obs])
-        self._come({a: obs[a] for a in self._env.agents if a in obs}, infos)
+            self._seats.check_has_column([*self._env.agents, *obs])
+        self._begin_episodes({a: obs[a] for a in self._env.agents if a in obs}, infos)
         self._empty = self._empty + 1 if self._gone.all() else 0
         if self._empty > MAX_EMPTY:
             raise self._seats.empty()
         return self._seats.obs, self._seats.info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Each agent's action is row ``i`` of ``action``; that of an absent one is ignored."""
+        """Step the game; row ``i`` of ``action`` is agent ``i``'s, ignored while it is absent."""
         if self._gone.all():
             obs, info = self.reset()
             return obs, 0.0, False, False, info
         each = list(iterate(self.action_space, action))
         env, seats, ids = self._env, self._seats, self._seats.ids
         present = set(env.agents)
-        given = {a: seats.action(i, each[i]) for i, a in enumerate(ids) if a in present}
-        returned = env.step(given)
+        actions_by_agent = {a: seats.action(i, each[i]) for i, a in enumerate(ids) if a in present}
+        returned = env.step(actions_by_agent)
         if seats.checks:
             self._check(returned, [ids[i] for i in np.flatnonzero(~self._gone)])
         obs, rewards, terminated, truncated, infos = returned
@@ -91,22 +91,22 @@ class ParallelGame(gymnasium.Env[Any, Any]):
             seats.move(i, last, reward, ends, infos.get(agent) or {})
             self._gone[i] = any(ends)
         again = {agent for agent in stay if not (terminated.get(agent) or truncated.get(agent))}
-        self._come({a: obs[a] for a in ids if a in again and a in obs}, infos, gone)
+        self._begin_episodes({a: obs[a] for a in ids if a in again and a in obs}, infos, gone)
         seats.count_step()
         return seats.obs, 0.0, False, False, seats.info
 
     def _check(self, returned: Any, acted: list[Any]) -> None:
-        """Raise EnvironmentFault where a step isn't what ParallelEnv's is."""
+        """Raise EnvironmentFault if the return value of step isn't that of a ParallelEnv."""
         name = self._seats.name
         if not isinstance(returned, tuple) or len(returned) != 5:
-            found = f"{len(returned)} values" if isinstance(returned, tuple) else shown(returned)
+            received = f"{len(returned)} values" if isinstance(returned, tuple) else shown(returned)
             raise EnvironmentFault(
-                f"{name} returned {found} from step, which are to be 5: "
+                f"{name} returned {received} from step, but 5 are required: "
                 f"{', '.join(_RETURNED)}, each a dict by agent"
             )
         self._check_dicts("step", dict(zip(_RETURNED, returned, strict=True)))
         there = {*self._env.agents, *returned[0]}
-        self._seats.check_known(there)
+        self._seats.check_has_column(there)
         for agent in acted:
             if agent in there and agent not in returned[1]:
                 raise EnvironmentFault(
@@ -122,8 +122,10 @@ class ParallelGame(gymnasium.Env[Any, Any]):
                     "return a dict by agent, {} if empty"
                 )
 
-    def _come(self, obs: Any, infos: Any, before: np.ndarray | None = None) -> None:
-        """Those who were away ``[n]`` (None: all) begin where there is an observation."""
+    def _begin_episodes(self, obs: Any, infos: Any, before: np.ndarray | None = None) -> None:
+        """Begin episodes of agents ``[n]`` that were absent (None: all) and now have an
+        observation.
+        """
         away = self._gone.copy() if before is None else before
         for i in np.flatnonzero(away).tolist():
             agent = self._seats.ids[i]
@@ -134,7 +136,7 @@ class ParallelGame(gymnasium.Env[Any, Any]):
                 self._seats.leave_out(i)
 
     def render(self) -> Any:
-        """What the game shows."""
+        """Render the game."""
         return self._env.render()
 
     def close(self) -> None:

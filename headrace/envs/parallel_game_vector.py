@@ -1,4 +1,4 @@
-"""Games as a vector environment whose columns are their agents."""
+"""Adapts simultaneous games to a vector environment whose columns are agents."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from headrace.envs.info_metrics import AGENT_INFOS
 from headrace.ops import tree
 from headrace.spaces.masks import MASK
 
-ABSENT = "absent"  # in the infos of reset: [B] bool, columns whose agent isn't there
+ABSENT = "absent"  # key in the infos of reset: [B] bool, columns without an agent
 
 
 def agents_of(envs: Any) -> tuple[str, ...]:
-    """The names of the columns of one game, in order; () where columns are environments."""
+    """Return the names of a game's columns, in order; () if columns are environments."""
     names = getattr(envs, "agents", ())
     named = isinstance(names, (tuple, list)) and all(isinstance(name, str) for name in names)
     return tuple(names) if named else ()
 
 
 def absent_in(infos: dict[str, Any], num_envs: int) -> np.ndarray:
-    """Which columns have no agent after a reset with such infos, ``[B]`` bool."""
+    """Return the columns without an agent after a reset, ``[B]`` bool."""
     return np.array(infos.get(ABSENT, np.zeros(num_envs, bool)), bool)
 
 
 class ParallelGameVector(VectorEnv):
     """Games in which all agents move at once: column ``g * n + i`` is agent ``i`` of game ``g``.
 
-    It is in NEXT_STEP autoreset column by column: behind its end a column waits, with fillers,
-    until its agent is there again, at the latest in the next game, which begins at the step after
-    the one with which the last agent of the game ended. A column that has ended and reports an end
-    once more is absent, and its steps are fillers; after ``reset``, which has no flags, those of
-    ``infos[ABSENT]`` are.
+    Each column autoresets separately in NEXT_STEP mode. After its end a column has fillers until
+    its agent returns, at the latest in the next game, which begins at the step after the last agent
+    of the game ended. A column that reports a second end in a row is absent, and its steps are
+    fillers. ``reset`` has no flags; it lists absent columns in ``infos[ABSENT]``.
 
     Args:
         games: a vector environment of ``game``
@@ -58,36 +57,40 @@ class ParallelGameVector(VectorEnv):
     ) -> tuple[Any, dict[str, Any]]:
         """Begin all games, with seeds ``seed``, ``seed + 1`` …"""
         returned = self.games.reset(seed=seed, options=options)
-        obs, told, masks = self.taken_apart(*returned)
-        return obs, {**masks, ABSENT: told[TERMINATED] > 0}
+        obs, results, masks = self.split_columns(*returned)
+        return obs, {**masks, ABSENT: results[TERMINATED] > 0}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of every game."""
+        """Step every game."""
         grouped = tree.map_leaves(lambda x: np.reshape(x, (*self._shape, *x.shape[1:])), actions)
         obs, _, _, _, infos = self.games.step(grouped)
-        obs, told, masks = self.taken_apart(obs, infos)
-        return obs, told[REWARD], told[TERMINATED] > 0, told[TRUNCATED] > 0, masks
+        obs, results, masks = self.split_columns(obs, infos)
+        return obs, results[REWARD], results[TERMINATED] > 0, results[TRUNCATED] > 0, masks
 
-    def taken_apart(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, np.ndarray, Any]:
-        """What games show and tell, column by column: ``[B, ...]``, ``[4, B]`` and masks."""
-        told = infos[TOLD].swapaxes(0, 1).reshape(infos[TOLD].shape[1], self.num_envs)
+    def split_columns(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, np.ndarray, Any]:
+        """Split the games' observations and infos into columns: ``[B, ...]``, ``[4, B]`` and
+        masks.
+        """
+        results = infos[TOLD].swapaxes(0, 1).reshape(infos[TOLD].shape[1], self.num_envs)
         flat = tree.map_leaves(lambda x: x.reshape(self.num_envs, *x.shape[2:]), obs)
-        return flat, told, self._masks(infos)
+        return flat, results, self._masks(infos)
 
     def _masks(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """Masks of all columns and infos of agents, as far as there are any."""
-        told: dict[str, Any] = {}
+        """Return the masks of all columns and the agents' infos, if there are any."""
+        agent_infos: dict[str, Any] = {}
         if AGENT_INFOS in infos:
             none: list[dict[str, Any]] = [{}] * self._shape[1]
             each = zip(infos[AGENT_INFOS], infos[f"_{AGENT_INFOS}"], strict=True)
-            told[AGENT_INFOS] = [one for own, given in each for one in (own if given else none)]
+            agent_infos[AGENT_INFOS] = [
+                one for own, given in each for one in (own if given else none)
+            ]
         if MASK not in infos:
-            return told
+            return agent_infos
         given = np.repeat(infos[f"_{MASK}"], self._shape[1])
-        return {MASK: infos[MASK].reshape(self.num_envs, -1), f"_{MASK}": given, **told}
+        return {MASK: infos[MASK].reshape(self.num_envs, -1), f"_{MASK}": given, **agent_infos}
 
     def render(self) -> Any:
-        """What each game shows."""
+        """Render each game."""
         return self.games.render()
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -1,10 +1,10 @@
-"""Games by name: those that PettingZoo has registered, and modules of the same kind.
+"""Looks up PettingZoo games by name, and modules with the same interface.
 
     pettingzoo:classic/connect_four_v3    registered there
     mpe2:simple_spread_v3                 the module mpe2.simple_spread_v3
 
-Such a module has a function ``parallel_env``, ``env`` or both. Where agents can move at once, they
-do: ``parallel_env`` is taken where there is one (``module.of.it:env`` names the other).
+Such a module has a function ``parallel_env``, ``env`` or both. ``parallel_env`` is preferred;
+``module.of.it:env`` selects the other.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-_KINDS = "parallel", "aec"  # the better first
+_KINDS = "parallel", "aec"  # preferred one first
 MAKERS = "parallel_env", "env"
-"""What a module of a game has; the better first."""
+"""Factory functions of a game's module, preferred one first."""
 
 
 @dataclass(frozen=True)
 class PettingZooGame:
-    """Makes the game of a name; travels to other processes as that name.
+    """Factory of a named game; pickles as the name.
 
     Args:
-        module: which brings it. name: behind the colon.
+        module: module that registers the game.
+        name: the part after the colon.
     """
 
     module: str
@@ -42,26 +43,26 @@ class PettingZooGame:
         return f"{self.module}:{self.name}"
 
     def __call__(self, **kwargs: Any) -> Any:
-        """The game, PettingZoo's ParallelEnv or AECEnv."""
+        """Make the game, a PettingZoo ParallelEnv or AECEnv."""
         maker = _maker(importlib.import_module(self.module), self.name)
         assert maker is not None, self
         return maker(**kwargs)
 
 
 def zoo(module: ModuleType, name: str) -> PettingZooGame | None:
-    """What makes the game of this name; None: there is none."""
+    """Return the factory of the game of this name, or None."""
     return None if _maker(module, name) is None else PettingZooGame(module.__name__, name)
 
 
 def registered(module: str) -> dict[str, Any]:
-    """What PettingZoo has registered, by our names: of all packages under its own, else of this.
+    """Return the games that PettingZoo has registered, keyed by headrace's names.
 
-    Where a game is there twice, it is the kind in which agents move at once.
+    If a game is registered in both forms, the simultaneous one is used.
     """
     package, games = module.partition(".")[0], dict[str, Any]()
     for kind in _KINDS:
-        known = getattr(sys.modules.get("pettingzoo"), f"{kind}_registry", {})
-        for name, spec in known.items():
+        specs = getattr(sys.modules.get("pettingzoo"), f"{kind}_registry", {})
+        for name, spec in specs.items():
             if package in ("pettingzoo", package_of_entry(spec)):
                 games.setdefault(_ours(name), spec)
     return games
@@ -72,16 +73,17 @@ def _ours(name: str) -> str:
 
 
 def package_of_entry(spec: Any) -> str:
-    """The package of what a spec makes environments with, or ""."""
+    """Return the package in which a spec's entry point is defined, or ""."""
     entry = getattr(spec, "entry_point", None) or getattr(spec, "vector_entry_point", None)
     module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
     return str(module).partition(".")[0]
 
 
 def as_typed(maker: Callable[..., Any], env_id: str) -> Callable[..., Any]:
-    """``maker``, under the name that was typed: its own says ``env``, as those of all games do.
+    """Return ``maker`` renamed to the name that was typed, as all games' functions are called
+    ``env``.
 
-    What makes an environment of Gymnasium's is returned as it is.
+    Factories of Gymnasium environments are returned unchanged.
     """
     if isinstance(maker, type) and issubclass(maker, gymnasium.Env | VectorEnv):
         return maker
@@ -93,15 +95,15 @@ def as_typed(maker: Callable[..., Any], env_id: str) -> Callable[..., Any]:
 def _maker(module: ModuleType, name: str) -> Callable[..., Any] | None:
     if spec := registered(module.__name__).get(_ours(name)):
         return spec.make  # type: ignore[no-any-return]
-    found: Any = module
+    value: Any = module
     for part in name.replace("/", ".").split("."):
-        found = _part(found, part)
-    makers = (getattr(found, word, None) for word in MAKERS)
-    return next(filter(callable, makers), None) if isinstance(found, ModuleType) else None
+        value = _part(value, part)
+    makers = (getattr(value, word, None) for word in MAKERS)
+    return next(filter(callable, makers), None) if isinstance(value, ModuleType) else None
 
 
 def _part(module: Any, name: str) -> Any:
-    """A module's module, imported if it has to be; None: there is none."""
+    """Return a module's submodule, imported if necessary; None if it doesn't exist."""
     if not isinstance(module, ModuleType):
         return None
     full = f"{module.__name__}.{name}"

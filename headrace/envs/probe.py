@@ -1,4 +1,4 @@
-"""A first look at a run's environment, before anything is built or started for it."""
+"""Examines a run's environment before anything is built or started."""
 
 from __future__ import annotations
 
@@ -35,49 +35,49 @@ from headrace.spaces.masks import MASK, sample_allowed
 from headrace.spaces.unified_spaces import Spaces
 from headrace.spaces.walk import parts
 
-INDICES = 2  # environments that a probe has open at a time
+INDICES = 2  # open at the same time
 
 
 def beyond(num_learners: int) -> int:
-    """The first environment index that no learner's probe uses."""
+    """Return the first environment index that no learner's probe uses."""
     return INDICES * num_learners
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What an environment turned out to be."""
+    """Properties of an environment found by a probe."""
 
     env: Any  # resolved, see headrace.envs.names.resolve
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
-    info_mask: bool  # whether it shows an action mask in its infos
+    info_mask: bool  # whether infos contain an action mask
     mask_source: str = ""  # where action masks come from, for messages; "" without masks
-    engine: Engine = "auto"  # what makes it, never "auto" where this comes from a probe
-    fault: EnvironmentFault | None = None  # of its first step
-    stacks: bool = False  # it shows stacks of its latest pictures
-    frames_per_step: int = 1  # of a game of ALE, whose actions are repeated
-    agents: tuple[str, ...] = ()  # of a game of several, each a column; (): of one
-    in_turns: bool = False  # its agents move one at a time (AEC)
-    own_spaces: tuple[Spaces, ...] = ()  # of each agent, where they differ; () where they don't
+    engine: Engine = "auto"  # engine name, never "auto" after a probe
+    fault: EnvironmentFault | None = None  # fault of its first step
+    stacks: bool = False  # observations are stacks of the latest images
+    frames_per_step: int = 1  # action repeat of an ALE game
+    agents: tuple[str, ...] = ()  # agents of a game, each a column; () for a single agent
+    in_turns: bool = False  # agents move one at a time (AEC)
+    own_spaces: tuple[Spaces, ...] = ()  # spaces per agent if they differ, else ()
 
     @property
     def num_columns(self) -> int:
-        """Of one environment in a rollout."""
+        """Number of rollout columns per environment."""
         return max(1, len(self.agents))
 
     def check_shared(self) -> None:
-        """Raise ConfigError where agents' spaces differ, so that none may be taken for another."""
+        """Raise ConfigError if agents' spaces differ, which a shared policy doesn't support."""
         for agent, own in zip(self.agents, self.own_spaces, strict=False):
-            whose = f"{self.agents[0]}'s"
-            if other := difference(*self.own_spaces[0], *own, whose=whose):
+            whose_spaces = f"{self.agents[0]}'s"
+            if other := difference(*self.own_spaces[0], *own, whose=whose_spaces):
                 raise ConfigError(
-                    f"policies='shared' needs agents of the same spaces, but of {agent} of "
+                    f"policies='shared' needs agents with the same spaces, but for {agent} of "
                     f"{env_name(self.env)} {other}: give "
-                    f"{setting('policies', chr(39) + 'per-agent' + chr(39))}, or the policy of each"
+                    f"{setting('policies', chr(39) + 'per-agent' + chr(39))}, or a policy per agent"
                 )
 
     def check_step(self) -> None:
-        """Raise what was wrong with the first step, once the spaces are known to be supported."""
+        """Raise the fault of the first step, once the spaces are known to be supported."""
         if self.fault is not None:
             raise self.fault
 
@@ -94,8 +94,8 @@ def probe(
 ) -> Probe:
     """Make the environment once, as ``headrace.envs.make_vec`` does, reset it and take a step.
 
-    The step's action is random, one of those that its mask allows. What goes wrong in it is kept
-    for :meth:`Probe.check_step`. Of several tasks each is made, and their spaces are joined.
+    The step's action is a random legal one. A fault of the step is stored for
+    :meth:`Probe.check_step`. With several tasks each one is probed, and their spaces are unified.
 
     Args:
         looks_for_stacks: find out :attr:`Probe.stacks`, by more steps and resets.
@@ -103,7 +103,7 @@ def probe(
         look: probes one environment; None: :func:`look_at`.
 
     Raises:
-        ConfigError: there is none of this name, or it can't be made, or tasks can't be joined.
+        ConfigError: the name is unknown, it can't be made, or the tasks' spaces can't be unified.
         EnvironmentFault: it can't be reset.
     """
     env = resolve(env, wrappers)
@@ -124,34 +124,36 @@ def look_at(
     name, alone, fault = env_name(env), "sync" if engine == "async" else engine, None
     target, wraps = Prepared.split(env)
     with contextlib.ExitStack() as stack:
-        with _told(f"{name} can't be made"):
+        with _as_fault(f"{name} can't be made"):
             context = EnvContext(INDICES * rank, 0, rank, "probe")
-            taken, envs = opened(env, 1, alone, env_kwargs, context=context)
+            engine_used, envs = opened(env, 1, alone, env_kwargs, context=context)
             stack.enter_context(contextlib.closing(envs))
-        with _told(f"{name} fails at its first reset"):
-            # For a seed ale-py loads a game once more, which takes longer than all else here.
+        with _as_fault(f"{name} fails at its first reset"):
+            # ale-py reloads the game for a seed, which is slow.
             obs, infos = envs.reset(seed=None if atari.is_vector(target) else seed)
         masked = MASK in infos
         try:
-            with _told(f"{name} fails at its first step"):
+            with _as_fault(f"{name} fails at its first step"):
                 envs.single_action_space.seed(seed)
                 masked |= _shows_mask(envs, obs, infos)
         except EnvironmentFault as error:
             fault = error
         spaces = envs.single_observation_space, envs.single_action_space
-        known = taken == "native" and atari.is_vector(target)  # to show them
-        stacks = looks_for_stacks and fault is None and _shows_stacks(envs, seed, known)
-        by: Any = engine if engine == "async" else taken
-        frames = getattr(envs, "frames_per_step", 0)  # envpool's tell themselves
+        is_vector_atari = engine_used == "native" and atari.is_vector(
+            target
+        )  # accepts render settings
+        stacks = looks_for_stacks and fault is None and _shows_stacks(envs, seed, is_vector_atari)
+        by: Any = engine if engine == "async" else engine_used
+        frames = getattr(envs, "frames_per_step", 0)  # envpool reports its own
         frames = frames or atari.frames_per_step(target, env_kwargs, wraps)
         agents, own = agents_of(envs), getattr(envs, "own_spaces", ())
-        found = Probe(env, *spaces, masked, _mask_source(envs, masked), by, fault, stacks, frames)
+        result = Probe(env, *spaces, masked, _mask_source(envs, masked), by, fault, stacks, frames)
         turns = isinstance(envs, TurnBasedVector)
-        return replace(found, agents=agents, in_turns=turns, own_spaces=own)
+        return replace(result, agents=agents, in_turns=turns, own_spaces=own)
 
 
 def _mask_source(envs: VectorEnv, in_infos: bool) -> str:
-    """Name the source of masks: the observation, else infos, else the method ``action_masks()``."""
+    """Return the source of masks: the observation, infos, or the method ``action_masks()``."""
     if MASK in (parts(envs.single_observation_space) or ()):
         return f"the observation's {MASK}"
     by_method = getattr(envs.metadata.get(USED), "used", False)
@@ -159,39 +161,39 @@ def _mask_source(envs: VectorEnv, in_infos: bool) -> str:
 
 
 def _of_tasks(tasks: Tasks, how: tuple[Any, ...]) -> Probe:
-    """What all tasks turned out to be together; ``how``: arguments of :func:`probe`."""
-    found = [probe(env, *how) for env in tasks.envs]
-    for one in found:
-        valid = "environments of one agent, which games of several can't be learnt beside"
+    """Combine the probes of all tasks; ``how``: arguments of :func:`probe`."""
+    probes = [probe(env, *how) for env in tasks.envs]
+    for one in probes:
+        valid = "environments of one agent; games of several agents can't be mixed with other tasks"
         require(not one.agents, "tasks", ",".join(tasks.names), valid)
-    engines = {one.engine for one in found}
-    if len(engines) > 1:  # single environments are stepped then
-        found = [
+    engines = {one.engine for one in probes}
+    if len(engines) > 1:  # then only single environments are stepped
+        probes = [
             one if one.engine == "sync" else probe(env, "sync", *how[1:])
-            for one, env in zip(found, tasks.envs, strict=True)
+            for one, env in zip(probes, tasks.envs, strict=True)
         ]
     if not tasks.joined:
-        tasks = join(tasks, [(one.observation_space, one.action_space) for one in found])
-        found = [
+        tasks = join(tasks, [(one.observation_space, one.action_space) for one in probes])
+        probes = [
             one if one.env is env else probe(env, *how)
-            for one, env in zip(found, tasks.envs, strict=True)
+            for one, env in zip(probes, tasks.envs, strict=True)
         ]
-    first, engines = found[0], engines | {one.engine for one in found}
-    frames = {one.frames_per_step for one in found}
+    first, engines = probes[0], engines | {one.engine for one in probes}
+    frames = {one.frames_per_step for one in probes}
     return replace(
         first,
         env=tasks,
-        info_mask=any(one.info_mask for one in found),
-        mask_source=" and ".join(dict.fromkeys(filter(None, (x.mask_source for x in found)))),
+        info_mask=any(one.info_mask for one in probes),
+        mask_source=" and ".join(dict.fromkeys(filter(None, (x.mask_source for x in probes)))),
         engine=first.engine if len(engines) == 1 else "sync",
-        fault=next((one.fault for one in found if one.fault is not None), None),
-        stacks=all(one.stacks for one in found),
+        fault=next((one.fault for one in probes if one.fault is not None), None),
+        stacks=all(one.stacks for one in probes),
         frames_per_step=first.frames_per_step if len(frames) == 1 else 1,
     )
 
 
 def _shows_mask(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> bool:
-    """Take a step, in turns as many as there are agents; whether infos of one had a mask."""
+    """Take a step, or one per agent in turn-based games; return whether an info had a mask."""
     masked, moves = False, envs.num_envs if isinstance(envs, TurnBasedVector) else 1
     for _ in range(moves):
         obs, *_, infos = envs.step(allowed_action(envs, obs, infos))
@@ -199,8 +201,8 @@ def _shows_mask(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> bool:
     return masked
 
 
-def _shows_stacks(envs: VectorEnv, seed: int, known: bool) -> bool:
-    """Whether a stack of pictures is what it shows, as far as a few more steps tell.
+def _shows_stacks(envs: VectorEnv, seed: int, is_vector_atari: bool) -> bool:
+    """Return whether observations are stacks of images, judging by a few more steps.
 
     Resets are without a seed, as in a run after the first one.
     """
@@ -218,10 +220,10 @@ def _shows_stacks(envs: VectorEnv, seed: int, known: bool) -> bool:
 
     if not may_be_stack(envs.single_observation_space):
         return False
-    if known:
+    if is_vector_atari:
         return True
     envs.single_action_space.seed(seed)
-    with contextlib.suppress(Exception):  # which the run will tell of
+    with contextlib.suppress(Exception):  # faults are reported by the run
         return shows_stacks(reset, step)
     return False
 
@@ -258,8 +260,8 @@ def check_evaluated(
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Turn whatever the user's environment raises into one fault, which ends in its traceback."""
+def _as_fault(what: str) -> Iterator[None]:
+    """Convert an exception of the user's environment to a fault that ends in its traceback."""
     try:
         yield
     except HeadraceError:
@@ -271,7 +273,7 @@ def _told(what: str) -> Iterator[None]:
 
 
 def allowed_action(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> Any:
-    """Random actions, ``[B, ...]``, that the mask allows."""
+    """Draw random actions, ``[B, ...]``, that the mask allows."""
     space, num_envs = envs.single_action_space, envs.num_envs
     mask = obs[MASK] if isinstance(obs, dict) and MASK in obs else infos.get(MASK)
     actions = [sample_allowed(space, _row(mask, i)) for i in range(num_envs)]
@@ -280,7 +282,7 @@ def allowed_action(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> Any:
 
 
 def _row(mask: Any, i: int) -> Any:
-    """Of what a vector environment shows; Gymnasium adds entries that begin with "_"."""
+    """Select a row of a vector environment's infos; Gymnasium adds entries that begin with "_"."""
     if isinstance(mask, dict):
         return {k: _row(v, i) for k, v in mask.items() if not (k[:1] == "_" and k[1:] in mask)}
     if isinstance(mask, tuple):

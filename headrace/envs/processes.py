@@ -1,4 +1,4 @@
-"""A process per environment, for environments that are slow."""
+"""Steps slow environments in parallel, with a process per environment."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ from headrace.processes import (
 )
 from headrace.processes.process_tree import begin_session, end_kin
 
-_SENTENCE = "headrace: "  # before what is told without a traceback
+_SENTENCE = "headrace: "  # marks a message without a traceback
 
 
 class Processes(AsyncVectorEnv):
-    """Gymnasium's AsyncVectorEnv, one process per environment, whose faults are found and named.
+    """Gymnasium's AsyncVectorEnv, one process per environment, with faults attributed to it.
 
         step(actions) ──► pipe per environment ──► process i: env.step
              ▲                                         │
              └── shared memory (observations), pipe ◄──┘
 
-    The parent waits for every process at each step; a process waits for its pipe alone. One that
-    dies ends that wait at once, one that hangs after ``timeout_s``. Processes ignore Ctrl-C, which
-    is the parent's to handle, and end with the parent however it ends. They come from a fork
-    server where there is one: forking a process that has threads (torch) may deadlock.
+    The parent waits for every process at each step; a process waits only for its pipe. The wait
+    ends at once if a process dies, and after ``timeout_s`` if it hangs. Processes ignore Ctrl-C,
+    which the parent handles, and end with the parent. They are started by a fork server if there
+    is one, because forking a process with threads (torch) may deadlock.
 
     Args:
-        create: makes one environment; sent by value if a script defines it.
-        name: of the environment, for messages.
-        timeout_s: of every wait.
+        create: factory of one environment; pickled by value if a script defines it.
+        name: name of the environment, for messages.
+        timeout_s: timeout of every wait, in seconds.
         seed: seeds the global generators of each process, together with its number.
 
     Raises:
-        ConfigError: its observations have no place in shared memory.
+        ConfigError: its observations don't fit into shared memory.
         EnvironmentFault: an environment raised, died or didn't answer; from the constructor,
             ``reset`` and ``step``. Afterwards it can only be closed.
     """
@@ -87,19 +87,19 @@ class Processes(AsyncVectorEnv):
             self.close()
             if isinstance(error.__cause__, gymnasium.error.CustomSpaceError):
                 raise ConfigError(
-                    f"engine='async' can't run {name}: a space of its own kind, as there is in "
-                    f"{self.single_observation_space}, has no place in the memory that processes "
-                    "share (nearest: 'threads')"
+                    f"engine='async' can't run {name}: a custom space, as in "
+                    f"{self.single_observation_space}, can't be stored in shared memory "
+                    "(nearest: 'threads')"
                 ) from error
             raise
 
     def _check_spaces(self) -> None:
         with self._named_faults():
             self.call_async("action_space")
-            self.call_wait(self._timeout_s)  # until they are up
+            self.call_wait(self._timeout_s)  # until they have started
             try:
                 super()._check_spaces()
-            except RuntimeError as error:  # from Gymnasium, which names the spaces
+            except RuntimeError as error:  # Gymnasium's error, which names the spaces
                 raise EnvironmentFault(
                     f"{self._name}: all environments of a run need the same spaces: "
                     f"{' '.join(str(error).split())}"
@@ -113,7 +113,7 @@ class Processes(AsyncVectorEnv):
             return self.reset_wait(self._timeout_s)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of every environment; observations are overwritten by the next one."""
+        """Step every environment; observations are overwritten by the next step."""
         with self._named_faults():
             self.step_async(actions)
             return self.step_wait(self._timeout_s)
@@ -161,7 +161,7 @@ class Processes(AsyncVectorEnv):
             )
 
     def close_extras(self, timeout: float | None = 5.0, terminate: bool = False) -> None:
-        """End all processes: by asking them, and after ``timeout`` seconds by killing them."""
+        """End all processes: request it first, and kill them after ``timeout`` seconds."""
         for pipe in self.parent_pipes:
             with contextlib.suppress(OSError):
                 pipe.send(("close", None))
@@ -205,7 +205,7 @@ class _SeedingPipe:
 def _serve(
     seed: int, index: int, env_fn: Callable[[], gymnasium.Env], pipe: Any, *rest: Any
 ) -> None:
-    """What the process of one environment runs: Gymnasium's loop."""
+    """Run Gymnasium's worker loop in the process of one environment."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):  # blocked by the fork server
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -222,14 +222,14 @@ def _serve(
         error_queue.put((error[0], None, None, f"{_SENTENCE}{error[2]}" if own else error[3]))
 
     try:
-        with contextlib.suppress(ConnectionError, EOFError):  # the parent has gone
+        with contextlib.suppress(ConnectionError, EOFError):  # the parent has exited
             try:
                 env = env_fn()
             except Exception as error:
                 put((index, type(error), error, traceback.format_exc()))
                 pipe.send((None, False))
                 while pipe.recv()[0] != "close":
-                    pass  # somebody has to be there whom the parent can ask
+                    pass  # keep answering the parent's requests
                 return
             errors: Any = types.SimpleNamespace(put=put)
             served: Any = _SeedingPipe(pipe)

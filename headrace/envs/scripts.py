@@ -1,4 +1,4 @@
-"""What a script defines, found again from its file when the script itself isn't running.
+"""Finds objects defined in a script when the script itself isn't running.
 
 An environment, wrapper, torso or algorithm of a script is ``__main__:Name`` in ``config.json``,
 next to the path of the script. The script is imported under another name, so code under
@@ -35,7 +35,9 @@ _loading: ContextVar[str] = ContextVar("_loading", default="")  # the script tha
 
 
 def name_of(path: str) -> str:
-    """``module:name`` as it is written: what was imported from a script is the script's."""
+    """Return ``module:name`` as written in config.json; imported script objects become
+    ``__main__``.
+    """
     module, colon, name = path.partition(":")
     if module == "__main__":
         spec = getattr(sys.modules["__main__"], "__spec__", None)  # as with python -m
@@ -45,14 +47,14 @@ def name_of(path: str) -> str:
     return _MAIN + name if module.startswith(SCRIPT) and colon else path
 
 
-def file_of(*given: Any) -> str | None:
-    """The file that defines or registers what is given: ids, EnvSpecs, callables, torsos.
+def file_of(*objects: Any) -> str | None:
+    """Return the file that defines or registers ids, EnvSpecs, callables or torsos.
 
-    None where a name is enough to find all of it: it is Gymnasium's or a known package's, or it is
-    given by its name. The script's, where there are several.
+    Returns None if names are enough to find everything: objects of Gymnasium or known packages, or
+    names given as text. If several files qualify, the script's is returned.
     """
     local = None
-    for one in given:
+    for one in objects:
         while isinstance(one, functools.partial):
             one = one.func
         if isinstance(one, str):
@@ -71,7 +73,7 @@ def file_of(*given: Any) -> str | None:
 
 
 def _is_installed(file: Path) -> bool:
-    """Whether it is a package's or Python's own."""
+    """Return whether a module belongs to an installed package or to Python itself."""
     installed = {"site-packages", "dist-packages"} & set(file.parts)
     return bool(installed) or file.is_relative_to(sysconfig.get_paths()["stdlib"])
 
@@ -85,13 +87,14 @@ def _main_file() -> str | None:
 
 
 def found(setting: str, name: str, file: str | None) -> Any:
-    """What a name in ``config.json`` stands for: a script's own object, or else the name itself.
+    """Return the object named in ``config.json`` if a script defines it, or else the name itself.
 
     Args:
-        setting: whose value it is, for messages. file: that :func:`file_of` had told.
+        setting: name of the setting, for messages.
+        file: the earlier result of :func:`file_of`.
 
     Raises:
-        ConfigError: it can't be found again.
+        ConfigError: the object can't be found.
     """
     module, _, path = name.partition(":")
     if module.endswith(".py"):
@@ -104,7 +107,7 @@ def found(setting: str, name: str, file: str | None) -> Any:
     if module == "__main__":
         if file is None:
             raise ConfigError(
-                f"{setting}={name!r} was defined where no file remains, as in a notebook: put it "
+                f"{setting}={name!r} was defined without a file, as in a notebook: move it "
                 f"into a module and give {setting}='module:{path}'"
             )
         return _attribute(setting, name, path, file)
@@ -115,7 +118,7 @@ def found(setting: str, name: str, file: str | None) -> Any:
             depth = module.count(".") + (Path(file).name == "__init__.py")
             sys.path.append(str(Path(file).parents[depth]))
     elif name not in gymnasium.registry and package_of(name) is None:
-        _imported(file)  # which registers it
+        _imported(file)  # which registers the id
     return name
 
 
@@ -133,7 +136,7 @@ def from_file(setting: str, value: Any) -> Any:
 
 
 def without_name(setting: str, file: str) -> ConfigError:
-    """The error for a file without the name of the object in it; suggests its public classes."""
+    """Return the error for a file without an object's name; suggests its public classes."""
     try:
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError) as error:
@@ -154,10 +157,10 @@ def _attribute(setting: str, name: str, path: str, file: str) -> Any:
 
 
 def _imported(file: str) -> ModuleType:
-    """The script as a module; the running one if it is that.
+    """Import the script as a module; return the running one if it is the same file.
 
     Raises:
-        ConfigError: it is gone, fails, or starts training.
+        ConfigError: it doesn't exist, fails, or starts training.
     """
     if _main_file() == file:
         return sys.modules["__main__"]
@@ -183,7 +186,7 @@ def _imported(file: str) -> ModuleType:
 
 @contextlib.contextmanager
 def _as_if_run(name: str, module: ModuleType, file: str) -> Iterator[None]:
-    """What a script expects of ``sys`` while it runs."""
+    """Set up ``sys`` as a running script expects it."""
     folder, argv = str(Path(file).parent), sys.argv
     if folder not in sys.path:
         sys.path.append(folder)
@@ -205,7 +208,7 @@ def _as_if_run(name: str, module: ModuleType, file: str) -> Iterator[None]:
 
 
 def refuse_training() -> None:
-    """Raise ConfigError while a script is imported, which is done for what it defines."""
+    """Raise ConfigError while a script is imported only for its definitions."""
     if file := _loading.get():
         raise ConfigError(
             f"{file} starts training when it is imported, which headrace does to find its code: "

@@ -1,4 +1,4 @@
-"""Whether another implementation of an environment is the one that was named, by its spaces."""
+"""Compares the spaces of two implementations of an environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium.spaces import Box
 from headrace.errors import EnvironmentFault
 from headrace.spaces.walk import leaves, place
 
-_CLOSE = 1e-3  # bounds are written with few digits, or computed in float32
+_CLOSE = 1e-3  # bounds are written with few digits or computed in float32
 
 
 def difference(
@@ -21,14 +21,14 @@ def difference(
     other_actions: gymnasium.Space,
     whose: str = "the single environment's",
 ) -> str:
-    """What another implementation has that isn't so in this one, as a clause; "" if nothing is.
+    """Return the first difference of another implementation's spaces, as a clause; "" if none.
 
-    Structure, shapes, dtypes and numbers of choices have to be the same, and so have the bounds of
-    actions. Bounds of observed fractions don't: many implementations state none, or looser ones,
-    for the same observations, and nothing is computed from them.
+    Structure, shapes, dtypes, numbers of choices and the bounds of actions must be equal. Bounds of
+    float observations may differ: many implementations declare none, or looser ones, for the same
+    observations, and nothing is computed from them.
 
     Args:
-        whose: the first two spaces are, for the clause.
+        whose: owner of the first two spaces, for the clause.
     """
     for kind, ours, theirs in (
         ("observation", observations, other_observations),
@@ -47,7 +47,7 @@ def difference(
 
 
 def same_space(one: Any, another: Any) -> bool:
-    """Whether two spaces are equal; custom ones without ``__eq__`` are compared by class."""
+    """Return whether two spaces are equal; custom ones without ``__eq__`` are compared by class."""
     if one is another or one == another:
         return True
     each, others = dict(leaves(one)), dict(leaves(another))
@@ -66,7 +66,9 @@ def check_alike(name: str, first: Any, other: Any, index: int) -> None:
     """Raise EnvironmentFault unless two environments of one run have equal spaces.
 
     Args:
-        name: of the environment. first: the environment 0. other: the one with this index.
+        name: name of the environment.
+        first: environment 0.
+        other: the environment with this index.
     """
     for kind in ("observation_space", "action_space"):
         one, another = getattr(first, kind), getattr(other, kind)

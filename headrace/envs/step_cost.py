@@ -1,4 +1,4 @@
-"""What an environment's step takes, timed before sizes are chosen."""
+"""Times an environment's steps before sizes are chosen."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from headrace.spaces.masks import MASK
 
 
 class StepCost(NamedTuple):
-    """What a step of one environment takes, of several that are stepped together."""
+    """Cost of a step of one environment, when several are stepped together."""
 
     seconds: float
-    busy: float  # share of that time in which it computes: below 1 where it waits
+    busy: float  # compute share of that time; below 1 if it waits
 
 
-_GROWTH, _MOST = 4, 32  # environments are made until a step gets no cheaper by more of them
+_GROWTH, _MOST = 4, 32  # more environments are made while they make a step cheaper
 _CHEAPER = 0.75
 _STEPPING_S, _TOTAL_S = 0.02, 0.7
 _TIMED_TASKS = 4
@@ -38,23 +38,23 @@ def step_cost(
 ) -> StepCost | None:
     """Time an environment for less than a second, unless making or stepping one takes longer.
 
-    Actions are random. The numbers of environments tried are 1, 4, 16 and 32, as long as more of
-    them are quickly made and make a step cheaper, as vectorised ones do.
+    Actions are random. It tries 1, 4, 16 and 32 environments as long as they are made quickly
+    and make a step cheaper, as vectorised ones do.
 
     Args:
-        env: resolved; of several tasks the first ones are timed, and the mean is taken.
+        env: resolved environment; for several tasks, the mean of the first ones.
         first_index: index of the first environment, see
             :class:`~headrace.envs.context.EnvContext`.
 
     Returns:
-        None if it fails: whoever steps it in the run will say why.
+        None if it fails; the run reports the reason.
     """
     if isinstance(env, Tasks):
         how = engine, env_kwargs, seed, first_index
         return mean_cost(step_cost(one, *how) for one in timed_tasks(env))
     engine, cost, count = "sync" if engine == "async" else engine, None, 1
     end = time.perf_counter() + _TOTAL_S
-    # The user's environment may raise anything; what it warns of has been said by the first look.
+    # The user's environment may raise anything; the probe has already shown its warnings.
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         while True:
@@ -62,11 +62,11 @@ def step_cost(
             context = EnvContext(first_index, role="probe")
             made = opened(env, count, engine, env_kwargs, checked_steps=1, context=context)[1]
             with contextlib.closing(made) as envs:
-                shown = envs.reset(seed=seed)
+                first = envs.reset(seed=seed)
                 made_s = time.perf_counter() - start
-                found = timed(envs, shown)
-            cheaper = cost is None or found.seconds < _CHEAPER * cost.seconds
-            cost = found if cost is None or found.seconds < cost.seconds else cost
+                candidate = timed(envs, first)
+            cheaper = cost is None or candidate.seconds < _CHEAPER * cost.seconds
+            cost = candidate if cost is None or candidate.seconds < cost.seconds else cost
             more = min(_MOST, _GROWTH * count)
             next_s = more / count * made_s + max(_STEPPING_S, more * cost.seconds)
             if not cheaper or more == count or time.perf_counter() + next_s > end:
@@ -76,36 +76,37 @@ def step_cost(
 
 
 def timed_tasks(tasks: Tasks) -> tuple[Any, ...]:
-    """The tasks that are timed, of several."""
+    """Return the tasks that are timed."""
     return tasks.envs[:_TIMED_TASKS]
 
 
 def mean_cost(costs: Iterable[StepCost | None]) -> StepCost | None:
-    """The mean of the known costs; None if there are none."""
-    known = [one for one in costs if one is not None]
-    return StepCost(*map(statistics.fmean, zip(*known, strict=True))) if known else None
+    """Return the mean of the costs that aren't None; None if there are none."""
+    measured = [one for one in costs if one is not None]
+    return StepCost(*map(statistics.fmean, zip(*measured, strict=True))) if measured else None
 
 
 def takes_some_only(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> bool:
-    """Whether some actions may be illegal moves, which may end a game or be an error."""
-    shown = isinstance(obs, dict) and MASK in obs
-    return isinstance(envs, TurnBasedVector) or MASK in infos or shown
+    """Return whether some actions may be illegal, which may end a game or raise."""
+    has_mask = isinstance(obs, dict) and MASK in obs
+    return isinstance(envs, TurnBasedVector) or MASK in infos or has_mask
 
 
 def timed(
-    envs: VectorEnv, shown: tuple[Any, dict[str, Any]], stepping_s: float = _STEPPING_S
+    envs: VectorEnv, first: tuple[Any, dict[str, Any]], stepping_s: float = _STEPPING_S
 ) -> StepCost:
-    """Seconds that a step computes on average, or those of the quicker steps if it rather waits.
+    """Return the mean seconds per step, or those of the faster steps if it mostly waits.
 
-    Neither is longer on a machine on which other things run.
+    Other load on the machine doesn't lengthen either.
 
     Args:
-        envs: that were reset, and what they have ``shown``, observations and infos.
-        stepping_s: for about so long.
+        envs: environments after a reset.
+        first: observations and infos of the reset.
+        stepping_s: approximate duration of the measurement, in seconds.
     """
     actions = itertools.cycle([envs.action_space.sample() for _ in range(16)])
     moving = envs.games.num_envs if isinstance(envs, TurnBasedVector) else envs.num_envs
-    obs, infos = shown
+    obs, infos = first
     guided = takes_some_only(envs, obs, infos)
     times, computing_s, end = list[float](), 0.0, time.perf_counter() + stepping_s
     while not times or time.perf_counter() < end:

@@ -1,4 +1,4 @@
-"""Names of environments and games near one that is unknown, for messages."""
+"""Suggests names of environments and games similar to an unknown one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.errors import nearest
 
 
 def names_in(module: ModuleType) -> set[str]:
-    """What may stand behind the module's name and a colon: ids, games, classes and functions."""
+    """Return candidate names after a module's colon: ids, games, classes and functions."""
     package = module.__name__.partition(".")[0]
     ids = {id for id, spec in gymnasium.registry.items() if package_of_entry(spec) == package}
     own = {
@@ -29,18 +29,18 @@ def names_in(module: ModuleType) -> set[str]:
 
 
 def nearest_module(name: str) -> str:
-    """What to write for ``package.game``, if there is such a package, as in :func:`nearest`.
+    """Suggest a name for ``package.game`` if the package exists, as in :func:`nearest`.
 
-    It is not imported: whoever names no module has allowed none.
+    The package is not imported, because the user didn't name one of its modules.
     """
     *folders, last = name.split(".")
     try:
-        found = importlib.util.find_spec(folders[0]) if folders else None
-    except ValueError:  # as of an empty name
+        spec = importlib.util.find_spec(folders[0]) if folders else None
+    except ValueError:  # such as an empty name
         return ""
-    places = (found and found.submodule_search_locations) or ()
-    known = _modules([os.path.join(place, *folders[1:]) for place in places])
-    return nearest(last, known, before=f"{'.'.join(folders)}:")
+    places = (spec and spec.submodule_search_locations) or ()
+    candidates = _modules([os.path.join(place, *folders[1:]) for place in places])
+    return nearest(last, candidates, before=f"{'.'.join(folders)}:")
 
 
 def _modules(places: Iterable[str]) -> set[str]:

@@ -1,8 +1,8 @@
-"""Suites of tasks by name, what a random and a reference player score in each, and capped scores.
+"""Task suites with random and reference scores per task, and capped normalised scores.
 
-A score of 0 is the random player's and 1 the reference's: a human's, or a trained expert's. That of
-several tasks is IMPALA's (Table B.1): a task's episodes are averaged, then normalised, then capped
-at 1, with no floor; then tasks are averaged, or their median is taken.
+A score of 0 is the random player's and 1 the reference's: a human or a trained expert. The score
+of several tasks is defined as in IMPALA (Table B.1): a task's episodes are averaged, normalised and
+capped at 1, without a floor; then the mean or median over tasks is taken.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.envs import atari_scores, dmlab_scores, levels
 from headrace.envs.atari_scores import Players
 from headrace.errors import ConfigError, nearest, require_choice
 
-# Aitchison et al. (2023), "Atari-5", Appendix E: what the median of 57 games is estimated from. A
+# Aitchison et al. (2023), "Atari-5", Appendix E: estimates the median of 57 games. A
 # regression on the results that the authors published with it gives the same numbers.
 _ATARI_5 = {
     "BattleZone": 0.3820,
@@ -31,7 +31,7 @@ _GAME = re.compile(r"(?:ALE/)?(\w+?)(?:NoFrameskip|Deterministic)?(?:-v\d+)?")
 
 @dataclass(frozen=True)
 class Suite:
-    """Tasks, and the players of each that scores are normalised by.
+    """Tasks with the reference scores that normalise them.
 
     Attributes:
         references: by task: the id of its environment, or the name of its level.
@@ -44,59 +44,60 @@ class Suite:
 
     @property
     def tasks(self) -> list[str]:
-        """Those that have references, in the suite's order."""
+        """Tasks with reference scores, in the suite's order."""
         return list(self.references)
 
     @property
     def ids(self) -> list[str]:
-        """Of the environments to train on, in the suite's order."""
+        """Ids of the environments to train on, in the suite's order."""
         return list(self.envs or self.references)
 
     @property
     def is_atari(self) -> bool:
-        """Whether its references are humans' scores in games of Atari."""
+        """Whether the references are human scores in Atari games."""
         return SUITES.get(self.name) is self and all(task in _ATARI_57 for task in self.references)
 
     def task(self, name: str) -> str:
-        """The task that an environment's id or level stands for, as ``PongNoFrameskip-v4`` or
-        ``Pong`` for ``ALE/Pong-v5``, and what DMLab-30's are trained on for what they are tested
-        on.
+        """Return the task of an environment's id or level.
+
+        For example, ``PongNoFrameskip-v4`` or ``Pong`` for ``ALE/Pong-v5``, and DMLab-30's training
+        levels for its test levels.
 
         Raises:
-            ConfigError: the suite has no reference score for it; names the nearest that it has.
+            ConfigError: the suite has no reference score for it; the message suggests the nearest.
         """
-        found = the_same(name, self.references)
-        if found is None and self.tasks and (trained := the_same(name, self.envs)) is not None:
-            found = self.tasks[self.envs.index(trained)]
-        if found is None:
+        task = the_same(name, self.references)
+        if task is None and self.tasks and (trained := the_same(name, self.envs)) is not None:
+            task = self.tasks[self.envs.index(trained)]
+        if task is None:
             hint = nearest(name, self.references) or f" It has {', '.join(self.tasks[:3])} …"
             if not self.references:
                 hint = " headrace references measures them."
             raise ConfigError(f"suite {self.name} has no reference score for {name!r}.{hint}")
-        return found
+        return task
 
     def scores(self, returns: Mapping[str, Sequence[float]]) -> Scores:
-        """Of the returns of episodes by task.
+        """Normalise the returns of episodes by task.
 
         Raises:
-            ConfigError: a task is unknown, has no episode or a return that is no number, or comes
-                twice.
+            ConfigError: a task is unknown or listed twice, has no episode, or its return isn't a
+                number.
         """
         by_task: dict[str, float] = {}
         for name, episodes in returns.items():
             task = self.task(name)
             if not len(episodes) or task in by_task:
                 how = "twice" if task in by_task else "without an episode"
-                raise ConfigError(f"task {name!r} of suite {self.name} is there {how}")
+                raise ConfigError(f"task {name!r} of suite {self.name} is listed {how}")
             mean = statistics.fmean(episodes)
-            if not math.isfinite(mean):  # which a cap would make a full score
+            if not math.isfinite(mean):  # a cap would turn it into a full score
                 raise ConfigError(f"task {name!r} of suite {self.name} has a return of {mean}")
             by_task[task] = self.references[task].normalized(mean)
         return Scores(self, {task: by_task[task] for task in self.tasks if task in by_task})
 
 
 def the_same(name: str, names: Iterable[str]) -> str | None:
-    """Which of ``names`` is an environment of this name, however they are spelled; None: none."""
+    """Return the member of ``names`` for the same environment in any spelling, or None."""
     names = list(names)
     if name in names:
         return name
@@ -105,14 +106,14 @@ def the_same(name: str, names: Iterable[str]) -> str | None:
 
 
 def _spellings(name: str) -> set[str]:
-    """A name without the module that registers it; a level of DeepMind Lab; a game of Atari."""
+    """Return spellings of a name: without module, DeepMind Lab level, Atari game."""
     bare = name.rpartition(":")[2]
-    found, game, level = {bare}, _GAME.fullmatch(bare), bare.rpartition("/")[2]
+    spellings, game, level = {bare}, _GAME.fullmatch(bare), bare.rpartition("/")[2]
     if game and game[1] in atari_scores.SCORES:
-        found.add(_atari(game[1]))
+        spellings.add(_atari(game[1]))
     if level in dmlab_scores.SCORES or f"dmlab/{level}" in _DMLAB:
-        found.add(level)
-    return found
+        spellings.add(level)
+    return spellings
 
 
 @dataclass(frozen=True)
@@ -124,17 +125,17 @@ class Scores:
 
     @property
     def capped(self) -> dict[str, float]:
-        """At 1, by task."""
+        """Scores capped at 1, by task."""
         return {task: min(1.0, score) for task, score in self.normalized.items()}
 
     @property
     def mean(self) -> float:
-        """Of the capped scores."""
+        """Mean of the capped scores."""
         return statistics.fmean(self.capped.values())
 
     @property
     def median(self) -> float:
-        """Of the capped scores."""
+        """Median of the capped scores."""
         return statistics.median(self.capped.values())
 
     @property
@@ -144,10 +145,10 @@ class Scores:
 
     @property
     def atari_57_median(self) -> float | None:
-        """The median over 57 games, not capped, as Atari-5's regression estimates it; None without
-        all five games.
+        """Estimate of the uncapped median over 57 games by Atari-5's regression.
 
-        It is of ``log10(1 + score in percent)``, where scores below 0 count as 0.
+        None unless all five games have scores. The regression uses ``log10(1 + score in percent)``,
+        where scores below 0 count as 0.
         """
         by_game = {game: self.normalized.get(_atari(game)) for game in _ATARI_5}
         total = 0.0
@@ -177,10 +178,10 @@ SUITES = {
 
 
 def suite(name: str) -> Suite:
-    """A suite by its name.
+    """Return a suite by name.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: the name is unknown.
     """
     require_choice("suite", name, SUITES)
     return SUITES[name]

@@ -1,4 +1,4 @@
-"""Which tasks a run has, and whether its other settings fit several."""
+"""Determines a run's tasks and checks whether its other settings support several."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from headrace.envs.suites import SUITES, the_same
 from headrace.errors import ConfigError, require
 
 
-def named_in(given: Sequence[Any], env: Any = None, default: Any = None) -> tuple[Any, ...]:
-    """The tasks that are given, and those of a suite in place of its name.
+def named_in(tasks: Sequence[Any], env: Any = None, default: Any = None) -> tuple[Any, ...]:
+    """Return the given tasks, with a suite's name replaced by its tasks.
 
     Args:
-        env: that is given as well, by mistake unless it is the ``default`` or the first task.
+        env: the setting ``env``, an error unless it is the ``default`` or the first task.
 
     Raises:
-        ConfigError: it isn't, or a task is there twice.
+        ConfigError: ``env`` conflicts with the tasks, or a task is listed twice.
     """
-    each = [SUITES[x].ids if isinstance(x, str) and x in SUITES else [x] for x in given]
-    tasks = tuple(task for some in each for task in some)
-    check_once([env_name(task) for task in tasks])
-    in_place = env == default or env == tasks[0]
-    require(in_place, "env", env, "left out with tasks, which are in its place")
-    return tasks
+    each = [SUITES[x].ids if isinstance(x, str) and x in SUITES else [x] for x in tasks]
+    expanded = tuple(task for some in each for task in some)
+    check_once([env_name(task) for task in expanded])
+    in_place = env == default or env == expanded[0]
+    require(in_place, "env", env, "left out with tasks, which replace it")
+    return expanded
 
 
 def check_network(tasks: Sequence[Any], network: Any, normalizes: bool | None) -> None:
-    """Raise ConfigError where a network's settings are of tasks, and there are none.
+    """Raise ConfigError if network settings for several tasks are used without tasks.
 
     Args:
-        network: of a run. normalizes: whether it learns normalised values.
+        network: network settings of the run.
+        normalizes: whether values are normalised.
     """
     for name in ("task_id", "per_task_values"):
         require(bool(tasks) or not getattr(network, name), name, True, "False without tasks")
@@ -46,12 +47,12 @@ def check_shares(
     """Raise ConfigError unless each learner has as many actors, and as much data, of each task.
 
     Args:
-        sizes: of a run (``actors/sizes.py``), as far as they are known.
+        sizes: sizes of the run (``actors/sizes.py``), if known.
     """
     count, actors = len(tasks), sizes.num_actors
     if count < 2:
         return
-    valid = "None with tasks, each of which needs its actors"
+    valid = "None with tasks, each of which needs its own actors"
     require(min_actors is None, "min_actors", min_actors, valid)
     unit = count * num_learners
     share = f"equally many for each of {count} tasks"
@@ -70,11 +71,11 @@ def _check_multiple(name: str, value: Any, unit: int, why: str) -> None:
         raise ConfigError(f"{name}={value} must be a multiple of {unit}, {why}; nearest: {near}")
 
 
-def check_order(names: tuple[str, ...], known: tuple[str, ...]) -> None:
-    """Raise ConfigError where a policy would be told other numbers of tasks than in training."""
-    known = tuple(the_same(name, names) or name.rpartition(".")[2] for name in known)
-    if names != known and sorted(names) == sorted(known):
+def check_order(names: tuple[str, ...], trained: tuple[str, ...]) -> None:
+    """Raise ConfigError if tasks are in another order than in training."""
+    trained = tuple(the_same(name, names) or name.rpartition(".")[2] for name in trained)
+    if names != trained and sorted(names) == sorted(trained):
         raise ConfigError(
-            f"tasks={','.join(names)} must be in the order in which the policy was trained on "
-            f"them, for it is told their numbers: {','.join(known)}"
+            f"tasks={','.join(names)} must be in the order that the policy was trained in, "
+            f"because it observes task numbers: {','.join(trained)}"
         )

@@ -1,12 +1,12 @@
-"""A thread per environment, for environments that wait: a remote simulator, a game over a network.
+"""Steps environments that wait (remote simulators, network games) in a thread each.
 
     send(rows, actions) ──► inbox of thread i ──► env.step ──► row i of the board
                                                                      │
     receive() ──► all rows that are ready ◄── one outbox ◄── number i┘
 
-A thread waits for its inbox alone, so that each environment advances at its own pace and Python's
-lock is free while it waits. Nobody locks the board: row i is written by thread i between a task
-and its answer, and read by the caller between an answer and the next task.
+A thread waits only for its inbox, so each environment advances at its own pace and Python's lock is
+free while it waits. The board needs no lock: thread i writes row i between a task and its answer,
+and the caller reads it between an answer and the next task.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from headrace.envs.env_thread import EnvThread, StepBoard
 from headrace.envs.space_agreement import check_alike
 from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError
 
-_CLOSE_S = 5.0  # how long close waits for threads that are busy
-_LOOKS = 4  # how often receive looks for more while it lingers
+_CLOSE_S = 5.0  # how long close waits for busy threads
+_LOOKS = 4  # polling interval of receive while it lingers
 
 
 class Threads(VectorEnv):
@@ -39,16 +39,16 @@ class Threads(VectorEnv):
 
     ``reset`` and ``step`` wait for every environment. ``send``, ``receive``, ``results`` and
     ``infos`` step those that are ready. Each environment is made, reset, stepped and closed in its
-    own thread. What is returned is never overwritten.
+    own thread. Returned arrays are never overwritten.
 
     Args:
         create: makes one environment; called in all threads at once.
         num_envs: B.
-        name: of the environment, for messages.
-        timeout_s: after which an environment that doesn't answer is a fault.
+        name: name of the environment, for messages.
+        timeout_s: timeout of an environment's answer, in seconds.
 
     Raises:
-        ConfigError: the system gives fewer threads.
+        ConfigError: the system allows fewer threads.
         EnvironmentLost: an environment raised, or didn't answer.
         EnvironmentFault: it broke its contract, or their spaces differ; from the
             constructor, ``reset``, ``step``, ``send`` and ``receive``. Afterwards it can only be
@@ -60,7 +60,7 @@ class Threads(VectorEnv):
         create: Callable[[], gymnasium.Env],
         num_envs: int,
         name: str = "the environment",
-        timeout_s: float = 240.0,  # below actor_timeout_s, which doesn't know who is silent
+        timeout_s: float = 240.0,  # below actor_timeout_s, whose error names no environment
     ) -> None:
         self.num_envs, self._name, self._timeout_s = num_envs, name, timeout_s
         self._board = StepBoard(num_envs)
@@ -75,7 +75,7 @@ class Threads(VectorEnv):
             self._wait_for_all()
             self._adopt_spaces()
         except BaseException:
-            with contextlib.suppress(EnvironmentFault):  # what went wrong first is told
+            with contextlib.suppress(EnvironmentFault):  # the first fault is reported
                 self.close()
             raise
 
@@ -85,8 +85,8 @@ class Threads(VectorEnv):
                 worker.thread.start()
             except RuntimeError as error:
                 raise ConfigError(
-                    f"num_envs={self.num_envs} with engine='threads' needs as many threads, of "
-                    f"which the system gives this process only {i} (nearest: {i})"
+                    f"num_envs={self.num_envs} with engine='threads' needs as many threads, but "
+                    f"the system allows this process only {i} (nearest: {i})"
                 ) from error
 
     def _adopt_spaces(self) -> None:
@@ -126,15 +126,15 @@ class Threads(VectorEnv):
 
     def change_each(self, change: EnvChange) -> None:
         """Apply a change to every environment; none of them may be busy."""
-        what = change, self._name
-        self._give((i, worker.change, what) for i, worker in enumerate(self._workers))
+        task = change, self._name
+        self._give((i, worker.change, task) for i, worker in enumerate(self._workers))
         self._wait_for_all()
 
     # -- each at its own pace ------------------------------------------------------------------
 
     @property
     def num_busy(self) -> int:
-        """How many environments :meth:`receive` has still to report."""
+        """Number of environments that :meth:`receive` has yet to report."""
         return len(self._since)
 
     def send(self, rows: np.ndarray, actions: Any) -> None:
@@ -145,13 +145,13 @@ class Threads(VectorEnv):
         self._give((i, workers[i].step, a) for i, a in zip(rows.tolist(), each, strict=True))
 
     def receive(self, enough: int = 1, linger_s: float = 0.0) -> np.ndarray:
-        """Wait until a busy environment has done its step.
+        """Wait until a busy environment has finished its step.
 
         Args:
-            enough: how many are worth waiting for, if no more than ``linger_s`` seconds.
+            enough: number of finished environments to wait for, for at most ``linger_s`` seconds.
 
         Returns:
-            ``[n]`` int64, all that have, in the order in which they did.
+            ``[n]`` int64, all finished environments, in order of completion.
         """
         done = [self._next()]
         enough = min(enough, len(self._since)) - 1  # more
@@ -168,7 +168,7 @@ class Threads(VectorEnv):
         return np.array(done)
 
     def results(self, rows: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
-        """What the last steps of some environments, none of which is busy, returned.
+        """Return the results of the last steps of environments, none of which is busy.
 
         Observations ``[n, ...]``, rewards ``[n]`` float64, terminated and truncated ``[n]`` bool.
         """
@@ -178,7 +178,9 @@ class Threads(VectorEnv):
         return obs, board.reward[rows], board.terminated[rows], board.truncated[rows]
 
     def infos(self, rows: np.ndarray, only: str | None = None) -> dict[str, Any]:
-        """Their infos as Gymnasium vectorises them, ``[B, ...]``; all keys or ``only`` one."""
+        """Return their infos as Gymnasium vectorises them, ``[B, ...]``; all keys or ``only``
+        one.
+        """
         infos: dict[str, Any] = {}
         for i in rows.tolist():
             info = self._board.info[i]
@@ -202,7 +204,7 @@ class Threads(VectorEnv):
             self.receive()
 
     def _next(self) -> int:
-        """The number of an environment that has answered; waits for the longest at it."""
+        """Return the next environment that has answered; times out for the longest pending one."""
         while True:
             oldest = next(iter(self._since.values()))  # a dict keeps the order of its entries
             patience_s = oldest + self._timeout_s - time.monotonic()
@@ -218,12 +220,12 @@ class Threads(VectorEnv):
                 raise self._fault
 
     def _raise_error(self) -> None:
-        index = min(list(self._board.errors))  # a copy, for threads may add to it
+        index = min(list(self._board.errors))  # a copy, because threads may add to it
         error, trace = self._board.errors[index]
-        told = f"{self._name}: environment {index} failed with {trace.splitlines()[-1]}"
-        told += f"\n\nIts traceback:\n{trace}"
+        message = f"{self._name}: environment {index} failed with {trace.splitlines()[-1]}"
+        message += f"\n\nIts traceback:\n{trace}"
         own = isinstance(error, HeadraceError)
-        self._fault = EnvironmentFault(str(error)) if own else EnvironmentLost(told)
+        self._fault = EnvironmentFault(str(error)) if own else EnvironmentLost(message)
         raise self._fault from error
 
     def close_extras(self, timeout: float | None = _CLOSE_S, **kwargs: Any) -> None:

@@ -1,11 +1,11 @@
-"""A game whose agents move one at a time (PettingZoo's AECEnv), as one environment with rows.
+"""Adapts a turn-based game (PettingZoo's AECEnv) to one environment with a row per agent.
 
     agent's turn ──► its row is shown ──► it acts ──► others move ──► its next turn
                           │                                               │
                           ╰── one step of its column, with all it is rewarded with meanwhile
 
-Its column's step begins with its action and is done at its next turn, or its end: what it is
-rewarded with in between is told there, once, and nobody's row is spent on waiting. Until an agent's
+A column's step begins with its agent's action and ends at the agent's next turn, or its end. The
+reward in between is summed and reported there, so no row is spent on waiting. Until an agent's
 first turn in a game its column is in the filler that follows its last episode.
 """
 
@@ -22,32 +22,34 @@ from headrace.envs.agent_rows import GAME, MAX_EMPTY, MOVED, OVER, RETURNS, SEEN
 from headrace.errors import EnvironmentFault, shown
 from headrace.ops import tree
 
-_MAX_MOVES = 10_000  # of others while an agent that is there has no turn
+_MAX_MOVES = 10_000  # other agents' moves while a present agent has no turn
 MAX_GAMES = 1_000
-"""The first ones, of a run or of an environment, after which an agent should have had a turn."""
+"""Number of first games, of a run or an environment, after which every agent should have moved."""
 
 
 def no_turn(name: str, agent: str, how_long: str) -> EnvironmentFault:
-    """What is raised of a game's agent that never moves."""
+    """Return the error for an agent that never moves."""
     return EnvironmentFault(
-        f"{name}'s {agent} had no turn in {how_long}, so nothing can be learnt for it: leave it "
-        "out of possible_agents"
+        f"{name}'s {agent} had no turn in {how_long}, so no policy can be trained for it: remove "
+        "it "
+        "from possible_agents"
     )
 
 
 class TurnBasedGame(gymnasium.Env[Any, Any]):
-    """One game; ``info[TOLD]`` says whose steps are done (``MOVED``).
+    """Turn-based game; ``info[TOLD]`` flags the agents whose steps are done (``MOVED``).
 
-    As a game begins ``info[RETURNS]`` has all that each agent was rewarded with in the one before,
-    also before its first move, which is no step's reward.
+    As a game begins, ``info[RETURNS]`` holds each agent's return in the previous one, including
+    rewards before its first move, which belong to no step.
 
-    An action is (rows of actions, whose steps begin): an agent's step is begun once, and the game
-    waits where the turn is one's whose step isn't begun, so that nothing is told too early. It
-    begins anew when the step of somebody who has ended is begun. Observations live in memory that
+    An action is (rows of actions, mask of agents that begin a step). An agent begins a step once,
+    and the game pauses when it is the turn of an agent that hasn't, so no result is reported too
+    early. It restarts when an agent that has ended begins a step. Observations live in memory that
     the next step overwrites.
 
     Args:
-        env: with PettingZoo's methods. name, checked_steps: see :class:`AgentRows`.
+        env: has PettingZoo's methods.
+        name, checked_steps: see :class:`AgentRows`.
     """
 
     def __init__(self, env: Any, name: str, checked_steps: int) -> None:
@@ -59,45 +61,48 @@ class TurnBasedGame(gymnasium.Env[Any, Any]):
         self.metadata = {**(getattr(env, "metadata", None) or {}), GAME: game}
         self.render_mode = getattr(env, "render_mode", None)
         self._number = {agent: i for i, agent in enumerate(self._seats.ids)}
-        self._begun = np.zeros(count, bool)  # [n] steps that are begun and not done
-        self._away = np.ones(count, bool)  # [n] who has had no turn in this game, or has ended
-        self._waited = np.zeros(count, np.int64)  # [n] moves of others, while one was there
-        self._idle = np.ones(count, bool)  # [n] who has never had a turn
+        self._begun = np.zeros(count, bool)  # [n] steps in progress
+        self._away = np.ones(count, bool)  # [n] no turn yet in this game, or ended
+        self._waited = np.zeros(count, np.int64)  # [n] moves of others while present
+        self._idle = np.ones(count, bool)  # [n] never had a turn
         self._games = 0
-        self._totals, self._asked = np.zeros(count), np.zeros(count, bool)  # [n] of this game
-        self._returns: np.ndarray | None = None  # [n] of the game before, as this one begins
-        self._mover: int | None = None  # whose turn it is, and who has been told so
+        self._totals, self._asked = (
+            np.zeros(count),
+            np.zeros(count, bool),
+        )  # [n] returns of this game
+        self._returns: np.ndarray | None = None  # [n] of the previous game, as this one begins
+        self._mover: int | None = None  # column of the current turn, if reported
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin a game; the row of whoever moves first is shown, and nobody's step is begun."""
+        """Begin a game and return the row of the first mover; no agent's step is in progress."""
         self._begun[:] = False
         self._begin(seed, options)
         for i in range(len(self._seats.ids)):
             self._seats.leave_out(i)
         if self._env.agents:
             self._begun[self._selected()] = True
-        self._go_on()
+        self._advance()
         return self._seats.obs, self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Begin steps, and play until it is the turn of somebody who has to be asked."""
-        rows, given = action
-        given = np.asarray(given, bool)
-        self._begun |= given
+        """Begin steps, and play until the turn of an agent whose action is missing."""
+        rows, begins = action
+        begins = np.asarray(begins, bool)
+        self._begun |= begins
         self._seats.told[MOVED], self._returns = False, None
         mover = self._mover
-        if mover is not None and given[mover]:
+        if mover is not None and begins[mover]:
             row = tree.map_leaves(lambda x: x[mover].copy(), rows)
             self._env.step(self._seats.action(mover, row))
             self._mover = None
             self._wait()
             self._seats.count_step()
         if self._mover is None:
-            self._go_on()
-        if given.any():
-            self._begin_again()
+            self._advance()
+        if begins.any():
+            self._restart()
         return self._seats.obs, 0.0, False, False, self._info()
 
     def _info(self) -> dict[str, Any]:
@@ -106,7 +111,7 @@ class TurnBasedGame(gymnasium.Env[Any, Any]):
 
     def _begin(self, seed: int | None, options: Any) -> None:
         left = getattr(self._env, "_cumulative_rewards", {})
-        for i in np.flatnonzero(~self._asked).tolist():  # who had no turn to be told
+        for i in np.flatnonzero(~self._asked).tolist():  # it had no turn that reports its end
             self._totals[i] += left.get(self._seats.ids[i], 0.0)
         self._returns = self._totals.copy()
         self._totals[:], self._asked[:] = 0.0, False
@@ -116,20 +121,20 @@ class TurnBasedGame(gymnasium.Env[Any, Any]):
         if self._games > MAX_GAMES and self._idle.any():
             self._tell_idle(int(self._idle.argmax()), f"{MAX_GAMES:,} games")
 
-    def _begin_again(self) -> None:
-        """Begin games until somebody is told of something, unless one goes on."""
+    def _restart(self) -> None:
+        """Restart games until there is a result to report, unless one is in progress."""
         for _ in range(MAX_EMPTY):
             if self._env.agents or self._seats.told[MOVED].any():
                 return
             self._begin(None, None)
-            self._go_on()
+            self._advance()
         raise self._seats.empty()
 
-    def _go_on(self) -> None:
-        """Tell whoever's turn it is, and take those who have ended out of the game."""
+    def _advance(self) -> None:
+        """Report the turn of the selected agent, and remove ended agents from the game."""
         env, seats = self._env, self._seats
         for _ in range(2 * len(seats.ids) + 1):
-            self._part()
+            self._end_departed()
             if not env.agents:
                 return
             i = self._selected()
@@ -152,12 +157,15 @@ class TurnBasedGame(gymnasium.Env[Any, Any]):
                 return
             env.step(None)
         raise EnvironmentFault(
-            f"{seats.name} keeps asking {shown(env.agent_selection)}, which has ended: take an "
-            "agent out of agents where it has ended and step(None) is its turn"
+            f"{seats.name} keeps selecting {shown(env.agent_selection)}, which has ended: remove "
+            "an "
+            "agent from agents when it has ended and its action is step(None)"
         )
 
-    def _part(self) -> None:
-        """End those who have left ``agents`` with a move behind them and no turn to be told so."""
+    def _end_departed(self) -> None:
+        """End agents that left ``agents`` after a move and without a turn that reports their
+        end.
+        """
         env, seats = self._env, self._seats
         for i in np.flatnonzero(self._begun & ~self._away).tolist():
             agent = seats.ids[i]
@@ -166,8 +174,8 @@ class TurnBasedGame(gymnasium.Env[Any, Any]):
             earned = getattr(env, "_cumulative_rewards", None)
             if earned is None:
                 raise EnvironmentFault(
-                    f"{seats.name} took {seats.game.agents[i]} out of agents before a turn that "
-                    "tells its last reward: let it end, and take it out once step(None) is its "
+                    f"{seats.name} removed {seats.game.agents[i]} from agents before a turn that "
+                    "reports its last reward: let it end, and remove it once step(None) is its "
                     "turn, or keep _cumulative_rewards, as PettingZoo's AECEnv does"
                 )
             terminated = bool(getattr(env, "terminations", {}).get(agent))
@@ -178,23 +186,24 @@ class TurnBasedGame(gymnasium.Env[Any, Any]):
             self._begun[i], self._away[i], self._waited[i] = False, True, 0
 
     def _selected(self) -> int:
-        """The column of whose turn it is."""
+        """Return the column of the agent to move."""
         agent = self._env.agent_selection
-        self._seats.check_known([agent])
+        self._seats.check_has_column([agent])
         return self._number[agent]
 
     def _last(self) -> Any:
-        found = self._env.last()
-        if self._seats.checks and not (isinstance(found, tuple) and len(found) == 5):
-            what = f"{len(found)} values" if isinstance(found, tuple) else shown(found)
+        returned = self._env.last()
+        if self._seats.checks and not (isinstance(returned, tuple) and len(returned) == 5):
+            received = f"{len(returned)} values" if isinstance(returned, tuple) else shown(returned)
             raise EnvironmentFault(
-                f"{self._seats.name} returned {what} from last, which are to be 5: observation, "
+                f"{self._seats.name} returned {received} from last, but 5 are required: "
+                "observation, "
                 "reward, terminated, truncated and info"
             )
-        return found
+        return returned
 
     def _wait(self) -> None:
-        """Somebody moved, and the others who are there waited."""
+        """Count a move that the other present agents waited for."""
         there = [self._number[agent] for agent in self._env.agents if agent in self._number]
         self._waited[there] += 1
         if self._waited.max() > _MAX_MOVES:
@@ -204,7 +213,7 @@ class TurnBasedGame(gymnasium.Env[Any, Any]):
         raise no_turn(self._seats.name, self._seats.game.agents[i], how_long)
 
     def render(self) -> Any:
-        """What the game shows."""
+        """Render the game."""
         return self._env.render()
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
-"""Several tasks for one policy: their spaces joined, so that whatever steps one meets the same.
+"""Unifies the spaces of several tasks for one policy.
 
-How is told in ``headrace.spaces.unified_spaces``. A task that has the joined ones is left as it is.
+``headrace.spaces.unified_spaces`` defines the mapping. Tasks that already have the unified spaces
+stay unchanged.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from headrace.spaces.unified_spaces import TASK, Spaces
 
 
 def join(tasks: Tasks, spaces: Sequence[Spaces]) -> Tasks:
-    """The tasks with the same spaces each.
+    """Return the tasks, each wrapped to have the unified spaces.
 
     Args:
-        tasks: resolved. spaces: of each.
+        tasks: resolved tasks.
+        spaces: spaces of each task.
 
     Raises:
-        ConfigError: they can't be joined; names two tasks that differ.
+        ConfigError: they can't be unified; the message names two tasks that differ.
     """
     names = tasks.names
-    hint = "wrappers may make them alike, which docs/tasks.md tells"
+    hint = "wrappers may unify them, see docs/tasks.md"
     observation, action = unified_spaces.joined(names, spaces, "tasks", hint, apart=True)
     own, observed = observation, [space for space, _ in spaces]
     if tasks.shown:
@@ -40,11 +42,11 @@ def join(tasks: Tasks, spaces: Sequence[Spaces]) -> Tasks:
     envs = []
     for number, (env, each) in enumerate(zip(tasks.envs, spaces, strict=True)):
         if tasks.shown or each != (own, action):
-            known: dict[str, Any] = {"observation_space": observation, "action_space": action}
-            known |= {"task": number if tasks.shown else None}
-            known |= {"place": unified_spaces.place(each[0], observed)}
+            placement: dict[str, Any] = {"observation_space": observation, "action_space": action}
+            placement |= {"task": number if tasks.shown else None}
+            placement |= {"place": unified_spaces.place(each[0], observed)}
             env = resolve(
-                env, [Wrap(UnifiedTask, "the joining of tasks", known, UnifiedTaskVector)]
+                env, [Wrap(UnifiedTask, "the unification of tasks", placement, UnifiedTaskVector)]
             )
         envs.append(env)
     return replace(tasks, envs=tuple(envs), joined=True, own=tuple(spaces))
@@ -53,7 +55,7 @@ def join(tasks: Tasks, spaces: Sequence[Spaces]) -> Tasks:
 def _with_task(space: gymnasium.Space, count: int) -> Dict:
     if isinstance(space, Dict) and TASK in space.spaces:
         raise ConfigError(
-            f"the tasks' observations have a part {TASK!r} already, so task_id=True and "
+            f"the tasks' observations already have a part {TASK!r}, so task_id=True and "
             "per_task_values=True must be left out"
         )
     parts = dict(space.items()) if isinstance(space, Dict) else {unified_spaces.OBSERVATION: space}
@@ -61,11 +63,11 @@ def _with_task(space: gymnasium.Space, count: int) -> Dict:
 
 
 class UnifiedTask(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment in spaces that other tasks fit as well, see :func:`join`.
+    """Wraps an environment in the unified spaces of several tasks, see :func:`join`.
 
     Args:
-        task: its number, which observations show; None: they don't.
-        place: of its observations, see :func:`headrace.spaces.unified_spaces.place`.
+        task: task number to add to observations; None: don't add it.
+        place: mapping of its observations, see :func:`headrace.spaces.unified_spaces.place`.
     """
 
     def __init__(
@@ -81,9 +83,9 @@ class UnifiedTask(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._acts_alike = env.action_space == action_space  # comparing Boxes takes 50 µs
         self._task, self._place = None if task is None else np.int64(task), place
 
-    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """As :meth:`gymnasium.Env.reset`."""
-        obs, info = self.env.reset(**given)
+        obs, info = self.env.reset(**kwargs)
         return self._shown(obs), self._masked(info)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -103,11 +105,12 @@ class UnifiedTask(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class UnifiedTaskVector(VectorWrapper):
-    """What :class:`~headrace.envs.unified_tasks.UnifiedTask` is around a single one.
+    """Vectorised :class:`~headrace.envs.unified_tasks.UnifiedTask`.
 
     Args:
-        envs: of one agent each. task: their number, which observations show; None: they don't.
-        place: of their observations.
+        envs: single-agent environments.
+        task: task number to add to observations; None: don't add it.
+        place: mapping of their observations.
     """
 
     def __init__(
@@ -129,12 +132,12 @@ class UnifiedTaskVector(VectorWrapper):
 
     @property
     def frames_per_step(self) -> int:
-        """Of a game of ALE that tells them itself; 0: it doesn't."""
+        """Frames per step that an ALE game reports itself; 0 if it doesn't."""
         return int(getattr(self.env, "frames_per_step", 0))
 
-    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """As :meth:`gymnasium.vector.VectorEnv.reset`."""
-        obs, infos = self.env.reset(**given)
+        obs, infos = self.env.reset(**kwargs)
         return self._shown(obs), self._masked(infos)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:

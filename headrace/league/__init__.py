@@ -1,1 +1,1 @@
-"""Self-play: who plays the seats of a game that aren't trained, and what comes of it."""
+"""Self-play: opponents of the trained seats, and the results of games against them."""

@@ -1,10 +1,10 @@
-"""A league: a folder that several runs may share, as who plays in it reads it.
+"""Reads and writes a league's folder, which several runs may share.
 
     league/league.json                       the game: its name, arguments, agents and spaces
     league/snapshots/<run>-<steps>/          policy.safetensors, config.json
-    league/snapshots/<run>~1-<steps>/        of a run that went on behind some that others play
-    league/runs/<run>/standings.json         the run's win rates, replaced now and then
-    league/runs/<run>/games-<writer>.jsonl   its games, a line for a few, only added to
+    league/snapshots/<run>~1-<steps>/        of a run resumed from before a published snapshot
+    league/runs/<run>/standings.json         the run's win rates, rewritten periodically
+    league/runs/<run>/games-<writer>.jsonl   its games, append-only
     league/matches/<name>.json               games of snapshots against each other
 
 Every file has one writer, or is written once under another name and then renamed.
@@ -27,34 +27,34 @@ SNAPSHOTS, RUNS, MATCHES = "snapshots", "runs", "matches"
 
 
 class Snapshot(NamedTuple):
-    """A frozen policy of a league, or anywhere else."""
+    """A frozen policy of a league or another run."""
 
     name: str
     path: Path
     run: str
     step: int  # environment steps that its run had trained
-    branch: int = 0  # how often its run left snapshots behind, before this one
+    branch: int = 0  # number of earlier snapshots that its run discarded by resuming
 
 
 def snapshots(league: Path) -> list[Snapshot]:
-    """Those of a league, by run and step; what is being written isn't there yet."""
-    found = []
+    """Return a league's snapshots by run and step, without incomplete ones."""
+    entries = []
     for entry in os.scandir(league / SNAPSHOTS):
         run, dash, step = entry.name.rpartition("-")
         run, _, branch = run.partition("~")
         if dash and step.isdigit() and not entry.name.startswith("."):
             number = int(branch) if branch.isdigit() else 0
-            found.append(Snapshot(entry.name, Path(entry.path), run, int(step), number))
-    return sorted(found, key=lambda one: (one.step, one.run, one.branch))
+            entries.append(Snapshot(entry.name, Path(entry.path), run, int(step), number))
+    return sorted(entries, key=lambda one: (one.step, one.run, one.branch))
 
 
 def newest(of_run: Sequence[Snapshot]) -> Snapshot:
-    """Of one run's: that with the most steps since the run went on for the last time."""
+    """Return the newest of one run's snapshots: most steps since the latest resume."""
     return max(of_run, key=lambda one: (one.branch, one.step))
 
 
 def standings(league: Path, run: str) -> WinRates:
-    """A run's, as they were written last."""
+    """Return a run's latest written win rates."""
     try:
         text = (league / RUNS / run / STANDINGS).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -63,7 +63,7 @@ def standings(league: Path, run: str) -> WinRates:
 
 
 class LeagueView:
-    """A league as one run sees it, read again once something has changed."""
+    """One run's view of a league, re-read after changes."""
 
     def __init__(self, league: Path, run: str) -> None:
         self._league, self._run = league, run
@@ -72,15 +72,15 @@ class LeagueView:
         self.standings = WinRates()
 
     def refresh(self) -> None:
-        """Read what is new, if anything is."""
-        seen = self._state()
-        if seen != self._seen:
+        """Re-read what has changed."""
+        state = self._state()
+        if state != self._seen:
             self.snapshots = snapshots(self._league)
             self.standings = standings(self._league, self._run)
-            self._seen = seen
+            self._seen = state
 
     def _state(self) -> tuple[float, ...]:
-        """What differs once the folder or the file was written anew."""
+        """Return a value that changes whenever the folder or the file is rewritten."""
         folder = os.stat(self._league / SNAPSHOTS)
         try:
             file = os.stat(self._league / RUNS / self._run / STANDINGS)
@@ -90,10 +90,10 @@ class LeagueView:
 
 
 class Games:
-    """Adds to the games of a run, from one process: lines of how many there were, and their score.
+    """Appends games of a run from one process; each line holds their number and score.
 
     Args:
-        name: of the file, which nobody else writes to.
+        name: name of the file, which has no other writer.
     """
 
     def __init__(self, league: Path, run: str, name: str) -> None:
@@ -102,7 +102,7 @@ class Games:
         self._count = 0
 
     def add(self, opponent: str, score: float) -> None:
-        """A game against a snapshot: 1 for a win, 0.5 for a draw, 0 for a loss."""
+        """Record a game against a snapshot: 1 for a win, 0.5 for a draw, 0 for a loss."""
         record = self._new.setdefault(opponent, [0, 0.0])
         record[0] += 1
         record[1] += score
@@ -111,11 +111,11 @@ class Games:
             self.flush()
 
     def drop(self) -> None:
-        """Forget what isn't written yet, as a run that is resumed does."""
+        """Discard unwritten games, as a resumed run does."""
         self._new, self._count = {}, 0
 
     def flush(self) -> None:
-        """Write what isn't written yet; what the disk refuses is kept, and written later."""
+        """Write unwritten games; after a failed write they are kept for the next attempt."""
         self._count = 0
         if self._new:
             with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ class Games:
                 if file.write(line) < len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError:
-                os.ftruncate(file.fileno(), before)  # no line is there in part
+                os.ftruncate(file.fileno(), before)  # the line isn't partially written
                 raise
 
 

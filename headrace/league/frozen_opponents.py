@@ -1,7 +1,8 @@
-"""Frozen policies that play columns of a vector environment.
+"""Plays columns of a vector environment with frozen policies.
 
-Those of one network play together: inputs are composed and actions drawn once for all of them. What
-is done for each by itself is its forward pass, and of a dense one its multiplications alone.
+Policies with the same network act as a batch: inputs are composed and actions sampled once for all
+of them. Only the forward pass is separate for each policy, for dense networks only its matrix
+products.
 """
 
 from __future__ import annotations
@@ -26,34 +27,35 @@ from headrace.ops import tree
 from headrace.spaces.json import alike
 from headrace.types import Tree
 
-_LOADED = 64  # policies that are kept in memory, besides those that play
+_LOADED = 64  # policies kept in memory besides those in use
 Load = Callable[[Path], Policy]
 
 
 class FrozenOpponents:
-    """What plays some of ``num_columns`` columns; each keeps its own recurrent state in each.
+    """Frozen policies that play some of ``num_columns`` columns, with a recurrent state per column.
 
-    Actions are drawn from the policies, since a mixed strategy played by its likeliest actions is
-    another one.
+    Actions are sampled, because taking the likeliest actions would change a mixed strategy.
 
     Args:
         load: reads the policy of a snapshot's folder.
-        spaces: of the observations and actions of a column.
+        spaces: observation and action space of a column.
     """
 
     def __init__(self, load: Load, spaces: tuple[Any, Any], num_columns: int) -> None:
         self._load, self._spaces, self._num_columns = load, spaces, num_columns
         self._policies: dict[str, Policy] = {}
-        self._kinds: dict[str, int] = {}  # the same number where networks and inputs are the same
-        self._quick: dict[str, FastTorso] = {}  # of policies whose rows are multiplied alone
+        self._kinds: dict[str, int] = {}  # equal for equal networks and inputs
+        self._quick: dict[str, FastTorso] = {}  # policies with separate matrix products
         self._cores: dict[str, Tree] = {}  # [num_columns, ...] each
         self._still: dict[str, contextlib.ExitStack] = {}
         self._generator = torch.Generator()
-        self._previous: Tree = None  # [num_columns, ...] actions, where a policy is given them
+        self._previous: Tree = (
+            None  # [num_columns, ...] last actions, if a policy has them as input
+        )
         self.actions: Any = create_empty_array(spaces[1], num_columns, np.zeros)
 
     def seed(self, seed: int) -> None:
-        """Draw actions by this seed from now on."""
+        """Seed the sampling of actions."""
         self._generator.manual_seed(seed)
 
     @torch.inference_mode()
@@ -61,12 +63,12 @@ class FrozenOpponents:
         self,
         players: Sequence[Snapshot],
         columns: np.ndarray,
-        shown: tuple[Tree, Tree, np.ndarray, np.ndarray],
+        inputs: tuple[Tree, Tree, np.ndarray, np.ndarray],
     ) -> None:
-        """Write what players do in their columns into ``actions``.
+        """Write the players' actions in their columns into ``actions``.
 
         Args:
-            players: who plays each of ``columns`` ``[n]``.
+            players: player of each of ``columns`` ``[n]``.
             shown: of all columns ``[B, ...]``: observations, masks or None, the last rewards, and
                 whether an episode begins.
         """
@@ -78,20 +80,20 @@ class FrozenOpponents:
             own = np.flatnonzero(kinds == kind)
             own = own[names[own].argsort(kind="stable")]
             rows = columns[own]
-            self._act(names[own], rows, [tree.map_leaves(_rows(rows), x) for x in shown])
+            self._act(names[own], rows, [tree.map_leaves(_rows(rows), x) for x in inputs])
 
-    def _act(self, names: np.ndarray, rows: np.ndarray, shown: list[Any]) -> None:
-        """Act in ``rows`` ``[n]`` by policies of one kind, whose ``names`` ``[n]`` are sorted."""
-        policy, (obs, mask, reward, first) = self._policies[names[0]], shown
+    def _act(self, names: np.ndarray, rows: np.ndarray, all_inputs: list[Any]) -> None:
+        """Act in ``rows`` ``[n]`` with policies of one kind, whose ``names`` ``[n]`` are sorted."""
+        policy, (obs, mask, reward, first) = self._policies[names[0]], all_inputs
         previous = None if self._previous is None else tree.map_leaves(_rows(rows), self._previous)
         inputs = policy.inputs.compose(obs, mask, previous, reward, first)
         inputs = tree.map_leaves(lambda x: torch.as_tensor(np.ascontiguousarray(x)), inputs)
         there, counts = np.unique(names, return_counts=True)
         by, sizes = there.tolist(), counts.tolist()
         if all(name in self._quick for name in by):
-            params = self._together(by, sizes, inputs)
+            params = self._evaluate_dense(by, sizes, inputs)
         else:
-            params = self._in_turn(by, sizes, rows, (inputs, torch.as_tensor(first)))
+            params = self._evaluate_each(by, sizes, rows, (inputs, torch.as_tensor(first)))
         noise = policy.distribution.noise((len(rows),), self._generator)
         action = tree.map_leaves(lambda x: x.numpy(), policy.distribution.sample(params, noise))
         if policy.inputs.previous:
@@ -102,20 +104,22 @@ class FrozenOpponents:
         played = policy.env_action(action)
         tree.map_leaves(partial(_put, rows), self.actions, played)
 
-    def _together(self, names: list[str], counts: list[int], inputs: Tree) -> Tensor:
-        """What dense policies say, each for its run of inputs ``[n, ...]``; ``[n, params]``."""
+    def _evaluate_dense(self, names: list[str], counts: list[int], inputs: Tree) -> Tensor:
+        """Evaluate dense policies, each on its run of inputs ``[n, ...]``; return ``[n,
+        params]``.
+        """
         first, *others = (self._quick[name] for name in names)
         hidden = first.beside(others, inputs, counts).split(counts)
         policies = [self._policies[name] for name in names]
         each = [one.policy_head(rows) for one, rows in zip(policies, hidden, strict=True)]
         return policies[0].finished(torch.cat(each), inputs)
 
-    def _in_turn(
-        self, names: list[str], counts: list[int], rows: np.ndarray, given: tuple[Tree, Tensor]
+    def _evaluate_each(
+        self, names: list[str], counts: list[int], rows: np.ndarray, batch: tuple[Tree, Tensor]
     ) -> Tensor:
-        """The same by any policies, whose states in ``rows`` ``[n]`` go on."""
+        """Evaluate any policies one by one, and advance their states in ``rows`` ``[n]``."""
         each = []
-        runs = split((torch.as_tensor(rows), *given), counts)
+        runs = split((torch.as_tensor(rows), *batch), counts)
         for name, (own, inputs, first) in zip(names, runs, strict=True):
             core = tree.map_leaves(_rows(own), self._cores[name])
             params, core = self._policies[name].act(inputs, first, core)
@@ -124,10 +128,11 @@ class FrozenOpponents:
         return torch.cat(each)
 
     def policy(self, player: Snapshot) -> Policy:
-        """Of a snapshot, read if it hasn't been.
+        """Return a snapshot's policy, loading it if necessary.
 
         Raises:
-            CheckpointError: it can't be. ConfigError: it has other spaces.
+            CheckpointError: it can't be loaded.
+            ConfigError: its spaces differ.
         """
         policy = self._policies.get(player.name)
         if policy is None:
@@ -136,8 +141,8 @@ class FrozenOpponents:
             policy.compute_in("float32")
             still = self._still[player.name] = contextlib.ExitStack()
             still.enter_context(policy.still())
-            known = self._policies.items()
-            alike = (self._kinds[name] for name, one in known if _are_alike(one, policy))
+            loaded = self._policies.items()
+            alike = (self._kinds[name] for name, one in loaded if _are_alike(one, policy))
             self._kinds[player.name] = next(alike, max(self._kinds.values(), default=0) + 1)
             torso = quick(policy.torso)
             if torso is not None and policy.core is None and policy.log_std is None:
@@ -147,7 +152,7 @@ class FrozenOpponents:
         return policy
 
     def keep(self, playing: set[str]) -> None:
-        """Forget policies that play no game, of these names, where there are many."""
+        """Evict unused policies if there are many; ``names`` are in use."""
         if len(self._policies) > _LOADED:
             for name in self._policies.keys() - playing:
                 del self._policies[name], self._cores[name], self._kinds[name]
@@ -155,7 +160,7 @@ class FrozenOpponents:
                 self._still.pop(name).close()
 
     def close(self) -> None:
-        """Let go of all policies."""
+        """Release all policies."""
         for still in self._still.values():
             still.close()
         self._policies, self._cores, self._still = {}, {}, {}

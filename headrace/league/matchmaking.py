@@ -1,4 +1,4 @@
-"""Who sits where: which columns of some games are the learner's, and who plays the others."""
+"""Assigns the seats of games to the learner and its opponents."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from headrace.league.opponent_sampling import OpponentSampler
 
 
 class Matchmaking:
-    """Games of which every seat is the learner's, then those of which one is.
+    """Seats of games: first the games whose seats are all the learner's, then those with one.
 
     Args:
-        num_columns: of the learner. num_agents: of a game. mixture: of opponents.
-        frozen: what plays for them. draw: of them.
+        num_columns: number of the learner's columns.
+        num_agents: number of agents of a game.
+        mixture: mixture of opponents.
+        frozen: frozen policies that play the opponents.
+        draw: sampler of opponents.
 
     Attributes:
-        shape: games and agents. totals: ``[games, agents]`` returns so far.
-        columns: ``[N]``, which of the games' columns are the learner's now.
-        others: ``[M]``, those that opponents play.
+        shape: numbers of games and agents.
+        totals: ``[games, agents]`` returns so far.
+        columns: ``[N]``, the learner's current columns.
+        others: ``[M]``, the opponents' columns.
     """
 
     def __init__(
@@ -35,52 +39,51 @@ class Matchmaking:
         both, alone = mixture.games(num_columns, num_agents)
         self.shape, self.totals = (both + alone, num_agents), np.zeros((both + alone, num_agents))
         self._frozen, self._draw = frozen, draw
-        self._alone = np.arange(both, both + alone)  # games of which one seat is the learner's
-        self._trained = np.arange(both * num_agents)  # columns of the others
+        self._alone = np.arange(both, both + alone)  # games with one seat of the learner's
+        self._trained = np.arange(both * num_agents)  # columns of the other games
         self.seats, self.opponents = np.zeros(alone, np.int64), list[Snapshot]()
-        self._sit()
+        self._assign_columns()
 
     def reset(self) -> None:
         """Begin all games."""
         self.totals[:] = 0.0
         self.seats = self._alone % self.shape[1]
-        self._sit()
-        self.opponents = self._drawn(len(self._alone))
+        self._assign_columns()
+        self.opponents = self._sample(len(self._alone))
         self._frozen.keep({one.name for one in self.opponents})
 
-    def _sit(self) -> None:
+    def _assign_columns(self) -> None:
         own = np.concatenate([self._trained, self._alone * self.shape[1] + self.seats])
         self.columns, everyone = own, np.arange(self.shape[0] * self.shape[1])
         self.others = np.setdiff1d(everyone, own)
 
     def players(self, columns: np.ndarray) -> list[Snapshot]:
-        """Who plays each of some of the others."""
+        """Return the player of each of some opponents' columns."""
         before = self.shape[0] - len(self._alone)
         return [self.opponents[g - before] for g in (columns // self.shape[1]).tolist()]
 
     def begin(self, games: np.ndarray) -> None:
-        """Some games ``[G]`` begin: the next seat is the learner's, and an opponent is drawn."""
+        """Begin games ``[G]``: move the learner to the next seat and sample an opponent."""
         self.totals[games] = 0.0
         new = np.flatnonzero(games[self._alone])
         if len(new):
             self.seats[new] = (self.seats[new] + 1) % self.shape[1]
-            self._sit()
-            for i, opponent in zip(new.tolist(), self._drawn(len(new)), strict=True):
+            self._assign_columns()
+            for i, opponent in zip(new.tolist(), self._sample(len(new)), strict=True):
                 self.opponents[i] = opponent
             self._frozen.keep({one.name for one in self.opponents})
 
     def note(self, over: np.ndarray) -> None:
-        """What games ``[G]`` that are over came to, by the mean return of the other seats."""
+        """Record results of finished games ``[G]`` against the mean return of the other seats."""
         for i in np.flatnonzero(over[self._alone]).tolist():
             totals = self.totals[self._alone[i]]
             own = totals[self.seats[i]]
             others = (totals.sum() - own) / (len(totals) - 1)
             self._draw.note(self.opponents[i], 0.5 * (1.0 + np.sign(own - others)))
 
-    def _drawn(self, count: int) -> list[Snapshot]:
-        """So many opponents, all of which are loaded."""
-        found = self._draw.opponents(count)
-        return [self._loaded(one) for one in found]
+    def _sample(self, count: int) -> list[Snapshot]:
+        """Sample opponents, and load their policies."""
+        return [self._loaded(one) for one in self._draw.opponents(count)]
 
     def _loaded(self, one: Snapshot) -> Snapshot:
         while True:

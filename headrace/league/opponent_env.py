@@ -1,12 +1,12 @@
-"""A vector of games of which a learner sees only the seats that it is trained on.
+"""Vector environment of games with opponents that exposes only the learner's seats.
 
     columns of the learner:  game 0: a b | game 1: a b | game 2: a | game 3:   b | ...
                              every seat is the learner's | the others are a snapshot's
 
-The actor, the learner and the algorithm know of no opponents: the games' other seats are played
-here, and nothing is computed for them but the frozen policies' own actions. Where one seat is the
-learner's, that is the next one in the next game, and the opponent is drawn anew. Games in turns
-have the same in ``turn_seats.py``.
+The actor, the learner and the algorithm are unaware of opponents: the other seats are played here,
+and only the frozen policies' actions are computed for them. If one seat is the learner's, it moves
+to the next seat in the next game, and a new opponent is sampled. ``turn_based_opponent_env.py``
+does the same for turn-based games.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ class OpponentEnv(VectorEnv):
     :class:`headrace.envs.parallel_game_vector.ParallelGameVector`.
 
     Args:
-        games: columns are agents, game by game. num_columns: of the learner.
-        num_agents: of a game. mixture: of opponents. draw: of them.
+        games: columns are agents, game by game.
+        num_columns: number of the learner's columns.
+        num_agents: number of agents of a game.
+        mixture: mixture of opponents.
+        draw: sampler of opponents.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class OpponentEnv(VectorEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin all games; ``seed``: of games, opponents and what they do."""
+        """Begin all games; ``seed`` seeds the games, the opponents and their actions."""
         self._draw.seed(seed)
         if seed is not None:
             self._frozen.seed(seed)
@@ -74,11 +77,11 @@ class OpponentEnv(VectorEnv):
         return self._own(obs), {**self._infos(), ABSENT: self._gone[self._table.columns]}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of every game; ``actions``: of the learner's columns ``[N, ...]``."""
+        """Step every game; ``actions``: actions of the learner's columns ``[N, ...]``."""
         table = self._table
         self._play_frozen()
         own = table.columns
-        merged = tree.map_leaves(np.array, self._frozen.actions)  # games may keep their actions
+        merged = tree.map_leaves(np.array, self._frozen.actions)  # games may keep them
         tree.map_leaves(lambda to, x: to.__setitem__(own, x), merged, actions)
         obs, reward, terminated, truncated, infos = self.games.step(merged)
         begins = np.asarray(self._gone.reshape(table.shape).all(1))
@@ -92,11 +95,11 @@ class OpponentEnv(VectorEnv):
         return self._own(obs), reward[own], terminated[own], truncated[own], self._infos()
 
     def render(self) -> Any:
-        """What the games show."""
+        """Render the games."""
         return self.games.render()
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the games; what they came to is written."""
+        """Close the games and write their results."""
         self._draw.close()
         self._frozen.close()
         self.games.close(**kwargs)
@@ -105,8 +108,8 @@ class OpponentEnv(VectorEnv):
         others = self._table.others
         others = others[~self._gone[others]]
         if len(others):
-            shown = self._obs, self._mask, self._reward, self._first
-            self._frozen.act(self._table.players(others), others, shown)
+            inputs = self._obs, self._mask, self._reward, self._first
+            self._frozen.act(self._table.players(others), others, inputs)
 
     def _keep(self, obs: Tree, infos: dict[str, Any]) -> None:
         self._obs, self._mask = obs, info_mask(infos)

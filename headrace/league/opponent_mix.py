@@ -1,4 +1,4 @@
-"""Which opponents a run plays, in which shares: ``latest:0.5,pfsp:0.5``.
+"""Mixture of opponents and their shares of games: ``latest:0.5,pfsp:0.5``.
 
 | kind | who plays the other seats |
 |---|---|
@@ -40,10 +40,10 @@ class OpponentMix:
 
     @staticmethod
     def of(text: str) -> OpponentMix:
-        """What ``kind:share,kind:share`` means; one kind alone may leave its share out.
+        """Parse ``kind:share,kind:share``; a single kind may omit its share.
 
         Raises:
-            ConfigError: a kind is unknown or there twice, or the shares don't add up to 1.
+            ConfigError: a kind is unknown or repeated, or the shares don't add up to 1.
         """
         shares: dict[str, float] = {}
         parts = [part.strip() for part in text.split(",")]
@@ -74,29 +74,29 @@ class OpponentMix:
 
     @property
     def latest(self) -> float:
-        """The share of games of which every seat is trained on."""
+        """Share of games in which every seat is trained."""
         return dict(self.shares).get(LATEST, 0.0)
 
     @property
     def frozen(self) -> tuple[tuple[str, float], ...]:
-        """Kinds that snapshots play, and their shares among themselves."""
+        """Kinds played by snapshots, with shares normalised among them."""
         others = [(kind, share) for kind, share in self.shares if kind != LATEST]
         total = sum(share for _, share in others)
         return tuple((kind, share / total) for kind, share in others)
 
     def games(self, num_columns: int, num_agents: int) -> tuple[int, int]:
-        """How many games have every seat trained on, and how many one, of so many columns.
+        """Return the numbers of games with all seats trained and with one, for a number of columns.
 
-        The columns that are trained on are shared out, as nearly as whole games allow.
+        The trained columns are divided as evenly as whole games allow.
 
         Raises:
-            ConfigError: whole games of every kind don't fit.
+            ConfigError: no division into whole games exists.
         """
         both = round(num_columns * self.latest / num_agents)
         if self.latest == 1.0:
             fits = num_columns % num_agents == 0
             low = max(num_agents, num_columns // num_agents * num_agents)
-            valid = f"a multiple of {num_agents}, the seats of a game"
+            valid = f"a multiple of {num_agents}, the number of seats of a game"
         else:
             both = max(both, min(1, math.ceil(self.latest)))
             low = num_agents * both + 1
@@ -115,10 +115,11 @@ class OpponentMix:
 
 
 def probabilities(kind: str, win_rates: np.ndarray) -> np.ndarray:
-    """With which each of n snapshots is drawn, ``[n]``; of equal weights, if none has any.
+    """Return the probability of each of n snapshots, ``[n]``; uniform if all weights are 0.
 
     Args:
-        kind: one of ``WEIGHTS``. win_rates: ``[n]`` against each.
+        kind: one of ``WEIGHTS``.
+        win_rates: ``[n]`` win rates against each.
     """
     weights = WEIGHTS[kind](np.asarray(win_rates, np.float64))
     total = float(weights.sum())

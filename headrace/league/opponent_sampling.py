@@ -1,4 +1,4 @@
-"""Drawing opponents, and telling what games against them came to."""
+"""Samples opponents and records the results of games against them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headrace.league.opponent_mix import NAIVE, OpponentMix, probabilities
 
 @dataclass(frozen=True)
 class SeatAssignment:
-    """Who plays the seats of a run's games, as its actors need to know it.
+    """Seat assignment of a run's games, as needed by its actors.
 
     Attributes:
-        mixture: of opponents.
+        mixture: mixture of opponents.
         load: reads the policy of a snapshot's folder.
-        league: its folder; None with a ``rival``.
+        league: the league's folder; None with a ``rival``.
         run: the run's name in the league.
-        rival: the only opponent, of an exploiter.
+        rival: the exploited opponent, the only one of an exploiter.
     """
 
     mixture: OpponentMix
@@ -32,30 +32,30 @@ class SeatAssignment:
     rival: Snapshot | None = None
 
     def num_games(self, num_columns: int, num_agents: int) -> int:
-        """Of so many columns to train on."""
+        """Return the number of games for a number of trained columns."""
         return sum(self.mixture.games(num_columns, num_agents))
 
 
 class OpponentSampler:
-    """Draws opponents, and is told what games against them came to."""
+    """Samples opponents from a league and records the results of games."""
 
     def __init__(self, seating: SeatAssignment, writer: str) -> None:
         self._seating, self.load = seating, seating.load
         self._rng = np.random.default_rng()
-        self._lost = set[str]()  # names of snapshots that can't be read
+        self._unreadable = set[str]()  # names of unreadable snapshots
         self._view = self._games = None
         if seating.league is not None:
             self._view = LeagueView(seating.league, seating.run)
             self._games = Games(seating.league, seating.run, writer)
 
     def seed(self, seed: int | None) -> None:
-        """Begin anew: what games came to that isn't written yet is forgotten."""
+        """Seed the sampling and discard unwritten results."""
         self._rng = np.random.default_rng(seed)
         if self._games is not None:
             self._games.drop()
 
     def opponents(self, count: int) -> list[Snapshot]:
-        """So many, for games that begin."""
+        """Sample ``count`` opponents for new games."""
         if count == 0:  # every seat may be the learner's
             return []
         if self._seating.rival is not None:
@@ -69,7 +69,7 @@ class OpponentSampler:
     def _of(self, kind: str) -> Snapshot:
         view = self._view
         assert view is not None
-        there = [one for one in view.snapshots if one.name not in self._lost]
+        there = [one for one in view.snapshots if one.name not in self._unreadable]
         if kind == NAIVE:
             own = [one for one in there if one.run == self._seating.run]
             return newest(own) if own else there[-1]
@@ -77,24 +77,24 @@ class OpponentSampler:
         at = self._rng.choice(len(rates), p=probabilities(kind, rates))
         return there[int(at)]
 
-    def another(self, lost: Snapshot, error: CheckpointError | ConfigError) -> Snapshot:
-        """An opponent instead of one that can't be read, which isn't drawn again.
+    def another(self, unreadable: Snapshot, error: CheckpointError | ConfigError) -> Snapshot:
+        """Replace an unreadable opponent, which isn't sampled again.
 
         Raises:
-            CheckpointError, ConfigError: ``error``, where there is no other.
+            CheckpointError, ConfigError: ``error``, if there is no other.
         """
         view = self._view
-        self._lost.add(lost.name)
-        if view is None or self._lost.issuperset(one.name for one in view.snapshots):
+        self._unreadable.add(unreadable.name)
+        if view is None or self._unreadable.issuperset(one.name for one in view.snapshots):
             raise error
         return self.opponents(1)[0]
 
     def note(self, opponent: Snapshot, score: float) -> None:
-        """A game is over: 1 for a win of the learner, 0.5 for a draw, 0 for a loss."""
+        """Record a finished game: 1 for a win of the learner, 0.5 for a draw, 0 for a loss."""
         if self._games is not None:
             self._games.add(opponent.name, score)
 
     def close(self) -> None:
-        """Write the games that aren't written yet."""
+        """Write the unwritten games."""
         if self._games is not None:
             self._games.flush()

@@ -1,9 +1,9 @@
-"""The seats that a learner sees of games in turns, each at its own step.
+"""Turn-based games with opponents that expose only the learner's seats, each at its own step.
 
-    send(rows, actions) ──► games ──► whose turn is it?  a snapshot's: it moves, and so on
-                                                         the learner's: receive() reports it
+    send(rows, actions) ──► games ──► turn of a snapshot: it moves, and so on
+                                                         turn of the learner: receive() reports it
 
-A learner's step lasts from its move to its next turn, whoever moves in between.
+A learner's step lasts from its move to its next turn.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from headrace.spaces.masks import MASK
 
 
 class TurnBasedOpponentEnv(VectorEnv):
-    """As :class:`headrace.league.opponent_env.OpponentEnv`, of
-    :class:`headrace.envs.turn_based_vector.TurnBasedVector`.
+    """Like :class:`headrace.league.opponent_env.OpponentEnv`, for turn-based games.
 
-    A game whose agents have all ended begins anew when the learner's step behind the end is begun,
-    and only then is it another seat's.
+    A finished game restarts, with the learner in another seat, when the learner begins its next
+    step.
 
     Args:
-        games, num_columns, num_agents, mixture, draw: as there.
+        games: a :class:`headrace.envs.turn_based_vector.TurnBasedVector`.
+        num_columns, num_agents, mixture, draw: see ``OpponentEnv``.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class TurnBasedOpponentEnv(VectorEnv):
         self._frozen = FrozenOpponents(draw.load, spaces, games.num_envs)
         self._actions: Any = create_empty_array(spaces[1], games.num_envs, np.zeros)
         self._table = Matchmaking(num_columns, num_agents, mixture, self._frozen, draw)
-        self._waits = np.zeros(num_columns, bool)  # [N] a step of the learner's is begun
-        self._ready = np.zeros(0, np.int64)  # columns of the learner's whose steps are done
+        self._waits = np.zeros(num_columns, bool)  # [N] learner's steps in progress
+        self._ready = np.zeros(0, np.int64)  # learner's columns whose steps are done
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin all games; ``infos[ABSENT]`` are the learner's seats that don't move first."""
+        """Begin all games; ``infos[ABSENT]`` marks the learner's seats that don't move first."""
         self._draw.seed(seed)
         if seed is not None:
             self._frozen.seed(seed)
@@ -69,7 +69,7 @@ class TurnBasedOpponentEnv(VectorEnv):
         count = self.games.num_envs
         self._gone, self._first = absent_in(infos, count), np.ones(count, bool)
         self._reward, self._busy = np.zeros(count), np.zeros(count, bool)
-        self._over = np.zeros(self._table.shape[0], bool)  # games that wait to begin anew
+        self._over = np.zeros(self._table.shape[0], bool)  # finished games that wait for a restart
         self._waits[:], self._ready = False, np.zeros(0, np.int64)
         self._table.reset()
         own = self._table.columns
@@ -79,7 +79,7 @@ class TurnBasedOpponentEnv(VectorEnv):
 
     @property
     def num_busy(self) -> int:
-        """How many columns :meth:`receive` has to report, before others have been sent."""
+        """Number of columns :meth:`receive` can report before others are sent."""
         return len(self._ready)
 
     def send(self, rows: np.ndarray, actions: Any) -> None:
@@ -90,14 +90,14 @@ class TurnBasedOpponentEnv(VectorEnv):
         self._waits[rows] = True
         ready = [self._ready]
         while True:
-            columns = np.union1d(columns, self._anew())
+            columns = np.union1d(columns, self._restarted())
             columns = np.union1d(columns, self._frozen_moves())
             columns = columns[~self._busy[columns]]
             if not len(columns):
                 break
             self._busy[columns] = True
-            given = tree.map_leaves(lambda x, columns=columns: x[columns], merged)
-            self.games.send(columns, given)
+            actions_of_columns = tree.map_leaves(lambda x, columns=columns: x[columns], merged)
+            self.games.send(columns, actions_of_columns)
             done = self._keep(self.games.receive())
             mine = np.flatnonzero(self._waits & np.isin(table.columns, done))
             self._waits[mine] = False
@@ -106,60 +106,62 @@ class TurnBasedOpponentEnv(VectorEnv):
         self._ready = np.concatenate(ready)
 
     def receive(self, enough: int = 1, linger_s: float = 0.0) -> np.ndarray:
-        """``[n]`` int64, the columns whose steps are done; nothing is waited for."""
+        """Return ``[n]`` int64, the columns whose steps are done, without waiting."""
         ready, self._ready = self._ready, np.zeros(0, np.int64)
         return ready
 
     def results(self, rows: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
-        """Observations, rewards, terminated, truncated ``[n]`` of columns that were received."""
+        """Return observations, rewards, terminated and truncated ``[n]`` of received columns."""
         return self.games.results(self._table.columns[rows])
 
     def infos(self, rows: np.ndarray, only: str | None = None) -> dict[str, Any]:
-        """Masks of all columns, ``[N, ...]``."""
-        told, own = self.games.infos(rows), self._table.columns
-        mask = info_mask(told)
+        """Return masks of all columns, ``[N, ...]``."""
+        game_infos, own = self.games.infos(rows), self._table.columns
+        mask = info_mask(game_infos)
         infos = {} if mask is None else {MASK: mask[own]}
-        if only is None and AGENT_INFOS in told:
-            infos[AGENT_INFOS] = [told[AGENT_INFOS][i] for i in own.tolist()]
+        if only is None and AGENT_INFOS in game_infos:
+            infos[AGENT_INFOS] = [game_infos[AGENT_INFOS][i] for i in own.tolist()]
         return infos
 
     def render(self) -> Any:
-        """What the games show."""
+        """Render the games."""
         return self.games.render()
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the games; what they came to is written."""
+        """Close the games and write their results."""
         self._draw.close()
         self._frozen.close()
         self.games.close(**kwargs)
 
-    def _anew(self) -> np.ndarray:
-        """The columns of games that begin, now that a learner's step behind their end is begun."""
+    def _restarted(self) -> np.ndarray:
+        """Return the columns of games that restart because the learner began a step after their
+        end.
+        """
         table = self._table
         waiting = table.columns[self._waits] // table.shape[1]
         begins = self._over & np.isin(np.arange(table.shape[0]), waiting)
         table.begin(begins)
         self._over &= ~begins
-        whole = np.repeat(begins, table.shape[1])
-        whole[table.columns[~self._waits]] = False  # of every seat's games: each begins its own
-        return np.flatnonzero(whole)
+        all_trained = np.repeat(begins, table.shape[1])
+        all_trained[table.columns[~self._waits]] = False  # these games restart on their own
+        return np.flatnonzero(all_trained)
 
     def _frozen_moves(self) -> np.ndarray:
-        """The columns of opponents that can go on; their actions are chosen."""
+        """Choose the actions of the opponents to move, and return their columns."""
         others = self._table.others
         others = others[~self._busy[others] & ~self._over[others // self._table.shape[1]]]
         acting = others[~self._gone[others]]
         if len(acting):
             everyone = np.arange(self.games.num_envs)
             obs, mask = self.games.results(everyone)[0], info_mask(self.games.infos(everyone))
-            shown = obs, mask, self._reward, self._first
-            self._frozen.act(self._table.players(acting), acting, shown)
+            inputs = obs, mask, self._reward, self._first
+            self._frozen.act(self._table.players(acting), acting, inputs)
             theirs = tree.map_leaves(lambda x: x[acting], self._frozen.actions)
             tree.map_leaves(lambda to, x: to.__setitem__(acting, x), self._actions, theirs)
         return others
 
     def _keep(self, done: np.ndarray) -> np.ndarray:
-        """Take in what the steps of some columns of the games came to; returns these columns."""
+        """Store the results of finished steps of the games' columns; return these columns."""
         table = self._table
         _, reward, terminated, truncated = self.games.results(done)
         self._busy[done] = False

@@ -1,4 +1,4 @@
-"""Rewards that are promised to add up to 0, held to that."""
+"""Checks that the rewards of zero-sum games add up to 0."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from headrace.envs.parallel_game_vector import absent_in, agents_of
 from headrace.envs.turn_based_vector import TurnBasedVector
 from headrace.errors import EnvironmentFault
 
-_SLACK = 1e-5  # of the greatest reward, for those that are sums of float32
+_SLACK = 1e-5  # relative to the largest reward, for sums of float32
 
 
 def held_to_zero_sum(games: VectorEnv, name: str) -> VectorEnv:
-    """Games as they are, until rewards don't add up to 0: at a step, or of a whole game in turns.
+    """Wrap games to raise if rewards don't add up to 0.
 
-    In turns what one earns is told only when it moves again, so each game's returns are looked at.
+    Simultaneous games are checked at each step. In turn-based games a reward is reported only at
+    the agent's next turn, so each game's returns are checked.
 
     Args:
-        games: columns are agents, game by game. name: for messages.
+        games: columns are agents, game by game.
+        name: name of the environment, for messages.
     """
     if not isinstance(games, TurnBasedVector):
         return ZeroSum(games, name)
@@ -36,26 +38,27 @@ def _check_returns(name: str, agents: Sequence[str], game: int, returns: np.ndar
 
 
 def _is_off(rewards: np.ndarray) -> np.ndarray:
-    """``[G]`` whether rewards ``[G, n]`` don't add up to 0."""
+    """Return which rows of rewards ``[G, n]`` don't add up to 0, ``[G]`` bool."""
     return np.asarray(np.abs(rewards.sum(1)) > _SLACK * np.maximum(1.0, np.abs(rewards).max(1)))
 
 
-def _fault(name: str, what: str, agents: Sequence[str], rewards: np.ndarray) -> EnvironmentFault:
+def _fault(
+    name: str, quantity: str, agents: Sequence[str], rewards: np.ndarray
+) -> EnvironmentFault:
     each = zip(agents, rewards.tolist(), strict=True)
-    told = ", ".join(f"{agent} {value:g}" for agent, value in each)
+    listed = ", ".join(f"{agent} {value:g}" for agent, value in each)
     return EnvironmentFault(
-        f"{name} isn't zero-sum, which zero_sum=True promises: {what} add up to "
-        f"{rewards.sum():g} ({told})"
+        f"{name} isn't zero-sum, which zero_sum=True promises: {quantity} add up to "
+        f"{rewards.sum():g} ({listed})"
     )
 
 
 class ZeroSum(VectorWrapper):
-    """Games as they are, until the rewards of a game's agents don't add up to 0.
-
-    All agents move at once.
+    """Checks that the rewards of simultaneous games add up to 0 at each step.
 
     Args:
-        games: columns are agents, game by game. name: for messages.
+        games: columns are agents, game by game.
+        name: name of the environment, for messages.
 
     ``step`` raises EnvironmentFault naming the game's step, its agents and their rewards.
     """
@@ -73,7 +76,7 @@ class ZeroSum(VectorWrapper):
         return obs, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of every game."""
+        """Step every game."""
         returned = self.env.step(actions)
         _, reward, terminated, truncated, _ = returned
         begins = self._gone.reshape(self._shape).all(1)
@@ -82,6 +85,6 @@ class ZeroSum(VectorWrapper):
         self._steps = np.where(begins, 0, self._steps + 1)
         if len(wrong := np.flatnonzero(_is_off(real))):
             game = int(wrong[0])
-            what = f"the rewards at step {self._steps[game]} of game {game}"
-            raise _fault(self._name, what, self.agents, real[game])
+            quantity = f"the rewards at step {self._steps[game]} of game {game}"
+            raise _fault(self._name, quantity, self.agents, real[game])
         return returned

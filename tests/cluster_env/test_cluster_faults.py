@@ -112,7 +112,7 @@ def test_any_time_limit_can_be_waited_for(make):
 def test_a_death_in_reset_is_made_good_within_it(make, warned):
     envs = make(CountingEnv, envs_per_node=2)
     envs.launch()
-    envs._head.crew._nodes[1].child.process.kill()
+    envs._head.pool._nodes[1].child.process.kill()
     assert envs.reset(seed=7)[0][:, 0].tolist() == [7, 8, 9, 10]
     assert warned("restart 1/10")
     assert list(envs.faults) == [1]
@@ -152,7 +152,7 @@ def test_a_dead_workers_copy_is_no_longer_told_of(make):
     envs = make(CountingEnv)
     envs.reset(seed=0)
     assert envs.step(CountingAgent())[-1]["policy_version"].tolist() == [0, 0]
-    envs._head.crew._nodes[1].child.process.kill()
+    envs._head.pool._nodes[1].child.process.kill()
     infos = envs.step(CountingAgent())[-1]
     assert infos["_fault"].tolist() == [False, True]
     assert infos["policy_version"].tolist() == [1, -1]
@@ -207,7 +207,7 @@ def test_three_values_are_refused_with_what_to_do(make):
 @pytest.mark.parametrize(
     ("agent", "says"),
     [
-        (object(), r"step got actions for \[0\] environments"),
+        (object(), r"step received actions for \[0\] environments"),
         (type("Half", (), {"act": lambda self, obs: 0})(), r"agent=Half has no .*get_parameters"),
     ],
     ids=["nothing", "half"],

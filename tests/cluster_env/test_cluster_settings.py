@@ -29,8 +29,8 @@ def no_process(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (CART | {"envs_per_nod": 4}, "'envs_per_nod' is no setting. Did you mean 'envs_per_node'"),
-        (CART | {"zzzz": 4}, "'zzzz' is no setting. Known are type, env_name"),
+        (CART | {"envs_per_nod": 4}, "'envs_per_nod'. Did you mean 'envs_per_node'"),
+        (CART | {"zzzz": 4}, "'zzzz'. Valid settings: type, env_name"),
         (CART | {"envs_per_node": 0}, "envs_per_node=0 must be 1 or more (nearest: 1)"),
         (
             CART | {"envs_per_node": 2.5},
@@ -87,7 +87,7 @@ def test_bad_arguments_are_refused_and_the_environments_stay_usable(make, monkey
     with pytest.raises(ConfigError, match=r"needs a full reset\(\) before it"):
         envs.reset(options={"reset_mask": np.ones(4, bool)})
     envs.reset(seed=1)
-    node, sent = envs._head.crew, []
+    node, sent = envs._head.pool, []
     monkeypatch.setattr(node, "send", lambda *_: sent.append(1))
     bad = [
         (lambda: envs.step(np.zeros(3, int)), r"actions for \[3\] environments; there are 4"),

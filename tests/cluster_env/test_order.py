@@ -240,7 +240,7 @@ def test_an_interrupt_anywhere_in_a_call_leaves_the_rows_in_order(counting, how)
 
 @pytest.mark.parametrize("where", ["send", "receive"])
 def test_an_interrupt_in_the_middle_of_a_message_costs_one_worker(counting, monkeypatch, where):
-    node = counting._head.crew._nodes[1]
+    node = counting._head.pool._nodes[1]
 
     def cut(*_):
         raise Stop
@@ -260,7 +260,7 @@ def test_an_interrupt_in_the_middle_of_a_message_costs_one_worker(counting, monk
 def test_a_death_in_a_call_that_was_left_is_told_by_the_next(counting, monkeypatch, warned):
     counting.step(np.zeros(4, int))
     head = counting._head
-    head.crew._nodes[0].child.process.kill()
+    head.pool._nodes[0].child.process.kill()
     hear = head._heard
 
     def stop_after_the_death():

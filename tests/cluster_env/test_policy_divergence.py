@@ -147,14 +147,14 @@ def test_workers_with_different_copies_are_each_measured_against_their_own():
     obs = [np.random.default_rng(i).normal(size=(20, 4)).astype(np.float32) for i in range(3)]
     copies = []
     for version in range(3):  # worker i gets this version as its first, and keeps it
-        followed.look(agent)
+        followed.update(agent)
         assert followed.version == version
         followed.sent(version, followed.request(version, "act"))
         copies.append([agent.logits(torch.from_numpy(rows)) for rows in obs])
         for i in range(version + 1):
             followed.acted(i, i, obs[i], np.zeros(20, int), np.zeros(20))
         learn(agent, version)
-    followed.look(agent)
+    followed.update(agent)
     for i in range(3):
         now = agent.logits(torch.from_numpy(obs[i]))
         expected = i, pytest.approx(kl_of_softmax(copies[i][i], now), rel=1e-5)
@@ -164,7 +164,7 @@ def test_workers_with_different_copies_are_each_measured_against_their_own():
     followed.sent(0, followed.granted(0, followed.request(0, "act")))
     followed.acted(0, 3, obs[0], np.zeros(20, int), np.zeros(20))
     learn(agent)
-    followed.look(agent)
+    followed.update(agent)
     assert sorted(followed._copies._weights) == [1, 2, 3]  # nobody acts with version 0
 
 

@@ -182,7 +182,7 @@ def test_a_dead_workers_part_begins_anew(counting, dead):
     envs, agent = counting(), Counter(start=5)
     envs.collect(agent, 4)
     for i in dead:
-        envs._head.crew._nodes[i].child.process.kill()
+        envs._head.pool._nodes[i].child.process.kill()
     rollout = envs.collect(agent, 4)
     seen = rollout.core["seen"][:, 0].reshape(2, 3)
     assert all(seen[i].tolist() == [5] * 3 for i in dead)
@@ -239,7 +239,7 @@ def test_a_state_may_be_learnt_or_of_numpy_or_on_a_gpu(counting, kind):
         assert infos["action"].tolist() == steps_seen(obs)
         obs = new
     envs.collect(agent, 4)
-    envs._head.crew._nodes[1].child.process.kill()
+    envs._head.pool._nodes[1].child.process.kill()
     rollout = envs.collect(agent, 4)
     (core,) = leaves(rollout.core)
     assert core.shape == (6, 1)

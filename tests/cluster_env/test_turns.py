@@ -22,7 +22,7 @@ def test_workers_have_longer_turns_than_the_head_and_are_as_nice_as_they_were(ma
     if "se.slice" not in own or release < [6, 12]:
         pytest.skip("the kernel doesn't tell")
     envs = make(CountingEnv)
-    for node in envs._head.crew._nodes:
+    for node in envs._head.pool._nodes:
         told = scheduled(node.child.pid)
         assert int(told["se.slice"]) == 20_000_000 > int(own["se.slice"])
         assert int(told["prio"]) == min(139, int(own["prio"]) + 10)

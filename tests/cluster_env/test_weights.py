@@ -268,7 +268,7 @@ def test_each_worker_gets_the_divergence_on_its_own_observations(counting, befor
         next(envs.collect_async(agent, 7))
         envs.step(agent)
     if before == "restart":
-        envs._head.crew._nodes[0].child.process.kill()
+        envs._head.pool._nodes[0].child.process.kill()
         with pytest.warns(RuntimeWarning, match="died"):
             envs.step(agent)
         envs.step(agent)
@@ -292,7 +292,7 @@ def test_actions_are_measured_in_the_observations_that_they_were_taken_in(counti
         del iterator
         envs.step(agent)
     if how == "restart":
-        envs._head.crew._nodes[1].child.process.kill()
+        envs._head.pool._nodes[1].child.process.kill()
         with pytest.warns(RuntimeWarning, match="died"):
             envs.step(agent)
         envs.step(agent)

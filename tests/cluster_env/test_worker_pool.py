@@ -138,12 +138,12 @@ def test_a_log_probability_for_each_dimension_is_measured_as_one(shift, exact, m
     acted, _ = act(agent, obs)
     assert acted["log_prob"].shape == (64,)
     drift = AgentSync(1, SyncRule(every=None, kl_threshold=0.1))
-    drift.look(agent)
+    drift.update(agent)
     drift.sent(0, drift.request(0, "act"))
     drift.acted(0, 0, obs, acted["action"], acted["log_prob"])
     with torch.no_grad():
         agent.mean += shift + 1e-6
-    drift.look(agent)
+    drift.update(agent)
     ((version, nats),) = [drift.request(0, "act").measured]
     assert version == 0
     if exact:
@@ -157,13 +157,13 @@ def test_measuring_an_agent_changes_nothing_in_it():
     agent, obs = Normalising(), np.ones((8, 1), np.float32)
     acted, _ = act(agent, obs)
     drift = AgentSync(1, SyncRule(every=None, kl_threshold=0.1))
-    drift.look(agent)
+    drift.update(agent)
     drift.sent(0, drift.request(0, "act"))
     drift.acted(0, 0, obs, acted["action"], acted["log_prob"])
     with torch.no_grad():
         agent.mean += 1.0
     for _ in range(3):
-        drift.look(agent)
+        drift.update(agent)
         assert drift.version == 1
     assert agent.training
     assert agent.norm.training

@@ -71,7 +71,7 @@ ODD_STEPS = {
     "terminated": (VECTOR, changed(2, "no"), ["'no' as its terminated", "return True or False"]),
     "truncated": (VECTOR, changed(3, None), ["None as its truncated"]),
     "info": (VECTOR, changed(4, None), ["None as its info", "return a dict"]),
-    "old Gym": (VECTOR, GOOD[:4], ["4 values in place of 5", "old Gym's done"]),
+    "old Gym": (VECTOR, GOOD[:4], ["4 values instead of 5", "old Gym's done"]),
 }
 
 

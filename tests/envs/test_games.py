@@ -301,7 +301,7 @@ def test_who_comes_back_in_a_game_in_turns_begins_an_episode():
 
 
 def test_last_rewards_that_nobody_can_know_are_told():
-    words = "took 0 out of agents before a turn that tells its last reward"
+    words = "removed 0 from agents before a turn that reports its last reward"
     with pytest.raises(EnvironmentFault, match=words):
         moves_of(partial(Abrupt, keeps=False))
 

@@ -65,11 +65,11 @@ class Priceless(Matching):
         (
             Unequal,
             r"Unequal's agents 'left' and 'right' can't be joined: the action space of one is "
-            r"Discrete\(3\), of the other Box\(0.0, 1.0, \(3,\), float32\) \(docs/games.md tells",
+            r"Discrete\(3\), of the other Box\(0.0, 1.0, \(3,\), float32\) \(docs/games.md lists",
         ),
-        (Talking, "Talking's left has a Text at 'said' in its spaces, which agents of a game"),
-        (Nameless, "Nameless doesn't say which agents there may be: give it possible_agents"),
-        (Twins, "Twins has 7 twice among its possible_agents, each of which is a column of its"),
+        (Talking, "Talking's left has a Text at 'said' in its spaces, which is not supported"),
+        (Nameless, "Nameless has no possible_agents: define it"),
+        (Twins, "Twins has 7 twice in possible_agents, each of which becomes a separate column"),
         (Wrong, r"Wrong's right returned float32 of shape \(4,\) as its observation"),
         (Blind, "Blind's right returned None as its observation"),
         (Priceless, "Priceless's left returned nan as its reward at step 1"),
@@ -128,7 +128,7 @@ def test_games_side_by_side_count_together_until_an_agent_should_have_moved(monk
     """Of 8 environments, none of which has seen as many games."""
     monkeypatch.setattr(turn_based_game, "MAX_GAMES", 40)
     config = tiny(env=Idle, envs_per_actor=24, transport="serial", total_steps=900)
-    with pytest.raises(EnvironmentFault, match=r"Idle's 2 had no turn in 4\d games, so nothing"):
+    with pytest.raises(EnvironmentFault, match=r"Idle's 2 had no turn in 4\d games, so no policy"):
         list(hr.Trainer(config, notify=str))
 
 
@@ -178,10 +178,10 @@ class Undead(CountingTurns):
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        (NobodyAtOnce, "NobodyAtOnce was over at its reset 100 times in a row"),
-        (NobodyInTurns, "NobodyInTurns was over at its reset 100 times in a row"),
-        (DeadInTurns, "DeadInTurns was over at its reset 100 times in a row"),
-        (Undead, "Undead keeps asking 0, which has ended"),
+        (NobodyAtOnce, "NobodyAtOnce was over after reset 100 times in a row"),
+        (NobodyInTurns, "NobodyInTurns was over after reset 100 times in a row"),
+        (DeadInTurns, "DeadInTurns was over after reset 100 times in a row"),
+        (Undead, "Undead keeps selecting 0, which has ended"),
     ],
 )
 @pytest.mark.timeout(20)
@@ -278,15 +278,18 @@ class Together(Matching):
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        (Short, r"Short's right shows an action_mask of shape \(1,\) in its infos, and has \d act"),
-        (Long, r"Long's right shows an action_mask of shape \(4,\) in its infos, and has \d act"),
+        (
+            Short,
+            r"Short's right returns an action_mask of shape \(1,\) in its infos, and has \d act",
+        ),
+        (Long, r"Long's right returns an action_mask of shape \(4,\) in its infos, and has \d act"),
         (Uninformed, "Uninformed returned None as its infos from reset: return a dict by agent"),
         (Together, "Together returned False as its terminated from step: return a dict by agent"),
-        (Stranger, "Stranger has an agent 'third' that isn't among its possible_agents"),
-        (StrangeTurn, "StrangeTurn has an agent 7 that isn't among its possible_agents"),
+        (Stranger, "Stranger has an agent 'third' that isn't in possible_agents"),
+        (StrangeTurn, "StrangeTurn has an agent 7 that isn't in possible_agents"),
         (Unpaid, "Unpaid returned no reward for right, which acted"),
-        (OfGym, "OfGym returned 4 values from step, which are to be 5"),
-        (OfGymInTurns, "OfGymInTurns returned 4 values from last, which are to be 5"),
+        (OfGym, "OfGym returned 4 values from step, but 5 are required"),
+        (OfGymInTurns, "OfGymInTurns returned 4 values from last, but 5 are required"),
     ],
 )
 def test_what_breaks_the_rules_of_a_game_is_one_sentence(env, words):
@@ -324,7 +327,9 @@ class Growing(Matching):
 def test_an_observation_that_changes_its_shape_later_is_told_with_its_agent():
     with contextlib.closing(opened(Growing, 2, "sync", checked_steps=0)[1]) as envs:
         envs.reset(seed=0)
-        with pytest.raises(EnvironmentFault, match="Growing's right returned an observation that"):
+        with pytest.raises(
+            EnvironmentFault, match="Growing's right returned an observation outside"
+        ):
             for _ in range(3):
                 envs.step(np.zeros(envs.num_envs, np.int64))
 

@@ -56,7 +56,7 @@ def test_a_game_of_a_module_is_called_by_the_name_that_was_typed(monkeypatch):
     vars(module).update(env=lambda: Strange(), parallel_env=Strange)
     monkeypatch.setitem(sys.modules, "few_zoo", module)
     for name in ("few_zoo:env", "few_zoo:parallel_env"):
-        with pytest.raises(ConfigError, match=f"{name} doesn't say which agents"):
+        with pytest.raises(ConfigError, match=f"{name} has no possible_agents"):
             probe(name, "sync", {}, 0)
 
 

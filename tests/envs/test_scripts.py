@@ -119,7 +119,7 @@ def test_a_script_that_trains_when_it_is_imported_is_told(folder):
 @pytest.mark.parametrize(
     ("name", "file", "words"),
     [
-        ("__main__:Mine", None, "defined where no file remains.*env='module:Mine'"),
+        ("__main__:Mine", None, "defined without a file.*env='module:Mine'"),
         ("__main__:Gone", "script.py", "defines no Gone"),
         ("__main__:Mine", "moved.py", "moved.py doesn't exist"),
         ("__main__:A", "broken.py", "broken.py .* failed: SystemExit"),

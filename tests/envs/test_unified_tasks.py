@@ -224,7 +224,7 @@ def test_the_two_that_differ_are_named():
 
 def test_a_part_of_the_name_of_the_tasks_number_is_refused():
     space = Dict(task=vector(1))
-    with pytest.raises(ConfigError, match="have a part 'task' already"):
+    with pytest.raises(ConfigError, match="already have a part 'task'"):
         joined((space, Discrete(2)), (space, Discrete(2)), shown=True)
 
 

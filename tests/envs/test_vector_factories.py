@@ -68,7 +68,7 @@ def test_kwargs_are_passed_on():
 
 
 @pytest.mark.parametrize(("env", "words"), [
-    (lambda: made(2), "give the function a parameter num_envs"),
+    (lambda: made(2), "give the function the parameter num_envs"),
     (one_too_few, "returned 2 environments for num_envs=3"),
 ])  # fmt: skip
 def test_functions_that_return_something_else_are_refused(env, words):

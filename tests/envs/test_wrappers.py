@@ -90,10 +90,10 @@ def test_a_run_is_trained_evaluated_filmed_and_resumed_with_its_wrappers(tmp_pat
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("ResizeObservatoin", ["none of gymnasium.wrappers", "'ResizeObservation'"]),
+        ("ResizeObservatoin", ["not in gymnasium.wrappers", "'ResizeObservation'"]),
         ("nowhere:Wrapper", ["'nowhere:Wrapper' can't be imported"]),
         ("headrace.validation.ranges:ABOVE_0", ["is a Range, not a wrapper"]),
-        ('TimeLimit:{"max_episode_steps":', ["is no JSON", "for example ResizeObservation"]),
+        ('TimeLimit:{"max_episode_steps":', ["is not valid JSON", "for example ResizeObservation"]),
         ("TimeLimit:[3]", ["must be a JSON object"]),
         ('TimeLimit:{"steps":3}', ['"steps":3', "takes max_episode_steps"]),
         ("TimeLimit", ["missing a required argument", "max_episode_steps"]),

@@ -210,7 +210,9 @@ def test_columns_of_opponents_need_no_whole_games(tmp_path: Path, opponents: str
             train(tmp_path / "x", envs_per_actor=2, **how)
     train(tmp_path / "x", envs_per_actor=3, **how)
     assert json.loads((tmp_path / "x/summary.json").read_text())["env_steps"] >= 100
-    with pytest.raises(ConfigError, match=r"multiple of 2, the seats of a game.*nearest: 2"):
+    with pytest.raises(
+        ConfigError, match=r"multiple of 2, the number of seats of a game.*nearest: 2"
+    ):
         train(tmp_path / "y", envs_per_actor=3, **how | {"opponents": "latest"})
 
 

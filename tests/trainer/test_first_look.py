@@ -124,7 +124,7 @@ def test_an_environment_that_ends_its_process_is_named(tiny, deed, words, when):
 
 
 def test_an_environment_that_hangs_is_named_and_a_slow_one_is_waited_for(tiny):
-    with pytest.raises(EnvironmentFault, match="MessyEnv gave no answer in 1 s"):
+    with pytest.raises(EnvironmentFault, match="MessyEnv did not answer within 1 s"):
         hr.train(tiny(env=MessyEnv, env_kwargs={"deed": "hang"}, actor_timeout_s=1.0))
     how = {"deed": "slow"}
     settings = {"envs_per_actor": 1, "batch_size": 8, "total_steps": 8, "overwrite": True}

@@ -217,7 +217,7 @@ def test_several_tasks_have_a_folder_without_blanks_and_no_limit_of_one():
 
 def test_callables_of_one_name_are_told_how_they_differ():
     made = [functools.partial(CountingEnv, episode_length=n) for n in (5, 6)]
-    with pytest.raises(ConfigError, match=r"not CountingEnv twice .*a __name__ each"):
+    with pytest.raises(ConfigError, match=r"not CountingEnv twice .*distinct __name__s"):
         resolve(Tasks(tuple(made)))
     made[1].__name__ = "Longer"
     assert resolve(Tasks(tuple(made))).names == ("CountingEnv", "Longer")

@@ -1,1 +1,1 @@
-"""Where a cluster's workers run: one file per scheduler."""
+"""Backends that run ClusterEnv's workers: one file per scheduler."""

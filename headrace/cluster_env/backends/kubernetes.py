@@ -1,4 +1,4 @@
-"""Workers in the pods of a Ray cluster that KubeRay made, and that this program runs in."""
+"""Runs workers in the pods of the KubeRay cluster that this program runs in."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from headrace.processes.ray_connection import RayCluster
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
 
-_INSIDE = "KUBERAY_GEN_RAY_START_CMD"  # what KubeRay tells every container of Ray's
+_INSIDE = "KUBERAY_GEN_RAY_START_CMD"  # set by KubeRay in all of its containers
 _LOOK_S = 0.5
 
 
 @settings()
 @dataclass(frozen=True)
 class KubernetesConfig:
-    """The pods of the Ray cluster that this program runs in, with a worker for each.
+    """Backend settings: the pods of the Ray cluster that this program runs in, a worker each.
 
     ``headrace launch k8s --nodes N -- python …`` runs a program in such a cluster, which ends with
     it.
     """
 
     nodes: Annotated[int, ranges.NODES] = 2
-    """Pods that have to be up, each with a worker of ``envs_per_node`` environments."""
+    """Number of required pods, each with a worker of ``envs_per_node`` environments."""
     gpus_per_node: Annotated[int, ranges.COUNT_OR_0] = 0
-    """GPUs of each pod, which its worker gets."""
+    """Number of GPUs per pod, all assigned to its worker."""
     runtime_env: dict[str, Any] = field(default_factory=dict)
-    """Of the workers, as Ray takes it (packages, environment variables, working directory)."""
+    """Ray runtime environment of the workers (packages, environment variables, working
+    directory)."""
     timeout_s: Annotated[float, ranges.SECONDS_OR_INF] = 300.0
-    """A worker that doesn't answer for so long is killed and replaced."""
+    """Timeout in seconds, after which an unresponsive worker is killed and replaced."""
     start_timeout_s: Annotated[float, ranges.SECONDS] = 300.0
-    """Time for the pods, and then for a worker, to come up."""
+    """Startup timeout in seconds, for the pods and then for each worker."""
     max_restarts: Annotated[int, ranges.COUNT_OR_0] = 10
-    """Deaths that are made good, all workers together."""
+    """Maximum number of worker replacements, over all workers."""
 
     def __post_init__(self) -> None:
         check_fields(self, "KubernetesConfig: ")
@@ -48,20 +49,20 @@ class KubernetesConfig:
         """Connect to the cluster, and wait for its pods.
 
         Raises:
-            ConfigError: this program is in no pod of a Ray cluster, or Ray isn't installed.
-            WorkerFailed: the cluster doesn't answer, or its pods don't come up.
+            ConfigError: this program isn't in a pod of a Ray cluster, or Ray isn't installed.
+            WorkerFailed: the cluster doesn't answer, or its pods don't start in time.
         """
         if _INSIDE not in os.environ:
             raise ConfigError(
-                "KubernetesConfig: this program is in no pod of a Ray cluster that KubeRay made: "
-                f"run it there, with `headrace launch k8s --nodes {self.nodes} -- python …`, or "
+                "KubernetesConfig: this program isn't running in a pod of a KubeRay cluster: "
+                f"run it in one, with `headrace launch k8s --nodes {self.nodes} -- python …`, or "
                 "train here with LocalConfig"
             )
         return KubernetesBackend(self)
 
 
 class KubernetesBackend:
-    """That Ray cluster, which is left as it was found."""
+    """Existing Ray cluster, which keeps running after the environment is closed."""
 
     def __init__(self, config: KubernetesConfig) -> None:
         with contextlib.ExitStack() as stack:
@@ -91,7 +92,7 @@ class KubernetesBackend:
 
 
 def _await_pods(cluster: RayCluster, config: KubernetesConfig) -> None:
-    """Raise WorkerFailed unless so many Ray nodes are up in time."""
+    """Raise WorkerFailed unless the required number of Ray nodes is up in time."""
     deadline = time.monotonic() + config.start_timeout_s
     while True:
         cluster.check()

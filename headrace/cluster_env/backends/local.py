@@ -1,6 +1,6 @@
-"""Workers as processes of this machine, with a pipe each; nothing listens on any port.
+"""Runs workers as processes of this machine with a pipe each, without network ports.
 
-The arrays of an answer go through memory that both see (``block.py``).
+The arrays of an answer are passed in shared memory (``shared_memory.py``).
 """
 
 from __future__ import annotations
@@ -37,28 +37,30 @@ from headrace.validation.fields import check_fields, settings
 @settings()
 @dataclass(frozen=True)
 class LocalConfig:
-    """Processes on this machine."""
+    """Backend settings: worker processes on this machine."""
 
     nodes: Annotated[int, ranges.NODES] = 2
-    """Workers, each with ``envs_per_node`` environments."""
+    """Number of workers, each with ``envs_per_node`` environments."""
     timeout_s: Annotated[float, ranges.SECONDS_OR_INF] = 300.0
-    """A worker that doesn't answer for so long is killed and replaced."""
+    """Timeout in seconds, after which an unresponsive worker is killed and replaced."""
     start_timeout_s: Annotated[float, ranges.SECONDS_OR_INF] = 120.0
-    """Time for a worker to come up."""
+    """Startup timeout of a worker, in seconds."""
     max_restarts: Annotated[int, ranges.COUNT_OR_0] = 10
-    """Deaths that are made good, all workers together."""
+    """Maximum number of worker replacements, over all workers."""
 
     def __post_init__(self) -> None:
         check_fields(self, "LocalConfig: ")
 
     def open(self) -> Backend:
-        """Processes are started one by one, from a fork server that imports torch once."""
+        """Start the backend; processes start one by one from a fork server that has imported
+        torch.
+        """
         start_fork_server("headrace.cluster_env.worker")
         return LocalBackend(self.timeout_s + self.start_timeout_s)
 
 
 class LocalBackend:
-    """Starts worker processes; ``send_timeout_s``: of a message to one that doesn't read."""
+    """Starts worker processes; ``send_timeout_s``: timeout of sending a message."""
 
     def __init__(self, send_timeout_s: float) -> None:
         self._send_timeout_s = send_timeout_s
@@ -80,18 +82,18 @@ class LocalBackend:
         return [by_file[file] for file, _ in poller.poll(math.ceil(1000 * timeout_s))]
 
     def close(self, nodes: list[Any]) -> None:
-        """A closed pipe ends a worker; those that don't hear are killed after 5 seconds."""
+        """Close the pipes, which ends the workers; kill those that remain after 5 seconds."""
         end_children(node.child for node in nodes)
 
 
 class LocalWorker:
-    """One process."""
+    """One worker process."""
 
     def __init__(self, index: int, child: Child) -> None:
         self.child, self.pipe = child, child.pipe
         self.name = f"worker {index} (process {child.pid})"
         self._receiver = ArrayReceiver()
-        self._cause = ""  # of its end, where the head knows better than the exit code
+        self._cause = ""  # end reason known to the head, more precise than the exit code
 
     def send(self, request: Request) -> None:
         try:
@@ -101,7 +103,7 @@ class LocalWorker:
             self.child.process.kill()
             self.child.process.join(timeout=10.0)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it is dead, as receive() will say
+            pass  # it is dead, which receive() reports
 
     def receive(self) -> Answer | WorkerFault:
         try:
@@ -117,15 +119,17 @@ _pickled = functools.partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def _dumps(message: Any, by_value: bool, dumps: Callable[[Any], bytes] = _pickled) -> bytes:
-    """``by_value`` what a script defines is in the message; arrays and numbers alone are faster."""
+    """Pickle a message; ``by_value`` includes definitions of scripts, arrays and numbers go
+    faster.
+    """
     if not by_value:
-        with contextlib.suppress(Exception):  # whatever an object's own pickling raises
+        with contextlib.suppress(Exception):  # an object's pickling may raise anything
             return dumps(message)
     return cloudpickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
 
 def _limit_writes(pipe: Connection, timeout_s: float) -> None:
-    """Let a write raise BlockingIOError after ``timeout_s``, where a pipe is a pair of sockets."""
+    """Make writes raise BlockingIOError after ``timeout_s``, if a pipe is a pair of sockets."""
     if os.name != "posix":
         return
     seconds = min(timeout_s, 1e6)
@@ -135,11 +139,11 @@ def _limit_writes(pipe: Connection, timeout_s: float) -> None:
 
 
 def run_worker(setup: bytes, pipe: Connection) -> None:
-    """What the process runs: answer requests until the head closes the pipe or dies."""
+    """Answer requests in the worker process until the head closes the pipe or dies."""
     from headrace.cluster_env.worker import Worker, fault_of
 
-    give_way()  # to the head, for whose next request all workers wait
-    with contextlib.suppress(EOFError, ConnectionError):  # the head has gone
+    give_way()  # message to the head, whose next request waits for all workers
+    with contextlib.suppress(EOFError, ConnectionError):  # the head has exited
         try:
             worker = Worker(cloudpickle.loads(setup))
             sender = ArraySender() if hasattr(os, "memfd_create") else None

@@ -1,4 +1,4 @@
-"""Workers as Ray actors: on this machine, or wherever a Ray cluster has room."""
+"""Runs workers as Ray actors, on this machine or in a Ray cluster."""
 
 from __future__ import annotations
 
@@ -32,31 +32,32 @@ from headrace.processes.ray_worker import (
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
 
-_SLICE_S = 5.0  # of a wait, after which the cluster is looked at
+_SLICE_S = 5.0  # interval between checks of the cluster while waiting
 
 
 @settings()
 @dataclass(frozen=True)
 class RayConfig:
-    """Actors of a Ray cluster; headrace has to be installed on its machines."""
+    """Backend settings: actors of a Ray cluster whose machines have headrace installed."""
 
     address: str | None = None
-    """Of the cluster, as ``ray.init`` takes it (``"auto"``, ``"10.0.0.1:6379"``); None: start one
-    on this machine, which listens on the loopback interface only and wants a token."""
+    """Address of the cluster, as in ``ray.init`` (``"auto"``, ``"10.0.0.1:6379"``); None: start one
+    on this machine, which listens on the loopback interface only and requires a token."""
     nodes: Annotated[int, ranges.NODES] = 2
-    """Workers, each with ``envs_per_node`` environments."""
+    """Number of workers, each with ``envs_per_node`` environments."""
     cpus_per_node: Annotated[float, ranges.UNITS] = 1.0
-    """Cores that Ray keeps for each worker, on a cluster that isn't started here."""
+    """Cores that Ray reserves per worker, on an existing cluster."""
     gpus_per_node: Annotated[float, ranges.UNITS] = 0.0
-    """GPUs that Ray keeps for each worker."""
+    """GPUs that Ray reserves per worker."""
     runtime_env: dict[str, Any] = field(default_factory=dict)
-    """Of the workers, as Ray takes it (packages, environment variables, working directory)."""
+    """Ray runtime environment of the workers (packages, environment variables, working
+    directory)."""
     timeout_s: Annotated[float, ranges.SECONDS_OR_INF] = 300.0
-    """A worker that doesn't answer for so long is killed and replaced."""
+    """Timeout in seconds, after which an unresponsive worker is killed and replaced."""
     start_timeout_s: Annotated[float, ranges.SECONDS_OR_INF] = 300.0
-    """Time for a worker to come up, its waiting for a machine with room included."""
+    """Startup timeout of a worker in seconds, including the wait for free resources."""
     max_restarts: Annotated[int, ranges.COUNT_OR_0] = 10
-    """Deaths that are made good, all workers together."""
+    """Maximum number of worker replacements, over all workers."""
 
     def __post_init__(self) -> None:
         check_fields(self, "RayConfig: ")
@@ -66,19 +67,21 @@ class RayConfig:
 
         Raises:
             ConfigError: Ray isn't installed.
-            WorkerFailed: see :class:`RayCluster`; or one that is started here hasn't the GPUs.
+            WorkerFailed: see :class:`RayCluster`; or a cluster started here lacks the GPUs.
         """
         return RayBackend(self)
 
 
 class RayBackend:
-    """A Ray cluster; left as it was found, except for one that was started here."""
+    """Ray cluster with workers; an existing cluster keeps running after the environment is
+    closed.
+    """
 
     def __init__(self, config: RayConfig) -> None:
         self._config = config
         cores = config.nodes * config.cpus_per_node
         self._cluster = RayCluster(config.address, "RayConfig", cores)
-        # One that was started here is shared by all in this program, and keeps cores for nobody.
+        # A cluster started here is shared by this whole program, and reserves no cores.
         self._cores = 0.0 if self._cluster.is_own else config.cpus_per_node
         try:
             if lack := self._lack():
@@ -91,7 +94,7 @@ class RayBackend:
             raise
 
     def _lack(self) -> str:
-        """What to say if the cluster can't have all workers at once, whoever else uses it."""
+        """Return an error text if the cluster can't run all workers at once, even when idle."""
         config = self._config
         room = self._cluster.room(self._cores, config.gpus_per_node)
         if room >= config.nodes:
@@ -106,7 +109,7 @@ class RayBackend:
         )
 
     def start(self, setup: WorkerSetup) -> WorkerHandle:
-        return RayWorker(setup, self._config, self._cluster, self._cores)  # may wait for room
+        return RayWorker(setup, self._config, self._cluster, self._cores)  # may wait for resources
 
     def wait(self, nodes: list[Any], timeout_s: float) -> list[WorkerHandle]:
         by_ref = {node.ref: node for node in nodes}
@@ -123,14 +126,14 @@ class RayBackend:
             self._cluster.check()
 
     def _check_room(self, nodes: list[Any]) -> None:
-        """Raise WorkerFailed if one has waited for room on a node for too long."""
+        """Raise WorkerFailed if a worker has waited too long for resources."""
         limit_s, cluster = self._config.start_timeout_s, self._cluster
         for node in nodes:
             if time.monotonic() - node.began_s > limit_s and not node.is_placed():
                 gpus = cluster.api.available_resources().get("GPU", 0)
                 raise WorkerFailed(
                     self._lack()
-                    or f"{node.name} didn't begin in {limit_s:g} s (start_timeout_s): of the "
+                    or f"{node.name} didn't start within {limit_s:g} s (start_timeout_s): of the "
                     f"{cluster.cores:g} cores of the Ray cluster {cluster.free_cores:g} are free, "
                     f"and {gpus:g} GPUs; add nodes, or lower nodes, cpus_per_node or gpus_per_node"
                 )
@@ -144,7 +147,7 @@ class RayBackend:
 
 
 class RayWorker:
-    """One actor."""
+    """One worker as a Ray actor."""
 
     def __init__(
         self, setup: WorkerSetup, config: RayConfig, cluster: RayCluster, cores: float
@@ -164,13 +167,13 @@ class RayWorker:
         self._home = self._actor.home.remote()
 
     def is_placed(self) -> bool:
-        """Whether it has found a node with room."""
+        """Return whether Ray has placed the actor on a node."""
         return bool(self._ray.wait([self._home], timeout=0)[0])
 
     @property
     def name(self) -> str:
         where = ""
-        with contextlib.suppress(Exception):  # of Ray: it isn't there, or never was
+        with contextlib.suppress(Exception):  # Ray's: the node doesn't exist
             where = f", {Home(*self._ray.get(self._home, timeout=0))}"
         return f"worker {self._setup.index} (Ray actor, start {self._setup.generation + 1}{where})"
 
@@ -178,7 +181,7 @@ class RayWorker:
         self._cluster.check_here()
         self.ref = self._actor.handle.remote(cloudpickle.dumps(request))
         if self._setup.runs_ahead:
-            self._actor.prepare.remote()  # in turn, when the answer is on its way
+            self._actor.prepare.remote()  # in order, as the answer is sent
 
     def receive(self) -> Answer | WorkerFault:
         self._cluster.check_here()
@@ -194,7 +197,7 @@ class RayWorker:
 
 
 def worker_class() -> type:
-    """What Ray runs."""
+    """Return the Ray actor class of workers."""
 
     class HeadraceWorker(process_class()):  # type: ignore[misc]
         def __init__(self, *args: Any) -> None:
@@ -215,10 +218,11 @@ def worker_class() -> type:
 
 
 class RemoteWorker:
-    """Answers as a worker process does (``headrace/cluster_env/backends/local.py``).
+    """Worker of a Ray actor; answers like a worker process (``backends/local.py``).
 
     Args:
-        version: of headrace where it was started. setup: a :class:`WorkerSetup`, pickled.
+        version: headrace's version at the head.
+        setup: a pickled :class:`WorkerSetup`.
     """
 
     def __init__(self, version: str, setup: bytes) -> None:
@@ -228,12 +232,12 @@ class RemoteWorker:
         let_children_hear()
         self._setup = setup
         self._worker: Any = None
-        self._failed: WorkerFault | None = None  # what it says with the next answer
+        self._failed: WorkerFault | None = None  # sent with the next answer
         if words := other_version(version, "where the ClusterEnv is"):
             self._failed = WorkerFault(words)
 
     def handle(self, packed: bytes) -> Any:
-        """The Answer to a Request, or a Fault."""
+        """Answer a request with an Answer or a WorkerFault."""
         from headrace.cluster_env.worker import Worker
 
         if self._failed is not None:
@@ -257,7 +261,7 @@ class RemoteWorker:
 def _fault_of(error: Exception) -> WorkerFault:
     from headrace.cluster_env.worker import fault_of
 
-    fault, lacks = fault_of(error), error.__cause__ or error  # the cause: of what an agent raised
+    fault, lacks = fault_of(error), error.__cause__ or error  # the cause of an agent's error
     if isinstance(lacks, ModuleNotFoundError):
         return fault._replace(reason=not_there(lacks))
     return fault

@@ -1,4 +1,4 @@
-"""Answers between two processes of a machine, their arrays through memory that both see.
+"""Passes the arrays of answers between two processes of a machine in shared memory.
 
 A pipe copies an array into the kernel and out again in pieces of some 200 kB, and pickling a step's
 arrays takes longer than copying them. Here the sender writes them once, and the receiver copies
@@ -6,12 +6,12 @@ them once:
 
     sender                                   receiver
     writes the arrays into its block
-    sends where they are, if that has
+    sends their layout, if that has
     changed since the last time, and
-    what isn't an array                  ->  copies them out
-    waits until it is asked again        <-  asks
+    all other values                     ->  copies them out
+    waits for the next request           <-  sends a request
 
-So the block is free again whenever there is something to send.
+So the block is always free when the sender has an answer.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ import numpy as np
 from headrace.cluster_env.messages import Answer
 from headrace.processes.memory import memory_file
 
-_ALIGNMENT = 64  # bytes, of where an array begins
+_ALIGNMENT = 64  # alignment of arrays, in bytes
 
 
 class ArrayLayout(NamedTuple):
-    """An answer whose arrays lie in the block in another way than those of the one before."""
+    """Answer whose arrays have another layout in the block than those of the previous answer."""
 
-    new_block: bool  # which the sender hands over behind this message
-    form: Any  # of the value, see :func:`_take_apart`
-    rest: tuple[Any, ...]  # what is no array, and the answer's other fields
+    new_block: bool  # the sender passes it after this message
+    form: Any  # of the value, see :func:`_flatten`
+    rest: tuple[Any, ...]  # non-array leaves and the answer's other fields
 
 
 class ArraySender:
-    """Pickles answers without their arrays, which go into a block that grows with them."""
+    """Pickles answers without their arrays, which it writes to a growing shared block."""
 
     def __init__(self) -> None:
         self._file, self._memory = -1, memoryview(bytearray())
         self._has_block = True  # the receiver
-        self._due = False  # for the block to be handed over
-        self._form: Any = ()  # of what was sent last; () is none
-        self._places: list[np.ndarray] = []  # of its arrays, in the block
+        self._due = False  # a new block to pass on
+        self._form: Any = ()  # form of the previous answer; () if none
+        self._places: list[np.ndarray] = []  # slots of its arrays in the block
 
     def dumps(self, answer: Answer) -> bytes:
-        """What :class:`ArrayReceiver` makes the answer of; it has to be received before the next.
+        """Pickle an answer for :class:`ArrayReceiver`, which must receive it before the next one.
 
-        Between the two comes :meth:`hand_over`.
+        :meth:`hand_over` is called between two answers.
         """
         arrays, others = list[np.ndarray](), list[Any]()
-        form = _take_apart(answer.value, arrays, others)
+        form = _flatten(answer.value, arrays, others)
         message: Any = (others, *answer[1:])
         if changed := form != self._form:
             self._lay_out(form)
@@ -70,7 +70,7 @@ class ArraySender:
         return pickled
 
     def _lay_out(self, form: Any) -> None:
-        self._form = ()  # until a message that tells it is made
+        self._form = ()  # until a message that announces it is pickled
         slots, size = _slots(form)
         if size > len(self._memory):
             if self._file >= 0:
@@ -83,7 +83,7 @@ class ArraySender:
     def hand_over(self, pipe: Connection) -> None:
         """Send a new block after the message that announces it.
 
-        It goes as a descriptor, so that the receiver can read it when the sender has gone.
+        It is sent as a file descriptor, so the receiver can read it after the sender has exited.
         """
         if self._due:
             reduction.send_handle(pipe, self._file, None)
@@ -91,21 +91,21 @@ class ArraySender:
 
 
 class ArrayReceiver:
-    """The other side of a :class:`ArraySender`."""
+    """Restores the answers of an :class:`ArraySender`."""
 
     def __init__(self) -> None:
         self._memory = memoryview(bytearray())
-        self._form: Any = None  # of the latest answer
+        self._form: Any = None  # form and slots of the latest answer
         self._slots, self._size = _slots(None)
 
     def loads(self, data: bytes, pipe: Connection) -> Any:
-        """The answer, with arrays of its own; any other message as it is.
+        """Unpickle an answer with copied arrays; other messages are unpickled unchanged.
 
         Args:
-            data: a message that came through ``pipe``, behind which a block may come.
+            data: a message from ``pipe``, which may be followed by a block.
 
         Raises:
-            EOFError: the sender has gone before it handed its block over.
+            EOFError: the sender exited before it sent its block.
         """
         message = pickle.loads(data)
         if isinstance(message, ArrayLayout):
@@ -119,22 +119,23 @@ class ArrayReceiver:
             return message
         others, *rest = message
         arrays = _arrays(self._slots, bytearray(self._memory[: self._size]))
-        return Answer(_put_together(self._form, iter(arrays), iter(others)), *rest)
+        return Answer(_unflatten(self._form, iter(arrays), iter(others)), *rest)
 
 
-Slot = tuple[tuple[int, ...], np.dtype, int]  # shape, dtype, and where it begins
+Slot = tuple[tuple[int, ...], np.dtype, int]  # shape, dtype and offset
 
 
-def _take_apart(value: Any, arrays: list[np.ndarray], others: list[Any]) -> Any:
-    """A tree's form: keys and list of a dict, a list of a tuple, shape and dtype of an array.
+def _flatten(value: Any, arrays: list[np.ndarray], others: list[Any]) -> Any:
+    """Return a tree's form: keys and list of a dict, a list of a tuple, shape and dtype of an
+    array.
 
-    Anything else is None; its leaves are appended to the two lists.
+    Other leaves have form None; leaves are appended to the two lists.
     """
     kind = type(value)
     if kind is dict:
-        return tuple(value), [_take_apart(part, arrays, others) for part in value.values()]
+        return tuple(value), [_flatten(part, arrays, others) for part in value.values()]
     if kind is tuple:
-        return [_take_apart(part, arrays, others) for part in value]
+        return [_flatten(part, arrays, others) for part in value]
     if kind is np.ndarray and not value.dtype.hasobject:
         arrays.append(value)
         return value.shape, value.dtype
@@ -142,20 +143,20 @@ def _take_apart(value: Any, arrays: list[np.ndarray], others: list[Any]) -> Any:
     return None
 
 
-def _put_together(form: Any, arrays: Iterator[np.ndarray], others: Iterator[Any]) -> Any:
-    """What was taken apart."""
+def _unflatten(form: Any, arrays: Iterator[np.ndarray], others: Iterator[Any]) -> Any:
+    """Rebuild a tree from its form and leaves."""
     if form is None:
         return next(others)
     if type(form) is list:
-        return tuple([_put_together(part, arrays, others) for part in form])
+        return tuple([_unflatten(part, arrays, others) for part in form])
     keys, parts = form
     if type(parts) is not list:
         return next(arrays)
-    return dict(zip(keys, [_put_together(part, arrays, others) for part in parts], strict=True))
+    return dict(zip(keys, [_unflatten(part, arrays, others) for part in parts], strict=True))
 
 
 def _slots(form: Any) -> tuple[list[Slot], int]:
-    """Where the arrays of a form lie, one after the other, and the bytes that they take."""
+    """Return the consecutive offsets of a form's arrays, and their total size in bytes."""
     slots, size = list[Slot](), 0
 
     def walk(form: Any) -> None:

@@ -1,4 +1,4 @@
-"""Workers on the nodes of a job of SLURM, which run Ray for as long as the environment is open."""
+"""Runs workers with Ray on the nodes of a SLURM job for the lifetime of the environment."""
 
 from __future__ import annotations
 
@@ -39,79 +39,87 @@ _END_S = 15.0  # for this machine's Ray node
 @settings()
 @dataclass(frozen=True)
 class SlurmConfig:
-    """A job of SLURM, or the allocation that this program runs in, with a worker on each node.
+    """Backend settings: a SLURM job, or the allocation that this program runs in, a worker per
+    node.
 
-    It starts Ray there, and ends it, and the job, with the environment or this program.
+    It starts Ray on the nodes, and stops Ray and the job with the environment or this program.
     """
 
     nodes: Annotated[int, ranges.NODES] = 2
-    """Nodes, each with a worker of ``envs_per_node`` environments."""
+    """Number of nodes, each with a worker of ``envs_per_node`` environments."""
     partition: Annotated[str | None, LINE] = None
-    """Where the job queues; None: where the cluster puts jobs by itself."""
+    """Partition of the job; None: the cluster's default."""
     time_limit: Annotated[str | None, TIME] = None
-    """Of the job: minutes, "hours:minutes:seconds" or "days-hours"; None: the partition's."""
+    """Time limit of the job: minutes, "hours:minutes:seconds" or "days-hours"; None: the
+    partition's."""
     gpus_per_node: Annotated[int, ranges.COUNT_OR_0] = 0
-    """GPUs of each node, which its worker gets."""
+    """Number of GPUs per node, all assigned to its worker."""
     cpus_per_node: Annotated[int | None, ranges.COUNT] = None
-    """Processors of each node; None: the nodes are the job's alone."""
+    """Number of processors per node; None: request exclusive nodes."""
     job_name: Annotated[str, NAME] = "headrace"
-    """What squeue shows."""
+    """Job name in squeue."""
     option: tuple[Annotated[str, OPTION], ...] = ()
-    """Any other of sbatch's options, as in ("account=physics",)."""
+    """Further options of sbatch, as in ("account=physics",)."""
     runtime_env: dict[str, Any] = field(default_factory=dict)
-    """Of the workers, as Ray takes it (packages, environment variables, working directory)."""
+    """Ray runtime environment of the workers (packages, environment variables, working
+    directory)."""
     timeout_s: Annotated[float, ranges.SECONDS_OR_INF] = 300.0
-    """A worker that doesn't answer for so long is killed and replaced."""
+    """Timeout in seconds, after which an unresponsive worker is killed and replaced."""
     queue_timeout_s: Annotated[float, ranges.SECONDS_OR_INF] = math.inf
-    """Time in the queue, after which the job is cancelled."""
+    """Timeout in the queue in seconds, after which the job is cancelled."""
     start_timeout_s: Annotated[float, ranges.SECONDS] = 300.0
-    """Time for Ray, and then for a worker, to come up once the job runs."""
+    """Startup timeout in seconds, for Ray and then for each worker, once the job runs."""
     max_restarts: Annotated[int, ranges.COUNT_OR_0] = 10
-    """Deaths that are made good, all workers together."""
+    """Maximum number of worker replacements, over all workers."""
 
     def __post_init__(self) -> None:
         check_fields(self, "SlurmConfig: ")
 
     @property
     def job(self) -> Job:
-        """What SLURM is asked for."""
+        """Resources requested from SLURM."""
         names = "nodes partition time_limit gpus_per_node cpus_per_node job_name option"
-        asked = {name: getattr(self, name) for name in names.split()}
-        return Job(**asked, start_timeout_s=self.start_timeout_s, stop_before_s=1, requeue=False)
+        requested = {name: getattr(self, name) for name in names.split()}
+        return Job(
+            **requested, start_timeout_s=self.start_timeout_s, stop_before_s=1, requeue=False
+        )
 
     def open(self) -> Backend:
-        """Bring the cluster up and connect to it.
+        """Start the Ray cluster and connect to it.
 
         Raises:
-            ConfigError: there is no SLURM or Ray here, or it hasn't what is asked for, or this
-                program had another of these environments.
-            WorkerFailed: the job waits for too long, or its nodes don't come up.
+            ConfigError: SLURM or Ray isn't available, lacks a requested resource, or this program
+                already used such an environment.
+            WorkerFailed: the job waits for too long, or its nodes don't start in time.
         """
         check_installed("SlurmConfig")
-        if SlurmBackend.entered:  # Ray keeps the first one's token for good
+        if SlurmBackend.entered:  # Ray keeps the first cluster's token
             raise ConfigError(
-                "SlurmConfig: one ClusterEnv with SlurmConfig for a program, and this one has had "
-                "its own: start another program for the next"
+                "SlurmConfig: only one ClusterEnv with SlurmConfig is possible per program, and "
+                "this "
+                "program already had one: start another program for the next"
             )
         if "ray" in sys.modules and os.environ.get("RAY_AUTH_MODE") != "token":
             raise ConfigError(
-                "SlurmConfig: this program imported ray before, without RAY_AUTH_MODE=token, so "
-                "it could not enter the job's cluster; import it after the ClusterEnv is made"
+                "SlurmConfig: this program already imported ray, without RAY_AUTH_MODE=token, so "
+                "it can't connect to the job's cluster; import it after the ClusterEnv is made"
             )
         return SlurmBackend(self)
 
 
 class SlurmBackend:
-    """A Ray cluster that exists for this place alone."""
+    """Ray cluster on a SLURM job, used by one environment only."""
 
-    entered = False  # this program has been in the cluster of such a place
+    entered = False  # this program has connected to such a cluster
 
     def __init__(self, config: SlurmConfig) -> None:
         self._config, self._job = config, ""
         self._stack = contextlib.ExitStack()
         self._before = {k: v for k, v in os.environ.items() if k.startswith("RAY_")}
         try:
-            ray = self._inside() if "SLURM_JOB_NODELIST" in os.environ else self._outside()
+            ray = (
+                self._use_allocation() if "SLURM_JOB_NODELIST" in os.environ else self._submit_job()
+            )
             os.environ |= ray.environment
             SlurmBackend.entered = True
             self._ray = RayConfig(
@@ -128,20 +136,20 @@ class SlurmBackend:
                 raise WorkerFailed(f"SLURM: {error}") from error
             raise
 
-    def _inside(self) -> Ray:
-        """On the nodes of the allocation that this program is in."""
+    def _use_allocation(self) -> Ray:
+        """Start Ray on the nodes of the current allocation."""
         config, nodes = self._config, int(os.environ.get("SLURM_JOB_NUM_NODES", 1))
         for name, there in (("nodes", nodes), ("gpus_per_node", gpus_per_node())):
-            if (asked := getattr(config, name)) > there:
+            if (requested := getattr(config, name)) > there:
                 raise ConfigError(
-                    f"SlurmConfig: {name}={asked}, but this program runs in job "
+                    f"SlurmConfig: {name}={requested}, but this program runs in job "
                     f"{os.environ.get('SLURM_JOB_ID')}, which has {there} (nearest: {there})"
                 )
         allocation = Allocation(config.gpus_per_node, config.start_timeout_s, None)
         return self._stack.enter_context(allocation).ray
 
-    def _outside(self) -> Ray:
-        """On those of a job that is submitted here."""
+    def _submit_job(self) -> Ray:
+        """Submit a job, and start Ray on its nodes."""
         config = self._config
         check_cluster(config.job)
         folder = Path(f".headrace-{secrets.token_hex(4)}").absolute()
@@ -160,28 +168,28 @@ class SlurmBackend:
 
     def _await_cluster(self, folder: Path) -> Ray:
         deadline = time.monotonic() + self._config.queue_timeout_s
-        told = ""
+        printed = ""
         while True:
             if (ray := rendezvous.found(folder)) is not None:
                 return ray
             [state] = states(self._job)
             if state.ended:
-                raise LaunchFailed(self._last_words(state.name))
-            what = state.waits if not state.nodes else "starts"
-            if what != told:
-                _say(f"job {self._job} {what}")
-                told = what
+                raise LaunchFailed(self._failure_reason(state.name))
+            status = state.waits if not state.nodes else "starts"
+            if status != printed:
+                _say(f"job {self._job} {status}")
+                printed = status
             if not state.nodes and time.monotonic() > deadline:
                 limit = f"{self._config.queue_timeout_s:g} s (queue_timeout_s)"
                 raise LaunchFailed(f"job {self._job} waited in the queue for {limit}")
             time.sleep(_LOOK_S)
 
-    def _last_words(self, state: str) -> str:
+    def _failure_reason(self, state: str) -> str:
         with contextlib.suppress(OSError):
             lines = self._log.read_text(errors="replace").splitlines()
-            said = [line for line in lines if line.startswith("headrace: ")] or lines[-1:]
-            if said:
-                return said[-1].removeprefix("headrace: ")
+            messages = [line for line in lines if line.startswith("headrace: ")] or lines[-1:]
+            if messages:
+                return messages[-1].removeprefix("headrace: ")
         return (
             f"job {self._job} has ended as {state} and printed nothing here: can its nodes write "
             f"to {self._log.parent.parent}? Start this in a folder that all nodes share"
@@ -212,7 +220,7 @@ class SlurmBackend:
 
 @contextlib.contextmanager
 def _own_node(ray: Ray, job: str, timeout_s: float) -> Iterator[None]:
-    """A Ray node without processors on this machine, as a driver needs one; ends with it."""
+    """Run a Ray node without processors on this machine, as a driver requires, inside the block."""
     orders = NodeSpec(ray, "", 0, versions(), "", timeout_s)
     own = {"SLURM_JOB_ID": job, "SLURM_NODEID": "driver", "SLURM_CPUS_ON_NODE": "0"}
     with subprocess.Popen(

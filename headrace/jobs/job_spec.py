@@ -1,4 +1,4 @@
-"""What runs on a cluster that is up, at first and after a start before it was cut short."""
+"""Commands of a cluster job: for its first start and for restarts after an interruption."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from pathlib import Path
 from headrace.errors import LaunchFailed
 
 _STEP = re.compile(r"step_(\d+)(-\d+)?")
-_LOCK = "lock"  # of a run directory
+_LOCK = "lock"  # suffix of a run directory's mark file
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What a job is to do, as it stands in its script or manifest; words in braces are known there.
+    """Specification of a job, stored in its script or manifest; words in braces are substituted.
 
-    ``run_dir`` may have %j, %A and %a in it, as sbatch has them in names of files.
+    ``run_dir`` may contain %j, %A and %a, as in sbatch's file names.
     """
 
-    command: list[str]  # on a cluster that is up
+    command: list[str]  # on a running cluster
     anew: list[str]  # the same, after a start of this job that left no checkpoint
     again: list[str]  # the same, after one that did
-    run_dir: str = ""  # "" for commands that have none
+    run_dir: str = ""  # "" for commands without one
     start_timeout_s: float = 300.0
     requeue: bool = True
-    ray: bool = True  # bring Ray up before; False for what one node does without
-    meet: str = ""  # a folder where a driver elsewhere is met, which the cluster is for; ""
-    key: str = field(default_factory=lambda: secrets.token_hex(8))  # no other job has it
+    ray: bool = True  # start Ray first; False for single-node commands
+    meet: str = ""  # a folder for the rendezvous with a remote driver, which the cluster is for; ""
+    key: str = field(default_factory=lambda: secrets.token_hex(8))  # unique among jobs
 
     @staticmethod
     def read(text: str) -> JobSpec:
@@ -44,16 +44,17 @@ class JobSpec:
         return json.dumps(dataclasses.asdict(self))
 
     def words(self, run_dir: Path | None, job: str, **known: str) -> list[str]:
-        """The command of this start of a job: one that goes on, if the job has left a checkpoint.
+        """Return the command of this start: one that resumes if the job has left a checkpoint.
 
-        The first start leaves a file with the job's name beside the run directory, by which later
-        ones know that what is newer in there is their own. It leaves none where the command is to
-        find the directory free and will not, as then what is in there is another's, nor where
-        somebody trains there, so that the command will be refused.
+        The first start writes a file with the job's name next to the run directory. Later starts
+        treat newer files in the directory as their own. No file is written if the command
+        requires a free directory and it isn't, because the files are another job's, or if another
+        process trains there, because the command will fail.
 
         Args:
-            run_dir: as it is called here. job: the same in all its starts, and in no other job.
-            known: what stands for "{address}" and the like.
+            run_dir: path of the run directory on this machine.
+            job: identifier of the job, the same in all its starts.
+            known: substitutions for "{address}" and the like.
 
         Raises:
             LaunchFailed: the file can't be written.
@@ -69,7 +70,7 @@ class JobSpec:
                     mark.write_text(job, encoding="utf-8")
             except OSError as error:
                 raise LaunchFailed(
-                    f"can't write beside run_dir={str(run_dir)!r}: {error}"
+                    f"can't write next to run_dir={str(run_dir)!r}: {error}"
                 ) from None
         for name, value in {"run": str(run_dir), **known}.items():
             words = [word.replace(f"{{{name}}}", value) for word in words]
@@ -77,7 +78,7 @@ class JobSpec:
 
 
 def steps_saved(run_dir: Path | None) -> int:
-    """Environment steps behind the newest checkpoint of a run's own job; 0: there is none."""
+    """Return the environment steps of the newest checkpoint of a job's own run, or 0."""
     return 0 if run_dir is None else max(_own_steps(run_dir), default=0)
 
 
@@ -86,7 +87,7 @@ def _mark(run_dir: Path) -> Path:
 
 
 def _own_steps(run_dir: Path) -> Iterator[int]:
-    """Of each checkpoint that is newer than the mark."""
+    """Yield the steps of each checkpoint that is newer than the mark."""
     if (mark := _mark(run_dir)).exists():
         since = mark.stat().st_mtime_ns
         for path in run_dir.glob("checkpoints/step_*"):
@@ -100,8 +101,8 @@ def _is_used(run_dir: Path) -> bool:
 
 
 def _is_held(run_dir: Path) -> bool:
-    """Whether somebody trains there, who holds the directory's lock."""
-    with contextlib.suppress(OSError):  # no lock, or a file system without them
+    """Return whether another process trains there and holds the directory's lock."""
+    with contextlib.suppress(OSError):  # no lock, or a file system without locks
         descriptor = os.open(run_dir / _LOCK, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

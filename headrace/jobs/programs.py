@@ -1,4 +1,4 @@
-"""Programs of a scheduler, called with a time-out and answered for in one sentence."""
+"""Runs a scheduler's programs with a timeout and one-sentence errors."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ _TIMEOUT_S = 60.0
 
 
 def require_programs(*names: str, remedy: str) -> None:
-    """Raise ConfigError unless all of these are on the path; ``remedy`` ends the sentence."""
+    """Raise ConfigError unless all of these programs are on the path; ``remedy`` ends the
+    message.
+    """
     missing = [name for name in names if shutil.which(name) is None]
     if missing:
-        raise ConfigError(f"there is no {' and no '.join(missing)} on the path: {remedy}")
+        raise ConfigError(f"{' and '.join(missing)} not found on the path: {remedy}")
 
 
 def called(*command: str, stdin: str = "", timeout_s: float = _TIMEOUT_S) -> str:
-    """What a program prints.
+    """Return the output of a program.
 
     Raises:
-        LaunchFailed: it refused, with its words, or gave no answer in ``timeout_s`` seconds.
+        LaunchFailed: it failed, with its message, or didn't answer in ``timeout_s`` seconds.
     """
     try:
         done = subprocess.run(
@@ -29,11 +31,11 @@ def called(*command: str, stdin: str = "", timeout_s: float = _TIMEOUT_S) -> str
         )
     except subprocess.TimeoutExpired:
         raise LaunchFailed(
-            f"{command[0]} gave no answer in {timeout_s:g} s: is the scheduler's server up?"
+            f"{command[0]} did not answer within {timeout_s:g} s: is the scheduler's server up?"
         ) from None
     except OSError as error:
         raise LaunchFailed(f"{command[0]} can't be started: {error}") from None
     if done.returncode != 0:
         words = " ".join((done.stderr or done.stdout).split())
-        raise LaunchFailed(f"{command[0]} refused: {words or f'exit code {done.returncode}'}")
+        raise LaunchFailed(f"{command[0]} failed: {words or f'exit code {done.returncode}'}")
     return done.stdout

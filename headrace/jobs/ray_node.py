@@ -1,4 +1,4 @@
-"""Ray's processes of one node, and how they end."""
+"""Starts and stops the Ray processes of one node."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from headrace.processes.process_tree import MARK, end_kin
 from headrace.processes.ray_connection import HEALTH
 
 _LATER = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
-_LONGEST = 40  # of the folder's name: those of sockets in it have at most 107 letters
-_WORDS = 250  # letters of each of Ray's last lines that are told
+_LONGEST = 40  # of the folder's name: socket paths in it are limited to 107 letters
+_WORDS = 250  # letters of each of Ray's last lines that are reported
 _RANDOM = 8  # letters that mkdtemp adds
-_LOWEST_PORT = 20_000  # above those that services are known by
+_LOWEST_PORT = 20_000  # above well-known ports
 _OF_CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclass(frozen=True)
 class Ray:
-    """A cluster of Ray: where its head listens, and the token without which nobody gets in."""
+    """Address and token of a Ray cluster."""
 
     address: str  # IP:PORT
     token: str
-    alone: bool = False  # it has no other nodes, and listens on the loopback interface only
+    alone: bool = False  # single-node cluster on the loopback interface only
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a program needs to connect to it, or to become a node."""
+        """Environment variables for programs that connect to the cluster, or join it."""
         variables = {
             "RAY_ADDRESS": self.address,
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self.token,
             "RAY_USAGE_STATS_ENABLED": "0",
         }
-        if self.alone:  # Ray takes the outer address otherwise
+        if self.alone:  # otherwise Ray uses the external address
             variables["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         return variables
 
@@ -166,7 +166,7 @@ class RayNode:
         return self
 
     def ended(self) -> str:
-        """Why Ray has ended, in its last words; "" while it runs."""
+        """Return the reason why Ray has ended, from its last output; "" while it runs."""
         if self._process.poll() is None:
             return ""
         lines = [x.strip() for x in self._log.read_text(errors="replace").splitlines()]
@@ -187,7 +187,7 @@ class RayNode:
 
 
 def own_folder(label: str) -> Path:
-    """A new folder that only this user can enter, and nobody can foresee, for Ray's files."""
+    """Create a private folder with an unpredictable name for Ray's files."""
     prefix, parent = f"headrace-{label}-", tempfile.gettempdir()
     fits = len(os.path.join(parent, prefix)) + _RANDOM <= _LONGEST
     return Path(tempfile.mkdtemp(prefix=prefix, dir=parent if fits else "/tmp"))

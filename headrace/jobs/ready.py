@@ -1,7 +1,7 @@
-"""``python -m headrace.jobs.ready NODES``: waits until a Ray cluster has so many nodes.
+"""``python -m headrace.jobs.ready NODES``: waits until a Ray cluster has that many nodes.
 
-It prints the names of those that are up whenever that changes. A process of its own, as a driver
-of Ray handles signals in its own way.
+It prints the names of running nodes whenever they change. It is a separate process, because a Ray
+driver installs its own signal handlers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from headrace.jobs.ray_node import await_head
 from headrace.processes.ray_connection import RayCluster
 
 
-def main(wanted: int) -> int:
-    """Connect to the cluster that the environment names, and wait."""
+def main(required: int) -> int:
+    """Connect to the cluster that the environment names, and wait for its nodes."""
     await_head(os.environ["RAY_ADDRESS"], math.inf)
     ray = RayCluster("auto", "headrace launch", 0.0).api
     before: list[str] = []
-    while len(before) < wanted:
+    while len(before) < required:
         names = sorted(node["NodeName"] for node in ray.nodes() if node["Alive"])
         if names != before:
             print(*names, flush=True)

@@ -1,1 +1,1 @@
-"""What a setting may be: ranges of numbers, and checks of fields by their annotations."""
+"""Validation of settings: numeric ranges, and checks of fields by their annotations."""

@@ -7,9 +7,9 @@ _CLEANRL = "CleanRL"
 _RLLIB = "RLlib"
 _SF = "Sample Factory"
 _ACME = "Acme"
-_NOTHING = "nothing: "  # before the reason why a setting isn't needed
+_NOTHING = "nothing: "  # prefix of reasons why a setting isn't needed
 
-# name: (library, what to use here). Names that headrace uses itself are left out.
+# name: (library, replacement here). Names that headrace uses itself are left out.
 _BY_LIBRARY: dict[str, dict[str, str]] = {
     _SB3: {
         "RecurrentPPO": "hr.PPO with network=hr.Network(core='lstm')",
@@ -96,7 +96,7 @@ _BY_LIBRARY: dict[str, dict[str, str]] = {
     },
     _ACME: {"discount": "gamma"},
 }
-# Algorithms of other libraries that headrace doesn't have.
+# Algorithms of other libraries that headrace lacks.
 _ALGORITHMS = (
     *("SAC", "DQN", "TD3", "DDPG", "TQC", "QRDQN", "TRPO", "ARS", "HER", "CrossQ"),
     *("C51", "RAINBOW", "RAINBOWDQN", "R2D2", "APEXDQN", "SIMPLEQ", "CQL", "MARWIL", "BC"),
@@ -105,17 +105,17 @@ _ALGORITHMS = (
 
 
 def meant(name: str) -> str | None:
-    """The headrace setting for another library's name."""
+    """Return the headrace setting for another library's name."""
     return next((names[name] for names in _BY_LIBRARY.values() if name in names), None)
 
 
 def is_other_algorithm(name: str) -> bool:
-    """Whether a name is that of a well-known algorithm that headrace doesn't have."""
+    """Return whether a name is that of a well-known algorithm that headrace lacks."""
     return name.upper().replace("-", "").replace("_", "") in map(str.upper, _ALGORITHMS)
 
 
 def hint(name: str, flags: bool = False) -> str:
-    """A hint such as `` n_steps is Stable-Baselines3's name; use fragment_length.``, or "".
+    """Return a hint such as `` n_steps is Stable-Baselines3's name; use fragment_length.``, or "".
 
     Args:
         flags: write settings as on the command line.
@@ -124,10 +124,10 @@ def hint(name: str, flags: bool = False) -> str:
     if use is None:
         return ""
     libraries = [library for library, names in _BY_LIBRARY.items() if name in names]
-    whose = f"{' and '.join(libraries)}'s name"
+    owners = f"{' and '.join(libraries)}'s name"
     if use.startswith(_NOTHING):
-        said = f"--{name.replace('_', '-')}" if flags else name
-        return f" {said} is {whose}; it isn't needed: {use.removeprefix(_NOTHING)}."
+        name_given = f"--{name.replace('_', '-')}" if flags else name
+        return f" {name_given} is {owners}; it isn't needed: {use.removeprefix(_NOTHING)}."
     if flags:
         words = [f"--{w.replace('_', '-')}" if _is_setting(w) else w for w in use.split()]
         use, name = " ".join(words), f"--{name.replace('_', '-')}"
@@ -136,14 +136,14 @@ def hint(name: str, flags: bool = False) -> str:
             use = f"--{flag.replace('_', '-')} {value.strip('()').replace(',', '')}".replace(
                 "'", ""
             )
-    return f" {name} is {whose}; use {use}."
+    return f" {name} is {owners}; use {use}."
 
 
 def _is_setting(word: str) -> bool:
-    """Whether a word is the bare name of a setting."""
+    """Return whether a word is the bare name of a setting."""
     return word.replace("_", "").isalpha() and word not in ("and", "headrace", "pbt")
 
 
 def libraries() -> dict[str, dict[str, str]]:
-    """The names of each library and the headrace settings for them."""
+    """Return the names of each library with the corresponding headrace settings."""
     return {library: dict(names) for library, names in _BY_LIBRARY.items()}

@@ -1,8 +1,8 @@
-"""Values checked by the annotations of fields and arguments; the first that is wrong is told.
+"""Validates fields and arguments by their annotations, and reports the first invalid one.
 
-An int counts as a float, but a bool as no number and 1.0 as no int; numbers of NumPy become plain
-ones, lists become tuples, and paths strings. NaN and infinity are no numbers, but where a range
-says so.
+Ints are valid floats; bools are not numbers, and 1.0 is not an int. NumPy numbers become plain
+ones, lists become tuples, and paths strings. NaN and infinity are invalid unless a range allows
+them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ P = ParamSpec("P")
 
 
 def check_fields(settings: Any, prefix: str = "") -> None:
-    """Raise ConfigError unless each field of a dataclass is what its annotations say.
+    """Raise ConfigError unless each field of a dataclass matches its annotation.
 
-    Those of its bases count, also where it gives a field another default. ``prefix`` comes before
-    a field's name.
+    Annotations of base classes apply even if the class overrides the default.
+
+    Args:
+        prefix: text before a field's name in messages.
     """
     cls: Any = type(settings)
     for name, kinds, default in _fields(cls):
@@ -42,11 +44,11 @@ def check_fields(settings: Any, prefix: str = "") -> None:
         for kind in kinds:
             value = _checked(prefix + name, kind, value, default)
         if value is not given:
-            object.__setattr__(settings, name, value)  # it may be frozen
+            object.__setattr__(settings, name, value)  # the dataclass may be frozen
 
 
 def float_fields(cls: Any) -> list[str]:
-    """The names of a dataclass's float fields."""
+    """Return the names of a dataclass's float fields."""
     return [name for name, kinds, _ in _fields(cls) if any(float in k.options for k in kinds)]
 
 
@@ -96,7 +98,7 @@ def check_arguments(cls: Any, args: tuple[Any, ...], values: dict[str, Any]) -> 
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """A function whose arguments are checked by their annotations, and refused in one sentence."""
+    """Return a function whose arguments are validated by their annotations."""
     signature, name = inspect.signature(function), function.__name__
 
     @functools.wraps(function)
@@ -113,10 +115,10 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def check(name: str, hint: Any, value: Any) -> Any:
-    """The value as an annotation has it.
+    """Return the value converted to an annotation's type.
 
     Raises:
-        ConfigError: it is not valid; names the nearest value that is, if there is one.
+        ConfigError: it is invalid; the message has the nearest valid value, if there is one.
     """
     return _checked(name, read(hint), value, None)
 
@@ -130,8 +132,8 @@ def _checked(name: str, kind: TypeConstraint, value: Any, default: Any) -> Any:
             words += f" (nearest: {misfit.near})"
         elif isinstance(default, int | float) and not isinstance(default, bool):
             words += f" (the default is {default})"
-        said = str(value) if isinstance(value, ScheduleBase) else shown(value)
-        raise ConfigError(f"{name}={said} must be {words}") from None
+        text = str(value) if isinstance(value, ScheduleBase) else shown(value)
+        raise ConfigError(f"{name}={text} must be {words}") from None
 
 
 def _check_first(cls: Any, first: Any = 0.0) -> None:
@@ -151,10 +153,10 @@ def _bind(
     args: tuple[Any, ...],
     values: dict[str, Any],
 ) -> inspect.BoundArguments:
-    known = signature.parameters
-    if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-        for unknown in values.keys() - known.keys():
-            words = owners.explained(unknown, known)
+    allowed = signature.parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in allowed.values()):
+        for unknown in values.keys() - allowed.keys():
+            words = owners.explained(unknown, allowed)
             raise ConfigError(f"setting {unknown!r} is unknown to {name}.{words}")
     try:
         return signature.bind(*args, **values)
@@ -164,7 +166,7 @@ def _bind(
 
 @functools.cache
 def _arguments(function: Any) -> dict[str, TypeConstraint]:
-    """What is said of arguments that have names of their own."""
+    """Return the hints of the arguments that have annotations."""
     own = {
         p.name
         for p in inspect.signature(function).parameters.values()
@@ -177,20 +179,26 @@ def _arguments(function: Any) -> dict[str, TypeConstraint]:
 
 
 def _hints_of(cls: Any) -> dict[str, Any]:
-    """The annotations of a class; empty if they can't be resolved, as for some scripts' classes."""
+    """Return a class's annotations; empty if they can't be resolved, as for some scripts'
+    classes.
+    """
     try:
         return hints_of(cls, include_extras=True)
     except NameError:
-        return {}  # sent here by value, without the script's imports; it was checked there
+        return {}  # pickled by value, without the script's imports; already checked in the parent
 
 
 @functools.cache
 def _fields(cls: Any) -> list[tuple[str, list[TypeConstraint], Any]]:
-    """(name, what is said of it, default) of each field; by bases, which have the ranges, first."""
-    found: dict[str, list[TypeConstraint]] = {field.name: [] for field in dataclasses.fields(cls)}
+    """Return (name, annotation, default) of each field; bases first, because they have the
+    ranges.
+    """
+    fields_by_name: dict[str, list[TypeConstraint]] = {
+        field.name: [] for field in dataclasses.fields(cls)
+    }
     for base in reversed(cls.__mro__):
-        own = found.keys() & inspect.get_annotations(base).keys()
+        own = fields_by_name.keys() & inspect.get_annotations(base).keys()
         hints = _hints_of(base) if own else {}
         for name in own & hints.keys():
-            found[name].append(read(hints[name]))
-    return [(f.name, found[f.name], f.default) for f in dataclasses.fields(cls)]
+            fields_by_name[name].append(read(hints[name]))
+    return [(f.name, fields_by_name[f.name], f.default) for f in dataclasses.fields(cls)]

@@ -25,7 +25,7 @@ _SHORT = {"--lr": "--learning-rate", "--env": "--env-id"}  # short forms
 _NUMBER = re.compile(r"[+-]?\d[\d_]*(\.\d+)?([eE]\+?\d+)?([kKmMgGbB]?)")
 _INTEGER = re.compile(r"[+-]?\d[\d_]*")
 _PAIR = re.compile(r"\s*[A-Za-z_]\w*=.*", re.DOTALL)
-_PAIRS = re.compile(r",(?=\s*[A-Za-z_]\w*=)")  # between two pairs
+_PAIRS = re.compile(r",(?=\s*[A-Za-z_]\w*=)")  # separates pairs
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 
 
@@ -37,7 +37,7 @@ class RewrittenFlags(NamedTuple):
 
 
 def names_of(field: str, hint: Any) -> set[str]:
-    """All flags that stand for a field."""
+    """Return all flags of a field."""
     configured = [x for x in getattr(hint, "__metadata__", ()) if hasattr(x, "aliases")]
     given = [x.name for x in configured if x.name is not None]
     name = (given or [field])[-1].replace("_", "-")
@@ -46,14 +46,14 @@ def names_of(field: str, hint: Any) -> set[str]:
 
 def flags_of(*kinds: Any) -> dict[str, tuple[str, Any]]:
     """Map each flag of dataclasses or functions to (field, type hint)."""
-    found: dict[str, tuple[str, Any]] = {}
+    flags: dict[str, tuple[str, Any]] = {}
     for kind in kinds:
         hints = get_type_hints(kind, include_extras=True)
         if dataclasses.is_dataclass(kind):
             hints = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
         for field, hint in hints.items():
-            found |= dict.fromkeys(names_of(field, hint), (field, hint))
-    return found
+            flags |= dict.fromkeys(names_of(field, hint), (field, hint))
+    return flags
 
 
 def rewritten(
@@ -73,8 +73,10 @@ def rewritten(
         flag = name.replace("_", "-")
         if flag not in flags:
             flag = _SHORT.get(flag, flag)
-            if flag not in flags and (said := aliases.hint(flag[2:].replace("-", "_"), flags=True)):
-                raise ConfigError(f"{name} is unknown.{said}")
+            if flag not in flags and (
+                explanation := aliases.hint(flag[2:].replace("-", "_"), flags=True)
+            ):
+                raise ConfigError(f"{name} is unknown.{explanation}")
         field, hint = flags.get(flag, ("", Any))
         if field in scheduled and values and ":" in values[0]:
             found.schedules[field] = values[0]
@@ -113,10 +115,10 @@ def _parts(argv: Sequence[str]) -> Iterator[tuple[str, bool, list[str]]]:
 
 
 def _as_json(flag: str, values: list[str]) -> list[str]:
-    """The values of a flag that takes a JSON object; ``name=value`` pairs are joined to one.
+    """Return the values of a flag that takes a JSON object, with ``name=value`` pairs merged.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: the values have neither form.
     """
     pairs = [pair for value in values for pair in _PAIRS.split(value)]
     if pairs and all(_PAIR.fullmatch(pair) for pair in pairs):
@@ -137,7 +139,7 @@ def _as_json(flag: str, values: list[str]) -> list[str]:
 
 
 def _plain(text: str) -> Any:
-    """A value of a ``name=value`` pair: JSON, a Python constant, or else text."""
+    """Parse the value of a ``name=value`` pair: JSON, a Python constant, or else text."""
     constants = {"True": True, "False": False, "None": None}
     if text in constants:
         return constants[text]
@@ -158,28 +160,31 @@ def _check(
     words, near, options = list[str](), "", read(hint).options
     for option in options:
         if option is int:
-            fits, said = _INTEGER.fullmatch(text) is not None, "a whole number such as 5000 or 1e6"
+            fits, annotation = (
+                _INTEGER.fullmatch(text) is not None,
+                "a whole number such as 5000 or 1e6",
+            )
         elif option is float:
-            fits, said = _is_number(text), "a number such as 0.01"
-            said += " or points of a schedule such as 0:0.01,1:0" if varies else ""
+            fits, annotation = _is_number(text), "a number such as 0.01"
+            annotation += " or points of a schedule such as 0:0.01,1:0" if varies else ""
         elif option is type(None):
-            fits, said = text == "None", "None"
+            fits, annotation = text == "None", "None"
         elif get_origin(option) is Literal:
             names = list(map(str, get_args(option)))
-            fits, said = text in names, ("one of " if names[1:] else "") + ", ".join(names)
+            fits, annotation = text in names, ("one of " if names[1:] else "") + ", ".join(names)
             near = near if {int, float} & {*options} else nearest(text.lower(), names, 1)
         else:
             return  # other forms are for the parser to check
         if fits:
             return
-        words.append(said)
+        words.append(annotation)
     near = near or _elsewhere(field, text, flags)
     raise ConfigError(f"{flag} {text} must be {', or '.join(words)}.{near}")
 
 
 def _elsewhere(field: str, text: str, flags: Mapping[str, tuple[str, Any]]) -> str:
     """Name the flags for which a word is a value, preferring those with a name like the field's."""
-    found = {
+    matches = {
         other: flag
         for flag, (other, hint) in flags.items()
         for option in read(hint).options
@@ -187,8 +192,8 @@ def _elsewhere(field: str, text: str, flags: Mapping[str, tuple[str, Any]]) -> s
         if not flag.startswith("--no-")
     }
     own = field.partition("_")[0], "".join(word[:1] for word in field.split("_"))
-    alike = [flag for other, flag in found.items() if other.partition("_")[0] in own]
-    some = alike or list(found.values())
+    alike = [flag for other, flag in matches.items() if other.partition("_")[0] in own]
+    some = alike or list(matches.values())
     return f" Did you mean {' or '.join(f'{flag} {text}' for flag in some[:3])}?" if some else ""
 
 

@@ -1,4 +1,4 @@
-"""How settings that are no single value are written on a command line, as annotations."""
+"""Command-line syntax of structured settings, as annotations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _from_json(arguments: list[str]) -> Any:
         return json.loads(arguments[0])
     except (ValueError, RecursionError) as error:
         text = shown(arguments[0])
-        raise ValueError(f'{text} is no JSON, such as {{"name": 1}}: {error}') from None
+        raise ValueError(f'{text} is not valid JSON, such as {{"name": 1}}: {error}') from None
 
 
 IDS = tyro.constructors.PrimitiveConstructorSpec(

@@ -1,4 +1,4 @@
-"""What a name in the settings stands for."""
+"""Imports objects named in the settings."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from headrace.errors import ConfigError
 
 
 def imported(setting: str, name: str, or_else: str = "") -> Any:
-    """What ``"module:attribute"`` stands for; its module is imported.
+    """Return the object named ``"module:attribute"``, importing its module.
 
     Args:
-        setting: which says it, with the name, for the sentence.
-        or_else: what else would help, ends the sentence.
+        setting: the setting with its value, for messages.
+        or_else: alternative remedy, appended to the message.
 
     Raises:
-        ConfigError: there is no such module or attribute.
+        ConfigError: the module or attribute doesn't exist.
     """
     try:
         if ":" not in name:

@@ -1,6 +1,6 @@
 """Finds where a setting belongs: to the run, its network, an algorithm or a function.
 
-The owners are above this module, so they are named as text and imported only for a message.
+The owners are in higher layers, so they are named as text and imported only for a message.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _CONFIG = "headrace.config:Config"
 _NETWORK = "headrace.nn:Network"
 _ALGORITHMS = "headrace.algos:ALGORITHMS"
 _TRAIN = "headrace.api:train"
-_CLOSE = 0.85  # similarity of a name that is misspelt
+_CLOSE = 0.85  # minimal similarity of a misspelt name
 
 
 def explained(name: str, known: Collection[str], algorithm: Any = None) -> str:
-    """What an unknown setting may mean, in sentences that each follow a space; or "".
+    """Explain an unknown setting in sentences that each follow a space; or "".
 
     Args:
-        known: settings that are valid where it was given.
+        known: settings that are valid in that place.
         algorithm: class of the run's algorithm.
     """
-    if said := aliases.hint(name):
+    if sentences := aliases.hint(name):
         first = (aliases.meant(name) or "").split()[0]
-        return said if first in known else said + hint(first, algorithm)
-    if said := hint(name, algorithm):
-        return said
+        return sentences if first in known else sentences + hint(first, algorithm)
+    if sentences := hint(name, algorithm):
+        return sentences
     owners = _resolved(_CONFIG), _resolved(_NETWORK), *_resolved(_ALGORITHMS).values()
     every = {*known, *(field for owner in owners for field in _fields(owner))}
     for close in difflib.get_close_matches(name, sorted(every), 1, _CLOSE):
@@ -42,7 +42,7 @@ def explained(name: str, known: Collection[str], algorithm: Any = None) -> str:
 
 
 def hint(name: str, algorithm: Any = None) -> str:
-    """A hint such as `` It belongs to the run: hr.train(…, total_steps=…).``, or "".
+    """Return a hint such as `` It belongs to the run: hr.train(…, total_steps=…).``, or "".
 
     Args:
         algorithm: class of the run's algorithm, which is preferred to the others.

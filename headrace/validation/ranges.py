@@ -1,7 +1,7 @@
-"""Ranges of settings, as annotations of their types.
+"""Numeric ranges of settings, as annotations of their types.
 
-Upper limits are far beyond what a machine does, and near enough that no loop, timer or 64-bit
-integer behind a setting is ever in trouble.
+Upper limits are far beyond practical values, and low enough that no loop, timer or 64-bit integer
+overflows.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Constraint:
-    """What the values of a setting have in common; ``whole``: the words tell of the type, too."""
+    """Constraint on the values of a setting; ``whole``: its words include the type."""
 
     words: str
     holds: Callable[[Any], bool]
     whole: bool = False
 
     def says(self, value: object) -> str:
-        """What is valid, to who gave this value."""
+        """Describe the valid values, in answer to an invalid one."""
         return self.words
 
     def nearest(self, value: object) -> Any:
-        """None: it isn't known."""
+        """Return the nearest valid value, or None if unknown."""
         return None
 
 
@@ -34,10 +34,10 @@ class Range:
     """Numbers from ``low`` to ``high``.
 
     Args:
-        above, below: ``low``, or ``high``, is none of them.
-        infinite: infinity is one, and means that nothing limits.
-        inside: how far from an end that is none of them the nearest is told; 0: it isn't.
-        words: in place of "1 or more" and the like.
+        above, below: exclude ``low``, or ``high``.
+        infinite: include infinity, which means no limit.
+        inside: distance of the suggested value from an excluded end; 0: suggest none.
+        words: replaces "1 or more" and the like.
     """
 
     low: float
@@ -49,14 +49,14 @@ class Range:
     inside: float = 0.0
 
     def holds(self, value: Any) -> bool:
-        """Whether a number is one of them; NaN is in no range."""
+        """Return whether a number is in the range; NaN never is."""
         if self.infinite and value == math.inf:
             return True
         over = value > self.low if self.above else value >= self.low
         return bool(over and (value < self.high if self.below else value <= self.high))
 
     def says(self, value: object) -> str:
-        """The end of the range that a value misses."""
+        """Describe the end of the range that a value misses."""
         if isinstance(value, int | float) and value > self.high:
             return f"{'below' if self.below else 'at most'} {_plain(self.high)}"
         if self.words:
@@ -64,7 +64,9 @@ class Range:
         return f"above {_plain(self.low)}" if self.above else f"{_plain(self.low)} or more"
 
     def nearest(self, value: Any) -> Any:
-        """The nearest of them to what may be read as a number; None: there is none."""
+        """Return the nearest number of the range to a value that can be read as a number, or
+        None.
+        """
         try:
             number = float(value)
         except (TypeError, ValueError, OverflowError):
@@ -77,22 +79,22 @@ class Range:
 
 
 def _plain(number: float) -> str:
-    """Without an exponent where that is short: 1048576, 1e-05."""
+    """Format without an exponent if that is short: 1048576, 1e-05."""
     return str(int(number)) if number == int(number) and abs(number) < 1e16 else f"{number:g}"
 
 
-SIZE = Range(1, 2**20)  # of what is held in memory: actors, environments, steps, minibatches
+SIZE = Range(1, 2**20)  # objects in memory: actors, environments, steps, minibatches
 ACTORS = Range(1, 2**14)
 BATCH = Range(-math.inf, 2**40, words="1 or more")  # steps of an update, a multiple of other sizes
 STEPS = Range(1, 10**15)  # environment steps of a run
-COUNT = Range(1, 10**6)  # of what happens one after the other
+COUNT = Range(1, 10**6)  # sequential repetitions
 COUNT_OR_0 = Range(0, 10**6)
 LAG = Range(0, 2**20)  # in updates
 VERSIONS = Range(1, 2**20, words="1 or more versions")
 LAG_OF_1 = Range(1, 2**20, words="1 or more (0 is synchronous: use A2C or PPO)")
 PROCESSORS = Range(1, 1024)  # and threads
 NODES = Range(1, 2**14)
-UNITS = Range(0, 1e5)  # of what a scheduler keeps
+UNITS = Range(0, 1e5)  # resources of a scheduler
 LEARNERS = Range(1, 1024)
 WIDTH = Range(1, 2**16)  # units of a layer
 SEED = Range(0, 2**31 - 1, words="between 0 and 2147483647")
@@ -108,7 +110,7 @@ RETURN = Range(-1e15, 1e15)
 SECONDS = Range(0, 1e6, above=True, words="above 0 seconds")  # poll() counts ms in 32 bits
 SECONDS_OR_INF = Range(0, 1e6, above=True, infinite=True, words=SECONDS.words)
 MILLISECONDS = Range(0, 1e6, words="0 ms or more")
-SOME_SECONDS = Range(0, 1e9)  # that only clocks are compared with
+SOME_SECONDS = Range(0, 1e9)  # only compared with clocks
 
 NOT_EMPTY = Constraint("not empty", bool)
 A_FEW = Constraint("at least one, and at most 64", lambda x: 1 <= len(x) <= 64)
@@ -116,6 +118,6 @@ A_FEW = Constraint("at least one, and at most 64", lambda x: 1 <= len(x) <= 64)
 
 @dataclass(frozen=True)
 class PythonOnly:
-    """A type that a setting may have in Python only: the command line can't give it."""
+    """Type of a setting that is only available in Python, not on the command line."""
 
     type: Any

@@ -1,4 +1,4 @@
-"""What an annotation says of a value, and the value as it says."""
+"""Checks a value against an annotation, and converts it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class ScheduleBase:
     """Base class of schedules, values that change during a run; every sample must be valid."""
 
     def at(self, env_steps: int, total_steps: int) -> float:
-        """The value after ``env_steps`` environment steps of a run."""
+        """Return the value after ``env_steps`` environment steps of a run."""
         raise NotImplementedError
 
     def samples(self) -> Iterable[float]:
-        """Values to validate, including the smallest and largest."""
+        """Return values to validate, including the smallest and largest."""
         raise NotImplementedError
 
 
 class InvalidValue(Exception):
-    """What would be valid, and the nearest of it; None: it isn't known."""
+    """Error with a description of valid values, and the nearest valid value or None."""
 
     def __init__(self, words: str, near: Any = None) -> None:
         self.words, self.near = words, near
@@ -37,26 +37,26 @@ class InvalidValue(Exception):
 
 @dataclass(frozen=True)
 class TypeConstraint:
-    """What an annotation says: one of these types, and if it is no constant, within the limits."""
+    """Parsed annotation: one of these types, within the limits unless it is a constant."""
 
     options: tuple[Any, ...]
     limits: tuple[Range | Constraint, ...]
 
 
 def read(hint: Any) -> TypeConstraint:
-    """What an annotation says."""
+    """Parse an annotation."""
     extra: tuple[Any, ...] = ()
     if get_origin(hint) is Annotated:
         hint, extra = hint.__origin__, hint.__metadata__
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     options += tuple(x.type for x in extra if isinstance(x, PythonOnly))
-    if Path in options:  # before str, which takes paths, too
+    if Path in options:  # before str, because it accepts paths, too
         options = tuple(sorted(options, key=lambda x: x is not Path))
     return TypeConstraint(options, tuple(x for x in extra if isinstance(x, Range | Constraint)))
 
 
 def fit(kind: TypeConstraint, value: Any) -> Any:
-    """The value as an annotation has it; raises :class:`InvalidValue`."""
+    """Convert a value to an annotation's type; raises :class:`InvalidValue`."""
     if isinstance(value, ScheduleBase) and float in kind.options:
         for one in value.samples():
             try:
@@ -88,27 +88,27 @@ def fit_sample(kind: TypeConstraint, value: float) -> None:
 
 
 def _within(limits: tuple[Any, ...], option: Any, value: Any) -> Any:
-    """A value of one type within its limits."""
+    """Check a value of one type against its limits."""
     fit_type, a_type = _TYPES.get(option, (None, ""))
     try:
-        found = fit_type(value) if fit_type else _of_other_type(option, value)
+        nearest_valid = fit_type(value) if fit_type else _of_other_type(option, value)
     except InvalidValue as misfit:
         near = misfit.near
         if option in (int, float):
             near = limits[0].nearest(value) if limits else None
-        said = limits[0].says(value) if limits and option in (int, float) else ""
+        words = limits[0].says(value) if limits and option in (int, float) else ""
         raise InvalidValue(
-            ", ".join(filter(None, [misfit.words, said])), _typed(option, near)
+            ", ".join(filter(None, [misfit.words, words])), _typed(option, near)
         ) from None
     for limit in limits:
-        if not limit.holds(found):
-            said = limit.says(found)
-            if option in (int, float) and found != found:
-                said = f"{a_type}, {said}"
-            raise InvalidValue(said, _typed(option, limit.nearest(found)))
-    if not limits and option is float and not abs(found) <= sys.float_info.max:
+        if not limit.holds(nearest_valid):
+            words = limit.says(nearest_valid)
+            if option in (int, float) and nearest_valid != nearest_valid:
+                words = f"{a_type}, {words}"
+            raise InvalidValue(words, _typed(option, limit.nearest(nearest_valid)))
+    if not limits and option is float and not abs(nearest_valid) <= sys.float_info.max:
         raise InvalidValue("a finite number")
-    return found
+    return nearest_valid
 
 
 def _typed(option: Any, near: Any) -> Any:
@@ -177,7 +177,7 @@ _TYPES: dict[Any, tuple[Callable[[Any], Any], str]] = {
 
 
 def _of_other_type(option: Any, value: Any) -> Any:
-    """Choices, sequences, dicts, callables and classes; what is anything else is not looked at."""
+    """Check choices, sequences, dicts, callables and classes; accept any other type."""
     origin = get_origin(option) or option
     if origin is Annotated:
         return fit(read(option), value)
@@ -206,18 +206,18 @@ def _of_other_type(option: Any, value: Any) -> Any:
 
 
 def _kinds(cls: type) -> list[type]:
-    """What is derived from a class, by name, or the class itself."""
+    """Return the names of classes derived from a class, or of the class itself."""
     below: list[type] = cls.__subclasses__()
-    below = [one for one in below if one.__module__.startswith("headrace.")]  # not a user's own
+    below = [one for one in below if one.__module__.startswith("headrace.")]  # except user classes
     kinds = {kind for one in below for kind in (one, *_kinds(one))}
     return sorted(kinds, key=lambda kind: kind.__name__) or [cls]
 
 
-def _choice(known: tuple[Any, ...], value: Any) -> Any:
-    if not any(type(value) is type(one) and value == one for one in known):
-        names = [repr(one) for one in known]
+def _choice(options: tuple[Any, ...], value: Any) -> Any:
+    if not any(type(value) is type(one) and value == one for one in options):
+        names = [repr(one) for one in options]
         words = f"{', '.join(names[:-1])} or {names[-1]}" if names[1:] else names[0]
-        close = nearest(value.lower(), known, 1) if isinstance(value, str) else ""
+        close = nearest(value.lower(), options, 1) if isinstance(value, str) else ""
         raise InvalidValue(words, close.removeprefix(" Did you mean ").removesuffix("?") or None)
     return value
 
@@ -228,7 +228,7 @@ def _sequence(item: Any, value: Any) -> tuple[Any, ...]:
             near = (fit(read(item), value),)
         except InvalidValue:
             near = None
-        raise InvalidValue("a sequence, with a comma behind a single value", near)
+        raise InvalidValue("a sequence, with a comma after a single value", near)
     kind = read(item)
     try:
         return tuple(fit(kind, one) for one in value)

@@ -1,1 +1,1 @@
-"""Jobs of Kubernetes, for KubeRay's operator: the manifest, and what becomes of it."""
+"""Kubernetes jobs for KubeRay's operator: manifest and monitoring."""

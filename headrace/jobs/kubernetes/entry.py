@@ -1,8 +1,8 @@
-"""What a RayJob runs: the orders in its pod's environment, or what goes on from a checkpoint.
+"""Entry point of a RayJob: runs the job spec in its pod's environment, or resumes.
 
-They aren't on the command line, since it goes through two shells that quote differently. KubeRay
-runs it again on a new cluster when the head pod is lost, and when it has failed; then it is to
-fail at once, by a file that it has left in the volume.
+The spec isn't on the command line, because that passes through two shells that quote differently.
+KubeRay restarts the entry point on a new cluster if the head pod is lost, and also if the command
+failed. In the second case it must fail at once, which a file in the volume signals.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from headrace.errors import LaunchFailed
 from headrace.jobs.job_spec import JobSpec
 from headrace.jobs.ray_node import await_head
 
-RUNS = "/runs"  # where the volume is
+RUNS = "/runs"  # mount path of the volume
 VARIABLE = "HEADRACE_ORDERS"
-_LOST_S = 5.0  # in which a pod ends whose Ray has ended, and all that runs in it
+_LOST_S = 5.0  # grace period of a pod whose Ray has ended
 
 
 def main() -> int:
-    """Run the command, unless it has failed before; its exit status."""
+    """Run the command, unless it has failed before; return its exit status."""
     orders = JobSpec.read(os.environ[VARIABLE])
     failed = Path(RUNS) / f".headrace-{orders.key}"
     if failed.exists():
-        print("headrace: the command has failed, which a new cluster doesn't mend", flush=True)
+        print("headrace: the command has failed, and a new cluster would not fix it", flush=True)
         return int(failed.read_text())
     status = _run(orders)
     if status != 0:
         time.sleep(_LOST_S)
-        if await_head(os.environ["RAY_ADDRESS"], 1.0):  # so it wasn't for the loss of Ray
+        if await_head(os.environ["RAY_ADDRESS"], 1.0):  # so Ray's loss wasn't the cause
             with contextlib.suppress(OSError):
                 failed.write_text(str(status))
     return status
@@ -45,8 +45,10 @@ def _run(orders: JobSpec) -> int:
     words: list[str] = []
     try:
         words = orders.words(run_dir, orders.key, address="auto")
-        signal.signal(signal.SIGTERM, lambda *_: None)  # Ray sends it to the command, too
-        process = subprocess.Popen(words)  # whose own handling of it is the default again
+        signal.signal(
+            signal.SIGTERM, lambda *_: None
+        )  # Ray sends the signal to the command as well
+        process = subprocess.Popen(words)  # restore the command's default handling
     except LaunchFailed as error:
         print(f"headrace: {error}", flush=True)
         return 1

@@ -1,4 +1,4 @@
-"""The RayJob that brings a Ray cluster up in Kubernetes, as KubeRay's operator takes it."""
+"""Manifest of the RayJob that starts a Ray cluster in Kubernetes through KubeRay."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headrace.jobs.kubernetes.entry import RUNS, VARIABLE
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
 
-LABEL = "headrace/job"  # with the RayJob's name, on all its pods: KubeRay labels some only
-_USER = 1000  # of the image
+LABEL = "headrace/job"  # label with the RayJob's name on all its pods: KubeRay labels some only
+_USER = 1000  # user of the image
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 NAME = ranges.Constraint(
     "lower-case letters, digits and -, beginning with a letter, at most 40",
@@ -30,28 +30,30 @@ MEMORY = ranges.Constraint(
 @settings()
 @dataclass(frozen=True)
 class KubernetesJob:
-    """What a RayJob asks Kubernetes for."""
+    """Resources requested from Kubernetes for a RayJob."""
 
     nodes: Annotated[int, ranges.NODES] = 2
-    """Pods with a Ray node each; the learner is in the first one."""
+    """Number of pods, each with a Ray node; the learner is in the first one."""
     max_nodes: Annotated[int | None, ranges.NODES] = None
-    """Let Ray's autoscaler ask for pods up to so many when actors find no room; None: never."""
+    """Upper limit of pods for Ray's autoscaler, which adds pods when actors find no room; None:
+    off.
+    """
     image: Annotated[str, ranges.NOT_EMPTY] = "headrace:latest"
-    """With headrace and Ray, as the Dockerfile makes it."""
+    """Container image with headrace and Ray, as built by the Dockerfile."""
     cpus_per_node: Annotated[int, ranges.COUNT] = 4
-    """Processors of each pod."""
+    """Number of processors per pod."""
     memory_per_node: Annotated[str, MEMORY] = "8Gi"
-    """Of each pod."""
+    """Memory per pod."""
     gpus_per_node: Annotated[int, ranges.COUNT_OR_0] = 0
-    """NVIDIA's GPUs of each pod."""
+    """Number of NVIDIA GPUs per pod."""
     namespace: Annotated[str | None, ranges.NOT_EMPTY] = None
-    """Of all that is made; None: kubectl's own."""
+    """Namespace of all resources; None: kubectl's default."""
     volume_claim: Annotated[str, ranges.NOT_EMPTY] = "headrace-runs"
-    """A PersistentVolumeClaim that is there; the learner's pod writes runs to it."""
+    """Existing PersistentVolumeClaim, to which the learner's pod writes runs."""
     job_name: Annotated[str, NAME] = "headrace"
-    """What the RayJob's name begins with."""
+    """Prefix of the RayJob's name."""
     retries: Annotated[int, ranges.COUNT_OR_0] = 3
-    """Times that a lost cluster is made anew, after which the run goes on from its checkpoint."""
+    """Number of times that a lost cluster is recreated and the run resumed from its checkpoint."""
 
     def __post_init__(self) -> None:
         check_fields(self, "k8s: ")
@@ -63,7 +65,7 @@ class KubernetesJob:
 
 
 def manifest(job: KubernetesJob, orders: JobSpec, name: str, ray_version: str) -> dict[str, Any]:
-    """The RayJob of this name."""
+    """Return the RayJob of this name."""
     metadata: dict[str, Any] = {"name": name, "labels": {"app.kubernetes.io/name": "headrace"}}
     if job.namespace is not None:
         metadata["namespace"] = job.namespace
@@ -106,12 +108,14 @@ def manifest(job: KubernetesJob, orders: JobSpec, name: str, ray_version: str) -
 
 
 def _pod(job: KubernetesJob, name: str, orders: JobSpec | None, scales: bool) -> dict[str, Any]:
-    """A Ray node; the one with orders runs the command and has the volume of runs."""
+    """Return a Ray node's pod; the one with a job spec runs the command and has the volume of
+    runs.
+    """
     given: dict[str, Any] = {"cpu": str(job.cpus_per_node), "memory": job.memory_per_node}
     if job.gpus_per_node:
         given["nvidia.com/gpu"] = str(job.gpus_per_node)
     number, unit = int(job.memory_per_node[:-2]), job.memory_per_node[-2:]
-    shared = f"{math.floor(0.3 * number * _UNITS[unit] / 2**20)}Mi"  # as much as Ray takes of it
+    shared = f"{math.floor(0.3 * number * _UNITS[unit] / 2**20)}Mi"  # same share as Ray's default
     volumes: list[dict[str, Any]] = [
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": shared}}
     ]
@@ -121,7 +125,7 @@ def _pod(job: KubernetesJob, name: str, orders: JobSpec | None, scales: bool) ->
         claim = {"claimName": job.volume_claim}
         volumes.append({"name": "runs", "persistentVolumeClaim": claim})
         mounts.append({"name": "runs", "mountPath": RUNS})
-        written = orders.write().replace("$(", "$$(")  # which Kubernetes would take for a variable
+        written = orders.write().replace("$(", "$$(")  # Kubernetes would treat it as a variable
         environment.append({"name": VARIABLE, "value": written})
     spec: dict[str, Any] = {
         "securityContext": _pod_security(),
@@ -137,13 +141,13 @@ def _pod(job: KubernetesJob, name: str, orders: JobSpec | None, scales: bool) ->
         ],
         "volumes": volumes,
     }
-    if not scales:  # the autoscaler asks Kubernetes for pods
+    if not scales:  # for the autoscaler
         spec["automountServiceAccountToken"] = False
     return {"spec": spec}
 
 
 def _submitter(job: KubernetesJob) -> dict[str, Any]:
-    """The pod that hands the command over and shows its output."""
+    """Return the pod that submits the command and shows its output."""
     small = {"cpu": "500m", "memory": "512Mi"}
     container = {
         "name": "ray-job-submitter",

@@ -1,1 +1,1 @@
-"""Jobs of SLURM: what they ask for, the script, the queue, and what runs on their nodes."""
+"""SLURM jobs: resources, batch script, queue, and processes on their nodes."""

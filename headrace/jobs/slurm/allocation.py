@@ -1,4 +1,4 @@
-"""A Ray cluster on the nodes of the allocation that this process is in."""
+"""Ray cluster on the nodes of the current SLURM allocation."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ from headrace.jobs.slurm.queue import fields_of
 from headrace.jobs.versions import versions
 
 _END_S = 15.0  # for nodes to end by themselves
-_REASON_S = 2.0  # in which a node's reason may come after srun's word that it has ended
-_ENDED = re.compile(r"srun: error: (\S+): tasks? \S+: .+")  # in its own words, on some nodes
-_HOW_LINES_COME = "SLURM_UNBUFFEREDIO", "SLURM_LABELIO"  # to srun: here whole, and as they are
+_REASON_S = 2.0  # grace period for a node's own message after srun reports its end
+_ENDED = re.compile(r"srun: error: (\S+): tasks? \S+: .+")  # its messages about some nodes
+_HOW_LINES_COME = "SLURM_UNBUFFEREDIO", "SLURM_LABELIO"  # srun option: whole lines, unmodified
 
 
 @dataclass
 class _NodeReports:
-    """What the nodes have said."""
+    """Messages received from the nodes."""
 
     wrong: list[str] = field(default_factory=list)
-    terminated: bool = False  # SLURM has sent SIGTERM to them
-    other: list[str] = field(default_factory=list)  # srun's own words
-    news: deque[str] = field(default_factory=deque)  # of both, since Ray was up
-    ended: tuple[float, str] = (math.inf, "")  # when, and on which nodes what srun began
+    terminated: bool = False  # nodes that received SIGTERM from SLURM
+    other: list[str] = field(default_factory=list)  # srun's own messages
+    news: deque[str] = field(default_factory=deque)  # messages of both since Ray was up
+    ended: tuple[float, str] = (math.inf, "")  # time and nodes of srun's first message about an end
 
 
 class Allocation:
-    """Ray on all nodes of this allocation, for as long as the block lasts.
+    """Runs Ray on all nodes of this allocation inside the block.
 
     Args:
-        gpus_per_node: that Ray may give away.
-        start_timeout_s: for Ray to be up everywhere.
-        shared: a folder that every node must see; None: none.
-        peer: a machine of no node that is to reach the cluster; "": none.
-        stop: asked while waiting; true ends it with LaunchFailed.
+        gpus_per_node: number of GPUs per node for Ray.
+        start_timeout_s: startup timeout of Ray on all nodes, in seconds.
+        shared: a folder that must be visible on every node, or None.
+        peer: a machine outside the allocation that connects to the cluster, or "".
+        stop: called while waiting; True aborts with LaunchFailed.
 
     Raises:
-        ConfigError: this machine is none of them.
-        LaunchFailed: a node can't take part, or Ray wasn't up in time; nothing is left running.
+        ConfigError: this machine is not in the allocation.
+        LaunchFailed: a node can't join, or Ray didn't start in time; nothing is left running.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Allocation:
         self._me = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
         if self._me not in self.hosts:
             raise ConfigError(
-                f"this program runs under salloc on {self._me}, which is no node of job "
+                f"this program runs under salloc on {self._me}, which is not a node of job "
                 f"{os.environ.get('SLURM_JOB_ID')} ({', '.join(self.hosts)}): start it there, with "
                 "`srun --nodes=1 --ntasks=1 --overlap` before its command, or outside of salloc, "
                 "to have a job submitted"
@@ -86,11 +86,13 @@ class Allocation:
 
     @property
     def terminated(self) -> bool:
-        """Whether SLURM has told the nodes to end: the time of grace before preemption."""
+        """Return whether SLURM has sent SIGTERM to the nodes: the grace period before
+        preemption.
+        """
         return self._heard.terminated
 
     def news(self) -> list[str]:
-        """What nodes, and srun of them, have said since Ray was up, or this was called last."""
+        """Return new messages of nodes and srun since Ray was up, or since the last call."""
         return [self._heard.news.popleft() for _ in range(len(self._heard.news))]
 
     def __enter__(self) -> Allocation:
@@ -100,7 +102,7 @@ class Allocation:
         try:
             self._start()
             self._await_nodes()
-            self._heard.news.clear()  # srun's remarks as it began
+            self._heard.news.clear()  # srun's messages at the start
         except BaseException:
             self._end()
             raise
@@ -133,12 +135,12 @@ class Allocation:
         for line in self._srun.stdout:
             try:
                 said = dict(json.loads(line))
-            except (TypeError, ValueError):  # srun's own words
+            except (TypeError, ValueError):  # srun's own messages
                 if line.strip():
                     self._heard.other.append(line.strip())
                     self._heard.news.append(line.strip())
                 found = _ENDED.match(line)
-                if found is not None and not self._heard.ended[1]:  # the first is the cause
+                if found is not None and not self._heard.ended[1]:  # the first one is the cause
                     self._heard.ended = time.monotonic(), found[1]
                 continue
             self._heard.terminated |= "signal" in said
@@ -170,15 +172,15 @@ class Allocation:
                 self._check(deadline, up)
                 assert ready.stderr is not None
                 words = ready.stderr.read().strip().splitlines()
-                raise LaunchFailed(f"Ray's head doesn't let a driver in: {(words or ['?'])[-1]}")
+                raise LaunchFailed(f"Ray's head rejects a driver: {(words or ['?'])[-1]}")
 
     def _check(self, deadline: float, up: list[str]) -> None:
-        """Raise LaunchFailed once it is known that the cluster won't come up."""
+        """Raise LaunchFailed once it is certain that the cluster won't start."""
         if self._heard.wrong:
             raise LaunchFailed(self._heard.wrong[0])
         missing = sorted(set(self.hosts) - set(up[-1].split() if up else []))
         if self._stop() or self.terminated:
-            raise LaunchFailed(f"told to end before Ray was up on {', '.join(missing)}")
+            raise LaunchFailed(f"stopped before Ray was up on {', '.join(missing)}")
         ended_at, where = self._heard.ended
         if self._srun.poll() is not None:
             self._listener.join(_REASON_S)
@@ -195,7 +197,7 @@ class Allocation:
         if time.monotonic() > deadline:
             raise LaunchFailed(
                 f"no Ray on {', '.join(missing)} after {self._timeout_s:g} s: raise "
-                "start_timeout_s, or look whether ports between nodes are open"
+                "start_timeout_s, or check whether ports between nodes are open"
             )
 
     def __exit__(
@@ -207,7 +209,7 @@ class Allocation:
         self._end()
 
     def _end(self) -> None:
-        """Close the nodes' standard input, which ends them, and srun where they don't."""
+        """Close the nodes' standard input, which ends them; terminate srun if they don't end."""
         if not hasattr(self, "_srun"):
             return
         assert self._srun.stdin is not None
@@ -223,9 +225,9 @@ class Allocation:
 
 
 def on_each_node(num_nodes: int, *arguments: str) -> list[str]:
-    """The command that starts a Python on each node of a job, whose lines arrive whole.
+    """Return the command that starts a Python process on each node, with intact output lines.
 
-    With ``--unbuffered`` those of two nodes, or of a node and srun, would be joined at times.
+    With ``--unbuffered``, lines of two nodes, or of a node and srun, are sometimes merged.
     """
     return [
         *("srun", f"--nodes={num_nodes}", f"--ntasks={num_nodes}", "--ntasks-per-node=1"),
@@ -235,12 +237,12 @@ def on_each_node(num_nodes: int, *arguments: str) -> list[str]:
 
 
 def gpus_per_node() -> int:
-    """Of the job that this process is in, as SLURM tells it ("2", "a100:2", "a100")."""
+    """Return GPUs per node of the current job, parsed from SLURM ("2", "a100:2", "a100")."""
     told = (os.environ.get(f"SLURM_GPUS_{where}_NODE", "0") for where in ("PER", "ON"))
     counts = (text.rpartition(":")[2] for text in told)
     return max(int(count) if count.isdigit() else 1 for count in counts)
 
 
 def _address(host: str) -> str:
-    """How SLURM itself reaches a node."""
+    """Return the address by which SLURM reaches a node."""
     return fields_of(called("scontrol", "-o", "show", "node", host)).get("NodeAddr", host)

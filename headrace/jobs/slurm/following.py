@@ -1,4 +1,4 @@
-"""A job as its user sees it: the queue, its output, its end."""
+"""Follows a SLURM job: queue, output and end."""
 
 from __future__ import annotations
 
@@ -10,44 +10,46 @@ from pathlib import Path
 from headrace.errors import LaunchFailed
 from headrace.jobs.slurm.queue import State, cancel, states
 
-_LOOK_S = 1.0  # between two questions to SLURM, at first
+_LOOK_S = 1.0  # initial polling interval of SLURM
 _SELDOM_S = 10.0  # later on
-_TRIES = 5  # to ask SLURM, whose server may be started again meanwhile
+_TRIES = 5  # time to poll SLURM, whose server may be restarting
 
 
 class LogTail:
-    """A file that grows; what was in it before is left out."""
+    """Reads new lines of a growing file, without its previous content."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read = path.stat().st_size if path.exists() else 0
 
     def new(self) -> str:
-        """What came since the last call, in whole lines."""
+        """Return whole lines added since the last call."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._read)
                 text = file.read()
         except FileNotFoundError:
             return ""
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read += len(whole)
-        return whole.decode(errors="replace")
+        complete = text[: text.rfind(b"\n") + 1]
+        self._read += len(complete)
+        return complete.decode(errors="replace")
 
 
 def log_of(pattern: str, state: str) -> Path:
-    """The file that sbatch makes of a pattern for a job, or for one of an array ("12_3")."""
+    """Return sbatch's output file for a job, or an array job ("12_3")."""
     job, _, task = state.partition("_")
     return Path(pattern.replace("%j", job).replace("%A", job).replace("%a", task))
 
 
 class JobFollower:
-    """Tells of a job until it ends.
+    """Reports a job's progress until it ends.
 
     Args:
-        job: its number. pattern: of the files of its output, as sbatch takes it.
-        before: a log, by its path, with what it held before the job.
-        show: is given what the job has printed. say: is given what happens to the job.
+        job: job number.
+        pattern: sbatch's pattern of output files.
+        before: sizes or contents of existing logs, by path.
+        show: called with the job's output.
+        say: called with status messages.
     """
 
     def __init__(
@@ -61,20 +63,20 @@ class JobFollower:
         self._job, self._pattern, self._show, self._say = job, pattern, show, say
         self._logs, self._told = before, dict[str, str]()
         self._seen: set[str] = set()  # jobs that have printed something
-        self._last: dict[str, State] = {}  # SLURM forgets those of an array one by one
+        self._last: dict[str, State] = {}  # SLURM forgets array jobs one by one
 
     def to_the_end(self) -> int:
-        """Follow until all have ended; the highest exit status."""
+        """Follow until all jobs have ended; return the highest exit status."""
         pause_s = _LOOK_S
         while True:
             now = self._states()
             for one in now:
-                self._tell(one)
+                self._report_status(one)
                 self._last[one.job] = one
             for one in now:
                 self._print(one)
             if all(one.ended for one in now):
-                time.sleep(_LOOK_S)  # a preempted job is gone for a moment, and queued again
+                time.sleep(_LOOK_S)  # a preempted job disappears briefly before it is requeued
                 if all(one.ended for one in self._states()):
                     break
             until = time.monotonic() + pause_s
@@ -102,7 +104,7 @@ class JobFollower:
             except LaunchFailed as error:
                 if attempt == _TRIES - 1:
                     raise LaunchFailed(
-                        f"{error}; job {self._job} goes on by itself, and its output is in "
+                        f"{error}; job {self._job} keeps running, and its output is in "
                         f"{self._pattern}"
                     ) from None
                 time.sleep(_LOOK_S * 2**attempt)
@@ -110,30 +112,30 @@ class JobFollower:
 
     def _print(self, one: State) -> None:
         path = log_of(self._pattern, one.job)
-        if "[" in path.name:  # jobs of an array that wait together
+        if "[" in path.name:  # array jobs that wait together
             return
         text = self._logs.setdefault(path, LogTail(path)).new()
         if text:
             self._seen.add(one.job)
             self._show(text)
 
-    def _tell(self, one: State) -> None:
-        what = {
+    def _report_status(self, one: State) -> None:
+        status = {
             "PENDING": one.waits,
             "RUNNING": f"runs on {one.nodes}",
             "CONFIGURING": f"waits for {one.nodes} to boot",
         }.get(one.name, "")
-        if one.restarts and what:
-            what = f"{what}, start {one.restarts + 1}"
+        if one.restarts and status:
+            status = f"{status}, start {one.restarts + 1}"
         if one.ended:
-            what = f"has ended: {one.name.lower().replace('_', ' ')}"
-        if what and self._told.get(one.job) != what:
-            self._told[one.job] = what
-            self._say(f"job {one.job} {what}")
+            status = f"has ended: {one.name.lower().replace('_', ' ')}"
+        if status and self._told.get(one.job) != status:
+            self._told[one.job] = status
+            self._say(f"job {one.job} {status}")
 
 
 def cancelled(job: str, say: Callable[[str], None], timeout_s: float = 120.0) -> None:
-    """Cancel a job and wait until nothing of it runs."""
+    """Cancel a job and wait until none of its processes run."""
     say(f"cancelling job {job}")
     cancel(job)
     deadline = time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""What a job asks SLURM for, and the batch script that asks for it."""
+"""Resources of a SLURM job, and its batch script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.validation.fields import check_fields, settings
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _OPTION = re.compile(r"[A-Za-z][\w-]*(=[^\x00-\x1f\x7f]*)?")
-_PLAIN = re.compile(r"[\w./:,=+@%*\[\]-]*", re.ASCII)  # what sbatch takes as it stands
+_PLAIN = re.compile(r"[\w./:,=+@%*\[\]-]*", re.ASCII)  # sbatch accepts these characters unquoted
 TIME = ranges.Constraint(
     'minutes, "hours:minutes:seconds" or "days-hours", as sbatch takes them',
     lambda text: bool(_TIME.fullmatch(text)),
@@ -38,33 +38,34 @@ NAME = ranges.Constraint("letters, digits, - . and _", lambda x: bool(re.fullmat
 @settings()
 @dataclass(frozen=True)
 class Job:
-    """What a job asks SLURM for."""
+    """Resources requested from SLURM for a job."""
 
     nodes: Annotated[int, ranges.NODES] = 1
-    """Nodes of the job, each with one Ray node."""
+    """Number of nodes, each with one Ray node."""
     partition: Annotated[str | None, LINE] = None
-    """Where it queues; None: where the cluster puts jobs by itself."""
+    """Partition of the job; None: the cluster's default."""
     time_limit: Annotated[str | None, TIME] = None
-    """Of the job: minutes, "hours:minutes:seconds" or "days-hours"; None: the partition's."""
+    """Time limit: minutes, "hours:minutes:seconds" or "days-hours"; None: the partition's."""
     gpus_per_node: Annotated[int, ranges.COUNT_OR_0] = 0
-    """GPUs of each node."""
+    """Number of GPUs per node."""
     cpus_per_node: Annotated[int | None, ranges.COUNT] = None
-    """Processors of each node; None: the nodes are the job's alone."""
+    """Number of processors per node; None: request exclusive nodes."""
     memory_per_node: Annotated[str | None, LINE] = None
-    """Of each node, as in "16G"; None: all of it where nodes are the job's alone, else what the
-    cluster gives by itself."""
+    """Memory per node, as in "16G"; None: all of it on exclusive nodes, else the cluster's
+    default.
+    """
     job_name: Annotated[str, NAME] = "headrace"
-    """What squeue shows."""
+    """Job name in squeue."""
     array: Annotated[str | None, ARRAY] = None
-    """A job for each of these seeds, as in "0-3"."""
+    """Array of seeds with a job each, as in "0-3"."""
     option: tuple[Annotated[str, OPTION], ...] = ()
-    """Any other of sbatch's options, as in account=physics; may be repeated."""
+    """Further option of sbatch, as in account=physics; may be repeated."""
     start_timeout_s: Annotated[float, ranges.SECONDS] = 300.0
-    """For Ray to be up on all nodes, once the job has left the queue."""
+    """Startup timeout of Ray on all nodes, in seconds, once the job has left the queue."""
     stop_before_s: Annotated[int, ranges.COUNT] = 120
-    """So long before the time limit a run is told to save and end; then the job queues again."""
+    """Seconds before the time limit at which a run is stopped to save; then the job is requeued."""
     requeue: bool = True
-    """Queue again, and go on, after preemption, the time limit and the loss of a node."""
+    """Requeue and resume after preemption, the time limit or the loss of a node."""
 
     def __post_init__(self) -> None:
         check_fields(self, "slurm: ")
@@ -77,11 +78,11 @@ class Job:
 
 
 def _seconds(time_limit: str | None) -> int | None:
-    """As sbatch reads it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
-    found = _TIME.fullmatch(time_limit or "")
-    if found is None:
+    """Parse sbatch's durations: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
+    match = _TIME.fullmatch(time_limit or "")
+    if match is None:
         return None
-    days, *rest = (None if part is None else int(part) for part in found.groups())
+    days, *rest = (None if part is None else int(part) for part in match.groups())
     parts = [part for part in rest if part is not None]
     if days is None and len(parts) < 3:  # minutes, and seconds
         parts = [0, *parts]
@@ -90,7 +91,7 @@ def _seconds(time_limit: str | None) -> int | None:
 
 
 def _check_time(job: Job, start_timeout_s: float) -> None:
-    """Refuse a time limit that could be over before anything has run."""
+    """Raise ConfigError for a time limit that could pass before the command runs."""
     limit_s = _seconds(job.time_limit)
     needed_s = job.stop_before_s + start_timeout_s
     if limit_s is not None and limit_s <= needed_s:
@@ -102,7 +103,7 @@ def _check_time(job: Job, start_timeout_s: float) -> None:
 
 
 def _directive(name: str, value: Any) -> str:
-    """A line for sbatch, which has quotes, escapes and comments of its own in these."""
+    """Return a line for sbatch, which has its own quoting, escapes and comments."""
     if value in (None, ""):
         return f"#SBATCH --{name}"
     text = str(value)
@@ -112,7 +113,7 @@ def _directive(name: str, value: Any) -> str:
 
 
 def script(job: Job, orders: JobSpec, log: str) -> str:
-    """The batch script; ``log`` is the file of all output, a pattern as sbatch takes it.
+    """Return the batch script; ``log`` is the file of all output, an sbatch pattern.
 
     Raises:
         ConfigError: the time limit leaves no time for the command.

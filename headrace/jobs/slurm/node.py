@@ -1,8 +1,8 @@
-"""What runs on each node of a job: one Ray node, for as long as standard input is open.
+"""Node process of a job: runs one Ray node while standard input is open.
 
-srun starts it and hands it the head's standard input, of which the first line are its orders; so
-it ends with whoever started it, and the token stands in no file and on no command line. It answers
-with lines of JSON: what is wrong here, or that SLURM has sent SIGTERM, which the head acts on.
+srun starts it and forwards the head's standard input, whose first line is the node spec. So it ends
+with the process that started it, and the token is in no file and on no command line. It answers
+with lines of JSON: a problem of this node, or SIGTERM from SLURM, to which the head reacts.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from headrace.jobs.ray_node import Ray, RayNode, await_head
 from headrace.jobs.versions import difference
 from headrace.processes import num_cores
 
-_PROBE_S = 10.0  # in which a file of another node must be seen: network file systems take seconds
+_PROBE_S = 10.0  # time for a file of another node to become visible on network file systems
 _LOOK_S = 0.5
-_LONGEST = 1000  # letters of a line: srun breaks those that are longer
+_LONGEST = 1000  # maximum letters of a line: srun breaks longer ones
 
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """What a node is told."""
+    """Specification of a node."""
 
     ray: Ray
-    head: str  # the node that Ray's head runs on
+    head: str  # the node of Ray's head
     gpus: int
     versions: dict[str, str]
-    probe: str  # a file that every node must see; "": there is none
+    probe: str  # a file that must be visible on every node; "": none
     start_timeout_s: float
 
     def write(self) -> str:
@@ -46,9 +46,9 @@ class NodeSpec:
         return NodeSpec(**values | {"ray": Ray(**values["ray"])})
 
 
-def say(**what: Any) -> None:
-    """Tell the head, in words that are cut to a line; it is gone where nobody listens."""
-    cut = {key: x[:_LONGEST] if isinstance(x, str) else x for key, x in what.items()}
+def say(**message: Any) -> None:
+    """Send a message to the head, truncated to one line; ends if nobody reads it."""
+    cut = {key: x[:_LONGEST] if isinstance(x, str) else x for key, x in message.items()}
     while len(line := json.dumps({"node": _name(), **cut})) > _LONGEST:
         cut["wrong"] = cut["wrong"][:-10]
     try:
@@ -61,16 +61,16 @@ def _name() -> str:
     return os.environ.get("SLURMD_NODENAME", "this node")
 
 
-def wrong_here(orders: NodeSpec) -> str:
-    """Why this node can't take part, as a sentence without its subject; "": it can."""
-    if said := difference(orders.versions):
-        return said
+def join_problem(orders: NodeSpec) -> str:
+    """Return why this node can't join, as a sentence without its subject; "": it can."""
+    if answer := difference(orders.versions):
+        return answer
     deadline = time.monotonic() + _PROBE_S
     while orders.probe and not os.path.exists(orders.probe):
         if time.monotonic() > deadline:
             folder = os.path.dirname(orders.probe)
             return (
-                f"doesn't see the folder {folder} of {orders.head}, so a run that is queued again "
+                f"doesn't see the folder {folder} of {orders.head}, so a requeued run "
                 "there would not find its checkpoints: choose --run-dir on a file system that all "
                 "nodes share"
             )
@@ -78,20 +78,20 @@ def wrong_here(orders: NodeSpec) -> str:
     if _name() != orders.head and not await_head(orders.ray.address, orders.start_timeout_s):
         return (
             f"doesn't reach {orders.ray.address} of {orders.head} in {orders.start_timeout_s:g} s: "
-            "open the ports between nodes, or see why Ray's head isn't up"
+            "open the ports between nodes, or check why Ray's head isn't up"
         )
     return ""
 
 
 def main() -> int:
-    """Be a node until standard input ends."""
+    """Run a node until standard input ends."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, frame: say(signal=number))
     line = sys.stdin.readline()
     if not line:
         return 0
     orders, name = NodeSpec.read(line), _name()
-    if wrong := wrong_here(orders):
+    if wrong := join_problem(orders):
         say(wrong=f"{name} {wrong}")
         return 1
     cpus = int(os.environ.get("SLURM_CPUS_ON_NODE", num_cores()))

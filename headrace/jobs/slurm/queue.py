@@ -1,4 +1,4 @@
-"""SLURM's own words: partitions, jobs and their states, read from its programs."""
+"""Queries of SLURM: partitions, jobs and their states, parsed from its programs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _GONE = {
 
 
 def fields_of(line: str) -> dict[str, str]:
-    """The NAME=VALUE pairs in a line of ``scontrol -o show``."""
+    """Parse the NAME=VALUE pairs in a line of ``scontrol -o show``."""
     return dict(re.findall(r"(\S+?)=(\S*)", line))
 
 
 @dataclass(frozen=True)
 class State:
-    """How a job, or one of an array, stands."""
+    """State of a job, or of one of an array."""
 
-    job: str  # its number; of an array, what tells it from the others too, as in "12_3"
+    job: str  # its number; in an array with its index, as in "12_3"
     name: str  # PENDING, RUNNING, …
     reason: str
     restarts: int
@@ -42,63 +42,63 @@ class State:
 
     @property
     def waits(self) -> str:
-        """In words, with the reason as soon as SLURM has one."""
+        """Describe a waiting job, with SLURM's reason if available."""
         return "waits in the queue" + (f" ({self.reason})" if self.reason != "None" else "")
 
 
 def states(job: str) -> list[State]:
-    """Of a job, or of all jobs of an array.
+    """Return the states of a job, or of all jobs of an array.
 
     Raises:
-        LaunchFailed: SLURM doesn't answer, or has forgotten it.
+        LaunchFailed: SLURM doesn't answer, or has forgotten the job.
     """
     return [_state(line) for line in called("scontrol", "-o", "show", "job", job).splitlines()]
 
 
 def _state(line: str) -> State:
-    found = fields_of(line)
-    code, _, number = found.get("ExitCode", "0:0").partition(":")
-    task = found.get("ArrayTaskId")
+    fields = fields_of(line)
+    code, _, number = fields.get("ExitCode", "0:0").partition(":")
+    task = fields.get("ArrayTaskId")
     return State(
-        found["JobId"] if task is None else f"{found['ArrayJobId']}_{task}",
-        found["JobState"],
-        found.get("Reason", "None"),
-        int(found.get("Restarts", 0)),
-        found.get("NodeList", ""),
+        fields["JobId"] if task is None else f"{fields['ArrayJobId']}_{task}",
+        fields["JobState"],
+        fields.get("Reason", "None"),
+        int(fields.get("Restarts", 0)),
+        fields.get("NodeList", ""),
         int(code) or (128 + int(number) if int(number) else 0),
     )
 
 
 def submit(script: str) -> str:
-    """Submit a batch script; the job's number.
+    """Submit a batch script and return the job's number.
 
     Raises:
-        LaunchFailed: SLURM refused it.
+        LaunchFailed: SLURM rejected it.
     """
     return called("sbatch", "--parsable", stdin=script).strip().partition(";")[0]
 
 
 def cancel(job: str) -> None:
-    """End a job; safe if it has ended."""
+    """Cancel a job; safe if it has ended."""
     with contextlib.suppress(LaunchFailed):
         called("scancel", job)
 
 
 @dataclass(frozen=True)
 class _Partition:
-    """What sinfo says of a partition."""
+    """Properties of a partition from sinfo."""
 
     nodes: int
-    cpus: int  # of the node that has most
+    cpus: int  # maximum over its nodes
     gpus: int
     is_up: bool
 
 
 def check_cluster(job: Job) -> None:
-    """Refuse what SLURM would refuse, or let wait for ever.
+    """Reject jobs that SLURM would reject or never start.
 
     Raises:
-        ConfigError: there is no SLURM here, or its partition has no such nodes.
+        ConfigError: SLURM isn't available, or the partition lacks such nodes.
         LaunchFailed: SLURM doesn't answer.
     """
     require_programs(
@@ -106,18 +106,18 @@ def check_cluster(job: Job) -> None:
         remedy="run this on a machine of the cluster, such as its login node, or train here with "
         "`headrace train`",
     )
-    known, default = _partitions()
+    names, default = _partitions()
     name = job.partition or default
-    if name not in known:
-        hint = nearest(name, known) or f" There are {', '.join(known)}."
+    if name not in names:
+        hint = nearest(name, names) or f" Available: {', '.join(names)}."
         raise ConfigError(f"slurm: partition={name!r} doesn't exist.{hint}")
-    there, of = known[name], f"partition {name} "
+    there, of = names[name], f"partition {name} "
     if not there.is_up:
-        raise ConfigError(f"slurm: {of}takes no jobs now; choose another with --partition")
+        raise ConfigError(f"slurm: {of}accepts no jobs now; choose another with --partition")
     if job.nodes > there.nodes:
         raise ConfigError(f"slurm: nodes={job.nodes}, but {of}has {there.nodes}")
     if job.gpus_per_node > there.gpus:
-        others = [other for other in known if known[other].gpus >= job.gpus_per_node]
+        others = [other for other in names if names[other].gpus >= job.gpus_per_node]
         hint = f" (partition {others[0]} has them)" if others else ""
         raise ConfigError(
             f"slurm: gpus_per_node={job.gpus_per_node}, but nodes of {of}have at most "
@@ -130,19 +130,19 @@ def check_cluster(job: Job) -> None:
 
 
 def _partitions() -> tuple[dict[str, _Partition], str]:
-    """By name; and the one that jobs go to that name none."""
-    found: dict[str, _Partition] = {}
+    """Return the partitions by name, and the default partition."""
+    partitions: dict[str, _Partition] = {}
     default = ""
     for line in called("sinfo", "-h", "-o", "%P|%D|%c|%G|%a").splitlines():
         starred, nodes, cpus, gres, up = line.split("|")
         name = starred.rstrip("*")
         default = name if starred.endswith("*") else default
-        before = found.get(name, _Partition(0, 0, 0, False))
+        before = partitions.get(name, _Partition(0, 0, 0, False))
         counts = re.findall(r"gpu(?::[^:,(]+)?:(\d+)", gres)
-        found[name] = _Partition(
+        partitions[name] = _Partition(
             before.nodes + int(nodes),
             max(before.cpus, int(cpus.rstrip("+"))),
             max(before.gpus, sum(map(int, counts))),
             up == "up",
         )
-    return found, default
+    return partitions, default

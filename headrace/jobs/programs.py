@@ -16,7 +16,7 @@ def require_programs(*names: str, remedy: str) -> None:
     """
     missing = [name for name in names if shutil.which(name) is None]
     if missing:
-        raise ConfigError(f"{' and '.join(missing)} not found on the path: {remedy}")
+        raise ConfigError(f"{', '.join(missing)} not found on the path: {remedy}")
 
 
 def called(*command: str, stdin: str = "", timeout_s: float = _TIMEOUT_S) -> str:

@@ -90,8 +90,8 @@ def test_bad_arguments_are_refused_and_the_environments_stay_usable(make, monkey
     node, sent = envs._head.pool, []
     monkeypatch.setattr(node, "send", lambda *_: sent.append(1))
     bad = [
-        (lambda: envs.step(np.zeros(3, int)), r"actions for \[3\] environments; there are 4"),
-        (lambda: envs.step(1), r"actions for \[0\] environments; there are 4"),
+        (lambda: envs.step(np.zeros(3, int)), r"actions for \[3\] environments, but there are 4"),
+        (lambda: envs.step(1), r"actions for \[0\] environments, but there are 4"),
         (lambda: envs.collect(agent, 0), r"num_steps=0 must be 1 or more \(nearest: 1\)"),
         (lambda: envs.collect(agent, 2.0), "num_steps=2.0 must be a whole number"),
         (lambda: envs.collect_async(agent, 0), "fragment_length=0 must be 1 or more"),

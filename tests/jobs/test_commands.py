@@ -137,7 +137,7 @@ def test_ray_that_is_not_installed_is_told_before_anything_is_submitted(monkeypa
     assert main([*flags, "2", "--", *CARTPOLE]) == 2
     assert "headrace launch slurm needs Ray, which isn't installed" in capsys.readouterr().err
     assert main([*flags, "1", "--", *CARTPOLE]) == 2  # which needs none
-    assert "there is no sbatch" in capsys.readouterr().err
+    assert "sbatch, srun" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["50%", "a\\b"])

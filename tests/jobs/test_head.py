@@ -136,11 +136,11 @@ def test_nodes_that_hear_sigterm_tell_the_command(job, send):
 def test_a_time_limit_that_ends_before_ray_is_up_is_told_and_not_tried_again(job, capsys):
     def fail() -> None:
         notice()
-        raise LaunchFailed("told to end before Ray was up on node2")
+        raise LaunchFailed("stopped before Ray was up on node2")
 
     assert job("touch ran", Nodes(begin=fail)) == (1, 0)
     said = capsys.readouterr().out
-    assert "headrace: told to end before Ray was up on node2\n" in said
+    assert "headrace: stopped before Ray was up on node2\n" in said
     assert "came too early: raise --time-limit" in said
 
 
@@ -156,7 +156,7 @@ def test_preemption_before_ray_is_up_queues_again(job):
 
     def fail() -> None:
         nodes.terminated = True
-        raise LaunchFailed("told to end before Ray was up on node2")
+        raise LaunchFailed("stopped before Ray was up on node2")
 
     nodes._begin = fail
     assert job("touch ran", nodes) == (head._CUT, 1)
@@ -188,7 +188,7 @@ def test_a_command_that_dies_by_the_signal_a_moment_before_it_is_heard_of_queues
 def test_a_command_that_was_cut_off_has_not_succeeded(job, send, capsys):
     send(signal.SIGUSR1)
     assert job(SAVES, requeue=False) == (143, 0)
-    assert "the job doesn't queue again" in capsys.readouterr().out
+    assert "the job is not requeued" in capsys.readouterr().out
 
 
 def test_a_job_that_was_cancelled_does_not_queue_again(job, send):
@@ -201,14 +201,14 @@ def test_a_requeue_that_slurm_refuses_for_a_while_is_tried_again(job, send, caps
     Path("refuses").write_text("2")
     send(signal.SIGUSR1)
     assert job(SAVES) == (143, 3)
-    assert "can't queue again" not in capsys.readouterr().out
+    assert "can't be requeued" not in capsys.readouterr().out
 
 
 def test_a_requeue_that_never_works_is_told_with_the_command(job, send, capsys):
     Path("refuses").write_text("99")
     send(signal.SIGUSR1)
     assert job(SAVES) == (143, 5)
-    words = "(scontrol refused: Unable to contact slurm controller): `scontrol requeue 7` does it"
+    words = "(scontrol failed: Unable to contact slurm controller): run `scontrol requeue 7`"
     assert words in capsys.readouterr().out
 
 
@@ -226,7 +226,9 @@ def test_a_run_that_gets_no_further_in_its_time_limit_does_not_queue_again(
     if number == "TERM":
         saves = f"{SAVES.replace('sleep 0.02', 'sleep 0.3; exit 0')}"
     assert job(saves, run_dir="x", key="k") == (143, queued)
-    assert ("from 8 steps it got to no later checkpoint" in capsys.readouterr().out) is (not queued)
+    assert ("it resumed at 8 steps and saved no later checkpoint" in capsys.readouterr().out) is (
+        not queued
+    )
 
 
 def test_checkpoints_of_a_run_that_a_job_replaces_are_no_measure_of_its_progress(job, send):

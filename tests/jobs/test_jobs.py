@@ -130,7 +130,7 @@ class TestOrders:
 
     def test_a_folder_that_can_t_be_written_to_is_told(self, tmp_path):
         (tmp_path / "run.job").mkdir()
-        with pytest.raises(LaunchFailed, match="can't write beside run_dir="):
+        with pytest.raises(LaunchFailed, match="can't write next to run_dir="):
             self.runs("1")
 
 
@@ -197,7 +197,7 @@ def cluster(tmp_path, monkeypatch):
         ({"gpus_per_node": 1}, r"have at most 0 \(partition gpu has them\)"),
         ({"partition": "gpu", "gpus_per_node": 9}, "nodes of partition gpu have at most 8"),
         ({"cpus_per_node": 65}, "cpus_per_node=65, but nodes of partition main have at most 64"),
-        ({"partition": "old"}, "partition old takes no jobs now"),
+        ({"partition": "old"}, "partition old accepts no jobs now"),
     ],
 )
 def test_what_a_partition_has_not_is_refused(cluster, settings, says):
@@ -212,7 +212,7 @@ def test_what_a_partition_has_not_is_refused(cluster, settings, says):
 
 def test_a_machine_without_slurm_is_told_what_to_do(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ConfigError, match=r"^there is no sbatch .* on the path: run this on a mac"):
+    with pytest.raises(ConfigError, match=r"^sbatch, .* not found on the path: run this on a mac"):
         check_cluster(Job())
 
 
@@ -359,7 +359,7 @@ def opened(**settings) -> None:
 
 @pytest.mark.usefixtures("inside")
 def test_a_program_under_salloc_on_a_machine_that_is_no_node_is_told():
-    with pytest.raises(ConfigError, match=r"is no node of job 9 \(node1, node2\): start it"):
+    with pytest.raises(ConfigError, match=r"is not a node of job 9 \(node1, node2\): start it"):
         opened(nodes=2)
 
 
@@ -382,7 +382,7 @@ def test_what_the_job_that_a_program_is_in_has_not_is_refused(monkeypatch, told,
 
 def test_a_place_without_ray_and_a_second_one_are_refused(monkeypatch):
     monkeypatch.setattr(SlurmBackend, "entered", True)
-    with pytest.raises(ConfigError, match="SlurmConfig: one ClusterEnv with SlurmConfig for a pro"):
+    with pytest.raises(ConfigError, match="SlurmConfig: only one ClusterEnv with SlurmConfig"):
         opened()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="SlurmConfig needs Ray, which isn't installed"):

@@ -190,7 +190,7 @@ def test_a_run_directory_outside_the_volume_is_refused(capsys):
 def test_no_kubectl_is_told_with_the_remedy(monkeypatch, capsys):
     monkeypatch.setenv("PATH", "/nowhere")
     assert main(["launch", "k8s", *WORDS]) == 2
-    assert "there is no kubectl on the path: install it" in capsys.readouterr().err
+    assert "kubectl not found on the path: install it" in capsys.readouterr().err
 
 
 def test_settings_check_themselves():
@@ -246,7 +246,7 @@ def test_an_interrupted_job_is_deleted(server, launch, number):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["without-kuberay"], "the cluster knows no RayJob: install KubeRay's operator"),
+        (["without-kuberay"], "the cluster has no RayJob resource: install KubeRay's operator"),
         (["bad-image"], "pod head can't start: ImagePullBackOff (no such image)"),
     ],
 )
@@ -267,7 +267,7 @@ def test_a_cluster_that_does_not_answer_is_told(tools, launch, tmp_path, monkeyp
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     running = launch("k8s", *WORDS)
     assert running.wait() == 2
-    assert "headrace: kubectl refused: " in running.output
+    assert "headrace: kubectl failed: " in running.output
 
 
 def test_the_image_runs_as_the_user_of_the_manifest_and_copies_what_is_there():

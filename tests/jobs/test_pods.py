@@ -120,5 +120,5 @@ def test_a_manifest_s_containers_train_and_act_on_two_hosts(pods, capsys, tmp_pa
 
 
 def test_a_program_outside_of_pods_is_told_how_to_get_there():
-    with pytest.raises(hr.ConfigError, match=r"in no pod of a Ray cluster .* k8s --nodes 4 -- pyt"):
+    with pytest.raises(hr.ConfigError, match=r"a pod of a KubeRay cluster.* k8s --nodes 4 -- pyt"):
         hr.ClusterEnv({"env_name": "CartPole-v1"}, hr.KubernetesConfig(nodes=4))

@@ -72,7 +72,7 @@ def test_a_run_on_two_nodes_that_is_preempted_saves_queues_again_and_goes_on_to_
     until(lambda: (run_dir / "metrics.jsonl").exists() and len(steps(run_dir)) >= 2)
     urgent = ["--nodes=4", "--exclusive", "--partition=main", "--output=/dev/null"]
     slurm.ask("sbatch", *urgent, "--wrap=sleep 1")
-    running.wait_for("saved; the job queues again")
+    running.wait_for("saved; the job is requeued")
     before = max(steps(run_dir))
     running.wait_for("Ray is up", count=2)
     assert running.wait() == 0, running.output
@@ -100,7 +100,7 @@ def test_notice_before_the_time_limit_ends_one_node_s_run_which_goes_on_later(
     run_dir = tmp_path / "runs/c"
     until(lambda: (run_dir / "metrics.jsonl").exists() and len(steps(run_dir)) >= 3)
     slurm.ask("scancel", "--batch", "--signal=USR1", running.job)  # as SLURM itself does
-    running.wait_for("saved; the job queues again")
+    running.wait_for("saved; the job is requeued")
     before = max(steps(run_dir))
     assert running.wait() == 0, running.output
     assert "Ray is up" not in running.output  # which one node's run does without
@@ -156,7 +156,7 @@ def test_an_array_is_a_run_for_each_seed(slurm, launch, tmp_path):
         (["--partition", "mein"], "partition='mein' doesn't exist. Did you mean 'main'?"),
         (["--nodes", "5"], "nodes=5, but partition main has 4"),
         (["--gpus-per-node", "3"], "gpus_per_node=3, but nodes of partition main have at most 2"),
-        (["--option", "licenses=none"], "sbatch refused: "),
+        (["--option", "licenses=none"], "sbatch failed: "),
     ],
 )
 def test_what_the_cluster_does_not_have_is_refused_before_a_job_waits(slurm, launch, flags, words):
@@ -244,7 +244,7 @@ def test_workers_run_on_the_nodes_of_two_jobs_and_are_gone_afterwards(slurm, dri
         assert code == 0, output
         assert "stepped (6, 4) " in output
         assert "closed True" in output
-        assert "SlurmConfig: one ClusterEnv with SlurmConfig for a program" in output
+        assert "SlurmConfig: only one ClusterEnv with SlurmConfiggram" in output
         assert len(acted(folder / "notes")) == 2
         assert {path.name for path in folder.iterdir()} == {"driver.py", "notes", "output.txt"}
     assert slurm.left() == []

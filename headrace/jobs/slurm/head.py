@@ -90,7 +90,7 @@ class BatchScriptHead:
         shared = self.run_dir and self.run_dir.absolute().parent
         peer = os.environ.get("SLURM_SUBMIT_HOST", "") if self._orders.meet else ""
         timeout_s = self._orders.start_timeout_s
-        return Allocation(gpus_per_node(), timeout_s, shared, peer, self._told)
+        return Allocation(gpus_per_node(), timeout_s, shared, peer, self._stop_requested)
 
     def _stop_requested(self) -> bool:
         """Return whether SLURM has signalled this process, or the nodes, to end."""

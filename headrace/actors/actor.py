@@ -80,13 +80,16 @@ class Actor:
         self, spec: ActorSpec, index: int, generation: int, port: ActorPort, memory: Memory
     ) -> None:
         spec = replace(spec, env=env_of(spec.env, spec.first_actor + index))
+        settings = spec.settings
         self._spec, self._index, self._generation = spec, index, generation
-        self._port, self._follower = port, Follower(spec.sync)
+        self._port, self._follower = port, Follower(settings.sync)
         policy = spec.policy
         self._learner: ActorLearner | None = None
         if memory.model is not None:
             assert isinstance(policy, Policy)
-            self._learner = ActorLearner(policy, spec.algo, index, spec.num_actors, memory.model)
+            self._learner = ActorLearner(
+                policy, settings.algo, index, settings.num_actors, memory.model
+            )
         self._state: Tree = policy_weights(policy)
         self._slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, memory.slots)
         weights, like = memory.weights, spec_of(self._state)
@@ -97,7 +100,7 @@ class Actor:
         acting: ActingPolicy = policy
         if memory.line is not None:  # the inference server fetches weights
             assert isinstance(policy, Policy)
-            channel = memory.line, self._follower, 2 * spec.actor_timeout_s, env_name(spec.env)
+            channel = memory.line, self._follower, 2 * settings.actor_timeout_s, env_name(spec.env)
             acting, self._state = InferenceClient(policy, *channel), None
         seed = self._env_seed(generation)
         self._envs, self._collector = open_collector(spec, acting, index, seed)
@@ -179,28 +182,29 @@ class Actor:
         """Reset the environments at the start of a new epoch."""
         self._epoch, generation = epoch, self._generation + 16 * epoch
         number = self._spec.first_actor + self._index
-        seed_global_generators(self._spec.seed, "epoch", number, generation)
+        seed_global_generators(self._spec.settings.seed, "epoch", number, generation)
         self._collector.reset(self._env_seed(generation))
         keep_torch_defaults_apart(self._envs)
 
     def _env_seed(self, generation: int) -> int:
-        spec = self._spec
-        number = spec.first_actor + self._index
-        return env_seed(spec.seed, number, spec.envs_per_actor, generation=generation)
+        settings = self._spec.settings
+        number = self._spec.first_actor + self._index
+        return env_seed(settings.seed, number, settings.envs_per_actor, generation=generation)
 
     def _cut(self) -> Cut:
         """Return a function that the collector calls after each step to see if the rollout ends."""
-        spec = self._spec
-        if spec.max_rollout_seconds is None and not spec.may_be_cut:
+        spec, settings = self._spec, self._spec.settings
+        if settings.max_rollout_seconds is None and not spec.may_be_cut:
             return None
-        limit_s = math.inf if spec.max_rollout_seconds is None else spec.max_rollout_seconds
+        limit_s = math.inf if settings.max_rollout_seconds is None else settings.max_rollout_seconds
         end = time.monotonic() + limit_s
+        least_steps = _MIN_CUT_SHARE * settings.fragment_length
         num_steps = 0
 
         def is_due() -> bool:
             nonlocal num_steps
             num_steps += 1
-            enough = num_steps >= _MIN_CUT_SHARE * spec.fragment_length
+            enough = num_steps >= least_steps
             if spec.may_be_cut and enough and self._weights.is_cut(self._follower.version):
                 return True
             return time.monotonic() >= end
@@ -234,7 +238,7 @@ def run_actor(
         pickled.clear()
         stay_on(spec.processors)
         push_nobody_aside()
-        seed_global_generators(spec.seed, "actor", spec.first_actor + index, generation)
+        seed_global_generators(spec.settings.seed, "actor", spec.first_actor + index, generation)
         actor = Actor(spec, index, generation, port, memory)
         code = 1
         while actor.run_once():
@@ -256,23 +260,23 @@ def open_collector(
     Raises:
         ConfigError: the environment can't be made.
     """
-    number = spec.first_actor + index
+    settings, number = spec.settings, spec.first_actor + index
     context = EnvContext(number * spec.envs_made, number, spec.rank, "train")
-    how = spec.engine, spec.env_kwargs, seed
+    how = settings.engine, settings.env_kwargs, seed
     envs: Any = make_vec(spec.env, spec.envs_made, *how, context=context)
     keep_torch_defaults_apart(envs)
-    name, algo = env_name(spec.env), spec.algo
+    name, algo = env_name(spec.env), settings.algo
     _check_spaces(envs, policy.inputs, name)
-    if spec.zero_sum:
+    if settings.zero_sum:
         envs = held_to_zero_sum(envs, name)
     if spec.seating is not None:
         draw = OpponentSampler(spec.seating, f"{os.getpid()}-{secrets.token_hex(4)}")
         kind = TurnBasedOpponentEnv if isinstance(envs, TurnBasedVector) else OpponentEnv
-        sizes = spec.envs_per_actor, len(spec.agents), spec.seating.mixture, draw
+        sizes = settings.envs_per_actor, len(spec.agents), spec.seating.mixture, draw
         envs = kind(envs, *sizes)
     asynchronous = isinstance(envs, (Threads, TurnBasedVector, TurnBasedOpponentEnv))
     agents = spec.agents if spec.seating is None else ()  # with opponents, agents change seats
-    metrics = InfoMetrics(envs.num_envs, spec.info_metrics, agents)
+    metrics = InfoMetrics(envs.num_envs, settings.info_metrics, agents)
     stepping = AsynchronousStepper(envs, policy, name, metrics) if asynchronous else None
     gamma = algo.gamma if algo.normalize_returns else None
     return envs, Collector(envs, policy, name, gamma, stepping, metrics)

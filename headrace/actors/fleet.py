@@ -56,7 +56,8 @@ class Fleet:
 
         spec, self._inference = replace(spec, policy=hollow(spec.policy)), inference
         self._spec = bytearray(cloudpickle.dumps(spec))
-        self._num_actors, self.restarts = spec.num_actors, Restarts(spec.actor_restarts)
+        self._num_actors = spec.settings.num_actors
+        self.restarts = Restarts(spec.settings.actor_restarts)
         self._queue, self._memory = queue, memory
         self._children: dict[int, Child] = {}
         self._hung: set[int] = set()

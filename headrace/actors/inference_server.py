@@ -62,14 +62,17 @@ class InferenceServer:
     """
 
     def __init__(self, spec: ActorSpec, weights: Tensor) -> None:
-        self._timeout_s = spec.actor_timeout_s / 2  # shorter than that of its actors
+        settings = spec.settings
+        self._timeout_s = settings.actor_timeout_s / 2  # shorter than that of its actors
         assert isinstance(spec.policy, Policy)
-        times = spec.max_wait_ms / 1000, min(BEAT_S, self._timeout_s / 4)
-        seeding = spec.seed, spec.first_actor
-        settings = spec.policy, spec.device, *times, spec.processors, seeding
-        self._pickled, self._weights = cloudpickle.dumps(settings), weights
-        self._calls = RequestChannel(calls_of(spec.policy, spec.num_actors, spec.envs_per_actor))
-        self._max_restarts = spec.actor_restarts
+        times = settings.max_wait_ms / 1000, min(BEAT_S, self._timeout_s / 4)
+        seeding = settings.seed, spec.first_actor
+        arguments = spec.policy, spec.device, *times, spec.processors, seeding
+        self._pickled, self._weights = cloudpickle.dumps(arguments), weights
+        self._calls = RequestChannel(
+            calls_of(spec.policy, settings.num_actors, settings.envs_per_actor)
+        )
+        self._max_restarts = settings.actor_restarts
         self._child: Child | None = None
         self._last: tuple[str, int] | None = (
             None  # the previous process's error and number of answers

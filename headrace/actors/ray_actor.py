@@ -11,7 +11,7 @@ import torch
 
 from headrace.actors.actor import Actor
 from headrace.actors.restarts import last_words
-from headrace.actors.spec import Memory
+from headrace.actors.spec import ActorSpec, Memory
 from headrace.nn.policy import policy_weights
 from headrace.processes import keep_freed_memory, let_children_hear, seed_global_generators
 from headrace.processes.ray_worker import not_there, other_version, process_class
@@ -34,12 +34,13 @@ class RemoteActor:
         self, pickled: bytes, index: int, generation: int, orders: tuple[bytes, ...] = ()
     ) -> None:
         keep_freed_memory()
-        spec = replace(cloudpickle.loads(pickled), num_actors=1, slots_per_actor=1)
+        spec: ActorSpec = cloudpickle.loads(pickled)
+        spec = replace(spec, settings=replace(spec.settings, num_actors=1, slots_per_actor=1))
         self._slab = Slab(spec.layout(), 1, NUM_HEADER_FIELDS)
         self.weights = LatestWeights(spec_of(policy_weights(spec.policy)))
         memory = Memory(self._slab.buffer, self.weights, orders=orders)
         self._orders: list[bytes] = []
-        seed_global_generators(spec.seed, "actor", spec.first_actor + index, generation)
+        seed_global_generators(spec.settings.seed, "actor", spec.first_actor + index, generation)
         self._actor = Actor(spec, index, generation, self, memory)
         self._ended_ns, self._message = time.monotonic_ns(), b""
 

@@ -42,10 +42,10 @@ class RayFleet:
 
     def __init__(self, spec: ActorSpec, queue: RayQueue, cluster: RayCluster) -> None:
         self._spec, self._queue, self._cluster = spec, queue, cluster
-        self.restarts = Restarts(spec.actor_restarts)
+        self.restarts = Restarts(spec.settings.actor_restarts)
         ray = cluster.api
         self._pickled = ray.put(cloudpickle.dumps(spec))
-        self._least = spec.min_actors or spec.num_actors
+        self._least = spec.settings.min_actors or spec.settings.num_actors
         self._share = cluster.share(spec.num_places or self._least)
         self._kind = ray.remote(
             num_cpus=self._share,
@@ -56,7 +56,7 @@ class RayFleet:
         )(actor_class())
         self._remotes: dict[int, Any] = {}
         self._hung: set[int] = set()
-        self._reported_count, self._began = spec.num_actors, False
+        self._reported_count, self._began = spec.settings.num_actors, False
         self._orders: list[bytes] = []  # all so far, sent to actors that start later
 
     def order(self, text: bytes) -> None:
@@ -116,16 +116,18 @@ class RayFleet:
         looked, present = self._cluster.check(), self._queue.slots.present
         if present >= self._least:
             self._began = True
-            self._start(self._spec.num_actors)
+            self._start(self._spec.settings.num_actors)
         lines = [
             f"actor {actor} ({self._queue.homes[actor]}) delivers again, {seconds:.1f} s after its "
             "predecessor's last rollout"
             for actor, seconds in self._queue.gaps.items()
         ]
         self._queue.gaps.clear()
-        if self._spec.min_actors and self._began and looked and present != self._reported_count:
+        is_growing = self._spec.settings.min_actors and self._began and looked
+        if is_growing and present != self._reported_count:
             self._reported_count = present
-            lines.append(f"{self._reported_count} of {self._spec.num_actors} actors are running")
+            total = self._spec.settings.num_actors
+            lines.append(f"{self._reported_count} of {total} actors are running")
         return "\n".join(lines) or None
 
     def kill_silent(self, timeout_s: float) -> None:
@@ -180,10 +182,15 @@ class RayFleet:
 
 def open_ray(spec: ActorSpec) -> tuple[Slots, ArrivedRollouts, RayQueue, RayFleet]:
     """Create slots, queue and fleet for actors on a Ray cluster."""
-    address = str(spec.cluster)
-    cluster = RayCluster(address.partition(":")[2] or None, f"cluster={address!r}", spec.num_actors)
+    settings = spec.settings
+    address = str(settings.cluster)
+    cluster = RayCluster(
+        address.partition(":")[2] or None, f"cluster={address!r}", settings.num_actors
+    )
     arrivals = ArrivedRollouts(spec.layout(), spec.num_slots)
-    sizes = spec.num_actors, spec.slots_per_actor
-    slots = Slots(arrivals, *sizes, spec.algo.max_lag == 0, True, spec.num_credits, spec.num_tasks)
+    sizes = settings.num_actors, settings.slots_per_actor
+    slots = Slots(
+        arrivals, *sizes, settings.algo.max_lag == 0, True, settings.num_credits, spec.num_tasks
+    )
     queue = RayQueue(cluster, slots, arrivals, spec_of(policy_weights(spec.policy)))
     return slots, arrivals, queue, RayFleet(spec, queue, cluster)

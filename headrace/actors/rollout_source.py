@@ -73,7 +73,7 @@ class RolloutSource:
     def __init__(
         self, spec: ActorSpec, notify: Callable[[str], None], model: Tensor | None = None
     ) -> None:
-        self._notify, self._timeout_s = notify, spec.actor_timeout_s
+        self._notify, self._timeout_s = notify, spec.settings.actor_timeout_s
         self.num_tasks = spec.num_tasks
         self._spec: ActorSpec | None = None  # of actors in this process
         self._actors: list[Actor] = []
@@ -81,7 +81,7 @@ class RolloutSource:
         self._weights: WeightStore | RayQueue
         self._fleet: Fleet | RayFleet | None = None
         self._queue: ShmQueue | SerialQueue | RayQueue
-        if spec.cluster is None:
+        if spec.settings.cluster is None:
             self._open_here(spec, model)
         else:
             from headrace.actors.ray_fleet import open_ray
@@ -91,21 +91,22 @@ class RolloutSource:
 
     def _open_here(self, spec: ActorSpec, model: Tensor | None) -> None:
         """Create the actors of this machine."""
-        shared = spec.transport == "shm"
+        settings = spec.settings
+        shared = settings.transport == "shm"
         slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, shared=shared)
         weights = WeightStore(spec_of(policy_weights(spec.policy)), shared=shared)
         self._slab, self._weights = slab, weights
         self._memory = Memory(slab.buffer, weights.buffer, model)
-        sizes = spec.num_actors, spec.slots_per_actor
-        ordered, credits = spec.algo.max_lag == 0, spec.num_credits
+        sizes = settings.num_actors, settings.slots_per_actor
+        ordered, credits = settings.algo.max_lag == 0, settings.num_credits
         self._slots = Slots(slab, *sizes, ordered, False, credits, spec.num_tasks)
         if not shared:
             self._queue = SerialQueue(self._slots)
             self._spec = spec
             return
-        queue = self._queue = ShmQueue(self._slots, spec.actor_timeout_s)
+        queue = self._queue = ShmQueue(self._slots, settings.actor_timeout_s)
         inference = None
-        if spec.inference == "shared":
+        if settings.inference == "shared":
             inference = InferenceServer(spec, weights.buffer)
             spec = without_weights(spec)
         self._fleet = Fleet(spec, queue, self._memory, inference)
@@ -123,8 +124,8 @@ class RolloutSource:
             return
         assert isinstance(self._queue, SerialQueue)
         assert self._spec is not None
-        seed_global_generators(self._spec.seed, "serial", self._spec.first_actor)
-        for i in range(self._spec.num_actors):
+        seed_global_generators(self._spec.settings.seed, "serial", self._spec.first_actor)
+        for i in range(self._spec.settings.num_actors):
             own = replace(self._spec, policy=copy.deepcopy(self._spec.policy))
             actor = Actor(own, i, 0, self._queue.port(i), self._memory)
             self._queue.attach(i, _as_it_was(actor.run_once))

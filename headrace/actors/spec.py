@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -18,56 +18,64 @@ from headrace.transport.request_channel import ChannelEnd
 
 
 @dataclass(frozen=True)
-class ActorSpec:
-    """Settings of a learner's actors: one object from trainer to actor.
+class ActorSettings:
+    """The settings of a run that its actors use: a view of ``Config``, which they don't import.
 
-    Fields with the name of a setting have its value (``Config.actor_spec``).
+    Each field has the name of an attribute of ``Config`` and no default, so that
+    ``Config.actor_spec`` fails if either is renamed alone. Sizes are those of one learner.
     """
 
-    env: Any  # an EnvSpec, an Env class, a callable or Tasks (``headrace.envs.names.resolve``)
-    policy: AnyPolicy  # on the CPU
     algo: Hyperparameters
     envs_per_actor: int
     fragment_length: int
-    engine: str = "auto"
-    env_kwargs: dict[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    transport: str = "serial"
-    cluster: str | None = None  # Ray cluster that runs the actors
-    num_actors: int = 1
-    min_actors: int | None = None  # on a cluster, enough to start with; None: all
+    engine: str
+    env_kwargs: dict[str, Any]
+    seed: int
+    transport: str
+    cluster: str | None  # Ray cluster that runs the actors
+    num_actors: int
+    min_actors: int | None  # on a cluster, enough to start with; None: all
+    slots_per_actor: int
+    num_credits: int  # in-flight limit, in rollouts
+    actor_restarts: int  # largest number of restarts
+    actor_timeout_s: float
+    stacked_frames: str  # storage of frame stacks
+    max_rollout_seconds: float | None  # rollouts are cut short after this time
+    sync: SyncRule  # when weights are pulled
+    inference: str  # "shared": one inference server acts for all actors
+    max_wait_ms: float  # longest wait for a shared inference batch
+    info_metrics: str | None  # the setting as text
+    zero_sum: bool  # check that the rewards of a game's agents sum to 0
+
+
+@dataclass(frozen=True)
+class ActorSpec:
+    """Everything that the actors of a learner are built from."""
+
+    settings: ActorSettings
+    env: Any  # an EnvSpec, an Env class, a callable or Tasks (``headrace.envs.names.resolve``)
+    policy: AnyPolicy  # on the CPU
+    device: str  # device of shared inference
     num_places: int | None = None  # cluster places of the whole run; None: num_actors
-    slots_per_actor: int = 1
-    num_credits: int | None = None  # in-flight limit, in rollouts; None: the number of slots
-    actor_restarts: int = 0  # largest number of restarts
-    actor_timeout_s: float = 300.0
-    stacked_frames: str = "whole"  # storage of frame stacks
-    max_rollout_seconds: float | None = None  # rollouts are cut short after this time
-    sync: SyncRule = field(default_factory=SyncRule)  # when weights are pulled
     first_actor: int = 0  # number of actor 0 among those of all learners
     rank: int = 0  # of the learner
     may_be_cut: bool = False  # the learner may cut rollouts through the weight store
     processors: frozenset[int] | None = None  # CPU affinity of actor processes; None: any
-    inference: str = "actor"  # "shared": one inference server acts for all actors
-    max_wait_ms: float = 5.0  # longest wait for a shared inference batch
-    device: str = "cpu"  # device of shared inference
     agents: tuple[str, ...] = ()  # agents of a game, in column order; (): single-agent
     seating: SeatAssignment | None = None  # opponents in seats that don't train; None: none
-    info_metrics: str | None = None  # the setting as text
-    zero_sum: bool = False  # check that the rewards of a game's agents sum to 0
 
     @property
     def num_slots(self) -> int:
         """Number of slots of all actors."""
-        return self.num_actors * self.slots_per_actor
+        return self.settings.num_actors * self.settings.slots_per_actor
 
     @property
     def envs_made(self) -> int:
         """Number of environments that an actor makes; for multi-agent games, of games."""
-        num_agents = max(1, len(self.agents))
+        num_envs, num_agents = self.settings.envs_per_actor, max(1, len(self.agents))
         if self.seating is not None:
-            return self.seating.num_games(self.envs_per_actor, num_agents)
-        return self.envs_per_actor // num_agents
+            return self.seating.num_games(num_envs, num_agents)
+        return num_envs // num_agents
 
     @property
     def num_tasks(self) -> int:
@@ -76,9 +84,10 @@ class ActorSpec:
 
     def layout(self) -> dict[str, Any]:
         """Return the tree of :class:`ArraySpec` of one slot."""
-        gamma = self.algo.gamma if self.algo.normalize_returns else None
-        shape = self.fragment_length, self.envs_per_actor
-        learns, once = self.algo.learns_in_actors, self.stacked_frames == "once"
+        settings = self.settings
+        algo, shape = settings.algo, (settings.fragment_length, settings.envs_per_actor)
+        gamma = algo.gamma if algo.normalize_returns else None
+        learns, once = algo.learns_in_actors, settings.stacked_frames == "once"
         return rollout_spec(self.policy, *shape, gamma, learns, once)
 
 

@@ -12,7 +12,7 @@ import tyro
 
 from headrace.actors import policy_lag
 from headrace.actors.sizes import AUTO, SIZES, Actors, BatchSize, Size, Sizes
-from headrace.actors.spec import ActorSpec
+from headrace.actors.spec import ActorSettings, ActorSpec
 from headrace.actors.weight_sync import SyncRule
 from headrace.algos import APPO
 from headrace.algos.common import Hyperparameters
@@ -338,14 +338,14 @@ class Config:
         return roster_of(str(self.policies), agents, name)
 
     def actor_spec(self, env: Any, policy: AnyPolicy, **known: Any) -> ActorSpec:
-        """What the actors of this learner are built from: settings by name, and what is known.
+        """Build what the actors of this learner are started from.
 
         Args:
             env: resolved. policy: on the CPU. known: further fields of the spec.
         """
-        known |= {"env": env, "policy": policy}
-        names = {f.name for f in dataclasses.fields(ActorSpec)} - known.keys()
-        return ActorSpec(**{n: getattr(self, n) for n in names if hasattr(self, n)}, **known)
+        names = [f.name for f in dataclasses.fields(ActorSettings)]
+        view = ActorSettings(**{name: getattr(self, name) for name in names})
+        return ActorSpec(view, env, policy, **{"device": self.device, **known})
 
     @property
     def algo_name(self) -> str:

@@ -31,7 +31,7 @@ def needed(config: Config, policy: AnyPolicy, env: Any = None) -> int:
     (``Hyperparameters.columns_held``), but not networks, gradients and processes.
     """
     share = config.per_learner
-    spec = share.actor_spec(env, policy, num_credits=share.num_credits)
+    spec = share.actor_spec(env, policy)
     slot, width = num_bytes(spec.layout()), share.envs_per_actor
     assert isinstance(width, int)
     columns = share.rollouts_per_update * width
@@ -73,7 +73,7 @@ def check_room(config: Config, policy: AnyPolicy, env: Any = None) -> None:
 def shared_needed(config: Config, policy: AnyPolicy, env: Any = None) -> int:
     """Return the bytes of shared memory for slots and weights of all learners on this machine."""
     share = config.per_learner
-    spec = share.actor_spec(env, policy, num_credits=share.num_credits)
+    spec = share.actor_spec(env, policy)
     of_slot, of_store = (
         ArraySpec((count,), torch.int64) for count in (NUM_HEADER_FIELDS, NUM_STORE_FIELDS)
     )

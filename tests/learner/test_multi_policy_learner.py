@@ -13,7 +13,6 @@ from worlds import CountingGame, CountingTurns
 import headrace as hr
 from headrace.actors.actor import open_collector
 from headrace.actors.collector import rollout_spec
-from headrace.actors.spec import ActorSpec
 from headrace.envs.probe import probe
 from headrace.errors import ConfigError, NonFinite
 from headrace.learner.batches import gather
@@ -45,7 +44,9 @@ def team_of(env, played_by=("x", "y", "x"), **network) -> tuple[MultiPolicy, typ
     with torch.no_grad():
         for parameter in team.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    spec = ActorSpec(found.env, team, hr.PPO(), 12, 10, engine="sync", agents=found.agents, seed=3)
+    sizes = {"num_actors": 1, "envs_per_actor": 12, "fragment_length": 10}
+    config = hr.Config(algo=hr.PPO(), engine="sync", seed=3, **sizes)
+    spec = config.actor_spec(found.env, team, agents=found.agents)
     envs, collector = open_collector(spec, team)
     collector.reset(3)
     slab = Slab(rollout_spec(team, 10, 12, gamma=None), 1, 1)

@@ -127,7 +127,7 @@ def _crowding(
 
     Both are measured in turns, close together: the speed of a machine drifts.
     """
-    if num_others < 1 or spec.engine == "async":
+    if num_others < 1 or spec.settings.engine == "async":
         return 1.0
     ratios = []
     with _acting_beside(spec, num_others) as switch:

@@ -63,7 +63,7 @@ class ActorBenchmark:
     def __init__(self, spec: ActorSpec) -> None:
         self._spec = spec
         self._envs, self._collector = open_collector(spec, spec.policy)
-        self._collector.reset(spec.seed)
+        self._collector.reset(spec.settings.seed)
         self.slot = Rollout(**Slab(spec.layout(), 1, 0).trees[0])
         self._valid = self._steps = 0
         self._limit_s = 1.0
@@ -89,8 +89,9 @@ class ActorBenchmark:
             return time.perf_counter() > end
 
         self._valid += self._collector.fill(self.slot, 0, late)
-        rows = min(rows, self._spec.fragment_length)  # at an own pace it is asked more often
-        self._steps += rows * self._spec.envs_per_actor
+        settings = self._spec.settings
+        rows = min(rows, settings.fragment_length)  # an asynchronous stepper asks more often
+        self._steps += rows * settings.envs_per_actor
         return rows
 
     def measure(self, seconds: float) -> BlockTimer:
@@ -101,10 +102,10 @@ class ActorBenchmark:
     def env_step_s(self, seconds: float) -> float:
         """Seconds per step of the environments alone; their episodes are not the collector's."""
         spec = self._spec
-        made = spec.env, spec.envs_made, spec.engine, spec.env_kwargs
+        made = spec.env, spec.envs_made, spec.settings.engine, spec.settings.env_kwargs
         envs = opened(*made, checked_steps=0)[1]
         try:
-            shown = envs.reset(seed=spec.seed)
+            shown = envs.reset(seed=spec.settings.seed)
             if takes_some_only(envs, *shown):  # in turns few columns move
                 return timed(envs, shown, seconds).seconds * envs.num_envs
             actions = itertools.cycle([envs.action_space.sample() for _ in range(16)])
@@ -121,7 +122,7 @@ class ActorBenchmark:
     def inference_s(self, seconds: float) -> float:
         """Seconds per step of the policy and its sampling, on the slot's rows."""
         policy, rollout = self._spec.policy, self.slot
-        num_envs = self._spec.envs_per_actor
+        num_envs = self._spec.settings.envs_per_actor
         noise = policy.distribution.noise((1, num_envs), torch.Generator())[0]
         core = policy.initial_core(num_envs)
         obs = tree.map_leaves(lambda x: x[:num_envs], stacks.flat(rollout.obs))
